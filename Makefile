@@ -1,0 +1,42 @@
+# Every job sets up what it needs first; see kompute_dml/toolchain/bootstrap.py.
+#   PYTHON=python3.12       another interpreter for .venv
+#   KOMPUTE_DML_KP=stock    kp as it is published, without the fixes
+
+PYTHON ?= python3
+setup := @$(PYTHON) kompute_dml/toolchain/bootstrap.py
+run := @.venv/bin/python -m
+
+.PHONY: help demo test validate lint bench clean
+
+help:
+	@echo "make demo      multiplies a trained weight matrix on the Vulkan device, and checks it"
+	@echo "make test      lint, types, and the tests on both drivers with both states of kp"
+	@echo "make validate  the tests under the Khronos validation layer"
+	@echo "make lint      ruff and mypy"
+	@echo "make bench     the benchmarks; ARGS='--help' shows the options"
+	@echo "make clean     removes all that was made, .venv included"
+
+demo:
+	$(setup) demo
+	$(run) kompute_dml.cli demo $(ARGS)
+
+test:
+	$(setup) test
+	$(run) kompute_dml.toolchain.check test
+
+validate:
+	$(setup) validate
+	$(run) kompute_dml.toolchain.check validate
+
+lint:
+	$(setup) lint
+	$(run) kompute_dml.toolchain.check lint
+
+bench:
+	$(setup) bench
+	$(run) kompute_dml.cli bench $(ARGS)
+
+clean:
+	rm -rf .venv .cache build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf kompute_dml/spirv
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,138 @@
+"""DirectML's operators on any Vulkan GPU.
+
+>>> import numpy as np, kompute_dml as dml
+>>> dml.diagonal_matrix([3, 3], value=2.0).numpy()
+array([[2., 0., 0.],
+       [0., 2., 0.],
+       [0., 0., 2.]], dtype=float32)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Public name -> module. Resolved at first use: the command line's help and the toolchain, which
+# builds kp and the shaders, must not need either.
+_PUBLIC = {
+    "Adapter": "runtime.adapters",
+    "list_devices": "runtime.adapters",
+    "DataType": "dtypes",
+    "Scalar": "dtypes",
+    "IsInfinityMode": "attributes",
+    "RoundingMode": "attributes",
+    "ScaleBias": "attributes",
+    "TensorDesc": "desc",
+    "TensorFlags": "desc",
+    "FeatureLevel": "spec",
+    "Tensor": "tensor",
+    "Device": "device",
+    "default_device": "device",
+    "BindingProperties": "compiler",
+    "BindingTable": "compiler",
+    "Buffer": "compiler",
+    "BufferBinding": "compiler",
+    "CompiledOperator": "compiler",
+    "ExecutionFlags": "compiler",
+    "Operator": "compiler",
+    "OperatorInitializer": "compiler",
+    "Recording": "runtime.recorder",
+    "DmlError": "errors",
+    "ValidationError": "errors",
+    "UnsupportedError": "errors",
+    "OutOfMemoryError": "errors",
+    "DeviceLostError": "errors",
+    "NoDeviceError": "errors",
+}
+
+
+def _operators() -> dict[str, Any]:
+    base = importlib.import_module(".operators.base", __name__)
+    importlib.import_module(".operators", __name__)
+    descs = {d.desc_class.__name__: d.desc_class for d in base.definitions().values()}
+    return {**base.functions(), **descs}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        value = getattr(importlib.import_module(f".{_PUBLIC[name]}", __name__), name)
+    elif name.startswith("_"):
+        raise AttributeError(name)
+    else:
+        operators = _operators()
+        if name not in operators:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = operators[name]
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*_PUBLIC, *_operators(), "__version__"})
+
+
+if TYPE_CHECKING:
+    from .attributes import (
+        IsInfinityMode as IsInfinityMode,
+    )
+    from .attributes import (
+        RoundingMode as RoundingMode,
+    )
+    from .attributes import (
+        ScaleBias as ScaleBias,
+    )
+    from .compiler import (
+        BindingProperties as BindingProperties,
+    )
+    from .compiler import (
+        BindingTable as BindingTable,
+    )
+    from .compiler import (
+        Buffer as Buffer,
+    )
+    from .compiler import (
+        BufferBinding as BufferBinding,
+    )
+    from .compiler import (
+        CompiledOperator as CompiledOperator,
+    )
+    from .compiler import (
+        ExecutionFlags as ExecutionFlags,
+    )
+    from .compiler import (
+        Operator as Operator,
+    )
+    from .compiler import (
+        OperatorInitializer as OperatorInitializer,
+    )
+    from .desc import TensorDesc as TensorDesc
+    from .desc import TensorFlags as TensorFlags
+    from .device import Device as Device
+    from .device import default_device as default_device
+    from .dtypes import DataType as DataType
+    from .dtypes import Scalar as Scalar
+    from .errors import (
+        DeviceLostError as DeviceLostError,
+    )
+    from .errors import (
+        DmlError as DmlError,
+    )
+    from .errors import (
+        NoDeviceError as NoDeviceError,
+    )
+    from .errors import (
+        OutOfMemoryError as OutOfMemoryError,
+    )
+    from .errors import (
+        UnsupportedError as UnsupportedError,
+    )
+    from .errors import (
+        ValidationError as ValidationError,
+    )
+    from .runtime.adapters import Adapter as Adapter
+    from .runtime.adapters import list_devices as list_devices
+    from .runtime.recorder import Recording as Recording
+    from .spec import FeatureLevel as FeatureLevel
+    from .tensor import Tensor as Tensor

@@ -1,0 +1,1 @@
+"""Measuring: clocks, the operators' benchmark cases, and the picture of their results."""

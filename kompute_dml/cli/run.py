@@ -1,0 +1,53 @@
+"""``kompute-dml run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from . import options
+
+
+@click.command(epilog=options.CLOCKS, short_help="Run a DxDispatch JSON model.")
+@click.argument("model", required=False, type=click.Path(path_type=Path))
+@options.adapter
+@click.option("-s", "--show_adapters", is_flag=True, help="List the devices instead.")
+@options.timing
+@click.option("--output_path", type=click.Path(path_type=Path), default=Path(),
+              help="Folder that writeFile is relative to. The current one by default.")
+def run(
+    model: Path | None,
+    adapter: str | None,
+    show_adapters: bool,
+    iterations: int | None,
+    repeat: int | None,
+    milliseconds: float | None,
+    warmup: int,
+    verbosity: int,
+    output_path: Path,
+) -> None:
+    """Run MODEL, a JSON model as DirectML's DxDispatch has them.
+
+    Its operators are initialized and its commands executed in order. -i is 1 by default, -r too.
+    """
+    if show_adapters:
+        from ..runtime.adapters import list_devices
+        from .devices import show
+
+        show(list_devices())
+        return
+    if model is None:
+        raise click.UsageError("Missing argument 'MODEL'.")
+    from .. import Device
+    from ..bench.timing import Loop
+    from ..dxdispatch import Runner, load
+
+    loaded = load(model)
+    device = Device(adapter)
+    click.echo(f"Running on '{device.adapter.name}'")
+    loop = Loop(iterations or 1, repeat or 1, milliseconds, warmup)
+    Runner(
+        loaded, device, loop=loop, verbosity=verbosity, write=click.echo,
+        output_folder=output_path,
+    ).run()

@@ -1,0 +1,160 @@
+"""Tensor descriptions: DML_BUFFER_TENSOR_DESC as an immutable value."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import index
+from typing import Any
+
+from .dtypes import DataType
+from .errors import ValidationError
+from .layout import extent, is_packed, overlaps_itself, packed_strides
+
+MAX_DIMENSIONS = 8
+MAX_ELEMENTS = 2**32 - 1
+MINIMUM_ALIGNMENT = 16
+"""DML_MINIMUM_BUFFER_TENSOR_ALIGNMENT: bound ranges start at multiples of it."""
+
+
+class TensorFlags(enum.IntFlag):
+    """DML_TENSOR_FLAGS."""
+
+    NONE = 0
+    OWNED_BY_DML = 1
+
+
+def buffer_tensor_size(data_type: DataType, sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """Bytes a tensor needs at least (DMLCalcBufferTensorSize): rounded up to 4."""
+    return (extent(sizes, strides) * data_type.itemsize + 3) & ~3
+
+
+def _integers(name: str, values: Any) -> tuple[int, ...]:
+    try:
+        return tuple(index(v) for v in values)
+    except TypeError:
+        raise ValidationError(
+            f"TensorDesc: expected {name} to be a sequence of integers, but got {values!r}"
+        ) from None
+
+
+@dataclass(frozen=True)
+class TensorDesc:
+    """Describes a tensor that lies in a range of a buffer (DML_BUFFER_TENSOR_DESC).
+
+    ``sizes`` has 1 to 8 entries of at least 1. ``strides`` counts elements, one entry per size; 0
+    repeats the data along that dimension; None means packed row-major.
+    ``total_tensor_size_in_bytes`` defaults to the smallest that holds every element, rounded up
+    to 4 bytes. ``guaranteed_base_offset_alignment`` is 0 or a power of two in bytes.
+
+    Raises :class:`~kompute_dml.ValidationError` when a rule is broken.
+    """
+
+    data_type: DataType
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...] = None  # type: ignore[assignment]
+    flags: TensorFlags = TensorFlags.NONE
+    total_tensor_size_in_bytes: int = None  # type: ignore[assignment]
+    guaranteed_base_offset_alignment: int = 0
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        put("data_type", DataType.of(self.data_type))
+        put("sizes", _integers("Sizes", self.sizes))
+        sizes = self.sizes
+        if not 1 <= len(sizes) <= MAX_DIMENSIONS:
+            raise ValidationError(
+                f"TensorDesc: expected DimensionCount to be in [1, {MAX_DIMENSIONS}], "
+                f"but got {len(sizes)} (Sizes {list(sizes)})"
+            )
+        elements = 1
+        for i, size in enumerate(sizes):
+            if size < 1:
+                raise ValidationError(
+                    f"TensorDesc: expected Sizes[{i}] to be at least 1, but got {size}"
+                )
+            elements *= size
+        if elements > MAX_ELEMENTS:
+            raise ValidationError(
+                f"TensorDesc: expected at most {MAX_ELEMENTS} elements, but got {elements}"
+            )
+        if self.strides is None:
+            put("strides", packed_strides(sizes))
+        else:
+            put("strides", _integers("Strides", self.strides))
+            if len(self.strides) != len(sizes):
+                raise ValidationError(
+                    "TensorDesc: expected Strides to have one entry per size, but got "
+                    f"{len(self.strides)} strides and {len(sizes)} sizes"
+                )
+            if min(self.strides) < 0:
+                raise ValidationError(
+                    "TensorDesc: expected Strides to be at least 0 (strides are unsigned), "
+                    f"but got {list(self.strides)}"
+                )
+        needed = buffer_tensor_size(self.data_type, sizes, self.strides)
+        if self.total_tensor_size_in_bytes is None:
+            put("total_tensor_size_in_bytes", needed)
+        elif self.total_tensor_size_in_bytes < needed:
+            raise ValidationError(
+                f"TensorDesc: expected TotalTensorSizeInBytes to be at least {needed} (what "
+                f"Sizes and Strides reach), but got {self.total_tensor_size_in_bytes}"
+            )
+        elif self.total_tensor_size_in_bytes % 4:
+            raise ValidationError(
+                "TensorDesc: expected TotalTensorSizeInBytes to be a multiple of 4, "
+                f"but got {self.total_tensor_size_in_bytes}"
+            )
+        put("flags", TensorFlags(self.flags))
+        alignment = self.guaranteed_base_offset_alignment
+        if alignment and (alignment & (alignment - 1) or alignment < self.data_type.itemsize):
+            raise ValidationError(
+                "TensorDesc: expected GuaranteedBaseOffsetAlignment to be 0 or a power of two "
+                f"of at least the element size {self.data_type.itemsize}, but got {alignment}"
+            )
+        put("_hash", hash((self.data_type.value, sizes, self.strides, self.flags,
+                           self.total_tensor_size_in_bytes, alignment)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def dimension_count(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def element_count(self) -> int:
+        """Elements that the sizes span, repeated ones included."""
+        count = 1
+        for size in self.sizes:
+            count *= size
+        return count
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the elements lie row-major without gaps."""
+        return is_packed(self.sizes, self.strides)
+
+    @property
+    def overlaps_itself(self) -> bool:
+        """Whether two coordinates share an address (a broadcast, or strides that collide)."""
+        return overlaps_itself(self.sizes, self.strides)
+
+    @property
+    def owned_by_dml(self) -> bool:
+        return bool(self.flags & TensorFlags.OWNED_BY_DML)
+
+    def replace(self, **changes: Any) -> TensorDesc:
+        """A copy with other fields; the byte size is worked out anew unless given."""
+        fields = {
+            "data_type": self.data_type,
+            "sizes": self.sizes,
+            "strides": self.strides,
+            "flags": self.flags,
+            "guaranteed_base_offset_alignment": self.guaranteed_base_offset_alignment,
+        }
+        return TensorDesc(**{**fields, **changes})

@@ -1,0 +1,361 @@
+"""Device: one Vulkan device with its memory, its shaders and its queue of work."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .compiler import (
+    BindingTable,
+    Buffer,
+    CompiledOperator,
+    ExecutionFlags,
+    Operator,
+    OperatorInitializer,
+)
+from .desc import TensorDesc
+from .dtypes import DataType
+from .errors import DeviceLostError, DmlError, OutOfMemoryError, UnsupportedError, ValidationError
+from .operators.base import OperatorDesc
+from .operators.plan import Target
+from .runtime.adapters import Adapter, choose
+from .runtime.heap import Allocation, Block, Heap
+from .runtime.kp_engine import Engine, HostBuffer, Pipeline
+from .runtime.pipelines import Pipelines
+from .runtime.recorder import Recorder, Recording
+from .runtime.shader_library import ShaderLibrary
+from .runtime.transfer import Transfer
+from .spec import FeatureLevel
+from .tensor import Tensor
+
+MAX_COMPILED = 1024
+"""Compiled operators that the function level keeps."""
+# A validation run's view of memory: every tensor is a buffer of its own, and touched whole.
+_WHOLE_BUFFERS = "KOMPUTE_DML_TEST_WHOLE_BUFFERS"
+MAX_WAITING_TO_FREE = 256 << 20
+"""Bytes of dropped tensors that pending work may hold before an allocation waits for it."""
+
+
+class _Runtime:
+    """What lives as long as the logical device. Holds no reference to the Device itself."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.engine = Engine(adapter)
+        self.library = ShaderLibrary(self.engine.features)
+        self.pipelines = Pipelines(self.engine, self.library)
+        # The validation layer takes a bound buffer as touched whole, where we count bytes.
+        whole = bool(os.environ.get(_WHOLE_BUFFERS))
+        self.heap = Heap(
+            self.engine.storage, self._drop_block, self.engine.max_buffer, shares_blocks=not whole
+        )
+        self.recorder = Recorder(self.engine, self._make_ticket, self.heap.release, whole)
+        self.transfer = Transfer(self.recorder, self.pipelines)
+        self.dropped: deque[tuple[Block, int, int, Any]] = deque()
+        self.lock = threading.RLock()
+        self.process = os.getpid()
+        self.closed = False
+
+    def _drop_block(self, block: Block) -> None:
+        self.pipelines.forget(block)
+        self.engine.free_storage(block.buffer, block.size)
+
+    def _make_ticket(self) -> tuple[Pipeline, HostBuffer]:
+        readback = self.engine.readback_buffer(256)
+        variant = self.library.get("ticket")
+        spec = variant.pack_spec({"LOCAL_SIZE": 1})
+        key = self.engine.grid_key(1)
+        return self.engine.pipeline(variant, [readback.buffer], spec, key), readback
+
+    def collect(self) -> None:
+        """Take dropped ranges back. Drops come from any thread, so they only queue up."""
+        while self.dropped:
+            self.recorder.free(*self.dropped.popleft())
+
+    def allocate(self, nbytes: int) -> Allocation:
+        if nbytes > self.heap.max_block:
+            raise OutOfMemoryError(
+                f"{self.engine.adapter.name}: a tensor of {nbytes} bytes was asked for, but one "
+                f"buffer of this device holds {self.heap.max_block} at most"
+            )
+        self.collect()
+        if self.recorder.waiting_to_free > MAX_WAITING_TO_FREE:
+            self.recorder.synchronize()
+        try:
+            allocation = self.heap.allocate(nbytes)
+        except OutOfMemoryError:
+            # What is dropped but still in use comes back when the device is done.
+            self.recorder.synchronize()
+            self.collect()
+            self.heap.trim()
+            allocation = self.heap.allocate(nbytes)
+        allocation.on_drop = self.dropped.append
+        return allocation
+
+    def close(self) -> None:
+        if self.closed or os.getpid() != self.process:
+            return
+        self.closed = True
+        with self.lock:
+            # kp destroys what it made in the right order, but must find the device idle.
+            if self.recorder.lost is None:
+                with contextlib.suppress(DmlError):
+                    self.recorder.synchronize()
+                self.recorder.lost = DeviceLostError(f"{self.engine.adapter.name}: it was closed")
+            self.engine.close()
+
+
+_runtimes: weakref.WeakSet[_Runtime] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """A forked child has no device: make every use say so, and never run kp's destructors."""
+    for runtime in list(_runtimes):
+        runtime.recorder.lost = DeviceLostError(
+            f"{runtime.engine.adapter.name}: this Device belongs to the parent process; "
+            "make a new Device after fork()"
+        )
+        runtime.lock = threading.RLock()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(runtime))
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _check_alive(allocation: Allocation) -> None:
+    if allocation.freed:
+        raise ValidationError("expected a tensor or buffer that is alive, but it was freed")
+
+
+class Device:
+    """A Vulkan device that runs DirectML's operators (IDMLDevice).
+
+    ``adapter`` is an index or a part of a name as :func:`~kompute_dml.list_devices` shows them;
+    by default ``KOMPUTE_DML_DEVICE``, else a discrete GPU before an integrated one before a
+    virtual one before a CPU. Operators newer than ``feature_level`` are refused. ``strict``
+    refuses the documented extensions to DirectML. Safe to use from several threads.
+
+    Raises :class:`~kompute_dml.NoDeviceError` when there is no such device.
+    """
+
+    def __init__(
+        self,
+        adapter: int | str | Adapter | None = None,
+        feature_level: FeatureLevel = FeatureLevel.FL_6_4,
+        *,
+        strict: bool = False,
+    ) -> None:
+        self.adapter = adapter if isinstance(adapter, Adapter) else choose(adapter)
+        self.feature_level = FeatureLevel(feature_level)
+        self.strict = strict
+        self._runtime = _Runtime(self.adapter)
+        self._compiled: OrderedDict[Any, CompiledOperator] = OrderedDict()
+        self._finalizer = weakref.finalize(self, self._runtime.close)
+        _runtimes.add(self._runtime)
+
+    def __repr__(self) -> str:
+        return f"<Device {self.adapter.name!r}, feature level {self.feature_level}>"
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Vulkan features that are really enabled, less what ``KOMPUTE_DML_DISABLE`` names."""
+        return self._runtime.library.features
+
+    @property
+    def memory_used(self) -> int:
+        """Bytes of device memory that tensors and buffers hold, rounding included."""
+        with self._runtime.lock:
+            self._runtime.collect()
+            return self._runtime.heap.used
+
+    @property
+    def memory_reserved(self) -> int:
+        """Bytes of device memory taken from Vulkan for tensors."""
+        return self._runtime.heap.reserved
+
+    def close(self) -> None:
+        """Finish what is pending and give the device back. Every later call raises."""
+        self._compiled.clear()
+        self._finalizer()
+
+    # Tensors
+
+    def tensor(self, array: Any, data_type: Any = None) -> Tensor:
+        """Upload ``array`` (anything NumPy takes, any memory layout) as a packed tensor.
+
+        A 0-dimensional array becomes one of sizes ``[1]``. Raises ValidationError for data types
+        that DirectML does not have, sizes of 0, and more than 8 dimensions.
+        """
+        dtype = None if data_type is None else DataType.of(data_type).dtype
+        host = np.asarray(array, dtype)
+        desc = TensorDesc(DataType.of(host.dtype), host.shape or (1,))
+        tensor = self._new(desc)
+        flat = np.ascontiguousarray(host, desc.data_type.dtype).reshape(-1).view(np.uint8)
+        with self._runtime.lock:
+            self._runtime.recorder.check()
+            self._runtime.transfer.upload(flat, tensor.allocation, 0)
+        return tensor
+
+    def empty(self, sizes: Sequence[int], data_type: Any = "float32") -> Tensor:
+        """A packed tensor of undefined contents."""
+        return self._new(TensorDesc(DataType.of(data_type), tuple(sizes)))
+
+    def _new(self, desc: TensorDesc) -> Tensor:
+        return Tensor(self, self._allocate(desc.total_tensor_size_in_bytes), 0, desc)
+
+    def _allocate(self, nbytes: int) -> Allocation:
+        with self._runtime.lock:
+            self._runtime.recorder.check()
+            return self._runtime.allocate(nbytes)
+
+    def _read(self, allocation: Allocation, offset: int, nbytes: int) -> np.ndarray:
+        with self._runtime.lock:
+            self._runtime.recorder.check()
+            _check_alive(allocation)
+            return self._runtime.transfer.download(allocation, offset, nbytes)
+
+    def _write(self, allocation: Allocation, offset: int, data: np.ndarray) -> None:
+        with self._runtime.lock:
+            _check_alive(allocation)
+            self._runtime.recorder.check()
+            self._runtime.transfer.upload(data, allocation, offset)
+
+    # Operators
+
+    def create_operator(self, desc: OperatorDesc) -> Operator:
+        """Check ``desc`` for this device (IDMLDevice::CreateOperator).
+
+        Raises ValidationError where it breaks a rule, UnsupportedError where this feature level
+        or device cannot serve it.
+        """
+        if not isinstance(desc, OperatorDesc):
+            raise ValidationError(f"create_operator: expected an operator desc, but got {desc!r}")
+        desc.operator.validate(desc, self.feature_level, self.strict)
+        return Operator(self, desc)
+
+    def compile_operator(
+        self, operator: Operator, flags: ExecutionFlags = ExecutionFlags.NONE
+    ) -> CompiledOperator:
+        """Pick shaders for ``operator`` (IDMLDevice::CompileOperator). Flags change nothing yet."""
+        self._own(operator, "compile_operator")
+        plan = operator.definition.lower(
+            operator.desc, Target(self._runtime.library, self.adapter)
+        )
+        return CompiledOperator(operator, plan)
+
+    def create_operator_initializer(
+        self, operators: Sequence[CompiledOperator] = ()
+    ) -> OperatorInitializer:
+        """An initializer of these operators (IDMLDevice::CreateOperatorInitializer)."""
+        for compiled in operators:
+            self._own(compiled, "create_operator_initializer")
+        return OperatorInitializer(self, operators)
+
+    def create_binding_table(
+        self, dispatchable: CompiledOperator | OperatorInitializer
+    ) -> BindingTable:
+        """An empty binding table for one dispatch (IDMLDevice::CreateBindingTable)."""
+        self._own(dispatchable, "create_binding_table")
+        return BindingTable(dispatchable)
+
+    def create_buffer(self, size_in_bytes: int) -> Buffer:
+        """Device memory to bind ranges of. Its contents are undefined."""
+        if size_in_bytes < 1:
+            raise ValidationError(
+                f"create_buffer: expected a size of at least 1 byte, but got {size_in_bytes}"
+            )
+        return Buffer(self, self._allocate(size_in_bytes), size_in_bytes)
+
+    def record_dispatch(
+        self, dispatchable: CompiledOperator | OperatorInitializer, table: BindingTable
+    ) -> None:
+        """Record a dispatch with these bindings (IDMLCommandRecorder::RecordDispatch).
+
+        Everything is checked before anything is recorded. It runs when something is read, when
+        enough is pending, or at :meth:`synchronize`.
+        """
+        self._own(dispatchable, "record_dispatch")
+        if table.dispatchable is not dispatchable:
+            raise ValidationError(
+                "record_dispatch: expected a binding table made for this dispatchable"
+            )
+        with self._runtime.lock:
+            self._runtime.recorder.check()
+            dispatchable.record(table)
+
+    def _own(self, child: Any, where: str) -> None:
+        if getattr(child, "device", None) is not self:
+            raise ValidationError(f"{where}: expected an object of {self!r}, but got {child!r}")
+
+    def _compile_cached(self, desc: OperatorDesc, key: Any) -> CompiledOperator:
+        """The compiled operator for ``desc``, made at the first call with ``key``."""
+        with self._runtime.lock:
+            compiled = self._compiled.get(key)
+            if compiled is None:
+                compiled = self.compile_operator(self.create_operator(desc))
+                self._compiled[key] = compiled
+                if len(self._compiled) > MAX_COMPILED:
+                    self._compiled.popitem(last=False)
+            else:
+                self._compiled.move_to_end(key)
+            return compiled
+
+    # Order
+
+    def synchronize(self) -> None:
+        """Submit what is pending and wait until the device has done it."""
+        with self._runtime.lock:
+            self._runtime.recorder.synchronize()
+            self._runtime.collect()
+
+    @contextlib.contextmanager
+    def record(self) -> Iterator[Recording]:
+        """Record the calls inside into one submit, made when the block ends.
+
+        The :class:`Recording` can replay them. Other threads' calls wait for the block to end.
+        """
+        with self._runtime.lock:
+            recording = self._runtime.recorder.begin_recording()
+            try:
+                yield recording
+            finally:
+                self._runtime.recorder.end_recording()
+
+    def time(self, work: Callable[[], Any], dispatches: int = 256) -> list[tuple[str, float]]:
+        """Run ``work`` and time what it records: (shader variant, nanoseconds) per dispatch.
+
+        Device timestamps; ``dispatches`` bounds how many one submit takes. Raises UnsupportedError
+        where the device or kp has no valid timestamps (stock kp has none).
+        """
+        with self._runtime.lock:
+            if not self._runtime.engine.timestamps_valid:
+                raise UnsupportedError(
+                    f"{self.adapter.name}: no valid timestamps here; they need kp with its fixes "
+                    "('python -m kompute_dml.toolchain kp') and a queue that takes them"
+                )
+            self._runtime.recorder.begin_times(dispatches)
+            try:
+                work()
+            finally:
+                times = self._runtime.recorder.end_times()
+            return times
+
+
+_default_lock = threading.Lock()
+_default: Device | None = None
+
+
+def default_device() -> Device:
+    """The device of calls that name none and get no tensor: made at first use."""
+    global _default
+    with _default_lock:
+        if _default is None or _default._runtime.recorder.lost is not None:
+            _default = Device()
+        return _default

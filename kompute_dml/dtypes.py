@@ -1,0 +1,174 @@
+"""DirectML's data types and their NumPy counterparts."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .errors import ValidationError
+
+
+class DataType(enum.Enum):
+    """DML_TENSOR_DATA_TYPE, without its prefix. The value is DirectML's."""
+
+    FLOAT32 = 1
+    FLOAT16 = 2
+    UINT32 = 3
+    UINT16 = 4
+    UINT8 = 5
+    INT32 = 6
+    INT16 = 7
+    INT8 = 8
+    FLOAT64 = 9
+    UINT64 = 10
+    INT64 = 11
+
+    def __init__(self, _value: int) -> None:
+        self._dtype = np.dtype(self.name.lower())
+        self._itemsize = self._dtype.itemsize
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy data type of one element."""
+        return self._dtype
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self._itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype.kind == "f"
+
+    @property
+    def is_signed(self) -> bool:
+        return self.dtype.kind != "u"
+
+    @property
+    def family(self) -> str:
+        """Kind and width as shader names spell it: ``f32``, ``i8``, ``u64``."""
+        return f"{self.dtype.kind}{8 * self.itemsize}"
+
+    @property
+    def code(self) -> int:
+        """As elementwise shaders take it: bytes, 16 if a signed integer, 32 if floating point."""
+        return self.itemsize + {"u": 0, "i": 16, "f": 32}[self.dtype.kind]
+
+    @property
+    def unsigned(self) -> DataType:
+        """The unsigned integers of this width, which hold the same bits."""
+        return DataType[f"UINT{8 * self.itemsize}"]
+
+    @property
+    def width(self) -> str:
+        """Width alone, for shaders that only move bits: ``b8`` to ``b64``."""
+        return f"b{8 * self.itemsize}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    __repr__ = __str__
+
+    @classmethod
+    def of(cls, value: Any) -> DataType:
+        """The data type that a DirectML name, a NumPy name, dtype or scalar type stands for."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str):
+            name = value.upper().removeprefix("DML_TENSOR_DATA_TYPE_")
+            if name in cls.__members__:
+                return cls[name]
+        try:
+            dtype = np.dtype(value)
+            return cls[dtype.name.upper()]
+        except (TypeError, KeyError):
+            names = ", ".join(cls.__members__)
+            raise ValidationError(
+                f"expected a data type among {names} (or its NumPy name), but got {value!r}"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A typed scalar, kept as its bits (DML_SCALAR_UNION): NaN payloads and -0.0 survive."""
+
+    data_type: DataType
+    bits: int
+
+    @classmethod
+    def of(cls, value: Any, data_type: DataType) -> Scalar:
+        """``value`` as ``data_type``: a number that the type can hold, or raw bytes of its size.
+
+        Floats are rounded to the type; an integer type takes whole numbers in its range only.
+        Raises ValidationError for everything else.
+        """
+        if isinstance(value, Scalar):
+            if value.data_type is data_type:
+                return value
+        elif isinstance(value, (bytes, bytearray)):
+            if len(value) == data_type.itemsize:
+                return cls(data_type, int.from_bytes(value, "little"))
+        elif isinstance(value, (bool, int, float, np.generic)):
+            array = _exact(value, data_type)
+            if array is not None:
+                return cls(data_type, int.from_bytes(array.tobytes(), "little"))
+        raise ValidationError(
+            f"expected Value to be a scalar that {data_type} can hold, but got {value!r}"
+        )
+
+    @property
+    def words(self) -> tuple[int, int]:
+        """The low and the high 32 bits."""
+        return self.bits & 0xFFFFFFFF, self.bits >> 32
+
+    def item(self) -> Any:
+        """The Python number."""
+        raw = self.bits.to_bytes(self.data_type.itemsize, "little")
+        return np.frombuffer(raw, self.data_type.dtype)[0].item()
+
+
+def _exact(value: Any, data_type: DataType) -> np.ndarray | None:
+    if np.asarray(value).dtype == data_type.dtype:
+        return np.asarray(value)
+    if data_type.is_float:
+        if not isinstance(value, (int, float, np.integer, np.floating)):
+            return None
+        with np.errstate(over="ignore"):
+            try:
+                result = np.asarray(value, np.float64).astype(data_type.dtype)
+            except OverflowError:
+                return None
+        finite = np.isfinite(np.float64(value))
+        return None if finite and not np.isfinite(result) else result
+    if not isinstance(value, (int, np.integer)) and (
+        not isinstance(value, (float, np.floating)) or value != np.floor(value)
+        or np.isinf(value)
+    ):
+        return None
+    info = np.iinfo(data_type.dtype)
+    number = int(value)
+    return np.asarray(number, data_type.dtype) if info.min <= number <= info.max else None
+
+
+def saturate(value: float, data_type: DataType) -> Scalar:
+    """A FLOAT attribute in an integer or float type: truncated toward zero, saturated, NaN as 0.
+
+    The value is rounded to FLOAT32 first, as DirectML's structures hold it.
+    """
+    with np.errstate(over="ignore"):
+        number = np.float32(value)
+        if data_type.is_float:
+            bits = number.astype(data_type.dtype)
+            return Scalar(data_type, int.from_bytes(bits.tobytes(), "little"))
+    info = np.iinfo(data_type.dtype)
+    if np.isnan(number):
+        whole = 0
+    elif np.isinf(number):
+        whole = info.max if number > 0 else info.min
+    else:
+        whole = min(max(int(number), int(info.min)), int(info.max))
+    return Scalar.of(whole, data_type)

@@ -1,0 +1,44 @@
+"""The kinds of error this package raises.
+
+Each kind is also one of Python's own, so that callers may catch either. A message reads
+``<operator>: expected <field path> to <rule>, but <values>``; :func:`expect` composes it.
+"""
+
+from __future__ import annotations
+
+
+class DmlError(Exception):
+    """Base of every error of this package."""
+
+
+class ValidationError(DmlError, ValueError):
+    """A description, an argument or a binding breaks a rule. Nothing was recorded."""
+
+
+class UnsupportedError(DmlError, NotImplementedError):
+    """The request is valid, but this feature level, device or build cannot serve it."""
+
+
+class OutOfMemoryError(DmlError, MemoryError):
+    """The device or the host has no memory left for the request."""
+
+
+class DeviceLostError(DmlError, RuntimeError):
+    """The device is gone; every later call on it raises this error too."""
+
+
+class NoDeviceError(DmlError, RuntimeError):
+    """No Vulkan driver, no such adapter, or no usable kp module."""
+
+
+def expect(holds: object, operator: str, field: str, rule: str, *got: object) -> None:
+    """Raise :class:`ValidationError` in the project's wording unless ``holds``.
+
+    ``got`` is the offending value, or the two values that disagree.
+    """
+    if not holds:
+        values = " and ".join(str(g) for g in got)
+        raise ValidationError(
+            f"{operator}: expected {field} to {rule}, but "
+            + (f"{values} were given" if len(got) > 1 else f"got {values}")
+        )

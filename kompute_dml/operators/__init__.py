@@ -1,0 +1,12 @@
+"""The operators, one module per family. Importing a module registers what it defines."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+_SHARED = {"base", "call", "plan"}
+
+for _module in pkgutil.iter_modules(__path__):
+    if _module.name not in _SHARED:
+        importlib.import_module(f"{__name__}.{_module.name}")

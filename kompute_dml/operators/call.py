@@ -1,0 +1,147 @@
+"""The function level: from tensors and arrays to a compiled operator that runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..attributes import ScaleBias
+from ..desc import TensorDesc
+from ..dtypes import DataType
+from ..errors import ValidationError, expect
+from .base import OperatorDesc
+
+if TYPE_CHECKING:
+    from ..device import Device
+    from ..tensor import Tensor
+
+
+def device_of(*values: Any) -> Device:
+    """The device of the tensors among ``values``; the default device when there is none."""
+    from ..device import default_device
+    from ..tensor import Tensor
+
+    devices = {v.device for v in values if isinstance(v, Tensor)}
+    if len(devices) > 1:
+        raise ValidationError(
+            "expected all tensors of a call on one device, but they lie on "
+            + " and ".join(sorted(map(repr, devices)))
+        )
+    return devices.pop() if devices else default_device()
+
+
+def as_tensor(device: Device, value: Any, data_type: Any = None) -> Tensor:
+    """``value`` itself if it is a tensor, else uploaded."""
+    from ..tensor import Tensor
+
+    return value if isinstance(value, Tensor) else device.tensor(value, data_type)
+
+
+def output(
+    device: Device, out: Tensor | None, name: str, sizes: tuple[int, ...], data_type: DataType
+) -> Tensor:
+    """``out``, if it has these sizes and this type, else a new tensor that has."""
+    from ..tensor import Tensor
+
+    if out is None:
+        return device.empty(sizes, data_type)
+    expect(isinstance(out, Tensor), name, "out", "be a Tensor", type(out).__name__)
+    expect(out.sizes == sizes, name, "out.sizes", f"be {list(sizes)}", list(out.sizes))
+    expect(out.data_type is data_type, name, "out.data_type", f"be {data_type}", out.data_type)
+    return out
+
+
+def _bits(value: Any) -> Any:
+    # 0.0 and -0.0 are equal and NaN is not: key on what the shader would see.
+    if isinstance(value, (float, np.floating)):
+        return struct.pack("<d", value)
+    if isinstance(value, (ScaleBias, OperatorDesc)):
+        return (type(value), *(_bits(getattr(value, f.name)) for f in dataclasses.fields(value)))
+    return value
+
+
+def run(
+    desc_class: Any,
+    device: Device,
+    tensors: Mapping[str, Tensor | None],
+    **attributes: Any,
+) -> None:
+    """Record ``desc_class`` over ``tensors`` (by field name; None for an absent one).
+
+    Compiled operators are kept per description. Raises what ``create_operator`` raises.
+    """
+    descs = {name: None if t is None else t.desc for name, t in tensors.items()}
+    key = (desc_class, *descs.values(), *[_bits(v) for v in attributes.values()])
+    with device._runtime.lock:
+        compiled = device._compiled.get(key)
+        if compiled is None:
+            desc: OperatorDesc = desc_class(**descs, **attributes)
+            compiled = device._compile_cached(desc, key)
+        places = [
+            None if (t := tensors.get(name)) is None else _place(t) for name in compiled.slots[:-2]
+        ]
+        _check_sharing(compiled, tensors)
+        temporary = compiled.plan.temporary_bytes
+        scratch = device._allocate(temporary) if temporary else None
+        places += [None if scratch is None else _slot(scratch, 0), None]
+        device._runtime.recorder.check()
+        compiled.run(places)
+
+
+def _slot(allocation: Any, byte_offset: int) -> Any:
+    from ..compiler import Slot
+
+    return Slot(allocation, byte_offset)
+
+
+def _place(tensor: Tensor) -> Any:
+    return _slot(tensor.allocation, tensor.byte_offset)
+
+
+def _check_sharing(compiled: Any, tensors: Mapping[str, Tensor | None]) -> None:
+    """Refuse an output that shares bytes with an input, but for a true in-place call."""
+    from ..compiler import check_alias
+
+    fields = compiled.definition.spec
+    for out_field in fields.outputs:
+        out = tensors[out_field.snake]
+        if out is None:
+            continue
+        for in_field in fields.inputs:
+            given = tensors[in_field.snake]
+            if given is None or given.allocation is not out.allocation:
+                continue
+            a, b = given.byte_offset, out.byte_offset
+            if a + given.nbytes <= b or b + out.nbytes <= a:
+                continue
+            if _interleave(given.desc, a, out.desc, b):
+                continue
+            check_alias(compiled, in_field.name, out_field.name, a == b)
+
+
+def _interleave(x: TensorDesc, x_offset: int, y: TensorDesc, y_offset: int) -> bool:
+    """Whether two views that reach over one another share no byte: columns of one matrix, say.
+
+    Proved for views with the same strides whose elements lie in disjoint columns; else assumed
+    to meet.
+    """
+    if x.strides != y.strides or x.data_type.itemsize != y.data_type.itemsize:
+        return False
+    step = max(x.strides) * x.data_type.itemsize
+    if not step or x.strides.count(max(x.strides)) != 1:
+        return False
+    row = x.strides.index(max(x.strides))
+
+    def columns(desc: TensorDesc, offset: int) -> tuple[int, int]:
+        inner = sum(
+            (n - 1) * s for d, (n, s) in enumerate(zip(desc.sizes, desc.strides)) if d != row
+        )
+        begin = offset % step
+        return begin, begin + (inner + 1) * desc.data_type.itemsize
+
+    (a, b), (c, d) = columns(x, x_offset), columns(y, y_offset)
+    return max(b, d) <= step and (b <= c or d <= a)

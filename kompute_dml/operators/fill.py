@@ -1,0 +1,172 @@
+"""Operators that generate their output: the diagonal matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..desc import TensorDesc
+from ..dtypes import DataType, Scalar, saturate
+from ..errors import ValidationError, expect
+from ..layout import pad_left
+from .base import define, function
+from .call import as_tensor, device_of, output, run
+from .plan import UNUSED, Dispatch, Plan, Target, reads, writes
+
+if TYPE_CHECKING:
+    from ..tensor import Tensor
+
+_LOCAL_SIZE = 256
+
+
+def _lower(
+    target: Target, x: TensorDesc | None, y: TensorDesc, value: Scalar, begin: int, end: int
+) -> Plan:
+    sizes = pad_left(y.sizes, 4, 1)
+    height, width = sizes[2:]
+    # Columns are counted from `height` up, so that column - row stays positive; bounds beyond
+    # the matrix mean what the nearest one inside means.
+    first, last = (min(max(b + height, 0), height + width) for b in (begin, end))
+    dense = y.is_packed and (x is None or x.is_packed)
+    count = y.element_count
+    work = count * y.data_type.itemsize // 16 + 2 if dense else count
+    bits = value.words
+    result = writes("output_tensor", y, "out_offset")
+    return Plan(
+        execute=(
+            Dispatch(
+                variant=target.library.get("diagonal_matrix1", y.data_type.width),
+                groups=-(-work // _LOCAL_SIZE),
+                operands=(
+                    UNUSED if x is None else reads("input_tensor", x, "in_offset"),
+                    result,
+                    result,
+                ),
+                push=dict(
+                    count=count,
+                    fill_begin=first,
+                    fill_end=last,
+                    value=bits,
+                    sizes=sizes,
+                    in_strides=pad_left(x.strides if x else (), 4, 0),
+                    out_strides=pad_left(y.strides, 4, 0),
+                ),
+                spec=dict(
+                    LOCAL_SIZE=_LOCAL_SIZE,
+                    DENSE=dense,
+                    HAS_INPUT=x is not None,
+                    INVERT=end < begin,
+                ),
+            ),
+        )
+    )
+
+
+def _lower_diagonal_matrix(desc: Any, target: Target) -> Plan:
+    y = desc.output_tensor
+    value = saturate(desc.value, y.data_type)
+    return _lower(target, None, y, value, desc.offset, desc.offset + 1)
+
+
+def _lower_diagonal_matrix1(desc: Any, target: Target) -> Plan:
+    value = Scalar.of(desc.value, desc.value_data_type)
+    return _lower(
+        target, desc.input_tensor, desc.output_tensor, value,
+        desc.diagonal_fill_begin, desc.diagonal_fill_end,
+    )
+
+
+def _check_diagonal_matrix1(desc: Any, strict: bool) -> None:
+    name = "DML_OPERATOR_DIAGONAL_MATRIX1"
+    y = desc.output_tensor
+    expect(
+        desc.value_data_type is y.data_type, name, "ValueDataType",
+        "equal OutputTensor.DataType", desc.value_data_type, y.data_type,
+    )
+    try:
+        Scalar.of(desc.value, desc.value_data_type)
+    except ValidationError as error:
+        raise ValidationError(f"{name}: {error}") from None
+    if desc.input_tensor is not None:
+        expect(
+            desc.input_tensor.sizes == y.sizes, name, "InputTensor.Sizes",
+            "equal OutputTensor.Sizes", list(desc.input_tensor.sizes), list(y.sizes),
+        )
+
+
+DiagonalMatrixOperatorDesc = define(
+    "DIAGONAL_MATRIX", _lower_diagonal_matrix, shaders=("diagonal_matrix1",)
+)
+DiagonalMatrix1OperatorDesc = define(
+    "DIAGONAL_MATRIX1",
+    _lower_diagonal_matrix1,
+    shaders=("diagonal_matrix1",),
+    check=_check_diagonal_matrix1,
+    in_place=True,
+)
+
+
+@function
+def diagonal_matrix(
+    sizes: Sequence[int],
+    *,
+    offset: int = 0,
+    value: float = 1.0,
+    data_type: Any = "float32",
+    out: Tensor | None = None,
+) -> Tensor:
+    """``out[..., y, x] = value if y + offset == x else 0`` (DML_DIAGONAL_MATRIX_OPERATOR_DESC).
+
+    ``sizes`` has 2 to 4 entries, the last two height and width, the others batches. ``value`` is
+    a FLOAT: rounded to FLOAT32; for integer types truncated toward zero and saturated, NaN as 0.
+    All eleven data types. Returns ``out`` or a new packed tensor. Raises ValidationError or
+    UnsupportedError.
+    """
+    device = device_of(out)
+    name = "diagonal_matrix"
+    y = output(device, out, name, tuple(sizes), DataType.of(data_type))
+    run(
+        DiagonalMatrixOperatorDesc, device, {"output_tensor": y},
+        offset=offset, value=value,
+    )
+    return y
+
+
+@function
+def diagonal_matrix1(
+    input: Any = None,
+    *,
+    sizes: Sequence[int] | None = None,
+    value: Any,
+    diagonal_fill_begin: int,
+    diagonal_fill_end: int,
+    data_type: Any = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Fill diagonals ``begin <= x - y < end`` with ``value`` (DML_DIAGONAL_MATRIX1_OPERATOR_DESC).
+
+    Elsewhere ``input`` is kept, or 0 without it. ``begin > end`` fills the outside of
+    ``[end, begin)`` instead, and ``begin == end`` nothing. ``input`` has 2 to 4 dimensions and any
+    strides; without it give ``sizes`` and ``data_type`` (FLOAT32 by default). ``value`` is taken
+    bit for bit: a number that the type can hold, a NumPy scalar, or raw bytes. ``out`` may be
+    ``input``. Returns ``out`` or a new packed tensor. Raises ValidationError or UnsupportedError.
+    """
+    name = "diagonal_matrix1"
+    device = device_of(input, out)
+    if input is None:
+        expect(sizes is not None or out is not None, name, "sizes", "be given without input", None)
+        shape = tuple(sizes) if sizes is not None else out.sizes  # type: ignore[union-attr]
+        kind = DataType.of(data_type or (out.data_type if out is not None else "float32"))
+    else:
+        input = as_tensor(device, input, data_type)
+        shape, kind = input.sizes, input.data_type
+        expect(sizes is None or tuple(sizes) == shape, name, "sizes", f"be {list(shape)}", sizes)
+        expect(data_type is None or DataType.of(data_type) is kind, name, "data_type",
+               f"be {kind}", data_type)
+    y = output(device, out, name, shape, kind)
+    run(
+        DiagonalMatrix1OperatorDesc, device, {"input_tensor": input, "output_tensor": y},
+        value_data_type=kind, value=Scalar.of(value, kind),
+        diagonal_fill_begin=diagonal_fill_begin, diagonal_fill_end=diagonal_fill_end,
+    )
+    return y

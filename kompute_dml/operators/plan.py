@@ -1,0 +1,93 @@
+"""What an operator lowers to: shaders, operands and scalars. Knows no Vulkan and no buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..desc import TensorDesc
+from ..layout import extent
+from ..runtime.adapters import Adapter
+from ..runtime.shader_library import ShaderLibrary, Variant
+
+TEMPORARY = "temporary"
+PERSISTENT = "persistent"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a lowering may ask about the device: its legal shaders and its limits."""
+
+    library: ShaderLibrary
+    adapter: Adapter
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One storage-buffer binding of a dispatch.
+
+    ``slot`` names what is bound there: a tensor field (``"input_tensor"``), :data:`TEMPORARY`,
+    :data:`PERSISTENT`, or None where the shader declares a binding that this dispatch does not
+    use. The range touched begins ``offset`` elements after the slot's start and is ``length``
+    elements long. ``offset_field`` is the push field that takes the range's first element,
+    counted from the start of the buffer that is bound.
+    """
+
+    slot: str | None
+    offset_field: str | None = None
+    itemsize: int = 4
+    length: int = 0
+    offset: int = 0
+    writes: bool = False
+
+
+def reads(slot: str, desc: TensorDesc, offset_field: str, offset: int = 0,
+          length: int | None = None) -> Operand:
+    """The operand that reads tensor ``slot``; ``length`` defaults to all that ``desc`` reaches."""
+    if length is None:
+        length = extent(desc.sizes, desc.strides)
+    return Operand(slot, offset_field, desc.data_type.itemsize, length, offset)
+
+
+def writes(slot: str, desc: TensorDesc, offset_field: str, offset: int = 0,
+           length: int | None = None) -> Operand:
+    """The operand that writes tensor ``slot``."""
+    operand = reads(slot, desc, offset_field, offset, length)
+    return Operand(slot, offset_field, operand.itemsize, operand.length, offset, writes=True)
+
+
+UNUSED = Operand(None)
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """One shader invocation grid.
+
+    ``groups`` counts workgroups along one line; shaders read their number with group_index() and
+    ignore numbers past the work, because a count may be rounded up. ``spec`` and ``push`` are by
+    the names that the shader declares; push fields take whole numbers (floats bit-cast to uint32).
+    """
+
+    variant: Variant
+    groups: int
+    operands: tuple[Operand, ...]
+    push: Mapping[str, int | Sequence[int]]
+    spec: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All dispatches of an operator, in order, and the scratch memory they share.
+
+    ``initialize`` runs once, ``execute`` at every call. Resource sizes are in bytes. An input that
+    is OWNED_BY_DML is copied into the persistent resource by itself and read from there, unless
+    it is named in ``repacked``: then ``initialize`` puts it there in a form of its own.
+    """
+
+    execute: tuple[Dispatch, ...]
+    initialize: tuple[Dispatch, ...] = ()
+    temporary_bytes: int = 0
+    persistent_bytes: int = 0
+    repacked: frozenset[str] = frozenset()
+    nothing_in_place: bool = False
+    """Whether there is nothing to do when the (only) input and the output are the same memory."""

@@ -1,0 +1,1 @@
+"""From Vulkan up to recorded dispatches. Knows bytes and shaders, no operators."""

@@ -1,0 +1,262 @@
+"""What Vulkan says of each physical device, asked before kp touches it.
+
+kp crashes the process where no driver is installed, enumerates in the same order as here, and
+tells little; so the facts come from Vulkan itself, through the ``vulkan`` binding.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import NoDeviceError
+
+_INSTALL_HINT = (
+    "install the vendor's driver, or Mesa's: 'apt install mesa-vulkan-drivers' (which includes "
+    "lavapipe, a driver that runs on the CPU)"
+)
+
+DEVICE_TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
+_PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
+
+# Features that a shader of this package may need, by the extension structure that reports them.
+_FEATURE_STRUCTS = {
+    "VK_KHR_8bit_storage": (
+        "VkPhysicalDevice8BitStorageFeatures",
+        ("storageBuffer8BitAccess", "uniformAndStorageBuffer8BitAccess"),
+    ),
+    "VK_KHR_16bit_storage": (
+        "VkPhysicalDevice16BitStorageFeatures",
+        ("storageBuffer16BitAccess", "uniformAndStorageBuffer16BitAccess"),
+    ),
+    "VK_KHR_shader_float16_int8": (
+        "VkPhysicalDeviceShaderFloat16Int8Features",
+        ("shaderFloat16", "shaderInt8"),
+    ),
+    "VK_KHR_shader_integer_dot_product": (
+        "VkPhysicalDeviceShaderIntegerDotProductFeatures",
+        ("shaderIntegerDotProduct",),
+    ),
+    "VK_KHR_vulkan_memory_model": (
+        "VkPhysicalDeviceVulkanMemoryModelFeatures",
+        ("vulkanMemoryModel", "vulkanMemoryModelDeviceScope"),
+    ),
+    "VK_KHR_cooperative_matrix": (
+        "VkPhysicalDeviceCooperativeMatrixFeaturesKHR",
+        ("cooperativeMatrix",),
+    ),
+    "VK_EXT_subgroup_size_control": (
+        "VkPhysicalDeviceSubgroupSizeControlFeatures",
+        ("subgroupSizeControl", "computeFullSubgroups"),
+    ),
+}
+_CORE_FEATURES = ("shaderInt16", "shaderInt64", "shaderFloat64")
+
+FEATURE_EXTENSIONS = tuple(_FEATURE_STRUCTS)
+"""Extensions to ask for at device creation, so that their features can be enabled."""
+
+
+@dataclass(frozen=True)
+class CooperativeMatrix:
+    """One shape of matrix multiply-add that the device does: A(m x k) * B(k x n) + C(m x n)."""
+
+    m: int
+    n: int
+    k: int
+    a: str
+    b: str
+    c: str
+    result: str
+    scope: str
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A physical device, as Vulkan describes it."""
+
+    index: int
+    """Vulkan's enumeration index, which kp uses too."""
+    name: str
+    type: str
+    """``discrete``, ``integrated``, ``virtual``, ``cpu`` or ``other``."""
+    driver: str
+    driver_version: str
+    vulkan_version: tuple[int, int, int]
+    device_memory: int
+    """Bytes of the largest device-local heap."""
+    max_allocation: int
+    max_storage_buffer_range: int
+    max_workgroup_invocations: int
+    max_workgroup_size: tuple[int, int, int]
+    max_workgroup_count: tuple[int, int, int]
+    max_shared_memory: int
+    max_push_constants: int
+    subgroup_size: int
+    storage_buffer_alignment: int
+    timestamp_period: float
+    """Nanoseconds per tick; 0 where compute queues take no timestamps."""
+    features: frozenset[str] = frozenset()
+    """Vulkan feature names that the device offers (kp may enable fewer)."""
+    extensions: frozenset[str] = field(default=frozenset(), repr=False)
+    cooperative_matrices: tuple[CooperativeMatrix, ...] = field(default=(), repr=False)
+
+    @property
+    def vulkan(self) -> str:
+        return ".".join(map(str, self.vulkan_version))
+
+
+def _binding() -> Any:
+    try:
+        import vulkan  # the binding loads libvulkan when it is imported
+    except OSError as error:
+        raise NoDeviceError(
+            "no Vulkan loader was found (libvulkan.so.1): 'apt install libvulkan1', and "
+            f"{_INSTALL_HINT}. The loader's own words: {error}"
+        ) from None
+    return vulkan
+
+
+def _version(value: int) -> tuple[int, int, int]:
+    return value >> 22 & 0x7F, value >> 12 & 0x3FF, value & 0xFFF
+
+
+def _instance(vk: Any) -> Any:
+    # vkEnumerateInstanceVersion is Vulkan 1.1's; a loader without it is too old for us anyway.
+    version = int(vk.vkEnumerateInstanceVersion())
+    application = vk.VkApplicationInfo(apiVersion=max(version, 0x00401000))
+    info = vk.VkInstanceCreateInfo(pApplicationInfo=application)
+    try:
+        return vk.vkCreateInstance(info, None)
+    except vk.VkErrorIncompatibleDriver:
+        raise NoDeviceError(f"no Vulkan driver is installed: {_INSTALL_HINT}") from None
+    except vk.VkError as error:
+        raise NoDeviceError(f"vkCreateInstance failed with {type(error).__name__}") from None
+
+
+def _cooperative_matrices(vk: Any, instance: Any, device: Any) -> tuple[CooperativeMatrix, ...]:
+    components = ("f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
+    scopes = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue_family"}
+    name = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"
+    try:
+        rows = vk.vkGetInstanceProcAddr(instance, name)(device)
+    except vk.ProcedureNotFoundError:
+        return ()
+
+    def component(value: int) -> str:
+        return components[value] if value < len(components) else f"type{value}"
+
+    return tuple(
+        CooperativeMatrix(
+            r.MSize,
+            r.NSize,
+            r.KSize,
+            component(r.AType),
+            component(r.BType),
+            component(r.CType),
+            component(r.ResultType),
+            scopes.get(r.scope, str(r.scope)),
+        )
+        for r in rows
+    )
+
+
+def _describe(vk: Any, instance: Any, index: int, device: Any) -> Adapter:
+    extensions = frozenset(
+        e.extensionName for e in vk.vkEnumerateDeviceExtensionProperties(device, None)
+    )
+    subgroup = vk.VkPhysicalDeviceSubgroupProperties()
+    maintenance = vk.VkPhysicalDeviceMaintenance3Properties(pNext=subgroup)
+    driver = vk.VkPhysicalDeviceDriverProperties(pNext=maintenance)
+    properties2 = vk.VkPhysicalDeviceProperties2(pNext=driver)
+    vk.vkGetPhysicalDeviceProperties2(device, properties2)
+    properties = properties2.properties
+    limits = properties.limits
+
+    structs: list[Any] = []
+    for extension, (struct, _) in _FEATURE_STRUCTS.items():
+        if extension in extensions:
+            structs.append(getattr(vk, struct)(pNext=structs[-1] if structs else None))
+    features2 = vk.VkPhysicalDeviceFeatures2(pNext=structs[-1] if structs else None)
+    vk.vkGetPhysicalDeviceFeatures2(device, features2)
+    features = {name for name in _CORE_FEATURES if getattr(features2.features, name)}
+    present = [names for ext, (_, names) in _FEATURE_STRUCTS.items() if ext in extensions]
+    for struct, names in zip(structs, present):
+        features.update(name for name in names if getattr(struct, name))
+
+    memory = vk.vkGetPhysicalDeviceMemoryProperties(device)
+    heaps = [memory.memoryHeaps[i] for i in range(memory.memoryHeapCount)]
+    local = [h.size for h in heaps if h.flags & vk.VK_MEMORY_HEAP_DEVICE_LOCAL_BIT]
+
+    def text(value: Any) -> str:
+        return value if isinstance(value, str) else vk.ffi.string(value).decode()
+
+    return Adapter(
+        index=index,
+        name=text(properties.deviceName),
+        type=DEVICE_TYPES[properties.deviceType] if properties.deviceType < 5 else "other",
+        driver=text(driver.driverName),
+        driver_version=text(driver.driverInfo)
+        or ".".join(map(str, _version(properties.driverVersion))),
+        vulkan_version=_version(properties.apiVersion),
+        device_memory=max(local or [h.size for h in heaps]),
+        max_allocation=maintenance.maxMemoryAllocationSize,
+        max_storage_buffer_range=limits.maxStorageBufferRange,
+        max_workgroup_invocations=limits.maxComputeWorkGroupInvocations,
+        max_workgroup_size=tuple(limits.maxComputeWorkGroupSize),
+        max_workgroup_count=tuple(limits.maxComputeWorkGroupCount),
+        max_shared_memory=limits.maxComputeSharedMemorySize,
+        max_push_constants=limits.maxPushConstantsSize,
+        subgroup_size=subgroup.subgroupSize,
+        storage_buffer_alignment=limits.minStorageBufferOffsetAlignment,
+        timestamp_period=limits.timestampPeriod if limits.timestampComputeAndGraphics else 0.0,
+        features=frozenset(features),
+        extensions=extensions,
+        cooperative_matrices=(
+            _cooperative_matrices(vk, instance, device) if "cooperativeMatrix" in features else ()
+        ),
+    )
+
+
+@functools.cache
+def list_devices() -> tuple[Adapter, ...]:
+    """Every physical device that Vulkan offers, in Vulkan's order.
+
+    Raises :class:`~kompute_dml.NoDeviceError` where there is no loader, driver or device.
+    """
+    vk = _binding()
+    instance = _instance(vk)
+    try:
+        devices = vk.vkEnumeratePhysicalDevices(instance)
+        adapters = tuple(_describe(vk, instance, i, d) for i, d in enumerate(devices))
+    except vk.VkError as error:
+        raise NoDeviceError(f"Vulkan lists no device ({type(error).__name__})") from None
+    finally:
+        vk.vkDestroyInstance(instance, None)
+    if not adapters:
+        raise NoDeviceError(f"Vulkan lists no device: {_INSTALL_HINT}")
+    return adapters
+
+
+def choose(selector: int | str | None = None) -> Adapter:
+    """The adapter for an index or a part of a name (any case).
+
+    Without one: ``KOMPUTE_DML_DEVICE``, else discrete before integrated before virtual before CPU.
+    """
+    adapters = list_devices()
+    source = "adapter"
+    if selector is None and os.environ.get("KOMPUTE_DML_DEVICE"):
+        selector, source = os.environ["KOMPUTE_DML_DEVICE"], "KOMPUTE_DML_DEVICE"
+    if selector is None:
+        return min(adapters, key=lambda a: _PREFERENCE.index(a.type))
+    if isinstance(selector, str) and selector.isdecimal():
+        selector = int(selector)
+    if isinstance(selector, int):
+        matches = [a for a in adapters if a.index == selector]
+    else:
+        matches = [a for a in adapters if selector.lower() in a.name.lower()]
+    if not matches:
+        there = ", ".join(f"{a.index}: {a.name}" for a in adapters)
+        raise NoDeviceError(f"{source} {selector!r} matches no device; there are {there}")
+    return matches[0]

@@ -1,0 +1,79 @@
+"""Which byte ranges pending dispatches read and write. Pure bookkeeping."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from .heap import Allocation, Block
+
+
+class Access(NamedTuple):
+    """Bytes ``begin`` to ``end`` of the allocation's block, read or written by one dispatch."""
+
+    allocation: Allocation
+    begin: int
+    end: int
+    writes: bool
+
+
+class Intervals:
+    """A set of half-open integer intervals; those that touch are one."""
+
+    __slots__ = ("_begins", "_ends")
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+
+    def overlaps(self, begin: int, end: int) -> bool:
+        i = bisect_right(self._ends, begin)
+        return i < len(self._begins) and self._begins[i] < end
+
+    def add(self, begin: int, end: int) -> None:
+        i = bisect_left(self._ends, begin)
+        j = bisect_right(self._begins, end)
+        if i < j:
+            begin = min(begin, self._begins[i])
+            end = max(end, self._ends[j - 1])
+        self._begins[i:j] = [begin]
+        self._ends[i:j] = [end]
+
+
+class Hazards:
+    """The accesses since the last barrier."""
+
+    __slots__ = ("_read", "_written")
+
+    def __init__(self) -> None:
+        self._read: dict[Block, Intervals] = {}
+        self._written: dict[Block, Intervals] = {}
+
+    def conflicts(self, accesses: Iterable[Access]) -> bool:
+        """Whether an access meets an earlier one and either of the two writes."""
+        for allocation, begin, end, writes in accesses:
+            written = self._written.get(allocation.block)
+            if written is not None and written.overlaps(begin, end):
+                return True
+            if writes:
+                read = self._read.get(allocation.block)
+                if read is not None and read.overlaps(begin, end):
+                    return True
+        return False
+
+    def add(self, accesses: Iterable[Access]) -> None:
+        for allocation, begin, end, writes in accesses:
+            side = self._written if writes else self._read
+            intervals = side.get(allocation.block)
+            if intervals is None:
+                intervals = side[allocation.block] = Intervals()
+            intervals.add(begin, end)
+
+    def blocks(self) -> set[Block]:
+        """The blocks touched."""
+        return {*self._read, *self._written}
+
+    def clear(self) -> None:
+        self._read.clear()
+        self._written.clear()

@@ -1,0 +1,270 @@
+"""The only import of kp: hides which kp is installed, and its faults.
+
+Two are known. *Fixed* kp (``toolchain/kp.py``) records barriers, enables features, checks every
+VkResult and submits asynchronously. *Stock* kp, as PyPI ships it, does none of that, so with it
+every submit is waited for, a hazard ends a submit, only core shaders run, and a ticket written by
+the device proves that a submit was carried out. What kp can do is asked of kp; nothing outside
+this module knows which one is there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import numpy as np
+
+from ..errors import DeviceLostError, DmlError, NoDeviceError, OutOfMemoryError
+from .adapters import FEATURE_EXTENSIONS, Adapter
+from .shader_library import Variant
+
+KP_VERSION = "0.9.0"
+
+# VkPipelineStageFlagBits and VkAccessFlagBits
+_STAGE_COMPUTE, _STAGE_HOST = 0x800, 0x4000
+_ACCESS_SHADER, _ACCESS_HOST_READ = 0x20 | 0x40, 0x2000
+
+_GROUPS_PER_LINE = 1 << 15
+"""Groups along x before a grid takes more lines; every device allows 65,535."""
+
+
+def _import_kp() -> Any:
+    try:
+        import kp
+    except ImportError as error:
+        raise NoDeviceError(
+            "kp (Kompute) is not installed: run 'python -m kompute_dml.toolchain kp', which builds "
+            f"it with its fixes ({error})"
+        ) from None
+    # A stock build says "0.9.0", one whose version macro was lost says "dev".
+    version = getattr(kp, "__version__", "dev")
+    if version not in (KP_VERSION, "dev"):
+        raise NoDeviceError(
+            f"kp {version} is installed, but this package works with kp {KP_VERSION}: run "
+            "'python -m kompute_dml.toolchain kp'"
+        )
+    return kp
+
+
+def group_grid(groups: int) -> tuple[int, int, int]:
+    """A line of workgroups as (x, y, z); at least ``groups`` in all."""
+    if groups <= _GROUPS_PER_LINE:
+        return groups, 1, 1
+    return _GROUPS_PER_LINE, -(-groups // _GROUPS_PER_LINE), 1
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def translate(error: Exception, doing: str) -> DmlError:
+    """The package's error for one that kp raised; the VkResult in its text decides the kind."""
+    text = f"{doing}: {error}"
+    if re.search(r"OUT_OF_(HOST|DEVICE)_MEMORY|OutOf(Host|Device)Memory", text):
+        return OutOfMemoryError(text)
+    if re.search(r"DEVICE_LOST|DeviceLost", text):
+        return DeviceLostError(text)
+    return DmlError(text)
+
+
+class HostBuffer:
+    """A buffer that both sides see: ``words`` is the host's view of it, as uint32."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.buffer = tensor
+        self.words: np.ndarray = tensor.data()
+        self.bytes: np.ndarray = self.words.view(np.uint8)
+
+
+class Pipeline:
+    """A compute pipeline bound to its buffers."""
+
+    __slots__ = ("algorithm", "groups")
+
+    def __init__(self, algorithm: Any) -> None:
+        self.algorithm = algorithm
+        self.groups = 0
+        """What it is set to launch, where kp can change that."""
+
+
+class CommandList:
+    """One command buffer: recorded once, submitted once or (kept by its owner) again."""
+
+    def __init__(self, engine: Engine, timestamps: int = 0) -> None:
+        self._engine = engine
+        self._sequence = engine.manager.sequence(0, timestamps)
+        self.operations = 0
+        self.running = False
+
+    def _record(self, operation: Any) -> None:
+        try:
+            self._sequence.record(operation)
+        except RuntimeError as error:
+            raise translate(error, f"recording on {self._engine.adapter.name}") from None
+        self.operations += 1
+
+    def dispatch(self, pipeline: Pipeline, groups: int, push: np.ndarray) -> None:
+        algorithm = pipeline.algorithm
+        if self._engine.resizes_groups and pipeline.groups != groups:
+            algorithm.set_workgroup(group_grid(groups))
+            pipeline.groups = groups
+        kp = self._engine.kp
+        try:
+            self._sequence.record(kp.OpAlgoDispatch(algorithm, push))
+        except RuntimeError as error:
+            raise translate(error, f"recording on {self._engine.adapter.name}") from None
+        self.operations += 1
+
+    def barrier(self, buffers: list[Any]) -> None:
+        """Make all shader accesses to ``buffers`` so far happen before those that follow."""
+        self._record(
+            self._engine.kp.OpMemoryBarrier(
+                buffers, _ACCESS_SHADER, _ACCESS_SHADER, _STAGE_COMPUTE, _STAGE_COMPUTE
+            )
+        )
+
+    def show_host(self, buffers: list[Any]) -> None:
+        """Make what shaders wrote to ``buffers`` visible to the host once this list is done."""
+        kp = self._engine.kp
+        if self._engine.records_barriers:
+            self._record(
+                kp.OpMemoryBarrier(
+                    buffers,
+                    _ACCESS_SHADER, _ACCESS_HOST_READ, _STAGE_COMPUTE, _STAGE_HOST,
+                )
+            )
+        else:
+            self._record(kp.OpTensorSyncLocal(buffers))
+
+    def submit(self) -> None:
+        """Submit; returns at once where kp can, else when the device is done."""
+        try:
+            if self._engine.submits_async:
+                self._sequence.eval_async()
+                self.running = True
+            else:
+                self._sequence.eval()
+        except RuntimeError as error:
+            raise translate(error, f"submit on {self._engine.adapter.name}") from None
+
+    def wait(self) -> None:
+        """Wait until the device is done with the last submit."""
+        if self.running:
+            self.running = False
+            try:
+                self._sequence.eval_await()
+            except RuntimeError as error:
+                raise translate(error, f"waiting for {self._engine.adapter.name}") from None
+
+    def reset(self) -> bool:
+        """Empty the list for another recording; False where kp cannot do so legally."""
+        if not self._engine.rerecords:
+            return False
+        self._sequence.clear()
+        self.operations = 0
+        return True
+
+    def timestamps(self) -> list[int]:
+        """Device ticks: at the start, and after each operation."""
+        return list(self._sequence.get_timestamps())
+
+
+class Engine:
+    """A logical device made by kp."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        kp = self.kp = _import_kp()
+        self.adapter = adapter
+        fixed = os.environ.get("KOMPUTE_DML_KP") != "stock"
+        self.records_barriers = fixed and hasattr(kp, "OpMemoryBarrier")
+        self.resizes_groups = fixed and hasattr(kp.Algorithm, "set_workgroup")
+        # The fixes that nothing in kp's interface shows (checked results, asynchronous submits,
+        # reset pools) come with the one that binds the enabled features.
+        self.reports_errors = fixed and hasattr(kp.Manager, "enabled_features")
+        self.submits_async = self.rerecords = self.reports_errors
+        self.timestamps_valid = self.reports_errors and adapter.timestamp_period > 0
+        extensions = [e for e in FEATURE_EXTENSIONS if e in adapter.extensions]
+        try:
+            self.manager = kp.Manager(adapter.index, [], extensions if fixed else [])
+        except RuntimeError as error:
+            raise NoDeviceError(f"kp cannot open {adapter.name}: {error}") from None
+        self.features = (
+            frozenset(self.manager.enabled_features()) if self.reports_errors else frozenset()
+        )
+        # What a CPU driver calls device memory is the host's: no copy need go through a shader.
+        self.host_writes_storage = adapter.type == "cpu"
+        self.host_reads_storage = self.host_writes_storage and self.records_barriers
+        self._reserved = 0
+        # kp counts words in 32 bits and binds whole buffers.
+        self.max_buffer = min(
+            adapter.max_storage_buffer_range, adapter.max_allocation, 2**32 - 256
+        )
+
+    @property
+    def description(self) -> str:
+        return "fixed" if self.reports_errors else "stock"
+
+    def _tensor(self, nbytes: int, kind: Any) -> Any:
+        # Stock kp goes on with a null handle after a failed allocation: never let it come to that.
+        if self._reserved + nbytes > self.adapter.device_memory:
+            raise OutOfMemoryError(
+                f"{self.adapter.name}: {nbytes} bytes were asked for, but "
+                f"{self._reserved} of {self.adapter.device_memory} are taken"
+            )
+        try:
+            tensor = self.manager.tensor_t(np.zeros(nbytes // 4, np.uint32), kind)
+        except RuntimeError as error:
+            raise translate(
+                error, f"allocating {nbytes} bytes on {self.adapter.name} "
+                f"({self._reserved} of {self.adapter.device_memory} taken)"
+            ) from None
+        self._reserved += nbytes
+        return tensor
+
+    def storage(self, nbytes: int) -> Any:
+        """A buffer on the device. The host reaches it where ``host_writes_storage`` holds."""
+        kinds = self.kp.TensorTypes
+        return self._tensor(nbytes, kinds.host if self.host_writes_storage else kinds.storage)
+
+    def free_storage(self, tensor: Any, nbytes: int) -> None:
+        tensor.destroy()
+        self._reserved -= nbytes
+        if self.reports_errors:
+            self.manager.clear()
+
+    def upload_buffer(self, nbytes: int) -> HostBuffer:
+        return HostBuffer(self._tensor(nbytes, self.kp.TensorTypes.host))
+
+    def readback_buffer(self, nbytes: int) -> HostBuffer:
+        """With stock kp a device buffer with a staging copy: that is all it can make visible."""
+        kinds = self.kp.TensorTypes
+        kind = kinds.host if self.records_barriers else kinds.device
+        return HostBuffer(self._tensor(nbytes, kind))
+
+    def grid_key(self, groups: int) -> int:
+        """What a pipeline depends on of a group count: nothing, or the count that it launches."""
+        if self.resizes_groups:
+            return 0
+        x, y, _ = group_grid(groups)
+        return _power_of_two(x) * _power_of_two(y)
+
+    def pipeline(
+        self, variant: Variant, buffers: list[Any], spec: np.ndarray, grid_key: int
+    ) -> Pipeline:
+        """Compile ``variant`` for these buffers (in binding order) and constants."""
+        grid = group_grid(grid_key) if grid_key else (1, 1, 1)
+        push = np.zeros(variant.push_words, np.uint32)
+        try:
+            algorithm = self.manager.algorithm(buffers, variant.spirv, grid, spec, push)
+        except RuntimeError as error:
+            raise translate(
+                error, f"making the pipeline {variant.name} on {self.adapter.name}"
+            ) from None
+        return Pipeline(algorithm)
+
+    def command_list(self, timestamps: int = 0) -> CommandList:
+        return CommandList(self, timestamps)
+
+    def close(self) -> None:
+        self.manager.destroy()

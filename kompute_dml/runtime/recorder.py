@@ -1,0 +1,376 @@
+"""Pending dispatches: hazards, barriers, submits, and what is in flight.
+
+Two kinds of batch fill side by side. The *open* batch takes ordinary calls and is submitted when
+something is read, when it is long enough, or on request. While a :class:`Recording` is active its
+own batch takes the dispatches, and is kept so that it can be submitted again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import DeviceLostError, DmlError, ValidationError
+from .hazards import Access, Hazards
+from .heap import Allocation, Block
+from .kp_engine import CommandList, Engine, HostBuffer, Pipeline
+
+MAX_BATCH = 256
+"""Dispatches after which a batch is submitted unasked: the device starts early."""
+MAX_KEPT_BATCH = 8192
+"""The same for a recording, which may be replayed and should be one submit."""
+MAX_IN_FLIGHT = 4
+"""Submits under way before recording waits for the oldest."""
+
+# A test's way to show that the validation run can fail.
+_NO_BARRIERS = "KOMPUTE_DML_TEST_NO_BARRIERS"
+
+
+class Batch:
+    """Dispatches that are submitted together."""
+
+    __slots__ = (
+        "allocations", "blocks", "commands", "count", "done", "freed", "hazards", "kept", "names",
+        "ticket",
+    )
+
+    def __init__(self, commands: CommandList, kept: bool) -> None:
+        self.commands: Any = commands
+        self.kept = kept
+        self.hazards = Hazards()
+        self.blocks: set[Block] = set()
+        """What it touches."""
+        self.count = 0
+        self.done = False
+        """Whether the device has finished it."""
+        self.ticket = 0
+        """What the device writes last, where kp reports no errors."""
+        self.freed: list[tuple[Block, int, int]] = []
+        """Ranges dropped while the batch was using them: free once it is done."""
+        self.allocations: set[Allocation] = set()
+        """What a kept batch touches: held, so that no one else gets the memory."""
+        self.names: list[tuple[int, str]] = []
+        """(operation, shader variant) of each dispatch, where times were asked for."""
+
+
+class Recording:
+    """Dispatches that were recorded inside ``with device.record() as recording``.
+
+    They were submitted once when the block ended. ``recording.replay()`` submits the same commands
+    again, on the same memory, without recording them anew; uploads and reads inside the block are
+    not repeated.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.batches: list[Batch] = []
+
+    def replay(self) -> None:
+        """Submit the recorded dispatches once more."""
+        self._recorder.replay(self)
+
+    def __len__(self) -> int:
+        """Dispatches recorded."""
+        return sum(b.count for b in self.batches)
+
+
+class Recorder:
+    """Orders everything that runs on one device. Callers hold the device's lock."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        make_ticket: Callable[[], tuple[Pipeline, HostBuffer]],
+        release: Callable[[Block, int, int], None],
+        whole_blocks: bool = False,
+    ) -> None:
+        """``release`` takes freed ranges back; ``whole_blocks`` counts every access as one to the
+        whole block, which is what the validation layer sees."""
+        self.engine = engine
+        self.lost: DmlError | None = None
+        self.submits = 0
+        """Submits so far."""
+        self.waiting_to_free = 0
+        """Bytes freed that come back when the batch that uses them is done."""
+        self._ticket = None if engine.reports_errors else make_ticket()
+        self._release = release
+        self._whole_blocks = whole_blocks
+        self._open: Batch | None = None
+        self._recording: Recording | None = None
+        self._recorded: Batch | None = None
+        self._in_flight: deque[Batch] = deque()
+        self._spare: list[CommandList] = []
+        self._timestamps = 0
+        self._timed: list[Batch] = []
+        self._barriers = engine.records_barriers and not os.environ.get(_NO_BARRIERS)
+        self._test_no_barriers = engine.records_barriers and not self._barriers
+
+    # Recording
+
+    def check(self) -> None:
+        """Raise what ended this device, if anything did."""
+        if self.lost is not None:
+            # Without the frames of earlier raises, which would keep their tensors alive.
+            raise self.lost.with_traceback(None)
+
+    def dispatch(
+        self,
+        pipeline: Pipeline,
+        groups: int,
+        push: np.ndarray,
+        accesses: Sequence[Access],
+        name: str,
+        *,
+        aside: bool = False,
+    ) -> None:
+        """Record one dispatch. ``aside`` keeps it out of an active recording (transfers)."""
+        if self.lost is not None:
+            self.check()
+        if self._whole_blocks:
+            accesses = [a._replace(begin=0, end=a.allocation.block.size) for a in accesses]
+        recorded = self._recorded if aside else None
+        # The open batch is submitted before the recorded one, but this comes after it.
+        if recorded and any(a.allocation in recorded.allocations for a in accesses):
+            self.flush()
+        batch = self._batch(aside)
+        conflict = batch.hazards.conflicts(accesses)
+        if self._barriers:
+            self._order(batch, accesses, conflict)
+        elif conflict and not self._test_no_barriers:
+            self.flush()
+            batch = self._batch(aside)
+        batch.commands.dispatch(pipeline, groups, push)
+        batch.hazards.add(accesses)
+        batch.count += 1
+        for access in accesses:
+            allocation = access.allocation
+            allocation.last_use = batch
+            if batch.kept:
+                batch.allocations.add(allocation)
+        if self._timestamps:
+            batch.names.append((batch.commands.operations, name))
+        if batch.count >= (self._timestamps or (MAX_KEPT_BATCH if batch.kept else MAX_BATCH)):
+            self.flush()
+
+    def _batch(self, aside: bool) -> Batch:
+        if self._recording is not None and not aside:
+            if self._recorded is None:
+                self._recorded = self._new_batch(kept=True)
+            return self._recorded
+        if self._open is None:
+            self._open = self._new_batch(kept=False)
+        return self._open
+
+    def _new_batch(self, kept: bool) -> Batch:
+        reusable = self._spare and not kept and not self._timestamps
+        # Room for a barrier before each dispatch, and the reading's own.
+        timestamps = 2 * self._timestamps + 2 if self._timestamps else 0
+        commands = self._spare.pop() if reusable else self.engine.command_list(timestamps)
+        batch = Batch(commands, kept)
+        if self._timestamps:
+            self._timed.append(batch)
+        return batch
+
+    def _order(self, batch: Batch, accesses: Sequence[Access], conflict: bool) -> None:
+        """Put one barrier where the dispatch to come must wait for earlier ones.
+
+        For those of the batch there are the hazards. Submits on one queue start in order but
+        overlap, so the first touch of a block waits as well. Only blocks that the batch touches
+        are named: they cannot go away before it is done.
+        """
+        blocks: set[Block] = set()
+        for access in accesses:
+            block = access.allocation.block
+            if block not in batch.blocks:
+                batch.blocks.add(block)
+                if batch.kept or self._in_flight:
+                    blocks.add(block)
+        if conflict:
+            blocks |= batch.hazards.blocks()
+            batch.hazards.clear()
+        if blocks:
+            batch.commands.barrier([b.buffer for b in blocks])
+
+    # Submitting
+
+    def flush(self) -> None:
+        """Submit what is pending."""
+        batch, self._open = self._open, None
+        if batch is not None:
+            self._submit(batch)
+        batch, self._recorded = self._recorded, None
+        if batch is not None:
+            if self._recording is not None:
+                self._recording.batches.append(batch)
+            self._submit(batch)
+
+    def _submit(self, batch: Batch) -> None:
+        self.check()
+        try:
+            if not self.engine.reports_errors:
+                self._record_ticket(batch)
+            if self.engine.host_reads_storage and batch.blocks:
+                batch.commands.show_host([b.buffer for b in batch.blocks])
+        except DmlError as error:
+            raise self._lose(error) from None
+        self._launch(batch)
+
+    def _launch(self, batch: Batch) -> None:
+        while len(self._in_flight) >= MAX_IN_FLIGHT or batch in self._in_flight:
+            self._retire()
+        self.submits += 1
+        batch.done = False
+        try:
+            batch.commands.submit()
+        except DmlError as error:
+            raise self._lose(error) from None
+        self._in_flight.append(batch)
+        if not self.engine.submits_async:
+            self._retire()
+
+    def _retire(self) -> None:
+        """Wait for the oldest submit and take its memory back."""
+        batch = self._in_flight[0]
+        try:
+            batch.commands.wait()
+            if not self.engine.reports_errors:
+                self._check_ticket(batch)
+        except DmlError as error:
+            raise self._lose(error) from None
+        # Only now, so that an interrupted wait can be taken up again.
+        self._in_flight.popleft()
+        batch.done = True
+        for block, offset, nbytes in batch.freed:
+            self.waiting_to_free -= nbytes
+            self._release(block, offset, nbytes)
+        batch.freed = []
+        if batch.kept:
+            # Marks point at the batch and the batch at the allocations: no cycle may stay.
+            for allocation in batch.allocations:
+                if allocation.last_use is batch:
+                    allocation.last_use = None
+        elif batch not in self._timed:
+            commands, batch.commands = batch.commands, None
+            batch.hazards.clear()
+            if len(self._spare) < MAX_IN_FLIGHT and commands.reset():
+                self._spare.append(commands)
+
+    def wait(self) -> None:
+        """Wait for all that is in flight."""
+        self.check()
+        while self._in_flight:
+            self._retire()
+
+    def finish(self, batch: Batch) -> None:
+        """See that ``batch`` is submitted and done."""
+        self.check()
+        if batch is self._open or batch is self._recorded:
+            self.flush()
+        while not batch.done:
+            self._retire()
+
+    def read(self, readback: HostBuffer) -> Batch:
+        """Submit what is pending, and with it the wish to read ``readback``; finish() it later."""
+        if self._recorded is not None:
+            self.flush()
+        batch = self._batch(aside=True)
+        batch.commands.show_host([readback.buffer])
+        self.flush()
+        return batch
+
+    def free(self, block: Block, offset: int, nbytes: int, last_use: Batch | None) -> None:
+        """Release a range now, or once the batch that touched it last is done."""
+        if last_use is None or last_use.done:
+            self._release(block, offset, nbytes)
+        else:
+            last_use.freed.append((block, offset, nbytes))
+            self.waiting_to_free += nbytes
+
+    def synchronize(self) -> None:
+        """Submit what is pending and wait for all of it."""
+        self.check()
+        self.flush()
+        self.wait()
+
+    def _lose(self, error: DmlError) -> DmlError:
+        self.lost = error
+        self._in_flight.clear()
+        self._open = self._recorded = None
+        return error
+
+    # Tickets: with stock kp a lost device goes unreported
+
+    def _record_ticket(self, batch: Batch) -> None:
+        assert self._ticket is not None
+        pipeline, readback = self._ticket
+        batch.ticket = self.submits % 0xFFFFFFFF + 1
+        batch.commands.dispatch(pipeline, 1, np.array([batch.ticket], np.uint32))
+        batch.commands.show_host([readback.buffer])
+
+    def _check_ticket(self, batch: Batch) -> None:
+        assert self._ticket is not None
+        _, readback = self._ticket
+        arrived = readback.words[0] == batch.ticket
+        readback.words[0] = 0
+        if not arrived:
+            raise DeviceLostError(
+                f"{self.engine.adapter.name}: a submit was not carried out (its ticket did not "
+                "come back): the device is lost"
+            )
+
+    # Recordings
+
+    def begin_recording(self) -> Recording:
+        self.check()
+        if self._recording is not None:
+            raise DmlError("a recording is active on this device already: recordings do not nest")
+        self.flush()
+        self._recording = Recording(self)
+        return self._recording
+
+    def end_recording(self) -> None:
+        try:
+            if self.lost is None:
+                self.flush()
+        finally:
+            self._recording = None
+
+    def replay(self, recording: Recording) -> None:
+        self.check()
+        if self._recording is not None:
+            raise DmlError("a recording cannot be replayed while another is active")
+        if any(a.freed for batch in recording.batches for a in batch.allocations):
+            raise ValidationError("expected a recording whose tensors are alive, but one was freed")
+        self.flush()
+        for batch in recording.batches:
+            self._launch(batch)
+            if not batch.done:
+                for allocation in batch.allocations:
+                    allocation.last_use = batch
+
+    # Times
+
+    def begin_times(self, dispatches: int) -> None:
+        """From here on every batch, of at most ``dispatches``, takes timestamps."""
+        self.synchronize()
+        self._timestamps = dispatches
+        self._timed = []
+
+    def end_times(self) -> list[tuple[str, float]]:
+        """(shader variant, nanoseconds on the device) of each dispatch since begin_times()."""
+        try:
+            self.synchronize()
+            period = self.engine.adapter.timestamp_period
+            times = []
+            for batch in self._timed:
+                ticks = batch.commands.timestamps() if batch.names else []
+                for operation, name in batch.names:
+                    times.append((name, (ticks[operation] - ticks[operation - 1]) * period))
+            return times
+        finally:
+            self._timestamps = 0
+            self._timed = []

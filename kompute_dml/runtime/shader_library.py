@@ -1,0 +1,193 @@
+"""The compiled shaders and which of them a device may run.
+
+The manifest is written by the build from the SPIR-V itself (``toolchain/spirv.py``): what a
+variant needs, its specialization constants and its push block are known from there alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from ..errors import DmlError, UnsupportedError
+
+# SPIR-V capability -> the Vulkan features that allow it. A capability that is not here, and not
+# Shader itself, is never allowed.
+_FEATURES_OF: dict[str, tuple[str, ...]] = {
+    "Shader": (),
+    "GroupNonUniform": (),  # what gl_SubgroupID needs: Vulkan 1.1 itself
+    "Int8": ("shaderInt8",),
+    "Int16": ("shaderInt16",),
+    "Int64": ("shaderInt64",),
+    "Float16": ("shaderFloat16",),
+    "Float64": ("shaderFloat64",),
+    "StorageBuffer8BitAccess": ("storageBuffer8BitAccess",),
+    "UniformAndStorageBuffer8BitAccess": ("uniformAndStorageBuffer8BitAccess",),
+    "StorageBuffer16BitAccess": ("storageBuffer16BitAccess",),
+    "UniformAndStorageBuffer16BitAccess": ("uniformAndStorageBuffer16BitAccess",),
+    "DotProduct": ("shaderIntegerDotProduct",),
+    "DotProductInput4x8Bit": ("shaderIntegerDotProduct", "shaderInt8"),
+    "DotProductInput4x8BitPacked": ("shaderIntegerDotProduct",),
+    "VulkanMemoryModel": ("vulkanMemoryModel",),
+    "VulkanMemoryModelDeviceScope": ("vulkanMemoryModelDeviceScope",),
+    "CooperativeMatrixKHR": ("cooperativeMatrix",),
+}
+
+# What KOMPUTE_DML_DISABLE may name -> the features it takes away.
+SWITCHES: dict[str, tuple[str, ...]] = {
+    "int8": ("shaderInt8", "storageBuffer8BitAccess", "uniformAndStorageBuffer8BitAccess"),
+    "int16": ("shaderInt16", "storageBuffer16BitAccess", "uniformAndStorageBuffer16BitAccess"),
+    "int64": ("shaderInt64",),
+    "float16": ("shaderFloat16",),
+    "float64": ("shaderFloat64",),
+    "dot": ("shaderIntegerDotProduct",),
+    "coopmat": ("cooperativeMatrix",),
+}
+
+
+def disabled_features() -> frozenset[str]:
+    """The features that ``KOMPUTE_DML_DISABLE`` (a comma-separated list) switches off."""
+    names = [n.strip() for n in os.environ.get("KOMPUTE_DML_DISABLE", "").split(",") if n.strip()]
+    unknown = [n for n in names if n not in SWITCHES]
+    if unknown:
+        raise DmlError(
+            f"KOMPUTE_DML_DISABLE: expected names among {', '.join(SWITCHES)}, "
+            f"but got {', '.join(unknown)}"
+        )
+    return frozenset(f for n in names for f in SWITCHES[n])
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """One compiled shader. Compared by identity: a library holds each variant once."""
+
+    name: str
+    """``<shader>.<axis values in header order>``."""
+    shader: str
+    file: str
+    features: frozenset[str] | None
+    """Vulkan features it needs; None when it needs what this package cannot enable."""
+    spec_ids: Mapping[str, tuple[int, int]]
+    """Specialization constant -> (id, default)."""
+    push_fields: Mapping[str, tuple[int, int]]
+    """Push field -> (word offset, words)."""
+    push_words: int
+    bindings: int
+
+    @functools.cached_property
+    def spirv(self) -> bytes:
+        return (resources.files("kompute_dml") / "spirv" / self.file).read_bytes()
+
+    def pack_spec(self, values: Mapping[str, int]) -> np.ndarray:
+        """The specialization constants as uint32, by id; the shader's defaults fill the rest."""
+        return self._pack("specialization constant", values, {
+            name: (index, 1, default) for name, (index, default) in self.spec_ids.items()
+        }, 1 + max((index for index, _ in self.spec_ids.values()), default=-1))
+
+    def pack_push(self, values: Mapping[str, int | Sequence[int]]) -> np.ndarray:
+        """The push block as uint32; fields left out are 0, negative numbers wrap."""
+        return self._pack("push field", values, {
+            name: (offset, words, 0) for name, (offset, words) in self.push_fields.items()
+        }, self.push_words)
+
+    def _pack(
+        self,
+        kind: str,
+        values: Mapping[str, int | Sequence[int]],
+        places: Mapping[str, tuple[int, int, int]],
+        words: int,
+    ) -> np.ndarray:
+        packed = np.zeros(words, np.uint32)
+        for offset, _, default in places.values():
+            packed[offset] = default
+        for name, value in values.items():
+            if name not in places:
+                raise KeyError(f"shader {self.name} has no {kind} {name!r}")
+            offset, length, _ = places[name]
+            items = [value] if isinstance(value, int) else list(value)
+            if len(items) > length:
+                raise ValueError(f"{self.name}: {kind} {name!r} holds {length}, got {len(items)}")
+            packed[offset : offset + len(items)] = [v & 0xFFFFFFFF for v in items]
+        return packed
+
+
+@functools.cache
+def manifest() -> dict[str, Any]:
+    """The build's manifest. Raises DmlError when the shaders were never compiled."""
+    try:
+        text = (resources.files("kompute_dml") / "spirv" / "manifest.json").read_text("utf-8")
+    except FileNotFoundError:
+        raise DmlError(
+            "the shaders are not compiled: run 'python -m kompute_dml.toolchain spirv' "
+            "(or 'make'), which needs glslangValidator ('apt install glslang-tools')"
+        ) from None
+    result: dict[str, Any] = json.loads(text)
+    return result
+
+
+def required_features(capabilities: Sequence[str]) -> frozenset[str] | None:
+    """The Vulkan features that SPIR-V capabilities stand for; None if one is not known here."""
+    if any(c not in _FEATURES_OF for c in capabilities):
+        return None
+    return frozenset(f for c in capabilities for f in _FEATURES_OF[c])
+
+
+@functools.cache
+def _all_variants() -> dict[str, Variant]:
+    variants = {}
+    for shader, entry in manifest()["shaders"].items():
+        for name, v in entry["variants"].items():
+            variants[name] = Variant(
+                name=name,
+                shader=shader,
+                file=v["file"],
+                features=required_features(v["capabilities"]),
+                spec_ids={n: (s["id"], s["default"]) for n, s in v["spec_constants"].items()},
+                push_fields={n: (p["offset"], p["count"]) for n, p in v["push"].items()},
+                push_words=max((p["offset"] + p["count"] for p in v["push"].values()), default=0),
+                bindings=v["bindings"],
+            )
+    return variants
+
+
+def shaders() -> dict[str, tuple[str, ...]]:
+    """Shader name -> names of all its compiled variants."""
+    return {name: tuple(e["variants"]) for name, e in manifest()["shaders"].items()}
+
+
+class ShaderLibrary:
+    """The variants that a device with these enabled features may run."""
+
+    def __init__(self, features: frozenset[str]) -> None:
+        self.features = features - disabled_features()
+
+    def allows(self, variant: Variant) -> bool:
+        return variant.features is not None and variant.features <= self.features
+
+    def find(self, shader: str, *axes: str) -> Variant | None:
+        """The variant ``<shader>.<axes>``, or None when it was not built or may not run here."""
+        variant = _all_variants().get(".".join((shader, *axes)))
+        return variant if variant is not None and self.allows(variant) else None
+
+    def get(self, shader: str, *axes: str) -> Variant:
+        """As :meth:`find`, but raises :class:`UnsupportedError` that says why there is none."""
+        variant = self.find(shader, *axes)
+        if variant is not None:
+            return variant
+        name = ".".join((shader, *axes))
+        known = _all_variants().get(name)
+        if known is None:
+            there = ", ".join(shaders().get(shader, ())) or "none"
+            raise UnsupportedError(f"no shader variant {name}; of {shader} there are: {there}")
+        missing = sorted((known.features or frozenset()) - self.features)
+        raise UnsupportedError(
+            f"shader variant {name} needs {', '.join(missing) or 'features'} that this device "
+            "does not have, or kp did not enable"
+        )

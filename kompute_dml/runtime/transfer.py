@@ -1,0 +1,149 @@
+"""Upload and download through a few host buffers, however many tensors there are.
+
+A copy shader moves the words between a host buffer and the heap, so transfers take part in the
+recorder's order like any dispatch. Where the host reaches the heap itself, it copies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .hazards import Access
+from .heap import ALIGNMENT, Allocation, Block
+from .kp_engine import HostBuffer
+from .pipelines import Pipelines
+from .recorder import Batch, Recorder
+
+_SMALL = 64 << 10
+_LARGE = 8 << 20
+_SLOTS = 3
+
+
+class _Slot:
+    """A host buffer, and the batch that used it last."""
+
+    def __init__(self, host: HostBuffer) -> None:
+        self.host = host
+        block = Block(host.buffer, host.bytes.nbytes)
+        self.allocation = Allocation(block, 0, block.size)
+        self.filled = 0
+
+
+class Transfer:
+    """Copies bytes to and from allocations. Callers hold the device's lock."""
+
+    def __init__(self, recorder: Recorder, pipelines: Pipelines) -> None:
+        self._recorder = recorder
+        self._engine = recorder.engine
+        self._pipelines = pipelines
+        self._variant = pipelines.library.get("activation_identity", "b32")
+        self._spec = self._variant.pack_spec({"LOCAL_SIZE": 256, "DENSE": 1}).tobytes()
+        self._push = self._variant.pack_push({})
+        self._fields = {n: o for n, (o, _) in self._variant.push_fields.items()}
+        self._uploads: list[_Slot] = []
+        self._downloads: dict[int, list[_Slot]] = {}
+
+    def upload(self, data: np.ndarray, to: Allocation, offset: int) -> None:
+        """Record a copy of ``data`` (uint8, contiguous) to ``to`` at a multiple of 4 bytes.
+
+        The bytes after it, up to a multiple of 4, become zero. ``data`` may change afterwards.
+        """
+        if self._engine.host_writes_storage:
+            begin = to.offset + offset
+            end = begin + data.nbytes
+            host = self._idle(to)
+            if end % 4:
+                host.words[end // 4] = 0
+            host.bytes[begin:end] = data
+            return
+        done, total = 0, data.nbytes
+        while done < total:
+            slot = self._upload_slot(min(total - done, _LARGE))
+            begin = slot.filled
+            n = min(total - done, slot.allocation.nbytes - begin)
+            words = (n + 3) // 4
+            if n % 4:
+                slot.host.words[begin // 4 + words - 1] = 0
+            slot.host.bytes[begin : begin + n] = data[done : done + n]
+            self._copy(slot.allocation, begin // 4, to, (to.offset + offset + done) // 4, words)
+            slot.filled = (begin + n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+            done += n
+
+    def download(self, source: Allocation, offset: int, nbytes: int) -> np.ndarray:
+        """The bytes of ``source`` from ``offset`` (a multiple of 4) on, once they are computed."""
+        if self._engine.host_reads_storage:
+            begin = source.offset + offset
+            return self._idle(source).bytes[begin : begin + nbytes].copy()
+        result = np.empty(nbytes, np.uint8)
+        size = _SMALL if nbytes <= _SMALL else _LARGE
+        under_way: list[tuple[Batch, _Slot, int, int]] = []
+        for turn, begin in enumerate(range(0, nbytes, size)):
+            if len(under_way) == 2:
+                self._collect(result, *under_way.pop(0))
+            n = min(size, nbytes - begin)
+            slot = self._download_slot(size, turn % 2)
+            words = (n + 3) // 4
+            self._copy(source, (source.offset + offset + begin) // 4, slot.allocation, 0, words)
+            under_way.append((self._recorder.read(slot.host), slot, begin, n))
+        for pending in under_way:
+            self._collect(result, *pending)
+        return result
+
+    def _idle(self, allocation: Allocation) -> HostBuffer:
+        """The block of an allocation that the host reaches, once the device is done with it."""
+        if allocation.last_use is not None:
+            self._recorder.finish(allocation.last_use)
+        return HostBuffer(allocation.block.buffer)
+
+    def _collect(
+        self, result: np.ndarray, batch: Batch, slot: _Slot, begin: int, nbytes: int
+    ) -> None:
+        self._recorder.finish(batch)
+        result[begin : begin + nbytes] = slot.host.bytes[:nbytes]
+
+    def _upload_slot(self, wanted: int) -> _Slot:
+        """A slot with room: the one being filled, a new one, or the one used longest ago."""
+        if self._uploads:
+            slot = self._uploads[-1]
+            if slot.allocation.nbytes - slot.filled >= min(wanted, _SMALL):
+                return slot
+        if len(self._uploads) < _SLOTS:
+            slot = _Slot(self._engine.upload_buffer(_LARGE))
+        else:
+            slot = self._uploads.pop(0)
+            if slot.allocation.last_use is not None:
+                self._recorder.finish(slot.allocation.last_use)
+            slot.filled = 0
+        self._uploads.append(slot)
+        return slot
+
+    def _download_slot(self, size: int, turn: int) -> _Slot:
+        slots = self._downloads.setdefault(size, [])
+        if turn == len(slots):
+            slots.append(_Slot(self._engine.readback_buffer(size)))
+        return slots[turn]
+
+    def copy(
+        self, source: Allocation, offset: int, to: Allocation, to_offset: int, nbytes: int
+    ) -> None:
+        """Record a copy on the device, of whole words at multiples of 4 bytes."""
+        self._copy(source, (source.offset + offset) // 4, to, (to.offset + to_offset) // 4,
+                   (nbytes + 3) // 4, aside=False)
+
+    def _copy(
+        self, source: Allocation, first: int, to: Allocation, at: int, words: int,
+        aside: bool = True,
+    ) -> None:
+        """Copy words; ``first`` and ``at`` count from the start of the blocks."""
+        push = self._push.copy()
+        push[self._fields["in_offset"]] = first
+        push[self._fields["out_offset"]] = at
+        push[self._fields["count"]] = words
+        groups = -(-(words // 4 + 2) // 256)
+        buffers = (source.block, source.block, to.block, to.block)
+        pipeline = self._pipelines.get(self._variant, self._spec, buffers, groups)
+        accesses = (
+            Access(source, 4 * first, 4 * (first + words), False),
+            Access(to, 4 * at, 4 * (at + words), True),
+        )
+        self._recorder.dispatch(pipeline, groups, push, accesses, "transfer", aside=aside)

@@ -1,0 +1,165 @@
+"""Reader of ``operators.json``: DirectML's operators as data.
+
+The only place that knows an operator's fields, and its data types and dimension counts per
+feature level. Nothing here knows which operators this package implements.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import json
+import re
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from ..dtypes import DataType
+
+
+class FeatureLevel(enum.IntEnum):
+    """DML_FEATURE_LEVEL: ``major * 0x1000 + minor * 0x100``."""
+
+    FL_1_0 = 0x1000
+    FL_2_0 = 0x2000
+    FL_2_1 = 0x2100
+    FL_3_0 = 0x3000
+    FL_3_1 = 0x3100
+    FL_4_0 = 0x4000
+    FL_4_1 = 0x4100
+    FL_5_0 = 0x5000
+    FL_5_1 = 0x5100
+    FL_5_2 = 0x5200
+    FL_6_0 = 0x6000
+    FL_6_1 = 0x6100
+    FL_6_2 = 0x6200
+    FL_6_3 = 0x6300
+    FL_6_4 = 0x6400
+
+    def __str__(self) -> str:
+        return self.name[3:]
+
+    @classmethod
+    def of(cls, text: str) -> FeatureLevel:
+        return cls["FL_" + text]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One member of an operator's structure."""
+
+    name: str
+    """As in DirectML: ``DiagonalFillBegin``."""
+    kind: str
+    """``input``, ``output`` or ``attribute``."""
+    type: str
+    """``TENSOR_DESC``, ``INT``, ``FLOAT``, ``SCALAR_UNION`` ..."""
+    optional: bool
+    enum: str | None = None
+
+    @functools.cached_property
+    def snake(self) -> str:
+        return snake_case(self.name)
+
+    @functools.cached_property
+    def is_tensor(self) -> bool:
+        return self.kind != "attribute"
+
+
+@dataclass(frozen=True)
+class TensorSupport:
+    """What one tensor of an operator may be, from one feature level on."""
+
+    dimension_counts: tuple[int, int]
+    data_types: tuple[DataType, ...]
+
+
+@dataclass(frozen=True)
+class OperatorSpec:
+    """One operator of DirectML."""
+
+    name: str
+    introduced: FeatureLevel
+    in_place: bool
+    family: str
+    fields: tuple[Field, ...]
+    support: tuple[tuple[FeatureLevel, dict[str, TensorSupport]], ...]
+    """Newest level first."""
+    same: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+    """(tensor names, properties among ``data type``, ``dimension count``, ``sizes``)."""
+    page: str
+    formula: str
+    fusable: bool
+    """Whether it may be another operator's FusedActivation."""
+
+    @functools.cached_property
+    def tensors(self) -> tuple[Field, ...]:
+        return tuple(f for f in self.fields if f.is_tensor)
+
+    @functools.cached_property
+    def inputs(self) -> tuple[Field, ...]:
+        return tuple(f for f in self.fields if f.kind == "input")
+
+    @functools.cached_property
+    def outputs(self) -> tuple[Field, ...]:
+        return tuple(f for f in self.fields if f.kind == "output")
+
+    def support_at(self, level: FeatureLevel) -> dict[str, TensorSupport] | None:
+        """The table that holds at ``level``; None where the operator is not there yet."""
+        for since, tensors in self.support:
+            if since <= level:
+                return tensors
+        return None
+
+
+def snake_case(name: str) -> str:
+    """``DiagonalFillBegin`` -> ``diagonal_fill_begin``, ``AScaleTensor`` -> ``a_scale_tensor``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+@functools.cache
+def document() -> dict[str, Any]:
+    """``operators.json`` as it stands."""
+    text = resources.files(__package__).joinpath("operators.json").read_text("utf-8")
+    result: dict[str, Any] = json.loads(text)
+    return result
+
+
+@functools.cache
+def operator_names() -> tuple[str, ...]:
+    """All of DirectML's operators: ``DML_OPERATOR_...``."""
+    return tuple(document()["operators"])
+
+
+@functools.cache
+def operator(name: str) -> OperatorSpec:
+    """The entry of ``name`` (``DML_OPERATOR_...``). Raises KeyError."""
+    entry = document()["operators"][name]
+    support = [
+        (
+            FeatureLevel.of(row["feature_level"]),
+            {
+                tensor: TensorSupport(
+                    (t["dimension_counts"][0], t["dimension_counts"][1]),
+                    tuple(DataType[d] for d in t["data_types"] if d in DataType.__members__),
+                )
+                for tensor, t in row["tensors"].items()
+            },
+        )
+        for row in entry["support"]
+    ]
+    return OperatorSpec(
+        name=name,
+        introduced=FeatureLevel.of(entry["introduced"]),
+        in_place=entry["in_place"] or bool(entry["in_place_doc"]),
+        family=entry["family"],
+        fields=tuple(
+            Field(f["name"], f["kind"], f["type"], f["optional"], f.get("enum"))
+            for f in entry["fields"]
+        ),
+        support=tuple(sorted(support, key=lambda row: row[0], reverse=True)),
+        same=tuple((tuple(s["tensors"]), tuple(s["of"])) for s in entry["same"]),
+        page=entry["doc"],
+        formula=entry["formula"],
+        fusable=name in document()["fused_activations"]["activations"],
+    )

@@ -1,0 +1,74 @@
+"""What is implemented, as data: for ``kompute-dml ops`` and the README's table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import operators as _operators  # noqa: F401  (registers them)
+from . import spec
+from .operators.base import Definition, definitions
+from .runtime.shader_library import shaders
+from .spec import FeatureLevel
+
+
+@dataclass(frozen=True)
+class Row:
+    """One implemented operator."""
+
+    operator: str
+    function: str
+    introduced: str
+    dimension_counts: tuple[int, int]
+    data_types: tuple[str, ...]
+    """Of the first output, at the newest feature level."""
+    in_place: bool
+    variants: tuple[str, ...]
+    """Compiled shader variants that it may choose from."""
+    page: str
+
+
+def _row(definition: Definition) -> Row:
+    table = definition.spec.support_at(FeatureLevel.FL_6_4)
+    assert table is not None  # every level up to 6_4 is in the table
+    # The inputs decide what an operator takes, where it has any.
+    tensor = (definition.spec.inputs or definition.spec.outputs)[0]
+    support = table[tensor.name]
+    compiled = shaders()
+    return Row(
+        operator=definition.name,
+        function=definition.function_name,
+        introduced=str(definition.spec.introduced),
+        dimension_counts=support.dimension_counts,
+        data_types=tuple(str(d) for d in support.data_types),
+        in_place=definition.in_place,
+        variants=tuple(v for s in definition.shaders for v in compiled.get(s, ())),
+        page=definition.spec.page,
+    )
+
+
+def rows() -> list[Row]:
+    """Every implemented operator, by name."""
+    return [_row(d) for _, d in sorted(definitions().items())]
+
+
+def missing() -> list[str]:
+    """DirectML's other operators."""
+    return [n for n in spec.operator_names() if n not in definitions()]
+
+
+def markdown_table() -> str:
+    """The README's support table."""
+    lines = [
+        "| operator | function | since | dimensions | data types | in place |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for r in rows():
+        low, high = r.dimension_counts
+        lines.append(
+            f"| {r.operator.removeprefix('DML_OPERATOR_')} | `{r.function}` | {r.introduced} "
+            f"| {low} to {high} | {' '.join(r.data_types)} | {'yes' if r.in_place else 'no'} |"
+        )
+    total = len(spec.operator_names())
+    lines.append("")
+    lines.append(f"{len(rows())} of DirectML's {total} operators.")
+    return "\n".join(lines)

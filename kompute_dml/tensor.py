@@ -1,0 +1,218 @@
+"""Tensor: a range of device memory with a description, and NumPy-like views of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .desc import TensorDesc
+from .dtypes import DataType
+from .errors import ValidationError
+from .layout import broadcast_sizes, extent, pad_left, product, reshape_strides
+from .runtime.heap import Allocation
+
+if TYPE_CHECKING:
+    from .device import Device
+
+
+class Tensor:
+    """Elements on a device. Made by ``device.tensor(array)``, ``device.empty(...)`` and operators.
+
+    Indexing with integers and slices, ``transpose``, ``T``, ``reshape`` and ``broadcast_to`` give
+    views of the same memory. ``numpy()`` and ``numpy.asarray(tensor)`` wait for what is pending
+    and copy to the host.
+    """
+
+    __slots__ = ("__weakref__", "allocation", "byte_offset", "desc", "device")
+
+    def __init__(
+        self, device: Device, allocation: Allocation, byte_offset: int, desc: TensorDesc
+    ) -> None:
+        self.device = device
+        self.allocation = allocation
+        self.byte_offset = byte_offset
+        self.desc = desc
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.desc.sizes
+
+    shape = sizes
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements, as DirectML counts them (NumPy counts bytes)."""
+        return self.desc.strides
+
+    @property
+    def data_type(self) -> DataType:
+        return self.desc.data_type
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.desc.data_type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.desc.sizes)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.desc.element_count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first element to the end of the last."""
+        return extent(self.sizes, self.strides) * self.data_type.itemsize
+
+    def __repr__(self) -> str:
+        packed = "" if self.desc.is_packed else f", strides={list(self.strides)}"
+        return (
+            f"<Tensor {self.data_type} {list(self.sizes)}{packed}, "
+            f"on {self.device.adapter.name!r}>"
+        )
+
+    def __len__(self) -> int:
+        return self.sizes[0]
+
+    def numpy(self) -> np.ndarray:
+        """The elements as a new array, once everything recorded before is computed."""
+        itemsize = self.data_type.itemsize
+        start = self.byte_offset // 4 * 4
+        skipped = self.byte_offset - start
+        raw = self.device._read(self.allocation, start, skipped + self.nbytes)[skipped:]
+        if skipped % itemsize:
+            raw = raw.copy()
+        flat = raw.view(self.dtype)
+        if self.desc.is_packed:
+            return flat.reshape(self.sizes)
+        view: np.ndarray = np.lib.stride_tricks.as_strided(
+            flat, self.sizes, [s * itemsize for s in self.strides], writeable=False
+        )
+        return view.copy()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("a tensor lives on the device: an array of it is always a copy")
+        array = self.numpy()
+        return array if dtype is None else np.asarray(array, dtype)
+
+    def item(self) -> Any:
+        """The only element, as a Python scalar."""
+        return self.numpy().item()
+
+    def free(self) -> None:
+        """Give the memory back now, views included. Every later use raises ValidationError.
+
+        Without it the memory goes back with the last reference.
+        """
+        self.allocation.free()
+
+    # Views
+
+    def _view(
+        self, sizes: Sequence[int], strides: Sequence[int], skip_elements: int = 0
+    ) -> Tensor:
+        desc = TensorDesc(self.data_type, tuple(sizes), tuple(strides))
+        offset = self.byte_offset + skip_elements * self.data_type.itemsize
+        return Tensor(self.device, self.allocation, offset, desc)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """A view, by integers, slices of positive step, Ellipsis and None, as in NumPy.
+
+        DirectML's tensors have at least one dimension: integers for every one give sizes ``[1]``.
+        """
+        keys = list(key) if isinstance(key, tuple) else [key]
+        used = sum(k is not None and k is not Ellipsis for k in keys)
+        if used > self.ndim or sum(k is Ellipsis for k in keys) > 1:
+            raise IndexError(f"too many indices for {self!r}: {key!r}")
+        rest = [slice(None)] * (self.ndim - used)
+        at = next((i for i, k in enumerate(keys) if k is Ellipsis), None)
+        keys = [*keys, *rest] if at is None else [*keys[:at], *rest, *keys[at + 1 :]]
+        sizes, strides, skip, d = [], [], 0, 0
+        for k in keys:
+            if k is None:
+                sizes.append(1)
+                strides.append(0)
+                continue
+            n, s = self.sizes[d], self.strides[d]
+            if isinstance(k, slice):
+                start, stop, step = k.indices(n)
+                count = len(range(start, stop, step))
+                if step < 0:
+                    raise ValidationError(
+                        f"{self!r}[...]: expected slices of positive step (strides are "
+                        f"unsigned), but got step {step}"
+                    )
+                if count == 0:
+                    raise ValidationError(
+                        f"{self!r}[...]: expected each slice to keep an element (sizes of 0 "
+                        f"are not allowed), but got {k} of {n}"
+                    )
+                sizes.append(count)
+                strides.append(s * step)
+                skip += start * s
+            else:
+                try:
+                    i = index(k)
+                except TypeError:
+                    raise IndexError(
+                        f"only integers, slices, Ellipsis and None index a tensor, not {k!r}"
+                    ) from None
+                if not -n <= i < n:
+                    raise IndexError(f"index {i} is out of range for dimension {d} of size {n}")
+                skip += (i % n) * s
+            d += 1
+        return self._view(sizes or [1], strides or [1], skip)
+
+    def transpose(self, *axes: int) -> Tensor:
+        """A view with its dimensions in another order; reversed by default."""
+        order = list(axes[0]) if len(axes) == 1 and not isinstance(axes[0], int) else list(axes)
+        if not order:
+            order = list(reversed(range(self.ndim)))
+        order = [a % self.ndim if -self.ndim <= a < self.ndim else a for a in order]
+        if sorted(order) != list(range(self.ndim)):
+            raise ValidationError(
+                f"{self!r}.transpose: expected a permutation of its dimensions, but got {axes}"
+            )
+        return self._view([self.sizes[a] for a in order], [self.strides[a] for a in order])
+
+    @property
+    def T(self) -> Tensor:
+        return self.transpose()
+
+    def reshape(self, *sizes: Any) -> Tensor:
+        """A view under other sizes (one may be -1). Raises ValidationError where only a copy can
+        have them."""
+        wanted = list(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else [*sizes]
+        if wanted.count(-1) == 1:
+            known = product([n for n in wanted if n != -1])
+            if known and self.size % known == 0:
+                wanted[wanted.index(-1)] = self.size // known
+        if product(wanted) != self.size or min(wanted, default=1) < 1:
+            raise ValidationError(
+                f"{self!r}.reshape: expected sizes of {self.size} elements, but got {list(sizes)}"
+            )
+        strides = reshape_strides(self.sizes, self.strides, wanted)
+        if strides is None:
+            raise ValidationError(
+                f"{self!r}.reshape: its strides cannot be seen as {wanted} without a copy"
+            )
+        return self._view(wanted or [1], strides or [1])
+
+    def broadcast_to(self, *sizes: Any) -> Tensor:
+        """A view that repeats dimensions of size 1, by zero strides."""
+        wanted = list(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else [*sizes]
+        try:
+            fits = broadcast_sizes(self.sizes, wanted) == tuple(wanted)
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValidationError(f"{self!r} does not broadcast to {wanted}")
+        old = pad_left(self.sizes, len(wanted), 1)
+        steps = pad_left(self.strides, len(wanted), 0)
+        return self._view(wanted, [s if n == w else 0 for s, n, w in zip(steps, old, wanted)])

@@ -1,0 +1,68 @@
+"""`python -m kompute_dml.toolchain`: builds what the package needs, piece by piece."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from . import debian, kp, spirv
+from .system import ToolchainError, say
+
+
+def _kp(options: argparse.Namespace) -> None:
+    built = kp.wheel(stock=options.stock)
+    if options.wheel_dir is not None:
+        options.wheel_dir.mkdir(parents=True, exist_ok=True)
+        built = Path(shutil.copy(built, options.wheel_dir))
+        say(f"kp {kp.VERSION}: {built}")
+    if not options.no_install and not kp.install(stock=options.stock):
+        say(f"kp {kp.VERSION}: this wheel is installed in {sys.prefix} already")
+
+
+def _spirv(options: argparse.Namespace) -> None:
+    say(str(spirv.build()))
+
+
+def _glslang(options: argparse.Namespace) -> None:
+    debian.newer_glslang(options.dir)
+    say(f"newer glslang: {options.dir / 'bin'}")
+
+
+def _swiftshader(options: argparse.Namespace) -> None:
+    say(f"SwiftShader: VK_DRIVER_FILES={debian.swiftshader(options.dir)}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m kompute_dml.toolchain", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    command = commands.add_parser("kp", help="build kp and install it into this environment")
+    command.add_argument("--stock", action="store_true", help="as published, without the fixes")
+    command.add_argument("--wheel-dir", type=Path, metavar="DIR", help="copy the wheel there")
+    command.add_argument("--no-install", action="store_true", help="only build the wheel")
+    command.set_defaults(run=_kp)
+
+    command = commands.add_parser("spirv", help="compile the shaders of a source checkout")
+    command.set_defaults(run=_spirv)
+
+    command = commands.add_parser("glslang", help="get a newer glslang without installing it")
+    command.add_argument("dir", type=lambda text: Path(text).resolve())
+    command.set_defaults(run=_glslang)
+
+    command = commands.add_parser("swiftshader", help="get a second Vulkan driver for the CPU")
+    command.add_argument("dir", type=lambda text: Path(text).resolve())
+    command.set_defaults(run=_swiftshader)
+
+    options = parser.parse_args()
+    try:
+        options.run(options)
+    except ToolchainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""Sets a checkout up for a job, and says what it does: `python3 bootstrap.py demo`.
+
+Runs with a bare system Python. Each step is skipped when what it makes is there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if not (3, 10) <= sys.version_info[:2] <= (3, 13):
+    sys.exit(
+        f"Python 3.10 to 3.13 is needed, this is {sys.version.split()[0]}: "
+        "set PYTHON, as in `make demo PYTHON=python3.12`"
+    )
+# Run by path: this folder gives way to the one that makes it a package.
+sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+import hashlib
+import importlib.util
+import json
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolchain import debian, drivers, glslang, kp, spirv
+from toolchain.system import ToolchainError, cache_dir, run, say
+
+ROOT = Path(__file__).resolve().parents[2]
+VENV = ROOT / ".venv"
+VENV_PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "kompute-dml.json"
+LAYER = "/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json"
+KP_STOCK = os.environ.get("KOMPUTE_DML_KP") == "stock"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job needs beyond kp, the shaders and a Vulkan driver."""
+
+    extras: tuple[str, ...]
+    tests: bool = False
+
+
+JOBS = {
+    "demo": Job(("demo", "plot")),
+    "bench": Job(("demo", "plot")),
+    "lint": Job(("dev",)),
+    "test": Job(("dev",), tests=True),
+    "validate": Job(("dev",), tests=True),
+}
+
+
+def main() -> int:
+    if len(sys.argv) != 2 or sys.argv[1] not in JOBS:
+        return _fail(f"usage: bootstrap.py {' | '.join(JOBS)}")
+    job = JOBS[sys.argv[1]]
+    steps: list[tuple[str, Callable[[Job], bool]]] = [
+        ("system packages", system_packages),
+        (".venv", virtual_environment),
+        ("newer glslang", newer_glslang),
+        ("Python packages", python_packages),
+        ("kp", install_kp),
+        ("shaders", shaders),
+    ]
+    if job.tests:
+        steps += [("stock kp", stock_kp), ("SwiftShader", swiftshader)]
+    skipped = []
+    try:
+        for name, step in steps:
+            if not step(job):
+                skipped.append(name)
+    except ToolchainError as error:
+        return _fail(str(error))
+    if skipped:
+        say(f"up to date: {', '.join(skipped)}")
+    return 0
+
+
+def _fail(text: str) -> int:
+    print(f"error: {text}", file=sys.stderr)
+    return 1
+
+
+def system_packages(job: Job) -> bool:
+    """Installs what is missing through apt."""
+    missing = sorted({package for package, there in _probes(job) if not there})
+    if not missing:
+        return False
+    wanted = f"{' '.join(missing)} (names of Debian and Ubuntu packages)"
+    if shutil.which("apt-get") is None:
+        raise ToolchainError(f"missing, and there is no apt-get to get it: {wanted}")
+    prefix = [] if os.geteuid() == 0 else ["sudo"]
+    if prefix and shutil.which("sudo") is None:
+        raise ToolchainError(f"missing, and this is neither root nor is there sudo: {wanted}")
+    say(f"system packages: installing {' '.join(missing)}")
+    for words in (["update", "-qq"], ["install", "-qq", "--no-install-recommends", *missing]):
+        settings = ["env", "DEBIAN_FRONTEND=noninteractive"]
+        if subprocess.run(
+            [*prefix, *settings, "apt-get", *words], stdout=subprocess.PIPE
+        ).returncode:
+            raise ToolchainError(f"apt-get {words[0]} failed; missing: {wanted}")
+    still = sorted({package for package, there in _probes(job) if not there})
+    if still:
+        raise ToolchainError(f"missing, though apt-get succeeded: {' '.join(still)}")
+    return True
+
+
+def _probes(job: Job) -> list[tuple[str, bool]]:
+    """(system package, whether what it brings is there)."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    python_header = Path(sysconfig.get_path("include"), "Python.h")
+    libraries = run(["ldconfig", "-p"], env={**os.environ, "PATH": "/sbin:/usr/sbin:/bin"})
+    probes = [
+        ("libvulkan1", "libvulkan.so.1" in libraries),
+        ("mesa-vulkan-drivers", drivers.lavapipe() is not None),
+        ("glslang-tools", _has_program("GLSLANG_VALIDATOR", glslang.PROGRAM)),
+        (f"python{version}-venv", importlib.util.find_spec("ensurepip") is not None),
+        (f"python{version}-dev", python_header.is_file()),
+        ("g++", _has_program("CXX", "g++")),
+        ("make", _has_program("", "make")),
+        ("cmake", _has_program("", "cmake")),
+        *(
+            (package, Path("/usr/include", h).is_file())
+            for h, package in kp.SYSTEM_PACKAGES.items()
+        ),
+    ]
+    if job.tests:
+        probes += [
+            ("vulkan-validationlayers", Path(LAYER).is_file()),
+            ("spirv-tools", _has_program("", "spirv-val")),
+        ]
+    return probes
+
+
+def _has_program(variable: str, name: str) -> bool:
+    return bool(os.environ.get(variable)) or shutil.which(name) is not None
+
+
+def virtual_environment(_: Job) -> bool:
+    """Makes `.venv` for this Python version."""
+    here = "{}.{}".format(*sys.version_info[:2])
+    try:
+        program = "import sys; print('{}.{}'.format(*sys.version_info[:2]))"
+        if run([VENV_PYTHON, "-c", program]).strip() == here:
+            return False
+    except ToolchainError:
+        pass  # there is none, or its Python is gone
+    say(f".venv: making a virtual environment with Python {here}")
+    shutil.rmtree(VENV, ignore_errors=True)
+    run([sys.executable, "-m", "venv", VENV])
+    return True
+
+
+def newer_glslang(_: Job) -> bool:
+    """Gets a newer glslang where the system's knows no cooperative matrices."""
+    unavailable = cache_dir("glslang-unavailable")
+    found = glslang.find()
+    if found.version[0] >= glslang.WANTED or unavailable.is_file():
+        return False
+    say(f"newer glslang: {found.name} is older than {glslang.WANTED}, getting one privately")
+    try:
+        debian.newer_glslang(glslang.private_dir())
+    except ToolchainError as error:
+        say(f"newer glslang: not available, shaders that need it are left out ({error})")
+        unavailable.parent.mkdir(parents=True, exist_ok=True)
+        unavailable.write_text(str(error))
+    return True
+
+
+def python_packages(job: Job) -> bool:
+    """Installs the project, editable, with what it needs from the package index."""
+    project = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    try:
+        stamp = json.loads(STAMP.read_text())
+    except (FileNotFoundError, ValueError):
+        stamp = {}
+    have = set(stamp.get("extras", ())) if stamp.get("project") == project else set()
+    if have >= set(job.extras) or "dev" in have:
+        return False
+    extras = sorted(have | set(job.extras))
+    say(f"Python packages: installing kompute-dml[{','.join(extras)}], editable")
+    pip = [VENV_PYTHON, "-m", "pip", "--disable-pip-version-check"]
+    run([*pip, "install", "--quiet", "--editable", f"{ROOT}[{','.join(extras)}]"])
+    STAMP.write_text(json.dumps({"project": project, "extras": extras}))
+    return True
+
+
+def install_kp(_: Job) -> bool:
+    return kp.install(str(VENV_PYTHON), stock=KP_STOCK)
+
+
+def stock_kp(_: Job) -> bool:
+    """kp as published, beside the environment: a folder for PYTHONPATH."""
+    return kp.install(str(VENV_PYTHON), stock=True, folder=cache_dir("kp-stock") / "site")
+
+
+def shaders(_: Job) -> bool:
+    report = spirv.build()
+    if report.compiled or report.removed:
+        say(str(report))
+        return True
+    return False
+
+
+def swiftshader(_: Job) -> bool:
+    """The second driver that the tests run on."""
+    folder = cache_dir("swiftshader")
+    unavailable = cache_dir("swiftshader-unavailable")
+    if drivers.swiftshader() is not None or unavailable.is_file():
+        return False
+    say("SwiftShader: getting it out of chromium-common")
+    try:
+        debian.swiftshader(folder)
+    except ToolchainError as error:
+        say(f"SwiftShader: not available, its tests will be left out ({error})")
+        unavailable.parent.mkdir(parents=True, exist_ok=True)
+        unavailable.write_text(str(error))
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

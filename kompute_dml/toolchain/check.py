@@ -1,0 +1,162 @@
+"""The checks that `make test`, `make validate` and `make lint` run, each with its time.
+
+python -m kompute_dml.toolchain.check test|validate|lint [pytest arguments ...]
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from . import drivers, validation
+from .system import ToolchainError, cache_dir, checkout, say
+
+# More would only share the drivers' own threads.
+_WORKERS = str(min(4, os.cpu_count() or 1))
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A Vulkan driver and a state of kp."""
+
+    driver: str
+    description: Path
+    stock: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.driver}, {'stock' if self.stock else 'fixed'} kp"
+
+    def environment(self) -> dict[str, str]:
+        # The second name is what loaders before 1.3.207 know.
+        variables = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in {"KOMPUTE_DML_DEVICE", "KOMPUTE_DML_KP", "PYTHONPATH"}
+        }
+        env.update(dict.fromkeys(variables, str(self.description)))
+        if self.stock:
+            env["KOMPUTE_DML_KP"] = "stock"
+            env["PYTHONPATH"] = str(cache_dir("kp-stock") / "site")
+        return env
+
+
+def configurations() -> list[Configuration]:
+    """All four, less those whose parts this system does not offer."""
+    known = {"lavapipe": drivers.lavapipe(), "SwiftShader": drivers.swiftshader()}
+    for name, description in known.items():
+        if description is None:
+            say(f"{name} is not there: its tests are left out")
+    # With KOMPUTE_DML_KP=stock, the environment has no other.
+    kinds = (True,) if os.environ.get("KOMPUTE_DML_KP") == "stock" else (False, True)
+    return [
+        Configuration(name, description, stock)
+        for stock in kinds
+        for name, description in known.items()
+        if description is not None
+    ]
+
+
+def _pytest(arguments: list[str]) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-q", "-n", _WORKERS, *arguments]
+
+
+def _run(command: list[str], env: Mapping[str, str] | None = None) -> bool:
+    return subprocess.run(command, env=env, cwd=_root()).returncode == 0
+
+
+def _root() -> Path:
+    root = checkout()
+    if root is None:
+        raise ToolchainError("the checks run in a source checkout only")
+    return root
+
+
+def _validate(configuration: Configuration, arguments: list[str]) -> bool:
+    env = configuration.environment()
+    if not validation.canary(sys.executable, env, _root()):
+        say(f"{validation.LAYER} reported nothing of a known fault: is it installed?")
+        return False
+    # The layer takes a dispatch to touch all of a buffer bound to it.
+    env["KOMPUTE_DML_TEST_WHOLE_BUFFERS"] = "1"
+    outcome = validation.validated(_pytest(arguments), env, _root())
+    log = cache_dir("validation") / f"{configuration.name.replace(', ', '-').replace(' ', '-')}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(outcome.log)
+    for name, count in outcome.messages.most_common():
+        reason = validation.ALLOWED.get(name)
+        say(f"{count:6} {name}{f' (allowed: {reason})' if reason else ''}")
+    faults = sum(outcome.faults.values())
+    say(f"validation messages: {faults} faults, {outcome.messages.total() - faults} allowed")
+    if faults:
+        say(f"the layer's words: {log}")
+    return outcome.returncode == 0 and not faults
+
+
+Check = tuple[str, Callable[[], bool]]
+
+
+def lint_checks() -> list[Check]:
+    return [
+        ("ruff", partial(_run, [sys.executable, "-m", "ruff", "check", "--quiet", "."])),
+        ("mypy", partial(_run, [sys.executable, "-m", "mypy"])),
+    ]
+
+
+def suite_checks(arguments: list[str]) -> list[Check]:
+    return [
+        (f"tests: {c.name}", partial(_run, _pytest(arguments), c.environment()))
+        for c in configurations()
+    ]
+
+
+def validation_checks(arguments: list[str]) -> list[Check]:
+    return [
+        (f"validation: {c.name}", partial(_validate, c, arguments))
+        for c in configurations()
+        if c.driver == "lavapipe"
+    ]
+
+
+def main() -> int:
+    job, *arguments = sys.argv[1:] or [""]
+    jobs: dict[str, Callable[[], list[Check]]] = {
+        "lint": lint_checks,
+        "validate": lambda: validation_checks(arguments),
+        "test": lambda: [
+            *lint_checks(),
+            *suite_checks(arguments),
+            *validation_checks(arguments),
+        ],
+    }
+    if job not in jobs:
+        print(f"usage: python -m kompute_dml.toolchain.check {'|'.join(jobs)}", file=sys.stderr)
+        return 2
+    try:
+        checks = jobs[job]()
+    except ToolchainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    failed = []
+    for name, check in checks:
+        say(f"\n==> {name}")
+        start = time.monotonic()
+        passed = check()
+        say(f"--- {name}: {'passed' if passed else 'FAILED'} in {time.monotonic() - start:.1f} s")
+        if not passed:
+            failed.append(name)
+    say(f"\n{len(checks) - len(failed)} of {len(checks)} checks passed")
+    if failed:
+        say(f"failed: {'; '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

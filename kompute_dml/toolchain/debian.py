@@ -1,0 +1,123 @@
+"""Things out of Debian's and Ubuntu's archives, unpacked privately: nothing is installed.
+
+They come through the system's own apt, with its mirror, proxy and keys, but without root.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .system import ToolchainError, require_program, run
+
+GLSLANG_PROGRAMS = ("glslangValidator", "spirv-val", "spirv-dis")
+
+
+@dataclass(frozen=True)
+class _Suite:
+    """A release whose glslang is new enough, and how to trust it."""
+
+    name: str
+    components: str
+    keyring: str
+
+
+_NEWER = {
+    "debian": _Suite("trixie", "main", "/usr/share/keyrings/debian-archive-keyring.gpg"),
+    "ubuntu": _Suite("noble", "main universe", "/usr/share/keyrings/ubuntu-archive-keyring.gpg"),
+}
+
+
+def distribution() -> str:
+    """The ID of os-release; an empty string elsewhere."""
+    try:
+        lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line[3:].strip('"') for line in lines if line.startswith("ID=")), "")
+
+
+def newer_glslang(folder: Path) -> None:
+    """Puts glslang of a newer release, with its own C library, into `folder`/bin."""
+    suite = _NEWER.get(distribution())
+    if suite is None:
+        raise ToolchainError("only Debian's and Ubuntu's archives are known to offer it")
+    with tempfile.TemporaryDirectory() as scratch:
+        sources = Path(scratch) / "sources.list"
+        sources.write_text(
+            f"deb [signed-by={suite.keyring}] {_mirror()} {suite.name} {suite.components}\n"
+        )
+        names = ["glslang-tools", "spirv-tools", "libc6", "libstdc++6", "libgcc-s1"]
+        root = Path(scratch) / "root"
+        for package in _download(Path(scratch), names, sources):
+            run(["dpkg", "-x", package, root])
+        loader = next(root.rglob("ld-linux-*.so.*"), None)
+        if loader is None:
+            raise ToolchainError("the newer C library holds no loader")
+        shutil.rmtree(root / "usr" / "share", ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(root, folder / "root", symlinks=True)
+        libraries = sorted({path.parent.relative_to(root) for path in root.rglob("lib*.so.*")})
+        start = loader.relative_to(root)
+    (folder / "bin").mkdir()
+    for program in GLSLANG_PROGRAMS:
+        path = ":".join(f"$root/{library}" for library in libraries)
+        script = folder / "bin" / program
+        script.write_text(
+            '#!/bin/sh\nroot=$(dirname "$(readlink -f "$0")")/../root\n'
+            f'exec "$root/{start}" --library-path "{path}" "$root/usr/bin/{program}" "$@"\n'
+        )
+        script.chmod(0o755)
+
+
+def swiftshader(folder: Path) -> Path:
+    """Puts SwiftShader into `folder`; returns the description that VK_DRIVER_FILES takes."""
+    library = folder / "libvk_swiftshader.so"
+    with tempfile.TemporaryDirectory() as scratch:
+        (package,) = _download(Path(scratch), ["chromium-common"])
+        run(["dpkg", "-x", package, Path(scratch) / "root"])
+        found = next((Path(scratch) / "root").rglob(library.name), None)
+        if found is None:
+            raise ToolchainError("chromium-common no longer ships SwiftShader")
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(found, library)
+    description = folder / "swiftshader_icd.json"
+    icd = {"library_path": str(library.resolve()), "api_version": "1.3.0"}
+    description.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": icd}))
+    return description
+
+
+def _mirror() -> str:
+    """The address of the archive that this system already uses."""
+    targets = run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
+    ).splitlines()
+    archive = f"/{distribution()}"
+    found = [uri for uri in targets if uri.rstrip("/").endswith(archive)]
+    if not found:
+        raise ToolchainError("apt has no package lists: run apt-get update")
+    return found[0]
+
+
+def _download(scratch: Path, names: Sequence[str], sources: Path | None = None) -> list[Path]:
+    """Fetches packages, of the releases in `sources` when it is given."""
+    require_program("apt-get", "apt", "to fetch packages")
+    require_program("dpkg", "dpkg", "to unpack packages")
+    debs = scratch / "debs"
+    debs.mkdir()
+    options = ["-oAPT::Sandbox::User=", "-oDebug::NoLocking=1", f"-oDir::Cache={scratch}/cache"]
+    (scratch / "cache" / "archives" / "partial").mkdir(parents=True)
+    if sources is not None:
+        (scratch / "lists" / "partial").mkdir(parents=True)
+        options += [
+            f"-oDir::Etc::SourceList={sources}",
+            "-oDir::Etc::SourceParts=/dev/null",
+            f"-oDir::State::Lists={scratch}/lists",
+        ]
+        run(["apt-get", *options, "update", "-qq"])
+    run(["apt-get", *options, "download", "-qq", *names], cwd=debs)
+    return sorted(debs.glob("*.deb"))

@@ -1,0 +1,13 @@
+"""They are malloc'ed by the algorithm, and no command buffer ever owns them."""
+
+from ..edits import after
+
+REPAIRS = "an algorithm's push and specialization constants were never freed"
+
+EDITS = [
+    after(
+        "src/Algorithm.cpp",
+        'KP_LOG_DEBUG("Kompute Algorithm Destructor started");\n',
+        "\n    free(this->mPushConstantsData);\n    free(this->mSpecializationConstantsData);\n",
+    )
+]

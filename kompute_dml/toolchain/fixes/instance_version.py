@@ -1,0 +1,15 @@
+"""Drivers offer a device's newer features only to an instance of that version."""
+
+from ..edits import after, replace
+
+REPAIRS = "the instance was created for Vulkan 1.1, whatever the loader offers"
+
+EDITS = [
+    after("src/Manager.cpp", "#include <iterator>\n", "#include <algorithm>\n"),
+    replace(
+        "src/Manager.cpp",
+        "applicationInfo.apiVersion = KOMPUTE_VK_API_VERSION;",
+        "applicationInfo.apiVersion = std::max<uint32_t>(\n"
+        "      KOMPUTE_VK_API_VERSION, vk::enumerateInstanceVersion());",
+    ),
+]

@@ -1,0 +1,34 @@
+"""A sequence can be recorded and cleared any number of times, but not while it runs."""
+
+from ..edits import after, before, replace
+
+REPAIRS = "recording again was invalid, and kept or submitted operations of the last recording"
+
+EDITS = [
+    replace(
+        "src/Sequence.cpp",
+        "commandPoolInfo(vk::CommandPoolCreateFlags(),",
+        "commandPoolInfo(vk::CommandPoolCreateFlagBits::eResetCommandBuffer,",
+    ),
+    # Beginning drops the last recording, so its operations go with it.
+    before(
+        "src/Sequence.cpp",
+        '    KP_LOG_INFO("Kompute Sequence command now started recording");\n',
+        "    this->mOperations.clear();\n",
+    ),
+    after(
+        "src/Sequence.cpp",
+        '    KP_LOG_DEBUG("Kompute Sequence calling clear");\n',
+        "    if (this->isRunning()) {\n"
+        "        throw std::runtime_error(\n"
+        '          "Kompute Sequence clear called when sequence still running");\n'
+        "    }\n",
+    ),
+    # With nothing recorded an empty command buffer is submitted, not a stale one.
+    before(
+        "src/Sequence.cpp",
+        "    if (this->isRecording()) {\n        this->end();\n    }\n\n"
+        "    if (this->mIsRunning) {",
+        "    if (this->mOperations.empty()) {\n        this->begin();\n    }\n",
+    ),
+]

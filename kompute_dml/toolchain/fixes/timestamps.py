@@ -1,0 +1,45 @@
+"""Queries must be reset before they are written, and each recording writes them anew."""
+
+from ..edits import after, before, replace
+
+REPAIRS = "timestamp queries were never reset, written past their pool, and awaited when unwritten"
+
+EDITS = [
+    after(
+        "src/include/kompute/Sequence.hpp",
+        "    std::shared_ptr<vk::QueryPool> timestampQueryPool = nullptr;\n",
+        "    uint32_t mTimestampCount = 0;\n",
+    ),
+    after(
+        "src/Sequence.cpp",
+        "queryPoolInfo.setQueryCount(totalTimestamps);\n",
+        "        this->mTimestampCount = totalTimestamps;\n",
+    ),
+    before(
+        "src/Sequence.cpp",
+        "    // latch the first timestamp before any commands are submitted\n",
+        "    if (this->timestampQueryPool) {\n"
+        "        this->mCommandBuffer->resetQueryPool(\n"
+        "          *this->timestampQueryPool, 0, this->mTimestampCount);\n"
+        "    }\n\n",
+    ),
+    replace(
+        "src/Sequence.cpp",
+        "this->mOperations.push_back(op);\n\n    if (this->timestampQueryPool)",
+        "this->mOperations.push_back(op);\n\n    if (this->timestampQueryPool &&\n"
+        "        this->mOperations.size() < this->mTimestampCount)",
+    ),
+    replace(
+        "src/Sequence.cpp",
+        "const auto n = this->mOperations.size() + 1;",
+        "const auto n = std::min<size_t>(this->mOperations.size() + 1,\n"
+        "                                    this->mTimestampCount);",
+    ),
+    # The fence was waited for, so a query that is not there now will never be.
+    before("src/Sequence.cpp", "this->mDevice->getQueryPoolResults(", "check("),
+    replace(
+        "src/Sequence.cpp",
+        "vk::QueryResultFlagBits::e64 | vk::QueryResultFlagBits::eWait);",
+        'vk::QueryResultFlagBits::e64),\n          "vkGetQueryPoolResults");',
+    ),
+]

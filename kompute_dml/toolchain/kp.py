@@ -1,0 +1,202 @@
+"""Builds kp's wheel from its pinned source distribution, with the repairs in `fixes/` or without.
+
+The compiler never sees a download of kp's own CMake: headers come from the system, pybind11 from
+the package index. Wheels are kept by what went into them, so a second call builds nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import pkgutil
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+from . import edits, fixes
+from .system import ToolchainError, cache_dir, require_program, run, say
+
+VERSION = "0.9.0"
+SDIST_SHA256 = "98e583dc6e9731ff6d7a3e3317817e4d93f7b2945929619e29a56325db279949"
+# pybind11 before 2.12 cannot pass NumPy 2 arrays.
+BUILD_REQUIREMENTS = ("pybind11>=2.12,<3", "setuptools>=68", "wheel")
+BUILD_ENVIRONMENT = {
+    "KOMPUTE_OPT_USE_BUILT_IN_VULKAN_HEADER": "OFF",
+    "KOMPUTE_OPT_USE_BUILT_IN_FMT": "OFF",
+    "KOMPUTE_OPT_USE_BUILT_IN_PYBIND11": "OFF",
+    "KOMPUTE_OPT_INSTALL": "OFF",
+    "KOMPUTE_OPT_DISABLE_VULKAN_VERSION_CHECK": "ON",
+    # Otherwise the validation layer is switched on wherever it is installed. VK_INSTANCE_LAYERS
+    # does that when it is wanted.
+    "KOMPUTE_OPT_DISABLE_VK_DEBUG_LAYERS": "ON",
+    # kp's setup.py takes one digit.
+    "KOMPUTE_PYTHON_NUM_PARALLEL_THREADS": str(min(9, os.cpu_count() or 1)),
+}
+SYSTEM_PACKAGES = {
+    "vulkan/vulkan.hpp": "libvulkan-dev",
+    "fmt/core.h": "libfmt-dev",
+}
+STOCK_SERVES = (
+    f"kp as the package index ships it (`pip install kp=={VERSION}`) serves too, more slowly"
+)
+
+
+def load_fixes() -> dict[str, list[edits.Edit]]:
+    """{fix name: its edits}, in the order of their names."""
+    names = sorted(module.name for module in pkgutil.iter_modules(fixes.__path__))
+    return {name: importlib.import_module(f"{fixes.__name__}.{name}").EDITS for name in names}
+
+
+def _ask(python: str, expression: str) -> str:
+    program = f"import sys, sysconfig, json; print({expression})"
+    return run([python, "-I", "-c", program]).strip()
+
+
+def wheel_key(python: str, stock: bool) -> str:
+    """Names a wheel by all that decides its content."""
+    content = hashlib.sha256(SDIST_SHA256.encode())
+    content.update(json.dumps([BUILD_REQUIREMENTS, sorted(BUILD_ENVIRONMENT.items())]).encode())
+    for name, changes in {} if stock else load_fixes().items():
+        content.update(f"{name} {changes}".encode())
+    tag = _ask(python, "sysconfig.get_config_var('SOABI')")
+    return f"{'stock' if stock else 'fixed'}-{tag}-{content.hexdigest()[:16]}"
+
+
+def wheel(python: str = sys.executable, stock: bool = False) -> Path:
+    """The wheel for the interpreter `python`, built when the cache does not hold it."""
+    folder = cache_dir("kp") / wheel_key(python, stock)
+    for kept in folder.glob("kp-*.whl"):
+        return kept
+    kind = "as published" if stock else f"with {len(load_fixes())} fixes"
+    say(f"kp {VERSION} {kind}: building the wheel (a minute or two)")
+    try:
+        _check_requirements(python)
+        with tempfile.TemporaryDirectory(prefix="kompute-dml-kp-") as scratch:
+            built = _build(python, stock, Path(scratch))
+            folder.mkdir(parents=True, exist_ok=True)
+            # Another process may build the same: move into place in one step.
+            partial = folder / f"{built.name}.{os.getpid()}"
+            shutil.copyfile(built, partial)
+            return partial.replace(folder / built.name)
+    except ToolchainError as error:
+        raise ToolchainError(f"kp {VERSION} cannot be built: {error}\n{STOCK_SERVES}") from None
+
+
+def install(python: str = sys.executable, stock: bool = False, folder: Path | None = None) -> bool:
+    """Installs the wheel for `python`, or into `folder`, unless that very wheel is there.
+
+    Says whether it did.
+    """
+    key = wheel_key(python, stock)
+    if installed_key(python, folder) == key:
+        return False
+    built = wheel(python, stock)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    place: list[str | Path] = [] if folder is None else ["--target", folder]
+    # Without dependencies: kp's own bound on NumPy is older than what it was built for.
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--force-reinstall"]
+    run([python, "-m", "pip", "install", *options, *place, built])
+    say(f"kp {VERSION} {'as published' if stock else 'with fixes'}: installed")
+    return True
+
+
+def installed_key(python: str = sys.executable, folder: Path | None = None) -> str | None:
+    """The key of the wheel that is installed for `python`; None for a kp from elsewhere."""
+    program = (
+        "import importlib.metadata as m, sys\n"
+        "where = {'path': sys.argv[1:]} if len(sys.argv) > 1 else {}\n"
+        "found = next(iter(m.distributions(name='kp', **where)), None)\n"
+        "print(found and found.read_text('direct_url.json') or '{}')"
+    )
+    place = [] if folder is None else [folder]
+    url = json.loads(run([python, "-I", "-c", program, *place])).get("url", "")
+    return url.split("/")[-2] if url.count("/") > 1 else None
+
+
+def _check_requirements(python: str) -> None:
+    compiler = os.environ.get("CXX") or require_program("g++", "g++", "to compile kp")
+    require_program("cmake", "cmake", "to compile kp")
+    require_program("make", "make", "to compile kp")
+    for header, package in SYSTEM_PACKAGES.items():
+        probe = subprocess.run(
+            [*compiler.split(), "-E", "-x", "c++", "-"],
+            input=f"#if !__has_include(<{header}>)\n#error missing\n#endif\n",
+            text=True, capture_output=True,
+        )  # fmt: skip
+        if probe.returncode:
+            raise ToolchainError(
+                f"the header {header} is missing; on Debian and Ubuntu: apt install {package}"
+            )
+    include = _ask(python, "sysconfig.get_path('include')")
+    if not (Path(include) / "Python.h").is_file():
+        raise ToolchainError(
+            f"Python.h is missing in {include}; on Debian and Ubuntu: apt install python3-dev"
+        )
+
+
+def _build(python: str, stock: bool, scratch: Path) -> Path:
+    tools = scratch / "tools"
+    pip = [python, "-m", "pip", "--disable-pip-version-check"]
+    _from_index([*pip, "install", "--quiet", "--target", tools, *BUILD_REQUIREMENTS])
+    env = {
+        **os.environ,
+        **BUILD_ENVIRONMENT,
+        # kp's CMake takes the first Python on PATH: leave it no other.
+        "PATH": os.pathsep.join([str(Path(python).absolute().parent), "/usr/bin", "/bin"]),
+        "PYTHONPATH": str(tools),
+        "pybind11_DIR": str(tools / "pybind11" / "share" / "cmake" / "pybind11"),
+        "PYTHONNOUSERSITE": "1",
+    }
+    tree = _unpack(_sdist(pip, env), scratch)
+    if not stock:
+        edits.apply(tree, load_fixes())
+    out = scratch / "out"
+    options = ["--no-deps", "--no-build-isolation", "--no-index"]
+    run([*pip, "wheel", *options, "-w", out, tree], env=env)
+    built = next(out.glob("kp-*.whl"))
+    suffix = _ask(python, "sysconfig.get_config_var('EXT_SUFFIX')")
+    if f"kp{suffix}" not in zipfile.ZipFile(built).namelist():
+        raise ToolchainError(f"{built.name} holds no kp{suffix}: CMake found another Python")
+    return built
+
+
+def _from_index(command: list[str | Path], env: dict[str, str] | None = None) -> None:
+    try:
+        run(command, env=env)
+    except ToolchainError as error:
+        raise ToolchainError(f"{error}\nIs the package index reachable?") from None
+
+
+def _sdist(pip: list[str], env: dict[str, str]) -> Path:
+    """The source distribution, checked; fetched where the cache does not hold it."""
+    folder = cache_dir("kp")
+    kept = folder / f"kp-{VERSION}.tar.gz"
+    if not kept.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as fresh:
+            _from_index(
+                [*pip, "download", "--quiet", "--no-deps", "--no-build-isolation",
+                 "--no-binary", ":all:", "-d", fresh, f"kp=={VERSION}"],
+                env,
+            )  # fmt: skip
+            (Path(fresh) / kept.name).replace(kept)
+    digest = hashlib.sha256(kept.read_bytes()).hexdigest()
+    if digest != SDIST_SHA256:
+        kept.unlink()
+        raise ToolchainError(
+            f"expected {kept.name} to have the SHA-256 {SDIST_SHA256}, but got {digest}"
+        )
+    return kept
+
+
+def _unpack(sdist: Path, scratch: Path) -> Path:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(scratch)  # checked against its digest above
+    return scratch / f"kp-{VERSION}"

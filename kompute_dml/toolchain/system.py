@@ -1,0 +1,61 @@
+"""Running programs, and saying what is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+class ToolchainError(RuntimeError):
+    """A build could not be done; the text says what is missing and how to get it."""
+
+
+def checkout() -> Path | None:
+    """The folder of the source checkout this runs from; None in an installed package."""
+    root = PACKAGE.parent
+    return root if (root / "pyproject.toml").is_file() and (root / "shaders").is_dir() else None
+
+
+def cache_dir(name: str) -> Path:
+    """Where built things are kept: `.cache/` of a checkout, else the user's cache folder."""
+    root = checkout()
+    if root is not None:
+        return root / ".cache" / name
+    user = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(user).expanduser() / "kompute-dml" / name
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def run(
+    command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> str:
+    """Runs a program quietly and returns its output; a failure raises with the output's end."""
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(
+            words, env=env, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+    except FileNotFoundError:
+        raise ToolchainError(f"{words[0]} is not installed") from None
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-25:])
+        raise ToolchainError(f"`{' '.join(words)}` failed ({done.returncode}):\n{tail}")
+    return done.stdout
+
+
+def require_program(name: str, package: str, purpose: str) -> str:
+    """The path of a program, or an error that names the system package it comes in."""
+    found = shutil.which(name)
+    if found is None:
+        raise ToolchainError(
+            f"{name} is missing, needed {purpose}; on Debian and Ubuntu: apt install {package}"
+        )
+    return found

@@ -1,0 +1,35 @@
+// float16 <-> float32 by integer code: packHalf2x16 rounds as the device likes, and denormals may
+// be flushed on the way. Here widening is exact, and narrowing rounds to nearest even.
+
+float half_to_float(uint bits) {
+    uint magnitude = (bits & 0x7FFFu) << 13;
+    uint result = magnitude + (112u << 23);
+    if (magnitude >= 0x0F800000u) result += 112u << 23;  // infinity or NaN
+    // A denormal is what it adds to 2^-14, the smallest normal number.
+    precise float small = uintBitsToFloat(magnitude + (113u << 23)) - 6.103515625e-5;
+    if (magnitude < 0x00800000u) result = floatBitsToUint(small);
+    return uintBitsToFloat(result | ((bits & 0x8000u) << 16));
+}
+
+uint float_to_half(float x) {
+    uint bits = floatBitsToUint(x);
+    uint magnitude = bits & 0x7FFFFFFFu;
+    // Carries out of rounding pass into the exponent, up to infinity.
+    uint result = (magnitude - (112u << 23) + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13;
+    // Added to 0.5 a number keeps multiples of 2^-24, the unit of denormals.
+    precise float sum = uintBitsToFloat(magnitude) + 0.5;
+    if (magnitude < 0x38800000u) result = floatBitsToUint(sum) - 0x3F000000u;
+    if (magnitude >= 0x477FF000u) result = 0x7C00u;  // from 65520 on
+    if (magnitude > 0x7F800000u) result = 0x7E00u | ((magnitude >> 13) & 0x3FFu);
+    return result | ((bits >> 16) & 0x8000u);
+}
+
+// Both take the name of a uint[] buffer member. A store touches its own bits only, so neighbours in
+// one word do not race.
+#define LOAD_HALF(words, index) \
+    half_to_float((words[(index) / 2u] >> ((index) % 2u * 16u)) & 0xFFFFu)
+#define STORE_HALF(words, index, bits) \
+    { \
+        atomicAnd(words[(index) / 2u], ~(0xFFFFu << ((index) % 2u * 16u))); \
+        atomicOr(words[(index) / 2u], (bits) << ((index) % 2u * 16u)); \
+    }

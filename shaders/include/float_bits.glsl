@@ -1,0 +1,115 @@
+// What a float32 is, decided on its bits: devices may read denormals as zero, and need not keep NaN
+// or the sign of zero through arithmetic and comparisons.
+#ifndef FLOAT_BITS
+#define FLOAT_BITS
+
+#define NOT_A_NUMBER uintBitsToFloat(0x7FC00000u)
+
+uint magnitude_bits(float x) {
+    return floatBitsToUint(x) & 0x7FFFFFFFu;
+}
+
+uint sign_bit(float x) {
+    return floatBitsToUint(x) & 0x80000000u;
+}
+
+float magnitude(float x) {
+    return uintBitsToFloat(magnitude_bits(x));
+}
+
+float with_sign(float x, uint sign) {
+    return uintBitsToFloat(magnitude_bits(x) | sign);
+}
+
+float negated(float x) {
+    return uintBitsToFloat(floatBitsToUint(x) ^ 0x80000000u);
+}
+
+float infinity(uint sign) {
+    return uintBitsToFloat(0x7F800000u | sign);
+}
+
+bool is_nan(float x) {
+    return magnitude_bits(x) > 0x7F800000u;
+}
+
+bool is_infinite(float x) {
+    return magnitude_bits(x) == 0x7F800000u;
+}
+
+bool is_zero(float x) {
+    return magnitude_bits(x) == 0u;
+}
+
+// Integers in the order of the numbers; -0 and 0 are one.
+int rank_of(float x) {
+    int bits = int(magnitude_bits(x));
+    return sign_bit(x) != 0u ? -bits : bits;
+}
+
+bool less(float x, float y) {
+    return !is_nan(x) && !is_nan(y) && rank_of(x) < rank_of(y);
+}
+
+bool equal(float x, float y) {
+    return !is_nan(x) && !is_nan(y) && rank_of(x) == rank_of(y);
+}
+
+// Not NaN: mantissa in [1, 2) and exponent of |x| > 0, denormals included.
+float split(float x, out int exponent) {
+    uint bits = magnitude_bits(x);
+    exponent = -127;
+    if (bits < 0x800000u) {
+        bits = floatBitsToUint(float(bits));
+        exponent = -149 - 127;
+    }
+    exponent += int(bits >> 23);
+    return uintBitsToFloat((bits & 0x7FFFFFu) | 0x3F800000u);
+}
+
+float power_of_two(int exponent) {
+    return uintBitsToFloat(uint(exponent + 127) << 23);
+}
+
+// x * 2^exponent for x in [0.25, 4) and any exponent; rounds denormals to nearest even.
+float scaled(float x, int exponent) {
+    uint bits = floatBitsToUint(x);
+    int field = int(bits >> 23) + exponent;
+    if (field >= 255) return infinity(0u);
+    if (field > 0) return uintBitsToFloat((bits & 0x7FFFFFu) | (uint(field) << 23));
+    if (field < -24) return 0.0;
+    uint significand = (bits & 0x7FFFFFu) | 0x800000u;
+    uint shift = uint(1 - field);
+    uint kept = significand >> shift;
+    uint rest = significand & ((1u << shift) - 1u);
+    uint tie = 1u << (shift - 1u);
+    return uintBitsToFloat(kept + uint(rest > tie || (rest == tie && (kept & 1u) != 0u)));
+}
+
+float truncated(float x) {
+    uint bits = floatBitsToUint(x);
+    uint field = (bits >> 23) & 0xFFu;
+    if (field < 127u) return uintBitsToFloat(bits & 0x80000000u);
+    if (field >= 150u) return x;
+    return uintBitsToFloat(bits & ~(0x7FFFFFu >> (field - 127u)));
+}
+
+float floored(float x) {
+    float whole = truncated(x);
+    return is_nan(x) || !less(x, whole) ? whole : whole - 1.0;
+}
+
+float ceiled(float x) {
+    return negated(floored(negated(x)));
+}
+
+// To the nearest whole number: halves go to the even one, or away from zero.
+float rounded(float x, bool halves_to_even) {
+    float whole = truncated(x);
+    float rest = magnitude(x - whole);
+    bool up = rest > 0.5 || (rest == 0.5 && (!halves_to_even || mod(whole, 2.0) != 0.0));
+    if (!up || magnitude_bits(x) >= 0x4B000000u) return whole;
+    return with_sign(magnitude(whole) + 1.0, sign_bit(x));
+}
+
+#endif

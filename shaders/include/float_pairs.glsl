@@ -1,0 +1,103 @@
+// Numbers as unevaluated sums of two float32, x the larger: about 46 bits. Built on additions and
+// multiplications alone, which Vulkan wants correctly rounded; its division may be off by 2.5 ulp,
+// and neither a true fma nor float64 is promised. ``precise`` keeps compilers from rearranging.
+#include "include/float_bits.glsl"
+
+#define PAIR vec2
+
+PAIR pair_of_sum(float x, float y) {
+    precise float sum = x + y;
+    precise float part = sum - x;
+    precise float rest = (x - (sum - part)) + (y - part);
+    return PAIR(sum, rest);
+}
+
+// The same for |x| >= |y|.
+PAIR pair_of_ordered_sum(float x, float y) {
+    precise float sum = x + y;
+    precise float rest = y - (sum - x);
+    return PAIR(sum, rest);
+}
+
+PAIR pair_of_product(float x, float y) {
+    precise float product = x * y;
+    float x_high = uintBitsToFloat(floatBitsToUint(x) & 0xFFFFF000u);
+    float y_high = uintBitsToFloat(floatBitsToUint(y) & 0xFFFFF000u);
+    precise float x_low = x - x_high;
+    precise float y_low = y - y_high;
+    precise float rest =
+        ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low;
+    return PAIR(product, rest);
+}
+
+PAIR add(PAIR x, PAIR y) {
+    PAIR sum = pair_of_sum(x.x, y.x);
+    precise float rest = sum.y + (x.y + y.y);
+    return pair_of_ordered_sum(sum.x, rest);
+}
+
+PAIR multiply(PAIR x, PAIR y) {
+    PAIR product = pair_of_product(x.x, y.x);
+    precise float rest = product.y + (x.x * y.y + x.y * y.x);
+    return pair_of_ordered_sum(product.x, rest);
+}
+
+PAIR divide(PAIR x, PAIR y) {
+    precise float quotient = x.x / y.x;
+    PAIR product = multiply(PAIR(quotient, 0.0), y);
+    PAIR rest = add(x, -product);
+    precise float correction = rest.x / y.x;
+    return pair_of_ordered_sum(quotient, correction);
+}
+
+PAIR square_root(PAIR x) {
+    if (x.x <= 0.0) return PAIR(0.0);
+    precise float root = sqrt(x.x);
+    PAIR rest = add(x, -pair_of_product(root, root));
+    precise float correction = rest.x / (2.0 * root);
+    return pair_of_ordered_sum(root, correction);
+}
+
+float sum_of(PAIR x) {
+    precise float sum = x.x + x.y;
+    return sum;
+}
+
+// Correctly rounded from a guess that is off by some ulp: error(q) = sign(exact - q) decides.
+float divide(float x, float y) {
+    uint sign = sign_bit(x) ^ sign_bit(y);
+    if (is_nan(x) || is_nan(y)) return NOT_A_NUMBER;
+    if (is_infinite(x) || is_zero(y))
+        return is_infinite(y) || is_zero(x) ? NOT_A_NUMBER : infinity(sign);
+    if (is_infinite(y) || is_zero(x)) return uintBitsToFloat(sign);
+    int x_exponent, y_exponent;
+    float a = split(x, x_exponent);
+    float b = split(y, y_exponent);
+    if (a < b) {
+        a *= 2.0;
+        --x_exponent;
+    }
+    // The quotient is in [1, 2), with units of 2^-23.
+    PAIR quotient = divide(PAIR(a, 0.0), PAIR(b, 0.0));
+    precise float q = quotient.x;
+    PAIR product = pair_of_product(q, b);
+    precise float rest = (a - product.x) - product.y;  // exact
+    precise float half_unit = b * 5.9604644775390625e-8;
+    if (rest > half_unit) q += 1.1920928955078125e-7;
+    if (-rest > half_unit) q -= 1.1920928955078125e-7;
+    return with_sign(scaled(q, x_exponent - y_exponent), sign);
+}
+
+// Correctly rounded.
+float square_root(float x) {
+    if (is_zero(x)) return x;
+    if (is_nan(x) || sign_bit(x) != 0u) return NOT_A_NUMBER;
+    if (is_infinite(x)) return x;
+    int exponent;
+    float a = split(x, exponent);
+    if ((exponent & 1) != 0) {
+        a *= 2.0;
+        --exponent;
+    }
+    return scaled(sum_of(square_root(PAIR(a, 0.0))), exponent / 2);
+}

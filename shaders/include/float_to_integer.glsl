@@ -1,0 +1,20 @@
+// float32 to an integer of up to 32 bits: truncated toward zero, saturated, NaN as 0. The result is
+// extended to 32 bits by its sign.
+#include "include/float_bits.glsl"
+
+uint to_integer(float x, uint type) {
+    uint bits = 8u * BYTES_OF(type);
+    float size = magnitude(x);
+    bool negative = sign_bit(x) != 0u;
+    if (is_nan(x) || (negative && !IS_SIGNED(type))) return 0u;
+    uint most = 0xFFFFFFFFu >> (32u - bits);
+    if (IS_SIGNED(type)) most = (most >> 1) + uint(negative);
+    uint whole = size < 4294967296.0 ? min(uint(size), most) : most;
+    return negative ? 0u - whole : whole;
+}
+
+// The 32-bit number that an element of an integer type holds.
+int extended(uint bits, uint type) {
+    int unused = 32 - 8 * int(BYTES_OF(type));
+    return IS_SIGNED(type) ? int(bits << unused) >> unused : int(bits);
+}

@@ -1,0 +1,57 @@
+// Division, comparison and shifts of 64-bit integers as two words, x the low one.
+#include "include/integers.glsl"
+
+bool is_zero64(uvec2 x) {
+    return (x.x | x.y) == 0u;
+}
+
+bool less64(uvec2 x, uvec2 y, bool is_signed) {
+    if (x.y == y.y) return x.x < y.x;
+    return is_signed ? int(x.y) < int(y.y) : x.y < y.y;
+}
+
+uvec2 multiply64(uvec2 x, uvec2 y) {
+    uint high, low;
+    umulExtended(x.x, y.x, high, low);
+    return uvec2(low, high + x.x * y.y + x.y * y.x);
+}
+
+uvec2 shift_left64(uvec2 x, uint count) {
+    if (count >= 64u) return uvec2(0u);
+    if (count >= 32u) return uvec2(0u, x.x << (count - 32u));
+    if (count == 0u) return x;
+    return uvec2(x.x << count, (x.y << count) | (x.x >> (32u - count)));
+}
+
+uvec2 shift_right64(uvec2 x, uint count) {
+    if (count >= 64u) return uvec2(0u);
+    if (count >= 32u) return uvec2(x.y >> (count - 32u), 0u);
+    if (count == 0u) return x;
+    return uvec2((x.x >> count) | (x.y << (32u - count)), x.y >> count);
+}
+
+int top_bit64(uvec2 x) {
+    return x.y != 0u ? 32 + findMSB(x.y) : findMSB(x.x);
+}
+
+// Unsigned; y is not 0.
+uvec2 divide64(uvec2 x, uvec2 y, out uvec2 rest) {
+    rest = x;
+    if ((x.y | y.y) == 0u) {
+        rest.x = x.x % y.x;
+        return uvec2(x.x / y.x, 0u);
+    }
+    uvec2 quotient = uvec2(0u);
+    int shift = top_bit64(x) - top_bit64(y);
+    if (shift < 0) return quotient;
+    uvec2 divisor = shift_left64(y, uint(shift));
+    for (; shift >= 0; --shift) {
+        quotient = shift_left64(quotient, 1u);
+        if (!less64(rest, divisor, false)) {
+            rest = subtract64(rest, divisor);
+            quotient.x |= 1u;
+        }
+        divisor = shift_right64(divisor, 1u);
+    }
+    return quotient;
+}

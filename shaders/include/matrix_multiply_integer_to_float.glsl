@@ -1,0 +1,110 @@
+// What the matrix_multiply_integer_to_float shaders share: the interface, the place of a
+// workgroup's tile, and the way of an exact sum into the output. The includer defines TILE_ROWS and
+// TILE_COLUMNS.
+#include "include/grid.glsl"
+#include "include/integers.glsl"
+#include "include/float16.glsl"
+
+layout(constant_id = 1) const bool A_SIGNED = false;
+layout(constant_id = 2) const bool B_SIGNED = false;
+layout(constant_id = 3) const bool HAS_A_ZERO = false;
+layout(constant_id = 4) const bool HAS_B_ZERO = false;
+layout(constant_id = 5) const bool HAS_BIAS = false;
+layout(constant_id = 6) const bool HALF = false;  // scales, bias and output are float16
+// A long depth takes several dispatches, which hand their sums on.
+layout(constant_id = 7) const bool CONTINUES = false;
+layout(constant_id = 8) const bool UNFINISHED = false;
+
+layout(binding = 0) readonly buffer A { uint a[]; };
+layout(binding = 1) readonly buffer AScale { uint a_scale[]; };
+layout(binding = 2) readonly buffer AZero { uint a_zero[]; };
+layout(binding = 3) readonly buffer B { uint b[]; };
+layout(binding = 4) readonly buffer BScale { uint b_scale[]; };
+layout(binding = 5) readonly buffer BZero { uint b_zero[]; };
+layout(binding = 6) readonly buffer Bias { uint bias[]; };
+layout(binding = 7) buffer Output { uint out_words[]; };
+layout(binding = 8) buffer Partial { uvec2 partial[]; };
+
+layout(push_constant) uniform Push {
+    uint batches;
+    uint rows;
+    uint depth;
+    uint columns;
+    uint a_strides[3];  // batch, row, depth
+    uint b_strides[3];  // batch, depth, column
+    uint bias_strides[3];
+    uint out_strides[3];
+    uint a_scale_stride;
+    uint a_zero_stride;
+    uint b_scale_stride;
+    uint b_zero_stride;
+    uint a_offset;
+    uint a_scale_offset;
+    uint a_zero_offset;
+    uint b_offset;
+    uint b_scale_offset;
+    uint b_zero_offset;
+    uint bias_offset;
+    uint out_offset;
+    uint partial_offset;
+};
+
+// The tile of this workgroup. Tiles go down in bands of eight rows of tiles before they go across,
+// so that workgroups that run together share what they read. False when nothing is left to do.
+bool find_tile(out uint batch, out uint row, out uint column) {
+    const uint band = 8u;
+    uint down = (rows - 1u) / TILE_ROWS + 1u;
+    uint across = (columns - 1u) / TILE_COLUMNS + 1u;
+    uint tile = group_index();
+    batch = tile / (down * across);
+    tile -= batch * (down * across);
+    uint first = tile / (band * across) * band;
+    uint height = min(band, down - first);
+    tile -= first * across;
+    row = (first + tile % height) * TILE_ROWS;
+    column = tile / height * TILE_COLUMNS;
+    return batch < batches;
+}
+
+#define LOAD_FLOAT(words, index) \
+    (HALF ? LOAD_HALF(words, index) : uintBitsToFloat(words[index]))
+
+float scale_and_bias(uvec2 sum, uint batch, uint row, uint column) {
+    const bool is_signed = A_SIGNED || B_SIGNED || HAS_A_ZERO || HAS_B_ZERO;
+    precise float x = round_to_float(sum, is_signed);
+    x = x * LOAD_FLOAT(a_scale, a_scale_offset + row * a_scale_stride);
+    x = x * LOAD_FLOAT(b_scale, b_scale_offset + column * b_scale_stride);
+    if (HAS_BIAS)
+        x = x + LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] + row * bias_strides[1] +
+                                     column * bias_strides[2]);
+    return x;
+}
+
+// Finishes the sums of two neighbouring columns; what lies outside the output is dropped.
+void finish_pair(uint batch, uint row, uint column, uvec2 sum, uvec2 next_sum) {
+    if (row >= rows || column >= columns) return;
+    bool has_next = column + 1u < columns;
+    uint at = partial_offset + (batch * rows + row) * columns + column;
+    if (CONTINUES) {
+        sum = add64(sum, partial[at]);
+        if (has_next) next_sum = add64(next_sum, partial[at + 1u]);
+    }
+    if (UNFINISHED) {
+        partial[at] = sum;
+        if (has_next) partial[at + 1u] = next_sum;
+        return;
+    }
+    float x = scale_and_bias(sum, batch, row, column);
+    float y = has_next ? scale_and_bias(next_sum, batch, row, column + 1u) : 0.0;
+    uint to = out_offset + batch * out_strides[0] + row * out_strides[1] + column * out_strides[2];
+    uint next_to = to + out_strides[2];
+    if (!HALF) {
+        out_words[to] = floatBitsToUint(x);
+        if (has_next) out_words[next_to] = floatBitsToUint(y);
+    } else if (has_next && out_strides[2] == 1u && to % 2u == 0u) {
+        out_words[to / 2u] = float_to_half(x) | (float_to_half(y) << 16);
+    } else {
+        STORE_HALF(out_words, to, float_to_half(x))
+        if (has_next) STORE_HALF(out_words, next_to, float_to_half(y))
+    }
+}

@@ -1,0 +1,125 @@
+//@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
+//@ variants T: b16 b32
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+const uint INVOCATIONS = 256u;
+layout(local_size_x = INVOCATIONS) in;
+const uint TILE_ROWS = 64u;
+const uint TILE_COLUMNS = 64u;
+const uint TILE_DEPTH = 16u;
+#include "include/elements.glsl"
+#include "include/matrix_multiply_integer_to_float.glsl"
+
+// A workgroup makes a 64 x 64 tile of the output, an invocation 4 x 4 of it, in sums of 64 bits.
+// Elements come into shared memory one by one, through any strides, as differences from their zero
+// points (0 beyond the edges).
+const uint BLOCK = 4u;
+
+#if defined(T_b32)
+// A difference of 33 bits: low word, and all ones in the other when it is negative.
+#define DIFFERENCE uvec2
+
+uvec2 difference(uint x, uint zero, bool is_signed) {
+    uint borrow;
+    uint low = usubBorrow(x, zero, borrow);
+    uint sign = 0u - borrow;
+    if (is_signed) sign += uint(int(x) >> 31) - uint(int(zero) >> 31);
+    return uvec2(low, sign);
+}
+
+uvec2 multiply_add(uvec2 sum, uvec2 x, uvec2 y) {
+    uint high, low;
+    umulExtended(x.x, y.x, high, low);
+    return add64(sum, uvec2(low, high - (x.y & y.x) - (y.y & x.x)));
+}
+#else
+#define DIFFERENCE int
+
+int difference(uint x, uint zero, bool is_signed) {
+    const int bits = int(ELEMENT_BITS);
+    if (is_signed) return bitfieldExtract(int(x), 0, bits) - bitfieldExtract(int(zero), 0, bits);
+    return int(x) - int(zero);
+}
+
+uvec2 multiply_add(uvec2 sum, int x, int y) {
+    return add64(sum, multiply64(x, y));
+}
+#endif
+
+// One more column than the tile has: invocations that fill a column meet different banks.
+shared DIFFERENCE s_a[TILE_DEPTH][TILE_ROWS + 1u];
+shared DIFFERENCE s_b[TILE_DEPTH][TILE_COLUMNS + 1u];
+shared uint s_a_zero[TILE_ROWS];
+shared uint s_b_zero[TILE_COLUMNS];
+
+// Neighbouring invocations read along the smaller stride.
+uvec2 place_in_tile(uint element, uint width, uint line_stride, uint depth_stride) {
+    if (depth_stride < line_stride) return uvec2(element / TILE_DEPTH, element % TILE_DEPTH);
+    return uvec2(element % width, element / width);
+}
+
+void load_zero_points(uint row, uint column) {
+    uint i = gl_LocalInvocationIndex;
+    if (i < TILE_ROWS) {
+        s_a_zero[i] = HAS_A_ZERO && i < rows - row
+            ? LOAD_ELEMENT(a_zero, a_zero_offset + (row + i) * a_zero_stride) : 0u;
+    }
+    if (i < TILE_COLUMNS) {
+        s_b_zero[i] = HAS_B_ZERO && i < columns - column
+            ? LOAD_ELEMENT(b_zero, b_zero_offset + (column + i) * b_zero_stride) : 0u;
+    }
+}
+
+void load_tiles(uint batch, uint row, uint column, uint begin) {
+    uint from = a_offset + batch * a_strides[0] + row * a_strides[1] + begin * a_strides[2];
+    for (uint e = gl_LocalInvocationIndex; e < TILE_ROWS * TILE_DEPTH; e += INVOCATIONS) {
+        uvec2 at = place_in_tile(e, TILE_ROWS, a_strides[1], a_strides[2]);
+        DIFFERENCE x = DIFFERENCE(0);
+        if (at.x < rows - row && at.y < depth - begin)
+            x = difference(LOAD_ELEMENT(a, from + at.x * a_strides[1] + at.y * a_strides[2]),
+                           s_a_zero[at.x], A_SIGNED);
+        s_a[at.y][at.x] = x;
+    }
+    from = b_offset + batch * b_strides[0] + begin * b_strides[1] + column * b_strides[2];
+    for (uint e = gl_LocalInvocationIndex; e < TILE_COLUMNS * TILE_DEPTH; e += INVOCATIONS) {
+        uvec2 at = place_in_tile(e, TILE_COLUMNS, b_strides[2], b_strides[1]);
+        DIFFERENCE x = DIFFERENCE(0);
+        if (at.x < columns - column && at.y < depth - begin)
+            x = difference(LOAD_ELEMENT(b, from + at.x * b_strides[2] + at.y * b_strides[1]),
+                           s_b_zero[at.x], B_SIGNED);
+        s_b[at.y][at.x] = x;
+    }
+}
+
+void main() {
+    uint batch, row, column;
+    if (!find_tile(batch, row, column)) return;
+    uint my_row = gl_LocalInvocationIndex / 16u * BLOCK;
+    uint my_column = gl_LocalInvocationIndex % 16u * 2u;  // two there, and two 32 columns on
+
+    uvec2 sums[BLOCK][BLOCK];
+    [[unroll]] for (uint i = 0u; i < BLOCK; ++i)
+        [[unroll]] for (uint j = 0u; j < BLOCK; ++j) sums[i][j] = uvec2(0u);
+
+    load_zero_points(row, column);
+    uint tiles = (depth - 1u) / TILE_DEPTH + 1u;
+    for (uint tile = 0u; tile < tiles; ++tile) {
+        barrier();
+        load_tiles(batch, row, column, tile * TILE_DEPTH);
+        barrier();
+        for (uint k = 0u; k < TILE_DEPTH; ++k) {
+            DIFFERENCE x[BLOCK], y[BLOCK];
+            [[unroll]] for (uint i = 0u; i < BLOCK; ++i) x[i] = s_a[k][my_row + i];
+            [[unroll]] for (uint j = 0u; j < BLOCK; ++j)
+                y[j] = s_b[k][my_column + j % 2u + j / 2u * 32u];
+            [[unroll]] for (uint i = 0u; i < BLOCK; ++i)
+                [[unroll]] for (uint j = 0u; j < BLOCK; ++j)
+                    sums[i][j] = multiply_add(sums[i][j], x[i], y[j]);
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < BLOCK; ++i)
+        [[unroll]] for (uint j = 0u; j < BLOCK; j += 2u)
+            finish_pair(batch, row + my_row + i, column + my_column + j * 16u, sums[i][j],
+                        sums[i][j + 1u]);
+}

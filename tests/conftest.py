@@ -1,0 +1,81 @@
+"""What all tests share: the device, seeded random numbers, and where shaders may not run."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+import kompute_dml as dml
+from kompute_dml.runtime.adapters import choose
+
+_SEED = 20240229
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=_SEED, help="of every random number in the tests")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    # Hypothesis draws from the same seed, and keeps no examples from earlier runs.
+    config.option.hypothesis_seed = str(config.getoption("seed"))
+    settings.register_profile("repeatable", database=None, deadline=None, print_blob=True)
+    settings.load_profile("repeatable")
+    config.addinivalue_line("markers", "slow: takes more than a few seconds on a CPU driver")
+    config.addinivalue_line("markers", "stress: many calls, threads or much memory")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    adapter = choose(None)
+    return [
+        f"seed: {config.getoption('seed')} (repeat with --seed)",
+        f"device: {adapter.name} (choose with KOMPUTE_DML_DEVICE)",
+    ]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    if report.failed:
+        seed = item.config.getoption("seed")
+        report.sections.append(("to repeat", f"pytest '{item.nodeid}' --seed {seed}"))
+
+
+@pytest.fixture(scope="session")
+def seed(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("seed"))
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest, seed: int) -> np.random.Generator:
+    """Random numbers that depend on the seed and the test's id only, not on order."""
+    return np.random.default_rng([seed, zlib.crc32(request.node.nodeid.encode())])
+
+
+@pytest.fixture(scope="session")
+def device() -> dml.Device:
+    """The default device (``KOMPUTE_DML_DEVICE`` chooses it)."""
+    return dml.default_device()
+
+
+@pytest.fixture(scope="session")
+def device_without(device: dml.Device) -> Iterator[Callable[[str], dml.Device]]:
+    """Makes the device on which ``KOMPUTE_DML_DISABLE`` names these features ("" for none)."""
+    devices = {"": device}
+
+    def make(disabled: str) -> dml.Device:
+        if disabled not in devices:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("KOMPUTE_DML_DISABLE", disabled)
+                devices[disabled] = dml.Device()
+        return devices[disabled]
+
+    yield make
+    for disabled, other in devices.items():
+        if disabled:
+            other.close()

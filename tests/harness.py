@@ -1,0 +1,376 @@
+"""Runs a Case of an operator in every way it can be asked for, and compares with its reference.
+
+A case is multiplied by data type (from the specification's table), by the layout of each operand,
+by the device's shader paths, by level (descriptor or function) and, where the operator may, by
+running in place. After each run every byte is checked: results against the reference, all others,
+inputs and sentinels, against what they were.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import kompute_dml as dml
+from kompute_dml.operators.base import Definition, definitions
+from kompute_dml.operators.plan import Plan, Target
+from kompute_dml.runtime.adapters import choose
+from kompute_dml.runtime.shader_library import SWITCHES, ShaderLibrary
+from layouts import ALL, PACKED, SHIFTED, TRANSPOSED, Layout, Sizes
+from tolerance import compare
+
+Types = Mapping[str, dml.DataType]
+Arrays = Mapping[str, np.ndarray]
+Values = Callable[[np.random.Generator, dml.DataType, Sizes], np.ndarray]
+
+FEW = (PACKED, SHIFTED, TRANSPOSED)
+
+
+def random_bits(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
+    """Every bit pattern, NaNs with payloads and infinities among them."""
+    raw = rng.bytes(int(np.prod(sizes)) * data_type.itemsize)
+    return np.frombuffer(raw, data_type.dtype).reshape(sizes).copy()
+
+
+@dataclass(frozen=True)
+class Case:
+    """What an operator is asked to compute.
+
+    Tensors are named by their fields (``input_tensor``); absent ones are left out.
+    """
+
+    operator: str
+    """Without ``DML_OPERATOR_``."""
+    name: str
+    sizes: Mapping[str, Sequence[int]]
+    reference: Callable[[Arrays, Mapping[str, Any], Types], np.ndarray]
+    """(inputs, attributes, data types) -> output."""
+    call: Callable[[Mapping[str, Any], Mapping[str, Any], Types, Any], dml.Tensor]
+    """The function level: (inputs, attributes, data types, out) -> result."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """By field; a callable gets the data types."""
+    values: Mapping[str, Values | np.ndarray] = field(default_factory=dict)
+    """Contents of inputs, random bits by default."""
+    types: Sequence[Types] | None = None
+    """By default all that the specification's table allows."""
+    layouts: Sequence[Layout] = ALL
+    """The first is the plain one; the others are tried on each operand alone and on all."""
+    levels: Sequence[str] = ("descriptor", "function", "arrays")
+    compare: str = "bits"
+    """A row of the tolerance table."""
+
+    @property
+    def definition(self) -> Definition:
+        return definitions()["DML_OPERATOR_" + self.operator]
+
+    @property
+    def output(self) -> str:
+        return self.definition.spec.outputs[0].snake
+
+    @property
+    def inputs(self) -> list[str]:
+        return [f for f in self.sizes if f != self.output]
+
+    def attributes_for(self, types: Types) -> dict[str, Any]:
+        return {k: v(types) if callable(v) else v for k, v in self.attributes.items()}
+
+    def all_types(self) -> Sequence[Types]:
+        return list(_table_types(self.operator, tuple(self.sizes))) if self.types is None \
+            else self.types
+
+
+@cache
+def _table_types(operator: str, fields: tuple[str, ...]) -> tuple[Types, ...]:
+    """Every assignment of data types that the table and its equalities allow."""
+    spec = definitions()["DML_OPERATOR_" + operator].spec
+    support = spec.support_at(dml.FeatureLevel.FL_6_4)
+    assert support is not None
+    group = {f.snake: {f.snake} for f in spec.tensors}
+    for tensors, properties in spec.same:
+        if "data type" in properties:
+            names = {f.snake for f in spec.tensors if f.name in tensors}
+            merged = set().union(*(group[n] for n in names))
+            group.update(dict.fromkeys(merged, merged))
+    groups = {min(group[f]): [n for n in fields if n in group[f]] for f in fields}
+    choices = []
+    for members in groups.values():
+        allowed = [support[f.name].data_types for f in spec.tensors if f.snake in members]
+        common = [t for t in allowed[0] if all(t in a for a in allowed)]
+        choices.append([dict.fromkeys(members, t) for t in common])
+    return tuple({k: v for part in parts for k, v in part.items()}
+                 for parts in itertools.product(*choices))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One way to run a case: one test."""
+
+    case: Case
+    types: Types
+    layouts: Mapping[str, Layout]
+    level: str
+    disabled: str = ""
+    """``KOMPUTE_DML_DISABLE`` of the device."""
+    in_place: str = ""
+    """The input that is the output, too."""
+
+    def plan(self) -> Plan:
+        """What it lowers to on the default device, with packed operands."""
+        descs = {n: dml.TensorDesc(self.types[n], tuple(s)) for n, s in self.case.sizes.items()}
+        attributes = self.case.attributes_for(self.types)
+        desc = self.case.definition.desc_class(**descs, **attributes)
+        return self.case.definition.lower(desc, target(self.disabled))
+
+    def __str__(self) -> str:
+        families = dict.fromkeys(t.family for t in self.types.values())
+        fields = self.layouts
+        if len(set(fields.values())) == 1:
+            where = next(iter(fields.values())).name
+        else:
+            where = "-".join(
+                f"{f.removesuffix('_tensor')}.{x}" for f, x in fields.items()
+                if x is not self.case.layouts[0]
+            )
+        parts = [
+            self.case.operator.lower(), self.case.name, ".".join(families), where,
+            "in-place" if self.in_place else "", self.level,
+            f"no.{self.disabled.replace(',', '.')}" if self.disabled else "",
+        ]
+        return "-".join(p for p in parts if p)
+
+
+class Operand:
+    """An operand in host memory: a base array, of which the layout's view is the tensor."""
+
+    def __init__(self, layout: Layout, sizes: Sizes, base: np.ndarray) -> None:
+        self.layout = layout
+        self.sizes = sizes
+        self.base = base
+        self.view: np.ndarray = layout.view(base, sizes)
+
+    @property
+    def byte_offset(self) -> int:
+        address = self.view.__array_interface__["data"][0]
+        return int(address - self.base.__array_interface__["data"][0])
+
+    @property
+    def desc(self) -> dml.TensorDesc:
+        strides = [s // self.base.itemsize for s in self.view.strides]
+        return dml.TensorDesc(self.base.dtype, self.sizes, strides)
+
+    def tensor(self, device: dml.Device) -> tuple[dml.Tensor, dml.Tensor]:
+        """The base on the device, and the view of it."""
+        base = device.tensor(self.base)
+        return base, self.layout.view(base, self.sizes)
+
+
+def _operand(run: Run, name: str, rng: np.random.Generator) -> Operand:
+    layout, sizes = run.layouts[name], tuple(run.case.sizes[name])
+    data_type = run.types[name]
+    values = run.case.values.get(name, random_bits)
+    base_sizes = layout.base_sizes(sizes)
+    if callable(values):
+        return Operand(layout, sizes, values(rng, data_type, base_sizes))
+    operand = Operand(layout, sizes, random_bits(rng, data_type, base_sizes))
+    operand.view[...] = values
+    return operand
+
+
+def check(run: Run, device: dml.Device, rng: np.random.Generator) -> None:
+    """Run it and raise AssertionError with what is wrong."""
+    case = run.case
+    operands = {name: _operand(run, name, rng) for name in case.sizes}
+    if run.in_place:
+        operands[case.output] = operands[run.in_place]
+    attributes = case.attributes_for(run.types)
+    inputs = {name: operands[name].view.copy() for name in case.inputs}
+    with np.errstate(all="ignore"):
+        expected = case.reference(inputs, attributes, run.types)
+    before = {id(o): o.base.copy() for o in operands.values()}
+
+    if run.level == "arrays":
+        result = case.call({n: operands[n].view for n in case.inputs}, attributes, run.types, None)
+        problem = compare(result.numpy(), expected, case.compare)
+        assert not problem, problem
+        return
+    after = _LEVELS[run.level](run, device, operands, attributes, rng)
+
+    output = operands[case.output]
+    actual = output.layout.view(after[id(output)], output.sizes)
+    problem = compare(actual, expected, case.compare)
+    assert not problem, problem
+    # The result may be off by the tolerance; everything beside it may not change at all.
+    output.layout.view(before[id(output)], output.sizes)[...] = actual
+    for name, operand in operands.items():
+        problem = compare(after[id(operand)], before[id(operand)], "bits")
+        assert not problem, f"outside of the result, in the memory around {name}: {problem}"
+
+
+def _run_function(
+    run: Run, device: dml.Device, operands: Mapping[str, Operand], attributes: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> dict[int, np.ndarray]:
+    placed = {id(o): o.tensor(device) for o in operands.values()}
+    views = {name: placed[id(o)][1] for name, o in operands.items()}
+    out = views[run.case.output]
+    result = run.case.call(
+        {n: views[n] for n in run.case.inputs}, attributes, run.types, out
+    )
+    assert result is out, "the function must return out"
+    return {key: base.numpy() for key, (base, _) in placed.items()}
+
+
+def _run_descriptor(
+    run: Run, device: dml.Device, operands: Mapping[str, Operand], attributes: Mapping[str, Any],
+    rng: np.random.Generator,
+) -> dict[int, np.ndarray]:
+    """All operands lie in one buffer, between random bytes."""
+    compiled = compile_desc(device, run.case.definition, operands, attributes)
+    places: dict[int, int] = {}
+    end = 0
+    distinct = list({id(o): o for o in operands.values()}.values())  # fewer when in place
+    for operand in distinct:
+        # The view starts at a multiple of 16, as bindings must.
+        places[id(operand)] = end + 16 + (-(end + operand.byte_offset) % 16)
+        end = places[id(operand)] + operand.base.nbytes
+    host = np.frombuffer(rng.bytes((end + 32) // 4 * 4), np.uint8).copy()
+    for operand in distinct:
+        at = places[id(operand)]
+        host[at : at + operand.base.nbytes] = operand.base.reshape(-1).view(np.uint8)
+    buffer = device.create_buffer(host.nbytes)
+    buffer.write(host)
+
+    def binding(name: str) -> dml.BufferBinding | None:
+        if name not in operands:
+            return None
+        o = operands[name]
+        size = o.desc.total_tensor_size_in_bytes
+        return dml.BufferBinding(buffer, places[id(o)] + o.byte_offset, size)
+
+    spec = run.case.definition.spec
+    table = device.create_binding_table(compiled)
+    table.bind_inputs([binding(f.snake) for f in spec.inputs])
+    table.bind_outputs([binding(f.snake) for f in spec.outputs])
+    bind_resources(device, compiled, table)
+    device.record_dispatch(compiled, table)
+    result = buffer.read()
+    after = {}
+    for operand in distinct:
+        at = places[id(operand)]
+        raw = result[at : at + operand.base.nbytes].copy()
+        after[id(operand)] = raw.view(operand.base.dtype).reshape(operand.base.shape)
+        host[at : at + operand.base.nbytes] = 0
+        result[at : at + operand.base.nbytes] = 0
+    assert (result == host).all(), "bytes between the operands changed"
+    return after
+
+
+def compile_desc(
+    device: dml.Device, definition: Definition, operands: Mapping[str, Operand],
+    attributes: Mapping[str, Any],
+) -> dml.CompiledOperator:
+    descs = {name: operand.desc for name, operand in operands.items()}
+    operator = device.create_operator(definition.desc_class(**descs, **attributes))
+    return device.compile_operator(operator)
+
+
+def bind_resources(
+    device: dml.Device, compiled: dml.CompiledOperator, table: dml.BindingTable
+) -> None:
+    """Bind the temporary resource that ``compiled`` asks for, full of garbage."""
+    size = compiled.binding_properties.temporary_resource_size
+    if size:
+        scratch = device.create_buffer(size)
+        scratch.write(np.full(size, 0xAB, np.uint8))
+        table.bind_temporary_resource(dml.BufferBinding(scratch))
+
+
+_LEVELS = {"function": _run_function, "descriptor": _run_descriptor}
+
+
+# The matrix of runs
+
+
+def _layout_sets(case: Case) -> Iterator[dict[str, Layout]]:
+    """All operands in the first layout; each in every other one alone; all in the same one."""
+    first, *others = case.layouts
+    plain = dict.fromkeys(case.sizes, first)
+    fitting = {
+        name: [x for x in others
+               if x.fits(tuple(sizes)) and not (x.inputs_only and name == case.output)]
+        for name, sizes in case.sizes.items()
+    }
+    yield plain
+    if len(case.sizes) > 1:
+        for name, layouts in fitting.items():
+            for layout in layouts:
+                yield plain | {name: layout}
+    for layout in others:
+        together = {name: layout for name in case.sizes if layout in fitting[name]}
+        if len(together) > 1 or len(together) == len(case.sizes):
+            yield plain | together
+
+
+@cache
+def switches() -> tuple[str, ...]:
+    """What to disable, step by step, so that this device takes each of its paths."""
+    offered = choose(None).features
+    names = [n for n in ("coopmat", "dot") if set(SWITCHES[n]) & offered]
+    return tuple(",".join(names[:n]) for n in range(len(names) + 1))
+
+
+@cache
+def target(disabled: str) -> Target:
+    features = {f for n in disabled.split(",") if n for f in SWITCHES[n]}
+    adapter = choose(None)
+    return Target(ShaderLibrary(adapter.features - features), adapter)
+
+
+def _paths(case: Case, types: Types) -> list[str]:
+    """The switches that change which shaders run this case."""
+    if len(switches()) == 1:
+        return [""]
+    chosen: dict[tuple[str, ...], str] = {}
+    for disabled in switches():
+        plan = Run(case, types, {}, "", disabled).plan()
+        chosen.setdefault(tuple(d.variant.name for d in plan.execute), disabled)
+    return list(chosen.values())
+
+
+def runs(case: Case) -> Iterator[Run]:
+    for types in case.all_types():
+        for disabled in _paths(case, types):
+            for layouts in _layout_sets(case):
+                for level in case.levels:
+                    # Arrays are packed when they are uploaded: two layouts show that.
+                    if level != "arrays" or set(layouts.values()) in ({PACKED}, {TRANSPOSED}):
+                        yield Run(case, types, layouts, level, disabled)
+        for name in case.inputs if case.definition.in_place else ():
+            if case.sizes[name] == case.sizes[case.output] and types[name] is types[case.output]:
+                for layout in case.layouts:
+                    if layout.fits(tuple(case.sizes[name])) and not layout.inputs_only:
+                        layouts = dict.fromkeys(case.sizes, case.layouts[0])
+                        layouts |= {name: layout, case.output: layout}
+                        for level in ("descriptor", "function"):
+                            yield Run(case, types, layouts, level, in_place=name)
+
+
+@dataclass(frozen=True)
+class ErrorCase:
+    """A descriptor that must be refused."""
+
+    operator: str
+    name: str
+    fields: Mapping[str, Any]
+    parts: Sequence[str]
+    """What the message must say: the field's path, the rule, the values."""
+    error: type[dml.DmlError] = dml.ValidationError
+    strict: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.operator.lower()}-{self.name}"

@@ -1,0 +1,15 @@
+"""How the environment changes the tests of the engine."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+SCALE = int(os.environ.get("KOMPUTE_DML_TEST_SCALE", "1"))
+"""How much shorter stress tests are: for runs under the validation layer."""
+
+shared_blocks = pytest.mark.skipif(
+    bool(os.environ.get("KOMPUTE_DML_TEST_WHOLE_BUFFERS")),
+    reason="with KOMPUTE_DML_TEST_WHOLE_BUFFERS each tensor is a buffer, touched whole",
+)

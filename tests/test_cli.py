@@ -1,0 +1,202 @@
+"""The command line: what is printed, exit codes, and errors in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import kompute_dml as dml
+from kompute_dml import spec
+from kompute_dml.bench import cases
+from kompute_dml.cli import cli, demo
+from kompute_dml.operators.base import definitions
+
+MODELS = Path(__file__).parent / "models"
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(a) for a in arguments])
+
+
+def succeed(*arguments: object) -> str:
+    result = call(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def fail(*arguments: object) -> str:
+    """The one line on stderr of a call that ends with exit code 1."""
+    result = call(*arguments)
+    assert result.exit_code == 1, result.output
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def test_module_and_quick_help():
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "kompute_dml.cli", "--help"],
+        capture_output=True, text=True, check=True,
+    )
+    assert "selftest" in done.stdout
+    assert time.perf_counter() - start < 5
+    imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
+    assert not imported & {"numpy", "kp", "vulkan", "matplotlib", "onnxruntime"}
+
+
+@pytest.mark.parametrize("command", ["bench", "demo", "devices", "ops", "run", "selftest"])
+def test_every_command_has_help(command):
+    assert "Usage: " in succeed(command, "--help")
+
+
+@pytest.mark.parametrize("command", ["bench", "run"])
+def test_clocks_are_explained(command):
+    text = succeed(command, "--help")
+    assert "the device's own timestamps" in text
+    assert "the host's clock" in text
+
+
+def test_devices():
+    adapters = dml.list_devices()
+    text = succeed("devices")
+    assert all(f"{a.index}: {a.name}" in text for a in adapters)
+    records = json.loads(succeed("devices", "--json"))
+    assert [r["name"] for r in records] == [a.name for a in adapters]
+    assert set(records[0]["features"]) == adapters[0].features
+
+
+def test_no_driver_is_one_line(tmp_path):
+    environment = {**os.environ, "VK_DRIVER_FILES": str(tmp_path / "none.json"),
+                   "VK_ICD_FILENAMES": str(tmp_path / "none.json")}
+    done = subprocess.run(
+        [sys.executable, "-m", "kompute_dml.cli", "devices"],
+        capture_output=True, text=True, env=environment,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and "mesa-vulkan-drivers" in line
+
+
+def test_ops():
+    text = succeed("ops")
+    assert all(name in text for name in definitions())
+    assert f"{len(definitions())} of DirectML's 177 operators" in text
+    records = {r["operator"]: r for r in json.loads(succeed("ops", "--json"))}
+    assert records.keys() == definitions().keys()
+    identity = records["DML_OPERATOR_ACTIVATION_IDENTITY"]
+    assert identity["support"][0]["tensors"]["InputTensor"]["dimension_counts"] == [1, 8]
+    assert all(any(r["variants"].values()) for r in records.values())
+
+
+def test_missing_ops():
+    missing = json.loads(succeed("ops", "--missing", "--json"))
+    assert set(missing) | definitions().keys() == set(spec.operator_names())
+    assert len(succeed("ops", "--missing").splitlines()) == len(missing)
+
+
+def test_selftest_passes_on_the_default_device():
+    text = succeed("selftest", "-a", dml.default_device().adapter.index)
+    assert "PASS" in text and "FAIL" not in text
+
+
+def test_selftest_reports_a_wrong_value(monkeypatch):
+    def make(device, scale):
+        yield cases.Case("DML_OPERATOR_GEMM", "f32", "[1]", lambda: None, lambda: "off by 1", 4)
+
+    def broken(device, scale):
+        raise dml.OutOfMemoryError("too big")
+
+    monkeypatch.setattr(cases, "RECIPES", (
+        cases.Recipe("DML_OPERATOR_GEMM", "f32", make),
+        cases.Recipe("DML_OPERATOR_JOIN", "f32", broken),
+    ))
+    result = call("selftest", "-a", dml.default_device().adapter.index)
+    assert result.exit_code == 1
+    assert "f32 [1]: off by 1" in result.stdout
+    assert "OutOfMemoryError: too big" in result.stdout
+    assert "FAIL  DIAGONAL_MATRIX: no case computes it" in result.stdout
+
+
+def test_run():
+    lines = succeed("run", MODELS / "diagonal_matrix.json", "-i", 2, "-r", 3).splitlines()
+    assert lines[0] == f"Running on '{dml.default_device().adapter.name}'"
+    assert lines[1].startswith("Dispatch 'diagonal': 2 iterations, ")
+    assert " ms median (CPU)" in lines[1]
+    assert lines[2] == "Resource 'Out': 0, 2.5, 0, 0, 0, 0, 2.5, 0, 0, 0, 0, 2.5"
+
+
+def test_run_for_a_time_and_verbosely():
+    text = succeed("run", MODELS / "diagonal_matrix.json", "-t", 5, "-v", 1, "-w", 0)
+    assert "Initialize 'diagonal': " in text
+    assert "CPU Timings (Hot)  : " in text and "(Cold)" not in text
+
+
+def test_run_chooses_and_lists_adapters():
+    name = dml.default_device().adapter.name
+    model = MODELS / "diagonal_matrix.json"
+    assert name in succeed("run", model, "-a", name[:6].upper())
+    assert name in succeed("run", "-s")
+    assert "'no such device' matches no device" in fail("run", model, "-a", "no such device")
+
+
+def test_run_refuses(tmp_path):
+    assert "No such file" in fail("run", tmp_path / "none.json")
+    (tmp_path / "bad.json").write_text('{\n  "resources": }')
+    assert "bad.json:2:16: malformed JSON (line 2, column 16)" in fail("run", tmp_path / "bad.json")
+    (tmp_path / "unknown.json").write_text('{"resource": {}}')
+    assert "unknown field 'resource'" in fail("run", tmp_path / "unknown.json")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("run",), ("run", "m.json", "-i", "0"), ("run", "m.json", "-v", "3"), ("jump",),
+     ("bench", "--format", "xml")],
+)
+def test_wrong_usage_ends_with_2(arguments):
+    assert call(*arguments).exit_code == 2
+
+
+# -- the demonstration
+
+
+def test_demo_names_what_is_missing(monkeypatch):
+    monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None)
+    assert "needs onnx, onnxruntime, magika: pip install 'kompute_dml[demo]'" in fail("demo")
+
+
+def test_demo_diagonals(device, capsys):
+    assert list(demo._diagonals(device)) == [True, True]
+    assert "· · · ██· " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("least_snr", "holds"), [(30.0, True), (1000.0, False)])
+def test_demo_product_is_judged(device, rng, monkeypatch, least_snr, holds):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(demo, "_LEAST_SNR", least_snr)
+    layer = demo._Layer("layer", rng.standard_normal((4, 64)).astype(np.float32),
+                        rng.standard_normal((64, 8)).astype(np.float32),
+                        rng.standard_normal(8).astype(np.float32))
+    layer.activations[1] = 0  # a row and a column without a scale
+    layer.weight[:, 2] = 0
+    assert list(demo._product(device, layer)) == [True, True, holds]
+
+
+@pytest.mark.slow
+def test_demo_holds():
+    for package in ("onnx", "onnxruntime", "magika"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    text = succeed("demo")
+    assert "9 of 9 comparisons hold" in text
+    assert "FAIL" not in text

@@ -1,0 +1,183 @@
+"""Specification, registry, shaders, cases and README say the same."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kompute_dml as dml
+from cases import CASES, ERRORS
+from harness import Run, runs, switches, target
+from kompute_dml import spec, support
+from kompute_dml.operators.base import definitions, functions
+from kompute_dml.runtime.shader_library import ShaderLibrary, manifest, shaders
+from layouts import PACKED
+
+_ROOT = Path(__file__).parent.parent
+_DEFINITIONS = definitions()
+_RUNS: dict[str, list[Run]] = {name: [] for name in _DEFINITIONS}
+for _case in CASES:
+    _RUNS["DML_OPERATOR_" + _case.operator].extend(runs(_case))
+
+each_operator = pytest.mark.parametrize("name", _DEFINITIONS)
+
+
+@each_operator
+def test_is_tested(name: str) -> None:
+    assert _RUNS[name], "no case"
+    assert any(layout is not PACKED for run in _RUNS[name] for layout in run.layouts.values())
+    assert {run.level for run in _RUNS[name]} >= {"descriptor", "function"}
+    assert any("DML_OPERATOR_" + e.operator == name for e in ERRORS), "no error case"
+    assert any(run.in_place for run in _RUNS[name]) == _DEFINITIONS[name].in_place
+
+
+@each_operator
+def test_every_documented_data_type_is_tested(name: str) -> None:
+    entry = _DEFINITIONS[name].spec
+    table = entry.support_at(max(dml.FeatureLevel))
+    assert table is not None
+    for field in entry.tensors:
+        tested = {run.types[field.snake] for run in _RUNS[name] if field.snake in run.types}
+        assert tested == set(table[field.name].data_types), field.name
+
+
+@each_operator
+def test_every_dimension_count_at_the_ends_is_tested(name: str) -> None:
+    entry = _DEFINITIONS[name].spec
+    table = entry.support_at(max(dml.FeatureLevel))
+    assert table is not None
+    for field in entry.tensors:
+        ranks = {len(c.sizes[field.snake]) for c in CASES
+                 if c.definition.name == name and field.snake in c.sizes}
+        assert set(table[field.name].dimension_counts) <= ranks, field.name
+
+
+@each_operator
+def test_optional_tensors_are_tested_with_and_without(name: str) -> None:
+    for field in _DEFINITIONS[name].spec.tensors:
+        present = {field.snake in c.sizes for c in CASES if c.definition.name == name}
+        assert present == ({True, False} if field.optional else {True}), field.name
+
+
+@each_operator
+def test_function(name: str) -> None:
+    definition = _DEFINITIONS[name]
+    function = functions()[definition.function_name]
+    assert getattr(dml, definition.function_name) is function
+    assert definition.function_name in dir(dml)
+    assert getattr(dml, definition.desc_class.__name__) is definition.desc_class
+    assert "out" in inspect.signature(function).parameters
+    text = inspect.getdoc(function) or ""
+    assert name.removeprefix("DML_OPERATOR_") + "_OPERATOR_DESC" in text, "the page's name"
+    assert "Raises" in text
+
+
+@each_operator
+def test_descriptor_has_the_structures_fields(name: str) -> None:
+    definition = _DEFINITIONS[name]
+    fields = set(definition.desc_class.__dataclass_fields__)
+    assert fields == {f.snake for f in definition.spec.fields}
+
+
+def test_ids_are_unique() -> None:
+    """So that each id reruns one case."""
+    ids = Counter(str(run) for of_operator in _RUNS.values() for run in of_operator)
+    assert [i for i, n in ids.items() if n > 1] == []
+    errors = Counter(map(str, ERRORS))
+    assert [i for i, n in errors.items() if n > 1] == []
+
+
+# Shaders
+
+
+def _headers() -> Iterator[tuple[str, list[str]]]:
+    """Shader -> operators that its header names."""
+    for path in sorted((_ROOT / "shaders").glob("*.comp")):
+        line = re.match(r"//@ op (.+)\n", path.read_text())
+        assert line, f"{path.name} has no '//@ op' line"
+        yield path.stem, [n for n in line[1].split() if n != "-"]
+
+
+def test_shaders_and_operators_name_each_other() -> None:
+    headers = dict(_headers())
+    for shader, operators in headers.items():
+        for name in operators:
+            assert name in spec.operator_names(), f"{shader} names {name}"
+            assert shader in _DEFINITIONS[name].shaders, f"{name} does not use {shader}"
+    for name, definition in _DEFINITIONS.items():
+        assert definition.shaders, name
+        assert set(definition.shaders) <= set(headers), name
+
+
+def test_manifest_holds_every_shader_or_says_why_not() -> None:
+    assert set(shaders()) | set(manifest().get("left_out", {})) == {s for s, _ in _headers()}
+
+
+def test_files_are_what_the_manifest_lists() -> None:
+    listed = {v["file"] for e in manifest()["shaders"].values() for v in e["variants"].values()}
+    there = {f.name for f in resources.files("kompute_dml").joinpath("spirv").iterdir()
+             if f.name.endswith(".spv")}
+    assert listed == there
+
+
+def test_every_shader_runs_without_optional_features() -> None:
+    """The core variant is the contract: operators work on a library that allows nothing more."""
+    core = ShaderLibrary(frozenset())
+    for shader in {s for d in _DEFINITIONS.values() for s in d.shaders[:1]}:
+        names = shaders()[shader]
+        assert any(core.find(*name.split(".")) for name in names), shader
+
+
+def test_every_variant_that_this_device_may_run_is_tested() -> None:
+    chosen: set[str] = set()
+    seen: set[Any] = set()
+    for run in (run for of_operator in _RUNS.values() for run in of_operator):
+        key = (id(run.case), tuple(run.types.values()), run.disabled)
+        if key not in seen:
+            seen.add(key)
+            chosen.update(d.variant.name for d in run.plan().execute)
+    allowed = {
+        variant
+        for definition in _DEFINITIONS.values() for shader in definition.shaders
+        for variant in shaders().get(shader, ())
+        for disabled in switches() if target(disabled).library.find(*variant.split("."))
+    }
+    assert allowed - chosen == set()
+
+
+@pytest.mark.skipif(shutil.which("spirv-val") is None, reason="spirv-val is not installed")
+@pytest.mark.parametrize("shader", manifest()["shaders"])
+def test_spirv_is_valid(shader: str) -> None:
+    entry = manifest()["shaders"][shader]
+    folder = resources.files("kompute_dml").joinpath("spirv")
+    for variant in entry["variants"].values():
+        done = subprocess.run(
+            ["spirv-val", "--target-env", entry["target"], str(folder.joinpath(variant["file"]))],
+            capture_output=True, text=True, check=False,
+        )
+        if "Invalid capability operand" in done.stderr:
+            pytest.skip(f"this spirv-val is too old for {shader}")
+        assert done.returncode == 0, f"{variant['file']}: {done.stdout}{done.stderr}"
+
+
+# Documents
+
+
+def test_readme_has_the_support_table() -> None:
+    text = (_ROOT / "README.md").read_text("utf-8")
+    between = re.search(r"<!-- support table -->\n(.*?)<!-- end -->", text, re.DOTALL)
+    assert between, "README.md has no support table"
+    assert between[1].strip() == support.markdown_table().strip()
+
+
+def test_public_names_have_docstrings() -> None:
+    assert [n for n in dir(dml) if n != "__version__" and not inspect.getdoc(getattr(dml, n))] == []

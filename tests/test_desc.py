@@ -1,0 +1,79 @@
+"""TensorDesc. (What it refuses stands in test_errors.py.)"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kompute_dml as dml
+
+
+# (data type, sizes, strides, bytes): DMLCalcBufferTensorSize by hand.
+@pytest.mark.parametrize("data_type, sizes, strides, size", [
+    ("float32", [1], None, 4), ("uint8", [1], None, 4), ("uint8", [5], None, 8),
+    ("float16", [3], None, 8), ("float16", [2, 3], None, 12), ("float64", [2, 3], None, 48),
+    ("uint8", [3, 4], [10, 1], 24), ("int16", [2, 2], [7, 3], 24), ("float32", [4, 3], [0, 1], 12),
+    ("float32", [9], [0], 4), ("int8", [2, 1, 3], [100, 50, 1], 104),
+    ("uint64", [1] * 8, None, 8),
+])
+def test_byte_size(data_type: str, sizes: list[int], strides: list[int] | None, size: int) -> None:
+    desc = dml.TensorDesc(data_type, sizes, strides)
+    assert desc.total_tensor_size_in_bytes == size
+    assert dml.TensorDesc(data_type, sizes, strides, total_tensor_size_in_bytes=size) == desc
+
+
+def test_defaults() -> None:
+    desc = dml.TensorDesc("float16", [2, 3, 5])
+    assert desc.data_type is dml.DataType.FLOAT16
+    assert desc.sizes == (2, 3, 5)
+    assert desc.strides == (15, 5, 1)
+    assert desc.flags == dml.TensorFlags.NONE
+    assert desc.guaranteed_base_offset_alignment == 0
+    assert desc.dimension_count == 3
+    assert desc.element_count == 30
+    assert desc.is_packed
+    assert not desc.overlaps_itself
+    assert not desc.owned_by_dml
+
+
+def test_is_a_value() -> None:
+    one = dml.TensorDesc("int8", (np.int64(2), 3), flags=1)
+    other = dml.TensorDesc(np.int8, [2, 3], [3, 1], dml.TensorFlags.OWNED_BY_DML)
+    assert one == other and hash(one) == hash(other)
+    assert one.owned_by_dml
+    assert one != other.replace(flags=0)
+    assert all(isinstance(n, int) for n in one.sizes)
+    with pytest.raises(AttributeError):
+        one.sizes = (1,)  # type: ignore[misc]
+
+
+def test_replace_works_the_size_out_anew() -> None:
+    desc = dml.TensorDesc("int8", [4], total_tensor_size_in_bytes=64)
+    assert desc.replace(sizes=[8], strides=None).total_tensor_size_in_bytes == 8
+    assert desc.replace(total_tensor_size_in_bytes=128).total_tensor_size_in_bytes == 128
+
+
+def test_larger_total_and_alignment_are_taken() -> None:
+    desc = dml.TensorDesc("float32", [4], total_tensor_size_in_bytes=64,
+                          guaranteed_base_offset_alignment=128)
+    assert desc.total_tensor_size_in_bytes == 64
+    assert desc.guaranteed_base_offset_alignment == 128
+
+
+_layout = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 30)), min_size=1, max_size=4)
+
+
+def _addresses(layout: list[tuple[int, int]]) -> np.ndarray:
+    coordinates = np.indices([n for n, _ in layout]).reshape(len(layout), -1)
+    return np.array([s for _, s in layout]) @ coordinates
+
+
+@given(_layout)
+def test_overlap_is_found(layout: list[tuple[int, int]]) -> None:
+    desc = dml.TensorDesc("uint8", [n for n, _ in layout], [s for _, s in layout])
+    addresses = _addresses(layout)
+    assert desc.overlaps_itself == (len(set(addresses.tolist())) < addresses.size)
+    assert desc.total_tensor_size_in_bytes == (int(addresses.max()) + 4) // 4 * 4
+    assert desc.is_packed == (addresses.tolist() == list(range(addresses.size)))

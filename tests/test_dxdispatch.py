@@ -1,0 +1,506 @@
+"""The JSON model format: what is read, what is refused and with which words, what runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml import dxdispatch, spec
+from kompute_dml.bench.timing import Loop
+from kompute_dml.dxdispatch import jsonc
+from kompute_dml.dxdispatch.model import Operator, ScaleBias, Size2D, load, parse
+
+MODELS = Path(__file__).parent / "models"
+
+
+def model_of(resources=None, dispatchables=None, commands=None):
+    return parse(json.dumps({
+        "resources": resources or {}, "dispatchables": dispatchables or {},
+        "commands": commands or [],
+    }))
+
+
+def resource(**fields):
+    return model_of({"A": fields}).resources["A"]
+
+
+def operator(name, desc, **more):
+    return model_of(dispatchables={"op": {"type": name, "desc": desc, **more}}) \
+        .dispatchables["op"].operator
+
+
+def tensor(*sizes, data_type="FLOAT32", **more):
+    return {"DataType": data_type, "Sizes": list(sizes), **more}
+
+
+# -- JSON
+
+
+def test_comments_trailing_commas_and_what_follows_the_end():
+    text = """// first
+    { "a, // b": [1, 2,], /* , ] */ "c": { "d": "x,]", }, }
+    anything here is not read"""
+    assert jsonc.parse(text, "m") == {"a, // b": [1, 2], "c": {"d": "x,]"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{\n  "a": 1\n  "b": 2\n}', "m.json:3:3"),
+        ('{ /* two\nlines */ "a": tru }', "m.json:2:15"),
+        ("[1, , 2]", "m.json:1:5"),
+        ("[,]", "m.json:1:2"),
+        ("", "m.json:1:1"),
+    ],
+)
+def test_malformed_json_names_line_and_column(text, place):
+    with pytest.raises(dml.ValidationError, match=f"^{place}: malformed JSON"):
+        jsonc.parse(text, "m.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"a": NaN}', "write it as a string"),
+        ('{"a": 1, "a": 2}', "'a' stands twice"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_json_beyond_the_format(text, words):
+    with pytest.raises(dml.ValidationError, match=words):
+        jsonc.parse(text, "m.json")
+
+
+def test_unreadable_files(tmp_path):
+    with pytest.raises(dml.ValidationError, match="No such file"):
+        load(tmp_path / "none.json")
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(dml.ValidationError, match="UTF-8"):
+        load(tmp_path / "binary.json")
+
+
+# -- resources
+
+
+@pytest.mark.parametrize("data_type", [t.name for t in dml.DataType])
+def test_constant_array_and_sequence(data_type):
+    dtype = dml.DataType[data_type].dtype
+    for initial, expected in (
+        ({"valueCount": 3, "value": 5}, [5, 5, 5]),
+        ([1, 2, 3], [1, 2, 3]),
+        ({"valueCount": 4, "valueStart": 1, "valueDelta": 2}, [1, 3, 5, 7]),
+    ):
+        r = resource(initialValues=initial, initialValuesDataType="DML_TENSOR_DATA_TYPE_"
+                     + data_type)
+        assert r.values.dtype == dtype
+        assert r.values.tolist() == expected
+
+
+def test_special_floats_and_64_bit_integers():
+    halves = resource(initialValues=["nan", "INF", "-Inf", 65504], initialValuesDataType="FLOAT16")
+    np.testing.assert_array_equal(halves.values, np.array([np.nan, np.inf, -np.inf, 65504], "f2"))
+    wide = resource(initialValues=[2**64 - 1], initialValuesDataType="UINT64")
+    assert wide.values.tolist() == [2**64 - 1]
+
+
+def test_sequence_adds_up_in_its_own_type():
+    values = resource(initialValues={"valueCount": 4, "valueStart": 2046, "valueDelta": 1},
+                      initialValuesDataType="FLOAT16").values
+    assert values.tolist() == [2046, 2047, 2048, 2048]
+    assert resource(initialValues={"valueCount": 3, "valueStart": 254, "valueDelta": 1},
+                    initialValuesDataType="UINT8").values.tolist() == [254, 255, 0]
+
+
+def test_list_of_mixed_types_and_size():
+    r = resource(
+        initialValuesDataType="UNKNOWN",
+        initialValues=[{"name": "n", "type": "UINT32", "value": 6},
+                       {"type": "FLOAT16", "value": 1}],
+        sizeInBytes=256,
+    )
+    assert r.values.tobytes() == b"\x06\0\0\0\x00\x3c"
+    assert (r.size, r.data_type) == (256, None)
+
+
+def test_files(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(6, dtype=">i4").reshape(2, 3))
+    (tmp_path / "b.dat").write_bytes(np.arange(3, dtype="f8").tobytes())
+    text = json.dumps({
+        "resources": {
+            "A": {"initialValues": {"sourcePath": "a.npy"}},
+            "B": {"initialValues": {"sourcePath": "b.dat"}, "initialValuesDataType": "FLOAT64"},
+        },
+        "dispatchables": {}, "commands": [],
+    })
+    resources = parse(text, folder=tmp_path).resources
+    assert resources["A"].data_type is dml.DataType.INT32
+    assert resources["A"].values.tolist() == [0, 1, 2, 3, 4, 5]
+    assert resources["B"].values.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"initialValues": [1]}, r"resources.A.initialValues\[0\]: expected an object"),
+        ({"initialValues": [1, 300], "initialValuesDataType": "UINT8"},
+         r"resources.A.initialValues\[1\]: expected an integer in \[0, 255\], but got 300"),
+        ({"initialValues": [1.5], "initialValuesDataType": "INT32"}, "expected an integer"),
+        ({"initialValues": [True], "initialValuesDataType": "INT32"}, "expected an integer"),
+        ({"initialValues": ["nan"], "initialValuesDataType": "INT8"}, "expected an integer"),
+        ({"initialValues": [1, 70000], "initialValuesDataType": "FLOAT16"},
+         r"\[1\]: expected a number that FLOAT16 can hold, but got 70000"),
+        ({"initialValues": [10**400], "initialValuesDataType": "FLOAT64"}, "FLOAT64 can hold"),
+        ({"initialValues": ["none"], "initialValuesDataType": "FLOAT32"}, "expected a number,"),
+        ({"initialValues": [], "initialValuesDataType": "FLOAT32"}, "at least one value"),
+        ({"initialValues": {"valueCount": 0, "value": 1}, "initialValuesDataType": "INT8"},
+         "initialValues.valueCount: expected an integer in"),
+        ({"initialValues": {"valueCount": 2, "value": 1}}, "'initialValuesDataType' is required"),
+        ({"initialValues": {"valueCount": 2}, "initialValuesDataType": "INT8"},
+         "one of the fields value, valueStart or sourcePath"),
+        ({"initialValues": 5, "initialValuesDataType": "INT8"}, "expected an array"),
+        ({"initialValues": [1], "initialValuesDataType": "FLOAT8"}, "data type among FLOAT32"),
+        ({"initialValues": [1, 2], "initialValuesDataType": "FLOAT32", "sizeInBytes": 7},
+         "expected at least 8 bytes .* but got 7"),
+        ({"initialValues": {"sourcePath": "none.npy"}}, "no file 'none.npy'"),
+        ({"initialvalues": [1]},
+         r"unknown field 'initialvalues' \(did you mean 'initialValues'\?\); known are type"),
+        ({"initialValues": [1], "initialValuesDataType": "INT8", "type": "texture"}, '"buffer"'),
+    ],
+)
+def test_bad_resources(fields, words):
+    with pytest.raises(dml.ValidationError, match=words):
+        resource(**fields)
+
+
+def test_bad_files(tmp_path):
+    np.save(tmp_path / "complex.npy", np.zeros(2, complex))
+    np.save(tmp_path / "float.npy", np.zeros(2, "f4"))
+    (tmp_path / "text.npy").write_text("no array")
+    (tmp_path / "odd.dat").write_bytes(b"12345")
+    for path, data_type, words in (
+        ("complex.npy", None, "no DirectML type"),
+        ("float.npy", "INT32", "initialValuesDataType INT32, but got FLOAT32"),
+        ("text.npy", None, "not a .npy file"),
+        ("odd.dat", "FLOAT32", "whole FLOAT32 values, but got 5 bytes"),
+        ("odd.dat", None, "needs initialValuesDataType"),
+    ):
+        fields = {"initialValues": {"sourcePath": path}}
+        if data_type:
+            fields["initialValuesDataType"] = data_type
+        text = json.dumps({"resources": {"A": fields}, "dispatchables": {}, "commands": []})
+        with pytest.raises(dml.ValidationError, match=words):
+            parse(text, folder=tmp_path)
+
+
+# -- operators
+
+
+def _minimal(field: spec.Field, name: str):
+    """Some valid JSON for a field."""
+    entry = spec.document()["enums"].get(field.enum or "", {})
+    if field.enum == "DML_TENSOR_DATA_TYPE":
+        return "FLOAT32"
+    if field.enum:
+        return next(v for v, number in entry.items() if "INVALID" not in v)
+    activation = {"Type": "ACTIVATION_ELU", "Alpha": 0.5}
+    if field.type == "UINT":
+        return None if field.name.endswith("Count") else 1
+    return {
+        "TENSOR_DESC": tensor(1, 2), "TENSOR_DESC_ARRAY": [tensor(1, 2)], "INT": -1,
+        "UINT64": 1, "FLOAT": "inf", "BOOL": True, "UINT_ARRAY": [1], "INT_ARRAY": [-1],
+        "FLOAT_ARRAY": [1], "SIZE_2D": {"Width": 1, "Height": 2},
+        "SCALE_BIAS": {"Scale": 1, "Bias": 2}, "SCALAR_UNION": 3,
+        "OPERATOR_DESC": activation, "OPERATOR_DESC_ARRAY": [activation],
+    }[field.type]
+
+
+@pytest.mark.parametrize("name", spec.operator_names())
+def test_every_operator_of_directml_is_read(name):
+    entry = spec.operator(name)
+    desc = {f.name: value for f in entry.fields if (value := _minimal(f, name)) is not None}
+    counts = {f["count_field"] for f in spec.document()["operators"][name]["fields"]
+              if "count_field" in f}
+    for f in entry.fields:
+        if f.name.endswith("Count") and f.name not in counts:
+            desc[f.name] = 1
+    parsed = operator(name, desc)
+    assert parsed.name == name
+    assert set(parsed.fields) == {f.snake for f in entry.fields}
+
+
+def test_spellings_of_an_operator():
+    reduce = {
+        "InputTensor": tensor(1, 1, 3, 3), "OutputTensor": tensor(1, 1, 3, 1),
+        "Function": "SUM", "AxisCount": 1, "Axes": [3],
+    }
+    full = operator("DML_OPERATOR_REDUCE", {**reduce, "Function": "DML_REDUCE_FUNCTION_SUM"})
+    inline = model_of(dispatchables={"op": {"type": "REDUCE", **reduce}}).dispatchables["op"]
+    assert operator("REDUCE", reduce) == full == inline.operator
+    assert full.fields["axes"] == (3,)
+
+
+def test_structures_inside_a_desc():
+    add = operator("ELEMENT_WISE_ADD1", {
+        "ATensor": tensor(3), "BTensor": tensor(3), "OutputTensor": tensor(3),
+        "FusedActivation": {"Type": "ACTIVATION_ELU", "Desc": {"Alpha": 0.5}},
+    })
+    assert add.fields["fused_activation"] == Operator(
+        "DML_OPERATOR_ACTIVATION_ELU",
+        {"input_tensor": None, "output_tensor": None, "alpha": 0.5},
+    )
+    clip = operator("ELEMENT_WISE_CLIP1", {
+        "InputTensor": tensor(5, data_type="FLOAT16"),
+        "OutputTensor": tensor(5, data_type="FLOAT16"),
+        "MinMaxDataType": "FLOAT16", "Min": {"UInt16": 0x4000}, "Max": 4,
+    })
+    assert (clip.fields["min"], clip.fields["max"]) == (np.float16(2), np.float16(4))
+    identity = operator("ELEMENT_WISE_IDENTITY", {
+        "InputTensor": tensor(3), "OutputTensor": tensor(3),
+        "ScaleBias": {"Scale": 2, "Bias": 10},
+    })
+    assert identity.fields["scale_bias"] == ScaleBias(2, 10)
+    upsample = operator("UPSAMPLE_2D", {
+        "InputTensor": tensor(1, 1, 2, 2), "OutputTensor": tensor(1, 1, 4, 4),
+        "ScaleSize": {"Width": 3, "Height": 2}, "InterpolationMode": "LINEAR",
+    })
+    assert upsample.fields["scale_size"] == Size2D(3, 2)
+    random = operator("RANDOM_GENERATOR", {
+        "InputStateTensor": tensor(6, data_type="UINT32"),
+        "OutputTensor": tensor(4, data_type="UINT32"), "Type": "PHILOX_4X32_10",
+    })
+    assert random.fields["output_state_tensor"] is None
+
+
+def test_tensor_defaults_and_flags():
+    parsed = operator("ACTIVATION_IDENTITY", {
+        "InputTensor": tensor(2, 3, Flags=["NONE", "OWNED_BY_DML"], TotalTensorSizeInBytes=0,
+                              Strides=[]),
+        "OutputTensor": tensor(2, 3, Strides=[4, 1]),
+    })
+    x, y = parsed.fields["input_tensor"], parsed.fields["output_tensor"]
+    assert x == dml.TensorDesc("float32", (2, 3), flags=dml.TensorFlags.OWNED_BY_DML)
+    assert y.total_tensor_size_in_bytes == 28
+
+
+IDENTITY = {"InputTensor": tensor(3), "OutputTensor": tensor(3)}
+
+
+@pytest.mark.parametrize(
+    ("name", "desc", "words"),
+    [
+        ("ACTIVATION_IDENTITYY", IDENTITY, "did you mean 'DML_OPERATOR_ACTIVATION_IDENTITY'"),
+        ("ACTIVATION_IDENTITY", {"InputTensor": tensor(3)},
+         "dispatchables.op.desc: field 'OutputTensor' is required"),
+        ("ACTIVATION_IDENTITY", {**IDENTITY, "Alpha": 1},
+         "unknown field 'Alpha'; known are InputTensor, OutputTensor"),
+        ("ACTIVATION_IDENTITY", {**IDENTITY, "InputTensor": tensor(3, Size=[3])},
+         r"op.desc.InputTensor: unknown field 'Size' \(did you mean 'Sizes'"),
+        ("ACTIVATION_IDENTITY", {**IDENTITY, "InputTensor": tensor(3, 0)},
+         r"op.desc.InputTensor: TensorDesc: expected Sizes\[1\] to be at least 1"),
+        ("ACTIVATION_IDENTITY", {**IDENTITY, "InputTensor": tensor(3, DimensionCount=2)},
+         "expected 2 entries in Sizes, but got 1"),
+        ("ACTIVATION_IDENTITY", {**IDENTITY, "InputTensor": tensor(3, data_type="UINT4")},
+         "expected a data type among"),
+        ("ACTIVATION_IDENTITY", {**IDENTITY, "InputTensor": tensor(3, Flags="OWNED")},
+         "DML_TENSOR_FLAGS to be one of NONE, OWNED_BY_DML, but got 'OWNED'"),
+        ("DIAGONAL_MATRIX", {"OutputTensor": tensor(3, 3), "Offset": 2**31, "Value": 1},
+         r"op.desc.Offset: expected an integer in \[-2147483648, 2147483647\]"),
+        ("DIAGONAL_MATRIX1",
+         {"OutputTensor": tensor(3, 3, data_type="INT8"), "ValueDataType": "INT8", "Value": 128,
+          "DiagonalFillBegin": 0, "DiagonalFillEnd": 1},
+         r"op.desc.Value: expected an integer in \[-128, 127\], but got 128"),
+        ("DIAGONAL_MATRIX1",
+         {"OutputTensor": tensor(3, 3), "ValueDataType": "FLOAT32", "Value": {"Int32": 1},
+          "DiagonalFillBegin": 0, "DiagonalFillEnd": 1},
+         "unknown field 'Int32'; known are Float32"),
+        ("REDUCE", {**IDENTITY, "Function": "SUM", "AxisCount": 2, "Axes": [0]},
+         "AxisCount: expected 2 entries in Axes, but got 1"),
+        ("REDUCE", {**IDENTITY, "Function": "TOTAL", "Axes": [0]},
+         "DML_REDUCE_FUNCTION to be one of ARGMAX"),
+    ],
+)
+def test_bad_operators(name, desc, words):
+    with pytest.raises(dml.ValidationError, match=words):
+        operator(name, desc)
+
+
+@pytest.mark.parametrize("kind", ["hlsl", "onnx", "dmlSerializedGraph"])
+def test_other_kinds_of_dispatchables_are_read_and_named(kind):
+    op = model_of(dispatchables={"x": {"type": kind, "sourcePath": "y"}}).dispatchables["x"]
+    assert op.unsupported
+
+
+# -- commands
+
+BUFFERS = {n: {"initialValuesDataType": "FLOAT32", "initialValues": [1, 2, 3]} for n in "AB"}
+COPY = {"copy": {"type": "ACTIVATION_IDENTITY", "desc": IDENTITY}}
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ({"type": "jump"}, r'commands\[0\].type: expected "dispatch", "print" or "writeFile"'),
+        ({"type": "print", "resource": "C"}, "the model has no resource 'C'"),
+        ({"type": "print", "resource": "A", "loud": 1}, "unknown field 'loud'"),
+        ({"type": "dispatch", "dispatchable": "Copy", "bindings": {}},
+         r"no dispatchable 'Copy' \(did you mean 'copy'"),
+        ({"type": "dispatch", "dispatchable": "copy"}, "field 'bindings' is required"),
+        ({"type": "dispatch", "dispatchable": "copy", "bindings": {"Input": "A"}},
+         "has no tensor 'Input' .*; it has InputTensor, OutputTensor"),
+        ({"type": "dispatch", "dispatchable": "copy", "bindings": {"InputTensor": ["A", "B"]}},
+         "expected 1 resources for InputTensor .* but got 2"),
+        ({"type": "dispatch", "dispatchable": "copy",
+          "bindings": {"InputTensor": {"name": "A", "offset": 4}}}, "unknown field 'offset'"),
+    ],
+)
+def test_bad_commands(command, words):
+    with pytest.raises(dml.ValidationError, match=words):
+        model_of(BUFFERS, COPY, [command])
+
+
+def test_values_without_one_type_are_not_printed():
+    mixed = {"A": {"initialValuesDataType": "UNKNOWN",
+                   "initialValues": [{"type": "INT8", "value": 1}]}}
+    with pytest.raises(dml.ValidationError, match="UNKNOWN"):
+        model_of(mixed, {}, [{"type": "print", "resource": "A"}])
+
+
+# -- running
+
+
+def lines_of(model, device, **options):
+    lines: list[str] = []
+    runner = dxdispatch.Runner(model, device, write=lines.append, **options)
+    runner.run()
+    return [line for line in lines if not line.startswith("Dispatch ")]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("diagonal_matrix", ["Resource 'Out': 0, 2.5, 0, 0, 0, 0, 2.5, 0, 0, 0, 0, 2.5"]),
+        ("diagonal_matrix1", [
+            "Resource 'Out': -7, -3, -2, -1, -7, 1, 2, 3, -7",
+            "Resource 'Out':", "[0] -7 (0xFFF9)", "[1] -3 (0xFFFD)", "[2] -2 (0xFFFE)",
+            "[3] -1 (0xFFFF)", "[4] -7 (0xFFF9)", "[5] 1 (0x0001)", "[6] 2 (0x0002)",
+            "[7] 3 (0x0003)", "[8] -7 (0xFFF9)",
+        ]),
+        ("matrix_multiply_integer_to_float", ["Resource 'Out': 105, 205, 138, 238"]),
+        ("owned_by_dml", ["Resource 'Out': 105, 205, 138, 238"]),
+    ],
+)
+def test_models_of_the_operators(device, name, expected):
+    assert lines_of(load(MODELS / f"{name}.json"), device) == expected
+
+
+def test_offsets_mixed_types_and_files(device, tmp_path):
+    lines = lines_of(load(MODELS / "activation_identity.json"), device, output_folder=tmp_path)
+    assert lines[:2] == [
+        "Resource 'Out': 9, 9, 9, 9, 1.5, 2, -inf, 9",
+        "Resource 'HalfOut': 65504, -65504, nan, inf, -inf",
+    ]
+    out = np.array([9, 9, 9, 9, 1.5, 2, -np.inf, 9], np.float32)
+    np.testing.assert_array_equal(np.load(tmp_path / "out/values.npy"), out.reshape(2, 4))
+    assert np.load(tmp_path / "halves.npy").dtype == np.float16
+    assert (tmp_path / "values.dat").read_bytes() == out.tobytes()
+
+
+def test_in_place_and_repeated(device):
+    model = model_of(BUFFERS, COPY, [
+        {"type": "dispatch", "dispatchable": "copy",
+         "bindings": {"InputTensor": "A", "OutputTensor": "A"}},
+        {"type": "print", "resource": "A"},
+    ])
+    loop = Loop(iterations=3, repeat=2)
+    assert lines_of(model, device, loop=loop) == ["Resource 'A': 1, 2, 3"]
+
+
+def test_verbose_timing_lines(device):
+    lines: list[str] = []
+    model = load(MODELS / "diagonal_matrix.json")
+    loop = Loop(iterations=3)
+    dxdispatch.Runner(model, device, loop=loop, verbosity=2, write=lines.append).run()
+    assert lines[0].startswith("Initialize 'diagonal': ")
+    assert lines[1] == "Dispatch 'diagonal': 3 iterations"
+    assert lines[2].startswith("CPU Timings (Cold) : 1 samples, ")
+    assert any(line.startswith("CPU Timings (Hot)  : 2 samples, ") for line in lines)
+    assert lines[-2].startswith("iteration 2: ")
+
+
+def test_a_missing_operator_is_named(device):
+    model = model_of(BUFFERS, {"add": {"type": "ELEMENT_WISE_ADD", "desc": {
+        "ATensor": tensor(3), "BTensor": tensor(3), "OutputTensor": tensor(3)}}})
+    if "DML_OPERATOR_ELEMENT_WISE_ADD" in dml.operators.base.definitions():
+        pytest.skip("it is here now")
+    with pytest.raises(dml.UnsupportedError, match="'add': DML_OPERATOR_ELEMENT_WISE_ADD is not"):
+        dxdispatch.Runner(model, device)
+
+
+@pytest.mark.parametrize(
+    ("resources", "dispatchables", "words"),
+    [
+        ({"A": {"initialValues": "deferred"}}, {}, "resource 'A' is sized while an ONNX"),
+        ({}, {"x": {"type": "hlsl", "sourcePath": "y"}}, "'x' is an HLSL shader"),
+        ({}, {"x": {"type": "onnx", "sourcePath": "y"}}, "'x' is an ONNX model"),
+    ],
+)
+def test_what_is_read_but_not_supported(device, resources, dispatchables, words):
+    with pytest.raises(dml.UnsupportedError, match=words):
+        dxdispatch.Runner(model_of(resources, dispatchables), device)
+
+
+def test_images_are_refused_by_name(device, tmp_path):
+    (tmp_path / "dog.jpg").write_bytes(b"")
+    text = json.dumps({
+        "resources": {"A": {"initialValues": {"sourcePath": "dog.jpg"},
+                            "initialValuesDataType": "FLOAT32", "resampleSize": [1, 3, 8, 8]}},
+        "dispatchables": {}, "commands": [],
+    })
+    with pytest.raises(dml.UnsupportedError, match=r"image dog\.jpg"):
+        dxdispatch.Runner(parse(text, folder=tmp_path), device)
+
+
+def _dispatch(**bindings):
+    return [{"type": "dispatch", "dispatchable": "copy", "bindings": bindings}]
+
+
+@pytest.mark.parametrize(
+    ("bindings", "words"),
+    [
+        ({"InputTensor": "A"}, "OutputTensor"),
+        ({"InputTensor": {"name": "A", "elementOffset": 4}, "OutputTensor": "B"},
+         "elementOffset inside its 12 bytes, but got 16"),
+        ({"InputTensor": {"name": "A", "elementCount": 9}, "OutputTensor": "B"},
+         "expected 9 elements of 4 bytes at offset 0 to lie in its 12 bytes"),
+        ({"InputTensor": {"name": "A", "elementCount": 1}, "OutputTensor": "B"}, "InputTensor"),
+    ],
+)
+def test_bindings_that_do_not_fit(device, bindings, words):
+    with pytest.raises(dml.ValidationError, match=words):
+        dxdispatch.Runner(model_of(BUFFERS, COPY, _dispatch(**bindings)), device).run()
+
+
+def test_what_the_device_refuses_names_the_dispatchable(device):
+    bad = {"copy": {"type": "ACTIVATION_IDENTITY", "desc": {
+        "InputTensor": tensor(3, data_type="INT32"),
+        "OutputTensor": tensor(3, data_type="INT32")}}}
+    with pytest.raises(dml.ValidationError, match=r"^dispatchable 'copy': DML_OPERATOR_ACT"):
+        dxdispatch.Runner(model_of(BUFFERS, bad), device)
+
+
+def test_dimensions_beyond_the_resource(device, tmp_path):
+    model = model_of(BUFFERS, {}, [{"type": "writeFile", "resource": "A", "targetPath": "a.npy",
+                                    "dimensions": [2, 2]}])
+    with pytest.raises(dml.ValidationError, match=r"at most 3 elements, but \[2, 2\] span 4"):
+        lines_of(model, device, output_folder=tmp_path)
+
+
+def test_models_are_found_beside_their_files(device, tmp_path, monkeypatch):
+    shutil.copy(MODELS / "diagonal_matrix.json", tmp_path / "m.json")
+    monkeypatch.chdir(tmp_path)
+    assert lines_of(load("m.json"), device)

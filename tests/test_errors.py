@@ -1,0 +1,395 @@
+"""Bad input: each is refused with operator, field, rule and values, before anything happens."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from cases import ERRORS
+from harness import ErrorCase
+from kompute_dml.operators.base import definitions
+
+F32, I8 = dml.DataType.FLOAT32, dml.DataType.INT8
+OWNED = dml.TensorFlags.OWNED_BY_DML
+
+
+@pytest.fixture(scope="module")
+def strict_device() -> Iterator[dml.Device]:
+    device = dml.Device(strict=True)
+    yield device
+    device.close()
+
+
+def _says(error: BaseException, parts: Any) -> None:
+    for part in parts:
+        assert part in str(error), f"{part!r} is not in {str(error)!r}"
+
+
+@pytest.mark.parametrize("case", ERRORS, ids=str)
+def test_bad_descriptor(case: ErrorCase, device: dml.Device, strict_device: dml.Device) -> None:
+    target = strict_device if case.strict else device
+    definition = definitions()["DML_OPERATOR_" + case.operator]
+    with _nothing_happens(target), pytest.raises(case.error) as caught:
+        target.create_operator(definition.desc_class(**case.fields))
+    _says(caught.value, [definition.name, *case.parts])
+    if case.strict:
+        device.create_operator(definition.desc_class(**case.fields))
+
+
+class _nothing_happens:
+    """Nothing is recorded, submitted or kept inside."""
+
+    def __init__(self, device: dml.Device) -> None:
+        self.device = device
+
+    def _state(self) -> tuple[Any, ...]:
+        gc.collect()
+        runtime = self.device._runtime
+        batch = runtime.recorder._open
+        return (self.device.memory_used, runtime.recorder.submits, batch and batch.count)
+
+    def __enter__(self) -> None:
+        self.device.synchronize()
+        self.before = self._state()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            assert self._state() == self.before
+
+
+# Descriptions of tensors
+
+_TENSOR_DESCS: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "no-dimensions": (lambda: dml.TensorDesc(F32, []), ["DimensionCount", "[1, 8]", "0"]),
+    "nine-dimensions": (lambda: dml.TensorDesc(F32, [1] * 9), ["DimensionCount", "[1, 8]", "9"]),
+    "size-0": (lambda: dml.TensorDesc(F32, [2, 0]), ["Sizes[1]", "at least 1", "0"]),
+    "size-negative": (lambda: dml.TensorDesc(F32, [-2]), ["Sizes[0]", "at least 1", "-2"]),
+    "size-fractional": (lambda: dml.TensorDesc(F32, [2.5]), ["Sizes", "integers", "[2.5]"]),
+    "sizes-not-a-list": (lambda: dml.TensorDesc(F32, 4), ["Sizes", "integers", "4"]),
+    "too-many-elements": (lambda: dml.TensorDesc(F32, [2**16, 2**16]),
+                          [str(2**32 - 1), str(2**32)]),
+    "stride-missing": (lambda: dml.TensorDesc(F32, [2, 3], [1]), ["Strides", "1", "2"]),
+    "stride-negative": (lambda: dml.TensorDesc(F32, [2, 3], [3, -1]), ["Strides", "[3, -1]"]),
+    "total-too-small": (lambda: dml.TensorDesc(F32, [2, 3], total_tensor_size_in_bytes=20),
+                        ["TotalTensorSizeInBytes", "24", "20"]),
+    "total-too-small-strided": (
+        lambda: dml.TensorDesc(I8, [2, 3], [10, 1], total_tensor_size_in_bytes=12),
+        ["TotalTensorSizeInBytes", "16", "12"]),
+    "total-not-of-words": (lambda: dml.TensorDesc(F32, [2], total_tensor_size_in_bytes=10),
+                           ["TotalTensorSizeInBytes", "multiple of 4", "10"]),
+    "alignment-odd": (lambda: dml.TensorDesc(F32, [2], guaranteed_base_offset_alignment=24),
+                      ["GuaranteedBaseOffsetAlignment", "power of two", "24"]),
+    "alignment-below-element": (
+        lambda: dml.TensorDesc(F32, [2], guaranteed_base_offset_alignment=2),
+        ["GuaranteedBaseOffsetAlignment", "element size 4", "2"]),
+    "unknown-type": (lambda: dml.TensorDesc("complex64", [2]), ["FLOAT32", "complex64"]),
+    "type-of-nothing": (lambda: dml.TensorDesc(object(), [2]), ["FLOAT32", "object"]),
+}
+
+
+@pytest.mark.parametrize("name", _TENSOR_DESCS)
+def test_bad_tensor_desc(name: str) -> None:
+    make, parts = _TENSOR_DESCS[name]
+    with pytest.raises(dml.ValidationError) as caught:
+        make()
+    _says(caught.value, parts)
+
+
+# Bindings
+
+
+class _Bound:
+    """An identity of 8 floats, well bound in one buffer; tests spoil one thing."""
+
+    def __init__(self, device: dml.Device, **more: Any) -> None:
+        desc = dml.TensorDesc(F32, [8], **more)
+        self.device = device
+        self.compiled = device.compile_operator(device.create_operator(
+            dml.ActivationIdentityOperatorDesc(input_tensor=desc, output_tensor=desc)
+        ))
+        self.buffer = device.create_buffer(1024)
+        self.buffer.write(bytes(1024))
+        self.inputs: list[Any] = [dml.BufferBinding(self.buffer, 0, 32)]
+        self.outputs: list[Any] = [dml.BufferBinding(self.buffer, 64, 32)]
+
+    def dispatch(self) -> None:
+        table = self.device.create_binding_table(self.compiled)
+        table.bind_inputs(self.inputs)
+        table.bind_outputs(self.outputs)
+        self.device.record_dispatch(self.compiled, table)
+
+    def at(self, offset: int, size: int = 32) -> list[dml.BufferBinding]:
+        return [dml.BufferBinding(self.buffer, offset, size)]
+
+
+def test_the_bound_operator_is_well_bound(device: dml.Device) -> None:
+    _Bound(device).dispatch()
+
+
+def _bad_bindings() -> dict[str, tuple[Callable[[_Bound, dml.Device], None], list[str]]]:
+    def spoil(attribute: str, value: Callable[[_Bound, dml.Device], Any]) -> Any:
+        return lambda bound, other: setattr(bound, attribute, value(bound, other))
+
+    def foreign(bound: _Bound, other: dml.Device) -> list[dml.BufferBinding]:
+        return [dml.BufferBinding(other.create_buffer(64), 0, 32)]
+
+    return {
+        "input-unbound": (spoil("inputs", lambda b, o: [None]), ["InputTensor", "be bound"]),
+        "output-unbound": (spoil("outputs", lambda b, o: [None]), ["OutputTensor", "be bound"]),
+        "no-inputs": (spoil("inputs", lambda b, o: []), ["input bindings", "be 1", "0"]),
+        "two-inputs": (spoil("inputs", lambda b, o: b.inputs * 2), ["input bindings", "be 1", "2"]),
+        "no-outputs": (spoil("outputs", lambda b, o: []), ["output bindings", "be 1", "0"]),
+        "input-misaligned": (spoil("inputs", lambda b, o: b.at(4)),
+                             ["Offset of InputTensor", "multiple of 16", "4"]),
+        "output-misaligned": (spoil("outputs", lambda b, o: b.at(72)),
+                              ["Offset of OutputTensor", "multiple of 16", "72"]),
+        "input-short": (spoil("inputs", lambda b, o: b.at(0, 28)),
+                        ["SizeInBytes of InputTensor", "at least 32", "28"]),
+        "output-short": (spoil("outputs", lambda b, o: b.at(64, 16)),
+                         ["SizeInBytes of OutputTensor", "at least 32", "16"]),
+        "overlapping": (spoil("outputs", lambda b, o: b.at(16)),
+                        ["InputTensor and OutputTensor", "identical"]),
+        "input-of-another-device": (spoil("inputs", foreign), ["InputTensor", "lie on"]),
+        "output-of-another-device": (spoil("outputs", foreign), ["OutputTensor", "lie on"]),
+        "buffer-for-binding": (spoil("inputs", lambda b, o: [b.buffer]),
+                               ["InputTensor", "be a BufferBinding"]),
+    }
+
+
+@pytest.mark.parametrize("name", _bad_bindings())
+def test_bad_binding(name: str, device: dml.Device, strict_device: dml.Device) -> None:
+    spoil, parts = _bad_bindings()[name]
+    bound = _Bound(device)
+    spoil(bound, strict_device)
+    with _nothing_happens(device), pytest.raises(dml.ValidationError) as caught:
+        bound.dispatch()
+    _says(caught.value, ["DML_OPERATOR_ACTIVATION_IDENTITY", *parts])
+    assert not bound.buffer.read().any()
+
+
+def test_guaranteed_alignment_binds_the_binding(device: dml.Device) -> None:
+    bound = _Bound(device, guaranteed_base_offset_alignment=64)
+    bound.dispatch()
+    bound.outputs = bound.at(96)
+    with pytest.raises(dml.ValidationError, match=r"Offset of OutputTensor.*64.*96"):
+        bound.dispatch()
+
+
+@pytest.mark.parametrize(
+    "offset, size", [(-16, 32), (1008, 32), (0, 0), (1024, None), (0, 1028)]
+)
+def test_binding_outside_its_buffer(device: dml.Device, offset: int, size: int | None) -> None:
+    buffer = device.create_buffer(1024)
+    with pytest.raises(dml.ValidationError, match=r"inside .*1024.* Offset"):
+        dml.BufferBinding(buffer, offset, size)  # type: ignore[arg-type]
+
+
+def test_binding_without_a_buffer() -> None:
+    with pytest.raises(dml.ValidationError, match="Buffer"):
+        dml.BufferBinding(None)  # type: ignore[arg-type]
+
+
+def test_operators_that_may_not_run_in_place(device: dml.Device) -> None:
+    """The product reads what it would overwrite."""
+    t = device.tensor(np.zeros((4, 4), np.int32))
+    scale = device.tensor(np.ones(1, np.float32))
+    out = device.empty([4, 4])
+    alias = dml.Tensor(device, t.allocation, 0, out.desc)
+    with _nothing_happens(device), pytest.raises(dml.ValidationError, match="in place"):
+        dml.matrix_multiply_integer_to_float(t, scale, t, scale, out=alias)
+
+
+def test_in_place_needs_equal_layouts(device: dml.Device) -> None:
+    t = device.tensor(np.arange(9, dtype=np.float32).reshape(3, 3))
+    with _nothing_happens(device), pytest.raises(dml.ValidationError, match=r"layouts .* be equal"):
+        dml.activation_identity(t, out=t.T)
+    with pytest.raises(dml.ValidationError, match="identical"):
+        dml.activation_identity(t[:2], out=t[1:])
+    with pytest.raises(dml.ValidationError, match=r"DIAGONAL_MATRIX1.*layouts"):
+        dml.diagonal_matrix1(t, value=1, diagonal_fill_begin=0, diagonal_fill_end=1, out=t.T)
+    assert (t.numpy() == np.arange(9).reshape(3, 3)).all()
+
+
+# Objects in the wrong hands
+
+
+def test_objects_of_another_device(device: dml.Device, strict_device: dml.Device) -> None:
+    mine = _Bound(device)
+    with pytest.raises(dml.ValidationError, match="compile_operator"):
+        strict_device.compile_operator(mine.compiled.operator)
+    with pytest.raises(dml.ValidationError, match="create_binding_table"):
+        strict_device.create_binding_table(mine.compiled)
+    with pytest.raises(dml.ValidationError, match="create_operator_initializer"):
+        strict_device.create_operator_initializer([mine.compiled])
+    table = device.create_binding_table(mine.compiled)
+    with pytest.raises(dml.ValidationError, match="record_dispatch"):
+        strict_device.record_dispatch(mine.compiled, table)
+
+
+def test_table_of_another_operator(device: dml.Device) -> None:
+    a, b = _Bound(device), _Bound(device)
+    with pytest.raises(dml.ValidationError, match="binding table made for this dispatchable"):
+        device.record_dispatch(a.compiled, device.create_binding_table(b.compiled))
+
+
+def test_tensors_of_two_devices_in_one_call(
+    device: dml.Device, strict_device: dml.Device
+) -> None:
+    x, y = device.tensor([1.0], "float32"), strict_device.tensor([1.0], "float32")
+    with pytest.raises(dml.ValidationError, match="one device"):
+        dml.activation_identity(x, out=y)
+
+
+def test_not_a_descriptor(device: dml.Device) -> None:
+    with pytest.raises(dml.ValidationError, match="operator desc"):
+        device.create_operator({"type": "DML_OPERATOR_DIAGONAL_MATRIX"})  # type: ignore[arg-type]
+
+
+def test_use_after_close() -> None:
+    device = dml.Device()
+    t = device.tensor(np.ones(3, np.float32))
+    bound = _Bound(device)
+    device.close()
+    for use in (
+        t.numpy,
+        device.synchronize,
+        bound.dispatch,
+        bound.buffer.read,
+        lambda: bound.buffer.write(bytes(4)),
+        lambda: device.tensor([1.0]),
+        lambda: device.create_buffer(16),
+        lambda: dml.activation_identity(t),
+    ):
+        with pytest.raises(dml.DmlError, match="closed"):
+            use()
+    device.close()
+
+
+def test_use_after_free(device: dml.Device) -> None:
+    t = device.tensor(np.ones(3, np.float32))
+    view, bound = t[1:], _Bound(device)
+    t.free()
+    bound.buffer.free()
+    for use in (
+        t.numpy,
+        view.numpy,
+        lambda: dml.activation_identity(t),
+        lambda: dml.activation_identity(np.ones(2, np.float32), out=view),
+        bound.dispatch,
+        bound.buffer.read,
+        lambda: bound.buffer.write(bytes(4)),
+    ):
+        with _nothing_happens(device), pytest.raises(dml.ValidationError, match="freed"):
+            use()
+
+
+# Buffers
+
+
+def test_buffer_ranges(device: dml.Device) -> None:
+    buffer = device.create_buffer(64)
+    for call in (
+        lambda: buffer.write(bytes(4), offset=64),
+        lambda: buffer.write(bytes(68)),
+        lambda: buffer.write(bytes(4), offset=2),
+        lambda: buffer.read(60, 8),
+        lambda: buffer.read(-4, 4),
+        lambda: buffer.read(0, -1),
+    ):
+        with pytest.raises(dml.ValidationError, match=r"64 bytes.*offset"):
+            call()
+    for size in (0, -1):
+        with pytest.raises(dml.ValidationError, match=rf"at least 1 byte.*{size}"):
+            device.create_buffer(size)
+
+
+def test_more_than_the_device_holds(device: dml.Device) -> None:
+    with _nothing_happens(device), pytest.raises(dml.OutOfMemoryError) as caught:
+        device.empty([2**31], "float64")
+    assert str(2**34) in str(caught.value)
+    assert isinstance(caught.value, MemoryError)
+    assert (device.tensor([1, 2]).numpy() == [1, 2]).all()
+
+
+# The function level
+
+
+def _calls(device: dml.Device) -> dict[str, tuple[Callable[[], Any], list[str]]]:
+    x = device.tensor(np.ones((3, 4), np.float32))
+    fill = dict(value=1, diagonal_fill_begin=0, diagonal_fill_end=1)
+    return {
+        "out-sizes": (lambda: dml.activation_identity(x, out=device.empty([4, 3])),
+                      ["out.sizes", "[3, 4]", "[4, 3]"]),
+        "out-type": (lambda: dml.activation_identity(x, out=device.empty([3, 4], "float16")),
+                     ["out.data_type", "FLOAT32", "FLOAT16"]),
+        "out-array": (lambda: dml.activation_identity(x, out=np.zeros((3, 4), np.float32)),
+                      ["out", "be a Tensor", "ndarray"]),
+        "overlapping-out": (
+            lambda: dml.activation_identity(
+                x, out=device.empty([1, 4]).broadcast_to([3, 4])),
+            ["OutputTensor.Strides", "[0, 1]"]),
+        "integers": (lambda: dml.activation_identity(np.ones(3, np.int64)),
+                     ["InputTensor.DataType", "INT64"]),
+        "complex": (lambda: dml.activation_identity(np.ones(3, np.complex64)), ["complex64"]),
+        "empty-array": (lambda: dml.activation_identity(np.ones((3, 0), np.float32)),
+                        ["Sizes[1]", "0"]),
+        "nine-dimensions": (lambda: dml.activation_identity(np.ones([1] * 9, np.float32)),
+                            ["DimensionCount", "9"]),
+        "vector-sizes": (lambda: dml.diagonal_matrix([3]), ["DimensionCount", "1"]),
+        "size-0": (lambda: dml.diagonal_matrix([0, 3]), ["Sizes[0]", "0"]),
+        "unknown-type": (lambda: dml.diagonal_matrix([3, 3], data_type="float8"), ["float8"]),
+        "offset": (lambda: dml.diagonal_matrix([3, 3], offset=2**31), ["Offset", str(2**31)]),
+        "no-sizes": (lambda: dml.diagonal_matrix1(**fill), ["sizes", "be given"]),
+        "two-sizes": (lambda: dml.diagonal_matrix1(x, sizes=[4, 3], **fill),
+                      ["sizes", "[3, 4]", "[4, 3]"]),
+        "two-types": (lambda: dml.diagonal_matrix1(x, data_type="int8", **fill),
+                      ["data_type", "FLOAT32", "int8"]),
+        "value": (lambda: dml.diagonal_matrix1(
+                      sizes=[3, 3], data_type="int8", **fill | {"value": 128}),
+                  ["Value", "INT8 can hold", "128"]),
+        "bound": (lambda: dml.diagonal_matrix1(x, **fill | {"diagonal_fill_end": 2**31}),
+                  ["DiagonalFillEnd", str(2**31)]),
+        "fractional-bound": (lambda: dml.diagonal_matrix1(x, **fill | {"diagonal_fill_end": 0.5}),
+                             ["DiagonalFillEnd", "integer", "0.5"]),
+        "textual-bound": (lambda: dml.diagonal_matrix1(x, **fill | {"diagonal_fill_begin": "0"}),
+                          ["DiagonalFillBegin", "integer", "'0'"]),
+    }
+
+
+@pytest.mark.parametrize("name", [
+    "out-sizes", "out-type", "out-array", "overlapping-out", "integers", "complex", "empty-array",
+    "nine-dimensions", "vector-sizes", "size-0", "unknown-type", "offset", "no-sizes", "two-sizes",
+    "two-types", "value", "bound", "fractional-bound", "textual-bound",
+])
+def test_bad_call(name: str, device: dml.Device) -> None:
+    call, parts = _calls(device)[name]
+    with pytest.raises(dml.ValidationError) as caught:
+        call()
+    _says(caught.value, parts)
+    assert (dml.activation_identity(np.ones(2, np.float32)).numpy() == 1).all()
+
+
+def test_kinds_of_errors_are_pythons_too() -> None:
+    assert issubclass(dml.ValidationError, (dml.DmlError, ValueError))
+    assert issubclass(dml.ValidationError, ValueError)
+    assert issubclass(dml.UnsupportedError, NotImplementedError)
+    assert issubclass(dml.OutOfMemoryError, MemoryError)
+    assert issubclass(dml.DeviceLostError, RuntimeError)
+    assert issubclass(dml.NoDeviceError, RuntimeError)
+
+
+@pytest.mark.parametrize("adapter", [99, "no such device", "99"])
+def test_no_such_device(adapter: int | str) -> None:
+    with pytest.raises(dml.NoDeviceError, match="there are 0: "):
+        dml.Device(adapter)
+
+
+def test_unknown_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KOMPUTE_DML_DISABLE", "int9")
+    with pytest.raises(dml.DmlError, match=r"KOMPUTE_DML_DISABLE.*coopmat.*int9"):
+        dml.Device()

@@ -1,0 +1,196 @@
+"""Hazards against a model that keeps every byte, and barriers counted on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kompute_dml as dml
+from kompute_dml.runtime.hazards import Access, Hazards, Intervals
+from kompute_dml.runtime.heap import Allocation, Block
+from kompute_dml.runtime.kp_engine import CommandList
+from switches import shared_blocks
+
+SPACE = 60
+ranges = st.tuples(st.integers(0, SPACE - 1), st.integers(1, 12)).map(
+    lambda r: (r[0], min(r[0] + r[1], SPACE))
+)
+quick = settings(max_examples=150, deadline=None, derandomize=True)
+
+
+@quick
+@given(st.lists(ranges, max_size=25), st.lists(ranges, min_size=1, max_size=10))
+def test_intervals_equal_a_set_of_bytes(
+    added: list[tuple[int, int]], asked: list[tuple[int, int]]
+) -> None:
+    intervals, model = Intervals(), set[int]()
+    for begin, end in added:
+        intervals.add(begin, end)
+        model |= set(range(begin, end))
+        for a, b in asked:
+            assert intervals.overlaps(a, b) == bool(model & set(range(a, b)))
+    begins, ends = intervals._begins, intervals._ends
+    assert set[int]().union(*(range(b, e) for b, e in zip(begins, ends))) == model
+    assert all(e < b for e, b in zip(ends, begins[1:])), "those that touch are one"
+
+
+blocks = [Block(None, SPACE) for _ in range(2)]
+accesses = st.lists(
+    st.builds(
+        lambda block, r, writes: Access(Allocation(blocks[block], 0, SPACE), *r, writes),
+        st.integers(0, 1), ranges, st.booleans(),
+    ),
+    min_size=1, max_size=4,
+)
+
+
+@quick
+@given(st.lists(accesses, max_size=12))
+def test_hazards_equal_a_model_of_bytes(dispatches: list[list[Access]]) -> None:
+    hazards = Hazards()
+    read: set[tuple[Block, int]] = set()
+    written: set[tuple[Block, int]] = set()
+    for dispatch in dispatches:
+        expected = False
+        for a in dispatch:
+            touched = {(a.allocation.block, i) for i in range(a.begin, a.end)}
+            expected |= bool(touched & written) or (a.writes and bool(touched & read))
+        assert hazards.conflicts(dispatch) == expected
+        if expected:
+            hazards.clear()
+            read.clear()
+            written.clear()
+        hazards.add(dispatch)
+        for a in dispatch:
+            touched = {(a.allocation.block, i) for i in range(a.begin, a.end)}
+            (written if a.writes else read).update(touched)
+    touched_blocks = {b for b, _ in read | written}
+    assert set(hazards.blocks()) == touched_blocks
+
+
+Ordered = Callable[[Callable[[], object]], int]
+
+
+@pytest.fixture
+def orderings(device: dml.Device, monkeypatch: pytest.MonkeyPatch) -> Ordered:
+    """Counts what keeps dispatches apart: barriers, or submits where kp records none."""
+    recorder = device._runtime.recorder
+    barriers = 0
+    real = CommandList.barrier
+
+    def counting(self: CommandList, buffers: list[object]) -> None:
+        nonlocal barriers
+        barriers += 1
+        real(self, buffers)
+
+    def count(work: Callable[[], object]) -> int:
+        nonlocal barriers
+        device.synchronize()
+        barriers, submits = 0, recorder.submits
+        work()
+        made = barriers
+        device.synchronize()
+        if device._runtime.engine.records_barriers:
+            assert recorder.submits == submits + 1
+            return made
+        return recorder.submits - submits - 1
+
+    monkeypatch.setattr(CommandList, "barrier", counting)
+    return count
+
+
+def tensors(device: dml.Device, count: int) -> list[dml.Tensor]:
+    return [device.tensor(np.full(64, i, np.float32)) for i in range(count)]
+
+
+@shared_blocks
+def test_read_after_write_is_ordered_once(device: dml.Device, orderings: Ordered) -> None:
+    a, b, c = tensors(device, 3)
+
+    def chain() -> None:
+        dml.activation_identity(a, out=b)
+        dml.activation_identity(b, out=c)
+
+    assert orderings(chain) == 1
+    assert (c.numpy() == 0).all()
+
+
+@shared_blocks
+def test_write_after_read_is_ordered_once(device: dml.Device, orderings: Ordered) -> None:
+    a, b, c = tensors(device, 3)
+
+    def chain() -> None:
+        dml.activation_identity(b, out=c)
+        dml.activation_identity(a, out=b)
+
+    assert orderings(chain) == 1
+    assert (c.numpy() == 1).all()
+    assert (b.numpy() == 0).all()
+
+
+@shared_blocks
+def test_write_after_write_is_ordered_once(device: dml.Device, orderings: Ordered) -> None:
+    a, b, c = tensors(device, 3)
+
+    def chain() -> None:
+        dml.activation_identity(a, out=c)
+        dml.activation_identity(b, out=c)
+
+    assert orderings(chain) == 1
+    assert (c.numpy() == 1).all()
+
+
+@shared_blocks
+def test_independent_dispatches_are_not_ordered(device: dml.Device, orderings: Ordered) -> None:
+    source, *results = tensors(device, 20)
+
+    def fan_out() -> None:
+        for r in results:
+            dml.activation_identity(source, out=r)
+
+    assert orderings(fan_out) == 0
+    assert all((r.numpy() == 0).all() for r in results)
+
+
+@shared_blocks
+def test_halves_of_one_tensor_are_independent(device: dml.Device, orderings: Ordered) -> None:
+    a, b, c = tensors(device, 3)
+
+    def halves() -> None:
+        dml.activation_identity(a[:32], out=c[:32])
+        dml.activation_identity(b[32:], out=c[32:])
+
+    assert orderings(halves) == 0
+    np.testing.assert_array_equal(c.numpy(), [0] * 32 + [1] * 32)
+
+
+@shared_blocks
+def test_neighbours_in_one_word_are_ordered(device: dml.Device, orderings: Ordered) -> None:
+    """Both dispatches store to the third word: the shader owns words, not elements."""
+    a = device.tensor(np.arange(6, dtype=np.float16))
+    out = device.tensor(np.full(6, -1, np.float16))
+
+    def thirds() -> None:
+        dml.activation_identity(a[:3], out=out[:3])
+        dml.activation_identity(a[3:], out=out[3:])
+
+    assert orderings(thirds) == 1
+    np.testing.assert_array_equal(out.numpy(), np.arange(6))
+
+
+@shared_blocks
+def test_one_ordering_serves_all_that_came_before(device: dml.Device, orderings: Ordered) -> None:
+    sources, middles, ends = tensors(device, 5), tensors(device, 5), tensors(device, 5)
+
+    def two_layers() -> None:
+        for x, y in zip(sources, middles):
+            dml.activation_identity(x, out=y)
+        for y, z in zip(middles, ends):
+            dml.activation_identity(y, out=z)
+
+    assert orderings(two_layers) == 1
+    assert [z.numpy()[0] for z in ends] == [0, 1, 2, 3, 4]

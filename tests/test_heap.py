@@ -1,0 +1,259 @@
+"""Device memory: ranges never meet, cost little, come back, and running out is an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import itertools
+import os
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+import kompute_dml as dml
+from kompute_dml import device as device_module
+from kompute_dml.runtime.heap import ALIGNMENT, Allocation, Block, Heap
+from switches import SCALE, shared_blocks
+
+FIRST_BLOCK = 16 << 20
+
+
+class _Memory:
+    """Hands out numbers for buffers, up to a capacity."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.taken = 0
+        self.buffers: set[int] = set()
+        self._next = 0
+
+    def make(self, nbytes: int) -> int:
+        if self.taken + nbytes > self.capacity:
+            raise dml.OutOfMemoryError(f"{nbytes} of {self.capacity}")
+        self.taken += nbytes
+        self._next += 1
+        self.buffers.add(self._next)
+        return self._next
+
+    def drop(self, block: Block) -> None:
+        self.taken -= block.size
+        self.buffers.remove(block.buffer)
+
+
+class HeapMachine(RuleBasedStateMachine):
+    """Random allocations and releases against a list of what is live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = _Memory(100 << 20)
+        self.heap = Heap(self.memory.make, self.memory.drop, 40 << 20)
+        self.live: list[tuple[Allocation, int]] = []
+
+    @rule(nbytes=st.one_of(st.integers(1, 3000), st.integers(1, 40 << 20)))
+    def allocate(self, nbytes: int) -> None:
+        try:
+            allocation = self.heap.allocate(nbytes)
+        except dml.OutOfMemoryError:
+            # Not before no more than this could be taken.
+            size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+            assert self.memory.taken + size > self.memory.capacity
+            return
+        self.live.append((allocation, nbytes))
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        at = data.draw(st.integers(0, len(self.live) - 1))
+        allocation, _ = self.live.pop(at)
+        self.heap.release(allocation.block, allocation.offset, allocation.nbytes)
+
+    @precondition(lambda self: len(self.live) > 3)
+    @rule()
+    def release_all(self) -> None:
+        for allocation, _ in self.live:
+            self.heap.release(allocation.block, allocation.offset, allocation.nbytes)
+        self.live = []
+        self.heap.trim()
+        assert self.heap.blocks == []
+        assert self.memory.taken == 0
+
+    @invariant()
+    def ranges_are_disjoint_aligned_and_tight(self) -> None:
+        for allocation, nbytes in self.live:
+            assert allocation.offset % ALIGNMENT == 0
+            assert nbytes <= allocation.nbytes <= nbytes + 255
+            assert allocation.offset + allocation.nbytes <= allocation.block.size
+        by_block: dict[Block, list[tuple[int, int]]] = {}
+        for a, _ in self.live:
+            by_block.setdefault(a.block, []).append((a.offset, a.nbytes))
+        for ranges in by_block.values():
+            ranges.sort()
+            for (begin, size), (following, _) in itertools.pairwise(ranges):
+                assert begin + size <= following
+
+    @invariant()
+    def gaps_are_the_complement_and_merged(self) -> None:
+        for block in self.heap.blocks:
+            taken = [(a.offset, a.nbytes) for a, _ in self.live if a.block is block]
+            assert sum(size for _, size in taken) == block.used
+            ends = [offset + size for offset, size in sorted(block.free)]
+            assert all(e < o for e, (o, _) in zip(ends, sorted(block.free)[1:])), "unmerged"
+            pieces = sorted([*taken, *block.free])
+            at = 0
+            for offset, size in pieces:
+                assert offset == at
+                at += size
+            assert at == block.size
+
+    @invariant()
+    def blocks_are_known_and_at_most_one_is_idle(self) -> None:
+        assert {b.buffer for b in self.heap.blocks} == self.memory.buffers
+        assert sum(not b.used for b in self.heap.blocks) <= 1
+        assert self.heap.reserved == self.memory.taken
+        assert self.heap.used == sum(a.nbytes for a, _ in self.live)
+
+
+TestHeapMachine = HeapMachine.TestCase
+TestHeapMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None,
+                                    derandomize=True)
+
+
+def test_freed_neighbours_merge_in_any_order() -> None:
+    for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2)):
+        memory = _Memory(1 << 30)
+        heap = Heap(memory.make, memory.drop, 64 << 20)
+        third = FIRST_BLOCK // 4
+        parts = [heap.allocate(third) for _ in range(4)]
+        assert len(heap.blocks) == 1
+        for i in order:
+            heap.release(parts[i].block, parts[i].offset, parts[i].nbytes)
+        # Three quarters in one piece: only so does it fit without another block.
+        again = heap.allocate(3 * third)
+        assert (again.offset, len(heap.blocks)) == (0, 1)
+
+
+def test_a_short_heap_asks_for_no_more_than_it_needs() -> None:
+    memory = _Memory(5 << 20)
+    heap = Heap(memory.make, memory.drop, 64 << 20)
+    assert heap.allocate(4 << 20).block.size == 4 << 20
+    with pytest.raises(dml.OutOfMemoryError):
+        heap.allocate(2 << 20)
+
+
+def small_device(device: dml.Device, nbytes: int) -> dml.Device:
+    """Another device on the same adapter, with ``nbytes`` of memory in all."""
+    return dml.Device(dataclasses.replace(device.adapter, device_memory=nbytes))
+
+
+def test_out_of_memory_names_both_sizes_and_the_device_goes_on(device: dml.Device) -> None:
+    small = small_device(device, 100 << 20)
+    held = [small.empty([2 << 20]) for _ in range(5)]  # 8 MiB each
+    with pytest.raises(dml.OutOfMemoryError, match=r"67108864 bytes .* of 104857600"):
+        small.empty([16 << 20])
+    with pytest.raises(MemoryError):
+        small.empty([16 << 20])
+    assert small.memory_used == 5 * (8 << 20)
+    x = small.tensor(np.arange(5, dtype=np.float32))
+    np.testing.assert_array_equal(dml.activation_identity(x).numpy(), np.arange(5))
+    del held
+    big = small.tensor(np.full(12 << 20, 3, np.float32))  # fits now that those are gone
+    assert (big.numpy()[::99991] == 3).all()
+    small.close()
+
+
+def test_memory_in_use_by_pending_work_comes_back_before_out_of_memory(
+    device: dml.Device,
+) -> None:
+    small = small_device(device, 64 << 20)
+    x = small.tensor(np.arange(1 << 18, dtype=np.float32))
+    for _ in range(80):  # 80 MiB in all, never waited for
+        y = dml.activation_identity(x)
+    np.testing.assert_array_equal(y.numpy(), x.numpy())
+    small.close()
+
+
+def test_a_tensor_larger_than_any_buffer_is_refused(device: dml.Device) -> None:
+    limit = device._runtime.heap.max_block
+    if limit + 4 > 4 * (2**32 - 1):
+        pytest.skip("no limit that a description can pass")
+    with pytest.raises(dml.OutOfMemoryError, match=f"{limit + 4} bytes .* {limit} at most"):
+        device.empty([limit // 4 + 1])
+    assert device.tensor(np.ones(3, np.int8)).numpy().sum() == 3
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.stress
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc")
+def test_ten_thousand_tensors_leave_nothing_behind(device: dml.Device) -> None:
+    own = dml.Device(device.adapter)
+    count = 10_000 // SCALE
+    data = np.arange(300, dtype=np.float32)
+
+    def churn() -> None:
+        kept = []
+        for i in range(count):
+            kept.append(own.tensor(data) if i % 2 else own.empty([300]))
+            if len(kept) > 100:
+                kept = kept[50:]
+
+    churn()
+    gc.collect()
+    assert own.memory_used == 0
+    before = _resident_bytes()
+    churn()
+    gc.collect()
+    assert own.memory_used == 0
+    # 10,000 tensors of 1200 bytes: even a tenth of their bytes or of their objects would show.
+    assert _resident_bytes() - before < 1 << 20
+    own.close()
+
+
+def test_pending_work_does_not_pile_up_dropped_tensors(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_module, "MAX_WAITING_TO_FREE", 16 << 20)
+    own = dml.Device(device.adapter)
+    x = own.empty([1 << 18])  # 1 MiB
+    used = []
+    for _ in range(100):
+        dml.activation_identity(x)
+        used.append(own.memory_used >> 20)
+    # 100 MiB have been dropped, 256 dispatches were never pending: still it is bounded
+    assert max(used) <= 1 + 16 + 2
+    own.synchronize()
+    assert own.memory_used == 1 << 20
+    own.close()
+
+
+@shared_blocks
+def test_a_block_that_empties_goes_back_to_the_device(device: dml.Device) -> None:
+    own = dml.Device(device.adapter)
+    small = own.empty([10])
+    big = own.empty([5 << 20])  # 20 MiB: a block of its own
+    reserved = own.memory_reserved
+    assert reserved >= 36 << 20
+    del big
+    own.synchronize()
+    assert own.memory_reserved == reserved - (20 << 20)
+    del small
+    assert own.memory_used == 0
+    own.close()
+
+
+@shared_blocks
+def test_an_upload_pads_the_last_word_with_zeros(device: dml.Device) -> None:
+    own = dml.Device(device.adapter)
+    own.tensor(np.full(100, -1, np.int8))
+    own.synchronize()
+    t = own.tensor(np.full(5, -1, np.int8))
+    assert t.allocation.offset == 0  # where the bytes of before lie
+    raw = own._read(t.allocation, 0, 12)
+    np.testing.assert_array_equal(raw, [255] * 5 + [0] * 3 + [255] * 4)
+    own.close()

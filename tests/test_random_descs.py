@@ -1,0 +1,132 @@
+"""Random ranks, sizes, strides, offsets, types and attributes, against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kompute_dml as dml
+from cases import activation, fill, matrix_multiply
+from harness import Case, Run, check
+from layouts import Layout, Sizes
+
+_MAX_ELEMENTS = 700
+
+
+@st.composite
+def sizes(draw: Any, low: int, high: int) -> Sizes:
+    rank = draw(st.integers(low, high))
+    result: list[int] = []
+    room = _MAX_ELEMENTS
+    for _ in range(rank):
+        result.append(draw(st.integers(1, min(room, 40))))
+        room //= result[-1]
+    return tuple(draw(st.permutations(result)))
+
+
+@st.composite
+def layouts(draw: Any, of: Sizes, is_input: bool) -> Layout:
+    """Dimensions in any order in memory, each with a start, a step, space after it, or repeated."""
+    order = draw(st.permutations(range(len(of))))
+    starts, steps, rests, repeated = [], [], [], []
+    room = 40.0  # how many times larger than the tensor its memory may be
+    for n in of:
+        start, step, rest = (draw(st.integers(low, 3)) for low in (0, 1, 0))
+        again = is_input and draw(st.integers(0, 4)) == 0
+        growth = (start + (n - 1) * step + 1 + rest) / n
+        if growth > room:
+            start, step, rest, growth = 0, 1, 0, 1
+        room /= growth
+        starts.append(start)
+        steps.append(step)
+        rests.append(rest)
+        repeated.append(again)
+
+    def base_sizes(sizes: Sizes) -> Sizes:
+        lengths = [
+            start + (1 if again else (n - 1) * step + 1) + rest
+            for n, start, step, rest, again in zip(sizes, starts, steps, rests, repeated)
+        ]
+        return tuple(lengths[d] for d in order)
+
+    def view(base: Any, sizes: Sizes) -> Any:
+        back = [order.index(d) for d in range(len(sizes))]
+        picked = base.transpose(back)[tuple(
+            slice(start, start + (1 if again else (n - 1) * step + 1), step)
+            for n, start, step, again in zip(sizes, starts, steps, repeated)
+        )]
+        if isinstance(base, np.ndarray):
+            return np.broadcast_to(picked, sizes) if any(repeated) else picked
+        return picked.broadcast_to(sizes)
+
+    return Layout(f"order={order} starts={starts} steps={steps} rests={rests} "
+                  f"repeated={repeated}", base_sizes, view)
+
+
+def _run(draw: Any, case: Case, types: Any, device: dml.Device) -> None:
+    placed = {
+        name: draw.draw(layouts(tuple(n), name != case.output), label=name)
+        for name, n in case.sizes.items()
+    }
+    level = draw.draw(st.sampled_from(["descriptor", "function"]))
+    rng = np.random.default_rng(draw.draw(st.integers(0, 2**32), label="contents"))
+    check(Run(case, types, placed, level), device, rng)
+
+
+_int32 = st.one_of(st.integers(-50, 50), st.sampled_from([-(2**31), 2**31 - 1]))
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_activation_identity(data: Any, device: dml.Device) -> None:
+    case = activation.identity("random", data.draw(sizes(1, 8)))
+    _run(data, case, data.draw(st.sampled_from(case.all_types())), device)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_diagonal_matrix(data: Any, device: dml.Device) -> None:
+    value = data.draw(st.floats(width=32))
+    case = fill.fill("random", data.draw(sizes(2, 4)), data.draw(_int32), value)
+    _run(data, case, data.draw(st.sampled_from(case.all_types())), device)
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_diagonal_matrix1(data: Any, device: dml.Device) -> None:
+    shape = data.draw(sizes(2, 4))
+    with_input = data.draw(st.booleans())
+    types = data.draw(st.sampled_from(fill.fill1("", shape, 0, 0, 0, with_input).all_types()))
+    width = types["output_tensor"].itemsize
+    value = data.draw(st.binary(min_size=width, max_size=width))
+    case = fill.fill1("random", shape, data.draw(_int32), data.draw(_int32), value, with_input)
+    _run(data, case, types, device)
+
+
+# As many combinations as a few pipelines serve (each takes a CPU driver a second to compile).
+_MATRIX_TYPES = [
+    (dml.DataType.UINT8, dml.DataType.INT8, dml.DataType.FLOAT32),
+    (dml.DataType.INT16, dml.DataType.INT16, dml.DataType.FLOAT16),
+    (dml.DataType.INT32, dml.DataType.INT32, dml.DataType.FLOAT32),
+]
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_matrix_multiply_integer_to_float(data: Any, device: dml.Device) -> None:
+    batches = data.draw(sizes(0, 2)) if data.draw(st.booleans()) else ()
+    batches = tuple(min(n, 3) for n in batches)
+    m, k, n = (data.draw(st.integers(1, 20)) for _ in range(3))
+    case = matrix_multiply.multiply(
+        "random", (*batches, m, k), (*batches, k, n),
+        scales=data.draw(st.sampled_from(["one", "each"])),
+        zeros=data.draw(st.sampled_from(["one", "each"])),
+        bias=True, rank=data.draw(st.integers(1, 4)),
+        of_types=[data.draw(st.sampled_from(_MATRIX_TYPES))],
+    )
+    _run(data, case, case.all_types()[0], device)
+
+

@@ -1,0 +1,382 @@
+"""When dispatches are submitted, what a recording repeats, and when memory comes back."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml.runtime import recorder as recorder_module
+from kompute_dml.runtime.kp_engine import CommandList
+from kompute_dml.runtime.recorder import MAX_BATCH, MAX_IN_FLIGHT
+from switches import shared_blocks
+
+
+@pytest.fixture
+def own(device: dml.Device) -> Iterator[dml.Device]:
+    """A device of the test's own, so that nothing else is pending on it."""
+    own = dml.Device(device.adapter)
+    yield own
+    own.close()
+
+
+def numbers(device: dml.Device, count: int = 64, start: float = 0) -> dml.Tensor:
+    return device.tensor(np.arange(start, start + count, dtype=np.float32))
+
+
+def submits(device: dml.Device) -> int:
+    return device._runtime.recorder.submits
+
+
+# Submits
+
+
+def test_calls_record_and_reading_submits_once(own: dml.Device) -> None:
+    x = numbers(own)
+    own.synchronize()
+    before = submits(own)
+    results = [dml.activation_identity(x) for _ in range(20)]
+    assert submits(own) == before
+    for r in results:
+        np.testing.assert_array_equal(r.numpy(), np.arange(64))
+    if own._runtime.engine.host_reads_storage:
+        assert submits(own) == before + 1
+
+
+def test_synchronize_submits_and_waits(own: dml.Device) -> None:
+    x = numbers(own)
+    own.synchronize()
+    before = submits(own)
+    y = dml.activation_identity(x)
+    own.synchronize()
+    assert submits(own) == before + 1
+    assert y.allocation.last_use.done
+    own.synchronize()
+    assert submits(own) == before + 1, "nothing was pending"
+
+
+def test_a_long_batch_is_submitted_unasked(own: dml.Device) -> None:
+    x = numbers(own)
+    outs = [own.empty([64]) for _ in range(MAX_BATCH)]
+    own.synchronize()
+    before = submits(own)
+    for out in outs[:-1]:
+        dml.activation_identity(x, out=out)
+    assert submits(own) == before
+    dml.activation_identity(x, out=outs[-1])
+    assert submits(own) == before + 1
+
+
+def test_several_submits_are_in_flight_and_no_more_than_the_limit(
+    own: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not own._runtime.engine.submits_async:
+        pytest.skip("this kp waits for every submit")
+    recorder = own._runtime.recorder
+    seen = []
+    real = CommandList.submit
+
+    def submit(self: CommandList) -> None:
+        real(self)
+        seen.append(len(recorder._in_flight) + 1)
+
+    monkeypatch.setattr(CommandList, "submit", submit)
+    monkeypatch.setattr(recorder_module, "MAX_BATCH", 2)
+    x, *outs = [numbers(own) for _ in range(9)]
+    own.synchronize()
+    for i in range(40):
+        dml.activation_identity(x, out=outs[i % 8])
+    assert len(seen) == 20
+    assert max(seen) == MAX_IN_FLIGHT
+    own.synchronize()
+    assert not recorder._in_flight
+
+
+def test_a_batch_waits_for_those_in_flight_where_it_first_touches_their_memory(
+    own: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not own._runtime.engine.records_barriers:
+        pytest.skip("this kp waits for every submit")
+    named = []
+    real = CommandList.barrier
+
+    def barrier(self: CommandList, buffers: list[Any]) -> None:
+        named.append(set(buffers))
+        real(self, buffers)
+
+    monkeypatch.setattr(CommandList, "barrier", barrier)
+    x, y, z, w = (numbers(own) for _ in range(4))
+    block = x.allocation.block.buffer
+    own.synchronize()
+    dml.activation_identity(x, out=y)
+    assert not named, "nothing is in flight"
+    own._runtime.recorder.flush()
+    dml.activation_identity(x, out=z)
+    assert [block in n for n in named] == [True]
+    dml.activation_identity(x, out=w)
+    assert len(named) == 1 + own._runtime.recorder._whole_blocks
+    own.synchronize()
+    named.clear()
+    with own.record():  # may be replayed after anything
+        dml.activation_identity(x, out=y)
+    assert [block in n for n in named] == [True]
+
+
+# Memory
+
+
+@shared_blocks
+def test_ranges_freed_in_use_are_not_handed_out_before_their_submit_is_done(
+    own: dml.Device,
+) -> None:
+    x = numbers(own)
+    own.synchronize()
+    y = dml.activation_identity(x)
+    place = (y.allocation.block, y.allocation.offset)
+    del y
+    z = own.empty([64])
+    assert (z.allocation.block, z.allocation.offset) != place, "y is still pending"
+    assert own.memory_used == 3 * 256
+    del z
+    own.synchronize()
+    assert own.memory_used == 256
+    again = own.empty([64])
+    assert (again.allocation.block, again.allocation.offset) == place
+
+
+def test_a_range_used_by_a_pending_recording_and_by_a_later_call_stays_taken(
+    own: dml.Device,
+) -> None:
+    """The recording's end must not clear the mark that the later call has set."""
+    x, y = numbers(own), own.empty([64])
+    with own.record() as recording:
+        dml.activation_identity(x, out=y)
+    z = dml.activation_identity(y)  # pending: the last use of y
+    own._runtime.recorder.wait()  # the recording is done, the call is not
+    pending = y.allocation.last_use
+    assert pending is not None and not pending.done
+    del recording
+    own.synchronize()
+    np.testing.assert_array_equal(z.numpy(), np.arange(64))
+
+
+def test_dispatches_and_batches_make_no_cycles(own: dml.Device) -> None:
+    x = numbers(own)
+    gc.collect()
+    gc.disable()
+    try:
+        y = dml.activation_identity(x)
+        with own.record() as recording:
+            z = dml.activation_identity(y)
+        recording.replay()
+        own.synchronize()
+        del y, z, recording
+        own.synchronize()
+        assert own.memory_used == 256, "reference counts alone free everything"
+    finally:
+        gc.enable()
+
+
+# Recordings
+
+
+def test_a_replay_is_one_submit_and_records_nothing(
+    own: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y, z = numbers(own), own.empty([64]), own.empty([64])
+    own.synchronize()
+    before = submits(own)
+    with own.record() as recording:
+        dml.activation_identity(x, out=y)
+        dml.diagonal_matrix([8, 8], out=z.reshape(8, 8))
+        assert submits(own) == before
+    assert submits(own) == before + 1
+    assert len(recording) == 2
+    own.synchronize()
+
+    def never(*_: Any) -> None:
+        raise AssertionError("a replay records nothing")
+
+    monkeypatch.setattr(CommandList, "dispatch", never)
+    monkeypatch.setattr(CommandList, "barrier", never)
+    for i in range(3):
+        before = submits(own)
+        recording.replay()
+        assert submits(own) == before + 1, i
+
+
+def test_a_replay_computes_with_changed_inputs(own: dml.Device) -> None:
+    desc = dml.TensorDesc("float32", [64])
+    compiled = own.compile_operator(
+        own.create_operator(
+            dml.ActivationIdentityOperatorDesc(input_tensor=desc, output_tensor=desc)
+        )
+    )
+    buffers = [own.create_buffer(256) for _ in range(4)]
+    with own.record() as recording:
+        for source, target in itertools.pairwise(buffers):  # a chain
+            table = own.create_binding_table(compiled)
+            table.bind_inputs([dml.BufferBinding(source)])
+            table.bind_outputs([dml.BufferBinding(target)])
+            own.record_dispatch(compiled, table)
+    for i in range(5):
+        data = np.full(64, i, np.float32)
+        buffers[0].write(data)
+        recording.replay()
+        np.testing.assert_array_equal(buffers[-1].read().view(np.float32), data)
+    # Several replays before one read, written in between
+    for i in range(10):
+        buffers[0].write(np.full(64, 100 + i, np.float32))
+        recording.replay()
+    np.testing.assert_array_equal(buffers[-1].read().view(np.float32), np.full(64, 109))
+
+
+def test_a_recording_keeps_its_memory(own: dml.Device) -> None:
+    x = numbers(own)
+    with own.record() as recording:
+        y = dml.activation_identity(x)
+        z = dml.activation_identity(y)
+    del y
+    own.synchronize()
+    others = [own.tensor(np.full(64, -1, np.float32)) for _ in range(10)]
+    recording.replay()
+    np.testing.assert_array_equal(z.numpy(), np.arange(64))
+    for other in others:
+        assert (other.numpy() == -1).all(), "a replay writes only what is its own"
+    used = own.memory_used
+    del recording
+    own.synchronize()
+    assert own.memory_used == used - 256, "y was held by the recording alone"
+
+
+def test_a_replay_survives_that_unrelated_memory_goes(own: dml.Device) -> None:
+    big = own.empty([5 << 20])  # a block of its own
+    big = dml.activation_identity(big)
+    x = numbers(own)
+    own.synchronize()
+    with own.record() as recording:
+        y = dml.activation_identity(x)
+    own.synchronize()
+    blocks = len(own._runtime.heap.blocks)
+    del big
+    own.synchronize()
+    assert len(own._runtime.heap.blocks) < blocks
+    recording.replay()
+    np.testing.assert_array_equal(y.numpy(), np.arange(64))
+
+
+def test_a_replay_after_its_memory_was_freed_is_refused(own: dml.Device) -> None:
+    x = numbers(own)
+    with own.record() as recording:
+        y = dml.activation_identity(x)
+        z = dml.activation_identity(y)
+    own.synchronize()
+    y.free()
+    other = own.tensor(np.full(64, -1, np.float32))
+    with pytest.raises(dml.ValidationError, match="freed"):
+        recording.replay()
+    assert (other.numpy() == -1).all()
+    np.testing.assert_array_equal(z.numpy(), np.arange(64))
+
+
+def test_recordings_do_not_nest(own: dml.Device) -> None:
+    x = numbers(own)
+    with own.record() as outer:
+        y = dml.activation_identity(x)
+        with pytest.raises(dml.DmlError, match="do not nest"), own.record():
+            pass
+        with pytest.raises(dml.DmlError, match="while another is active"):
+            outer.replay()
+        z = dml.activation_identity(y)
+    assert len(outer) == 2
+    np.testing.assert_array_equal(z.numpy(), np.arange(64))
+
+
+def test_reading_inside_a_recording_sees_what_was_recorded(own: dml.Device) -> None:
+    x, y = numbers(own), numbers(own, start=100)
+    own.synchronize()
+    with own.record() as recording:
+        dml.activation_identity(x, out=y)
+        np.testing.assert_array_equal(y.numpy(), np.arange(64))
+        z = dml.activation_identity(y)
+    np.testing.assert_array_equal(z.numpy(), np.arange(64))
+    assert len(recording) == 2
+    own.synchronize()
+    recording.replay()
+    np.testing.assert_array_equal(z.numpy(), np.arange(64))
+
+
+def test_writing_inside_a_recording_comes_after_what_was_recorded(own: dml.Device) -> None:
+    source, before, after = numbers(own), own.empty([64]), own.empty([64])
+    with own.record():
+        dml.activation_identity(source, out=before)
+        own._write(source.allocation, 0, np.full(64, 7, np.float32).view(np.uint8))
+        dml.activation_identity(source, out=after)
+    np.testing.assert_array_equal(before.numpy(), np.arange(64))
+    np.testing.assert_array_equal(after.numpy(), np.full(64, 7))
+
+
+def test_new_memory_inside_a_recording_is_ordered_too(own: dml.Device) -> None:
+    x = numbers(own)
+    own.synchronize()
+    with own.record() as recording:
+        y = dml.activation_identity(x)
+        big = own.tensor(np.arange(5 << 20, dtype=np.float32))  # brings a block
+        z = dml.activation_identity(big)
+    assert len(recording) == 2
+    for _ in range(2):
+        np.testing.assert_array_equal(y.numpy(), np.arange(64))
+        assert (z.numpy()[::4099] == np.arange(5 << 20, dtype=np.float32)[::4099]).all()
+        recording.replay()
+
+
+def test_an_exception_inside_a_recording_ends_it(own: dml.Device) -> None:
+    x = numbers(own)
+    with pytest.raises(ZeroDivisionError), own.record() as recording:
+        y = dml.activation_identity(x)
+        raise ZeroDivisionError
+    assert len(recording) == 1
+    np.testing.assert_array_equal(y.numpy(), np.arange(64))
+    recording.replay()
+    with own.record() as another:
+        dml.activation_identity(x)
+    assert len(another) == 1
+
+
+def test_an_empty_recording_submits_nothing(own: dml.Device) -> None:
+    own.synchronize()
+    before = submits(own)
+    with own.record() as recording:
+        pass
+    recording.replay()
+    assert (len(recording), submits(own)) == (0, before)
+
+
+def test_a_dropped_recording_in_flight_does_no_harm(own: dml.Device) -> None:
+    x, y = numbers(own), own.empty([64])
+    for _ in range(10):
+        with own.record() as recording:
+            dml.activation_identity(x, out=y)
+        recording.replay()
+        del recording
+    np.testing.assert_array_equal(y.numpy(), np.arange(64))
+
+
+def test_a_recording_longer_than_a_batch_is_split_and_replays_whole(
+    own: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "MAX_KEPT_BATCH", 3)
+    chain = [own.empty([64]) for _ in range(8)]
+    with own.record() as recording:
+        for a, b in itertools.pairwise(chain):
+            dml.activation_identity(a, out=b)
+    assert len(recording) == 7
+    assert len(recording.batches) >= 3
+    dml.activation_identity(numbers(own), out=chain[0])
+    recording.replay()
+    np.testing.assert_array_equal(chain[-1].numpy(), np.arange(64))

@@ -1,0 +1,143 @@
+"""Bytes up and down, through the staging ring and directly."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml.runtime import transfer
+from switches import SCALE
+
+
+@pytest.fixture(params=["direct", "staged"])
+def own(request: pytest.FixtureRequest, device: dml.Device) -> Iterator[dml.Device]:
+    """A device whose host reaches its memory (a CPU driver's does), and one that must stage."""
+    adapter = device.adapter
+    if request.param == "direct" and adapter.type != "cpu":
+        pytest.skip(f"{adapter.name} is no CPU driver")
+    if request.param == "staged":
+        adapter = dataclasses.replace(adapter, type="other")
+    own = dml.Device(adapter)
+    yield own
+    own.close()
+
+
+def buffer_of(device: dml.Device, data: np.ndarray) -> dml.Buffer:
+    buffer = device.create_buffer(data.nbytes)
+    buffer.write(data)
+    return buffer
+
+
+@pytest.mark.parametrize(
+    "nbytes",
+    [1, 2, 3, 4, 5, 255, 256, 257, transfer._SMALL - 1, transfer._SMALL, transfer._SMALL + 1,
+     transfer._LARGE - 4, transfer._LARGE + 4, 3 * transfer._LARGE + 5],
+)
+def test_every_size_round_trips(
+    own: dml.Device, rng: np.random.Generator, nbytes: int
+) -> None:
+    data = rng.integers(0, 256, nbytes, np.uint8)
+    assert (own.tensor(data).numpy() == data).all()
+
+
+def test_more_uploads_than_the_ring_holds(own: dml.Device, rng: np.random.Generator) -> None:
+    """Each slot is filled again while what it held may be on its way."""
+    arrays = [rng.integers(0, 2**31, (1 << 20) + i, np.int32) for i in range(14)]  # 4 MiB each
+    tensors = [own.tensor(a) for a in arrays]
+    for array, tensor in zip(arrays, tensors):
+        assert (tensor.numpy() == array).all()
+
+
+def test_many_small_uploads_share_a_slot(own: dml.Device, rng: np.random.Generator) -> None:
+    arrays = [rng.random(int(n), np.float32) for n in rng.integers(1, 700, 600 // SCALE)]
+    tensors = [own.tensor(a) for a in arrays]
+    for array, tensor in zip(arrays, tensors):
+        np.testing.assert_array_equal(tensor.numpy(), array)
+    # three upload slots, and what downloads take
+    ring = own._runtime.transfer
+    assert len(ring._uploads) <= 3
+    assert sum(map(len, ring._downloads.values())) <= 4
+
+
+def test_the_array_may_change_after_the_call(own: dml.Device) -> None:
+    data = np.arange(1000, dtype=np.int32)
+    tensor = own.tensor(data)
+    data[:] = -1
+    np.testing.assert_array_equal(tensor.numpy(), np.arange(1000))
+
+
+def test_what_was_read_does_not_change_later(own: dml.Device) -> None:
+    a = own.tensor(np.arange(100, dtype=np.float32))
+    before = a.numpy()
+    dml.activation_identity(own.tensor(np.zeros(100, np.float32)), out=a)
+    a.numpy()
+    np.testing.assert_array_equal(before, np.arange(100))
+    before[0] = 5  # and it is the caller's to change
+    assert a.numpy()[0] == 0
+
+
+@pytest.mark.parametrize("offset,nbytes", [(0, 1), (0, 3), (4, 2), (8, 5), (248, 7), (252, 4)])
+def test_partial_writes_leave_the_rest(
+    own: dml.Device, rng: np.random.Generator, offset: int, nbytes: int
+) -> None:
+    model = rng.integers(0, 256, 256, np.uint8)
+    buffer = buffer_of(own, model)
+    data = rng.integers(0, 256, nbytes, np.uint8)
+    buffer.write(data, offset)
+    model[offset : offset + nbytes] = data
+    np.testing.assert_array_equal(buffer.read(), model)
+
+
+def test_writes_are_ordered_with_dispatches(own: dml.Device) -> None:
+    """Each dispatch sees the bytes of its time, though all are pending together."""
+    x = own.tensor(np.zeros(300, np.float32))
+    results = []
+    for i in range(30):
+        own._write(x.allocation, 0, np.full(300, i, np.float32).view(np.uint8))
+        results.append(dml.activation_identity(x))
+    for i, result in enumerate(results):
+        assert (result.numpy() == i).all()
+
+
+def test_random_writes_and_reads_equal_an_array(
+    own: dml.Device, rng: np.random.Generator
+) -> None:
+    size = 1 << 16
+    model = np.zeros(size, np.uint8)
+    buffer = buffer_of(own, model)
+    for _ in range(60):
+        offset = int(rng.integers(0, size // 4)) * 4
+        count = int(rng.integers(1, 5000))
+        count = min(count, size - offset)
+        if rng.random() < 0.6:
+            data = rng.integers(0, 256, count, np.uint8)
+            buffer.write(data, offset)
+            model[offset : offset + count] = data
+        else:
+            np.testing.assert_array_equal(
+                buffer.read(offset, count), model[offset : offset + count]
+            )
+    np.testing.assert_array_equal(buffer.read(), model)
+
+
+def test_any_memory_layout_uploads(own: dml.Device, rng: np.random.Generator) -> None:
+    base = rng.random((6, 5, 4))
+    for array in (
+        base.T, base[::2, ::-1], np.asfortranarray(base), base[:, 1],
+        np.broadcast_to(base[:1], (3, 5, 4)), base.astype(">f8"), base.astype("<f8"),
+    ):
+        np.testing.assert_array_equal(own.tensor(array).numpy(), array)
+
+
+def test_bad_ranges_are_refused_and_change_nothing(own: dml.Device) -> None:
+    buffer = buffer_of(own, np.arange(16, dtype=np.uint8))
+    for offset, count in ((-4, 4), (2, 4), (12, 8), (16, 4), (20, 1)):
+        with pytest.raises(dml.ValidationError, match=f"offset {offset} and size {count}"):
+            buffer.write(np.zeros(count, np.uint8), offset)
+        with pytest.raises(dml.ValidationError):
+            buffer.read(offset, count)
+    np.testing.assert_array_equal(buffer.read(), np.arange(16))

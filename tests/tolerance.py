@@ -1,0 +1,52 @@
+"""How far a result may lie from the oracle's, in units in the last place. The only such table."""
+
+from __future__ import annotations
+
+import numpy as np
+
+ULP = {
+    # Bits are moved, or integers computed.
+    "bits": None,
+    # Every step (convert, multiply, add, narrow) is one correctly rounded operation in a documented
+    # order, and the oracle takes the same steps: Vulkan promises the same bits.
+    "stepwise": 0,
+    # Within the bounds of kompute_dml/spec/accuracy.md, of which none is above.
+    "function": 2,
+}
+
+
+def compare(actual: np.ndarray, expected: np.ndarray, kind: str) -> str:
+    """What is wrong, or nothing. NaN positions come first, then infinities, then distances."""
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return f"{actual.dtype}{actual.shape} instead of {expected.dtype}{expected.shape}"
+    bits = np.dtype(f"u{expected.itemsize}")
+    if ULP[kind] is None:
+        wrong = actual.copy().view(bits) != expected.copy().view(bits)
+        return _describe(actual, expected, wrong, "bits differ")
+    nan = np.isnan(expected)
+    if wrong_nan := _describe(actual, expected, np.isnan(actual) != nan, "NaN differs"):
+        return wrong_nan
+    infinite = np.isinf(expected)
+    wrong = (np.isinf(actual) != infinite) | (infinite & (actual != expected))
+    if wrong_infinity := _describe(actual, expected, wrong, "infinity differs"):
+        return wrong_infinity
+    distance = np.abs(_ordered(actual) - _ordered(expected))
+    wrong = ~nan & (distance > ULP[kind])
+    return _describe(actual, expected, wrong, f"more than {ULP[kind]} ulp off")
+
+
+def _ordered(x: np.ndarray) -> np.ndarray:
+    """Floats as integers in the same order, neighbours one apart, -0.0 before 0.0."""
+    raw = x.copy().view(f"i{x.itemsize}").astype(np.int64)
+    magnitude = raw & np.int64(2 ** (8 * x.itemsize - 1) - 1)
+    return np.where(raw < 0, ~magnitude, raw)
+
+
+def _describe(actual: np.ndarray, expected: np.ndarray, wrong: np.ndarray, what: str) -> str:
+    if not wrong.any():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return (
+        f"{what} in {int(wrong.sum())} of {wrong.size} elements, first at {list(at)}: "
+        f"{actual[at]!r} instead of {expected[at]!r}"
+    )
