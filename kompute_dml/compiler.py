@@ -14,7 +14,7 @@ from .errors import DmlError, ValidationError, expect
 from .operators.base import Definition, OperatorDesc
 from .operators.plan import PERSISTENT, TEMPORARY, Dispatch, Plan
 from .runtime.hazards import Access
-from .runtime.heap import ALIGNMENT, Allocation
+from .runtime.heap import ALIGNMENT, Allocation, Slot
 from .spec import Field
 
 if TYPE_CHECKING:
@@ -103,13 +103,6 @@ class BindingProperties(NamedTuple):
     required_descriptor_count: int
     temporary_resource_size: int
     persistent_resource_size: int
-
-
-class Slot(NamedTuple):
-    """Where a tensor lies: bytes after the start of an allocation."""
-
-    allocation: Allocation
-    byte_offset: int
 
 
 class Operator:

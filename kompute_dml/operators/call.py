@@ -13,31 +13,31 @@ from ..attributes import ScaleBias
 from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import ValidationError, expect
+from ..runtime.heap import Slot
+from ..tensor import Tensor
 from .base import OperatorDesc
 
 if TYPE_CHECKING:
     from ..device import Device
-    from ..tensor import Tensor
 
 
 def device_of(*values: Any) -> Device:
     """The device of the tensors among ``values``; the default device when there is none."""
-    from ..device import default_device
-    from ..tensor import Tensor
-
     devices = {v.device for v in values if isinstance(v, Tensor)}
     if len(devices) > 1:
         raise ValidationError(
             "expected all tensors of a call on one device, but they lie on "
             + " and ".join(sorted(map(repr, devices)))
         )
-    return devices.pop() if devices else default_device()
+    if devices:
+        return devices.pop()
+    from ..device import default_device
+
+    return default_device()
 
 
 def as_tensor(device: Device, value: Any, data_type: Any = None) -> Tensor:
     """``value`` itself if it is a tensor, else uploaded."""
-    from ..tensor import Tensor
-
     return value if isinstance(value, Tensor) else device.tensor(value, data_type)
 
 
@@ -45,13 +45,13 @@ def output(
     device: Device, out: Tensor | None, name: str, sizes: tuple[int, ...], data_type: DataType
 ) -> Tensor:
     """``out``, if it has these sizes and this type, else a new tensor that has."""
-    from ..tensor import Tensor
-
     if out is None:
         return device.empty(sizes, data_type)
     expect(isinstance(out, Tensor), name, "out", "be a Tensor", type(out).__name__)
-    expect(out.sizes == sizes, name, "out.sizes", f"be {list(sizes)}", list(out.sizes))
-    expect(out.data_type is data_type, name, "out.data_type", f"be {data_type}", out.data_type)
+    if out.sizes != sizes:
+        expect(False, name, "out.sizes", f"be {list(sizes)}", list(out.sizes))
+    if out.data_type is not data_type:
+        expect(False, name, "out.data_type", f"be {data_type}", out.data_type)
     return out
 
 
@@ -82,30 +82,19 @@ def run(
             desc: OperatorDesc = desc_class(**descs, **attributes)
             compiled = device._compile_cached(desc, key)
         places = [
-            None if (t := tensors.get(name)) is None else _place(t) for name in compiled.slots[:-2]
+            None if (t := tensors.get(name)) is None else Slot(t.allocation, t.byte_offset)
+            for name in compiled.slots[:-2]
         ]
         _check_sharing(compiled, tensors)
         temporary = compiled.plan.temporary_bytes
         scratch = device._allocate(temporary) if temporary else None
-        places += [None if scratch is None else _slot(scratch, 0), None]
+        places += [None if scratch is None else Slot(scratch, 0), None]
         device._runtime.recorder.check()
         compiled.run(places)
 
 
-def _slot(allocation: Any, byte_offset: int) -> Any:
-    from ..compiler import Slot
-
-    return Slot(allocation, byte_offset)
-
-
-def _place(tensor: Tensor) -> Any:
-    return _slot(tensor.allocation, tensor.byte_offset)
-
-
 def _check_sharing(compiled: Any, tensors: Mapping[str, Tensor | None]) -> None:
     """Refuse an output that shares bytes with an input, but for a true in-place call."""
-    from ..compiler import check_alias
-
     fields = compiled.definition.spec
     for out_field in fields.outputs:
         out = tensors[out_field.snake]
@@ -120,6 +109,8 @@ def _check_sharing(compiled: Any, tensors: Mapping[str, Tensor | None]) -> None:
                 continue
             if _interleave(given.desc, a, out.desc, b):
                 continue
+            from ..compiler import check_alias
+
             check_alias(compiled, in_field.name, out_field.name, a == b)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 ALIGNMENT = 256
 """Allocations start at multiples of it and are rounded up to it (DirectML's buffer alignment)."""
@@ -80,6 +80,13 @@ class Allocation:
 
     def __del__(self) -> None:
         self.free()
+
+
+class Slot(NamedTuple):
+    """Where a tensor lies: bytes after the start of an allocation."""
+
+    allocation: Allocation
+    byte_offset: int
 
 
 class Heap:

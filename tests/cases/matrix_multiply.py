@@ -9,7 +9,7 @@ import numpy as np
 
 import kompute_dml as dml
 from harness import FEW, Arrays, Case, ErrorCase, Types, Values
-from layouts import ALL, PACKED, PADDED, SHIFTED, TRANSPOSED
+from layouts import ALL, PACKED, PADDED, SHIFTED, SLICED, TRANSPOSED
 
 F32, F16 = dml.DataType.FLOAT32, dml.DataType.FLOAT16
 I8, I16, I32 = dml.DataType.INT8, dml.DataType.INT16, dml.DataType.INT32
@@ -178,9 +178,6 @@ _SOME = [(U8, U8, F32), (I8, I8, F16), (U16, U16, F16), (I16, I16, F32), (I32, I
          (U32, U32, F16)]
 _NARROW = [(U8, U8, F32), (I8, I8, F16)]
 
-# The largest K at which 32 bits hold every sum of products of numbers from -128 to 127.
-_NARROW_DEPTH = (2**31 - 1) // 128**2
-
 # Each combination of signedness, zero points, bias and output type is a pipeline of its own, which
 # CPU drivers take a second to compile: the cases share a few.
 CASES = [
@@ -221,10 +218,12 @@ CASES = [
               layouts=[PACKED, TRANSPOSED], levels=["function"]),
     # Exact sums: unbounded K for narrow types. (Slow on CPUs: one level will do.)
     _exact("all-255", U8, of(255), of(255), (2, 200_000, 3), levels=["function"]),
-    _extremes("extremes-past-narrow-depth", I8, _NARROW_DEPTH + 1, levels=["function"]),
-    _exact("all-0-in-narrow-depth", U8, of(0), of(255), (1, _NARROW_DEPTH, 1),
-           levels=["function"]),
-    _extremes("extremes-in-narrow-depth", I8, _NARROW_DEPTH, levels=["function"]),
+    # At and past the K that one dispatch takes; with sums of their own for every batch.
+    _exact("a-dispatch-deep", U8, of(0), of(255), (1, 1 << 15, 1), levels=["function"]),
+    _extremes("past-a-dispatch", I8, (1 << 16) + 1, levels=["function"]),
+    multiply("batches-past-a-dispatch", (2, 2, 2, (1 << 15) + 1), (2, 2, (1 << 15) + 1, 3),
+             scales="each", zeros="each", bias=True, of_types=[(U16, U16, F32)], layouts=[SLICED],
+             levels=["descriptor"]),
     _extremes("extremes", U8, 1000),
     _extremes("extremes", U16, 1000),
     _extremes("extremes", I16, 1000),
