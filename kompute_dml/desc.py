@@ -145,6 +145,14 @@ class TensorDesc:
         return overlaps_itself(self.sizes, self.strides)
 
     @property
+    def base_alignment(self) -> int:
+        """Bytes that the place of the first element is a multiple of.
+
+        Bindings promise 16 at least; views of the function level say so when they break it.
+        """
+        return self.guaranteed_base_offset_alignment or MINIMUM_ALIGNMENT
+
+    @property
     def owned_by_dml(self) -> bool:
         return bool(self.flags & TensorFlags.OWNED_BY_DML)
 

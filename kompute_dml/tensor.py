@@ -117,8 +117,13 @@ class Tensor:
     def _view(
         self, sizes: Sequence[int], strides: Sequence[int], skip_elements: int = 0
     ) -> Tensor:
-        desc = TensorDesc(self.data_type, tuple(sizes), tuple(strides))
         offset = self.byte_offset + skip_elements * self.data_type.itemsize
+        desc = TensorDesc(
+            self.data_type,
+            tuple(sizes),
+            tuple(strides),
+            guaranteed_base_offset_alignment=offset & -offset if offset % 16 else 0,
+        )
         return Tensor(self.device, self.allocation, offset, desc)
 
     def __getitem__(self, key: Any) -> Tensor:

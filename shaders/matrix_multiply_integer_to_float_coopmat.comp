@@ -8,11 +8,13 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_spirv_intrinsics : require
 const uint INVOCATIONS = 128u;
 layout(local_size_x = INVOCATIONS) in;
 const uint TILE_ROWS = 128u;
 const uint TILE_COLUMNS = 128u;
 const uint TILE_DEPTH = 128u;
+#define SPECIALIZED
 #include "include/matrix_multiply_integer_to_float.glsl"
 #include "include/packed_depth.glsl"
 
@@ -38,21 +40,12 @@ const uint LINE_VECTORS = TILE_DEPTH / 16u;
 const uint PITCH = LINE_VECTORS + 1u;
 shared uvec4 s_lines[LINES * PITCH];
 
-// How the elements of a matrix come into registers: vectors of 16 along the depth, vectors of 16
-// across the lines, or as single words whatever the strides and offsets.
-const uint ALONG_DEPTH = 0u;
-const uint ACROSS_LINES = 1u;
-const uint BY_WORD = 2u;
+// The elements of a matrix come into registers as vectors of 16 along the depth, or across the lines.
+// Which one decides how registers are used: known only at run time, it costs half the speed.
+layout(constant_id = 2) const bool A_ACROSS = false;
+layout(constant_id = 3) const bool B_ACROSS = false;
 
 const int VECTORS = int(128u * LINE_VECTORS / INVOCATIONS);
-
-uint access_to(Lines lines) {
-    if (lines.depth_stride == 1u && (lines.offset | lines.line_stride | depth) % 16u == 0u)
-        return ALONG_DEPTH;
-    if (lines.line_stride == 1u && (lines.offset | lines.depth_stride | lines.count) % 16u == 0u)
-        return ACROSS_LINES;
-    return BY_WORD;
-}
 
 uvec4 vector_of(bool of_a, uint index) {
     uvec4 x = of_a ? a_vectors[index / 16u] : b_vectors[index / 16u];
@@ -65,35 +58,30 @@ uvec2 unit_place(uint unit) {
     return uvec2((unit / 64u * 2u + unit % 2u) * 16u, unit / 2u % 32u * 4u);
 }
 
-void fetch(Lines lines, uint access, uint begin, out uvec4 fetched[VECTORS]) {
+void fetch(Lines lines, bool across, uint begin, out uvec4 fetched[VECTORS]) {
     uint left = depth - begin;
     [[unroll]] for (int i = 0; i < VECTORS; ++i) {
         fetched[i] = uvec4(0u);
-        if (access == ACROSS_LINES) {
+        if (across) {
             uvec2 place = unit_place(gl_LocalInvocationIndex + uint(i / 4) * INVOCATIONS);
             uint at = place.y + uint(i % 4);
             if (place.x < lines.count && at < left)
                 fetched[i] = vector_of(lines.of_a, lines.offset + place.x +
                                                        (begin + at) * lines.depth_stride);
-            continue;
-        }
-        uint vector = gl_LocalInvocationIndex + uint(i) * INVOCATIONS;
-        uint line = vector / LINE_VECTORS;
-        uint at = vector % LINE_VECTORS * 16u;
-        if (line >= lines.count || at >= left) continue;
-        if (access == ALONG_DEPTH) {
-            fetched[i] =
-                vector_of(lines.of_a, lines.offset + line * lines.line_stride + begin + at);
         } else {
-            for (uint w = 0u; w < 4u; ++w, at += 4u)
-                if (at < left) fetched[i][w] = packed_elements(lines, line, begin + at, left - at);
+            uint vector = gl_LocalInvocationIndex + uint(i) * INVOCATIONS;
+            uint line = vector / LINE_VECTORS;
+            uint at = vector % LINE_VECTORS * 16u;
+            if (line < lines.count && at < left)
+                fetched[i] =
+                    vector_of(lines.of_a, lines.offset + line * lines.line_stride + begin + at);
         }
     }
 }
 
-void keep(uint to, uint access, uvec4 fetched[VECTORS]) {
+void keep(uint to, bool across, uvec4 fetched[VECTORS]) {
     [[unroll]] for (int i = 0; i < VECTORS; ++i) {
-        if (access == ACROSS_LINES) {
+        if (across) {
             // Four words of four lines at a time, turned around.
             int unit = i / 4 * 4;
             int c = i % 4;
@@ -111,12 +99,35 @@ void keep(uint to, uint access, uvec4 fetched[VECTORS]) {
     }
 }
 
+// OpSDotKHR on packed words: capabilities DotProductInput4x8BitPackedKHR and DotProductKHR.
+spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019],
+                  id = 4450)
+int packed_dot_product(uint x, uint y, spirv_literal uint format);
+
+int vector_sum(uvec4 x) {
+    const uint ones = 0x01010101u;
+    return packed_dot_product(x.x, ones, 0u) + packed_dot_product(x.y, ones, 0u) +
+           packed_dot_product(x.z, ones, 0u) + packed_dot_product(x.w, ones, 0u);
+}
+
+// Sums of lines come from the registers that hold parts of them, or, across lines, from the tile.
+#define ROW_SUMS (HAS_B_ZERO || !B_SIGNED)
+#define COLUMN_SUMS (HAS_A_ZERO || !A_SIGNED)
+
+void add_vectors(inout int sums[VECTORS], uvec4 fetched[VECTORS]) {
+    [[unroll]] for (int i = 0; i < VECTORS; ++i) sums[i] += vector_sum(fetched[i]);
+}
+
+void publish(uint to, int sums[VECTORS]) {
+    [[unroll]] for (int i = 0; i < VECTORS; ++i) {
+        uint vector = gl_LocalInvocationIndex + uint(i) * INVOCATIONS;
+        atomicAdd(s_sums[to + vector / LINE_VECTORS], sums[i]);
+    }
+}
+
 int line_sum(uint line) {
     int sum = 0;
-    for (uint v = 0u; v < LINE_VECTORS; ++v) {
-        uvec4 words = s_lines[line * PITCH + v];
-        sum += byte_sum(words.x) + byte_sum(words.y) + byte_sum(words.z) + byte_sum(words.w);
-    }
+    for (uint v = 0u; v < LINE_VECTORS; ++v) sum += vector_sum(s_lines[line * PITCH + v]);
     return sum;
 }
 
@@ -125,8 +136,6 @@ void main() {
     if (!find_tile(batch, row, column)) return;
     Lines a_lines = rows_from(batch, row);
     Lines b_lines = columns_from(batch, column);
-    uint a_access = access_to(a_lines);
-    uint b_access = access_to(b_lines);
     uint part_row = gl_SubgroupID / 2u * PART;
     uint part_column = gl_SubgroupID % 2u * PART;
     uint my_row = gl_LocalInvocationIndex;
@@ -137,19 +146,24 @@ void main() {
         [[unroll]] for (int j = 0; j < FRAGMENTS; ++j) products[i][j] = Product(0);
     int row_sum = 0;
     int column_sum = 0;
+    int a_sums[VECTORS], b_sums[VECTORS];
+    [[unroll]] for (int i = 0; i < VECTORS; ++i) a_sums[i] = b_sums[i] = 0;
+    s_sums[my_row] = s_sums[my_column] = 0;
 
     uvec4 a_fetched[VECTORS], b_fetched[VECTORS];
-    fetch(a_lines, a_access, 0u, a_fetched);
-    fetch(b_lines, b_access, 0u, b_fetched);
+    fetch(a_lines, A_ACROSS, 0u, a_fetched);
+    fetch(b_lines, B_ACROSS, 0u, b_fetched);
     uint slices = (depth - 1u) / TILE_DEPTH + 1u;
     for (uint slice = 0u; slice < slices; ++slice) {
         barrier();
-        keep(0u, a_access, a_fetched);
-        keep(TILE_ROWS, b_access, b_fetched);
+        keep(0u, A_ACROSS, a_fetched);
+        keep(TILE_ROWS, B_ACROSS, b_fetched);
+        if (ROW_SUMS && !A_ACROSS) add_vectors(a_sums, a_fetched);
+        if (COLUMN_SUMS && !B_ACROSS) add_vectors(b_sums, b_fetched);
         barrier();
         if (slice + 1u < slices) {
-            fetch(a_lines, a_access, (slice + 1u) * TILE_DEPTH, a_fetched);
-            fetch(b_lines, b_access, (slice + 1u) * TILE_DEPTH, b_fetched);
+            fetch(a_lines, A_ACROSS, (slice + 1u) * TILE_DEPTH, a_fetched);
+            fetch(b_lines, B_ACROSS, (slice + 1u) * TILE_DEPTH, b_fetched);
         }
         [[unroll]] for (uint k = 0u; k < TILE_DEPTH / FRAGMENT_DEPTH; ++k) {
             RowFragment x[FRAGMENTS];
@@ -166,13 +180,14 @@ void main() {
                     products[i][j] = coopMatMulAdd(x[i], y, products[i][j]);
             }
         }
-        if (HAS_CORRECTION) {
-            row_sum += line_sum(my_row);
-            column_sum += line_sum(my_column);
-        }
+        if (ROW_SUMS && A_ACROSS) row_sum += line_sum(my_row);
+        if (COLUMN_SUMS && B_ACROSS) column_sum += line_sum(my_column);
     }
-    keep_line(my_row, row, column, row_sum);
-    keep_line(my_column, row, column, column_sum);
+    if (ROW_SUMS && !A_ACROSS) publish(0u, a_sums);
+    if (COLUMN_SUMS && !B_ACROSS) publish(TILE_ROWS, b_sums);
+    barrier();
+    keep_line(my_row, row, column, A_ACROSS ? row_sum : s_sums[my_row]);
+    keep_line(my_column, row, column, B_ACROSS ? column_sum : s_sums[my_column]);
 
     // Each subgroup lays the upper, then the lower half of its part out in shared memory.
     const uint half_rows = PART / 2u;

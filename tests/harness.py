@@ -138,7 +138,8 @@ class Run:
             )
         parts = [
             self.case.operator.lower(), self.case.name, ".".join(families), where,
-            "in-place" if self.in_place else "", self.level,
+            f"in-place.{self.in_place.removesuffix('_tensor')}" if self.in_place else "",
+            self.level,
             f"no.{self.disabled.replace(',', '.')}" if self.disabled else "",
         ]
         return "-".join(p for p in parts if p)
@@ -161,7 +162,7 @@ class Operand:
     @property
     def desc(self) -> dml.TensorDesc:
         strides = [s // self.base.itemsize for s in self.view.strides]
-        return dml.TensorDesc(self.base.dtype, self.sizes, strides)
+        return dml.TensorDesc(dml.DataType.of(self.base.dtype), self.sizes, tuple(strides))
 
     def tensor(self, device: dml.Device) -> tuple[dml.Tensor, dml.Tensor]:
         """The base on the device, and the view of it."""

@@ -433,11 +433,10 @@ def test_verbose_timing_lines(device):
 
 
 def test_a_missing_operator_is_named(device):
-    model = model_of(BUFFERS, {"add": {"type": "ELEMENT_WISE_ADD", "desc": {
-        "ATensor": tensor(3), "BTensor": tensor(3), "OutputTensor": tensor(3)}}})
-    if "DML_OPERATOR_ELEMENT_WISE_ADD" in dml.operators.base.definitions():
-        pytest.skip("it is here now")
-    with pytest.raises(dml.UnsupportedError, match="'add': DML_OPERATOR_ELEMENT_WISE_ADD is not"):
+    model = model_of(BUFFERS, {"sum": {"type": "CUMULATIVE_SUMMATION", "desc": {
+        "InputTensor": tensor(3), "OutputTensor": tensor(3), "Axis": 0,
+        "AxisDirection": "INCREASING", "HasExclusiveSum": False}}})
+    with pytest.raises(dml.UnsupportedError, match="DML_OPERATOR_CUMULATIVE_SUMMATION is not"):
         dxdispatch.Runner(model, device)
 
 

@@ -13,6 +13,8 @@ import numpy as np
 
 from ..desc import TensorDesc
 from ..dtypes import DataType
+from ..operators.base import definitions
+from .elementwise import REFERENCES, Reference, close
 
 CHECKED_ROWS = 128
 """Rows of a large matrix product that are compared with NumPy's."""
@@ -215,6 +217,115 @@ def _product(
     return Recipe(name, types, make)
 
 
+def _elementwise(name: str, reference: Reference) -> Recipe:
+    def make(device: Any, scale: Scale) -> Iterator[Case]:
+        import kompute_dml as dml
+
+        definition = definitions()[operator]
+        compute = getattr(dml, definition.function_name)
+        rng = np.random.default_rng(4)
+        low, high = reference.low, reference.high
+        arrays = [
+            rng.uniform(low, high, scale.elements).astype(reference.data_type)
+            for _ in definition.spec.inputs
+        ]
+        inputs = [device.tensor(a) for a in arrays]
+        out = compute(*inputs, **reference.attributes)
+
+        def check() -> str:
+            wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
+            return close(out.numpy(), np.asarray(reference.compute(*wide)))
+
+        yield Case(
+            operator, types, _sizes(out.sizes),
+            lambda: compute(*inputs, **reference.attributes, out=out), check,
+            touched_bytes(t.desc for t in (*inputs, out)), scale.elements,
+        )
+
+    operator = "DML_OPERATOR_" + name
+    types = DataType.of(reference.data_type).family
+    return Recipe(operator, types, make)
+
+
+def _call(
+    name: str,
+    types: str,
+    inputs: Callable[[np.random.Generator, int], list[np.ndarray]],
+    call: Callable[[Any, list[Any], int], Any],
+    expected: Callable[[list[np.ndarray], int], np.ndarray],
+) -> Recipe:
+    """A recipe for an operator that is neither of the kinds above: n elements, one call."""
+
+    def make(device: Any, scale: Scale) -> Iterator[Case]:
+        import kompute_dml as dml
+
+        n = scale.elements
+        arrays = inputs(np.random.default_rng(5), n)
+        tensors = [device.tensor(a) for a in arrays]
+
+        def run() -> Any:
+            made = call(dml, tensors, n)
+            return made[0] if isinstance(made, tuple) else made
+
+        def check() -> str:
+            return close(run().numpy(), expected(arrays, n))
+
+        yield Case(operator, types, f"[{n}]", run, check,
+                   touched_bytes(t.desc for t in (*tensors, run())), n)
+
+    operator = "DML_OPERATOR_" + name
+    return Recipe(operator, types, make)
+
+
+def _floats(rng: np.random.Generator, n: int) -> list[np.ndarray]:
+    return [rng.uniform(-1, 1, n).astype(np.float32)]
+
+
+def _bytes(rng: np.random.Generator, n: int) -> list[np.ndarray]:
+    return [rng.integers(0, 256, n, np.uint8)]
+
+
+def _dynamically_quantized(x: np.ndarray) -> np.ndarray:
+    low, high = min(x.min(), 0), max(x.max(), 0)
+    step = np.float32((high - low) / np.float32(255))
+    zero = np.clip(np.rint(-low / step), 0, 255)
+    return np.clip(np.rint(x / step) + zero, 0, 255)
+
+
+_STEP = np.array([1 / 64], np.float32)
+_ZERO = np.array([128], np.uint8)
+
+_OTHERS = (
+    _call("DYNAMIC_QUANTIZE_LINEAR", "f32 -> u8", _floats,
+          lambda dml, t, n: dml.dynamic_quantize_linear(t[0]),
+          lambda x, n: _dynamically_quantized(x[0])),
+    _call("ELEMENT_WISE_QUANTIZE_LINEAR", "f32 -> u8", _floats,
+          lambda dml, t, n: dml.quantize_linear(t[0], _STEP, _ZERO),
+          lambda x, n: np.clip(np.rint(x[0] / _STEP) + 128, 0, 255)),
+    _call("ELEMENT_WISE_DEQUANTIZE_LINEAR", "u8 -> f32", _bytes,
+          lambda dml, t, n: dml.dequantize_linear(t[0], _STEP, _ZERO),
+          lambda x, n: (x[0].astype(np.float64) - 128) / 64),
+    _call("ELEMENT_WISE_QUANTIZED_LINEAR_ADD", "u8",
+          lambda rng, n: [*_bytes(rng, n), *_bytes(rng, n)],
+          lambda dml, t, n: dml.quantized_linear_add(
+              t[0], _STEP, _ZERO, t[1], _STEP, _ZERO, _STEP, _ZERO),
+          lambda x, n: np.clip(x[0].astype(int) + x[1] - 128, 0, 255)),
+    _call("ELEMENT_WISE_IF", "u8, f32",
+          lambda rng, n: [rng.integers(0, 2, n, np.uint8), *_floats(rng, n), *_floats(rng, n)],
+          lambda dml, t, n: dml.if_(*t), lambda x, n: np.where(x[0], x[1], x[2])),
+    _call("FILL_VALUE_CONSTANT", "f32", lambda rng, n: [],
+          lambda dml, t, n: dml.fill_value_constant([n], value=2.5),
+          lambda x, n: np.full(n, 2.5)),
+    _call("FILL_VALUE_SEQUENCE", "f32", lambda rng, n: [],
+          lambda dml, t, n: dml.fill_value_sequence([n], value_start=1.0, value_delta=0.25),
+          lambda x, n: 1 + 0.25 * np.arange(n)),
+    _call("VALUE_SCALE_2D", "f32",
+          lambda rng, n: [x.reshape(1, 1, 1, n) for x in _floats(rng, n)],
+          lambda dml, t, n: dml.value_scale_2d(t[0], scale=2.0, bias=[0.5]),
+          lambda x, n: 2 * x[0].astype(np.float64) + 0.5),
+)
+
+
 def _sizes(sizes: Iterable[int]) -> str:
     return f"[{', '.join(map(str, sizes))}]"
 
@@ -232,4 +343,6 @@ RECIPES: tuple[Recipe, ...] = (
     _product(DataType.UINT8, DataType.INT8, DataType.FLOAT32, zero_points=True),
     _product(DataType.UINT8, DataType.UINT8, DataType.FLOAT16),
     _product(DataType.INT16, DataType.INT16, DataType.FLOAT32),
+    *(_elementwise(name, reference) for name, reference in REFERENCES.items()),
+    *_OTHERS,
 )

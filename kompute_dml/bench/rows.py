@@ -61,7 +61,8 @@ class Row:
 def make_row(case: Case, values: str, timings: Timings) -> Row:
     """The figures of a timed case. Rates follow the device's clock, or the host's without one."""
     clock = timings.gpu or timings.cpu
-    seconds = clock.hot.median / 1e3
+    # What is shorter than a tick of the device's clock took a tick.
+    seconds = max(clock.hot.median / 1e3, 1e-9)
     return Row(
         case.operator, case.types, case.sizes, values,
         gpu_ms=timings.gpu.hot.median if timings.gpu else None,

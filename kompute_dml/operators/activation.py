@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..dtypes import DataType
+from ..errors import expect
 from ..layout import coalesce, is_packed, product
 from .base import define, function
 from .call import as_tensor, device_of, output, run
+from .elementwise import parameter, parameters, row
 from .plan import Dispatch, Plan, Target, reads, writes
 
 if TYPE_CHECKING:
@@ -63,3 +66,33 @@ def activation_identity(x: Any, *, out: Tensor | None = None) -> Tensor:
     y = output(device, out, name, x.sizes, x.data_type)
     run(ActivationIdentityOperatorDesc, device, {"input_tensor": x, "output_tensor": y})
     return y
+
+
+def _shrink_parameters(desc: Any, data_type: DataType) -> tuple[int, ...]:
+    """Integers need -Threshold too, which may be out of reach for a negation."""
+    words = parameters(desc, data_type)
+    return words if data_type.is_float else (*words, *parameter(-desc.threshold, data_type))
+
+
+def _check_softplus(desc: Any, strict: bool) -> None:
+    expect(desc.steepness > 0, "DML_OPERATOR_ACTIVATION_SOFTPLUS", "Steepness", "be above 0",
+           desc.steepness)
+
+
+for _name in ("GELU", "PARAMETERIZED_RELU", "RELU", "SIGMOID", "SOFTSIGN", "TANH"):
+    row(f"ACTIVATION_{_name}", _name.lower())
+
+row("ACTIVATION_CELU", "celu", alpha=1.0)
+row("ACTIVATION_ELU", "elu", alpha=1.0)
+row("ACTIVATION_HARD_SIGMOID", "hard_sigmoid", alpha=0.2, beta=0.5)
+row("ACTIVATION_HARD_SWISH", "hard_swish", alpha=1 / 6, beta=0.5)
+row("ACTIVATION_LEAKY_RELU", "leaky_relu", alpha=0.01)
+row("ACTIVATION_LINEAR", "linear")
+row("ACTIVATION_PARAMETRIC_SOFTPLUS", "parametric_softplus")
+row("ACTIVATION_SCALED_ELU", "scaled_elu", alpha=1.67326319217681884765625,
+    gamma=1.05070102214813232421875)
+row("ACTIVATION_SCALED_TANH", "scaled_tanh", alpha=1.0, beta=0.5)
+row("ACTIVATION_SHRINK", "shrink", constants=_shrink_parameters, bias=0.0, threshold=0.5)
+row("ACTIVATION_SOFTPLUS", "softplus", check=_check_softplus, steepness=1.0)
+row("ACTIVATION_SWISH", "swish", sigmoid_input_scale=1.0)
+row("ACTIVATION_THRESHOLDED_RELU", "thresholded_relu", alpha=1.0)

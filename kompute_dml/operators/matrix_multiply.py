@@ -125,12 +125,15 @@ def _lower(desc: Any, target: Target) -> Plan:
         operands.append(partial or replace(operands[-1], offset_field=None))
         if kernel.reads_vectors:
             operands += (replace(operands[i], offset_field=None) for i in (0, 3))
+        # The bits of the shaders' FLAGS.
+        flags = sum(on << bit for bit, on in enumerate((*kinds, begin > 0, begin + depth < k)))
+        specialized = "FLAGS" in variant.spec_ids
         return Dispatch(
             variant,
             batches * tiles,
             tuple(operands),
-            {**push, "depth": depth},
-            {**constants, "CONTINUES": begin > 0, "UNFINISHED": begin + depth < k},
+            {**push, "depth": depth, **({} if specialized else {"flags": flags})},
+            {**constants, **({"FLAGS": flags} if specialized else {})},
         )
 
     push: dict[str, Any] = {"batches": batches, "rows": m, "columns": n}
@@ -139,14 +142,18 @@ def _lower(desc: Any, target: Target) -> Plan:
     for name, axis in _VECTORS.items():
         if (t := getattr(desc, _SLOTS[name])) is not None:
             push[f"{name}_stride"] = _vector_stride(t, axis)
-    constants = {
-        "A_SIGNED": desc.a_tensor.data_type.is_signed,
-        "B_SIGNED": desc.b_tensor.data_type.is_signed,
-        "HAS_A_ZERO": desc.a_zero_point_tensor is not None,
-        "HAS_B_ZERO": desc.b_zero_point_tensor is not None,
-        "HAS_BIAS": desc.bias_tensor is not None,
-        "HALF": desc.output_tensor.data_type is DataType.FLOAT16,
-    }
+    constants = {}
+    if kernel is _COOPMAT:
+        constants["A_ACROSS"] = bool(_reads_across(desc.a_tensor, -2))
+        constants["B_ACROSS"] = bool(_reads_across(desc.b_tensor, -1))
+    kinds = (
+        desc.a_tensor.data_type.is_signed,
+        desc.b_tensor.data_type.is_signed,
+        desc.a_zero_point_tensor is not None,
+        desc.b_zero_point_tensor is not None,
+        desc.bias_tensor is not None,
+        desc.output_tensor.data_type is DataType.FLOAT16,
+    )
     # Sums that one dispatch hands to the next have 8 bytes.
     sums = batches * m * n if k > kernel.max_depth else 0
     partial = Operand(TEMPORARY, "partial_offset", 8, sums, writes=True) if sums else None
@@ -180,6 +187,9 @@ _WIDE = _Kernel(_SHADER, 64, 1 << 15)
 _PACKED = _Kernel(_SHADER + "_packed", 64, 1 << 15)
 _COOPMAT = _Kernel(_SHADER + "_coopmat", 128, 1 << 16, reads_vectors=True)
 
+# Below, an H200 has too little to do, and the smaller tiles of the dot product win.
+_MIN_COOPMAT_TILES = 32
+
 
 def _choose(desc: Any, target: Target) -> tuple[_Kernel, Variant]:
     """The fastest kernel that this device may run."""
@@ -187,10 +197,36 @@ def _choose(desc: Any, target: Target) -> tuple[_Kernel, Variant]:
     if a_type.itemsize > 1:
         return _WIDE, library.get(_WIDE.shader, a_type.width)
     coopmat = library.find(_COOPMAT.shader)
-    if coopmat and _has_cooperative_matrix(target.adapter):
+    if coopmat and _has_cooperative_matrix(target.adapter) and _fills_vectors(desc):
         return _COOPMAT, coopmat
     dot = library.find(_PACKED.shader, "dot")
     return _PACKED, dot or library.get(_PACKED.shader, "core")
+
+
+def _fills_vectors(desc: Any) -> bool:
+    """Whether the product is large enough for 128 x 128 tiles, and read 16 bytes at a time."""
+    m, n = desc.output_tensor.sizes[-2:]
+    tiles = desc.output_tensor.element_count // (m * n) * -(-m // 128) * -(-n // 128)
+    return (
+        tiles >= _MIN_COOPMAT_TILES
+        and _reads_across(desc.a_tensor, -2) is not None
+        and _reads_across(desc.b_tensor, -1) is not None
+    )
+
+
+def _reads_across(t: TensorDesc, lines: int) -> bool | None:
+    """Whether vectors of 16 bytes lie across the lines of an 8-bit matrix, along axis ``lines``,
+    and not along the depth; None if the one's strides and alignment allow neither."""
+    depth = -3 - lines
+    for axis, across in ((depth, False), (lines, True)):
+        others = [s for d, s in enumerate(t.strides) if d != t.dimension_count + axis]
+        if (
+            t.strides[axis] == 1
+            and t.base_alignment % 16 == 0
+            and all(n % 16 == 0 for n in (t.sizes[axis], *others))
+        ):
+            return across
+    return None
 
 
 def _has_cooperative_matrix(adapter: Adapter) -> bool:

@@ -71,9 +71,10 @@ float power_of_two(int exponent) {
     return uintBitsToFloat(uint(exponent + 127) << 23);
 }
 
-// x * 2^exponent for x in [0.25, 4) and any exponent; rounds denormals to nearest even.
+// x * 2^exponent for 0 or a normal x > 0 and any exponent; rounds denormals to nearest even.
 float scaled(float x, int exponent) {
     uint bits = floatBitsToUint(x);
+    if (bits == 0u) return x;
     int field = int(bits >> 23) + exponent;
     if (field >= 255) return infinity(0u);
     if (field > 0) return uintBitsToFloat((bits & 0x7FFFFFu) | (uint(field) << 23));

@@ -5,15 +5,23 @@
 #include "include/integers.glsl"
 #include "include/float16.glsl"
 
-layout(constant_id = 1) const bool A_SIGNED = false;
-layout(constant_id = 2) const bool B_SIGNED = false;
-layout(constant_id = 3) const bool HAS_A_ZERO = false;
-layout(constant_id = 4) const bool HAS_B_ZERO = false;
-layout(constant_id = 5) const bool HAS_BIAS = false;
-layout(constant_id = 6) const bool HALF = false;  // scales, bias and output are float16
+// FLAGS is one word of the push block, so that one pipeline serves all kinds of operands; a shader
+// that gains from knowing them makes it a specialization constant (SPECIALIZED).
+#define FLAG(bit) ((FLAGS & (1u << bit)) != 0u)
+#define A_SIGNED FLAG(0)
+#define B_SIGNED FLAG(1)
+#define HAS_A_ZERO FLAG(2)
+#define HAS_B_ZERO FLAG(3)
+#define HAS_BIAS FLAG(4)
+#define HALF FLAG(5)  // scales, bias and output are float16
 // A long depth takes several dispatches, which hand their sums on.
-layout(constant_id = 7) const bool CONTINUES = false;
-layout(constant_id = 8) const bool UNFINISHED = false;
+#define CONTINUES FLAG(6)
+#define UNFINISHED FLAG(7)
+#ifdef SPECIALIZED
+layout(constant_id = 1) const uint FLAGS = 0u;
+#else
+#define FLAGS flags
+#endif
 
 layout(binding = 0) readonly buffer A { uint a[]; };
 layout(binding = 1) readonly buffer AScale { uint a_scale[]; };
@@ -47,6 +55,9 @@ layout(push_constant) uniform Push {
     uint bias_offset;
     uint out_offset;
     uint partial_offset;
+#ifndef SPECIALIZED
+    uint flags;
+#endif
 };
 
 // The tile of this workgroup. Tiles go down in bands of eight rows of tiles before they go across,

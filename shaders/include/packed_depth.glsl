@@ -7,7 +7,7 @@
 //   sum (x - p)(y - q) = sum xy - q sum x - p sum y + depth p q
 // The host uses these shaders only where the sums on the right fit 32 bits.
 const uint LINES = TILE_ROWS + TILE_COLUMNS;
-const bool HAS_CORRECTION = !A_SIGNED || !B_SIGNED || HAS_A_ZERO || HAS_B_ZERO;
+#define HAS_CORRECTION (!A_SIGNED || !B_SIGNED || HAS_A_ZERO || HAS_B_ZERO)
 
 shared int s_sums[LINES];
 shared int s_zeros[LINES];

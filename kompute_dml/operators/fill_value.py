@@ -1,0 +1,83 @@
+"""FILL_VALUE_CONSTANT and FILL_VALUE_SEQUENCE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..desc import TensorDesc
+from ..dtypes import DataType, Scalar
+from .base import define, function
+from .call import device_of, output, run
+from .elementwise import check_attributes, float_bits, frame
+from .plan import Plan, Target
+
+if TYPE_CHECKING:
+    from ..tensor import Tensor
+
+_SHADER = "fill_value"
+
+
+def _lower(desc: Any, target: Target, operation: str, **words: tuple[int, int]) -> Plan:
+    y = desc.output_tensor
+    numbers = TensorDesc(y.data_type, y.sizes)
+    variant = target.library.get(_SHADER, operation)
+    return Plan(frame(target, variant, [(None, numbers)], ("output_tensor", y), push=words))
+
+
+def _lower_constant(desc: Any, target: Target) -> Plan:
+    value = Scalar.of(desc.value, desc.value_data_type)
+    return _lower(desc, target, "constant", start=value.words)
+
+
+def _lower_sequence(desc: Any, target: Target) -> Plan:
+    kind = desc.value_data_type
+    start, delta = (Scalar.of(v, kind) for v in (desc.value_start, desc.value_delta))
+    if kind.is_float:
+        return _lower(desc, target, "float_sequence", start=(float_bits(start.item()), 0),
+                      delta=(float_bits(delta.item()), 0))
+    return _lower(desc, target, "integer_sequence", start=start.words, delta=delta.words)
+
+
+FillValueConstantOperatorDesc = define(
+    "FILL_VALUE_CONSTANT", _lower_constant, shaders=(_SHADER,), check=check_attributes,
+    in_place=False)
+FillValueSequenceOperatorDesc = define(
+    "FILL_VALUE_SEQUENCE", _lower_sequence, shaders=(_SHADER,), check=check_attributes,
+    in_place=False)
+
+
+@function
+def fill_value_constant(
+    sizes: Sequence[int], *, value: Any, data_type: Any = "float32", out: Tensor | None = None
+) -> Tensor:
+    """Every element is ``value`` (DML_FILL_VALUE_CONSTANT_OPERATOR_DESC).
+
+    ``value`` is taken bit for bit: a number that the type can hold, a NumPy scalar, or raw bytes.
+    All eleven data types, 1 to 8 dimensions. Returns ``out`` or a new packed tensor. Raises
+    ValidationError or UnsupportedError.
+    """
+    device = device_of(out)
+    y = output(device, out, "fill_value_constant", tuple(sizes), DataType.of(data_type))
+    run(FillValueConstantOperatorDesc, device, {"output_tensor": y},
+        value_data_type=y.data_type, value=Scalar.of(value, y.data_type))
+    return y
+
+
+@function
+def fill_value_sequence(
+    sizes: Sequence[int], *, value_start: Any, value_delta: Any, data_type: Any = "float32",
+    out: Tensor | None = None,
+) -> Tensor:
+    """Element k is ``start + k * delta`` (DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC).
+
+    Elements count in row-major order. Integers wrap, floats are rounded once. All data types but
+    FLOAT64, 1 to 8 dimensions. Returns ``out`` or a new packed tensor. Raises ValidationError or
+    UnsupportedError.
+    """
+    device = device_of(out)
+    y = output(device, out, "fill_value_sequence", tuple(sizes), DataType.of(data_type))
+    run(FillValueSequenceOperatorDesc, device, {"output_tensor": y}, value_data_type=y.data_type,
+        value_start=Scalar.of(value_start, y.data_type),
+        value_delta=Scalar.of(value_delta, y.data_type))
+    return y

@@ -1,0 +1,104 @@
+//@ op DML_OPERATOR_CAST
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#define INPUTS 1
+#define ATTRIBUTES
+#include "include/elementwise.glsl"
+#include "include/integers64.glsl"
+
+// Converts any type to any other by integer code alone, so that every device does it, and all alike.
+// Floats round to nearest even; floats to integers truncate and saturate, NaN becomes 0; integers
+// wrap when they are narrowed.
+
+// (size, exponent) stands for size * 2^exponent.
+struct Number {
+    bool negative;
+    bool is_nan;
+    bool is_infinite;
+    uvec2 size;
+    int exponent;
+};
+
+int fraction_bits(uint type) {
+    return BYTES_OF(type) == 8u ? 52 : BYTES_OF(type) == 4u ? 23 : 10;
+}
+
+int exponent_bits(uint type) {
+    return BYTES_OF(type) == 8u ? 11 : BYTES_OF(type) == 4u ? 8 : 5;
+}
+
+Number number_of(uvec2 bits, uint type) {
+    int width = 8 * int(BYTES_OF(type));
+    Number x = Number(false, false, false, bits, 0);
+    if (!IS_FLOAT(type)) {
+        if (!IS_SIGNED(type)) return x;
+        if (width < 32) bits.x = uint(int(bits.x << (32 - width)) >> (32 - width));
+        if (width < 64) bits.y = uint(int(bits.x) >> 31);
+        x.negative = int(bits.y) < 0;
+        x.size = x.negative ? negate64(bits) : bits;
+        return x;
+    }
+    int fraction = fraction_bits(type);
+    int most = (1 << exponent_bits(type)) - 1;
+    uvec2 above = shift_right64(bits, uint(fraction));
+    int field = int(above.x) & most;
+    x.negative = (above.x >> exponent_bits(type) & 1u) != 0u;
+    x.size = shift_right64(shift_left64(bits, uint(64 - fraction)), uint(64 - fraction));
+    x.is_nan = field == most && !is_zero64(x.size);
+    x.is_infinite = field == most && is_zero64(x.size);
+    if (field != 0) x.size = add64(x.size, shift_left64(uvec2(1u, 0u), uint(fraction)));
+    x.exponent = max(field, 1) - most / 2 - fraction;
+    return x;
+}
+
+uvec2 integer_of(Number x, uint type) {
+    int width = 8 * int(BYTES_OF(type));
+    bool is_signed = IS_SIGNED(type);
+    if (!IS_FLOAT(A_TYPE)) return x.negative ? negate64(x.size) : x.size;
+    uvec2 most = shift_right64(uvec2(0xFFFFFFFFu), uint(64 - width + int(is_signed)));
+    if (is_signed && x.negative) most = add64(most, uvec2(1u, 0u));
+    if (x.is_nan || (x.negative && !is_signed)) return uvec2(0u);
+    uvec2 size = most;
+    if (!x.is_infinite && (is_zero64(x.size) || top_bit64(x.size) + x.exponent < width)) {
+        size = x.exponent < 0 ? shift_right64(x.size, uint(-x.exponent))
+                              : shift_left64(x.size, uint(x.exponent));
+        if (less64(most, size, false)) size = most;
+    }
+    return x.negative ? negate64(size) : size;
+}
+
+uvec2 float_of(Number x, uint type) {
+    int fraction = fraction_bits(type);
+    int most = (1 << exponent_bits(type)) - 1;
+    uvec2 sign = shift_left64(uvec2(uint(x.negative), 0u), uint(fraction + exponent_bits(type)));
+    uvec2 infinite = shift_left64(uvec2(uint(most), 0u), uint(fraction));
+    if (x.is_nan) return add64(infinite, shift_left64(uvec2(1u, 0u), uint(fraction - 1)));
+    if (x.is_infinite) return add64(sign, infinite);
+    if (is_zero64(x.size)) return sign;
+    // The exponent field of the value, and how many digits go.
+    int field = max(top_bit64(x.size) + x.exponent + most / 2, 1);
+    if (field >= most) return add64(sign, infinite);
+    int drop = field - most / 2 - fraction - x.exponent;
+    uvec2 kept = x.size;
+    if (drop <= 0) {
+        kept = shift_left64(kept, uint(-drop));
+    } else {
+        kept = shift_right64(x.size, uint(drop));
+        // Twice the rest against one unit, in the 64 bits below the point.
+        uvec2 rest = drop < 64 ? shift_left64(x.size, uint(64 - drop)) : x.size;
+        if (drop > 64) rest = uvec2(0u);
+        bool above = less64(uvec2(0u, 0x80000000u), rest, false);
+        bool tie = rest == uvec2(0u, 0x80000000u);
+        if (above || (tie && (kept.x & 1u) != 0u)) kept = add64(kept, uvec2(1u, 0u));
+    }
+    // The leading one adds to the field, and so does a carry out of rounding.
+    kept = add64(kept, shift_left64(uvec2(uint(field - 1), 0u), uint(fraction)));
+    return add64(sign, kept);
+}
+
+uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
+    Number x = number_of(a, A_TYPE);
+    if (IS_FLOAT(OUT_TYPE)) return float_of(x, OUT_TYPE);
+    return integer_of(x, OUT_TYPE);
+}

@@ -1,0 +1,34 @@
+//@ op DML_OPERATOR_FILL_VALUE_CONSTANT DML_OPERATOR_FILL_VALUE_SEQUENCE
+//@ variants OP: constant float_sequence integer_sequence
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#define INPUTS 1
+#define NUMBERED
+#define ATTRIBUTES uint start[2]; uint delta[2];
+#include "include/elementwise.glsl"
+#include "include/integers64.glsl"
+#include "include/float16.glsl"
+#include "include/float_pairs.glsl"
+
+// start + number * delta: integers of all widths in 64 bits, wrapped; floating point as a pair that is
+// rounded once, so that numbers beyond 2^24 count too.
+uvec2 constant(uint number) {
+    return uvec2(start[0], start[1]);
+}
+
+uvec2 integer_sequence(uint number) {
+    uvec2 steps = multiply64(uvec2(number, 0u), uvec2(delta[0], delta[1]));
+    return add64(uvec2(start[0], start[1]), steps);
+}
+
+uvec2 float_sequence(uint number) {
+    PAIR exact = pair_of_ordered_sum(float(number & 0xFFFF0000u), float(number & 0xFFFFu));
+    PAIR steps = multiply(exact, PAIR(uintBitsToFloat(delta[0]), 0.0));
+    float x = sum_of(add(steps, PAIR(uintBitsToFloat(start[0]), 0.0)));
+    return uvec2(BYTES_OF(OUT_TYPE) == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);
+}
+
+uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
+    return OP(a.x);
+}

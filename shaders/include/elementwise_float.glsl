@@ -1,0 +1,190 @@
+// FLOAT32 and FLOAT16 operators, computed in float32 and rounded once. Outputs of integer types take
+// truth values and whole numbers.
+#define INPUTS 2
+#define ATTRIBUTES uint scale; uint bias; uint attributes[5];
+#include "include/elementwise.glsl"
+#include "include/float16.glsl"
+#include "include/elementary_functions.glsl"
+#include "include/float_to_integer.glsl"
+
+layout(constant_id = 6) const bool HAS_SCALE_BIAS = false;
+
+float parameter(uint i) {
+    return uintBitsToFloat(attributes[i]);
+}
+
+// NaN wins, and -0 is below 0.
+float maximum(float x, float y) {
+    if (is_nan(x)) return x;
+    return is_nan(y) || less(x, y) || (is_zero(x) && is_zero(y) && sign_bit(x) != 0u) ? y : x;
+}
+
+float minimum(float x, float y) {
+    if (is_nan(x)) return x;
+    return is_nan(y) || less(y, x) || (is_zero(x) && is_zero(y) && sign_bit(x) == 0u) ? y : x;
+}
+
+float number(bool x) {
+    return x ? 1.0 : 0.0;
+}
+
+// x - y * trunc(x / y), exactly: long division, eight bits of the quotient at a time.
+float modulus(float x, float y) {
+    if (is_nan(x) || is_nan(y) || is_infinite(x) || is_zero(y)) return NOT_A_NUMBER;
+    if (is_infinite(y) || is_zero(x)) return x;
+    int x_exponent, y_exponent;
+    uint rest = (floatBitsToUint(split(x, x_exponent)) & 0x7FFFFFu) | 0x800000u;
+    uint divisor = (floatBitsToUint(split(y, y_exponent)) & 0x7FFFFFu) | 0x800000u;
+    int places = x_exponent - y_exponent;
+    if (places < 0) return x;
+    rest %= divisor;
+    while (places > 0 && rest != 0u) {
+        int step = min(places, 8);
+        rest = (rest << step) % divisor;
+        places -= step;
+    }
+    return with_sign(scaled(float(rest), y_exponent - 23), sign_bit(x));
+}
+
+float floor_modulus(float x, float y) {
+    float rest = modulus(x, y);
+    if (is_nan(rest)) return rest;
+    if (is_zero(rest)) return with_sign(rest, sign_bit(y));
+    if (sign_bit(rest) == sign_bit(y)) return rest;
+    precise float sum = rest + y;
+    return sum;
+}
+
+// x >= 0, or NaN, which passes through as x does.
+bool at_least_zero(float x) {
+    return sign_bit(x) == 0u || is_nan(x) || is_zero(x);
+}
+
+// Where pairs have room: the rest of a huge number would be NaN, that of a tiny one a denormal.
+bool has_pair(float x) {
+    return magnitude(x) < 1.0e30 && magnitude(x) > 1.0e-28;
+}
+
+PAIR product_pair(float x, float y) {
+    precise float product = x * y;
+    return has_pair(product) ? pair_of_product(x, y) : exact(product);
+}
+
+float softplus_of(float x, float steepness) {
+    PAIR result = softplus_pair(product_pair(x, steepness));
+    if (!(result.x < 1.0e30)) return result.x / steepness;
+    return sum_of(divide(result, exact(steepness)));
+}
+
+float softsign_of(float x) {
+    if (is_infinite(x)) return NOT_A_NUMBER;
+    if (magnitude(x) > 1.0e9) return with_sign(1.0, sign_bit(x));
+    return sum_of(divide(exact(x), pair_of_sum(1.0, magnitude(x))));
+}
+
+PAIR quotient_pair(float x, float y) {
+    precise float quotient = x / y;
+    return has_pair(quotient) && has_pair(x) && has_pair(y) ? divide(exact(x), exact(y)) : exact(quotient);
+}
+
+#define OPERATOR(name, expression) \
+    float op_##name(float x, float y) { \
+        precise float result = expression; \
+        return result; \
+    }
+
+OPERATOR(identity, x)
+OPERATOR(abs, magnitude(x))
+OPERATOR(negate, negated(x))
+OPERATOR(sign, is_nan(x) ? x : is_zero(x) ? 0.0 : with_sign(1.0, sign_bit(x)))
+OPERATOR(ceil, ceiled(x))
+OPERATOR(floor, floored(x))
+OPERATOR(round_half_even, rounded(x, true))
+OPERATOR(round_half_away, rounded(x, false))
+OPERATOR(truncate, truncated(x))
+OPERATOR(clip, is_nan(x) ? x : minimum(parameter(1u), maximum(parameter(0u), x)))
+OPERATOR(clip1, is_nan(x) ? x : maximum(parameter(0u), minimum(x, parameter(1u))))
+OPERATOR(threshold, is_nan(x) ? x : maximum(x, parameter(0u)))
+OPERATOR(is_nan, number(is_nan(x)))
+OPERATOR(is_infinity, number(is_infinite(x)))
+OPERATOR(is_positive_infinity, number(is_infinite(x) && sign_bit(x) == 0u))
+OPERATOR(is_negative_infinity, number(is_infinite(x) && sign_bit(x) != 0u))
+
+OPERATOR(recip, divide(1.0, x))
+OPERATOR(sqrt, square_root(x))
+OPERATOR(exp, exp_of(x))
+OPERATOR(log, log_of(x))
+OPERATOR(sin, sin_of(x, 0u))
+OPERATOR(cos, sin_of(x, 1u))
+OPERATOR(tan, tan_of(x))
+OPERATOR(asin, asin_of(x))
+OPERATOR(acos, acos_of(x))
+OPERATOR(atan, atan_of(x))
+OPERATOR(sinh, sinh_of(x))
+OPERATOR(cosh, cosh_of(x))
+OPERATOR(asinh, asinh_of(x))
+OPERATOR(acosh, acosh_of(x))
+OPERATOR(atanh, atanh_of(x))
+OPERATOR(erf, erf_of(x))
+OPERATOR(pow, pow_of(x, y))
+OPERATOR(constant_pow, pow_of(x, parameter(0u)))
+
+OPERATOR(add, x + y)
+OPERATOR(subtract, x - y)
+OPERATOR(multiply, x * y)
+OPERATOR(divide, divide(x, y))
+OPERATOR(mean, x * 0.5 + y * 0.5)
+OPERATOR(difference_square, (x - y) * (x - y))
+OPERATOR(modulus_truncate, modulus(x, y))
+OPERATOR(modulus_floor, floor_modulus(x, y))
+OPERATOR(max, maximum(x, y))
+OPERATOR(min, minimum(x, y))
+OPERATOR(atan_yx, atan_of(x, y))
+OPERATOR(logical_equals, number(equal(x, y)))
+OPERATOR(logical_greater_than, number(less(y, x)))
+OPERATOR(logical_less_than, number(less(x, y)))
+OPERATOR(logical_greater_than_or_equal, number(less(y, x) || equal(x, y)))
+OPERATOR(logical_less_than_or_equal, number(less(x, y) || equal(x, y)))
+OPERATOR(parameterized_relu, at_least_zero(x) ? x : x * y)
+
+// The activations; ALPHA and BETA are their first two attributes.
+#define ACTIVATION(name, expression) OPERATOR(name, expression)
+#define ALPHA parameter(0u)
+#define BETA parameter(1u)
+
+ACTIVATION(relu, at_least_zero(x) ? x : 0.0)
+ACTIVATION(leaky_relu, at_least_zero(x) ? x : ALPHA * x)
+ACTIVATION(thresholded_relu, less(ALPHA, x) ? x : 0.0)
+ACTIVATION(linear, ALPHA * x + BETA)
+ACTIVATION(hard_sigmoid, maximum(0.0, minimum(ALPHA * x + BETA, 1.0)))
+ACTIVATION(shrink, less(BETA, x) ? x - ALPHA : less(x, negated(BETA)) ? x + ALPHA : 0.0)
+ACTIVATION(elu, at_least_zero(x) ? x : ALPHA * expm1_of(exact(x)))
+ACTIVATION(celu, at_least_zero(x) ? x : ALPHA * expm1_of(quotient_pair(x, ALPHA)))
+ACTIVATION(scaled_elu, BETA * (at_least_zero(x) ? x : ALPHA * expm1_of(exact(x))))
+ACTIVATION(sigmoid, sigmoid_of(exact(x)))
+ACTIVATION(tanh, tanh_of(exact(x)))
+ACTIVATION(scaled_tanh, ALPHA * tanh_of(product_pair(x, BETA)))
+ACTIVATION(softplus, softplus_of(x, ALPHA))
+ACTIVATION(parametric_softplus, ALPHA * sum_of(softplus_pair(product_pair(x, BETA))))
+ACTIVATION(softsign, softsign_of(x))
+ACTIVATION(gelu, gelu_of(x))
+
+// Those that no operator fuses.
+OPERATOR(swish, swish_of(x, product_pair(x, ALPHA)))
+OPERATOR(hard_swish, x * maximum(0.0, minimum(ALPHA * x + BETA, 1.0)))
+
+float number(uvec2 bits, uint type) {
+    if (!IS_FLOAT(type))
+        return IS_SIGNED(type) ? float(extended(bits.x, type)) : float(bits.x);
+    return BYTES_OF(type) == 2u ? half_to_float(bits.x) : uintBitsToFloat(bits.x);
+}
+
+float compute(float x, float y);
+
+uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
+    precise float x = number(a, A_TYPE);
+    if (HAS_SCALE_BIAS) x = x * uintBitsToFloat(scale) + uintBitsToFloat(bias);
+    x = compute(x, B_TYPE == 0u ? 0.0 : number(b, B_TYPE));
+    if (!IS_FLOAT(OUT_TYPE)) return uvec2(to_integer(x, OUT_TYPE), 0u);
+    return uvec2(BYTES_OF(OUT_TYPE) == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);
+}

@@ -1,0 +1,105 @@
+//@ op DML_OPERATOR_DYNAMIC_QUANTIZE_LINEAR
+//@ variants STEP: partial final
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#define BYTES_OF(type) ((type) & 15u)
+#define IS_SIGNED(type) (((type) & 16u) != 0u)
+#include "include/grid.glsl"
+#include "include/float16.glsl"
+#include "include/quantization.glsl"
+
+// The lowest and highest number of a tensor, 0 included, then its scale and zero point. Step partial:
+// each workgroup leaves its range in ``ranges``. Step final: one workgroup unites them.
+layout(constant_id = 1) const uint IN_TYPE = 36u;
+layout(constant_id = 2) const uint OUT_TYPE = 1u;
+layout(constant_id = 3) const uint GROUPS = 1u;
+
+#if defined(STEP_final)
+layout(binding = 0) readonly buffer Ranges { uint ranges[]; };
+layout(binding = 1) writeonly buffer Scale { uint out_scale[]; };
+layout(binding = 2) buffer Zero { uint out_zero[]; };
+#else
+layout(binding = 0) readonly buffer Input { uint in_words[]; };
+layout(binding = 1) writeonly buffer Ranges { uint ranges[]; };
+#endif
+
+layout(push_constant) uniform Push {
+    uint count;
+    uint rank;
+    uint sizes[8];
+    uint in_strides[8];
+    uint in_offset;
+    uint ranges_offset;
+    uint scale_offset;
+    uint zero_offset;
+};
+
+const uint INVOCATIONS = 256u;  // the workgroup's, too
+shared int s_low[INVOCATIONS];
+shared int s_high[INVOCATIONS];
+
+#if defined(STEP_final)
+float number_of_rank(int x) {
+    return uintBitsToFloat(x < 0 ? uint(-x) | 0x80000000u : uint(x));
+}
+
+void finish(int low_rank, int high_rank) {
+    float low = number_of_rank(low_rank);
+    float high = number_of_rank(high_rank);
+    precise float range = high - low;
+    float scale = is_zero(range) ? 1.0 : divide(range, 255.0);
+    int lowest = IS_SIGNED(OUT_TYPE) ? -128 : 0;
+    float from = float(lowest) - divide(low, scale);
+    uint zero = quantized(rounded(from, true), 0, OUT_TYPE) & 0xFFu;
+    out_scale[scale_offset] = floatBitsToUint(scale);
+    uint shift = zero_offset % 4u * 8u;
+    atomicAnd(out_zero[zero_offset / 4u], ~(0xFFu << shift));
+    atomicOr(out_zero[zero_offset / 4u], zero << shift);
+}
+#else
+float number(uint at) {
+    return BYTES_OF(IN_TYPE) == 2u ? LOAD_HALF(in_words, at) : uintBitsToFloat(in_words[at]);
+}
+#endif
+
+void main() {
+    uint i = gl_LocalInvocationIndex;
+    int low = 0;
+    int high = 0;
+#if defined(STEP_final)
+    for (uint g = i; g < GROUPS; g += INVOCATIONS) {
+        low = min(low, int(ranges[ranges_offset + 2u * g]));
+        high = max(high, int(ranges[ranges_offset + 2u * g + 1u]));
+    }
+#else
+    for (uint e = invocation_index(); e < count; e += GROUPS * INVOCATIONS) {
+        uint rest = e;
+        uint at = in_offset;
+        for (uint d = rank - 1u; d > 0u; --d) {
+            uint next = rest / sizes[d];
+            at += (rest - next * sizes[d]) * in_strides[d];
+            rest = next;
+        }
+        int x = rank_of(number(at + rest * in_strides[0]));
+        low = min(low, x);
+        high = max(high, x);
+    }
+#endif
+    s_low[i] = low;
+    s_high[i] = high;
+    for (uint step = INVOCATIONS / 2u; step > 0u; step /= 2u) {
+        barrier();
+        if (i < step) {
+            s_low[i] = min(s_low[i], s_low[i + step]);
+            s_high[i] = max(s_high[i], s_high[i + step]);
+        }
+    }
+    if (i != 0u) return;
+#if defined(STEP_final)
+    if (group_index() == 0u) finish(s_low[0], s_high[0]);
+#else
+    if (group_index() >= GROUPS) return;
+    ranges[ranges_offset + 2u * group_index()] = uint(s_low[0]);
+    ranges[ranges_offset + 2u * group_index() + 1u] = uint(s_high[0]);
+#endif
+}

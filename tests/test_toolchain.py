@@ -1,0 +1,140 @@
+"""What builds kp and the shaders: edits, headers, reflection, and words for what is missing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kompute_dml.runtime.shader_library import manifest
+from kompute_dml.toolchain import edits, kp, spirv
+from kompute_dml.toolchain.system import ToolchainError
+
+SHADER = """\
+#version 450
+layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const bool FLIP = false;
+layout(binding = 0) buffer Words { uint words[]; };
+layout(push_constant) uniform Push { uint first; uint sizes[3]; };
+void main() { words[first] = FLIP ? sizes[0] : sizes[2]; }
+"""
+
+
+def test_each_fix_says_what_it_repairs() -> None:
+    fixes = kp.load_fixes()
+    assert {"memory_barrier", "device_features", "vk_results"} <= set(fixes)
+    for name, changes in fixes.items():
+        module = sys.modules[f"kompute_dml.toolchain.fixes.{name}"]
+        assert module.REPAIRS.strip(), name
+        assert changes, name
+        for edit in changes:
+            assert len(edit.anchor.splitlines()) <= 12, f"{name} carries much of kp's own text"
+
+
+def test_edits_hit_their_anchors() -> None:
+    pairs = [("a", edits.after("f", "one", "!")), ("b", edits.replace("f", "two", "2"))]
+    assert edits.edited("one two", pairs) == "one! 2"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ([("a", edits.after("f", "three", ""))], "fix a: expected .three. 1 times in f, .* 0"),
+        ([("a", edits.after("f", "o", ""))], "found it 2 times"),
+        ([("a", edits.replace("f", "one", "")), ("b", edits.replace("f", "ne t", ""))],
+         "fixes a and b edit the same text"),
+    ],
+)
+def test_edits_that_do_not_fit_are_refused(changes: list, words: str) -> None:
+    with pytest.raises(ToolchainError, match=words):
+        edits.edited("one two", changes)
+
+
+def test_a_build_without_compiler_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kp, "cache_dir", lambda name: tmp_path / name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(ToolchainError) as error:
+        kp.wheel()
+    assert "g++ is missing" in str(error.value)
+    assert "apt install g++" in str(error.value)
+    assert "pip install kp==0.9.0" in str(error.value)
+
+
+def test_another_source_distribution_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kp, "cache_dir", lambda name: tmp_path)
+    (tmp_path / "kp-0.9.0.tar.gz").write_bytes(b"something else")
+    with pytest.raises(ToolchainError, match="SHA-256"):
+        kp._sdist([], {})
+
+
+def build(folder: Path, text: str) -> tuple[spirv.Report, dict]:
+    source, output = folder / "shaders", folder / "spirv"
+    source.mkdir(exist_ok=True)
+    (source / "trial.comp").write_text(text)
+    report = spirv.build(source, output)
+    return report, json.loads((output / "manifest.json").read_text())
+
+
+def test_the_manifest_comes_from_the_shader_itself(tmp_path: Path) -> None:
+    report, written = build(tmp_path, "//@ op -\n//@ variants T: a b\n" + SHADER)
+    assert report.compiled == 2
+    entry = written["shaders"]["trial"]["variants"]["trial.b"]
+    assert entry["capabilities"] == ["Shader"]
+    assert entry["push"]["sizes"] == {"offset": 1, "count": 3}
+    assert entry["spec_constants"]["FLIP"] == {"id": 1, "default": 0}
+    assert entry["bindings"] == 1
+    assert build(tmp_path, "//@ op -\n//@ variants T: a b\n" + SHADER)[0].compiled == 0
+    changed, _ = build(tmp_path, "//@ op -\n//@ variants T: b c\n" + SHADER)
+    assert changed.removed == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ("//@ operator DML_OPERATOR_CAST\n", r"trial\.comp:1: .*'operator' to be one of"),
+        ("//@ op -\n//@ op -\n", r"trial\.comp:2: .*'op' only once"),
+        ("//@ op -\n//@ variants T: a a\n", "trial.comp"),
+        ("#version 450\n//@ op -\n", r"trial\.comp:2: .*first lines"),
+    ],
+)
+def test_wrong_headers_name_file_and_line(tmp_path: Path, header: str, words: str) -> None:
+    with pytest.raises(spirv.ShaderError, match=words):
+        build(tmp_path, header + SHADER)
+
+
+def test_an_error_names_the_authors_line(tmp_path: Path) -> None:
+    with pytest.raises(spirv.ShaderError, match=r"trial\.comp:7"):
+        build(tmp_path, "//@ op -\n" + SHADER.replace("sizes[0]", "nothing"))
+
+
+def test_a_shader_for_a_newer_compiler_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    _, written = build(tmp_path, "//@ op -\n//@ glslang >= 999\n" + SHADER)
+    assert "trial" not in written["shaders"]
+    assert "needs glslang >= 999, found glslang" in written["left_out"]["trial"]
+
+
+def test_the_cooperative_matrix_shader_asks_for_what_it_needs() -> None:
+    shader = "matrix_multiply_integer_to_float_coopmat"
+    if shader in manifest()["left_out"]:
+        assert "needs glslang >= 14" in manifest()["left_out"][shader]
+    else:
+        variant = manifest()["shaders"][shader]["variants"][shader]
+        assert {"CooperativeMatrixKHR", "Int8"} <= set(variant["capabilities"])
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_lists_its_targets() -> None:
+    root = Path(__file__).parents[1]
+    done = subprocess.run(["make", "-C", str(root), "help"], capture_output=True, text=True)
+    assert done.returncode == 0
+    for target in ("demo", "test", "validate", "lint", "bench"):
+        assert f"make {target}" in done.stdout
