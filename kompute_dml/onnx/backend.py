@@ -1,0 +1,154 @@
+"""ONNX's backend interface: whole models and single nodes on a Vulkan device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper
+from onnx.backend.base import Backend, BackendRep, namedtupledict
+
+from ..device import Device, default_device
+from ..errors import DmlError, UnsupportedError
+from . import mapping
+from .fusion import fuse
+from .graph import Graph, Node
+from .model import check_inputs, load, read
+from .region import Region
+
+_VULKAN = "VULKAN"
+
+
+def _device(name: str) -> Device:
+    """``VULKAN`` and ``CPU`` are the default device, ``VULKAN:1`` or ``VULKAN:name`` another.
+
+    ONNX's own device names are CPU and CUDA, and its tests run for those alone: CPU says here that
+    inputs and outputs lie in host memory.
+    """
+    kind, _, adapter = name.partition(":")
+    if kind.upper() not in ("CPU", _VULKAN):
+        raise UnsupportedError(f"expected a device VULKAN, VULKAN:<adapter> or CPU, but got {name}")
+    if not adapter or kind.upper() == "CPU":
+        return default_device()
+    return Device(int(adapter) if adapter.isdigit() else adapter)
+
+
+def unserved(nodes: Sequence[Node], device: Device) -> dict[Node, str]:
+    """The nodes that cannot run on the device, and why."""
+    rows = {node: mapping.match(node, device) for node in nodes}
+    return {node: row for node, row in rows.items() if isinstance(row, str)}
+
+
+class PreparedModel(BackendRep):
+    """A model on a device, ready to run."""
+
+    def __init__(self, graph: Graph, device: Device) -> None:
+        nodes = fuse(graph)
+        if reasons := unserved(nodes, device):
+            raise UnsupportedError(
+                "these nodes cannot run on DirectML's operators: " + "; ".join(
+                    f"{n.label}{f' {n.name!r}' if n.name else ''} ({why})"
+                    for n, why in reasons.items()
+                )
+            )
+        self._graph = graph
+        self._region = Region(device, nodes, graph.inputs, graph.outputs)
+
+    def run(self, inputs: Any, **options: Any) -> tuple[np.ndarray, ...]:
+        """The outputs for inputs in order, by name, or a single array."""
+        results = self._region.run(check_inputs(self._graph, inputs))
+        return _named([value.name for value in self._graph.outputs], results)
+
+
+class _Session(BackendRep):
+    """A model on ONNX Runtime, which runs what this package cannot."""
+
+    def __init__(self, model: onnx.ModelProto, device: Device) -> None:
+        from .. import onnxruntime
+
+        self._graph = read(model)
+        self._session = onnxruntime.session(
+            model.SerializeToString(), adapter=device.adapter.index, claim="all"
+        )
+
+    def run(self, inputs: Any, **options: Any) -> tuple[np.ndarray, ...]:
+        given = check_inputs(self._graph, inputs)
+        feed = {value.name: array for value, array in zip(self._graph.inputs, given)}
+        names = [value.name for value in self._graph.outputs]
+        return _named(names, self._session.run(names, feed))
+
+
+def _named(names: Sequence[str], arrays: Sequence[np.ndarray]) -> Any:
+    return namedtupledict("Outputs", names)(*arrays)
+
+
+class KomputeDmlBackend(Backend):
+    """Runs ONNX models on DirectML's operators."""
+
+    @classmethod
+    def is_compatible(cls, model: Any, device: str = _VULKAN, **options: Any) -> bool:
+        """Whether every node of the model can run."""
+        try:
+            cls.prepare(model, device, **options)
+        except DmlError:
+            return False
+        return True
+
+    @classmethod
+    def prepare(
+        cls, model: Any, device: str = _VULKAN, *, fallback: bool = False, **options: Any
+    ) -> BackendRep:
+        """A model (ModelProto, bytes or path) ready to run.
+
+        Raises UnsupportedError that names every node that cannot run; with ``fallback`` those run
+        on ONNX Runtime's CPU provider instead. Raises ValidationError for what is no model.
+        """
+        proto, target = load(model), _device(device)
+        try:
+            return PreparedModel(read(proto), target)
+        except UnsupportedError:
+            if not fallback:
+                raise
+        return _Session(proto, target)
+
+    @classmethod
+    def run_model(
+        cls, model: Any, inputs: Any, device: str = _VULKAN, **options: Any
+    ) -> tuple[np.ndarray, ...]:
+        """The outputs of a model."""
+        return cls.prepare(model, device, **options).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls, node: onnx.NodeProto, inputs: Any, device: str = _VULKAN,
+        outputs_info: Any = None, *, opset_version: int | None = None, **options: Any,
+    ) -> tuple[np.ndarray, ...]:
+        """The outputs of a single node, of the newest operator set unless told."""
+        names = [name for name in node.input if name]
+        given = [inputs[n] for n in names] if isinstance(inputs, dict) else list(inputs)
+        typed = [
+            onnx.helper.make_tensor_value_info(
+                name, onnx.helper.np_dtype_to_tensor_dtype(np.asarray(x).dtype), np.shape(x)
+            )
+            for name, x in zip(names, given)
+        ]
+        outputs = [
+            onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name
+        ]
+        graph = onnx.helper.make_graph([node], "node", typed, outputs)
+        version = opset_version or onnx.defs.onnx_opset_version()
+        domains = {"": version, **({node.domain: 1} if node.domain else {})}
+        imports = [onnx.helper.make_opsetid(d, v) for d, v in domains.items()]
+        model = onnx.helper.make_model(graph, opset_imports=imports)
+        return PreparedModel(read(model), _device(device)).run(given)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Whether a device of this name is here."""
+        try:
+            _device(device)
+        except DmlError:
+            return False
+        return True

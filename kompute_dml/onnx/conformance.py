@@ -1,0 +1,92 @@
+"""ONNX's own node tests, for every node that the mapping table claims.
+
+    python -m kompute_dml.onnx.conformance      prints passed / claimed / all
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+from ..device import Device, default_device
+from ..errors import DmlError
+from . import mapping
+from .backend import PreparedModel, unserved
+from .fusion import fuse
+from .model import read
+
+EXCLUDED: dict[str, str] = {}
+"""Tests that claimed nodes cannot pass, and why."""
+
+
+@dataclass
+class Report:
+    all: int = 0
+    claimed: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    excluded: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> int:
+        return len(self.claimed) - len(self.failed) - len(self.excluded)
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed / {len(self.claimed)} claimed / {self.all} in all"
+
+
+def run(device: Device) -> Report:
+    """Run the tests whose nodes all have a row. onnx builds them in memory."""
+    from onnx.backend.test.loader import load_model_tests
+
+    report = Report()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cases = load_model_tests(kind="node")
+    for case in cases:
+        report.all += 1
+        try:
+            graph = read(case.model)
+            if any(v.dtype is None for v in (*graph.inputs, *graph.outputs)):
+                continue
+        except DmlError:
+            continue
+        nodes = fuse(graph)
+        if any(isinstance(mapping.candidate(n, device), str) for n in nodes):
+            continue
+        if unserved(nodes, device):
+            continue
+        report.claimed.append(case.name)
+        if case.name in EXCLUDED:
+            report.excluded.append(case.name)
+            continue
+        try:
+            _check(case, PreparedModel(graph, device))
+        except (DmlError, AssertionError) as error:
+            report.failed[case.name] = str(error).strip()
+    return report
+
+
+def _check(case: Any, model: PreparedModel) -> None:
+    for inputs, expected in case.data_sets:
+        results = model.run([_array(x) for x in inputs])
+        for got, wanted in zip(results, map(_array, expected), strict=True):
+            np.testing.assert_equal((got.dtype, got.shape), (wanted.dtype, wanted.shape))
+            np.testing.assert_allclose(got, wanted, case.rtol, case.atol)
+
+
+def _array(value: Any) -> np.ndarray:
+    is_proto = isinstance(value, onnx.TensorProto)
+    return onnx.numpy_helper.to_array(value) if is_proto else np.asarray(value)
+
+
+if __name__ == "__main__":
+    result = run(default_device())
+    print(result)
+    for name, why in result.failed.items():
+        print(f"FAILED {name}: {why}")
+    raise SystemExit(bool(result.failed))

@@ -1,0 +1,106 @@
+"""Finds quantized products that a graph spells out in several nodes.
+
+    MatMulInteger -> Cast -> Mul [-> Mul] [-> Add]   becomes one MatMulIntegerToFloat
+
+ONNX Runtime fuses this chain too, but only for nodes that its own providers have claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .graph import Graph, Node, Shape, Value, topological, uses
+
+FLOATS = (np.dtype("float32"), np.dtype("float16"))
+
+
+def fuse(graph: Graph) -> list[Node]:
+    """The graph's nodes with every chain replaced, in an order in which they can run."""
+    users = uses(graph.nodes)
+    visible = set(graph.outputs)
+    fused: dict[Node, Node] = {}
+    for node in graph.nodes:
+        chain = _chain(node, users, visible) if node.op == "MatMulInteger" else None
+        if chain is not None:
+            fused.update(dict.fromkeys(chain.parts, chain))
+    return topological(list(dict.fromkeys(fused.get(n, n) for n in graph.nodes)))
+
+
+def _chain(
+    product: Node, users: dict[Value, list[Node]], visible: set[Value]
+) -> Node | None:
+    def only_user(node: Node, ops: Sequence[str]) -> Node | None:
+        value = node.outputs[0]
+        found = users.get(value, []) if value is not None and value not in visible else []
+        return found[0] if len(found) == 1 and found[0].op in ops and not found[0].domain else None
+
+    cast = only_user(product, ("Cast",))
+    if cast is None or (made := cast.outputs[0]) is None or made.dtype not in FLOATS:
+        return None
+    a, b = product.inputs[:2]
+    if a is None or b is None or a.shape is None or b.shape is None:
+        return None
+    matrices = {"a": (-2, a.shape), "b": (-1, b.shape)}
+    parts = [product, cast]
+    scales: dict[str, Value] = {}
+    bias: Value | None = None
+    while bias is None and (user := only_user(parts[-1], ("Mul", "Add"))) is not None:
+        other = _other(user, parts[-1])
+        if other is None:
+            break
+        if user.op == "Mul":
+            # Scaled one after the other, A's first, as the chain does: the results are equal.
+            side = next(
+                (s for s in matrices if s not in scales and "b" not in scales
+                 and _scales(other, *matrices[s])),
+                None,
+            )
+            if side is None:
+                break
+            scales[side] = other
+        elif not scales or not _is_bias(other, user):
+            break
+        else:
+            bias = other
+        parts.append(user)
+    if not scales:
+        return None
+    one = Value("1", made.dtype, (), np.ones((), made.dtype))
+    return Node(
+        "MatMulIntegerToFloat", "com.microsoft", 1,
+        (a, b, scales.get("a", one), scales.get("b", one), product.input(2), product.input(3),
+         bias),
+        parts[-1].outputs, {}, product.name, tuple(parts),
+    )
+
+
+def _other(user: Node, previous: Node) -> Value | None:
+    left, right = user.inputs
+    made = previous.outputs[0]
+    if left is right:
+        return None
+    return right if left is made else left
+
+
+def _scales(value: Value, axis: int, matrix: Shape) -> bool:
+    """Whether there is one element, or one per row (axis -2) or column (axis -1), for sure."""
+    if value.shape is None or len(matrix) < 2 or len(value.shape) > len(matrix):
+        return False
+    return all(
+        n == 1 or (d == axis and n is not None and n == matrix[axis])
+        for d, n in enumerate(value.shape, -len(value.shape))
+    )
+
+
+def _is_bias(value: Value, add: Node) -> bool:
+    """Whether adding it leaves the product's sizes as they are."""
+    out = add.outputs[0]
+    if value.shape is None or out is None or out.shape is None:
+        return False
+    if len(value.shape) > len(out.shape):
+        return False
+    sizes = zip(reversed(value.shape), reversed(out.shape))
+    return all(n == 1 or (n is not None and n == m) for n, m in sizes)
+

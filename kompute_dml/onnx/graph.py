@@ -1,0 +1,99 @@
+"""A graph as the mapping sees it, whoever handed it over: ONNX Runtime or a model file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+_DTYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
+    9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
+}
+DTYPES = {number: np.dtype(name) for number, name in _DTYPES.items()}
+"""NumPy's data types by TensorProto.DataType; ONNX Runtime's numbers are the same."""
+
+Shape = tuple[int | None, ...]
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor that nodes make and use."""
+
+    name: str
+    dtype: np.dtype[Any] | None = None
+    """None for what is no tensor, or one of a type that NumPy lacks."""
+    shape: Shape | None = None
+    """None in place of a size, or of the whole, where only the run will tell."""
+    constant: np.ndarray | None = None
+
+
+@dataclass(eq=False)
+class Node:
+    """An operator applied to values. Absent optional inputs and outputs are None."""
+
+    op: str
+    domain: str
+    since: int
+    """The operator set that brought this version of the operator."""
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[Value | None, ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+    parts: tuple[Node, ...] = ()
+    """The nodes of the original graph that a fused node stands for."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.domain}.{self.op}" if self.domain else self.op
+
+    @property
+    def originals(self) -> tuple[Node, ...]:
+        return self.parts or (self,)
+
+    def input(self, index: int) -> Value | None:
+        return self.inputs[index] if index < len(self.inputs) else None
+
+
+@dataclass(eq=False)
+class Graph:
+    """Nodes in an order in which they can run."""
+
+    nodes: list[Node]
+    inputs: list[Value]
+    outputs: list[Value]
+
+
+def uses(nodes: Iterable[Node]) -> dict[Value, list[Node]]:
+    """The nodes that read each value."""
+    result: dict[Value, list[Node]] = {}
+    for node in nodes:
+        for value in node.inputs:
+            if value is not None:
+                result.setdefault(value, []).append(node)
+    return result
+
+
+def topological(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, each after those whose values it reads, otherwise in their order."""
+    made_by = {value: node for node in nodes for value in node.outputs if value is not None}
+    done: set[Node] = set()
+    result: list[Node] = []
+    stack = list(reversed(nodes))
+    while stack:
+        node = stack[-1]
+        waits = [
+            maker for value in node.inputs
+            if value is not None and (maker := made_by.get(value)) is not None
+            and maker not in done
+        ]
+        if node in done or not waits:
+            stack.pop()
+            if node not in done:
+                done.add(node)
+                result.append(node)
+        else:
+            stack.extend(waits)
+    return result

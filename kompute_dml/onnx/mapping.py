@@ -1,0 +1,394 @@
+"""Which ONNX operators run on which of DirectML's: one row each.
+
+A row is active where its DirectML operator is implemented, at the device's feature level, for the
+data types at hand; so a new operator needs its row and nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from .. import spec
+from ..desc import MAX_DIMENSIONS
+from ..errors import DmlError, UnsupportedError
+from . import rows
+from .graph import DTYPES, Node, Value
+from .plan import BOOL, Array, Builder, device_type, supported
+
+if TYPE_CHECKING:
+    from ..device import Device
+
+MICROSOFT = "com.microsoft"
+Refusal = Callable[[Node], "str | None"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One ONNX operator, or one use of it."""
+
+    op: str
+    since: tuple[int, ...]
+    """Versions of the operator that this row understands."""
+    operator: str | None
+    """The DirectML operator, without ``DML_OPERATOR_``. None for views, which compute nothing."""
+    build: rows.Build
+    domain: str = ""
+    fields: tuple[str | None, ...] = ()
+    """The DirectML tensor of each input, where the order is not DirectML's own; the last one goes
+    on for any further inputs."""
+    attributes: tuple[str, ...] = ()
+    """Attributes that are understood; a node with others is not this row's."""
+    host: tuple[int, ...] = ()
+    """Inputs whose values decide the plan: the host must know them."""
+    refuses: Refusal = lambda node: None
+    """Why this row does not serve the node, or None."""
+    multiplies: bool = False
+    """Whether it is a matrix product: work that is worth a transfer."""
+
+    def refusal(self, node: Node, device: Device) -> str | None:
+        """Why this row does not serve ``node`` on ``device``, or None."""
+        if node.since not in self.since:
+            return f"version {node.since} of the operator is not known, only {self.since}"
+        unknown = node.attributes.keys() - set(self.attributes)
+        if unknown:
+            return f"attribute {', '.join(sorted(unknown))} is not understood"
+        return self.refuses(node) or self._refuses_types(node, device)
+
+    def _refuses_types(self, node: Node, device: Device) -> str | None:
+        tensors: dict[str, spec.TensorSupport] | None = {}
+        if self.operator is not None:
+            name = "DML_OPERATOR_" + self.operator
+            entry = spec.operator(name)
+            if supported(device, name, entry.tensors[0].name) is None:
+                return f"{name} is not implemented at feature level {device.feature_level}"
+            tensors = entry.support_at(device.feature_level)
+        for i, value in enumerate(node.inputs):
+            if value is not None:
+                field = None if i in self.host else self._input_field(i)
+                if reason := _refuses_value(value, field, tensors or {}):
+                    return f"input {i}: {reason}"
+        for i, value in enumerate(node.outputs):
+            if value is not None:
+                outputs = spec.operator(name).outputs if self.operator is not None else ()
+                field = outputs[i].name if i < len(outputs) else None
+                if reason := _refuses_value(value, field, tensors or {}):
+                    return f"output {i}: {reason}"
+        return None
+
+    def _input_field(self, index: int) -> str | None:
+        fields = self.fields
+        if not fields and self.operator is not None:
+            inputs = spec.operator("DML_OPERATOR_" + self.operator).inputs
+            fields = tuple(f.name for f in inputs)
+        return fields[min(index, len(fields) - 1)] if fields else None
+
+
+def _refuses_value(
+    value: Value, field: str | None, tensors: dict[str, spec.TensorSupport]
+) -> str | None:
+    if value.dtype is None:
+        return f"{value.name!r} is not a tensor of a type that DirectML has"
+    if value.shape is not None and len(value.shape) > MAX_DIMENSIONS:
+        return f"{value.name!r} has more than {MAX_DIMENSIONS} dimensions"
+    if field in tensors and device_type(value.dtype) not in tensors[field].data_types:
+        return f"{field} cannot be {device_type(value.dtype)} at this feature level"
+    return None
+
+
+def match(node: Node, device: Device) -> Row | str:
+    """The row that serves ``node`` on ``device``, or why there is none."""
+    row = candidate(node, device)
+    return row if isinstance(row, str) else _trial(row, node, device) or row
+
+
+def find(node: Node, device: Device) -> Row:
+    """The row of a node that was matched before. Raises UnsupportedError."""
+    row = candidate(node, device)
+    if isinstance(row, str):
+        raise UnsupportedError(f"{node.label} {node.name!r}: {row}")
+    return row
+
+
+def candidate(node: Node, device: Device) -> Row | str:
+    """The row that serves ``node``, as far as the tables tell, or why there is none."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    reason = "no row of the mapping table has this operator"
+    for row in _by_operator().get((domain, node.op), ()):
+        refused = row.refusal(node, device)
+        if refused is None:
+            return row
+        reason = refused
+    return reason
+
+
+def _trial(row: Row, node: Node, device: Device) -> str | None:
+    """Why the node does not compile on the device: it may lack a feature that shaders need."""
+    builder = Builder(device, trial=True)
+    inputs: list[Array | None] = []
+    certain = True
+    for i, value in enumerate(node.inputs):
+        if value is None or value.dtype is None:
+            inputs.append(None)
+            continue
+        if i in row.host and value.constant is None:
+            return None  # everything depends on a value that only a run will tell
+        shape = value.shape or ()
+        certain = certain and value.shape is not None and None not in shape
+        array = builder.new([1 if n is None else n for n in shape], value.dtype)
+        inputs.append(replace(array, host=value.constant))
+    try:
+        row.build(builder, node, inputs)
+    except UnsupportedError as error:
+        return str(error)
+    except (DmlError, ValueError, LookupError) as error:
+        # Sizes that stand in for unknown ones need not fit together.
+        return str(error) if certain else None
+    return None
+
+
+@functools.cache
+def _by_operator() -> dict[tuple[str, str], list[Row]]:
+    result: dict[tuple[str, str], list[Row]] = {}
+    for row in TABLE:
+        result.setdefault((row.domain, row.op), []).append(row)
+    return result
+
+
+# Reasons to refuse a node
+
+
+def _attribute(name: str, value: object, default: object) -> Refusal:
+    """Serve nodes with this value of an attribute only."""
+
+    def refuses(node: Node) -> str | None:
+        got = node.attributes.get(name, default)
+        return None if got == value else f"{name}={got!r}"
+
+    return refuses
+
+
+def _dropout(node: Node) -> str | None:
+    training = node.input(2)
+    if training is not None and (training.constant is None or training.constant.any()):
+        return "only inference: training_mode must be a constant false"
+    return "the mask is not computed" if len(node.outputs) > 1 and node.outputs[1] else None
+
+
+def _same_types(node: Node) -> str | None:
+    dtypes = {v.dtype for v in node.inputs if v is not None}
+    return None if len(dtypes) == 1 else "the inputs differ in data type"
+
+
+def _cast(node: Node) -> str | None:
+    dtype = DTYPES.get(node.attributes.get("to", 0))
+    if dtype is None or dtype == BOOL:
+        return "a cast to this data type"
+    return None
+
+
+def _either_infinity(node: Node) -> str | None:
+    signs = [node.attributes.get(f"detect_{s}", 1) for s in ("positive", "negative")]
+    return None if any(signs) else "nothing to detect"
+
+
+def _quantization(node: Node) -> str | None:
+    if node.attributes.get("block_size", 0) or node.attributes.get("output_dtype", 0):
+        return "blocks, or an output type of its own"
+    scale = node.input(1)
+    if scale is None or scale.shape is None or len(scale.shape) > 1:
+        return "a scale that may have more than one dimension"
+    return None
+
+
+def _matrices(node: Node) -> str | None:
+    for value in node.inputs[:2]:
+        if value is None or value.shape is None or len(value.shape) < 1:
+            return "matrices of unknown rank"
+    return None
+
+
+def _zero_points(first: int) -> Refusal:
+    """Zero points that vary over batches are not served."""
+
+    def refuses(node: Node) -> str | None:
+        for i, axis in ((first, -2), (first + 1, -1)):
+            zero = node.input(i)
+            if zero is None:
+                continue
+            if zero.shape is None:
+                return "a zero point of unknown shape"
+            if any(n != 1 for d, n in enumerate(zero.shape, -len(zero.shape))
+                   if d != axis and len(zero.shape) > 1):
+                return "a zero point for each batch"
+        return _matrices(node)
+
+    return refuses
+
+
+# The table
+
+_QUANTIZED = (10, 13, 19, 21, 23, 24, 25)
+_SHAPED = (1, 13, 14, 19, 21, 23, 24, 25)
+
+
+def _elementwise(
+    op: str, since: tuple[int, ...], operator: str, attributes: rows.Attributes | None = None,
+    *, reads: tuple[str, ...] = (), fields: tuple[str | None, ...] = (),
+    refuses: Refusal = lambda node: None, domain: str = "",
+) -> Row:
+    build = rows.elementwise(operator, attributes or rows.constants())
+    return Row(op, since, operator, build, domain, fields, reads, refuses=refuses)
+
+
+_ARITHMETIC = (7, 13, 14)
+_UNARY = (6, 13)
+_TRIGONOMETRIC = (7, 22)
+_HYPERBOLIC = (9, 22)
+_FOLDED = (6, 8, 12, 13)
+_COMPARISON = (7, 9, 11, 13, 19)
+_ACTIVATION = (1, 6, 13, 14, 16, 22)
+_TWO = ("ATensor", "BTensor")
+
+TABLE: tuple[Row, ...] = (
+    # Quantized products
+    Row("MatMulIntegerToFloat", (1,), "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
+        rows.matmul_integer_to_float, MICROSOFT,
+        fields=("ATensor", "BTensor", "AScaleTensor", "BScaleTensor", "AZeroPointTensor",
+                "BZeroPointTensor", "BiasTensor"),
+        refuses=_zero_points(4), multiplies=True),
+    Row("MatMulInteger", (10,), "MATRIX_MULTIPLY_INTEGER", rows.matmul_integer,
+        fields=("ATensor", "BTensor", "AZeroPointTensor", "BZeroPointTensor"),
+        refuses=_zero_points(2), multiplies=True),
+    Row("DynamicQuantizeMatMul", (1,), "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
+        rows.dynamic_quantize_matmul, MICROSOFT,
+        # A is of the output's type until it is quantized.
+        fields=("OutputTensor", "BTensor", "BScaleTensor", "BZeroPointTensor", "BiasTensor"),
+        refuses=_matrices, multiplies=True),
+    # Quantization
+    Row("DynamicQuantizeLinear", (11,), "DYNAMIC_QUANTIZE_LINEAR", rows.dynamic_quantize),
+    Row("QuantizeLinear", _QUANTIZED, "ELEMENT_WISE_QUANTIZE_LINEAR",
+        rows.quantization("ELEMENT_WISE_QUANTIZE_LINEAR"),
+        attributes=("axis", "block_size", "output_dtype", "saturate"), refuses=_quantization),
+    Row("DequantizeLinear", _QUANTIZED, "ELEMENT_WISE_DEQUANTIZE_LINEAR",
+        rows.quantization("ELEMENT_WISE_DEQUANTIZE_LINEAR"),
+        attributes=("axis", "block_size", "output_dtype"), refuses=_quantization),
+    # Diagonals
+    Row("EyeLike", (9, 22), "DIAGONAL_MATRIX", rows.eye_like, fields=(None,),
+        attributes=("dtype", "k")),
+    Row("Trilu", (14,), "DIAGONAL_MATRIX1", rows.trilu, attributes=("upper",), host=(1,)),
+    # Views
+    Row("Identity", (*_SHAPED, 16), None, rows.identity),
+    Row("Dropout", (7, 10, 12, 13, 22), "ACTIVATION_IDENTITY", rows.identity,
+        attributes=("ratio", "seed"), host=(1, 2), refuses=_dropout),
+    Row("Reshape", (5, *_SHAPED), None, rows.reshape, attributes=("allowzero",), host=(1,)),
+    Row("Squeeze", (11, *_SHAPED), None, rows.squeeze, attributes=("axes",), host=(1,)),
+    Row("Unsqueeze", (11, *_SHAPED), None, rows.unsqueeze, attributes=("axes",), host=(1,)),
+    Row("Flatten", (9, 11, *_SHAPED), None, rows.flatten, attributes=("axis",)),
+    Row("Transpose", _SHAPED, None, rows.transpose, attributes=("perm",)),
+    Row("Expand", (8, 13), None, rows.expand, host=(1,)),
+    # Arithmetic
+    _elementwise("Add", _ARITHMETIC, "ELEMENT_WISE_ADD"),
+    _elementwise("Sub", _ARITHMETIC, "ELEMENT_WISE_SUBTRACT"),
+    _elementwise("Mul", _ARITHMETIC, "ELEMENT_WISE_MULTIPLY"),
+    _elementwise("Div", _ARITHMETIC, "ELEMENT_WISE_DIVIDE"),
+    _elementwise("Pow", (7, 12, 13, 15), "ELEMENT_WISE_POW", refuses=_same_types,
+                 fields=("InputTensor", "ExponentTensor")),
+    _elementwise("Mod", (10, 13), "ELEMENT_WISE_MODULUS_TRUNCATE", reads=("fmod",),
+                 refuses=_attribute("fmod", 1, 0)),
+    _elementwise("Mod", (10, 13), "ELEMENT_WISE_MODULUS_FLOOR", reads=("fmod",),
+                 refuses=_attribute("fmod", 0, 0)),
+    Row("Max", _FOLDED, "ELEMENT_WISE_MAX", rows.folded("ELEMENT_WISE_MAX"), fields=_TWO),
+    Row("Min", _FOLDED, "ELEMENT_WISE_MIN", rows.folded("ELEMENT_WISE_MIN"), fields=_TWO),
+    Row("Sum", _FOLDED, "ELEMENT_WISE_ADD", rows.folded("ELEMENT_WISE_ADD"), fields=_TWO),
+    # One input
+    _elementwise("Abs", _UNARY, "ELEMENT_WISE_ABS"),
+    _elementwise("Neg", _UNARY, "ELEMENT_WISE_NEGATE"),
+    _elementwise("Ceil", _UNARY, "ELEMENT_WISE_CEIL"),
+    _elementwise("Floor", _UNARY, "ELEMENT_WISE_FLOOR"),
+    # DML_ROUNDING_MODE_HALVES_TO_NEAREST_EVEN
+    _elementwise("Round", (11, 22), "ELEMENT_WISE_ROUND", rows.constants(rounding_mode=0)),
+    _elementwise("Sign", (9, 13), "ELEMENT_WISE_SIGN"),
+    _elementwise("Sqrt", _UNARY, "ELEMENT_WISE_SQRT"),
+    _elementwise("Reciprocal", _UNARY, "ELEMENT_WISE_RECIP"),
+    _elementwise("Exp", _UNARY, "ELEMENT_WISE_EXP"),
+    _elementwise("Log", _UNARY, "ELEMENT_WISE_LOG"),
+    _elementwise("Erf", (9, 13), "ELEMENT_WISE_ERF"),
+    _elementwise("Sin", _TRIGONOMETRIC, "ELEMENT_WISE_SIN"),
+    _elementwise("Cos", _TRIGONOMETRIC, "ELEMENT_WISE_COS"),
+    _elementwise("Tan", _TRIGONOMETRIC, "ELEMENT_WISE_TAN"),
+    _elementwise("Asin", _TRIGONOMETRIC, "ELEMENT_WISE_ASIN"),
+    _elementwise("Acos", _TRIGONOMETRIC, "ELEMENT_WISE_ACOS"),
+    _elementwise("Atan", _TRIGONOMETRIC, "ELEMENT_WISE_ATAN"),
+    _elementwise("Sinh", _HYPERBOLIC, "ELEMENT_WISE_SINH"),
+    _elementwise("Cosh", _HYPERBOLIC, "ELEMENT_WISE_COSH"),
+    _elementwise("Asinh", _HYPERBOLIC, "ELEMENT_WISE_ASINH"),
+    _elementwise("Acosh", _HYPERBOLIC, "ELEMENT_WISE_ACOSH"),
+    _elementwise("Atanh", _HYPERBOLIC, "ELEMENT_WISE_ATANH"),
+    _elementwise("IsNaN", (9, 13, 20), "ELEMENT_WISE_IS_NAN"),
+    _elementwise("IsInf", (10, 20), "ELEMENT_WISE_IS_INFINITY", rows.infinity_mode,
+                 reads=("detect_negative", "detect_positive"), refuses=_either_infinity),
+    _elementwise("Cast", (6, 9, 13, 19, 21, 23, 24, 25), "CAST",
+                 reads=("to", "saturate", "round_mode"), refuses=_cast),
+    Row("Clip", (6, 11, 12, 13), "ELEMENT_WISE_CLIP1",
+        rows.elementwise("ELEMENT_WISE_CLIP1", rows.clip_bounds, tensors=1),
+        attributes=("min", "max"), host=(1, 2)),
+    # Logic
+    _elementwise("Not", (1,), "ELEMENT_WISE_LOGICAL_NOT"),
+    _elementwise("And", (7,), "ELEMENT_WISE_LOGICAL_AND"),
+    _elementwise("Or", (7,), "ELEMENT_WISE_LOGICAL_OR"),
+    _elementwise("Xor", (7,), "ELEMENT_WISE_LOGICAL_XOR"),
+    _elementwise("Equal", _COMPARISON, "ELEMENT_WISE_LOGICAL_EQUALS"),
+    _elementwise("Greater", _COMPARISON, "ELEMENT_WISE_LOGICAL_GREATER_THAN"),
+    _elementwise("Less", _COMPARISON, "ELEMENT_WISE_LOGICAL_LESS_THAN"),
+    _elementwise("GreaterOrEqual", (12, 16), "ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL"),
+    _elementwise("LessOrEqual", (12, 16), "ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL"),
+    _elementwise("Where", (9, 16), "ELEMENT_WISE_IF"),
+    _elementwise("BitwiseAnd", (18,), "ELEMENT_WISE_BIT_AND"),
+    _elementwise("BitwiseOr", (18,), "ELEMENT_WISE_BIT_OR"),
+    _elementwise("BitwiseXor", (18,), "ELEMENT_WISE_BIT_XOR"),
+    _elementwise("BitwiseNot", (18,), "ELEMENT_WISE_BIT_NOT"),
+    _elementwise("BitShift", (11,), "ELEMENT_WISE_BIT_SHIFT_LEFT", reads=("direction",),
+                 refuses=_attribute("direction", "LEFT", None)),
+    _elementwise("BitShift", (11,), "ELEMENT_WISE_BIT_SHIFT_RIGHT", reads=("direction",),
+                 refuses=_attribute("direction", "RIGHT", None)),
+    # Activations
+    _elementwise("Relu", _ACTIVATION, "ACTIVATION_RELU"),
+    _elementwise("Sigmoid", _ACTIVATION, "ACTIVATION_SIGMOID"),
+    _elementwise("Tanh", _ACTIVATION, "ACTIVATION_TANH"),
+    _elementwise("Softsign", _ACTIVATION, "ACTIVATION_SOFTSIGN"),
+    _elementwise("Softplus", _ACTIVATION, "ACTIVATION_SOFTPLUS", rows.floats(steepness=1.0)),
+    _elementwise("LeakyRelu", _ACTIVATION, "ACTIVATION_LEAKY_RELU", rows.floats(alpha=0.01),
+                 reads=("alpha",)),
+    _elementwise("Elu", _ACTIVATION, "ACTIVATION_ELU", rows.floats(alpha=1.0), reads=("alpha",)),
+    _elementwise("Celu", (12,), "ACTIVATION_CELU", rows.floats(alpha=1.0), reads=("alpha",)),
+    _elementwise("Selu", _ACTIVATION, "ACTIVATION_SCALED_ELU",
+                 rows.floats(alpha=1.67326319217681884765625, gamma=1.05070102214813232421875),
+                 reads=("alpha", "gamma")),
+    _elementwise("ThresholdedRelu", (10, 22), "ACTIVATION_THRESHOLDED_RELU",
+                 rows.floats(alpha=1.0), reads=("alpha",)),
+    _elementwise("HardSigmoid", _ACTIVATION, "ACTIVATION_HARD_SIGMOID",
+                 rows.floats(alpha=0.2, beta=0.5), reads=("alpha", "beta")),
+    _elementwise("HardSwish", (14, 22), "ACTIVATION_HARD_SWISH",
+                 rows.floats(alpha=1 / 6, beta=0.5)),
+    _elementwise("Shrink", (9,), "ACTIVATION_SHRINK",
+                 rows.floats(bias=0.0, threshold__lambd=0.5), reads=("bias", "lambd")),
+    _elementwise("PRelu", (7, 9, 16), "ACTIVATION_PARAMETERIZED_RELU"),
+    _elementwise("Gelu", (20,), "ACTIVATION_GELU", reads=("approximate",),
+                 refuses=_attribute("approximate", "none", "none")),
+    _elementwise("Gelu", (1,), "ACTIVATION_GELU", domain=MICROSOFT),
+    _elementwise("Swish", (24,), "ACTIVATION_SWISH",
+                 rows.floats(sigmoid_input_scale__alpha=1.0), reads=("alpha",)),
+    _elementwise("QuickGelu", (1,), "ACTIVATION_SWISH",
+                 rows.floats(sigmoid_input_scale__alpha=1.702), reads=("alpha",),
+                 domain=MICROSOFT),
+    Row("Softmax", (13,), "ACTIVATION_SOFTMAX1", rows.along_axis("ACTIVATION_SOFTMAX1"),
+        attributes=("axis",)),
+    Row("LogSoftmax", (13,), "ACTIVATION_LOG_SOFTMAX1",
+        rows.along_axis("ACTIVATION_LOG_SOFTMAX1"), attributes=("axis",)),
+    Row("Hardmax", (13,), "ACTIVATION_HARDMAX1", rows.along_axis("ACTIVATION_HARDMAX1"),
+        attributes=("axis",)),
+)
+

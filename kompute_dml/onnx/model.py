@@ -1,0 +1,132 @@
+"""Reads ONNX models into the mapping's graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx.shape_inference
+
+from ..errors import UnsupportedError, ValidationError
+from .graph import DTYPES, Graph, Node, Value, topological
+
+
+def load(model: Any) -> onnx.ModelProto:
+    """A checked model from a ModelProto, bytes or a path. Raises ValidationError."""
+    try:
+        if not isinstance(model, onnx.ModelProto):
+            is_bytes = isinstance(model, (bytes, bytearray))
+            model = onnx.load_model_from_string(model) if is_bytes else onnx.load(model)
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, OSError) as error:
+        raise ValidationError(f"expected an ONNX model, but: {error}") from None
+    except Exception as error:  # protobuf's decoding errors have no common public base
+        raise ValidationError(f"expected an ONNX model, but it cannot be read: {error}") from None
+    return model
+
+
+def read(model: onnx.ModelProto) -> Graph:
+    """The main graph of a model, with constants in place and types inferred."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model)
+    except onnx.shape_inference.InferenceError as error:
+        raise ValidationError(f"the model's types do not fit together: {error}") from None
+    graph = inferred.graph
+    opsets = {o.domain: o.version for o in model.opset_import}
+    values: dict[str, Value] = {}
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        values[info.name] = Value(info.name, *_type(info))
+    for tensor in graph.initializer:
+        _set_constant(values, tensor.name, onnx.numpy_helper.to_array(tensor))
+    nodes = []
+    for proto in graph.node:
+        attributes = {a.name: _attribute(a) for a in proto.attribute}
+        if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
+            _set_constant(values, proto.output[0], _constant(attributes))
+        else:
+            nodes.append(_node(proto, attributes, opsets, values))
+    inputs = [values[i.name] for i in graph.input if values[i.name].constant is None]
+    return Graph(topological(nodes), inputs, [values[o.name] for o in graph.output])
+
+
+def _set_constant(values: dict[str, Value], name: str, array: np.ndarray) -> None:
+    dtype = array.dtype if array.dtype in set(DTYPES.values()) else None
+    value = values.setdefault(name, Value(name))
+    value.dtype, value.shape, value.constant = dtype, array.shape, array
+
+
+def _constant(attributes: Mapping[str, Any]) -> np.ndarray:
+    name, value = next(iter(attributes.items()))
+    if name.startswith("value_float"):
+        return np.asarray(value, np.float32)
+    return np.asarray(value, np.int64) if name.startswith("value_int") else np.asarray(value)
+
+
+def _node(
+    proto: onnx.NodeProto, attributes: dict[str, Any], opsets: Mapping[str, int],
+    values: dict[str, Value],
+) -> Node:
+    def of(names: Iterable[str]) -> tuple[Value | None, ...]:
+        return tuple(values.setdefault(n, Value(n)) if n else None for n in names)
+
+    domain = "" if proto.domain == "ai.onnx" else proto.domain
+    try:
+        schema = onnx.defs.get_schema(proto.op_type, opsets.get(domain, 1), domain)
+        since = schema.since_version
+    except onnx.defs.SchemaError:
+        since = 1
+    return Node(proto.op_type, domain, since, of(proto.input), of(proto.output), attributes,
+                proto.name)
+
+
+def _type(info: onnx.ValueInfoProto) -> tuple[np.dtype[Any] | None, tuple[int | None, ...] | None]:
+    if not info.type.HasField("tensor_type"):
+        return None, None
+    tensor = info.type.tensor_type
+    shape = None
+    if tensor.HasField("shape"):
+        shape = tuple(d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim)
+    return DTYPES.get(tensor.elem_type), shape
+
+
+def _attribute(attribute: onnx.AttributeProto) -> Any:
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, onnx.TensorProto):
+        return onnx.numpy_helper.to_array(value)
+    if isinstance(value, bytes):
+        return value.decode()
+    return list(value) if attribute.type in _LISTS else value
+
+
+_LISTS = (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS)
+
+
+def check_inputs(graph: Graph, given: Any) -> list[np.ndarray]:
+    """The graph's inputs from a list, a mapping by name or one array. Raises ValidationError."""
+    names = [value.name for value in graph.inputs]
+    if isinstance(given, Mapping):
+        if given.keys() != set(names):
+            raise ValidationError(f"expected the inputs {names}, but got {sorted(given)}")
+        given = [given[name] for name in names]
+    elif isinstance(given, np.ndarray) and len(names) == 1:
+        given = [given]
+    if len(given) != len(names):
+        raise ValidationError(f"expected {len(names)} inputs ({names}), but got {len(given)}")
+    arrays = []
+    for value, array in zip(graph.inputs, given):
+        if array is None:
+            raise UnsupportedError(f"input {value.name!r}: only tensors are supported")
+        array = np.ascontiguousarray(array).reshape(np.shape(array))
+        sizes = value.shape or array.shape
+        if array.dtype != value.dtype or len(sizes) != array.ndim or any(
+            n not in (None, m) for n, m in zip(sizes, array.shape)
+        ):
+            raise ValidationError(
+                f"expected input {value.name!r} to be {value.dtype} of sizes {value.shape}, but "
+                f"got {array.dtype} of {array.shape}"
+            )
+        arrays.append(array)
+    return arrays

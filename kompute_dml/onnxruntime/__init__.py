@@ -1,0 +1,133 @@
+"""An execution provider for ONNX Runtime: its models' quantized products on any Vulkan GPU.
+
+    import onnxruntime
+    import kompute_dml.onnxruntime as kompute
+
+    kompute.register()
+    options = onnxruntime.SessionOptions()
+    options.add_provider_for_devices(kompute.devices()[:1], {"claim": "all"})
+    session = onnxruntime.InferenceSession("model.onnx", options)
+
+or, in one line, ``session = kompute.session("model.onnx", claim="all")``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ..errors import NoDeviceError, UnsupportedError
+
+__all__ = [
+    "devices", "get_ep_name", "get_library_path", "is_registered", "register", "session",
+    "unregister",
+]
+
+_INSTALL = "pip install 'kompute-dml[onnxruntime]'"
+
+
+def get_ep_name() -> str:
+    """The provider's name: KomputeDmlExecutionProvider."""
+    return _provider().EP_NAME
+
+
+def get_library_path() -> str:
+    """The provider library, ready to be registered under any name.
+
+    Raises UnsupportedError where it was not built, and says how to build it.
+    """
+    from ..toolchain import native
+    from ..toolchain.system import ToolchainError
+
+    path = native.library()
+    try:
+        native.build()
+    except (ToolchainError, OSError) as error:
+        if not path.is_file():
+            raise UnsupportedError(
+                f"{path.name} was not built when kompute-dml was installed, and cannot be built "
+                f"now: {error}"
+            ) from None
+    _provider().load(str(path))
+    return str(path)
+
+
+def register() -> None:
+    """Make ONNX Runtime know the provider. Does nothing when it does already.
+
+    Raises UnsupportedError for an ONNX Runtime that is too old, NoDeviceError without a Vulkan
+    driver.
+    """
+    from ..runtime.adapters import list_devices
+
+    if is_registered():
+        return
+    if not list_devices():
+        raise NoDeviceError("Vulkan has no device here")
+    _onnxruntime().register_execution_provider_library(get_ep_name(), get_library_path())
+
+
+def unregister() -> None:
+    """Make ONNX Runtime forget the provider. Sessions that use it must be gone."""
+    if is_registered():
+        _onnxruntime().unregister_execution_provider_library(get_ep_name())
+
+
+def is_registered() -> bool:
+    """Whether ONNX Runtime knows the provider."""
+    return any(d.ep_name == get_ep_name() for d in _onnxruntime().get_ep_devices())
+
+
+def devices() -> list[Any]:
+    """ONNX Runtime's devices of this provider, one per Vulkan adapter, the preferred one first.
+
+    ``device.ep_metadata`` holds the adapter's index, name, type and driver.
+    """
+    from ..runtime.adapters import choose
+
+    register()
+    first = str(choose(None).index)
+    found = [d for d in _onnxruntime().get_ep_devices() if d.ep_name == get_ep_name()]
+    return sorted(found, key=lambda d: d.ep_metadata["adapter"] != first)
+
+
+def session(model: Any, *, session_options: Any = None, **options: Any) -> Any:
+    """An ``onnxruntime.InferenceSession`` of a file or of bytes, with this provider first.
+
+    ``options`` are the provider's: adapter, feature_level, claim, profile. Nodes that it does not
+    claim run on ONNX Runtime's CPU provider.
+    """
+    from ..runtime.adapters import choose
+
+    adapter = options.pop("adapter", None)
+    index = str(choose(adapter).index)
+    device = next(d for d in devices() if d.ep_metadata["adapter"] == index)
+    ort = _onnxruntime()
+    wanted = session_options or ort.SessionOptions()
+    claim = options.get("claim")
+    if claim is not None and not isinstance(claim, str):
+        options["claim"] = ",".join(claim)
+    texts = {name: str(value) for name, value in options.items() if value is not None}
+    _provider().Options(texts)  # raises here what ONNX Runtime would only print
+    wanted.add_provider_for_devices([device], texts)
+    return ort.InferenceSession(model, wanted, enable_fallback=False)
+
+
+def _provider() -> Any:
+    try:
+        return importlib.import_module(".provider", __name__)
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(f"{error.name} is needed for this: {_INSTALL}") from None
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ModuleNotFoundError:
+        raise UnsupportedError(f"onnxruntime is needed for this: {_INSTALL}") from None
+    from .capi import API_VERSION, unsupported_version
+
+    major, minor = (int(part) for part in onnxruntime.__version__.split(".")[:2])
+    if (major, minor) < (1, API_VERSION):
+        raise UnsupportedError(unsupported_version(onnxruntime.__version__))
+    return onnxruntime

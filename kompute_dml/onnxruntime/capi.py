@@ -1,0 +1,328 @@
+"""ONNX Runtime's C interface, as far as an execution provider needs it.
+
+Functions are found by their position in ONNX Runtime's two tables. The tables only ever grow at
+the end, so positions hold for the version asked for and all later ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import cffi
+import numpy as np
+
+from ..errors import DmlError, UnsupportedError, ValidationError
+from ..onnx.graph import DTYPES
+
+API_VERSION = 24
+"""The interface asked for; the first that hands out shapes without allocating."""
+
+ffi = cffi.FFI()
+ffi.cdef(
+    """
+typedef struct OrtStatus OrtStatus;
+
+typedef struct {
+    const void *(*GetApi)(uint32_t version);
+    const char *(*GetVersionString)(void);
+} OrtApiBase;
+
+typedef struct Factory {
+    uint32_t version;
+    const char *(*GetName)(const struct Factory *);
+    const char *(*GetVendor)(const struct Factory *);
+    OrtStatus *(*GetSupportedDevices)(struct Factory *, const void *const *, size_t, void **,
+                                      size_t, size_t *);
+    OrtStatus *(*CreateEp)(struct Factory *, const void *const *, const void *const *, size_t,
+                           const void *, const void *, void **);
+    void (*ReleaseEp)(struct Factory *, void *);
+    uint32_t (*GetVendorId)(const struct Factory *);
+    const char *(*GetVersion)(const struct Factory *);
+    void *ValidateCompiledModelCompatibilityInfo;
+    OrtStatus *(*CreateAllocator)(struct Factory *, const void *, const void *, void **);
+    void (*ReleaseAllocator)(struct Factory *, void *);
+    OrtStatus *(*CreateDataTransfer)(struct Factory *, void **);
+    bool (*IsStreamAware)(const struct Factory *);
+    void *later[32];
+} Factory;
+
+typedef struct Ep {
+    uint32_t version;
+    const char *(*GetName)(const struct Ep *);
+    OrtStatus *(*GetCapability)(struct Ep *, const void *, void *);
+    OrtStatus *(*Compile)(struct Ep *, const void **, const void **, size_t, void **, void **);
+    void (*ReleaseNodeComputeInfos)(struct Ep *, void **, size_t);
+    void *later[48];
+    void *self;
+} Ep;
+
+typedef struct Kernel {
+    uint32_t version;
+    OrtStatus *(*CreateState)(struct Kernel *, void *, void **);
+    OrtStatus *(*Compute)(struct Kernel *, void *, void *);
+    void (*ReleaseState)(struct Kernel *, void *);
+    void *later[8];
+    void *self;
+} Kernel;
+
+typedef struct {
+    uint32_t version;
+    bool drop_constant_initializers;
+    char later[64];
+} FusionOptions;
+
+typedef void *CreateFactories(const char *, const OrtApiBase *, const void *, void **, size_t,
+                              size_t *);
+typedef void *ReleaseFactory(void *);
+
+void kompute_dml_connect(CreateFactories *, ReleaseFactory *);
+void *kompute_dml_nothing(void);
+"""
+)
+
+_STATUS = "OrtStatus *(*)"
+_COUNT = _STATUS + "(const void *, size_t *)"
+_LIST = _STATUS + "(const void *, const void **, size_t)"
+_TEXT = _STATUS + "(const void *, const char **)"
+
+# name: (position, type)
+_ORT = {
+    "CreateStatus": (0, _STATUS + "(int, const char *)"),
+    "GetErrorMessage": (2, "const char *(*)(const OrtStatus *)"),
+    "GetTensorMutableData": (51, _STATUS + "(void *, void **)"),
+    "CastTypeInfoToTensorInfo": (55, _STATUS + "(const void *, const void **)"),
+    "GetTensorElementType": (60, _STATUS + "(const void *, int *)"),
+    "GetDimensionsCount": (61, _COUNT),
+    "GetDimensions": (62, _STATUS + "(const void *, int64_t *, size_t)"),
+    "KernelContext_GetInputCount": (88, _COUNT),
+    "KernelContext_GetInput": (90, _STATUS + "(const void *, size_t, void **)"),
+    "KernelContext_GetOutput": (91, _STATUS + "(void *, size_t, const int64_t *, size_t, void **)"),
+    "ReleaseStatus": (93, "void (*)(OrtStatus *)"),
+    "ReleaseValue": (96, "void (*)(void *)"),
+    "ReadOpAttr": (272, _STATUS + "(const void *, int, void *, size_t, size_t *)"),
+    "GetValueInfoName": (289, _TEXT),
+    "GetValueInfoTypeInfo": (290, _STATUS + "(const void *, const void **)"),
+    "CreateKeyValuePairs": (295, "void (*)(void **)"),
+    "AddKeyValuePair": (296, "void (*)(void *, const char *, const char *)"),
+    "GetKeyValuePairs": (
+        298, "void (*)(const void *, const char *const **, const char *const **, size_t *)"
+    ),
+    "ReleaseKeyValuePairs": (300, "void (*)(void *)"),
+    "HardwareDevice_Type": (307, "int (*)(const void *)"),
+    "GetEpApi": (317, "const void *(*)(void)"),
+    "ValueInfo_GetInitializerValue": (326, _STATUS + "(const void *, const void **)"),
+    "ValueInfo_IsGraphOutput": (330, _STATUS + "(const void *, bool *)"),
+    "ValueInfo_IsConstantInitializer": (331, _STATUS + "(const void *, bool *)"),
+    "Graph_GetNumInputs": (338, _COUNT),
+    "Graph_GetInputs": (339, _LIST),
+    "Graph_GetNumOutputs": (340, _COUNT),
+    "Graph_GetOutputs": (341, _LIST),
+    "Graph_GetNumNodes": (344, _COUNT),
+    "Graph_GetNodes": (345, _LIST),
+    "Node_GetName": (349, _TEXT),
+    "Node_GetOperatorType": (350, _TEXT),
+    "Node_GetDomain": (351, _TEXT),
+    "Node_GetSinceVersion": (352, _STATUS + "(const void *, int *)"),
+    "Node_GetNumInputs": (353, _COUNT),
+    "Node_GetInputs": (354, _LIST),
+    "Node_GetNumOutputs": (355, _COUNT),
+    "Node_GetOutputs": (356, _LIST),
+    "Node_GetNumImplicitInputs": (357, _COUNT),
+    "Node_GetImplicitInputs": (358, _LIST),
+    "Node_GetNumAttributes": (359, _COUNT),
+    "Node_GetAttributes": (360, _LIST),
+    "OpAttr_GetTensorAttributeAsOrtValue": (362, _STATUS + "(const void *, void **)"),
+    "OpAttr_GetType": (363, _STATUS + "(const void *, int *)"),
+    "OpAttr_GetName": (364, _TEXT),
+    "TensorTypeAndShape_HasShape": (390, "bool (*)(const void *)"),
+    "GetSessionOptionsConfigEntries": (379, _STATUS + "(const void *, void **)"),
+    "GetTensorElementTypeAndShapeDataReference": (
+        414, _STATUS + "(const void *, int *, const int64_t **, size_t *)"
+    ),
+}
+_EP = {
+    "CreateEpDevice": (
+        0, _STATUS + "(Factory *, const void *, const void *, const void *, void **)"
+    ),
+    "AddNodesToFuse": (
+        2, _STATUS + "(void *, const void *const *, size_t, const FusionOptions *)"
+    ),
+}
+
+
+class _Outs(threading.local):
+    """Memory for what functions write through pointers, for the calls that must be quick."""
+
+    def __init__(self) -> None:
+        self.pointer = ffi.new("void **")
+        self.kind = ffi.new("int *")
+        self.shape = ffi.new("const int64_t **")
+        self.rank = ffi.new("size_t *")
+
+
+class Api:
+    """The functions by name, once ONNX Runtime has handed over its tables."""
+
+    def __init__(self, base: Any) -> None:
+        """Raises UnsupportedError when this ONNX Runtime is too old."""
+        table = base.GetApi(API_VERSION)
+        self.version: str = ffi.string(base.GetVersionString()).decode()
+        if table == ffi.NULL:
+            raise UnsupportedError(unsupported_version(self.version))
+        self._outs = _Outs()
+        self._bind(table, _ORT)
+        self._bind(self.GetEpApi(), _EP)
+
+    def _bind(self, table: Any, functions: dict[str, tuple[int, str]]) -> None:
+        slots = ffi.cast("void *const *", table)
+        for name, (position, signature) in functions.items():
+            setattr(self, name, ffi.cast(signature, slots[position]))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def check(self, status: Any) -> None:
+        """Raise what ONNX Runtime reports."""
+        if status != ffi.NULL:
+            message = ffi.string(self.GetErrorMessage(status)).decode(errors="replace")
+            self.ReleaseStatus(status)
+            raise DmlError(f"ONNX Runtime: {message}")
+
+    def get(self, function: Callable[..., Any], kind: str, *arguments: Any) -> Any:
+        """What a function writes through its last argument."""
+        out = ffi.new(kind + " *")
+        self.check(function(*arguments, out))
+        return out[0]
+
+    def text(self, function: Callable[..., Any], of: Any) -> str:
+        return ffi.string(self.get(function, "const char *", of)).decode()
+
+    def items(self, what: str, of: Any) -> list[Any]:
+        """A list that ONNX Runtime owns, such as ``Graph_GetNodes``."""
+        kind, name = what.split("_Get")
+        count = self.get(getattr(self, f"{kind}_GetNum{name}"), "size_t", of)
+        found = ffi.new("const void *[]", max(count, 1))
+        if count:
+            self.check(getattr(self, what)(of, found, count))
+        return list(found)[:count]
+
+    def tensor(self, value: Any) -> np.ndarray:
+        """An OrtValue's elements, where they lie. Raises UnsupportedError for other types."""
+        out = self._outs
+        self.check(
+            self.GetTensorElementTypeAndShapeDataReference(value, out.kind, out.shape, out.rank)
+        )
+        dtype = DTYPES.get(out.kind[0])
+        if dtype is None:
+            raise UnsupportedError(f"tensors of ONNX type {out.kind[0]} have no NumPy counterpart")
+        rank = out.rank[0]
+        return self.memory(value, ffi.unpack(out.shape[0], rank) if rank else [], dtype)
+
+    def memory(self, value: Any, sizes: Any, dtype: np.dtype[Any]) -> np.ndarray:
+        """The memory of an OrtValue as an array of known sizes and type."""
+        count = 1
+        for n in sizes:
+            count *= n
+        if not count:
+            return np.empty(sizes, dtype)
+        out = self._outs.pointer
+        self.check(self.GetTensorMutableData(value, out))
+        raw = ffi.buffer(out[0], count * dtype.itemsize)
+        return np.frombuffer(raw, dtype).reshape(sizes)
+
+    def input(self, context: Any, index: int) -> np.ndarray:
+        """An input of the node that is being computed."""
+        out = self._outs.pointer
+        self.check(self.KernelContext_GetInput(context, index, out))
+        return self.tensor(out[0])
+
+    def output(self, context: Any, index: int, values: np.ndarray) -> None:
+        """Copy ``values`` to an output of the node that is being computed."""
+        out = self._outs.pointer
+        self.check(self.KernelContext_GetOutput(context, index, values.shape, values.ndim, out))
+        if values.size:
+            self.memory(out[0], values.shape, values.dtype)[...] = values
+
+    def options(self, session_options: Any) -> dict[str, str]:
+        """The configuration entries of a session."""
+        pairs = self.get(self.GetSessionOptionsConfigEntries, "void *", session_options)
+        try:
+            keys, values = ffi.new("const char *const **"), ffi.new("const char *const **")
+            count = ffi.new("size_t *")
+            self.GetKeyValuePairs(pairs, keys, values, count)
+            return {
+                ffi.string(keys[0][i]).decode(): ffi.string(values[0][i]).decode()
+                for i in range(count[0])
+            }
+        finally:
+            self.ReleaseKeyValuePairs(pairs)
+
+    def pairs(self, entries: dict[str, str]) -> Any:
+        """New key-value pairs, released with the last reference."""
+        out = ffi.new("void **")
+        self.CreateKeyValuePairs(out)
+        for key, value in entries.items():
+            self.AddKeyValuePair(out[0], key.encode(), value.encode())
+        return ffi.gc(out[0], self.ReleaseKeyValuePairs)
+
+
+def unsupported_version(version: str) -> str:
+    return f"ONNX Runtime {version} is not supported: 1.{API_VERSION} or newer is needed"
+
+
+_FAIL, _INVALID_ARGUMENT, _NOT_IMPLEMENTED = 1, 2, 9
+
+
+def _code(error: BaseException) -> int:
+    if isinstance(error, ValidationError):
+        return _INVALID_ARGUMENT
+    return _NOT_IMPLEMENTED if isinstance(error, UnsupportedError) else _FAIL
+
+
+_api: Api | None = None
+
+
+def api() -> Api:
+    """ONNX Runtime's functions. Only callbacks call this: ONNX Runtime is there then."""
+    if _api is None:
+        raise DmlError("ONNX Runtime has not loaded the provider library yet")
+    return _api
+
+
+def connect(base: Any) -> Any:
+    """Take over ONNX Runtime's tables; an OrtStatus, which is null if all is well."""
+    global _api
+    try:
+        _api = Api(base)
+    except UnsupportedError as error:
+        # Its first function has been there in all versions.
+        create = ffi.cast(_ORT["CreateStatus"][1], ffi.cast("void *const *", base.GetApi(1))[0])
+        return create(_NOT_IMPLEMENTED, f"kompute_dml: {error}".encode())
+    return ffi.NULL
+
+
+def callback(signature: str) -> Callable[[Callable[..., Any]], Any]:
+    """A C callback for what cannot fail."""
+    made: Callable[[Callable[..., Any]], Any] = ffi.callback(signature)
+    return made
+
+
+def guarded(signature: str) -> Callable[[Callable[..., None]], Any]:
+    """A C callback that returns an OrtStatus: whatever is raised inside becomes its message."""
+
+    def decorate(function: Callable[..., None]) -> Any:
+        @functools.wraps(function)
+        def call(*arguments: Any) -> Any:
+            try:
+                function(*arguments)
+            except BaseException as error:
+                text = str(error) if isinstance(error, DmlError) else repr(error)
+                return api().CreateStatus(_code(error), f"kompute_dml: {text}".encode())
+            return ffi.NULL
+
+        return ffi.callback("OrtStatus *" + signature, call)
+
+    return decorate

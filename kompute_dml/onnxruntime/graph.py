@@ -1,0 +1,109 @@
+"""Reads ONNX Runtime's graphs into the mapping's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..onnx.graph import DTYPES, Graph, Node, Value, topological
+from .capi import Api, ffi
+
+# OrtOpAttrType
+_INT, _INTS, _FLOAT, _FLOATS, _STRING, _STRINGS, _GRAPH, _TENSOR = range(1, 9)
+
+
+class GraphReader:
+    """Reads one OrtGraph. ``handles`` maps nodes back to ONNX Runtime's."""
+
+    def __init__(self, api: Api, graph: Any) -> None:
+        self._api = api
+        self._values: dict[str, Value] = {}
+        self.handles: dict[Node, Any] = {}
+        nodes = [self._node(handle) for handle in api.items("Graph_GetNodes", graph)]
+        inputs = [self._value(v) for v in api.items("Graph_GetInputs", graph)]
+        outputs = [self._value(v) for v in api.items("Graph_GetOutputs", graph)]
+        self.graph = Graph(
+            topological(nodes),
+            [v for v in inputs if v is not None],
+            [v for v in outputs if v is not None],
+        )
+
+    def _node(self, handle: Any) -> Node:
+        api = self._api
+        # Values that a nested graph reads from outside are used like any input.
+        captured = [self._value(v) for v in api.items("Node_GetImplicitInputs", handle)]
+        node = Node(
+            op=api.text(api.Node_GetOperatorType, handle),
+            domain=api.text(api.Node_GetDomain, handle),
+            since=api.get(api.Node_GetSinceVersion, "int", handle),
+            inputs=tuple([self._value(v) for v in api.items("Node_GetInputs", handle)] + captured),
+            outputs=tuple(self._value(v) for v in api.items("Node_GetOutputs", handle)),
+            attributes=dict(
+                self._attribute(a) for a in api.items("Node_GetAttributes", handle) if a
+            ),
+            name=api.text(api.Node_GetName, handle),
+        )
+        self.handles[node] = handle
+        return node
+
+    def _value(self, handle: Any) -> Value | None:
+        if handle == ffi.NULL:
+            return None
+        api = self._api
+        name = api.text(api.GetValueInfoName, handle)
+        if not name:
+            return None
+        value = self._values.get(name)
+        if value is None:
+            value = self._values[name] = Value(name, *self._type(handle))
+            if api.get(api.ValueInfo_IsConstantInitializer, "bool", handle):
+                given = api.get(api.ValueInfo_GetInitializerValue, "const void *", handle)
+                if given != ffi.NULL and value.dtype is not None:
+                    value.constant = api.tensor(given)
+        return value
+
+    def _type(self, handle: Any) -> tuple[np.dtype[Any] | None, tuple[int | None, ...] | None]:
+        api = self._api
+        info = api.get(api.GetValueInfoTypeInfo, "const void *", handle)
+        if info == ffi.NULL:
+            return None, None
+        tensor = api.get(api.CastTypeInfoToTensorInfo, "const void *", info)
+        if tensor == ffi.NULL:
+            return None, None
+        dtype = DTYPES.get(api.get(api.GetTensorElementType, "int", tensor))
+        if not api.TensorTypeAndShape_HasShape(tensor):
+            return dtype, None
+        rank = api.get(api.GetDimensionsCount, "size_t", tensor)
+        sizes = ffi.new("int64_t[]", max(rank, 1))
+        api.check(api.GetDimensions(tensor, sizes, rank))
+        return dtype, tuple(n if n >= 0 else None for n in list(sizes)[:rank])
+
+    def _attribute(self, handle: Any) -> tuple[str, Any]:
+        api = self._api
+        name = api.text(api.OpAttr_GetName, handle)
+        kind = api.get(api.OpAttr_GetType, "int", handle)
+        if kind in (_INT, _INTS):
+            values = self._read(handle, kind, "int64_t")
+        elif kind in (_FLOAT, _FLOATS):
+            values = self._read(handle, kind, "float")
+        elif kind == _STRING:
+            return name, bytes(self._read(handle, kind, "char")).rstrip(b"\0").decode()
+        else:
+            # Lists of texts, tensors and graphs: no row reads one, so that it is there is enough.
+            return name, None
+        return name, values[0] if kind in (_INT, _FLOAT) else values
+
+    def _read(self, handle: Any, kind: int, element: str) -> Any:
+        api, size = self._api, ffi.sizeof(element)
+        needed = ffi.new("size_t *")
+        status = api.ReadOpAttr(handle, kind, ffi.NULL, 0, needed)
+        if status != ffi.NULL:
+            # How it says how many bytes there are.
+            api.ReleaseStatus(status)
+        data = ffi.new("char[]", max(needed[0], size))
+        if needed[0]:
+            api.check(api.ReadOpAttr(handle, kind, data, needed[0], needed))
+        if element == "char":
+            return ffi.unpack(data, needed[0])
+        return ffi.unpack(ffi.cast(element + " *", data), needed[0] // size)

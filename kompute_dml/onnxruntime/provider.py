@@ -1,0 +1,398 @@
+"""The execution provider: ONNX Runtime's tables of functions, filled with Python callbacks.
+
+Three objects have a table: the factory, a provider per session, and a kernel per region. The
+callbacks are made once and find their object through the pointer at the end of its table, so a
+session leaves nothing behind when it goes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from ..device import Device
+from ..errors import UnsupportedError, ValidationError
+from ..onnx import mapping
+from ..onnx.fusion import fuse
+from ..onnx.graph import Node, Value
+from ..onnx.partition import regions
+from ..onnx.region import Region
+from ..runtime.adapters import list_devices
+from ..spec import FeatureLevel
+from . import capi
+from .capi import api, callback, ffi, guarded
+from .graph import GraphReader
+from .trace import Trace, now
+
+EP_NAME = "KomputeDmlExecutionProvider"
+OPTIONS = {
+    "adapter": "index, or part of the name, of the Vulkan device",
+    "feature_level": "DirectML's, such as 6.4: operators newer than it are left to others",
+    "claim": "'products' (regions with a matrix product), 'all', or names of operators",
+    "profile": "a file for the time of each region and dispatch, as trace events",
+}
+_PRODUCTS, _ALL = "products", "all"
+
+_name = ffi.new("char[]", EP_NAME.encode())
+_vendor = ffi.new("char[]", b"kompute_dml")
+_version = ffi.new("char[]", __version__.encode())
+
+
+# Devices are shared by all sessions that ask for the same.
+
+_devices: dict[tuple[str | None, FeatureLevel], Device] = {}
+_devices_lock = threading.Lock()
+
+
+def shared_device(adapter: str | None, level: FeatureLevel) -> Device:
+    """The device for these options; a new one where the last was lost."""
+    with _devices_lock:
+        device = _devices.get((adapter, level))
+        if device is None or device._runtime.recorder.lost is not None:
+            choice = int(adapter) if adapter is not None and adapter.isdigit() else adapter
+            device = _devices[adapter, level] = Device(choice, level)
+        return device
+
+
+class Options:
+    """What a session asks for."""
+
+    def __init__(self, entries: dict[str, str]) -> None:
+        """``entries`` by option name. Raises ValidationError."""
+        unknown = entries.keys() - OPTIONS.keys()
+        if unknown:
+            known = "; ".join(f"{name}: {text}" for name, text in OPTIONS.items())
+            raise ValidationError(
+                f"{EP_NAME} has no option {', '.join(sorted(unknown))}; it has {known}"
+            )
+        self.adapter = entries.get("adapter") or None
+        self.profile = entries.get("profile") or None
+        wanted = entries.get("claim") or _PRODUCTS
+        self.claims_all = wanted == _ALL
+        self.claims_products = wanted == _PRODUCTS
+        self.claimed_names = {name.strip() for name in wanted.split(",")}
+        level = entries.get("feature_level") or str(FeatureLevel.FL_6_4)
+        try:
+            self.feature_level = FeatureLevel.of(level.replace(".", "_"))
+        except KeyError:
+            raise ValidationError(
+                "expected feature_level to be one of "
+                f"{', '.join(str(v).replace('_', '.') for v in FeatureLevel)}, but got {level!r}"
+            ) from None
+
+
+# Provider
+
+
+class Provider:
+    """The provider of one session."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.device = shared_device(options.adapter, options.feature_level)
+        self.trace = Trace(options.profile) if options.profile else None
+        self.handle = ffi.new_handle(self)
+        self.table = ffi.new("Ep *", {
+            "version": capi.API_VERSION, "GetName": _ep_name, "GetCapability": _get_capability,
+            "Compile": _compile, "ReleaseNodeComputeInfos": _release_kernels,
+            "self": self.handle,
+        })
+
+    def wanted_regions(self, reader: GraphReader) -> list[list[Node]]:
+        """The regions to claim, in the original graph's nodes."""
+        nodes = fuse(reader.graph)
+        rows = {node: mapping.match(node, self.device) for node in nodes}
+        claimed = {n for n, row in rows.items() if isinstance(row, mapping.Row) and self._names(n)}
+        for node in nodes:
+            row = rows[node]
+            made_here = {v for n in claimed for v in n.outputs}
+            if node in claimed and isinstance(row, mapping.Row) and any(
+                (value := node.input(i)) is not None and value.constant is None
+                and value in made_here for i in row.host
+            ):
+                # The host would have to know a value in the middle of a region.
+                claimed.discard(node)
+        found = regions(nodes, claimed.__contains__)
+        if self.options.claims_products:
+            found = [
+                region for region in found
+                if any(isinstance(r := rows[n], mapping.Row) and r.multiplies for n in region)
+            ]
+        return [[original for n in region for original in n.originals] for region in found]
+
+    def _names(self, node: Node) -> bool:
+        options = self.options
+        if options.claims_all or options.claims_products:
+            return True
+        return bool(options.claimed_names & {node.op, node.label, *[n.op for n in node.originals]})
+
+
+class Kernel:
+    """A compiled region, as ONNX Runtime calls it."""
+
+    def __init__(self, provider: Provider, reader: GraphReader) -> None:
+        graph = reader.graph
+        inputs = [value for value in graph.inputs if value.constant is None]
+        self.slots = _input_slots(graph.inputs, inputs)
+        self.region = Region(provider.device, fuse(graph), inputs, graph.outputs)
+        self.trace = provider.trace
+        self.handle = ffi.new_handle(self)
+        self.table = ffi.new("Kernel *", {
+            "version": capi.API_VERSION, "CreateState": _create_state, "Compute": _compute,
+            "ReleaseState": _release_state, "self": self.handle,
+        })
+
+    def compute(self, context: Any) -> None:
+        ort = api()
+        for i, y in enumerate(self._run([ort.input(context, slot) for slot in self.slots])):
+            ort.output(context, i, y)
+
+    def _run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if self.trace is None:
+            return self.region.run(inputs)
+        results: list[list[np.ndarray]] = []
+        plan = self.region.plan(inputs)
+        begin = now()
+        try:
+            times = self.region.device.time(lambda: results.append(plan.run(inputs)))
+        except UnsupportedError:
+            # No timestamps on this device: the host's clock has to do.
+            times = []
+            results.append(plan.run(inputs))
+        self.trace.add(self.region.label, begin, now(), times)
+        return results[0]
+
+
+def _input_slots(inputs: Sequence[Value], wanted: Sequence[Value]) -> list[int]:
+    """Which of the fused node's inputs to read: it is handed its constants too."""
+    return [i for i, value in enumerate(inputs) if value in wanted]
+
+
+# Callbacks. What ONNX Runtime holds a pointer to stays in here until it lets go.
+
+_alive: dict[int, Any] = {}
+
+
+def _address(pointer: Any) -> int:
+    return int(ffi.cast("intptr_t", pointer))
+
+
+def _keep(owner: Any) -> Any:
+    _alive[_address(owner.table)] = owner
+    return owner.table
+
+
+def _owner(table: Any) -> Any:
+    return ffi.from_handle(table.self)
+
+
+@callback("const char *(const Factory *)")
+def _factory_name(this: Any) -> Any:
+    return _name
+
+
+@callback("const char *(const Factory *)")
+def _factory_vendor(this: Any) -> Any:
+    return _vendor
+
+
+@callback("const char *(const Factory *)")
+def _factory_version(this: Any) -> Any:
+    return _version
+
+
+@callback("uint32_t(const Factory *)")
+def _factory_vendor_id(this: Any) -> int:
+    return 0
+
+
+@callback("bool(const Factory *)")
+def _is_stream_aware(this: Any) -> bool:
+    return False
+
+
+@guarded("(Factory *, const void *, const void *, void **)")
+def _create_allocator(this: Any, memory: Any, options: Any, out: Any) -> None:
+    out[0] = ffi.NULL  # ONNX Runtime's own, for the CPU
+
+
+@callback("void(Factory *, void *)")
+def _release_allocator(this: Any, allocator: Any) -> None:
+    pass
+
+
+@guarded("(Factory *, void **)")
+def _create_data_transfer(this: Any, out: Any) -> None:
+    out[0] = ffi.NULL
+
+
+_CPU, _GPU = 0, 1
+
+
+@guarded("(Factory *, const void *const *, size_t, void **, size_t, size_t *)")
+def _get_supported_devices(
+    this: Any, hardware: Any, count: int, out: Any, room: int, found: Any
+) -> None:
+    """A provider device per Vulkan adapter.
+
+    ONNX Runtime's own list of GPUs is often empty in containers, so adapters hang on its CPU: it
+    only decides where tensors come from, and that is the CPU's memory.
+    """
+    found[0] = 0
+    ort = api()
+    host = next((hardware[i] for i in range(count)
+                 if ort.HardwareDevice_Type(hardware[i]) == _CPU), None)
+    if host is None:
+        return
+    for adapter in list_devices()[:room]:
+        about = ort.pairs({
+            "adapter": str(adapter.index), "adapter_name": adapter.name,
+            "adapter_type": adapter.type, "driver": adapter.driver,
+        })
+        options = ort.pairs({"adapter": str(adapter.index)})
+        ort.check(ort.CreateEpDevice(this, host, about, options, out + found[0]))
+        found[0] += 1
+
+
+@guarded("(Factory *, const void *const *, const void *const *, size_t, const void *, "
+         "const void *, void **)")
+def _create_ep(
+    this: Any, hardware: Any, about: Any, count: int, session_options: Any, logger: Any, out: Any
+) -> None:
+    prefix = f"ep.{EP_NAME.lower()}."
+    entries = {
+        key[len(prefix):]: value for key, value in api().options(session_options).items()
+        if key.lower().startswith(prefix)
+    }
+    out[0] = _keep(Provider(Options(entries)))
+
+
+@callback("void(Factory *, void *)")
+def _release_ep(this: Any, ep: Any) -> None:
+    provider = _alive.pop(_address(ep), None)
+    if provider is not None:
+        _save(provider)
+
+
+def _save(provider: Provider) -> None:
+    if provider.trace is not None:
+        try:
+            provider.trace.save()
+        except OSError as error:
+            print(f"kompute_dml: {provider.trace.path} was not written: {error}", file=sys.stderr)
+
+
+@callback("const char *(const Ep *)")
+def _ep_name(this: Any) -> Any:
+    return _name
+
+
+@guarded("(Ep *, const void *, void *)")
+def _get_capability(this: Any, graph: Any, support: Any) -> None:
+    ort = api()
+    reader = GraphReader(ort, graph)
+    options = ffi.new("FusionOptions *", {
+        "version": capi.API_VERSION, "drop_constant_initializers": True,
+    })
+    for region in _owner(this).wanted_regions(reader):
+        nodes = ffi.new("const void *[]", [reader.handles[node] for node in region])
+        ort.check(ort.AddNodesToFuse(support, nodes, len(region), options))
+
+
+@guarded("(Ep *, const void **, const void **, size_t, void **, void **)")
+def _compile(
+    this: Any, graphs: Any, fused: Any, count: int, kernels: Any, contexts: Any
+) -> None:
+    provider = _owner(this)
+    made = [Kernel(provider, GraphReader(api(), graphs[i])) for i in range(count)]
+    for i, kernel in enumerate(made):
+        kernels[i] = _keep(kernel)
+
+
+@callback("void(Ep *, void **, size_t)")
+def _release_kernels(this: Any, kernels: Any, count: int) -> None:
+    for i in range(count):
+        _alive.pop(_address(kernels[i]), None)
+
+
+@guarded("(Kernel *, void *, void **)")
+def _create_state(this: Any, context: Any, out: Any) -> None:
+    out[0] = this
+
+
+@guarded("(Kernel *, void *, void *)")
+def _compute(this: Any, state: Any, context: Any) -> None:
+    _owner(this).compute(context)
+
+
+@callback("void(Kernel *, void *)")
+def _release_state(this: Any, state: Any) -> None:
+    pass
+
+
+# The library
+
+
+class Factory:
+    """What makes providers: one for each registration of the library."""
+
+    def __init__(self) -> None:
+        self.table = ffi.new("Factory *", {
+            "version": capi.API_VERSION, "GetName": _factory_name, "GetVendor": _factory_vendor,
+            "GetSupportedDevices": _get_supported_devices, "CreateEp": _create_ep,
+            "ReleaseEp": _release_ep, "GetVendorId": _factory_vendor_id,
+            "GetVersion": _factory_version, "CreateAllocator": _create_allocator,
+            "ReleaseAllocator": _release_allocator, "CreateDataTransfer": _create_data_transfer,
+            "IsStreamAware": _is_stream_aware,
+        })
+
+
+@callback("CreateFactories")
+def _create_factories(
+    name: Any, base: Any, logger: Any, out: Any, room: int, count: Any
+) -> Any:
+    status = capi.connect(base)
+    if status == ffi.NULL:
+        out[0] = _keep(Factory())
+        count[0] = 1
+    return status
+
+
+@callback("ReleaseFactory")
+def _release_factory(factory: Any) -> Any:
+    _alive.pop(_address(factory), None)
+    return ffi.NULL
+
+
+_libraries: dict[str, Any] = {}
+
+
+def load(path: str) -> None:
+    """Connect the C library at ``path`` with this module's callbacks."""
+    if path not in _libraries:
+        library = _libraries[path] = ffi.dlopen(path)
+        library.kompute_dml_connect(_create_factories, _release_factory)
+
+
+@atexit.register
+def _let_go() -> None:
+    """ONNX Runtime may outlive the interpreter: what it may still call must not need Python."""
+    for library in _libraries.values():
+        nothing = ffi.addressof(library, "kompute_dml_nothing")
+        library.kompute_dml_connect(ffi.NULL, ffi.cast("ReleaseFactory *", nothing))
+        for owner in _alive.values():
+            if isinstance(owner, Provider):
+                _save(owner)
+            for name in ("ReleaseEp", "ReleaseAllocator", "ReleaseNodeComputeInfos",
+                         "ReleaseState"):
+                if hasattr(owner.table, name):
+                    kind = ffi.typeof(getattr(owner.table, name))
+                    setattr(owner.table, name, ffi.cast(kind, nothing))
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))

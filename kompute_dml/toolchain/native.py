@@ -1,0 +1,42 @@
+"""Builds the small C library that ONNX Runtime loads as an execution provider."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from .system import PACKAGE, ToolchainError, run
+
+SOURCE = PACKAGE / "onnxruntime" / "provider.c"
+_SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+
+
+def library(folder: Path = SOURCE.parent) -> Path:
+    """Where the library lies, or would."""
+    return folder / f"libkompute_dml_provider{_SUFFIX}"
+
+
+def compiler() -> str | None:
+    """The C compiler: ``CC``, or the first that is found."""
+    candidates = (os.environ.get("CC", ""), "cc", "gcc", "clang")
+    return next((found for name in candidates if name and (found := shutil.which(name))), None)
+
+
+def build(folder: Path = SOURCE.parent) -> Path:
+    """Compile the library into ``folder`` unless it is newer than its source."""
+    target = library(folder)
+    if target.is_file() and target.stat().st_mtime >= SOURCE.stat().st_mtime:
+        return target
+    cc = compiler()
+    if cc is None:
+        raise ToolchainError(
+            "a C compiler is missing, needed for the ONNX Runtime provider; "
+            "on Debian and Ubuntu: apt install gcc"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = target.with_suffix(f".{os.getpid()}.tmp")
+    run([cc, "-O2", "-shared", "-fPIC", "-fvisibility=hidden", SOURCE, "-o", scratch])
+    scratch.replace(target)
+    return target

@@ -1,0 +1,85 @@
+"""Whole models on the execution provider: their answers are the CPU provider's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntime >= 1.24")
+pytest.importorskip("onnx", reason="the models are built with onnx")
+pytest.importorskip("cffi", reason="the provider needs cffi")
+
+import kompute_dml.onnxruntime as kompute
+from kompute_dml.toolchain import native
+from onnx_graphs import cpu, encoder, options, placement
+from real_models import Magika, TextRecognizer, quantized, sample_files
+
+pytestmark = pytest.mark.skipif(
+    not native.library().is_file() and native.compiler() is None,
+    reason="the provider library is not built, and there is no C compiler",
+)
+NAME = kompute.get_ep_name()
+PRODUCTS = "MatMulInteger"
+
+
+def session(model: Any, optimize: bool = True, **given: Any) -> Any:
+    return kompute.session(model, session_options=options(optimize), **given)
+
+
+def test_encoder_is_bit_equal_with_its_products_on_the_device(rng: np.random.Generator) -> None:
+    model = encoder(rng)
+    ours, theirs = session(model, False, claim=PRODUCTS), cpu(model, False)
+    assert placement(ours, NAME).count(PRODUCTS) == 12
+    assert PRODUCTS not in placement(ours, "CPUExecutionProvider")
+    for shape in ((1, 7), (3, 16)):
+        x = rng.standard_normal((*shape, 64)).astype(np.float32)
+        assert (ours.run(None, {"x": x})[0] == theirs.run(None, {"x": x})[0]).all()
+
+
+@pytest.mark.parametrize("claim", ["products", "all"])
+def test_encoder(claim: str, rng: np.random.Generator) -> None:
+    model = encoder(rng)
+    ours, theirs = session(model, claim=claim), cpu(model)
+    x = rng.standard_normal((2, 9, 64)).astype(np.float32)
+    got, expected = ours.run(None, {"x": x})[0], theirs.run(None, {"x": x})[0]
+    # A value on the edge of two integers may be quantized to either.
+    assert np.abs(got - expected).max() < 0.05 and np.abs(got - expected).mean() < 2e-3
+
+
+@pytest.mark.parametrize("claim, files, tolerance", [(PRODUCTS, 40, 1e-4), ("products", 10, 1e-2)])
+def test_magika(claim: str, files: int, tolerance: float, tmp_path: Path) -> None:
+    """With its products on the device, and with what lies around them, whose rounding differs."""
+    magika = Magika()
+    path = quantized(magika.path, tmp_path / "magika.onnx")
+    ours, theirs = session(path, claim=claim), cpu(path)
+    assert placement(ours, NAME).count(PRODUCTS) == 2
+    chosen = list(sample_files().items())[-files:]
+    assert len(chosen) >= min(files, 30)
+    for begin in range(0, len(chosen), 10):
+        part = chosen[begin : begin + 10]
+        feed = {"bytes": np.stack([magika.features(content) for _, content in part])}
+        got, expected = ours.run(None, feed)[0], theirs.run(None, feed)[0]
+        np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
+        assert (got.argmax(-1) == expected.argmax(-1)).all()
+        print({name: magika.labels[i] for (name, _), i in zip(part, got.argmax(-1))})
+
+
+@pytest.mark.parametrize("kind", ["float", "int8"])
+def test_text_recognizer(kind: str, tmp_path: Path) -> None:
+    reader = TextRecognizer()
+    image = reader.image("Vulkan 2026 hello")
+    if kind == "float":
+        path, claim = str(reader.path), "all"
+    else:
+        path = quantized(reader.path, tmp_path / "int8.onnx", op_types_to_quantize=["MatMul"])
+        claim = "products"
+    ours, theirs = session(path, False, claim=claim), cpu(path, False)
+    wanted = "Identity" if kind == "float" else PRODUCTS
+    assert wanted in placement(ours, NAME)
+    (name,) = [i.name for i in theirs.get_inputs()]
+    got, expected = ours.run(None, {name: image})[0], theirs.run(None, {name: image})[0]
+    assert np.abs(got - expected).max() <= 1e-3 * np.abs(expected).max()
+    assert reader.text(got[0]) == reader.text(expected[0]) == "Vulkan 2026 hello"

@@ -1,0 +1,75 @@
+"""The package as an ONNX backend."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+
+pytest.importorskip("onnx", reason="the backend reads models with onnx")
+pytest.importorskip("onnxruntime", "1.24", reason="models are built for both backends")
+
+import kompute_dml.onnx_backend as backend
+from kompute_dml.onnx import conformance
+from onnx_graphs import FLOAT, INT64, cpu, model, node
+
+
+def test_onnx_node_tests(device: dml.Device) -> None:
+    report = conformance.run(device)
+    print(report)
+    assert not report.failed
+    assert not set(conformance.EXCLUDED) - set(report.excluded), "reasons without a test"
+    claimed = " ".join(report.claimed)
+    for operator, tests in (("eyelike", 3), ("tri", 18), ("identity", 1)):
+        assert claimed.count(f"test_{operator}") >= tests, operator
+
+
+def test_prepare_and_run(rng: np.random.Generator) -> None:
+    built = model([node("Trilu", "x k", "y"), node("EyeLike", "x", "e")],
+                  [("x", FLOAT, ["a", "b"]), ("k", INT64, [])],
+                  [("y", FLOAT, ["a", "b"]), ("e", FLOAT, ["a", "b"])])
+    prepared = backend.prepare(built)
+    x = rng.standard_normal((4, 6)).astype(np.float32)
+    for k in (0, 1):
+        feed = {"x": x, "k": np.array(k)}
+        outputs = prepared.run(feed)
+        assert (outputs.y == np.triu(x, k)).all() and (outputs["e"] == np.eye(4, 6)).all()
+    assert (backend.run_model(built, [x, np.array(0)])[0] == np.triu(x)).all()
+    with pytest.raises(dml.ValidationError, match="expected the inputs"):
+        prepared.run({"x": x})
+    with pytest.raises(dml.ValidationError, match="expected input 'x' to be float32"):
+        prepared.run([x.astype(np.float64), np.array(0)])
+
+
+def test_run_node(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((4, 6)).astype(np.float32)
+    (y,) = backend.run_node(node("Trilu", "x", "y", upper=0), [x])
+    assert (y == np.tril(x)).all()
+
+
+def test_what_is_missing_is_named_all_at_once(rng: np.random.Generator) -> None:
+    nodes = [node("Trilu", "x", "t"), node("Det", "t", "d"), node("TopK", "x k", "v i")]
+    built = model(nodes, [("x", FLOAT, [3, 3])],
+                  [("d", FLOAT, []), ("v", FLOAT, [3, 1])], {"k": np.array([1])})
+    with pytest.raises(dml.UnsupportedError, match=r"Det 'd' \(.*TopK 'v' \("):
+        backend.prepare(built)
+    assert not backend.is_compatible(built)
+    x = rng.standard_normal((3, 3)).astype(np.float32)
+    got = backend.prepare(built, fallback=True).run([x])
+    for a, b in zip(got, cpu(built).run(None, {"x": x})):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_devices() -> None:
+    assert backend.supports_device("CPU") and backend.supports_device("VULKAN")
+    assert backend.supports_device("VULKAN:0")
+    assert not backend.supports_device("CUDA") and not backend.supports_device("VULKAN:99")
+
+
+def test_what_is_no_model() -> None:
+    with pytest.raises(dml.ValidationError, match="expected an ONNX model"):
+        backend.prepare(b"no model")
+    unknown = model([node("NoSuchOperator", "x", "y")], [("x", FLOAT, [1])], [("y", FLOAT, [1])])
+    with pytest.raises(dml.ValidationError, match="NoSuchOperator"):
+        backend.prepare(unknown)
