@@ -26,10 +26,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def _name(item: pytest.Item) -> str:
+    """The test's id, without the group that pytest-xdist hangs on it."""
+    return item.nodeid.split("@")[0]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     n = config.getoption("--sample")
-    matrix = [i for i in items if i.nodeid.startswith("tests/test_operators.py")]
-    left_out = {i for i in matrix if zlib.crc32(i.nodeid.encode()) % n}
+    matrix = [i for i in items if _name(i).startswith("tests/test_operators.py")]
+    left_out = {i for i in matrix if zlib.crc32(_name(i).encode()) % n}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [i for i in items if i not in left_out]
@@ -59,7 +64,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = outcome.get_result()  # type: ignore[attr-defined]
     if report.failed:
         seed = item.config.getoption("seed")
-        report.sections.append(("to repeat", f"pytest '{item.nodeid}' --seed {seed}"))
+        report.sections.append(("to repeat", f"pytest '{_name(item)}' --seed {seed}"))
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +75,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def rng(request: pytest.FixtureRequest, seed: int) -> np.random.Generator:
     """Random numbers that depend on the seed and the test's id only, not on order."""
-    return np.random.default_rng([seed, zlib.crc32(request.node.nodeid.encode())])
+    return np.random.default_rng([seed, zlib.crc32(_name(request.node).encode())])
 
 
 @pytest.fixture(scope="session")

@@ -65,7 +65,7 @@ def configurations() -> list[Configuration]:
 
 
 def _pytest(arguments: list[str]) -> list[str]:
-    return [sys.executable, "-m", "pytest", "-q", "-n", _WORKERS, *arguments]
+    return [sys.executable, "-m", "pytest", "-q", "-n", _WORKERS, "--dist", "loadgroup", *arguments]
 
 
 def _run(command: list[str], env: Mapping[str, str] | None = None) -> bool:
