@@ -42,8 +42,8 @@ shared uvec4 s_lines[LINES * PITCH];
 
 // The elements of a matrix come into registers as vectors of 16 along the depth, or across the lines.
 // Which one decides how registers are used: known only at run time, it costs half the speed.
-layout(constant_id = 2) const bool A_ACROSS = false;
-layout(constant_id = 3) const bool B_ACROSS = false;
+layout(constant_id = 9) const bool A_ACROSS = false;
+layout(constant_id = 10) const bool B_ACROSS = false;
 
 const int VECTORS = int(128u * LINE_VECTORS / INVOCATIONS);
 

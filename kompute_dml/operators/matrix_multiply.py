@@ -125,15 +125,15 @@ def _lower(desc: Any, target: Target) -> Plan:
         operands.append(partial or replace(operands[-1], offset_field=None))
         if kernel.reads_vectors:
             operands += (replace(operands[i], offset_field=None) for i in (0, 3))
-        # The bits of the shaders' FLAGS.
-        flags = sum(on << bit for bit, on in enumerate((*kinds, begin > 0, begin + depth < k)))
-        specialized = "FLAGS" in variant.spec_ids
+        known = {**kinds, "CONTINUES": begin > 0, "UNFINISHED": begin + depth < k}
+        flags = {"flags": sum(on << bit for bit, on in enumerate(known.values()))}
+        specialized = "flags" not in variant.push_fields
         return Dispatch(
             variant,
             batches * tiles,
             tuple(operands),
-            {**push, "depth": depth, **({} if specialized else {"flags": flags})},
-            {**constants, **({"FLAGS": flags} if specialized else {})},
+            {**push, "depth": depth, **({} if specialized else flags)},
+            {**constants, **(known if specialized else {})},
         )
 
     push: dict[str, Any] = {"batches": batches, "rows": m, "columns": n}
@@ -146,14 +146,14 @@ def _lower(desc: Any, target: Target) -> Plan:
     if kernel is _COOPMAT:
         constants["A_ACROSS"] = bool(_reads_across(desc.a_tensor, -2))
         constants["B_ACROSS"] = bool(_reads_across(desc.b_tensor, -1))
-    kinds = (
-        desc.a_tensor.data_type.is_signed,
-        desc.b_tensor.data_type.is_signed,
-        desc.a_zero_point_tensor is not None,
-        desc.b_zero_point_tensor is not None,
-        desc.bias_tensor is not None,
-        desc.output_tensor.data_type is DataType.FLOAT16,
-    )
+    kinds = {  # in the order of the shaders' flags
+        "A_SIGNED": desc.a_tensor.data_type.is_signed,
+        "B_SIGNED": desc.b_tensor.data_type.is_signed,
+        "HAS_A_ZERO": desc.a_zero_point_tensor is not None,
+        "HAS_B_ZERO": desc.b_zero_point_tensor is not None,
+        "HAS_BIAS": desc.bias_tensor is not None,
+        "HALF": desc.output_tensor.data_type is DataType.FLOAT16,
+    }
     # Sums that one dispatch hands to the next have 8 bytes.
     sums = batches * m * n if k > kernel.max_depth else 0
     partial = Operand(TEMPORARY, "partial_offset", 8, sums, writes=True) if sums else None

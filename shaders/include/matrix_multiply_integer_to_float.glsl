@@ -5,9 +5,20 @@
 #include "include/integers.glsl"
 #include "include/float16.glsl"
 
-// FLAGS is one word of the push block, so that one pipeline serves all kinds of operands; a shader
-// that gains from knowing them makes it a specialization constant (SPECIALIZED).
-#define FLAG(bit) ((FLAGS & (1u << bit)) != 0u)
+// The kinds of operands are bits of one word in the push block, in this order, so that one pipeline
+// serves them all. A shader that gains from knowing them makes them constants (SPECIALIZED); one
+// constant for each, because NVIDIA's compiler (580.159) crashes on bits of a single one.
+#ifdef SPECIALIZED
+layout(constant_id = 1) const bool A_SIGNED = false;
+layout(constant_id = 2) const bool B_SIGNED = false;
+layout(constant_id = 3) const bool HAS_A_ZERO = false;
+layout(constant_id = 4) const bool HAS_B_ZERO = false;
+layout(constant_id = 5) const bool HAS_BIAS = false;
+layout(constant_id = 6) const bool HALF = false;
+layout(constant_id = 7) const bool CONTINUES = false;
+layout(constant_id = 8) const bool UNFINISHED = false;
+#else
+#define FLAG(bit) ((flags & (1u << bit)) != 0u)
 #define A_SIGNED FLAG(0)
 #define B_SIGNED FLAG(1)
 #define HAS_A_ZERO FLAG(2)
@@ -17,10 +28,6 @@
 // A long depth takes several dispatches, which hand their sums on.
 #define CONTINUES FLAG(6)
 #define UNFINISHED FLAG(7)
-#ifdef SPECIALIZED
-layout(constant_id = 1) const uint FLAGS = 0u;
-#else
-#define FLAGS flags
 #endif
 
 layout(binding = 0) readonly buffer A { uint a[]; };
