@@ -328,8 +328,8 @@ def switches() -> tuple[str, ...]:
 @cache
 def target(disabled: str) -> Target:
     features = {f for n in disabled.split(",") if n for f in SWITCHES[n]}
-    adapter = choose(None)
-    return Target(ShaderLibrary(adapter.features - features), adapter)
+    device = dml.default_device()  # which has what kp enabled, not all that the adapter offers
+    return Target(ShaderLibrary(device.features - features), device.adapter)
 
 
 def _paths(case: Case, types: Types) -> list[str]:

@@ -12,7 +12,6 @@ import numpy as np
 import kompute_dml as dml
 from harness import Arrays, Case, ErrorCase, Sizes, Types
 from kompute_dml import spec
-from kompute_dml.runtime.adapters import choose
 from layouts import PACKED, STEPPED, TRANSPOSED
 
 Reference = Callable[..., Any]
@@ -285,7 +284,7 @@ CASES = [
     *case("ELEMENT_WISE_IDENTITY", lambda x, scale_bias: 2 * x + 1, "stepwise", label="scale-bias",
           types=[dict.fromkeys(("input_tensor", "output_tensor"), t)
                  for t in (dml.DataType.FLOAT32, dml.DataType.FLOAT64)
-                 if t is dml.DataType.FLOAT32 or "shaderFloat64" in choose(None).features],
+                 if t is dml.DataType.FLOAT32 or "shaderFloat64" in dml.default_device().features],
           scale_bias=dml.ScaleBias(2, 1)),
     *case("ELEMENT_WISE_ADD1", lambda a, b, fused_activation=None: a + b),
     *case("ELEMENT_WISE_POW", _power, "function", types=_POW_TYPES),
