@@ -9,7 +9,8 @@ from ..errors import expect
 from ..layout import coalesce, is_packed, product
 from .base import define, function
 from .call import as_tensor, device_of, output, run
-from .elementwise import parameter, parameters, row
+from .elementwise import row
+from .frame import parameter, parameters
 from .plan import Dispatch, Plan, Target, reads, writes
 
 if TYPE_CHECKING:

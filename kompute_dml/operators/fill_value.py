@@ -9,7 +9,8 @@ from ..desc import TensorDesc
 from ..dtypes import DataType, Scalar
 from .base import define, function
 from .call import device_of, output, run
-from .elementwise import check_attributes, float_bits, frame
+from .elementwise import check_attributes
+from .frame import float_bits, frame
 from .plan import Plan, Target
 
 if TYPE_CHECKING:

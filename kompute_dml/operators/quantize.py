@@ -9,8 +9,9 @@ from ..dtypes import DataType
 from ..errors import expect
 from ..layout import coalesce, product
 from .base import define, function
+from .broadcasting import broadcast
 from .call import as_tensor, device_of, output, run
-from .elementwise import broadcast, frame
+from .frame import frame
 from .plan import TEMPORARY, UNUSED, Dispatch, Operand, Plan, Target, reads, writes
 
 if TYPE_CHECKING:
