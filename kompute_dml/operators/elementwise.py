@@ -6,7 +6,7 @@ and formula come from the specification.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import spec
@@ -14,7 +14,8 @@ from ..attributes import IsInfinityMode, RoundingMode
 from ..dtypes import DataType, Scalar
 from ..errors import ValidationError, expect
 from ..layout import Ints
-from .base import Check, check_field, define, function
+from ..spec import FeatureLevel
+from .base import Check, Newer, check_field, define, function
 from .broadcasting import make_function
 from .call import as_tensor, device_of, output, run
 from .frame import float_bits, frame, parameters
@@ -37,15 +38,18 @@ def row(
     *,
     shader: str = "",
     on_bits: bool = False,
+    in_float: bool = False,
     constants: Callable[[Any, DataType], Ints] = parameters,
     check: Check = lambda desc, strict: None,
+    newer: Newer = lambda desc: (),
     in_place: bool | None = None,
     **defaults: Any,
 ) -> Any:
     """Define ``DML_OPERATOR_<name>`` by the name that its operation has in the shaders, or by a
     ``shader`` of its own.
 
-    ``on_bits`` operators take any type as unsigned integers. ``defaults`` are those of the
+    ``on_bits`` operators take any type as unsigned integers, ``in_float`` ones compute integers in
+    float32. ``defaults`` are those of the
     function's keyword arguments. Returns the descriptor class.
     """
     entry = spec.operator("DML_OPERATOR_" + name)
@@ -60,7 +64,7 @@ def row(
         push: dict[str, int | Sequence[int]] = {}
         bits = on_bits or (name == "ELEMENT_WISE_IDENTITY" and scale_bias is None)
         types = [t.data_type.unsigned if bits else t.data_type for _, t in inputs]
-        if not bits and (words := constants(desc, types[0])):
+        if not bits and (words := constants(desc, DataType.FLOAT32 if in_float else types[0])):
             push["attributes"] = words
         if scale_bias is not None:
             values["HAS_SCALE_BIAS"] = True
@@ -73,16 +77,17 @@ def row(
             variant = target.library.get(shader)
         else:
             inputs += [None] * (2 - len(inputs))
-            variant = target.library.get(_shader(types), op if isinstance(op, str) else op(desc))
+            family = FLOAT if in_float else _shader(types)
+            variant = target.library.get(family, op if isinstance(op, str) else op(desc))
         return Plan(frame(target, variant, inputs, result, push=push, spec=values))
 
     def check_all(desc: Any, strict: bool) -> None:
         check_attributes(desc, strict)
         check(desc, strict)
 
-    shaders = (shader,) if shader else _shaders(entry, on_bits)
-    desc_class = define(name, lower, shaders=shaders, check=check_all,
-                        in_place=in_place)
+    own = shader or (FLOAT if in_float else "")
+    desc_class = define(name, lower, shaders=(own,) if own else _shaders(entry, on_bits),
+                        check=check_all, newer=newer, in_place=in_place)
     function(make_function(name, defaults))
     return desc_class
 
@@ -130,11 +135,26 @@ def check_attributes(desc: Any, strict: bool) -> None:
 
 # -- the table
 
+
+def _newer_pow(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
+    if desc.exponent_tensor.data_type is not desc.input_tensor.data_type:
+        yield (FeatureLevel.FL_3_0, "ExponentTensor.DataType", "equal InputTensor.DataType",
+               desc.exponent_tensor.data_type)
+
+
+def _newer_fused(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
+    if desc.fused_activation is not None:
+        fused = desc.fused_activation.operator
+        yield fused.spec.introduced, "FusedActivation", "be an activation that is there", fused.name
+        for since, field, *rule_and_value in fused.newer(desc.fused_activation):
+            yield since, f"FusedActivation.{field}", *rule_and_value
+
+
 for _name in ("ABS", "ACOS", "ACOSH", "ASIN", "ASINH", "ATAN", "ATANH", "CEIL", "COS", "COSH",
               "ERF", "EXP", "FLOOR", "IDENTITY", "LOG", "NEGATE", "RECIP", "SIGN", "SIN", "SINH",
               "SQRT", "TAN", "TANH",
               "ADD", "SUBTRACT", "MULTIPLY", "DIVIDE", "MEAN", "MAX", "MIN", "DIFFERENCE_SQUARE",
-              "MODULUS_FLOOR", "MODULUS_TRUNCATE", "ATAN_YX", "POW",
+              "MODULUS_FLOOR", "MODULUS_TRUNCATE", "ATAN_YX",
               "LOGICAL_AND", "LOGICAL_NOT", "LOGICAL_OR", "LOGICAL_XOR",
               "BIT_SHIFT_LEFT", "BIT_SHIFT_RIGHT"):
     row(f"ELEMENT_WISE_{_name}", _name.lower())
@@ -152,7 +172,8 @@ row("CAST", shader="elementwise_cast")
 row("ELEMENT_WISE_CLIP", "clip")
 row("ELEMENT_WISE_CLIP1", "clip1")
 row("ELEMENT_WISE_THRESHOLD", "threshold")
-row("ELEMENT_WISE_CONSTANT_POW", "constant_pow")
+row("ELEMENT_WISE_CONSTANT_POW", "constant_pow", in_float=True)
+row("ELEMENT_WISE_POW", "pow", newer=_newer_pow)
 row("ELEMENT_WISE_IS_NAN", "is_nan", data_type="uint8")
 
 _INFINITY = {IsInfinityMode.EITHER: "is_infinity", IsInfinityMode.POSITIVE: "is_positive_infinity",
@@ -185,7 +206,7 @@ def _lower_add1(desc: Any, target: Target) -> Plan:
 
 ElementWiseAdd1OperatorDesc = define(
     "ELEMENT_WISE_ADD1", _lower_add1, shaders=(FLOAT, _ADD1),
-    check=check_attributes,
+    check=check_attributes, newer=_newer_fused,
 )
 _add = make_function("ELEMENT_WISE_ADD", {})
 _add1 = function(make_function("ELEMENT_WISE_ADD1", {}))

@@ -117,8 +117,11 @@ def _modulus(x: Any, y: Any) -> Any:
 
 
 def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    if y.dtype.kind == "f":
-        return np.power(x, y)
+    if "f" in (x.dtype.kind, y.dtype.kind):
+        if x.dtype.kind == y.dtype.kind:
+            return np.power(x, y)
+        single = (v.astype(np.float32).astype(np.float64) for v in (x, y))
+        return _cast(np.power(*single).astype(np.float32), x.dtype)
     modulus = 2 ** (8 * x.itemsize)
     exact = [pow(int(a), int(b), modulus) if b >= 0 else
              int(a) ** (int(b) % 2) % modulus if abs(int(a)) == 1 else 0
@@ -259,6 +262,7 @@ _POW_TYPES = [
     {"input_tensor": a, "exponent_tensor": b, "output_tensor": a}
     for a, b in ((dml.DataType.of(x), dml.DataType.of(y)) for x, y in (
         ("float32", "float32"), ("float16", "float16"), ("float32", "float16"),
+        ("float32", "int8"), ("int32", "float32"), ("uint8", "float16"),
         *((t, t) for t in ["int32", "int16", "int8", "uint32", "uint16", "uint8"])))
 ]
 
@@ -274,7 +278,8 @@ CASES = [
     *case("ELEMENT_WISE_CLIP1", lambda x, min, max: _clip(x, min, max, False), min=1, max=3),
     *case("ELEMENT_WISE_THRESHOLD", lambda x, min: _clip(x, min, np.inf if x.dtype.kind == "f"
                                                           else 2.0**70, True), min=0.5),
-    *case("ELEMENT_WISE_CONSTANT_POW", lambda x, exponent: x**exponent, "function", exponent=2.5),
+    *case("ELEMENT_WISE_CONSTANT_POW", lambda x, exponent: _power(x, np.float64(exponent)),
+          "function", exponent=2.5),
     *(c for mode, f in _ROUNDINGS.items() for c in case(
         "ELEMENT_WISE_ROUND", lambda x, rounding_mode, f=f: f(x), rounding_mode=mode,
         label="" if mode == 0 else mode.name.lower())),
