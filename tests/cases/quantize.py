@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 import kompute_dml as dml
 from harness import Arrays, Case, ErrorCase, Sizes, Types
 from kompute_dml import DataType
-from layouts import PACKED, REPEATED, STEPPED
+from layouts import PACKED, REPEATED, SHIFTED, STEPPED, TRANSPOSED
 
 _F32 = np.float32
 
@@ -119,7 +119,44 @@ _SUM_TYPES = [
      "output_tensor": DataType.of(kind)} for kind in ("uint8", "int8")
 ]
 
+# -- ranges
+
+_DYNAMIC = ("output_tensor", "output_scale_tensor", "output_zero_point_tensor")
+
+
+def _dynamic(x: Arrays, given: Mapping[str, Any], types: Types) -> tuple[np.ndarray, ...]:
+    numbers, info = x["input_tensor"].astype(_F32), np.iinfo(types["output_tensor"].dtype)
+    ones = (1,) * numbers.ndim
+    low, high = min(numbers.min(), _F32(0)), max(numbers.max(), _F32(0))
+    scale = (high - low) / _F32(255) if high > low else _F32(1)
+    zero = _clamped(np.rint(_F32(info.min) - low / scale), info.dtype)
+    quantized = _clamped(np.rint(numbers / scale) + _F32(zero), info.dtype)
+    return quantized, np.full(ones, scale, _F32), np.full(ones, zero)
+
+
+def _range(label: str, sizes: Sizes, types: Any, layouts: Any, **more: Any) -> Case:
+    return Case(
+        "DYNAMIC_QUANTIZE_LINEAR", label,
+        {"input_tensor": sizes, "output_tensor": sizes, **dict.fromkeys(_DYNAMIC[1:],
+                                                                        (1,) * len(sizes))},
+        _dynamic,
+        lambda x, given, types, out: dml.dynamic_quantize_linear(
+            x["input_tensor"], data_type=types["output_tensor"], out=out),
+        values={"input_tensor": numbers, **more}, types=types, layouts=layouts, compare="stepwise",
+    )
+
+
+def _between(low: float, high: float) -> Callable[..., np.ndarray]:
+    return lambda rng, data_type, sizes: rng.uniform(low, high, sizes).astype(data_type.dtype)
+
+
 CASES = [
+    _range("line", (37,), None, (PACKED, SHIFTED)),
+    _range("matrix", (5, 7), None, (PACKED, TRANSPOSED, STEPPED, REPEATED)),
+    _range("deep", (2, 1, 3, 2, 1, 2, 1, 3), None, (PACKED, TRANSPOSED)),
+    _range("many-workgroups", (257, 259), None, (PACKED, TRANSPOSED)),
+    *(_range(name, (31,), None, (PACKED,), input_tensor=_between(*ends)) for name, ends in (
+        ("positive", (1, 2)), ("negative", (-2, -1)), ("zeros", (0, 0)), ("tiny", (-1e-7, 1e-7)))),
     *(c for name, types in (("quantize", _QUANTIZE), ("dequantize", _DEQUANTIZE)) for c in (
         _linear(name, "line", (37,), True, types, (PACKED,)),
         _linear(name, "no-zero-point", (5, 7), False, [
