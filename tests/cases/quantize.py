@@ -127,10 +127,12 @@ _DYNAMIC = ("output_tensor", "output_scale_tensor", "output_zero_point_tensor")
 def _dynamic(x: Arrays, given: Mapping[str, Any], types: Types) -> tuple[np.ndarray, ...]:
     numbers, info = x["input_tensor"].astype(_F32), np.iinfo(types["output_tensor"].dtype)
     ones = (1,) * numbers.ndim
-    low, high = min(numbers.min(), _F32(0)), max(numbers.max(), _F32(0))
+    low, high = np.fmin.reduce(numbers, None, initial=0), np.fmax.reduce(numbers, None, initial=0)
     scale = (high - low) / _F32(255) if high > low else _F32(1)
-    zero = _clamped(np.rint(_F32(info.min) - low / scale), info.dtype)
-    quantized = _clamped(np.rint(numbers / scale) + _F32(zero), info.dtype)
+    start = np.nan_to_num(_F32(info.min) - low / scale, nan=np.inf)
+    zero = _clamped(np.rint(start), info.dtype)
+    shifted = np.rint(numbers / scale) + _F32(zero)
+    quantized = _clamped(np.nan_to_num(shifted, nan=-np.inf), info.dtype)
     return quantized, np.full(ones, scale, _F32), np.full(ones, zero)
 
 
@@ -146,6 +148,15 @@ def _range(label: str, sizes: Sizes, types: Any, layouts: Any, **more: Any) -> C
     )
 
 
+def _special(*first: float) -> Callable[..., np.ndarray]:
+    def make(rng: np.random.Generator, data_type: DataType, sizes: Sizes) -> np.ndarray:
+        x = rng.normal(size=sizes)
+        x.reshape(-1)[: len(first)] = first
+        return x.astype(data_type.dtype)
+
+    return make
+
+
 def _between(low: float, high: float) -> Callable[..., np.ndarray]:
     return lambda rng, data_type, sizes: rng.uniform(low, high, sizes).astype(data_type.dtype)
 
@@ -157,6 +168,9 @@ CASES = [
     _range("many-workgroups", (257, 259), None, (PACKED, TRANSPOSED)),
     *(_range(name, (31,), None, (PACKED,), input_tensor=_between(*ends)) for name, ends in (
         ("positive", (1, 2)), ("negative", (-2, -1)), ("zeros", (0, 0)), ("tiny", (-1e-7, 1e-7)))),
+    *(_range(name, (700,), None, (PACKED,), input_tensor=_special(*first)) for name, first in (
+        ("nan", (np.nan, 2.0, np.nan)), ("infinity", (np.inf,)), ("negative-infinity", (-np.inf,)),
+        ("infinities", (np.inf, -np.inf, np.nan)))),
     *(c for name, types in (("quantize", _QUANTIZE), ("dequantize", _DEQUANTIZE)) for c in (
         _linear(name, "line", (37,), True, types, (PACKED,)),
         _linear(name, "no-zero-point", (5, 7), False, [
