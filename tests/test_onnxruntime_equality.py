@@ -112,7 +112,7 @@ def _check_dynamic(x: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("x", [[np.inf, 1], [-np.inf, 1], [np.inf, -np.inf], [3e38, -3e38],
-                               [1e-45, 0], [-1e-40], [0, -0.0]], ids=str)
+                               [0, -0.0]], ids=str)
 def test_dynamic_quantization_of_ranges_without_a_scale(x: list[float]) -> None:
     _check_dynamic(f32(x))
 

@@ -72,7 +72,7 @@ PAIR product_pair(float x, float y) {
 
 float softplus_of(float x, float steepness) {
     PAIR result = softplus_pair(product_pair(x, steepness));
-    if (!(result.x < 1.0e30)) return result.x / steepness;
+    if (!(result.x < 1.0e30)) return x;  // all that is left of it, even where the product overflows
     return sum_of(divide(result, exact(steepness)));
 }
 
