@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
-from cases.elementwise import _cast
+from cases.elementwise import converted
 from kompute_dml.operators.base import definitions
 
 _FLOATS = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 127.9, -128.9, 255.5, 65504, 65520, 2.0**31,
@@ -26,7 +26,7 @@ def test_cast_to_every_type(source: dml.DataType, rng: np.random.Generator) -> N
     for to in dml.DataType:
         got = dml.cast(x, data_type=to).numpy()
         with np.errstate(all="ignore"):
-            expected = _cast(x, to.dtype)
+            expected = converted(x, to.dtype)
         np.testing.assert_array_equal(got, expected)
         if to.is_float:
             number = ~np.isnan(expected)
@@ -65,6 +65,8 @@ def test_scale_bias_comes_first() -> None:
     assert dml.abs(x, scale_bias=dml.ScaleBias(2, 1)).numpy().tolist() == [5, 1, 11]
     whole = dml.identity(x.astype(np.int8), scale_bias=dml.ScaleBias(50, 0.9)).numpy()
     assert whole.tolist() == [-128, 0, 127]
+    power = dml.constant_pow(np.int32([3]), exponent=2.0, scale_bias=dml.ScaleBias(0.5, 0))
+    assert power.numpy().tolist() == [2], "1.5 squared, truncated at the end alone"
     wide = dml.identity(np.array([2**40], np.int64), scale_bias=dml.ScaleBias(-2.0, 0)).numpy()
     assert wide.tolist() == [-(2**41)]
 

@@ -175,7 +175,7 @@ OPERATOR(hard_swish, x * maximum(0.0, minimum(ALPHA * x + BETA, 1.0)))
 
 float number(uvec2 bits, uint type) {
     if (!IS_FLOAT(type))
-        return IS_SIGNED(type) ? float(extended(bits.x, type)) : float(bits.x);
+        return to_float(extended(bits.x, type), IS_SIGNED(type));
     return BYTES_OF(type) == 2u ? half_to_float(bits.x) : uintBitsToFloat(bits.x);
 }
 

@@ -57,8 +57,10 @@ def case(
 
     def compute(x: Arrays, given: Mapping[str, Any], types: Types) -> np.ndarray:
         arguments = {k: v for k, v in given.items() if k not in kinds}
-        result = reference(*(x[i] if raw else _wide(x[i]) for i in inputs), **arguments)
-        return np.asarray(result).astype(types[output.snake].dtype)
+        result = np.asarray(reference(*(x[i] if raw else _wide(x[i]) for i in inputs), **arguments))
+        if types[output.snake] is dml.DataType.FLOAT16 and result.dtype == np.float64:
+            result = result.astype(np.float32)  # in which it is computed
+        return result.astype(types[output.snake].dtype)
 
     def call(x: Mapping[str, Any], given: Mapping[str, Any], types: Types, out: Any) -> Any:
         arguments = {k: v for k, v in given.items() if k not in kinds}
@@ -121,7 +123,7 @@ def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         if x.dtype.kind == y.dtype.kind:
             return np.power(x, y)
         single = (v.astype(np.float32).astype(np.float64) for v in (x, y))
-        return _cast(np.power(*single).astype(np.float32), x.dtype)
+        return converted(np.power(*single).astype(np.float32), x.dtype)
     modulus = 2 ** (8 * x.itemsize)
     exact = [pow(int(a), int(b), modulus) if b >= 0 else
              int(a) ** (int(b) % 2) % modulus if abs(int(a)) == 1 else 0
@@ -204,7 +206,7 @@ def _safe(f: Reference) -> Reference:
     return lambda x: np.where(np.isnan(x), np.nan, f(np.where(np.isnan(x), 0, x)))
 
 
-def _cast(x: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+def converted(x: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """Floats to integers truncate and saturate, NaN becomes 0; the rest is NumPy's."""
     if x.dtype.kind != "f" or dtype.kind == "f":
         return x.astype(dtype)
@@ -217,7 +219,7 @@ def _cast(x: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 def _cast_case(label: str, sizes: Sizes, types: Sequence[Types], layouts: Any) -> Case:
     return Case(
         "CAST", label, dict.fromkeys(("input_tensor", "output_tensor"), sizes),
-        lambda x, given, types: _cast(x["input_tensor"], types["output_tensor"].dtype),
+        lambda x, given, types: converted(x["input_tensor"], types["output_tensor"].dtype),
         lambda x, given, types, out: dml.cast(
             x["input_tensor"], data_type=types["output_tensor"], out=out),
         values={"input_tensor": values}, types=types, layouts=layouts,
@@ -287,11 +289,6 @@ CASES = [
     *(c for mode, f in _INFINITIES.items() for c in case(
         "ELEMENT_WISE_IS_INFINITY", lambda x, infinity_mode, f=f: f(x), infinity_mode=mode,
         label="" if mode == 0 else mode.name.lower())),
-    *case("ELEMENT_WISE_IDENTITY", lambda x, scale_bias: 2 * x + 1, "stepwise", label="scale-bias",
-          types=[dict.fromkeys(("input_tensor", "output_tensor"), t)
-                 for t in (dml.DataType.FLOAT32, dml.DataType.FLOAT64)
-                 if t is dml.DataType.FLOAT32 or "shaderFloat64" in dml.default_device().features],
-          scale_bias=dml.ScaleBias(2, 1)),
     *case("ELEMENT_WISE_ADD1", lambda a, b, fused_activation=None: a + b),
     *case("ELEMENT_WISE_POW", _power, "function", types=_POW_TYPES),
     *case("ACTIVATION_RELU", _relu),
@@ -327,25 +324,6 @@ CASES = [
         np.isneginf(x), -0.0, x * _sigmoid(x * sigmoid_input_scale)), "function",
         sigmoid_input_scale=1.0),
 ]
-
-
-def _fused(c: Case) -> list[Case]:
-    """The activation of a case, behind an addition of 0."""
-    definition = c.definition
-    if c.name != "line" or not definition.spec.fusable:
-        return []
-    fused = definition.desc_class(**c.attributes)
-    types = [dict.fromkeys(("a_tensor", "b_tensor", "output_tensor"), dml.DataType.FLOAT32)]
-
-    def compute(a: np.ndarray, b: np.ndarray, fused_activation: Any) -> np.ndarray:
-        x = {"input_tensor": (a + b).astype(np.float32)}
-        return c.reference(x, c.attributes, {"output_tensor": dml.DataType.FLOAT32})
-
-    name = definition.function_name.removeprefix("activation_").replace("_", "-")
-    return case("ELEMENT_WISE_ADD1", compute, "function", types, label=name, fused_activation=fused)
-
-
-CASES += [f for c in CASES for f in _fused(c)]
 
 
 def _scale_2d(label: str, layouts: Any) -> Case:
