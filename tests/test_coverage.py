@@ -6,6 +6,7 @@ import inspect
 import re
 import shutil
 import subprocess
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from importlib import resources
@@ -177,6 +178,16 @@ def test_readme_has_the_support_table() -> None:
     between = re.search(r"<!-- support table -->\n(.*?)<!-- end -->", text, re.DOTALL)
     assert between, "README.md has no support table"
     assert between[1].strip() == support.markdown_table().strip()
+
+
+def test_readme_says_what_a_wheel_weighs() -> None:
+    stated = re.search(r"wheel \(([\d.]+) MB\)", (_ROOT / "README.md").read_text("utf-8"))
+    assert stated
+    files = [p for p in (_ROOT / "kompute_dml").rglob("*") if p.is_file() and "__pycache__" not in
+             p.parts]
+    megabytes = sum(len(zlib.compress(p.read_bytes())) for p in files) / 1e6
+    assert megabytes == pytest.approx(float(stated[1]), rel=0.15)
+    assert megabytes < 5
 
 
 def test_public_names_have_docstrings() -> None:
