@@ -41,7 +41,7 @@ def _dequantized(x: Arrays, given: Mapping[str, Any], types: Types) -> np.ndarra
     return np.asarray(product.astype(types["output_tensor"].dtype))
 
 
-def _linear(name: str, label: str, sizes: Sizes, zero: bool, types: Any, layouts: Any) -> Case:
+def linear(name: str, label: str, sizes: Sizes, zero: bool, types: Any, layouts: Any) -> Case:
     quantize = name == "quantize"
     fields = ["input_tensor", "scale_tensor", *["zero_point_tensor"] * zero, "output_tensor"]
 
@@ -64,9 +64,9 @@ def _types(rows: str) -> list[Types]:
     return [dict(zip(fields, map(DataType.of, row.split()))) for row in rows.split(",")]
 
 
-_QUANTIZE = _types("float32 float32 uint8 uint8,float32 float32 int8 int8,"
+QUANTIZE = _types("float32 float32 uint8 uint8,float32 float32 int8 int8,"
                    "float16 float16 uint8 uint8,int32 float32 int8 int8")
-_DEQUANTIZE = _types(
+DEQUANTIZE = _types(
     "int32 float32 int32 float32,uint32 float32 uint32 float32,int16 float16 int16 float16,"
     "uint16 float32 uint16 float32,int8 float32 int8 float32,uint8 float16 uint8 float16")
 
@@ -136,7 +136,7 @@ def _dynamic(x: Arrays, given: Mapping[str, Any], types: Types) -> tuple[np.ndar
     return quantized, np.full(ones, scale, _F32), np.full(ones, zero)
 
 
-def _range(label: str, sizes: Sizes, types: Any, layouts: Any, **more: Any) -> Case:
+def dynamic(label: str, sizes: Sizes, types: Any, layouts: Any, **more: Any) -> Case:
     return Case(
         "DYNAMIC_QUANTIZE_LINEAR", label,
         {"input_tensor": sizes, "output_tensor": sizes, **dict.fromkeys(_DYNAMIC[1:],
@@ -162,20 +162,20 @@ def _between(low: float, high: float) -> Callable[..., np.ndarray]:
 
 
 CASES = [
-    _range("line", (37,), None, (PACKED, SHIFTED)),
-    _range("matrix", (5, 7), None, (PACKED, TRANSPOSED, STEPPED, REPEATED)),
-    _range("deep", (2, 1, 3, 2, 1, 2, 1, 3), None, (PACKED, TRANSPOSED)),
-    _range("many-workgroups", (257, 259), None, (PACKED, TRANSPOSED)),
-    *(_range(name, (31,), None, (PACKED,), input_tensor=_between(*ends)) for name, ends in (
+    dynamic("line", (37,), None, (PACKED, SHIFTED)),
+    dynamic("matrix", (5, 7), None, (PACKED, TRANSPOSED, STEPPED, REPEATED)),
+    dynamic("deep", (2, 1, 3, 2, 1, 2, 1, 3), None, (PACKED, TRANSPOSED)),
+    dynamic("many-workgroups", (257, 259), None, (PACKED, TRANSPOSED)),
+    *(dynamic(name, (31,), None, (PACKED,), input_tensor=_between(*ends)) for name, ends in (
         ("positive", (1, 2)), ("negative", (-2, -1)), ("zeros", (0, 0)), ("tiny", (-1e-7, 1e-7)))),
-    *(_range(name, (700,), None, (PACKED,), input_tensor=_special(*first)) for name, first in (
+    *(dynamic(name, (700,), None, (PACKED,), input_tensor=_special(*first)) for name, first in (
         ("nan", (np.nan, 2.0, np.nan)), ("infinity", (np.inf,)), ("negative-infinity", (-np.inf,)),
         ("infinities", (np.inf, -np.inf, np.nan)))),
-    *(c for name, types in (("quantize", _QUANTIZE), ("dequantize", _DEQUANTIZE)) for c in (
-        _linear(name, "line", (37,), True, types, (PACKED,)),
-        _linear(name, "no-zero-point", (5, 7), False, [
+    *(c for name, types in (("quantize", QUANTIZE), ("dequantize", DEQUANTIZE)) for c in (
+        linear(name, "line", (37,), True, types, (PACKED,)),
+        linear(name, "no-zero-point", (5, 7), False, [
             {k: v for k, v in types[0].items() if k != "zero_point_tensor"}], (PACKED, STEPPED)),
-        _linear(name, "deep", (2, 1, 3, 2, 1, 2, 1, 3), True, types[:1], (PACKED, REPEATED)),
+        linear(name, "deep", (2, 1, 3, 2, 1, 2, 1, 3), True, types[:1], (PACKED, REPEATED)),
     )),
     _sum("line", (37,), _SUM_TYPES, (PACKED,)),
     _sum("matrix", (5, 7), _SUM_TYPES[:1], (PACKED, STEPPED)),
