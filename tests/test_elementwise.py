@@ -60,6 +60,55 @@ def test_clip_differs_where_the_bounds_cross() -> None:
     assert dml.clip1(x, min=3.0, max=1.0).numpy().tolist() == [3, 3, 3]
 
 
+@pytest.mark.parametrize("data_type", [t for t in dml.DataType if not t.is_float], ids=str)
+def test_scalar_unions_hold_every_integer(data_type: dml.DataType) -> None:
+    info = np.iinfo(data_type.dtype)
+    least, most = int(info.min), int(info.max)
+    x = np.array([least, least + 1, 0, 1, most - 1, most], data_type.dtype)
+    for low, high in ((least + 1, most - 1), (most - 1, most), (least, least), (most, least)):
+        expected = np.maximum(np.minimum(x, data_type.dtype.type(high)),
+                              data_type.dtype.type(low))
+        np.testing.assert_array_equal(dml.clip1(x, min=low, max=high).numpy(), expected)
+    for value in (least, most - 1):
+        filled = dml.fill_value_constant((3,), value=value, data_type=data_type)
+        assert filled.numpy().tolist() == [value] * 3
+    steps = dml.fill_value_sequence((4,), value_start=most - 1, value_delta=1, data_type=data_type)
+    assert steps.numpy().tolist() == [most - 1, most, least, least + 1], "it wraps"
+    with pytest.raises(dml.ValidationError, match=rf"CLIP1: expected Min .*{data_type}"):
+        dml.clip1(x, min=least - 1, max=most)
+    with pytest.raises(dml.ValidationError, match=rf"^fill_value_constant: .*{data_type} can hold"):
+        dml.fill_value_constant((3,), value=most + 1, data_type=data_type)
+
+
+def test_scalar_unions_hold_every_float() -> None:
+    nan = np.uint32(0x7FC12345).view(np.float32)
+    filled = dml.fill_value_constant((1,), value=nan, data_type="float32").numpy()
+    assert filled.view(np.uint32) == 0x7FC12345
+    wide = dml.fill_value_constant((2,), value=np.pi, data_type="float64").numpy()
+    assert wide.tolist() == [np.pi] * 2
+    x = np.float16([-9, 0, 9, np.nan])
+    got = dml.clip1(x, min=np.float16(-np.inf), max=np.float16(1.0009765625)).numpy()
+    np.testing.assert_array_equal(got, np.float16([-9, 0, 1.0009765625, np.nan]))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32"])
+@pytest.mark.parametrize("value", [2.9, -2.9, 1e10, -1e10, np.inf, -np.inf, np.nan, 0.0])
+def test_floats_for_integers_truncate_and_saturate(dtype: str, value: float) -> None:
+    info = np.iinfo(dtype)
+    whole = 0 if np.isnan(value) else int(np.clip(np.trunc(value), info.min, info.max))
+    x = np.array([info.min, 0, 1, 2, 3, 4, info.max], dtype)
+    integers = x.astype(object)
+    highest = dml.clip(x, min=-np.inf, max=value).numpy()
+    np.testing.assert_array_equal(highest, np.minimum(integers, whole).astype(dtype))
+    least = dml.threshold(x, min=value).numpy()
+    np.testing.assert_array_equal(least, np.maximum(integers, whole).astype(dtype))
+    low = 0 if np.isnan(value) else int(np.clip(np.trunc(-value), info.min, info.max))
+    shrunk = dml.activation_shrink(x, bias=1.5, threshold=value).numpy()
+    expected = [v - 1 if v > whole else v + 1 if v < low else 0 for v in integers]
+    np.testing.assert_array_equal(shrunk, (np.array(expected) & (2 ** (8 * x.itemsize) - 1)).astype(
+        f"u{x.itemsize}").view(dtype))
+
+
 def test_scale_bias_comes_first() -> None:
     x = np.array([-3, 0, 5], np.float32)
     assert dml.abs(x, scale_bias=dml.ScaleBias(2, 1)).numpy().tolist() == [5, 1, 11]

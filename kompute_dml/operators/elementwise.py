@@ -108,6 +108,16 @@ def _shaders(entry: spec.OperatorSpec, on_bits: bool) -> tuple[str, ...]:
     return tuple(sorted({_shader([t]) for t in types}))
 
 
+def scalar(operator: str, field: str, value: Any, data_type: DataType) -> Scalar:
+    """``value`` as a SCALAR_UNION of a type that can hold it."""
+    try:
+        return Scalar.of(value, data_type)
+    except ValidationError:
+        rule = f"be a scalar that {data_type} can hold"
+        raise ValidationError(
+            f"{operator}: expected {field} to {rule}, but got {value!r}") from None
+
+
 def check_attributes(desc: Any, strict: bool) -> None:
     """Scalar unions are of the output's type; a fused activation is one, without tensors."""
     name, fields = desc.operator.name, desc.operator.spec.fields
@@ -117,10 +127,7 @@ def check_attributes(desc: Any, strict: bool) -> None:
             made = desc.output_tensor.data_type
             expect(value is made, name, f.name, "equal OutputTensor.DataType", value, made)
         elif f.type == "SCALAR_UNION":
-            try:
-                Scalar.of(value, desc.output_tensor.data_type)
-            except ValidationError as error:
-                raise ValidationError(f"{name}.{f.name}: {error}") from None
+            scalar(name, f.name, value, desc.output_tensor.data_type)
         elif f.type == "OPERATOR_DESC" and value is not None:
             fused = value.operator
             expect(fused.spec.fusable, name, f.name, "be an activation that can be fused",
