@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import kompute_dml as dml
+from cases import CASES
 from kompute_dml.dtypes import Scalar
 from kompute_dml.operators.base import OperatorDesc, definitions
 
@@ -156,6 +157,41 @@ def test_table(operator: str, level: dml.FeatureLevel) -> None:
         else:
             with pytest.raises(dml.DmlError):
                 validate()
+
+
+def _takes(desc: OperatorDesc, level: dml.FeatureLevel) -> bool:
+    """What the specification says of a description whose tensors agree with one another."""
+    table = desc.operator.spec.support_at(level)
+    if table is None or any(since > level for since, *_ in desc.operator.newer(desc)):
+        return False
+    for field in desc.operator.spec.tensors:
+        tensor, support = getattr(desc, field.snake), table[field.name]
+        low, high = support.dimension_counts
+        if tensor is not None and not (
+            tensor.data_type in support.data_types and low <= tensor.dimension_count <= high
+        ):
+            return False
+    return True
+
+
+_ONE_SIZE = {c.operator: c for c in CASES if c.name == "line" and len({*c.sizes.values()}) == 1}
+
+
+@pytest.mark.parametrize("operator", _ONE_SIZE)
+def test_every_type_at_every_level(operator: str) -> None:
+    case = _ONE_SIZE[operator]
+    seen = set()
+    for types, rank in itertools.product(case.all_types(), (1, 4, 5, 8)):
+        tensors = {n: dml.TensorDesc(types[n], [1] * rank) for n in case.sizes}
+        desc = case.definition.desc_class(**tensors, **case.attributes_for(types))
+        for level in dml.FeatureLevel:
+            seen.add(takes := _takes(desc, level))
+            if takes:
+                desc.operator.validate(desc, level, False)
+            else:
+                with pytest.raises(dml.UnsupportedError):
+                    desc.operator.validate(desc, level, False)
+    assert True in seen
 
 
 def test_a_device_of_a_lower_level() -> None:

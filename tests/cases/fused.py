@@ -52,6 +52,7 @@ def _with_scale_bias(c: Case) -> list[Case]:
     # The sum is rounded: bits that move are no longer the input's.
     compare = "stepwise" if c.compare == "bits" else c.compare
     return [dataclasses.replace(c, name=name, reference=reference, types=types, compare=compare,
+                                levels=("function",),
                                 attributes={**c.attributes, "scale_bias": _SCALE_BIAS})]
 
 
