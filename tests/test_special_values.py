@@ -37,7 +37,11 @@ _KEEPS = {
 _FAMILIES = ("elementwise_unary", "elementwise_binary", "activation")
 
 
-def _of_one_float_type(data_type: DataType) -> Iterator[Any]:
+def _of_one_float_type(data_type: DataType) -> list[Any]:
+    return list(_cases(data_type))
+
+
+def _cases(data_type: DataType) -> Iterator[Any]:
     for case in CASES:
         if len(case.sizes[case.output]) != 1 or case.definition.spec.family not in _FAMILIES:
             continue
