@@ -98,7 +98,9 @@ def _added(x: Arrays, given: Mapping[str, Any], types: Types) -> np.ndarray:
     return _clamped(np.rint(total), types["output_tensor"].dtype)
 
 
-def _sum(label: str, sizes: Sizes, types: Any, layouts: Any, zeros: bool = True) -> Case:
+def _sum(
+    label: str, sizes: Sizes, types: Any, layouts: Any, zeros: bool = True, **given: float
+) -> Case:
     one = (1,) * len(sizes)
     fields = [f for f in _ADD.values() if zeros or "zero" not in f]
     return Case(
@@ -109,7 +111,8 @@ def _sum(label: str, sizes: Sizes, types: Any, layouts: Any, zeros: bool = True)
         lambda x, given, types, out: dml.quantized_linear_add(
             *(x.get(f) for f in _ADD.values()), out=out,
             data_type=types["output_tensor"]),
-        values={f: scales for f in fields if f.endswith("scale_tensor")},
+        values={f: np.full(one, given[f], _F32) if f in given else scales
+                for f in fields if f.endswith("scale_tensor")},
         types=types, layouts=layouts, levels=("descriptor", "function"),
     )
 
@@ -148,10 +151,13 @@ def dynamic(label: str, sizes: Sizes, types: Any, layouts: Any, **more: Any) -> 
     )
 
 
-def _special(*first: float) -> Callable[..., np.ndarray]:
+def _among(*special: float) -> Callable[..., np.ndarray]:
+    """In the middle, because the ends may lie outside of the tensor."""
+
     def make(rng: np.random.Generator, data_type: DataType, sizes: Sizes) -> np.ndarray:
         x = rng.normal(size=sizes)
-        x.reshape(-1)[: len(first)] = first
+        middle = x.size // 2
+        x.reshape(-1)[middle : middle + len(special)] = special
         return x.astype(data_type.dtype)
 
     return make
@@ -168,7 +174,7 @@ CASES = [
     dynamic("many-workgroups", (257, 259), None, (PACKED, TRANSPOSED)),
     *(dynamic(name, (31,), None, (PACKED,), input_tensor=_between(*ends)) for name, ends in (
         ("positive", (1, 2)), ("negative", (-2, -1)), ("zeros", (0, 0)), ("tiny", (-1e-7, 1e-7)))),
-    *(dynamic(name, (700,), None, (PACKED,), input_tensor=_special(*first)) for name, first in (
+    *(dynamic(name, (700,), None, (PACKED,), input_tensor=_among(*special)) for name, special in (
         ("nan", (np.nan, 2.0, np.nan)), ("infinity", (np.inf,)), ("negative-infinity", (-np.inf,)),
         ("infinities", (np.inf, -np.inf, np.nan)))),
     *(c for name, types in (("quantize", QUANTIZE), ("dequantize", DEQUANTIZE)) for c in (
@@ -180,6 +186,9 @@ CASES = [
     _sum("line", (37,), _SUM_TYPES, (PACKED,)),
     _sum("matrix", (5, 7), _SUM_TYPES[:1], (PACKED, STEPPED)),
     _sum("deep", (2, 1, 3, 2, 1, 2, 1, 3), _SUM_TYPES[:1], (PACKED,)),
+    # Many sums lie at halves: one that was rounded twice would go the wrong way.
+    _sum("halves", (4001,), _SUM_TYPES, (PACKED,), a_scale_tensor=1 / 3, b_scale_tensor=1 / 6,
+         output_scale_tensor=1.0),
     _sum("no-zero-points", (7,), _SUM_TYPES[:1], (PACKED,), zeros=False),
 ]
 
