@@ -56,7 +56,7 @@ int corrected(int product, int row_sum, int column_sum, uint count, int p, int q
 #ifdef B_along
 // A team of 32 invocations takes a column; they lie along the depth.
 const uint TEAM = 32u;
-const uint UNROLLED = TILE_ROWS == 1u ? 8u : 4u;
+const uint UNROLLED = 4u;
 shared int s_parts[TILE_ROWS][TILE_COLUMNS * (TEAM + 1u)];
 
 void main() {
@@ -69,7 +69,13 @@ void main() {
     [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) a_from[r] = row_offset(batch, row + r) / 16u;
     uint b_from = (b_offset + batch * b_strides[0] +
                    min(column + team, columns - 1u) * b_strides[2]) / 16u;
-    // What the end needs is on its way from the beginning.
+    // What is read next is on its way while this is multiplied; past the end the last is read again.
+    uint at = lane;
+    uvec4 next_y[UNROLLED];
+#define READ_NEXT \
+    [[unroll]] for (uint u = 0u; u < UNROLLED; ++u) \
+        next_y[u] = b_vectors[b_from + min(at + u * TEAM, vectors - 1u)];
+    READ_NEXT
     uint pair = min(gl_LocalInvocationIndex, TILE_ROWS * TILE_COLUMNS / 2u - 1u);
     uint my_row = pair / (TILE_COLUMNS / 2u);
     uint my_column = pair % (TILE_COLUMNS / 2u) * 2u;
@@ -83,24 +89,25 @@ void main() {
     int products[TILE_ROWS], row_sums[TILE_ROWS];
     [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) products[r] = row_sums[r] = 0;
     int column_sum = 0;
-    uint at = lane;
-#define ADD(vector, place) \
-    { \
-        uvec4 y = (vector) ^ B_MASK; \
-        if (COLUMN_SUMS) column_sum += dot_product(y, uvec4(ONES)); \
-        [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) { \
-            uvec4 x = a_vectors[a_from[r] + place] ^ A_MASK; \
-            products[r] += dot_product(x, y); \
-            if (ROW_SUMS) row_sums[r] += dot_product(x, uvec4(ONES)); \
-        } \
+    uint count = 0u;
+    while (at < vectors) {
+        uint place = at;
+        uvec4 y[UNROLLED] = next_y;
+        at += UNROLLED * TEAM;
+        READ_NEXT
+        [[unroll]] for (uint u = 0u; u < UNROLLED; ++u) {
+            bool exists = place + u * TEAM < vectors;
+            y[u] = exists ? y[u] ^ B_MASK : uvec4(0u);
+            count += exists ? 16u : 0u;
+            if (COLUMN_SUMS) column_sum += dot_product(y[u], uvec4(ONES));
+            [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) {
+                uvec4 x = a_vectors[a_from[r] + min(place + u * TEAM, vectors - 1u)];
+                x = exists ? x ^ A_MASK : uvec4(0u);
+                products[r] += dot_product(x, y[u]);
+                if (ROW_SUMS) row_sums[r] += dot_product(x, uvec4(ONES));
+            }
+        }
     }
-    for (; at + (UNROLLED - 1u) * TEAM < vectors; at += UNROLLED * TEAM) {
-        uvec4 read[UNROLLED];
-        [[unroll]] for (uint u = 0u; u < UNROLLED; ++u) read[u] = b_vectors[b_from + at + u * TEAM];
-        [[unroll]] for (uint u = 0u; u < UNROLLED; ++u) ADD(read[u], at + u * TEAM)
-    }
-    for (; at < vectors; at += TEAM) ADD(b_vectors[b_from + at], at)
-    uint count = (at - lane) / TEAM * 16u;
     [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r)
         s_parts[r][team * (TEAM + 1u) + lane] =
             corrected(products[r], row_sums[r], column_sum, count, p[r], q);
@@ -118,7 +125,7 @@ void main() {
 // A pair of invocations takes 32 columns of four rows of B at a time, and turns them around; 128
 // pairs share the depth.
 const uint TEAMS = INVOCATIONS / 2u;
-const uint UNROLLED = TILE_ROWS == 1u ? 4u : TILE_ROWS == 4u ? 2u : 1u;
+const uint UNROLLED = TILE_ROWS == 1u ? 2u : 1u;
 const uint PITCH = TILE_COLUMNS + 1u;
 shared int s_parts[TEAMS * PITCH];
 
@@ -138,46 +145,48 @@ void main() {
         [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) products[r][c] = 0;
     }
     [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) row_sums[r] = 0;
+    uint quads = depth / 4u;
+    uint at = team;
+    uvec4 next_y[UNROLLED][4];
+    // As above.
+#define READ_NEXT \
+    [[unroll]] for (uint u = 0u; u < UNROLLED; ++u) \
+        [[unroll]] for (uint e = 0u; e < 4u; ++e) \
+            next_y[u][e] = b_vectors[b_from + (min(at + u * TEAMS, quads - 1u) * 4u + e) * b_step];
+    READ_NEXT
     int p[TILE_ROWS];
     int q[16];
     [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r)
         p[r] = HAS_CORRECTION ? lowered_zero_point(true, row + r) : 0;
     [[unroll]] for (uint c = 0u; c < 16u; ++c)
         q[c] = ROW_SUMS ? lowered_zero_point(false, column + my_column + c) : 0;
-    uint quads = depth / 4u;
-    uint at = team;
-#define READ(vectors, place) \
-    [[unroll]] for (uint e = 0u; e < 4u; ++e) \
-        vectors[e] = b_vectors[b_from + ((place) * 4u + e) * b_step];
-#define ADD(vectors, place) \
-    { \
-        uint x[TILE_ROWS]; \
-        [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) { \
-            x[r] = a[a_from[r] + place] ^ A_MASK; \
-            if (ROW_SUMS) row_sums[r] += packed_dot_product(x[r], ONES, 0u); \
-        } \
-        [[unroll]] for (uint w = 0u; w < 4u; ++w) { \
-            uvec4 turned = transposed(uvec4(vectors[0][w], vectors[1][w], vectors[2][w], \
-                                            vectors[3][w])) ^ B_MASK; \
-            [[unroll]] for (uint c = 0u; c < 4u; ++c) { \
-                if (COLUMN_SUMS) \
-                    column_sums[w * 4u + c] += packed_dot_product(turned[c], ONES, 0u); \
-                [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) \
-                    products[r][w * 4u + c] += packed_dot_product(x[r], turned[c], 0u); \
-            } \
-        } \
+    uint count = 0u;
+    while (at < quads) {
+        uint place = at;
+        uvec4 y[UNROLLED][4] = next_y;
+        at += UNROLLED * TEAMS;
+        READ_NEXT
+        [[unroll]] for (uint u = 0u; u < UNROLLED; ++u) {
+            bool exists = place + u * TEAMS < quads;
+            count += exists ? 4u : 0u;
+            uint x[TILE_ROWS];
+            [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) {
+                x[r] = a[a_from[r] + min(place + u * TEAMS, quads - 1u)];
+                x[r] = exists ? x[r] ^ A_MASK : 0u;
+                if (ROW_SUMS) row_sums[r] += packed_dot_product(x[r], ONES, 0u);
+            }
+            [[unroll]] for (uint w = 0u; w < 4u; ++w) {
+                uvec4 turned =
+                    transposed(uvec4(y[u][0][w], y[u][1][w], y[u][2][w], y[u][3][w])) ^ B_MASK;
+                [[unroll]] for (uint c = 0u; c < 4u; ++c) {
+                    if (COLUMN_SUMS && exists)
+                        column_sums[w * 4u + c] += packed_dot_product(turned[c], ONES, 0u);
+                    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r)
+                        products[r][w * 4u + c] += packed_dot_product(x[r], turned[c], 0u);
+                }
+            }
+        }
     }
-    for (; at + (UNROLLED - 1u) * TEAMS < quads; at += UNROLLED * TEAMS) {
-        uvec4 read[UNROLLED][4];
-        [[unroll]] for (uint u = 0u; u < UNROLLED; ++u) READ(read[u], at + u * TEAMS)
-        [[unroll]] for (uint u = 0u; u < UNROLLED; ++u) ADD(read[u], at + u * TEAMS)
-    }
-    for (; at < quads; at += TEAMS) {
-        uvec4 read[4];
-        READ(read, at)
-        ADD(read, at)
-    }
-    uint count = (at - team) / TEAMS * 4u;
     [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) {
         barrier();
         [[unroll]] for (uint c = 0u; c < 16u; ++c)

@@ -72,10 +72,10 @@ layout(push_constant) uniform Push {
 #endif
 };
 
-// The tile of this workgroup. Tiles go down in bands of eight rows of tiles before they go across,
+// The tile of this workgroup. Tiles go down in bands of 16 rows of tiles before they go across,
 // so that workgroups that run together share what they read. False when nothing is left to do.
 bool find_tile(out uint batch, out uint row, out uint column) {
-    const uint band = 8u;
+    const uint band = 16u;
     uint down = (rows - 1u) / TILE_ROWS + 1u;
     uint across = (columns - 1u) / TILE_COLUMNS + 1u;
     uint tile = group_index();
