@@ -34,6 +34,8 @@ from kompute_dml.operators.plan import (  # noqa: E402
     Plan,
     Target,
 )
+from kompute_dml.runtime import windows  # noqa: E402
+from kompute_dml.runtime.kp_engine import Engine  # noqa: E402
 from kompute_dml.toolchain import native  # noqa: E402
 from onnx_graphs import (  # noqa: E402
     FLOAT,
@@ -59,6 +61,10 @@ K, N = 40, 24
 
 def session(model: bytes, optimize: bool = True, **given: Any) -> Any:
     return kompute.session(model, session_options=options(optimize), **given)
+
+
+def _last_kernel() -> provider.Kernel:
+    return [k for k in provider._alive.values() if isinstance(k, provider.Kernel)][-1]
 
 
 @pytest.fixture
@@ -222,10 +228,51 @@ def test_values_stay_on_the_device_inside_a_region(
     assert (got == np.diag(np.diag(x))).all()
 
 
+def test_a_plan_is_recorded_once(dense: bytes, rng: np.random.Generator) -> None:
+    made, theirs = session(dense), cpu(dense)
+    for rows in (3, 5):
+        for _ in range(2):
+            x = {"x": rng.standard_normal((rows, K)).astype(np.float32)}
+            np.testing.assert_allclose(
+                made.run(None, x)[0], theirs.run(None, x)[0], rtol=1e-5, atol=1e-5
+            )
+    region = _last_kernel().region
+    recordings = [plan._recording for plan in region._plans.values()]
+    recorder = region.device._runtime.recorder
+    before = recorder.submits
+    for rows in (3, 5):
+        made.run(None, {"x": np.ones((rows, K), np.float32)})
+    assert [plan._recording for plan in region._plans.values()] == recordings
+    assert None not in recordings
+    if recorder.engine.records_barriers:
+        assert recorder.submits - before == 2
+
+
+def test_where_the_host_does_not_reach_the_device(
+    dense: bytes, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the windows that all plans share, and with inputs and outputs too large for them."""
+    make = Engine.__init__
+
+    def discrete(self: Engine, adapter: Any) -> None:
+        make(self, adapter)
+        self.host_writes_storage = self.host_reads_storage = False
+
+    monkeypatch.setattr(Engine, "__init__", discrete)
+    monkeypatch.setattr(provider, "_devices", {})
+    first, second, theirs = session(dense), session(dense, claim="MatMulInteger"), cpu(dense)
+    large = 1 + windows.SIZE // (4 * N)
+    for rows in (3, 5, large, 3):
+        x = {"x": rng.standard_normal((rows, K)).astype(np.float32)}
+        for made in (first, second, first):
+            np.testing.assert_allclose(
+                made.run(None, x)[0], theirs.run(None, x)[0], rtol=1e-5, atol=1e-5
+            )
+
+
 def test_plans_are_bounded(dense: bytes, rng: np.random.Generator) -> None:
     made = session(dense)
-    kernels = [k for k in provider._alive.values() if isinstance(k, provider.Kernel)]
-    region = kernels[-1].region
+    region = _last_kernel().region
     for rows in [*range(1, MAX_PLANS + 5), 1]:
         made.run(None, {"x": np.ones((rows, K), np.float32)})
     assert len(region._plans) == MAX_PLANS
@@ -234,7 +281,8 @@ def test_plans_are_bounded(dense: bytes, rng: np.random.Generator) -> None:
 def test_constants_are_prepared_once(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An operator that prepares OWNED_BY_DML tensors does so for all sizes together."""
+    """An operator that keeps a tensor in its own form makes it when the session is made, and all
+    plans share it."""
     constants: dict[str, np.ndarray] = {}
     nodes = quantized_dense(rng, "x", "y", 128, 64, constants)
     built = model(nodes, [("x", FLOAT, ["n", 128])], [("y", FLOAT, ["n", 64])], constants)
@@ -243,10 +291,11 @@ def test_constants_are_prepared_once(
     monkeypatch.setitem(base._definitions, name, preparing)
     monkeypatch.setitem(base._by_class, preparing.desc_class, preparing)
     ours, theirs = session(built, False, claim="MatMulInteger"), cpu(built, False)
+    region = _last_kernel().region
+    assert (len(region._plans), len(region._prepared)) == (0, 1)
     for rows in (1, 5, 67):
         x = rng.standard_normal((rows, 128)).astype(np.float32)
         assert (ours.run(None, {"x": x})[0] == theirs.run(None, {"x": x})[0]).all()
-    region = next(k for k in provider._alive.values() if isinstance(k, provider.Kernel)).region
     assert (len(region._plans), len(region._prepared)) == (3, 1)
 
 
@@ -256,7 +305,7 @@ _PLAIN = base.definitions()["DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"].low
 def _prepared_b(desc: Any, target: Target) -> Plan:
     """The usual lowering, from a copy of B that initialization makes."""
     b = desc.b_tensor
-    plain = _PLAIN(desc, target)
+    plain = _PLAIN(dataclasses.replace(desc, b_tensor=b.replace(flags=0)), target)
     if not b.owned_by_dml:
         return plain
     words = b.total_tensor_size_in_bytes // 4
@@ -274,7 +323,7 @@ def _prepared_b(desc: Any, target: Target) -> Plan:
         ))
         for d in plain.execute
     )
-    return Plan(execute, (copy,), plain.temporary_bytes, 4 * words)
+    return Plan(execute, (copy,), plain.temporary_bytes, 4 * words, frozenset({"b_tensor"}))
 
 
 def test_regions_do_not_enclose_what_is_not_theirs() -> None:

@@ -15,8 +15,9 @@ from .. import spec
 from ..desc import MAX_DIMENSIONS
 from ..errors import DmlError, UnsupportedError
 from . import rows
+from .array import BOOL, Array, device_type
+from .builder import Builder, supported
 from .graph import DTYPES, Node, Value
-from .plan import BOOL, Array, Builder, device_type, supported
 
 if TYPE_CHECKING:
     from ..device import Device

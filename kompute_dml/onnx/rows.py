@@ -14,8 +14,9 @@ import numpy as np
 from ..errors import ValidationError
 from ..layout import coalesce, packed_strides, pad_left, product
 from ..operators import base
+from .array import Array, device_type
+from .builder import Builder, scalar, supported
 from .graph import DTYPES, Node
-from .plan import Array, Builder, device_type, scalar, supported
 
 Inputs = Sequence[Array | None]
 Build = Callable[[Builder, Node, Inputs], Sequence[Array]]
