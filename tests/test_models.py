@@ -13,9 +13,10 @@ pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
 import kompute_dml.onnxruntime as kompute
+from kompute_dml.onnx.samples import Magika, quantized
 from kompute_dml.toolchain import native
 from onnx_graphs import cpu, encoder, options, placement
-from real_models import Magika, TextRecognizer, quantized, sample_files
+from real_models import TextRecognizer, installed, sample_files
 
 pytestmark = pytest.mark.skipif(
     not native.library().is_file() and native.compiler() is None,
@@ -52,7 +53,7 @@ def test_encoder(claim: str, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("claim, files, tolerance", [(PRODUCTS, 40, 1e-4), ("products", 10, 1e-2)])
 def test_magika(claim: str, files: int, tolerance: float, tmp_path: Path) -> None:
     """With its products on the device, and with what lies around them, whose rounding differs."""
-    magika = Magika()
+    magika = installed(Magika)
     path = quantized(magika.path, tmp_path / "magika.onnx")
     ours, theirs = session(path, claim=claim), cpu(path)
     assert placement(ours, NAME).count(PRODUCTS) == 2
@@ -69,7 +70,7 @@ def test_magika(claim: str, files: int, tolerance: float, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", ["float", "int8"])
 def test_text_recognizer(kind: str, tmp_path: Path) -> None:
-    reader = TextRecognizer()
+    reader = installed(TextRecognizer)
     image = reader.image("Vulkan 2026 hello")
     if kind == "float":
         path, claim = str(reader.path), "all"
