@@ -52,8 +52,16 @@ class Magika:
 
     def features(self, content: bytes) -> np.ndarray:
         """What the model sees of a file: its two ends, stripped of white space."""
-        begin = content[: self._block].lstrip()[: self._begin]
-        end = content[-self._block :].rstrip()[-self._end :]
+        return self._row(content[: self._block], content[-self._block :])
+
+    def features_of(self, path: Path) -> np.ndarray:
+        with path.open("rb") as file:
+            begin = file.read(self._block)
+            file.seek(max(path.stat().st_size - self._block, 0))
+            return self._row(begin, file.read())
+
+    def _row(self, begin: bytes, end: bytes) -> np.ndarray:
+        begin, end = begin.lstrip()[: self._begin], end.rstrip()[-self._end :]
         row = np.full(self._begin + self._end, self._padding, np.int32)
         row[: len(begin)] = np.frombuffer(begin, np.uint8)
         row[len(row) - len(end) :] = np.frombuffer(end, np.uint8)
