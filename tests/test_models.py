@@ -12,24 +12,15 @@ pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntim
 pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
-import kompute_dml.onnxruntime as kompute
 from kompute_dml.cli import demo_files
 from kompute_dml.onnx.samples import Magika, quantized
 from kompute_dml.runtime.adapters import choose
-from kompute_dml.toolchain import native
-from onnx_graphs import cpu, encoder, options, placement
+from onnx_graphs import cpu, encoder, placement
+from provider_tools import NAME, needs_library, session
 from real_models import TextRecognizer, installed, sample_files
 
-pytestmark = pytest.mark.skipif(
-    not native.library().is_file() and native.compiler() is None,
-    reason="the provider library is not built, and there is no C compiler",
-)
-NAME = kompute.get_ep_name()
+pytestmark = needs_library
 PRODUCTS = "MatMulInteger"
-
-
-def session(model: Any, optimize: bool = True, **given: Any) -> Any:
-    return kompute.session(model, session_options=options(optimize), **given)
 
 
 def test_encoder_is_bit_equal_with_its_products_on_the_device(rng: np.random.Generator) -> None:
