@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -35,9 +36,14 @@ def test_onnx_node_tests(device: dml.Device) -> None:
     print(report)
     assert not report.failed
     assert not set(conformance.EXCLUDED) - set(report.excluded), "reasons without a test"
-    if onnx.__version__ in README and device.features:
-        assert f"passes {report.passed} of the {len(report.claimed)} node tests" in README
-        assert f"of {report.all} in all" in README
+    told = re.search(
+        r"passes (\d+) of the (\d+) node tests of onnx ([\d.]+) .* of (\d+) in all", README
+    )
+    assert told is not None
+    passed, claimed, version, all_tests = told.groups()
+    if version == onnx.__version__:
+        # More where operators have come since.
+        assert report.passed >= int(passed) >= int(claimed) and report.all == int(all_tests)
 
 
 def test_prepare_and_run(rng: np.random.Generator) -> None:
