@@ -179,6 +179,18 @@ def test_identity_eyelike_trilu_dropout(shape: tuple[int, int], rng: np.random.G
             assert (got == wanted).all()
 
 
+def test_a_value_that_the_host_must_know_is_not_made_inside_a_region(
+    rng: np.random.Generator
+) -> None:
+    nodes = [node("Identity", "k", "diagonal"), node("Trilu", "x diagonal", "y")]
+    built = model(nodes, [("x", FLOAT, [4, 4]), ("k", INT64, [])], [("y", FLOAT, [4, 4])])
+    made = session(built, False, claim="all")
+    assert placement(made, NAME) == ["Identity"]
+    x = rng.standard_normal((4, 4)).astype(np.float32)
+    for k in (0, 2, -1):
+        assert (made.run(None, {"x": x, "k": np.array(k)})[0] == np.triu(x, k)).all()
+
+
 def test_scalars(rng: np.random.Generator) -> None:
     built = model([node("Identity", "x", "i"), node("Identity", "i", "y")],
                   [("x", INT64, [])], [("y", INT64, [])])
