@@ -18,6 +18,7 @@ pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
 import kompute_dml.onnxruntime as kompute  # noqa: E402
+from kompute_dml.onnx import builder  # noqa: E402
 from kompute_dml.onnx.graph import Graph, Node, Value  # noqa: E402
 from kompute_dml.onnx.partition import regions  # noqa: E402
 from kompute_dml.onnx.region import MAX_PLANS, Region  # noqa: E402
@@ -285,8 +286,10 @@ def test_where_the_host_does_not_reach_the_device(
 
     monkeypatch.setattr(Engine, "__init__", discrete)
     monkeypatch.setattr(provider, "_devices", {})
+    monkeypatch.setattr(windows, "SIZE", 4096)
+    monkeypatch.setattr(builder, "WINDOW", 4096)
     first, second, theirs = session(dense), session(dense, claim="MatMulInteger"), cpu(dense)
-    large = 1 + windows.SIZE // (4 * N)
+    large = 1 + 4096 // (4 * N)
     for rows in (3, 5, large, 3):
         x = {"x": rng.standard_normal((rows, K)).astype(np.float32)}
         for made in (first, second, first):
