@@ -60,7 +60,6 @@ class _Runtime:
         self.transfer = Transfer(self.recorder, self.pipelines)
         self.dropped: deque[tuple[Block, int, int, Any]] = deque()
         self.lock = threading.RLock()
-        self.process = os.getpid()
         self.closed = False
 
     def _drop_block(self, block: Block) -> None:
@@ -99,8 +98,20 @@ class _Runtime:
         allocation.on_drop = self.dropped.append
         return allocation
 
+    def abandon(self) -> None:
+        """Leave the device to the process that made it: this one is its forked child."""
+        self.closed = True
+        self.lock = threading.RLock()
+        self.recorder.lost = DeviceLostError(
+            f"{self.engine.adapter.name}: this Device belongs to the parent process; "
+            "make a new Device after fork()"
+        )
+        # kp's destructors would call the driver, which may crash here: none may ever run.
+        for kept in (self, *self.engine.command_lists):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
     def close(self) -> None:
-        if self.closed or os.getpid() != self.process:
+        if self.closed:
             return
         self.closed = True
         with self.lock:
@@ -116,14 +127,9 @@ _runtimes: weakref.WeakSet[_Runtime] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """A forked child has no device: make every use say so, and never run kp's destructors."""
+    """A forked child has no device: make every use say so."""
     for runtime in list(_runtimes):
-        runtime.recorder.lost = DeviceLostError(
-            f"{runtime.engine.adapter.name}: this Device belongs to the parent process; "
-            "make a new Device after fork()"
-        )
-        runtime.lock = threading.RLock()
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(runtime))
+        runtime.abandon()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

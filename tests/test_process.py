@@ -98,6 +98,7 @@ FORK = """
     x = device.tensor(np.arange(64, dtype=np.float32))
     with device.record() as recording:
         y = dml.activation_identity(x)
+    device.synchronize()
     z = dml.activation_identity(y)  # pending
     child = os.fork()
     if child == 0:
@@ -124,8 +125,12 @@ def test_a_forked_child_is_told_to_make_a_device_of_its_own() -> None:
                 assert "after fork()" in str(error)
             else:
                 os._exit(7)
-        del x, y, z, recording, device
-        import gc; gc.collect()
+        import gc, weakref
+        lists = [weakref.ref(l) for l in device._runtime.engine.command_lists]
+        del x, y, z, recording, device, call
+        gc.collect()
+        if not lists or not all(l() for l in lists):
+            os._exit(8)  # kp has called the driver
     """))
     assert out == "parent computed\n"
 
