@@ -13,14 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .compiler import (
-    BindingTable,
-    Buffer,
-    CompiledOperator,
-    ExecutionFlags,
-    Operator,
-    OperatorInitializer,
-)
+from .bindings import BindingTable, Buffer
+from .compiler import CompiledOperator, ExecutionFlags, Operator, OperatorInitializer
 from .desc import TensorDesc
 from .dtypes import DataType
 from .errors import DeviceLostError, DmlError, OutOfMemoryError, UnsupportedError, ValidationError
