@@ -121,9 +121,16 @@ _runtimes: weakref.WeakSet[_Runtime] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """A forked child has no device: make every use say so."""
-    for runtime in list(_runtimes):
+    """A forked child has no device: make every use say so, and end without the driver."""
+    runtimes = list(_runtimes)
+    for runtime in runtimes:
         runtime.abandon()
+    libc = ctypes.CDLL(None)
+    if runtimes and hasattr(libc, "on_exit"):
+        # NVIDIA's own exit handler crashes in a child. The handlers run from the last to the
+        # first: C's streams are flushed, then _exit(status) leaves those of the driver out.
+        libc.on_exit(libc._exit, None)
+        libc.__cxa_atexit(libc.fflush, None, None)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

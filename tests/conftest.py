@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.hypothesis_seed = str(config.getoption("seed"))
     settings.register_profile("repeatable", database=None, deadline=None, print_blob=True)
     settings.load_profile("repeatable")
-    config.addinivalue_line("markers", "slow: takes more than a few seconds on a CPU driver")
+    config.addinivalue_line("markers", "slow: seconds long, on any driver with any kp the same")
     config.addinivalue_line("markers", "stress: many calls, threads or much memory")
 
 

@@ -104,6 +104,7 @@ def test_missing_ops():
     assert len(succeed("ops", "--missing").splitlines()) == len(missing)
 
 
+@pytest.mark.slow
 def test_selftest_passes_on_the_default_device():
     text = succeed("selftest", "-a", dml.default_device().adapter.index)
     assert "PASS" in text and "FAIL" not in text

@@ -49,6 +49,7 @@ def test_encoder(claim: str, rng: np.random.Generator) -> None:
     assert np.abs(got - expected).max() < 0.05 and np.abs(got - expected).mean() < 2e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claim, files, tolerance", [(PRODUCTS, 40, 1e-4), ("products", 10, 1e-2)])
 def test_magika(claim: str, files: int, tolerance: float, tmp_path: Path) -> None:
     """With its products on the device, and with what lies around them, whose rounding differs."""
@@ -67,6 +68,7 @@ def test_magika(claim: str, files: int, tolerance: float, tmp_path: Path) -> Non
         print({name: magika.labels[i] for (name, _), i in zip(part, got.argmax(-1))})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["float", "int8"])
 def test_text_recognizer(kind: str, tmp_path: Path) -> None:
     reader = TextRecognizer()

@@ -15,6 +15,7 @@ from kompute_dml.onnx import conformance
 from onnx_graphs import FLOAT, INT64, cpu, model, node
 
 
+@pytest.mark.slow
 def test_onnx_node_tests(device: dml.Device) -> None:
     report = conformance.run(device)
     print(report)

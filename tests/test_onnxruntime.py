@@ -381,7 +381,7 @@ def _no_compiler() -> None:
 # Lifetimes
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_sessions_leave_nothing_behind(count: int, dense: bytes) -> None:
     x = {"x": np.ones((2, K), np.float32)}
     session(dense).run(None, x)

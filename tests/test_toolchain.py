@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kompute_dml.runtime.shader_library import manifest
-from kompute_dml.toolchain import edits, kp, spirv
+from kompute_dml.toolchain import edits, glslang, kp, spirv
 from kompute_dml.toolchain.system import ToolchainError
 
 SHADER = """\
@@ -77,6 +77,10 @@ def test_another_source_distribution_is_refused(
 
 
 def build(folder: Path, text: str) -> tuple[spirv.Report, dict]:
+    try:
+        glslang.find()
+    except ToolchainError as error:
+        pytest.skip(str(error))
     source, output = folder / "shaders", folder / "spirv"
     source.mkdir(exist_ok=True)
     (source / "trial.comp").write_text(text)
