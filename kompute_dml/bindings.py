@@ -144,7 +144,7 @@ def _find(
         allocation = buffer.allocation
         if buffer.device is not device:
             expect(False, name, f"the binding of {need.path}", f"lie on {device!r}", buffer.device)
-        if allocation.freed:
+        if allocation.block is None:
             expect(False, name, f"the Buffer of {need.path}", "not be freed", buffer)
         if begin % need.alignment:
             expect(False, name, f"the Offset of {need.path}",
@@ -158,8 +158,7 @@ def _find(
 
 
 def _expect_count(name: str, what: str, bindings: Sequence[Any], count: int, each: str) -> None:
-    if len(bindings) != count:
-        expect(False, name, what, f"be {count} (one for each {each})", len(bindings))
+    expect(len(bindings) == count, name, what, f"be {count} (one for each {each})", len(bindings))
 
 
 class BindingTable:
@@ -199,15 +198,16 @@ class BindingTable:
         if self._places is not None:
             return self._places
         name = compiled.definition.name
-        expect(
-            compiled.initialized, name, "the operator",
-            "be initialized before it is dispatched (it has OWNED_BY_DML inputs)",
-            "one that is not",
-        )
-        inputs, outputs = compiled.binding_counts
-        _expect_count(name, "the number of input bindings", self._inputs, inputs, "input tensor")
-        _expect_count(name, "the number of output bindings", self._outputs, outputs,
-                      "output tensor")
+        if not compiled.initialized:
+            expect(False, name, "the operator",
+                   "be initialized before it is dispatched (it has OWNED_BY_DML inputs)",
+                   "one that is not")
+        counts = compiled.binding_counts
+        if (len(self._inputs), len(self._outputs)) != counts:
+            for what, given, count in zip(("input", "output"), (self._inputs, self._outputs),
+                                          counts):
+                _expect_count(name, f"the number of {what} bindings", given, count,
+                              f"{what} tensor")
         bindings = (*self._inputs, *self._outputs, self._temporary, self._persistent)
         ranges: list[_Range] = []
         places = _find(compiled.device, name, compiled.needs, bindings, ranges)

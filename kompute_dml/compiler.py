@@ -90,7 +90,8 @@ class _Step:
             if place is None:
                 continue
             allocation, byte_offset = place
-            if allocation.freed:
+            block = allocation.block
+            if block is None:
                 raise ValidationError(f"{self.variant.name}: a tensor or buffer was freed")
             base = allocation.offset + byte_offset
             for word, itemsize, elements in offsets:

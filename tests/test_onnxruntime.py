@@ -48,6 +48,7 @@ from onnx_graphs import (  # noqa: E402
     quantized_dense,
     weights,
 )
+from switches import SCALE  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     not native.library().is_file() and native.compiler() is None,
@@ -381,7 +382,7 @@ def _no_compiler() -> None:
 # Lifetimes
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [60, pytest.param(1000 // SCALE, marks=pytest.mark.slow)])
 def test_sessions_leave_nothing_behind(count: int, dense: bytes) -> None:
     x = {"x": np.ones((2, K), np.float32)}
     session(dense).run(None, x)
