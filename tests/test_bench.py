@@ -180,6 +180,7 @@ def test_wrong_values_end_with_1(monkeypatch):
     assert result.stderr.strip() == "error: DML_OPERATOR_GEMM f32 [1]: off by 1"
 
 
+@pytest.mark.slow
 def test_plot(tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "roofline.png"

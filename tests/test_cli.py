@@ -104,6 +104,7 @@ def test_missing_ops():
     assert len(succeed("ops", "--missing").splitlines()) == len(missing)
 
 
+@pytest.mark.slow
 def test_selftest_passes_on_the_default_device():
     text = succeed("selftest", "-a", dml.default_device().adapter.index)
     assert "PASS" in text and "FAIL" not in text
@@ -192,7 +193,6 @@ def test_demo_product_is_judged(device, rng, monkeypatch, least_snr, holds):
     assert list(demo._product(device, layer)) == [True, True, holds]
 
 
-@pytest.mark.models
 @pytest.mark.slow
 def test_demo_holds():
     for package in ("onnx", "onnxruntime", "magika"):
