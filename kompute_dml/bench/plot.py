@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .rows import Row, rate, short
+from .formats import rate
+from .rows import Row, short
 
 
 def draw(rows: Sequence[Row], device: str, path: str) -> None:

@@ -1,0 +1,92 @@
+"""Runs that were kept: what moved since, and the README's table of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import ValidationError
+from .rows import short
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A run as ``--output`` wrote it. Raises ValidationError for anything else."""
+    try:
+        run = json.loads(path.read_text())
+        rows = {_key(row): row for row in run["rows"]}
+    except OSError as error:
+        raise ValidationError(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise ValidationError(
+            f"{path}: expected a run as 'kompute-dml bench --output' writes it"
+        ) from None
+    return {**run, "by_key": rows}
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    return row["operator"], row["types"], row["sizes"]
+
+
+def _clock(row: Mapping[str, Any]) -> str:
+    return "host_ms" if row["gpu_ms"] is None else "gpu_ms"
+
+
+def against(
+    rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]
+) -> list[tuple[str, float, float, float, bool]]:
+    """(case, milliseconds before and now, how many times as fast, whether it moved).
+
+    Moved is what differs by more than both runs' spreads together. Cases of one run are left out.
+    """
+    found = []
+    for row in rows:
+        before = old["by_key"].get(_key(row))
+        if before is None or before[_clock(row)] is None or row[_clock(row)] is None:
+            continue
+        then, now = before[_clock(row)], row[_clock(row)]
+        blur = then * (before["spread"] or 0) + now * (row["spread"] or 0)
+        name = f"{short(row['operator'])} {row['types']} {row['sizes']}"
+        found.append((name, then, now, then / now if now else 1.0, abs(then - now) > blur))
+    return found
+
+
+def against_table(rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]) -> str:
+    from tabulate import tabulate
+
+    lines = [
+        (name, f"{then * 1e3:.1f} us", f"{now * 1e3:.1f} us", f"{ratio:.3f}",
+         ("faster" if ratio > 1 else "SLOWER") if moved else "within the spread")
+        for name, then, now, ratio, moved in against(rows, old)
+    ]
+    return tabulate(
+        lines, headers=("case", f"{old['date']}", "now", "speed", ""),
+        colalign=("left", "right", "right", "right", "left"), disable_numparse=True,
+    )
+
+
+def markdown(run: Mapping[str, Any]) -> str:
+    """The README's table of a run."""
+    copy = run["copy_gb_per_s"]
+    lines = [
+        f"{run['device']}, driver {run['driver']}, {run['date']}, copying at "
+        f"{copy / 1e3:.2f} TB/s: `{run['command']}`",
+        "",
+        "| operator | case | sizes | GPU | rate | of copy | times as fast as | reached/goal |",
+        "| --- | --- | --- | ---: | ---: | ---: | --- | --- |",
+    ]
+    for row in run["rows"]:
+        rate = f"{row['tops']:.3g} TOPS" if row["tops"] else f"{row['gb_per_s'] / 1e3:.2f} TB/s"
+        ms = row["gpu_ms"] or row["host_ms"]
+        peers = ", ".join(
+            f"{name} {time['ms'] / ms:.2f}" for name, time in row["peers"].items() if time["ms"]
+        )
+        goals = ", ".join(
+            f"{g['against']} {g['ratio']:.2f}/{g['goal']:g}" for g in row["goals"] if g["ratio"]
+        )
+        lines.append(
+            f"| {short(row['operator'])} | {row['types']} | {row['sizes']} | {ms * 1e3:.4g} us "
+            f"| {rate} | {row['share_of_copy']:.0%} | {peers} | {goals} |"
+        )
+    return "\n".join(lines)
