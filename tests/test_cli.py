@@ -55,7 +55,7 @@ def test_module_and_quick_help():
     assert not imported & {"numpy", "kp", "vulkan", "matplotlib", "onnxruntime"}
 
 
-@pytest.mark.parametrize("command", ["bench", "demo", "devices", "ops", "run", "selftest"])
+@pytest.mark.parametrize("command", ["bench", "demo", "devices", "ops", "run", "selftest", "tune"])
 def test_every_command_has_help(command):
     assert "Usage: " in succeed(command, "--help")
 

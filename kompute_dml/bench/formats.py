@@ -85,8 +85,8 @@ def as_table(rows: Sequence[Row]) -> str:
     )
 
 
-def summary(rows: Sequence[Row]) -> str:
-    """The last lines of a table."""
+def summary(rows: Sequence[Row]) -> list[str]:
+    """The lines below a table."""
     lines = []
     judged = [goal for row in rows for goal in row.goals if goal.met is not None]
     if judged:
@@ -97,7 +97,7 @@ def summary(rows: Sequence[Row]) -> str:
     ]
     if any(row.gpu_ms is None for row in rows if row.ok):
         lines.append("No device timestamps here: rates follow the host's clock.")
-    return "\n".join(lines)
+    return lines
 
 
 def as_csv(rows: Sequence[Row]) -> str:

@@ -87,6 +87,10 @@ def identity(
         pattern = bits(data_type, _extent(sizes, strides))
         source = pattern.tensor(device)._view(sizes, strides)
         out = _output(device, data_type, out_sizes, out_strides)
+        # Parts are read in the order of memory: one line of a transposed output spans all of it.
+        order = sorted(range(len(sizes)), key=lambda axis: -out_strides[axis])
+        read, steps = [sizes[axis] for axis in order], [strides[axis] for axis in order]
+        check = sampled(read, lambda key: pattern.at(offsets(key, read, steps)), same_bits)
 
         def torch_peers(library: Any) -> Iterator[Peer]:
             given = library.tensor(pattern).as_strided(sizes, strides)
@@ -99,19 +103,24 @@ def identity(
 
         def numpy_peers(library: Any) -> Iterator[Peer]:
             flat = pattern.host()
-            steps = [s * flat.itemsize for s in strides]
-            given = np.lib.stride_tricks.as_strided(flat, sizes, steps)
+            in_bytes = [s * flat.itemsize for s in strides]
+            given = np.lib.stride_tricks.as_strided(flat, sizes, in_bytes)
             yield Peer("numpy", lambda: given.copy("C"))
 
         yield Case(
             _IDENTITY, types, shape(sizes),
             lambda: dml.activation_identity(source, out=out),
-            sampled(sizes, lambda key: pattern.at(offsets(key, sizes, strides)), same_bits),
+            lambda output: check(_permuted(output, order)),
             touched_bytes((source.desc, out.desc)),
             peers={"torch": torch_peers, "numpy": numpy_peers},
         )
 
     return Recipe(_IDENTITY, types, make)
+
+
+def _permuted(output: Any, order: Sequence[int]) -> Any:
+    permute = output.permute if hasattr(output, "permute") else output.transpose
+    return permute(tuple(order))
 
 
 def small_identities(side: int, count: int) -> Recipe:

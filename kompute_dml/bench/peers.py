@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnsupportedError
-from .case import Case
+from .case import Case, Peer
 from .timing import Stats
 from .values import Pattern
 
@@ -26,6 +26,8 @@ _SAMPLE_MS = 2.0
 _MAX_REPEAT = 50
 _LONG_MS = 30.0
 """A sample that lasts longer is taken three times."""
+_TOO_LONG_MS = 200.0
+"""A call that lasts longer is made once."""
 _GRAPH_MS = 0.25
 """A call that is shorter is timed as a CUDA graph too."""
 
@@ -150,6 +152,9 @@ def _statistics(
     call: Callable[[], Any], sample: Callable[[Callable[[], Any], int], float], inside: int = 1
 ) -> Stats:
     """Of calls that do the work ``inside`` times each. The first ones do not count."""
+    first = sample(call, 1)
+    if first > _TOO_LONG_MS:
+        return Stats.of([first / inside])
     once = statistics.median(sample(call, 1) for _ in range(3))
     repeat = _repeat(once)
     count = _SAMPLES if once * repeat < _LONG_MS else 3
@@ -182,16 +187,28 @@ def measure(libraries: Sequence[Any], case: Case) -> dict[str, PeerTime]:
     """What each library needs for a case, once its values have been checked."""
     found: dict[str, PeerTime] = {}
     for library in libraries:
-        for peer in case.peers.get(library.name, lambda _: ())(library):
-            # Whatever a peer cannot do is a result.
-            try:
-                problem = case.check(peer.call()) if peer.checked else ""
-                if problem:
-                    found[peer.name] = PeerTime(problem=problem)
-                    continue
-                for suffix, stats in library.times(peer.call):
-                    found[peer.name + suffix] = PeerTime(stats.median, stats.spread)
-            except Exception as error:
-                found[peer.name] = PeerTime(problem=f"{type(error).__name__}: {error}"[:200])
+        # Whatever a peer cannot do is a result.
+        try:
+            for peer in case.peers.get(library.name, lambda _: ())(library):
+                found |= _measure_one(library, peer, case)
+        except Exception as error:
+            found[library.name] = PeerTime(problem=_reason(error))
         library.close()
     return found
+
+
+def _measure_one(library: Any, peer: Peer, case: Case) -> dict[str, PeerTime]:
+    try:
+        problem = case.check(peer.call()) if peer.checked else ""
+        if problem:
+            return {peer.name: PeerTime(problem=problem)}
+        return {
+            peer.name + suffix: PeerTime(stats.median, stats.spread)
+            for suffix, stats in library.times(peer.call)
+        }
+    except Exception as error:
+        return {peer.name: PeerTime(problem=_reason(error))}
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]

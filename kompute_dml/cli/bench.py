@@ -112,7 +112,8 @@ def bench(
     else:
         click.echo(f"Running on '{device.adapter.name}'")
         click.echo(formats.as_table(found))
-        click.echo(formats.summary(found))
+        for line in formats.summary(found):
+            click.echo(line)
         if old is not None:
             click.echo(baseline.against_table(run["rows"], old))
     if plot is not None:
