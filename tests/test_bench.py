@@ -22,6 +22,7 @@ from kompute_dml.cli import cli
 from kompute_dml.operators.base import definitions
 
 MODELS = Path(__file__).parent / "models"
+BASELINES = Path(__file__).parents[1] / "benchmarks" / "baseline"
 FIGURES = {"gpu_ms", "spread", "host_ms", "bytes", "operations", "gb_per_s", "tops",
            "share_of_copy"}
 
@@ -303,6 +304,27 @@ def test_what_moved(tmp_path):
     ]
     table = baseline.against_table(kept(1.05, 0.5, 2.0)["rows"], old)
     assert [line.split()[-1] for line in table.splitlines()[2:]] == ["spread", "faster", "SLOWER"]
+
+
+@pytest.mark.parametrize("path", sorted(BASELINES.glob("*.json")), ids=lambda p: p.stem)
+def test_readme_has_the_table_of_the_baseline(path):
+    """python -m kompute_dml.bench.baseline benchmarks/baseline/FILE.json README.md"""
+    (table,) = baseline.README.findall((BASELINES.parents[1] / "README.md").read_text())
+    assert table == baseline.markdown(baseline.load(path)) + "\n"
+
+
+def test_table_of_a_run_goes_into_a_readme(tmp_path, monkeypatch):
+    run, readme = tmp_path / "run.json", tmp_path / "README.md"
+    assert bench("--suite", "limits", "--filter", "64", "--output", run).exit_code == 0
+    readme.write_text("a\n<!-- support table -->\nb\n<!-- end -->\n"
+                      "<!-- benchmark table -->\nold\n<!-- end -->\nc\n")
+    monkeypatch.setattr("sys.argv", ["baseline", str(run), str(readme)])
+    baseline.main()
+    text = readme.read_text()
+    assert text.startswith("a\n<!-- support table -->\nb\n<!-- end -->\n<!-- benchmark table -->\n")
+    assert text.endswith("\n</details>\n<!-- end -->\nc\n") and "old" not in text
+    rows_of_table = [line for line in text.splitlines() if line.startswith("| diagonal_matrix")]
+    assert len(rows_of_table) == len(json.loads(run.read_text())["rows"])
 
 
 def test_what_is_no_run_is_refused(tmp_path):

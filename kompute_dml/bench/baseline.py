@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,24 +71,43 @@ def against_table(rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]) -> 
 def markdown(run: Mapping[str, Any]) -> str:
     """The README's table of a run."""
     copy = run["copy_gb_per_s"]
+    judged = [g for row in run["rows"] for g in row["goals"] if g["ratio"] is not None]
+    met = sum(g["ratio"] >= g["goal"] for g in judged)
     lines = [
-        f"{run['device']}, driver {run['driver']}, {run['date']}, copying at "
-        f"{copy / 1e3:.2f} TB/s: `{run['command']}`",
+        f"{run['device']}, {run['driver']}, {run['date']}: `{run['command']}`. Copying moves "
+        f"{copy / 1e3:.2f} TB/s; {met} of {len(judged)} goals are met.",
         "",
-        "| operator | case | sizes | GPU | rate | of copy | times as fast as | reached/goal |",
-        "| --- | --- | --- | ---: | ---: | ---: | --- | --- |",
+        f"<details><summary>All {len(run['rows'])} cases</summary>",
+        "",
+        "| case | sizes | GPU | rate | of copy | times as fast as | reached / goal |",
+        "| --- | --- | ---: | ---: | ---: | --- | --- |",
     ]
     for row in run["rows"]:
         rate = f"{row['tops']:.3g} TOPS" if row["tops"] else f"{row['gb_per_s'] / 1e3:.2f} TB/s"
-        ms = row["gpu_ms"] or row["host_ms"]
+        ms = row[_clock(row)]
         peers = ", ".join(
             f"{name} {time['ms'] / ms:.2f}" for name, time in row["peers"].items() if time["ms"]
         )
         goals = ", ".join(
-            f"{g['against']} {g['ratio']:.2f}/{g['goal']:g}" for g in row["goals"] if g["ratio"]
+            f"{g['against']} {g['ratio']:.2f} / {g['goal']:g}"
+            for g in row["goals"] if g["ratio"] is not None
         )
         lines.append(
-            f"| {short(row['operator'])} | {row['types']} | {row['sizes']} | {ms * 1e3:.4g} us "
-            f"| {rate} | {row['share_of_copy']:.0%} | {peers} | {goals} |"
+            f"| {short(row['operator']).lower()} {row['types']} | {row['sizes']} "
+            f"| {ms * 1e3:.4g} us | {rate} | {row['share_of_copy']:.0%} | {peers} | {goals} |"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, "", "</details>"])
+
+
+README = re.compile("(?<=<!-- benchmark table -->\n).*?(?=<!-- end -->)", re.DOTALL)
+"""What lies between the README's marks."""
+
+
+def main() -> None:
+    """``python -m kompute_dml.bench.baseline FILE.json README.md``: put the run's table there."""
+    run, readme = load(Path(sys.argv[1])), Path(sys.argv[2])
+    readme.write_text(README.sub(lambda _: markdown(run) + "\n", readme.read_text(), count=1))
+
+
+if __name__ == "__main__":
+    main()
