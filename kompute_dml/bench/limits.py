@@ -85,6 +85,8 @@ def _products() -> Iterator[Limit]:
             yield Limit(product(full(out, compiled=True), side, side, side), goals)
         for out in (_F32, _F16):
             yield Limit(product(full(out, b_along_k=False), side, side, side), (("torch", 4.0),))
+        constant = Product(full=True, constant_b=True, compiled=True)
+        yield Limit(product(constant, side, side, side), goals)
 
     side = 4096
     for along in (True, False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,9 @@ class Product:
     cold: bool = False
     """B comes from memory and not from a cache; only its bytes count."""
     batches: int = 0
+    constant_b: bool = False
+    """B is OWNED_BY_DML: what can be prepared once is no part of the time. As PyTorch's weight it
+    lies with K contiguous."""
     compiled: bool = False
     """Whether torch.compile takes part: it takes seconds."""
 
@@ -54,6 +57,7 @@ class Product:
         parts += ["B along K"] * self.b_along_k + ["A along M"] * self.a_across
         parts += [f"lines padded by {self.padding}"] * bool(self.padding)
         parts += ["zero points, bias"] * self.full + ["cold B"] * self.cold
+        parts += ["constant B"] * self.constant_b
         return ", ".join(parts)
 
 
@@ -149,12 +153,16 @@ def _case(device: Any, kind: Product, m: int, k: int, n: int) -> Case:
         if data.a.ndim == 2 and m * k * n <= _MAX_CPU_STEPS:
             yield _onnxruntime(library, data)
 
+    def dispatch() -> Any:
+        return dml.matrix_multiply_integer_to_float(
+            a, a_scale, next(turns), b_scale, **options, out=out)
+
     counted = (bs[0],) if kind.cold else (a, a_scale, bs[0], b_scale, *options.values(), out)
     batch = f"{kind.batches} of " if kind.batches else ""
     return Case(
         _NAME, kind.types, f"{batch}[{m}, {k}] x [{k}, {n}]",
-        lambda: dml.matrix_multiply_integer_to_float(
-            a, a_scale, next(turns), b_scale, **options, out=out),
+        _initialized(device, a, a_scale, bs[0], b_scale, options, out) if kind.constant_b
+        else dispatch,
         data.check,
         touched_bytes(t.desc for t in counted),
         product_operations(a.desc, out.desc),
@@ -176,6 +184,53 @@ def _lines(device: Any, matrix: np.ndarray, transposed: bool, padding: int) -> A
     return tensor.transpose(*lead, y, x) if transposed else tensor
 
 
+def _initialized(
+    device: Any, a: Any, a_scale: Any, b: Any, b_scale: Any, options: dict[str, Any], out: Any
+) -> Callable[[], Any]:
+    """Dispatches the compiled operator, whose B is OWNED_BY_DML, once it is initialized."""
+    import kompute_dml as dml
+
+    tensors = {"a_tensor": a, "a_scale_tensor": a_scale, "b_tensor": b, "b_scale_tensor": b_scale,
+               "output_tensor": out, **{f"{name}_tensor": t for name, t in options.items()}}
+    if "bias_tensor" in tensors:
+        tensors["bias_tensor"] = tensors["bias_tensor"].broadcast_to(out.sizes)
+    descs = {name: t.desc for name, t in tensors.items()}
+    descs["b_tensor"] = descs["b_tensor"].replace(flags=dml.TensorFlags.OWNED_BY_DML)
+    compiled = device.compile_operator(
+        device.create_operator(dml.MatrixMultiplyIntegerToFloatOperatorDesc(**descs)))
+    inputs = [field.snake for field in compiled.definition.spec.inputs]
+    persistent = device.create_buffer(compiled.binding_properties.persistent_resource_size)
+
+    def bound(name: str) -> Any:
+        t = tensors.get(name)
+        if t is None:
+            return None
+        size = t.desc.total_tensor_size_in_bytes
+        return dml.BufferBinding(dml.Buffer(device, t.allocation, size))
+
+    def table(dispatchable: Any, inputs: Any, outputs: Any) -> Any:
+        made = device.create_binding_table(dispatchable)
+        made.bind_inputs(inputs)
+        made.bind_outputs(outputs)
+        if size := dispatchable.binding_properties.temporary_resource_size:
+            made.bind_temporary_resource(dml.BufferBinding(device.create_buffer(size)))
+        return made
+
+    initializer = device.create_operator_initializer([compiled])
+    only_b = [bound(name) if name == "b_tensor" else None for name in inputs]
+    device.record_dispatch(
+        initializer, table(initializer, [only_b], [dml.BufferBinding(persistent)]))
+    others = table(compiled, [None if name == "b_tensor" else bound(name) for name in inputs],
+                   [bound("output_tensor")])
+    others.bind_persistent_resource(dml.BufferBinding(persistent))
+
+    def dispatch() -> Any:
+        device.record_dispatch(compiled, others)
+        return out
+
+    return dispatch
+
+
 def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
     """``_int_mm`` alone, and followed by all else that the operator does, in the fewest kernels."""
     torch, kind = library.torch, data.kind
@@ -186,9 +241,10 @@ def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
     if m < _LEAST_ROWS:
         a = torch.cat([a, a.new_zeros(_LEAST_ROWS - m, a.shape[-1])])
     # As on the device: stored {N, K} and seen transposed, or row-major.
-    stored = library.send(np.swapaxes(data.b, -1, -2) if kind.b_along_k else data.b)
+    along_k = kind.b_along_k or kind.constant_b
+    stored = library.send(np.swapaxes(data.b, -1, -2) if along_k else data.b)
     bs = [stored if i == 0 else stored.clone() for i in range(copies)]
-    bs = [b.transpose(-1, -2) if kind.b_along_k else b for b in bs]
+    bs = [b.transpose(-1, -2) if along_k else b for b in bs]
     turns = itertools.cycle(bs)
     if kind.batches:
         yield Peer("torch._int_mm", lambda: [torch._int_mm(x, y) for x, y in zip(a, bs[0])],
@@ -204,7 +260,7 @@ def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
         return (b.sum(0, dtype=torch.int32) - k * b_zero) * a_zero
 
     # A weight's column sums are known beforehand; those of a B that comes at run time are not.
-    known = corrections(bs[0]) if kind.b_along_k else None
+    known = corrections(bs[0]) if along_k else None
 
     def pipeline(a: Any, b: Any) -> Any:
         columns = corrections(b) if known is None else known
