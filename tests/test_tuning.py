@@ -12,7 +12,7 @@ import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.bench import tune
 from kompute_dml.bench.case import TINY, Case, Recipe
-from kompute_dml.bench.timing import Loop
+from kompute_dml.bench.timing import Loop, has_gpu_clock
 
 KERNELS = ("first", "second", "third")
 
@@ -131,3 +131,23 @@ def test_little_is_not_worth_another_kernel():
     case = Case("X", "f32", "[1]", lambda: None, lambda _: "", 4)
     assert tune.Choice(case, "work", {"first": 1.02, "second": 1.0}, {}).best == "first"
     assert tune.Choice(case, "work", {"first": 1.04, "second": 1.0}, {}).best == "second"
+
+
+def test_a_product_asks_which_kernel_to_take(device, rng, path):
+    a, b = (rng.integers(-128, 128, sizes, np.int8) for sizes in ((3, 64), (64, 32)))
+    expected = a.astype(np.float32) @ b.astype(np.float32)
+    with tuning.trial({}) as trial:
+        device._compiled.clear()
+        dml.matrix_multiply_integer_to_float(device.tensor(a), 1.0, device.tensor(b), 1.0)
+    ((work, kernels),) = trial.asked.items()
+    assert "i8 i8 4 64 32 1" in work and len(kernels) > 1
+    for kernel in kernels:
+        tuning.keep(device.adapter, {work: kernel})
+        device._compiled.clear()
+        times = device.time(lambda: dml.matrix_multiply_integer_to_float(
+            device.tensor(a), 1.0, device.tensor(b), 1.0)) if has_gpu_clock(device) else []
+        got = dml.matrix_multiply_integer_to_float(device.tensor(a), 1.0, device.tensor(b), 1.0)
+        assert (got.numpy() == expected).all()
+        shader = kernel.split("-")[0]
+        assert not times or any(shader in name for name, _ in times), (kernel, times)
+    device._compiled.clear()

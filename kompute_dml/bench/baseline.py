@@ -12,6 +12,8 @@ from typing import Any
 from ..errors import ValidationError
 from .rows import short
 
+_BETWEEN_RUNS = 0.01
+
 
 def load(path: Path) -> dict[str, Any]:
     """A run as ``--output`` wrote it. Raises ValidationError for anything else."""
@@ -40,7 +42,8 @@ def against(
 ) -> list[tuple[str, float, float, float, bool]]:
     """(case, milliseconds before and now, how many times as fast, whether it moved).
 
-    Moved is what differs by more than both runs' spreads together. Cases of one run are left out.
+    Moved is what differs by more than both runs' spreads together, and by more than two runs of
+    the same differ anyway. Cases of one run are left out.
     """
     found = []
     for row in rows:
@@ -49,6 +52,7 @@ def against(
             continue
         then, now = before[_clock(row)], row[_clock(row)]
         blur = then * (before["spread"] or 0) + now * (row["spread"] or 0)
+        blur = max(blur, _BETWEEN_RUNS * then)
         name = f"{short(row['operator'])} {row['types']} {row['sizes']}"
         found.append((name, then, now, then / now if now else 1.0, abs(then - now) > blur))
     return found
