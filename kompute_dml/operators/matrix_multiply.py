@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import spec
+from .. import spec, tuning
 from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import ValidationError, expect
@@ -72,7 +72,9 @@ def _check_vector(tensor: TensorDesc, field: str, axis: int, count: int) -> None
 
 def _lower(desc: Any, target: Target) -> Plan:
     product = Product(desc)
-    return lower(product, candidates(product, target)[0], target)
+    kernels = candidates(product, target)
+    taken = tuning.pick(target.adapter, product.work, [kernel.name for kernel in kernels])
+    return lower(product, kernels[taken], target)
 
 
 MatrixMultiplyIntegerToFloatOperatorDesc = define(

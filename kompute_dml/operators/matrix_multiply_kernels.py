@@ -10,6 +10,7 @@ from ..dtypes import DataType
 from ..layout import coalesce, extent, pad_left
 from ..runtime.adapters import Adapter, CooperativeMatrix
 from ..runtime.shader_library import Variant
+from ..tuning import work_key
 from .plan import (
     PERSISTENT,
     TEMPORARY,
@@ -118,6 +119,17 @@ class Product:
             "HAS_BIAS": desc.bias_tensor is not None,
             "HALF": desc.output_tensor.data_type is DataType.FLOAT16,
         }
+
+    @property
+    def work(self) -> str:
+        """What products have in common that the same kernel should serve."""
+        kinds = [
+            f"{t.data_type.family}{'' if t.strides[-1] == 1 else 't'}"
+            f"{'c' if t.owned_by_dml else ''}"
+            for t in (self.a, self.b)
+        ]
+        sizes = self.rows, self.depth, self.columns, self.outer * self.batches
+        return work_key(" ".join([SHADER, *kinds]), *sizes)
 
     def push(self) -> dict[str, Any]:
         values: dict[str, Any] = {
