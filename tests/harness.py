@@ -19,7 +19,6 @@ import numpy as np
 import kompute_dml as dml
 from kompute_dml.operators.base import Definition, definitions
 from kompute_dml.operators.plan import Plan, Target
-from kompute_dml.runtime.adapters import choose
 from kompute_dml.runtime.shader_library import SWITCHES, ShaderLibrary
 from layouts import ALL, PACKED, SHIFTED, TRANSPOSED, Layout, Sizes
 from tolerance import compare
@@ -331,7 +330,7 @@ def _layout_sets(case: Case) -> Iterator[dict[str, Layout]]:
 @cache
 def switches() -> tuple[str, ...]:
     """What to disable, step by step, so that this device takes each of its paths."""
-    offered = choose(None).features
+    offered = dml.default_device().features  # which are those that kp enabled
     names = [n for n in ("coopmat", "dot") if set(SWITCHES[n]) & offered]
     return tuple(",".join(names[:n]) for n in range(len(names) + 1))
 
@@ -339,7 +338,7 @@ def switches() -> tuple[str, ...]:
 @cache
 def target(disabled: str) -> Target:
     features = {f for n in disabled.split(",") if n for f in SWITCHES[n]}
-    device = dml.default_device()  # which has what kp enabled, not all that the adapter offers
+    device = dml.default_device()
     return Target(ShaderLibrary(device.features - features), device.adapter)
 
 

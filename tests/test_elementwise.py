@@ -15,7 +15,6 @@ _FLOATS = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 127.9, -128.9, 255.5, 65504,
            -(2.0**63), 2.0**64, 1e-45, 6e-8, 2.98e-8, 1.0 + 2.0**-11, 1.0 + 2.0**-24]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("source", dml.DataType, ids=str)
 def test_cast_to_every_type(source: dml.DataType, rng: np.random.Generator) -> None:
     x = np.frombuffer(rng.bytes(1024 * source.itemsize), source.dtype).copy()
