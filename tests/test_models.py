@@ -43,7 +43,7 @@ def test_encoder(claim: str, rng: np.random.Generator) -> None:
     assert np.abs(got - expected).max() < 0.05 and np.abs(got - expected).mean() < 2e-3
 
 
-@pytest.mark.models
+@pytest.mark.slow
 @pytest.mark.parametrize("claim, files, tolerance", [(PRODUCTS, 40, 1e-4), ("products", 10, 1e-2)])
 def test_magika(claim: str, files: int, tolerance: float, tmp_path: Path) -> None:
     """With its products on the device, and with what lies around them, whose rounding differs."""
@@ -71,7 +71,7 @@ def _written_samples(folder: Path, count: int) -> list[Path]:
     return paths
 
 
-@pytest.mark.models
+@pytest.mark.slow
 def test_the_demonstration_classifies_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,7 +103,7 @@ def test_the_demonstration_goes_on_without_the_provider(
     assert "left out: ONNX Runtime 1.23.2 is not supported" in capsys.readouterr().out
 
 
-@pytest.mark.models
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["float", "int8"])
 def test_text_recognizer(kind: str, tmp_path: Path) -> None:
     reader = installed(TextRecognizer)

@@ -30,7 +30,7 @@ def test_onnx_node_tests_of_the_first_operators(device: dml.Device) -> None:
         assert claimed.count(f"test_{operator}") >= tests, operator
 
 
-@pytest.mark.models
+@pytest.mark.slow
 def test_onnx_node_tests(device: dml.Device) -> None:
     report = conformance.run(device)
     print(report)

@@ -342,7 +342,9 @@ def _prepared_b(desc: Any, target: Target) -> Plan:
     )
     copy = Dispatch(
         target.library.get("activation_identity", "b32"), words // 256 + 1,
-        (source, source, result, result), {"count": words}, {"LOCAL_SIZE": 256, "DENSE": 1},
+        (source, result),
+        {"count": 1, "rank": 1, "sizes": words, "in_strides": 1, "out_strides": 1},
+        {"LOCAL_SIZE": 256, "PATH": 1},
     )
     execute = tuple(
         dataclasses.replace(d, operands=tuple(

@@ -42,6 +42,7 @@ from provider_tools import (  # noqa: E402
     needs_library,
     session,
 )
+from switches import SCALE  # noqa: E402
 
 pytestmark = needs_library
 
@@ -176,7 +177,7 @@ def _no_compiler() -> None:
 # Lifetimes
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.models)])
+@pytest.mark.parametrize("count", [60, pytest.param(1000 // SCALE, marks=pytest.mark.slow)])
 def test_sessions_leave_nothing_behind(count: int, dense: bytes) -> None:
     x = {"x": np.ones((2, K), np.float32)}
     session(dense).run(None, x)
