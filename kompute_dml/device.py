@@ -27,6 +27,7 @@ from .runtime.pipelines import Pipelines
 from .runtime.recorder import Recorder, Recording
 from .runtime.shader_library import ShaderLibrary
 from .runtime.transfer import Transfer
+from .runtime.windows import Windows
 from .spec import FeatureLevel
 from .tensor import Tensor
 
@@ -52,6 +53,7 @@ class _Runtime:
         )
         self.recorder = Recorder(self.engine, self._make_ticket, self.heap.release, whole)
         self.transfer = Transfer(self.recorder, self.pipelines)
+        self.windows = Windows(self.recorder, self.transfer)
         self.dropped: deque[tuple[Block, int, int, Any]] = deque()
         self.lock = threading.RLock()
         self.closed = False

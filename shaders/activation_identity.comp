@@ -2,73 +2,67 @@
 //@ variants T: b16 b32
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "include/grid.glsl"
-#include "include/elements.glsl"
+#include "include/vectors.glsl"
 
-// Copies elements as bits. DENSE: both sides lie gapless, and one invocation owns the 16 bytes of
-// output at one vector index; a word that the tensor covers in part is stored element by element.
-// Otherwise one invocation copies one element through strides.
-layout(constant_id = 1) const bool DENSE = false;
+// Copies elements as bits.
+// LINES: the output's last dimension lies gapless and the input's too, or repeats one element; an
+// invocation makes the part of a line that falls into one vector of output. A packed tensor is one line.
+// TILES: what lies gapless in the input, P, is not what does in the output, Q; a workgroup turns
+// TILE_P * TILE_Q elements of each of PLANES such planes in shared memory.
+// ELEMENTS: one invocation copies one element through strides.
+const uint ELEMENTS = 0u;
+const uint LINES = 1u;
+const uint TILES = 2u;
+layout(constant_id = 1) const uint PATH = 0u;
+layout(constant_id = 2) const uint TILE_P = 64u;
+layout(constant_id = 3) const uint TILE_Q = 64u;
+layout(constant_id = 4) const uint PLANES = 1u;
 
-layout(binding = 0) readonly buffer InputWords { uint in_words[]; };
-layout(binding = 1) readonly buffer InputVectors { uvec4 in_vectors[]; };
-layout(binding = 2) buffer OutputWords { uint out_words[]; };
-layout(binding = 3) writeonly buffer OutputVectors { uvec4 out_vectors[]; };
-
+// With TILES the first four sizes are those of P and Q, inner and outer part each; the first two
+// strides are those of Q in the input, of P in the output.
 layout(push_constant) uniform Push {
     uint in_offset;
     uint out_offset;
     uint count;
     uint rank;
-    uint sizes[8];
+    uint sizes[10];
     uint in_strides[8];
     uint out_strides[8];
 };
 
-#ifndef ELEMENTS_PER_WORD
-#define ELEMENTS_PER_WORD 1u
-#endif
-const uint PER_VECTOR = 4u * ELEMENTS_PER_WORD;
-
-void copy_element(uint from, uint to) {
-    STORE_ELEMENT(out_words, to, LOAD_ELEMENT(in_words, from));
-}
-
-void copy_vector(uint vector) {
-    uint begin = vector * PER_VECTOR;
-    uint end = begin + PER_VECTOR;
-    uint shift = in_offset - out_offset;  // wraps, as all sums with it do
-    bool whole = begin >= out_offset && end <= out_offset + count;
-    if (whole && shift % PER_VECTOR == 0u) {
-        out_vectors[vector] = in_vectors[(begin + shift) / PER_VECTOR];
+void copy_line_part(uint index) {
+    uint size = sizes[rank - 1u];
+    uint per_line = (size + PER_VECTOR - 2u) / PER_VECTOR + 1u;
+    uint line = index / per_line;
+    uint part = index - line * per_line;
+    if (line >= count) return;
+    uint from = in_offset;
+    uint to = out_offset;
+    for (uint d = rank - 1u; d-- > 0u;) {
+        uint next = line / sizes[d];
+        uint coordinate = line - next * sizes[d];
+        from += coordinate * in_strides[d];
+        to += coordinate * out_strides[d];
+        line = next;
+    }
+    uint vector = to / PER_VECTOR + part;
+    uint first = max(vector * PER_VECTOR, to);
+    uint last = min((vector + 1u) * PER_VECTOR, to + size);
+    if (first >= last) return;
+    bool repeats = in_strides[rank - 1u] == 0u;
+    if (!repeats) from += first - to;
+    if (last - first == PER_VECTOR) {
+        out_vectors[vector] = repeats ? filled_vector(LOAD_ELEMENT(in_words, from)) : load_vector(from);
         return;
     }
-    for (uint word = 0u; word < 4u; ++word) {
-        uint first = begin + word * ELEMENTS_PER_WORD;
-        uint last = first + ELEMENTS_PER_WORD;
-        if (first >= out_offset && last <= out_offset + count) {
-            uint bits = 0u;
-#if defined(ELEMENT_BITS)
-            for (uint e = 0u; e < ELEMENTS_PER_WORD; ++e)
-                bits |= LOAD_ELEMENT(in_words, first + e + shift) << (e * ELEMENT_BITS);
-#else
-            bits = in_words[first + shift];
-#endif
-            out_words[first / ELEMENTS_PER_WORD] = bits;
-        } else {
-            for (uint e = max(first, out_offset); e < min(last, out_offset + count); ++e)
-                copy_element(e + shift, e);
-        }
-    }
+    uint step = repeats ? 0u : 1u;
+    for (uint e = first; e < last; ++e)
+        STORE_ELEMENT(out_words, e, LOAD_ELEMENT(in_words, from + (e - first) * step));
 }
 
-void main() {
-    uint index = invocation_index();
-    if (DENSE) {
-        uint vector = out_offset / PER_VECTOR + index;
-        if (vector <= (out_offset + count - 1u) / PER_VECTOR) copy_vector(vector);
-        return;
-    }
+void copy_element(uint index) {
     if (index >= count) return;
     uint from = in_offset;
     uint to = out_offset;
@@ -79,5 +73,105 @@ void main() {
         to += coordinate * out_strides[d];
         index = next;
     }
-    copy_element(from, to);
+    STORE_ELEMENT(out_words, to, LOAD_ELEMENT(in_words, from));
+}
+
+#ifndef ELEMENT_BITS
+#define ELEMENTS_PER_WORD 1u
+#endif
+const uint INVOCATIONS = 256u;  // the workgroup's, too
+const uint P_WORDS = TILE_P / ELEMENTS_PER_WORD;
+const uint P_VECTORS = TILE_P / PER_VECTOR;
+const uint Q_VECTORS = TILE_Q / PER_VECTOR;
+const uint PITCH = P_WORDS + 1u;  // so that columns meet all banks
+const uint VECTORS = PLANES * TILE_Q * P_VECTORS;
+const uint TURNS = (VECTORS + INVOCATIONS - 1u) / INVOCATIONS;
+const uint BLOCKS = PLANES * P_WORDS * Q_VECTORS;
+const uint BLOCK_TURNS = (BLOCKS + INVOCATIONS - 1u) / INVOCATIONS;
+shared uint s_tile[4096u + 1024u];  // a tile of 16 KiB, and the pitch of its shortest rows
+
+// Where a plane begins.
+uvec2 plane_offsets(uint plane) {
+    uvec2 at = uvec2(in_offset, out_offset);
+    for (uint d = rank; d-- > 0u;) {
+        uint next = plane / sizes[4u + d];
+        at += (plane - next * sizes[4u + d]) * uvec2(in_strides[2u + d], out_strides[2u + d]);
+        plane = next;
+    }
+    return at;
+}
+
+void turn_tile() {
+    uint p_size = sizes[0] * sizes[1];
+    uint q_size = sizes[2] * sizes[3];
+    uint p_tiles = (p_size + TILE_P - 1u) / TILE_P;
+    uint q_tiles = (q_size + TILE_Q - 1u) / TILE_Q;
+    uint rest = group_index() / p_tiles;
+    uint p_begin = (group_index() - rest * p_tiles) * TILE_P;
+    uint first_plane = rest / q_tiles * PLANES;
+    uint q_begin = rest % q_tiles * TILE_Q;
+    if (first_plane >= count) return;
+    uvec2 at = plane_offsets(first_plane);
+
+    uvec4 loaded[4];
+    [[unroll]] for (uint turn = 0u; turn < TURNS; ++turn) {
+        uint v = turn * INVOCATIONS + gl_LocalInvocationID.x;
+        uint p = p_begin + v % P_VECTORS * PER_VECTOR;
+        uint q = q_begin + v / P_VECTORS % TILE_Q;
+        uint plane = first_plane + v / (P_VECTORS * TILE_Q);
+        loaded[turn] = uvec4(0u);
+        if (v >= VECTORS || p >= p_size || q >= q_size || plane >= count) continue;
+        if (PLANES > 1u) at = plane_offsets(plane);
+        uint outer = q / sizes[2];
+        uint from = at.x + p + (q - outer * sizes[2]) * in_strides[0] + outer * in_strides[1];
+        if (p + PER_VECTOR <= p_size) {
+            loaded[turn] = load_vector(from);
+        } else {
+            for (uint e = 0u; e < p_size - p; ++e)
+                set_element(loaded[turn], e, LOAD_ELEMENT(in_words, from + e));
+        }
+    }
+    [[unroll]] for (uint turn = 0u; turn < TURNS; ++turn) {
+        uint v = turn * INVOCATIONS + gl_LocalInvocationID.x;
+        if (v >= VECTORS) break;
+        uint word = v / P_VECTORS * PITCH + v % P_VECTORS * 4u;
+        s_tile[word] = loaded[turn].x;
+        s_tile[word + 1u] = loaded[turn].y;
+        s_tile[word + 2u] = loaded[turn].z;
+        s_tile[word + 3u] = loaded[turn].w;
+    }
+    barrier();
+    [[unroll]] for (uint turn = 0u; turn < BLOCK_TURNS; ++turn) {
+        uint v = turn * INVOCATIONS + gl_LocalInvocationID.x;
+        uint q = q_begin + v % Q_VECTORS * PER_VECTOR;
+        uint column = v / Q_VECTORS % P_WORDS;
+        uint plane = v / (Q_VECTORS * P_WORDS);
+        if (v >= BLOCKS || q >= q_size || first_plane + plane >= count) break;
+        if (PLANES > 1u) at = plane_offsets(first_plane + plane);
+        uint word = (plane * TILE_Q + v % Q_VECTORS * PER_VECTOR) * PITCH + column;
+        uint have = min(PER_VECTOR, q_size - q);
+        [[unroll]] for (uint part = 0u; part < ELEMENTS_PER_WORD; ++part) {
+            uint p = p_begin + column * ELEMENTS_PER_WORD + part;
+            if (p >= p_size) break;
+            uvec4 turned;
+#if defined(ELEMENT_BITS)
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                uint low = s_tile[word + 2u * i * PITCH];
+                uint high = s_tile[word + (2u * i + 1u) * PITCH];
+                turned[i] = part == 0u ? (low & 0xFFFFu) | high << 16u : low >> 16u | (high & 0xFFFF0000u);
+            }
+#else
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) turned[i] = s_tile[word + i * PITCH];
+#endif
+            uint outer = p / sizes[0];
+            uint to = at.y + q + (p - outer * sizes[0]) * out_strides[0] + outer * out_strides[1];
+            store_vector(to, have, turned);
+        }
+    }
+}
+
+void main() {
+    if (PATH == TILES) turn_tile();
+    else if (PATH == LINES) copy_line_part(invocation_index());
+    else copy_element(invocation_index());
 }

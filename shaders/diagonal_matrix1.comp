@@ -2,20 +2,21 @@
 //@ variants T: b8 b16 b32 b64
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "include/grid.glsl"
-#include "include/elements.glsl"
+#include "include/vectors.glsl"
 
 // Value where column - row lies in [fill_begin, fill_end), or outside it when INVERT; else the
 // input's element, or 0 without input. Columns are counted from sizes[2] (the height) upwards, so
-// that column - row never becomes negative. DENSE: the output (and the input) lie gapless, and one
-// invocation owns 16 bytes of output; else one invocation makes one element through strides.
-layout(constant_id = 1) const bool DENSE = false;
+// that column - row never becomes negative.
+// DENSE: all lies gapless, LINES: rows do; an invocation makes vectors of 16 bytes of output, and
+// reads no input where Value hides it. ELEMENTS: one invocation makes one element through strides.
+const uint ELEMENTS = 0u;
+const uint LINES = 1u;
+const uint DENSE = 2u;
+layout(constant_id = 1) const uint PATH = 0u;
 layout(constant_id = 2) const bool HAS_INPUT = false;
 layout(constant_id = 3) const bool INVERT = false;
-
-layout(binding = 0) readonly buffer InputWords { uint in_words[]; };
-layout(binding = 1) buffer OutputWords { uint out_words[]; };
-layout(binding = 2) writeonly buffer OutputVectors { uvec4 out_vectors[]; };
 
 layout(push_constant) uniform Push {
     uint in_offset;
@@ -31,68 +32,98 @@ layout(push_constant) uniform Push {
 
 #if defined(T_b64)
 #define VALUE uvec2(value[0], value[1])
-const uint PER_VECTOR = 2u;
-#elif defined(T_b32)
-#define VALUE value[0]
-const uint PER_VECTOR = 4u;
 #else
 #define VALUE value[0]
-const uint PER_VECTOR = 4u * ELEMENTS_PER_WORD;
 #endif
 
-bool is_filled(uint row, uint column) {
-    uint top = column + sizes[2] - row;
+bool is_filled(uint top) {
     bool inside = INVERT ? top >= fill_end && top < fill_begin
                          : top >= fill_begin && top < fill_end;
     return inside != INVERT;
 }
 
-ELEMENT element(uint row, uint column, uint from) {
-    if (is_filled(row, column)) return VALUE;
+ELEMENT element(uint top, uint from) {
+    if (is_filled(top)) return VALUE;
     if (HAS_INPUT) return LOAD_ELEMENT(in_words, from);
     return ZERO_ELEMENT;
 }
 
-void fill_vector(uint vector) {
-    uint begin = vector * PER_VECTOR;
-    uint first = max(begin, out_offset);
-    uint last = min(begin + PER_VECTOR, out_offset + count);
-    uint line = (first - out_offset) / sizes[3];
-    uint column = first - out_offset - line * sizes[3];
-    uint row = line % sizes[2];
+// Whether a row's elements from ``top`` to ``last`` are filled, all or none.
+bool is_uniform(uint top, uint last) {
+    uint begin = INVERT ? fill_end : fill_begin;
+    uint end = INVERT ? fill_begin : fill_end;
+    return (top >= begin) == (last >= begin) && (top >= end) == (last >= end);
+}
 
-    uvec4 bits = uvec4(0u);
-    bool whole = last - first == PER_VECTOR;
-    for (uint e = first; e < last; ++e) {
-        ELEMENT x = element(row, column, e - out_offset + in_offset);
-        if (!whole) {
-            STORE_ELEMENT(out_words, e, x);
-        } else {
-            uint at = e - begin;
-#if defined(T_b64)
-            bits[2u * at] = x.x;
-            bits[2u * at + 1u] = x.y;
-#elif defined(T_b32)
-            bits[at] = x;
-#else
-            bits[at / ELEMENTS_PER_WORD] |= x << element_shift(at);
-#endif
-        }
+// Elements [first, last), which lie in one vector of output and begin at (row, column).
+void make_part(uint first, uint last, uint row, uint column, uint from) {
+    uint have = last - first;
+    uint top = column + sizes[2] - row;
+    bool in_row = column + have <= sizes[3];
+    if (in_row && have == PER_VECTOR && is_uniform(top, top + PER_VECTOR - 1u)) {
+        uvec4 vector = uvec4(0u);
+        if (is_filled(top)) vector = filled_vector(VALUE);
+        else if (HAS_INPUT) vector = load_vector(from);
+        out_vectors[first / PER_VECTOR] = vector;
+        return;
+    }
+    uvec4 vector = uvec4(0u);
+    for (uint e = 0u; e < have; ++e) {
+        set_element(vector, e, element(column + sizes[2] - row, from + e));
         if (++column == sizes[3]) {
             column = 0u;
             if (++row == sizes[2]) row = 0u;
         }
     }
-    if (whole) out_vectors[vector] = bits;
+    store_vector(first, have, vector);
 }
 
-void main() {
-    uint index = invocation_index();
-    if (DENSE) {
-        uint vector = out_offset / PER_VECTOR + index;
-        if (vector <= (out_offset + count - 1u) / PER_VECTOR) fill_vector(vector);
-        return;
+const uint INVOCATIONS = 256u;  // the workgroup's, too
+const uint EACH = 4u;  // vectors that a dense invocation makes
+
+void make_dense() {
+    uint begin = out_offset / PER_VECTOR;
+    uint end = (out_offset + count - 1u) / PER_VECTOR;
+    uint vector = begin + group_index() * INVOCATIONS * EACH + gl_LocalInvocationID.x;
+    if (vector > end) return;
+    uint at = max(vector * PER_VECTOR, out_offset) - out_offset;
+    uint line = at / sizes[3];
+    uint column = at - line * sizes[3];
+    uint row = line % sizes[2];
+    [[unroll]] for (uint turn = 0u; turn < EACH; ++turn) {
+        uint first = max(vector * PER_VECTOR, out_offset);
+        uint last = min((vector + 1u) * PER_VECTOR, out_offset + count);
+        make_part(first, last, row, column, first - out_offset + in_offset);
+        vector += INVOCATIONS;
+        if (vector > end) return;
+        column += vector * PER_VECTOR - first;
+        if (column >= sizes[3]) {
+            uint lines = column / sizes[3];
+            column -= lines * sizes[3];
+            row = (row + lines) % sizes[2];
+        }
     }
+}
+
+void make_line_part() {
+    uint per_line = (sizes[3] + PER_VECTOR - 2u) / PER_VECTOR + 1u;
+    uint line = invocation_index() / per_line;
+    uint part = invocation_index() - line * per_line;
+    uint matrix = line / sizes[2];
+    uint row = line - matrix * sizes[2];
+    uint batch = matrix / sizes[1];
+    if (batch >= sizes[0]) return;
+    matrix -= batch * sizes[1];
+    uint from = in_offset + row * in_strides[2] + matrix * in_strides[1] + batch * in_strides[0];
+    uint to = out_offset + row * out_strides[2] + matrix * out_strides[1] + batch * out_strides[0];
+    uint vector = to / PER_VECTOR + part;
+    uint first = max(vector * PER_VECTOR, to);
+    uint last = min((vector + 1u) * PER_VECTOR, to + sizes[3]);
+    if (first < last) make_part(first, last, row, first - to, from + first - to);
+}
+
+void make_element() {
+    uint index = invocation_index();
     if (index >= count) return;
     uint coordinate[4];
     uint from = in_offset;
@@ -104,5 +135,11 @@ void main() {
         to += coordinate[d] * out_strides[d];
         index = next;
     }
-    STORE_ELEMENT(out_words, to, element(coordinate[2], coordinate[3], from));
+    STORE_ELEMENT(out_words, to, element(coordinate[3] + sizes[2] - coordinate[2], from));
+}
+
+void main() {
+    if (PATH == DENSE) make_dense();
+    else if (PATH == LINES) make_line_part();
+    else make_element();
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -52,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.hypothesis_seed = str(config.getoption("seed"))
     settings.register_profile("repeatable", database=None, deadline=None, print_blob=True)
     settings.load_profile("repeatable")
+    # What was measured on this machine must not decide what the tests run.
+    os.environ["KOMPUTE_DML_TUNING"] = ""
     config.addinivalue_line("markers", "slow: seconds long, on any driver with any kp the same")
     config.addinivalue_line("markers", "stress: many calls, threads or much memory")
 

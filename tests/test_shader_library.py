@@ -119,9 +119,9 @@ def _identity() -> Variant:
 
 def test_constants_are_packed_by_name() -> None:
     v = _identity()
-    spec = v.pack_spec({"DENSE": 1})
+    spec = v.pack_spec({"PATH": 1})
     assert spec.dtype == np.uint32
-    assert spec[v.spec_ids["DENSE"][0]] == 1
+    assert spec[v.spec_ids["PATH"][0]] == 1
     assert spec[v.spec_ids["LOCAL_SIZE"][0]] == v.spec_ids["LOCAL_SIZE"][1]
     push = v.pack_push({"count": -1, "sizes": [5, 6]})
     assert (push.dtype, len(push)) == (np.dtype(np.uint32), v.push_words)
@@ -143,8 +143,8 @@ def test_constants_that_are_not_there_or_too_long_are_refused() -> None:
         v.pack_push({"colour": 1})
     with pytest.raises(KeyError, match="no specialization constant 'colour'"):
         v.pack_spec({"colour": 1})
-    with pytest.raises(ValueError, match="'sizes' holds 8, got 9"):
-        v.pack_push({"sizes": [1] * 9})
+    with pytest.raises(ValueError, match="'out_strides' holds 8, got 9"):
+        v.pack_push({"out_strides": [1] * 9})
 
 
 def test_shaders_that_were_never_compiled_are_an_error_that_says_how(

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ..tensor import Tensor
 
 _LOCAL_SIZE = 256
+_ELEMENTS, _LINES, _DENSE = 0, 1, 2
+_VECTORS = 4
+"""What an invocation of the dense path makes."""
 
 
 def _lower(
@@ -27,11 +30,16 @@ def _lower(
     # Columns are counted from `height` up, so that column - row stays positive; bounds beyond
     # the matrix mean what the nearest one inside means.
     first, last = (min(max(b + height, 0), height + width) for b in (begin, end))
-    dense = y.is_packed and (x is None or x.is_packed)
+    in_strides = pad_left(x.strides if x else (), 4, 0)
+    out_strides = pad_left(y.strides, 4, 0)
+    each = 16 // y.data_type.itemsize
     count = y.element_count
-    work = count * y.data_type.itemsize // 16 + 2 if dense else count
-    bits = value.words
-    result = writes("output_tensor", y, "out_offset")
+    if y.is_packed and (x is None or x.is_packed):
+        path, work = _DENSE, -(-(count // each + 2) // _VECTORS)
+    elif out_strides[3] == 1 and (x is None or in_strides[3] == 1):
+        path, work = _LINES, count // width * ((width + each - 2) // each + 1)
+    else:
+        path, work = _ELEMENTS, count
     return Plan(
         execute=(
             Dispatch(
@@ -39,21 +47,20 @@ def _lower(
                 groups=-(-work // _LOCAL_SIZE),
                 operands=(
                     UNUSED if x is None else reads("input_tensor", x, "in_offset"),
-                    result,
-                    result,
+                    writes("output_tensor", y, "out_offset"),
                 ),
                 push=dict(
                     count=count,
                     fill_begin=first,
                     fill_end=last,
-                    value=bits,
+                    value=value.words,
                     sizes=sizes,
-                    in_strides=pad_left(x.strides if x else (), 4, 0),
-                    out_strides=pad_left(y.strides, 4, 0),
+                    in_strides=in_strides,
+                    out_strides=out_strides,
                 ),
                 spec=dict(
                     LOCAL_SIZE=_LOCAL_SIZE,
-                    DENSE=dense,
+                    PATH=path,
                     HAS_INPUT=x is not None,
                     INVERT=end < begin,
                 ),

@@ -37,8 +37,9 @@ class Transfer:
         self._engine = recorder.engine
         self._pipelines = pipelines
         self._variant = pipelines.library.get("activation_identity", "b32")
-        self._spec = self._variant.pack_spec({"LOCAL_SIZE": 256, "DENSE": 1}).tobytes()
-        self._push = self._variant.pack_push({})
+        self._spec = self._variant.pack_spec({"LOCAL_SIZE": 256, "PATH": 1}).tobytes()
+        self._push = self._variant.pack_push(
+            {"count": 1, "rank": 1, "in_strides": 1, "out_strides": 1})
         self._fields = {n: o for n, (o, _) in self._variant.push_fields.items()}
         self._uploads: list[_Slot] = []
         self._downloads: dict[int, list[_Slot]] = {}
@@ -138,9 +139,9 @@ class Transfer:
         push = self._push.copy()
         push[self._fields["in_offset"]] = first
         push[self._fields["out_offset"]] = at
-        push[self._fields["count"]] = words
+        push[self._fields["sizes"]] = words
         groups = -(-(words // 4 + 2) // 256)
-        buffers = (source.block, source.block, to.block, to.block)
+        buffers = (source.block, to.block)
         pipeline = self._pipelines.get(self._variant, self._spec, buffers, groups)
         accesses = (
             Access(source, 4 * first, 4 * (first + words), False),

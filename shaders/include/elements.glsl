@@ -29,9 +29,9 @@ uint element_shift(uint index) {
     ((words[(index) / ELEMENTS_PER_WORD] >> element_shift(index)) & ELEMENT_MASK)
 #define STORE_ELEMENT(words, index, value) \
     { \
-        uint element_bits = (value); /* before the element is cleared: value may read it */ \
-        atomicAnd(words[(index) / ELEMENTS_PER_WORD], ~(ELEMENT_MASK << element_shift(index))); \
-        atomicOr(words[(index) / ELEMENTS_PER_WORD], element_bits << element_shift(index)); \
+        uint own_bits = (words[(index) / ELEMENTS_PER_WORD] >> element_shift(index)) & ELEMENT_MASK; \
+        own_bits ^= (value); /* no other invocation changes them */ \
+        atomicXor(words[(index) / ELEMENTS_PER_WORD], own_bits << element_shift(index)); \
     }
 #elif defined(T_b64)
 #define LOAD_ELEMENT(words, index) uvec2(words[2u * (index)], words[2u * (index) + 1u])
