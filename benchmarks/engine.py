@@ -1,4 +1,4 @@
-"""What the engine costs: recording, replaying, submitting, memory, transfers.
+"""What the engine costs: starting, recording, replaying, submitting, memory, transfers.
 
     python benchmarks/engine.py [--json]
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -71,6 +73,63 @@ def recorded(device: dml.Device, call: Callable[[], Any], repeats: int = 15) -> 
             times.append((time.thread_time() - begin) / DISPATCHES)
         device.synchronize()
     return 1e6 * statistics.median(times[1:])
+
+
+# In a process of its own: from nothing imported to a result on the host.
+COLD = """
+import json, time
+begin = time.perf_counter()
+import numpy as np, kompute_dml as dml
+imported = time.perf_counter()
+device = dml.Device()
+opened = time.perf_counter()
+dml.activation_identity(device.tensor(np.arange(64, dtype=np.float32))).numpy()
+print(json.dumps([imported - begin, opened - imported, time.perf_counter() - opened]))
+"""
+
+
+def cold_rows(device: dml.Device) -> list[Row]:
+    # The first run warms the driver's cache of pipelines and the system's of files.
+    runs = [
+        json.loads(subprocess.check_output([sys.executable, "-c", COLD], text=True))
+        for _ in range(6)
+    ][1:]
+    steps = [statistics.median(step) for step in zip(*runs)]
+    aim = "< 1.5" if device.adapter.type == "cpu" else "< 1"
+    names = ("import", "device", "first result")
+    return [
+        *(Row(f"cold start: {name}", value, "s") for name, value in zip(names, steps)),
+        Row("cold start", statistics.median(map(sum, runs)), "s", aim),
+    ]
+
+
+def small_rows(device: dml.Device) -> list[Row]:
+    """One submit of many small operators, by the device's own clock."""
+    if not device._runtime.engine.timestamps_valid:
+        return []
+    x = device.tensor(np.ones((64, 64), np.float32))
+    outs = [device.empty([64, 64]) for _ in range(DISPATCHES)]
+
+    def apart() -> None:
+        for out in outs:
+            dml.activation_relu(x, out=out)
+
+    def chain() -> None:
+        last = x
+        for out in outs:
+            last = dml.activation_relu(last, out=out)
+
+    rows = []
+    for name, work in (("apart", apart), ("each on the one before", chain)):
+        work()
+        device.synchronize()
+        times = [
+            sum(ns for _, ns in device.time(work, DISPATCHES)) / DISPATCHES / 1000
+            for _ in range(5)
+        ]
+        label = f"operator over [64, 64], {DISPATCHES} in a submit, {name}"
+        rows.append(Row(label, statistics.median(times), "us", "< 5"))
+    return rows
 
 
 def recording_rows(device: dml.Device) -> list[Row]:
@@ -174,12 +233,12 @@ def main() -> None:
     device = dml.Device()
     if not as_json:
         print(f"{device.adapter.name}, {device._runtime.engine.description} kp")
-    for rows in (recording_rows, memory_rows, transfer_rows):
+    for rows in (cold_rows, recording_rows, small_rows, memory_rows, transfer_rows):
         for row in rows(device):
             if as_json:
                 print(json.dumps(row._asdict()))
             else:
-                print(f"{row.name:<58} {row.value:>10.2f} {row.unit:<5} {row.aim}", flush=True)
+                print(f"{row.name:<64} {row.value:>10.2f} {row.unit:<5} {row.aim}", flush=True)
 
 
 if __name__ == "__main__":
