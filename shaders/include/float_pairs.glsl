@@ -147,5 +147,12 @@ float square_root(float x) {
         a *= 2.0;
         --exponent;
     }
-    return scaled(sum_of(square_root(PAIR(a, 0.0))), exponent / 2);
+    float root = sum_of(square_root(PAIR(a, 0.0)));
+    // The root is in [1, 2], and (root + unit / 2)^2 is root^2 + root * unit and next to nothing.
+    PAIR square = pair_of_product(root, root);
+    precise float rest = (a - square.x) - square.y;  // exact
+    precise float step = root * 1.1920928955078125e-7;
+    if (rest > step) root += 1.1920928955078125e-7;
+    if (-rest >= step) root -= 1.1920928955078125e-7;
+    return scaled(root, exponent / 2);
 }
