@@ -30,10 +30,10 @@ _PUBLIC = {
     "Tensor": "tensor",
     "Device": "device",
     "default_device": "device",
-    "BindingProperties": "compiler",
-    "BindingTable": "compiler",
-    "Buffer": "compiler",
-    "BufferBinding": "compiler",
+    "BindingProperties": "bindings",
+    "BindingTable": "bindings",
+    "Buffer": "bindings",
+    "BufferBinding": "bindings",
     "CompiledOperator": "compiler",
     "ExecutionFlags": "compiler",
     "Operator": "compiler",
@@ -83,16 +83,16 @@ if TYPE_CHECKING:
     from .attributes import (
         ScaleBias as ScaleBias,
     )
-    from .compiler import (
+    from .bindings import (
         BindingProperties as BindingProperties,
     )
-    from .compiler import (
+    from .bindings import (
         BindingTable as BindingTable,
     )
-    from .compiler import (
+    from .bindings import (
         Buffer as Buffer,
     )
-    from .compiler import (
+    from .bindings import (
         BufferBinding as BufferBinding,
     )
     from .compiler import (

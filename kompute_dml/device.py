@@ -13,14 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .compiler import (
-    BindingTable,
-    Buffer,
-    CompiledOperator,
-    ExecutionFlags,
-    Operator,
-    OperatorInitializer,
-)
+from .bindings import BindingTable, Buffer
+from .compiler import CompiledOperator, ExecutionFlags, Operator, OperatorInitializer
 from .desc import TensorDesc
 from .dtypes import DataType
 from .errors import DeviceLostError, DmlError, OutOfMemoryError, UnsupportedError, ValidationError
@@ -33,6 +27,7 @@ from .runtime.pipelines import Pipelines
 from .runtime.recorder import Recorder, Recording
 from .runtime.shader_library import ShaderLibrary
 from .runtime.transfer import Transfer
+from .runtime.windows import Windows
 from .spec import FeatureLevel
 from .tensor import Tensor
 
@@ -58,9 +53,9 @@ class _Runtime:
         )
         self.recorder = Recorder(self.engine, self._make_ticket, self.heap.release, whole)
         self.transfer = Transfer(self.recorder, self.pipelines)
+        self.windows = Windows(self.recorder, self.transfer)
         self.dropped: deque[tuple[Block, int, int, Any]] = deque()
         self.lock = threading.RLock()
-        self.process = os.getpid()
         self.closed = False
 
     def _drop_block(self, block: Block) -> None:
@@ -99,8 +94,20 @@ class _Runtime:
         allocation.on_drop = self.dropped.append
         return allocation
 
+    def abandon(self) -> None:
+        """Leave the device to the process that made it: this one is its forked child."""
+        self.closed = True
+        self.lock = threading.RLock()
+        self.recorder.lost = DeviceLostError(
+            f"{self.engine.adapter.name}: this Device belongs to the parent process; "
+            "make a new Device after fork()"
+        )
+        # kp's destructors would call the driver, which may crash here: none may ever run.
+        for kept in (self, *self.engine.command_lists):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
     def close(self) -> None:
-        if self.closed or os.getpid() != self.process:
+        if self.closed:
             return
         self.closed = True
         with self.lock:
@@ -116,14 +123,16 @@ _runtimes: weakref.WeakSet[_Runtime] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """A forked child has no device: make every use say so, and never run kp's destructors."""
-    for runtime in list(_runtimes):
-        runtime.recorder.lost = DeviceLostError(
-            f"{runtime.engine.adapter.name}: this Device belongs to the parent process; "
-            "make a new Device after fork()"
-        )
-        runtime.lock = threading.RLock()
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(runtime))
+    """A forked child has no device: make every use say so, and end without the driver."""
+    runtimes = list(_runtimes)
+    for runtime in runtimes:
+        runtime.abandon()
+    libc = ctypes.CDLL(None)
+    if runtimes and hasattr(libc, "on_exit"):
+        # NVIDIA's own exit handler crashes in a child. The handlers run from the last to the
+        # first: C's streams are flushed, then _exit(status) leaves those of the driver out.
+        libc.on_exit(libc._exit, None)
+        libc.__cxa_atexit(libc.fflush, None, None)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -134,7 +134,7 @@ OPERATOR(shrink, shrunk(x))
 uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     int x = extended(a.x, A_TYPE);
     if (HAS_SCALE_BIAS) {
-        precise float shifted = SIGNED ? float(x) : float(uint(x));
+        precise float shifted = to_float(x, SIGNED);
         shifted = shifted * uintBitsToFloat(scale) + uintBitsToFloat(bias);
         x = int(to_integer(shifted, A_TYPE));
     }

@@ -1,4 +1,5 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
+//@ variants TILE: t128 t128d t64 t32 t32d t16
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
@@ -9,94 +10,92 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_spirv_intrinsics : require
+
+// A workgroup of four subgroups of 32 makes a tile of the output, SUBGROUPS_DOWN x SUBGROUPS_ACROSS
+// parts of it at a time; the SUBGROUPS_DEEP subgroups that share a part take turns along the depth.
+// Shared memory is kept so small that a multiprocessor holds two workgroups: one multiplies while
+// the other waits. Deeper tiles are for outputs that give it one only.
+#if defined(TILE_t128)
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 64u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
+#elif defined(TILE_t128d)
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 128u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
+#elif defined(TILE_t64)
+const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_DEPTH = 128u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
+#elif defined(TILE_t32)
+const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_DEPTH = 128u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
+#elif defined(TILE_t32d)
+const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_DEPTH = 256u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
+#else
+const uint TILE_ROWS = 16u, TILE_COLUMNS = 32u, TILE_DEPTH = 256u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
+#endif
 const uint INVOCATIONS = 128u;
 layout(local_size_x = INVOCATIONS) in;
-const uint TILE_ROWS = 128u;
-const uint TILE_COLUMNS = 128u;
-const uint TILE_DEPTH = 128u;
 #define SPECIALIZED
+#define GIVEN_SUMS
 #include "include/matrix_multiply_integer_to_float.glsl"
-#include "include/packed_depth.glsl"
+#include "include/bytes.glsl"
+#include "include/lowered.glsl"
 
-// The matrices once more, in vectors of 16 elements.
+// Lines of A and B: the depth contiguous and a multiple of TILE_DEPTH, whole vectors of 16 elements.
 layout(binding = 9) readonly buffer AVectors { uvec4 a_vectors[]; };
 layout(binding = 10) readonly buffer BVectors { uvec4 b_vectors[]; };
+layout(binding = 11) readonly buffer RowSums { int row_sums[]; };
+layout(binding = 12) readonly buffer ColumnSums { int column_sums[]; };
+layout(binding = 13) writeonly buffer OutputVectors { uvec4 out_vectors[]; };
 
-// A workgroup makes a 128 x 128 tile of the output, each of its four subgroups of 32 a quarter of
-// it, in 4 x 4 cooperative matrices. While they multiply one slice of the depth, the next is on its
-// way from memory to registers. Every invocation also adds up one row and one column.
-const uint PART = 64u;
+// Whether the lines are signed numbers already, and whether their sums are given.
+layout(constant_id = 9) const bool A_PREPARED = false;
+layout(constant_id = 10) const bool B_PREPARED = false;
+layout(constant_id = 11) const bool A_SUMMED = false;
+layout(constant_id = 12) const bool B_SUMMED = false;
+#define ADDS_ROWS (ROW_SUMS && !A_SUMMED)
+#define ADDS_COLUMNS (COLUMN_SUMS && !B_SUMMED)
+
 const uint FRAGMENT = 16u;
 const uint FRAGMENT_DEPTH = 32u;
-const int FRAGMENTS = 4;
+const uint PART_ROWS = TILE_ROWS / SUBGROUPS_DOWN;
+const uint PART_COLUMNS = TILE_COLUMNS / SUBGROUPS_ACROSS;
+const int DOWN = int(PART_ROWS / FRAGMENT);
+const int ACROSS = int(PART_COLUMNS / FRAGMENT);
 
 #define Product coopmat<int, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
 #define RowFragment coopmat<int8_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT_DEPTH, gl_MatrixUseA>
 #define ColumnFragment coopmat<int8_t, gl_ScopeSubgroup, FRAGMENT_DEPTH, FRAGMENT, gl_MatrixUseB>
 
-// 128 rows of A, then 128 columns of B, each with 16 bytes after it: no bank conflicts between
-// lines. After the last slice the products pass through here.
+// One slice of the depth: rows of A, then columns of B, each with one vector after it, so that
+// eight lines meet all banks. After the last slice the products pass through here.
 const uint LINE_VECTORS = TILE_DEPTH / 16u;
 const uint PITCH = LINE_VECTORS + 1u;
-shared uvec4 s_lines[LINES * PITCH];
+const uint SLICE = (TILE_ROWS + TILE_COLUMNS) * PITCH;
+const uint STRIP_ROWS = SUBGROUPS_DOWN * FRAGMENT;
+const uint ROW_VECTORS = TILE_COLUMNS / 4u;
+const uint STRIPS = SUBGROUPS_DEEP * STRIP_ROWS * ROW_VECTORS;
+shared uvec4 s_slice[SLICE > STRIPS ? SLICE : STRIPS];
+// Of the rows, then of the columns.
+const uint LINES = TILE_ROWS + TILE_COLUMNS;
+shared int s_zero[LINES];
+shared int s_sum[LINES];
+shared float s_scale[TILE_ROWS];
 
-// The elements of a matrix come into registers as vectors of 16 along the depth, or across the lines.
-// Which one decides how registers are used: known only at run time, it costs half the speed.
-layout(constant_id = 9) const bool A_ACROSS = false;
-layout(constant_id = 10) const bool B_ACROSS = false;
+const int ROW_LOADS = int(TILE_ROWS * LINE_VECTORS / INVOCATIONS);
+const int COLUMN_LOADS = int(TILE_COLUMNS * LINE_VECTORS / INVOCATIONS);
 
-const int VECTORS = int(128u * LINE_VECTORS / INVOCATIONS);
-
-uvec4 vector_of(bool of_a, uint index) {
-    uvec4 x = of_a ? a_vectors[index / 16u] : b_vectors[index / 16u];
-    return (of_a ? A_SIGNED : B_SIGNED) ? x : x ^ 0x80808080u;
+// The line that an invocation's ``load``-th vector belongs to. Eight invocations store together:
+// where a line has four vectors only, they take lines whose banks complete one another.
+uint line_of(int load) {
+    uint vector = gl_LocalInvocationIndex + uint(load) * INVOCATIONS;
+    if (LINE_VECTORS == 4u) return vector / 4u % 2u * 4u + vector / 8u % 4u + vector / 32u * 8u;
+    return vector / LINE_VECTORS;
 }
 
-// Unit u of those that read across the lines covers the lines from x on and four elements of the
-// depth from y on. Neighbouring units read neighbouring vectors and write different banks.
-uvec2 unit_place(uint unit) {
-    return uvec2((unit / 64u * 2u + unit % 2u) * 16u, unit / 2u % 32u * 4u);
-}
-
-void fetch(Lines lines, bool across, uint begin, out uvec4 fetched[VECTORS]) {
-    uint left = depth - begin;
-    [[unroll]] for (int i = 0; i < VECTORS; ++i) {
-        fetched[i] = uvec4(0u);
-        if (across) {
-            uvec2 place = unit_place(gl_LocalInvocationIndex + uint(i / 4) * INVOCATIONS);
-            uint at = place.y + uint(i % 4);
-            if (place.x < lines.count && at < left)
-                fetched[i] = vector_of(lines.of_a, lines.offset + place.x +
-                                                       (begin + at) * lines.depth_stride);
-        } else {
-            uint vector = gl_LocalInvocationIndex + uint(i) * INVOCATIONS;
-            uint line = vector / LINE_VECTORS;
-            uint at = vector % LINE_VECTORS * 16u;
-            if (line < lines.count && at < left)
-                fetched[i] =
-                    vector_of(lines.of_a, lines.offset + line * lines.line_stride + begin + at);
-        }
-    }
-}
-
-void keep(uint to, bool across, uvec4 fetched[VECTORS]) {
-    [[unroll]] for (int i = 0; i < VECTORS; ++i) {
-        if (across) {
-            // Four words of four lines at a time, turned around.
-            int unit = i / 4 * 4;
-            int c = i % 4;
-            uvec2 place = unit_place(gl_LocalInvocationIndex + uint(i / 4) * INVOCATIONS);
-            uvec4 words = transposed(uvec4(fetched[unit][c], fetched[unit + 1][c],
-                                           fetched[unit + 2][c], fetched[unit + 3][c]));
-            uint at = (to + place.x + uint(c) * 4u) * PITCH + place.y / 16u;
-            uint component = place.y / 4u % 4u;
-            [[unroll]] for (int line = 0; line < 4; ++line)
-                s_lines[at + uint(line) * PITCH][component] = words[line];
-        } else {
-            uint vector = gl_LocalInvocationIndex + uint(i) * INVOCATIONS;
-            s_lines[(to + vector / LINE_VECTORS) * PITCH + vector % LINE_VECTORS] = fetched[i];
-        }
-    }
+uvec4 as_signed(bool already, uvec4 x) {
+    return already ? x : x ^ 0x80808080u;
 }
 
 // OpSDotKHR on packed words: capabilities DotProductInput4x8BitPackedKHR and DotProductKHR.
@@ -110,103 +109,197 @@ int vector_sum(uvec4 x) {
            packed_dot_product(x.z, ones, 0u) + packed_dot_product(x.w, ones, 0u);
 }
 
-// Sums of lines come from the registers that hold parts of them, or, across lines, from the tile.
-#define ROW_SUMS (HAS_B_ZERO || !B_SIGNED)
-#define COLUMN_SUMS (HAS_A_ZERO || !A_SIGNED)
-
-void add_vectors(inout int sums[VECTORS], uvec4 fetched[VECTORS]) {
-    [[unroll]] for (int i = 0; i < VECTORS; ++i) sums[i] += vector_sum(fetched[i]);
+// A given sum comes in parts along the depth.
+int given_sum(bool of_a, uint batch, uint line) {
+    uint count = of_a ? rows : columns;
+    bool repeats = (of_a ? a_strides[0] : b_strides[0]) == 0u;
+    uint step = count * (repeats ? 1u : batches);
+    uint at = (of_a ? row_sums_offset : column_sums_offset) + (repeats ? 0u : batch * count) + line;
+    int sum = 0;
+    for (uint i = 0u; i < sum_count; ++i)
+        sum += of_a ? row_sums[at + i * step] : column_sums[at + i * step];
+    return sum;
 }
 
-void publish(uint to, int sums[VECTORS]) {
-    [[unroll]] for (int i = 0; i < VECTORS; ++i) {
-        uint vector = gl_LocalInvocationIndex + uint(i) * INVOCATIONS;
-        atomicAdd(s_sums[to + vector / LINE_VECTORS], sums[i]);
+// Zero points, and the sums so far.
+void begin_lines(uint batch, uint row, uint column) {
+    for (uint i = gl_LocalInvocationIndex; i < LINES; i += INVOCATIONS) {
+        bool of_a = i < TILE_ROWS;
+        uint line = of_a ? row + i : column + i - TILE_ROWS;
+        bool exists = line < (of_a ? rows : columns);
+        s_zero[i] = HAS_CORRECTION ? lowered_zero_point(of_a, line) : 0;
+        s_sum[i] = exists && (of_a ? ROW_SUMS && A_SUMMED : COLUMN_SUMS && B_SUMMED)
+            ? given_sum(of_a, batch, line) : 0;
+        if (of_a)
+            s_scale[i] = exists ? LOAD_FLOAT(a_scale, a_scale_offset + line * a_scale_stride) : 0.0;
     }
 }
 
-int line_sum(uint line) {
-    int sum = 0;
-    for (uint v = 0u; v < LINE_VECTORS; ++v) sum += vector_sum(s_lines[line * PITCH + v]);
-    return sum;
+// What the four columns of an invocation have in common in all rows.
+struct Columns {
+    uint first;
+    uint count;
+    vec4 scale;
+    vec4 shift;
+};
+
+Columns columns_at(uint batch, uint first) {
+    Columns c;
+    c.first = first;
+    c.count = first < columns ? min(columns - first, 4u) : 0u;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        uint column = min(first + i, columns - 1u);
+        c.scale[i] = LOAD_FLOAT(b_scale, b_scale_offset + column * b_scale_stride);
+        c.shift[i] = HAS_BIAS && bias_strides[1] == 0u
+            ? LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] + column * bias_strides[2])
+            : 0.0;
+    }
+    return c;
+}
+
+void finish_row(uint batch, uint row, uint column, uint tile_row, uint tile_column, Columns c,
+                ivec4 products) {
+    row += tile_row;
+    if (row >= rows || c.count == 0u) return;
+    if (HAS_CORRECTION) {
+        int zero = s_zero[tile_row];
+        int rest = s_sum[tile_row] - int(depth) * zero;
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+            uint line = TILE_ROWS + tile_column + i;
+            if (ROW_SUMS) products[i] -= s_zero[line] * rest;
+            if (COLUMN_SUMS) products[i] -= zero * s_sum[line];
+        }
+    }
+    float scale = s_scale[tile_row];
+    if (CONTINUES || UNFINISHED) {
+        [[unroll]] for (uint i = 0u; i < 4u; i += 2u)
+            finish_pair(batch, row, c.first + i, widen(products[i]), widen(products[i + 1u]));
+        return;
+    }
+    uvec4 words;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        precise float x = float(products[i]);
+        x = x * scale;
+        x = x * c.scale[i];
+        if (HAS_BIAS) {
+            float shift = c.shift[i];
+            if (bias_strides[1] != 0u && i < c.count)
+                shift = LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] +
+                                             row * bias_strides[1] +
+                                             (c.first + i) * bias_strides[2]);
+            x = x + shift;
+        }
+        words[i] = HALF ? float_to_half(x) : floatBitsToUint(x);
+    }
+    uint to = out_offset + batch * out_strides[0] + row * out_strides[1] + c.first * out_strides[2];
+    if (c.count == 4u && out_strides[2] == 1u && to % 4u == 0u) {
+        if (HALF) {
+            out_words[to / 2u] = words.x | (words.y << 16);
+            out_words[to / 2u + 1u] = words.z | (words.w << 16);
+        } else {
+            out_vectors[to / 4u] = words;
+        }
+        return;
+    }
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        uint at = to + i * out_strides[2];
+        if (i >= c.count) break;
+        if (HALF) STORE_HALF(out_words, at, words[i])
+        else out_words[at] = words[i];
+    }
 }
 
 void main() {
     uint batch, row, column;
     if (!find_tile(batch, row, column)) return;
-    Lines a_lines = rows_from(batch, row);
-    Lines b_lines = columns_from(batch, column);
-    uint part_row = gl_SubgroupID / 2u * PART;
-    uint part_column = gl_SubgroupID % 2u * PART;
-    uint my_row = gl_LocalInvocationIndex;
-    uint my_column = TILE_ROWS + gl_LocalInvocationIndex;
+    uint deep = gl_SubgroupID % SUBGROUPS_DEEP;
+    uint part_row = gl_SubgroupID / SUBGROUPS_DEEP / SUBGROUPS_ACROSS;
+    uint part_column = gl_SubgroupID / SUBGROUPS_DEEP % SUBGROUPS_ACROSS;
 
-    Product products[FRAGMENTS][FRAGMENTS];
-    [[unroll]] for (int i = 0; i < FRAGMENTS; ++i)
-        [[unroll]] for (int j = 0; j < FRAGMENTS; ++j) products[i][j] = Product(0);
-    int row_sum = 0;
-    int column_sum = 0;
-    int a_sums[VECTORS], b_sums[VECTORS];
-    [[unroll]] for (int i = 0; i < VECTORS; ++i) a_sums[i] = b_sums[i] = 0;
-    s_sums[my_row] = s_sums[my_column] = 0;
+    begin_lines(batch, row, column);
+    // Lines beyond the edges repeat the last: their products go nowhere.
+    uint my_vector = gl_LocalInvocationIndex % LINE_VECTORS;
+    uint a_from[ROW_LOADS], b_from[COLUMN_LOADS];
+    [[unroll]] for (int i = 0; i < ROW_LOADS; ++i)
+        a_from[i] = (a_offset + batch * a_strides[0] +
+                     min(row + line_of(i), rows - 1u) * a_strides[1]) / 16u + my_vector;
+    [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i)
+        b_from[i] = (b_offset + batch * b_strides[0] +
+                     min(column + line_of(i), columns - 1u) * b_strides[2]) / 16u + my_vector;
+    uvec4 a_next[ROW_LOADS], b_next[COLUMN_LOADS];
+#define LOAD(slice) \
+    [[unroll]] for (int i = 0; i < ROW_LOADS; ++i) \
+        a_next[i] = a_vectors[a_from[i] + (slice) * LINE_VECTORS]; \
+    [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i) \
+        b_next[i] = b_vectors[b_from[i] + (slice) * LINE_VECTORS];
 
-    uvec4 a_fetched[VECTORS], b_fetched[VECTORS];
-    fetch(a_lines, A_ACROSS, 0u, a_fetched);
-    fetch(b_lines, B_ACROSS, 0u, b_fetched);
+    Product products[DOWN][ACROSS];
+    [[unroll]] for (int i = 0; i < DOWN; ++i)
+        [[unroll]] for (int j = 0; j < ACROSS; ++j) products[i][j] = Product(0);
+    int a_sum[ROW_LOADS], b_sum[COLUMN_LOADS];
+    [[unroll]] for (int i = 0; i < ROW_LOADS; ++i) a_sum[i] = 0;
+    [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i) b_sum[i] = 0;
     uint slices = (depth - 1u) / TILE_DEPTH + 1u;
+    LOAD(0u)
     for (uint slice = 0u; slice < slices; ++slice) {
         barrier();
-        keep(0u, A_ACROSS, a_fetched);
-        keep(TILE_ROWS, B_ACROSS, b_fetched);
-        if (ROW_SUMS && !A_ACROSS) add_vectors(a_sums, a_fetched);
-        if (COLUMN_SUMS && !B_ACROSS) add_vectors(b_sums, b_fetched);
-        barrier();
-        if (slice + 1u < slices) {
-            fetch(a_lines, A_ACROSS, (slice + 1u) * TILE_DEPTH, a_fetched);
-            fetch(b_lines, B_ACROSS, (slice + 1u) * TILE_DEPTH, b_fetched);
+        [[unroll]] for (int i = 0; i < ROW_LOADS; ++i) {
+            uvec4 x = as_signed(A_SIGNED || A_PREPARED, a_next[i]);
+            s_slice[line_of(i) * PITCH + my_vector] = x;
+            if (ADDS_ROWS) a_sum[i] += vector_sum(x);
         }
-        [[unroll]] for (uint k = 0u; k < TILE_DEPTH / FRAGMENT_DEPTH; ++k) {
-            RowFragment x[FRAGMENTS];
-            ColumnFragment y;
-            uint at = k * FRAGMENT_DEPTH / 16u;
-            [[unroll]] for (int i = 0; i < FRAGMENTS; ++i)
-                coopMatLoad(x[i], s_lines, (part_row + uint(i) * FRAGMENT) * PITCH + at, PITCH,
-                            gl_CooperativeMatrixLayoutRowMajor);
-            [[unroll]] for (int j = 0; j < FRAGMENTS; ++j) {
-                coopMatLoad(y, s_lines,
-                            (TILE_ROWS + part_column + uint(j) * FRAGMENT) * PITCH + at, PITCH,
-                            gl_CooperativeMatrixLayoutColumnMajor);
-                [[unroll]] for (int i = 0; i < FRAGMENTS; ++i)
-                    products[i][j] = coopMatMulAdd(x[i], y, products[i][j]);
+        [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i) {
+            uvec4 x = as_signed(B_SIGNED || B_PREPARED, b_next[i]);
+            s_slice[(TILE_ROWS + line_of(i)) * PITCH + my_vector] = x;
+            if (ADDS_COLUMNS) b_sum[i] += vector_sum(x);
+        }
+        barrier();
+        // The next slice is on its way while this one is multiplied. Without a condition (the last
+        // is read once more): with one, the compiler waits for the loads at the end of its block.
+        LOAD(min(slice + 1u, slices - 1u))
+        [[unroll]] for (uint k = 0u; k < TILE_DEPTH / FRAGMENT_DEPTH / SUBGROUPS_DEEP; ++k) {
+            uint at = (k * SUBGROUPS_DEEP + deep) * FRAGMENT_DEPTH / 16u;
+            ColumnFragment y[ACROSS];
+            RowFragment x;
+            [[unroll]] for (int j = 0; j < ACROSS; ++j)
+                coopMatLoad(y[j], s_slice,
+                            (TILE_ROWS + part_column * PART_COLUMNS + uint(j) * FRAGMENT) * PITCH +
+                                at,
+                            PITCH, gl_CooperativeMatrixLayoutColumnMajor);
+            [[unroll]] for (int i = 0; i < DOWN; ++i) {
+                coopMatLoad(x, s_slice, (part_row * PART_ROWS + uint(i) * FRAGMENT) * PITCH + at,
+                            PITCH, gl_CooperativeMatrixLayoutRowMajor);
+                [[unroll]] for (int j = 0; j < ACROSS; ++j)
+                    products[i][j] = coopMatMulAdd(x, y[j], products[i][j]);
             }
         }
-        if (ROW_SUMS && A_ACROSS) row_sum += line_sum(my_row);
-        if (COLUMN_SUMS && B_ACROSS) column_sum += line_sum(my_column);
     }
-    if (ROW_SUMS && !A_ACROSS) publish(0u, a_sums);
-    if (COLUMN_SUMS && !B_ACROSS) publish(TILE_ROWS, b_sums);
-    barrier();
-    keep_line(my_row, row, column, A_ACROSS ? row_sum : s_sums[my_row]);
-    keep_line(my_column, row, column, B_ACROSS ? column_sum : s_sums[my_column]);
 
-    // Each subgroup lays the upper, then the lower half of its part out in shared memory.
-    const uint half_rows = PART / 2u;
-    const uint row_vectors = PART / 4u;
-    uint staged = gl_SubgroupID * half_rows * row_vectors;
-    [[unroll]] for (int h = 0; h < 2; ++h) {
+    if (ADDS_ROWS)
+        [[unroll]] for (int i = 0; i < ROW_LOADS; ++i) atomicAdd(s_sum[line_of(i)], a_sum[i]);
+    if (ADDS_COLUMNS)
+        [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i)
+            atomicAdd(s_sum[TILE_ROWS + line_of(i)], b_sum[i]);
+    uint my_column = gl_LocalInvocationIndex % ROW_VECTORS * 4u;
+    Columns c = columns_at(batch, column + my_column);
+    // Strips of 16 rows of each part go through shared memory; there invocations take four columns
+    // of a row each, and add up what the subgroups that share a part have.
+    [[unroll]] for (int i = 0; i < DOWN; ++i) {
         barrier();
-        [[unroll]] for (int i = 0; i < 2; ++i)
-            [[unroll]] for (int j = 0; j < FRAGMENTS; ++j)
-                coopMatStore(products[2 * h + i][j], s_lines,
-                             staged + uint(i) * FRAGMENT * row_vectors + uint(j) * FRAGMENT / 4u,
-                             row_vectors, gl_CooperativeMatrixLayoutRowMajor);
+        [[unroll]] for (int j = 0; j < ACROSS; ++j)
+            coopMatStore(products[i][j], s_slice,
+                         (deep * STRIP_ROWS + part_row * FRAGMENT) * ROW_VECTORS +
+                             (part_column * PART_COLUMNS + uint(j) * FRAGMENT) / 4u,
+                         ROW_VECTORS, gl_CooperativeMatrixLayoutRowMajor);
         barrier();
-        for (uint r = 0u; r < half_rows; ++r) {
-            uint c = gl_SubgroupInvocationID * 2u;
-            uvec4 four = s_lines[staged + r * row_vectors + c / 4u];
-            uvec2 pair = c % 4u == 0u ? four.xy : four.zw;
-            finish_products(batch, row, column, part_row + uint(h) * half_rows + r,
-                            part_column + c, int(pair.x), int(pair.y));
+        [[dont_unroll]] for (uint r = 0u; r < STRIP_ROWS; r += INVOCATIONS / ROW_VECTORS) {
+            uint strip_row = r + gl_LocalInvocationIndex / ROW_VECTORS;
+            ivec4 sum = ivec4(0);
+            [[unroll]] for (uint d = 0u; d < SUBGROUPS_DEEP; ++d)
+                sum += ivec4(s_slice[(d * STRIP_ROWS + strip_row) * ROW_VECTORS + my_column / 4u]);
+            uint tile_row = strip_row / FRAGMENT * PART_ROWS + uint(i) * FRAGMENT +
+                            strip_row % FRAGMENT;
+            finish_row(batch, row, column, tile_row, my_column, c, sum);
         }
     }
 }

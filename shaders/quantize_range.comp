@@ -8,7 +8,7 @@
 #include "include/float16.glsl"
 #include "include/quantization.glsl"
 
-// The lowest and highest number of a tensor, 0 included, then its scale and zero point. Step partial:
+// The lowest and highest number of a tensor, 0 included, NaN not, then its scale and zero point. Step partial:
 // each workgroup leaves its range in ``ranges``. Step final: one workgroup unites them.
 layout(constant_id = 1) const uint IN_TYPE = 36u;
 layout(constant_id = 2) const uint OUT_TYPE = 1u;
@@ -50,6 +50,7 @@ void finish(int low_rank, int high_rank) {
     float scale = is_zero(range) ? 1.0 : divide(range, 255.0);
     int lowest = IS_SIGNED(OUT_TYPE) ? -128 : 0;
     float from = float(lowest) - divide(low, scale);
+    if (is_nan(from)) from = 1024.0;  // of infinite ranges and scales of 0, the highest
     uint zero = quantized(rounded(from, true), 0, OUT_TYPE) & 0xFFu;
     out_scale[scale_offset] = floatBitsToUint(scale);
     uint shift = zero_offset % 4u * 8u;
@@ -80,7 +81,8 @@ void main() {
             at += (rest - next * sizes[d]) * in_strides[d];
             rest = next;
         }
-        int x = rank_of(number(at + rest * in_strides[0]));
+        float element = number(at + rest * in_strides[0]);
+        int x = is_nan(element) ? 0 : rank_of(element);
         low = min(low, x);
         high = max(high, x);
     }

@@ -19,7 +19,6 @@ import numpy as np
 import kompute_dml as dml
 from kompute_dml.operators.base import Definition, definitions
 from kompute_dml.operators.plan import Plan, Target
-from kompute_dml.runtime.adapters import choose
 from kompute_dml.runtime.shader_library import SWITCHES, ShaderLibrary
 from layouts import ALL, PACKED, SHIFTED, TRANSPOSED, Layout, Sizes
 from tolerance import compare
@@ -48,10 +47,10 @@ class Case:
     """Without ``DML_OPERATOR_``."""
     name: str
     sizes: Mapping[str, Sequence[int]]
-    reference: Callable[[Arrays, Mapping[str, Any], Types], np.ndarray]
-    """(inputs, attributes, data types) -> output."""
-    call: Callable[[Mapping[str, Any], Mapping[str, Any], Types, Any], dml.Tensor]
-    """The function level: (inputs, attributes, data types, out) -> result."""
+    reference: Callable[[Arrays, Mapping[str, Any], Types], np.ndarray | tuple[np.ndarray, ...]]
+    """(inputs, attributes, data types) -> output, or a tuple of several."""
+    call: Callable[[Mapping[str, Any], Mapping[str, Any], Types, Any], Any]
+    """The function level: (inputs, attributes, data types, out) -> result. Tuples for several."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """By field; a callable gets the data types."""
     values: Mapping[str, Values | np.ndarray] = field(default_factory=dict)
@@ -69,12 +68,17 @@ class Case:
         return definitions()["DML_OPERATOR_" + self.operator]
 
     @property
+    def outputs(self) -> list[str]:
+        return [f.snake for f in self.definition.spec.outputs if f.snake in self.sizes]
+
+    @property
     def output(self) -> str:
-        return self.definition.spec.outputs[0].snake
+        """The first one, which may be an input, too."""
+        return self.outputs[0]
 
     @property
     def inputs(self) -> list[str]:
-        return [f for f in self.sizes if f != self.output]
+        return [f for f in self.sizes if f not in self.outputs]
 
     def attributes_for(self, types: Types) -> dict[str, Any]:
         return {k: v(types) if callable(v) else v for k, v in self.attributes.items()}
@@ -191,25 +195,32 @@ def check(run: Run, device: dml.Device, rng: np.random.Generator) -> None:
     attributes = case.attributes_for(run.types)
     inputs = {name: operands[name].view.copy() for name in case.inputs}
     with np.errstate(all="ignore"):
-        expected = case.reference(inputs, attributes, run.types)
+        expected = dict(zip(case.outputs, _all(case.reference(inputs, attributes, run.types))))
     before = {id(o): o.base.copy() for o in operands.values()}
 
     if run.level == "arrays":
         result = case.call({n: operands[n].view for n in case.inputs}, attributes, run.types, None)
-        problem = compare(result.numpy(), expected, case.compare)
-        assert not problem, problem
+        for name, tensor in zip(case.outputs, _all(result)):
+            problem = compare(tensor.numpy(), expected[name], case.compare)
+            assert not problem, f"{name}: {problem}"
         return
     after = _LEVELS[run.level](run, device, operands, attributes, rng)
 
-    output = operands[case.output]
-    actual = output.layout.view(after[id(output)], output.sizes)
-    problem = compare(actual, expected, case.compare)
-    assert not problem, problem
-    # The result may be off by the tolerance; everything beside it may not change at all.
-    output.layout.view(before[id(output)], output.sizes)[...] = actual
+    for name in case.outputs:
+        output = operands[name]
+        actual = output.layout.view(after[id(output)], output.sizes)
+        problem = compare(actual, expected[name], case.compare)
+        assert not problem, f"{name}: {problem}"
+        # The result may be off by the tolerance; everything beside it may not change at all.
+        output.layout.view(before[id(output)], output.sizes)[...] = actual
     for name, operand in operands.items():
         problem = compare(after[id(operand)], before[id(operand)], "bits")
         assert not problem, f"outside of the result, in the memory around {name}: {problem}"
+
+
+def _all(results: Any) -> tuple[Any, ...]:
+    """Several results, or one, as a tuple."""
+    return results if isinstance(results, tuple) else (results,)
 
 
 def _run_function(
@@ -218,11 +229,10 @@ def _run_function(
 ) -> dict[int, np.ndarray]:
     placed = {id(o): o.tensor(device) for o in operands.values()}
     views = {name: placed[id(o)][1] for name, o in operands.items()}
-    out = views[run.case.output]
-    result = run.case.call(
-        {n: views[n] for n in run.case.inputs}, attributes, run.types, out
-    )
-    assert result is out, "the function must return out"
+    out = tuple(views[n] for n in run.case.outputs)
+    result = run.case.call({n: views[n] for n in run.case.inputs}, attributes, run.types,
+                           out if len(out) > 1 else out[0])
+    assert all(r is o for r, o in zip(_all(result), out, strict=True)), "it must return out"
     return {key: base.numpy() for key, (base, _) in placed.items()}
 
 
@@ -303,7 +313,7 @@ def _layout_sets(case: Case) -> Iterator[dict[str, Layout]]:
     plain = dict.fromkeys(case.sizes, first)
     fitting = {
         name: [x for x in others
-               if x.fits(tuple(sizes)) and not (x.inputs_only and name == case.output)]
+               if x.fits(tuple(sizes)) and not (x.inputs_only and name in case.outputs)]
         for name, sizes in case.sizes.items()
     }
     yield plain
@@ -320,7 +330,7 @@ def _layout_sets(case: Case) -> Iterator[dict[str, Layout]]:
 @cache
 def switches() -> tuple[str, ...]:
     """What to disable, step by step, so that this device takes each of its paths."""
-    offered = choose(None).features
+    offered = dml.default_device().features  # which are those that kp enabled
     names = [n for n in ("coopmat", "dot") if set(SWITCHES[n]) & offered]
     return tuple(",".join(names[:n]) for n in range(len(names) + 1))
 
@@ -328,7 +338,7 @@ def switches() -> tuple[str, ...]:
 @cache
 def target(disabled: str) -> Target:
     features = {f for n in disabled.split(",") if n for f in SWITCHES[n]}
-    device = dml.default_device()  # which has what kp enabled, not all that the adapter offers
+    device = dml.default_device()
     return Target(ShaderLibrary(device.features - features), device.adapter)
 
 

@@ -1,12 +1,10 @@
-"""Real models that come inside packages, what they are fed, and how their answers read."""
+"""What the tests feed to real models, and how their answers read."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
-import importlib.util
 import io
-import json
 import lzma
 import sqlite3
 import struct
@@ -14,6 +12,7 @@ import tarfile
 import wave
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,46 +20,18 @@ import numpy as np
 import onnx
 import pytest
 
+from kompute_dml.errors import UnsupportedError
+from kompute_dml.onnx.samples import package_file
+
 ROOT = Path(__file__).parents[1]
 
 
-def package_file(package: str, *patterns: str) -> Path:
-    """A file inside an installed package, which is not imported; skips the test without it."""
-    spec = importlib.util.find_spec(package)
-    for folder in (spec.submodule_search_locations or [] if spec else []):
-        for pattern in patterns:
-            if found := sorted(Path(folder).glob(pattern)):
-                return found[-1]
-    pytest.skip(f"{package} is not installed: its package brings the model ({patterns[0]})")
-
-
-def quantized(path: Path, to: Path, **options: Any) -> str:
-    """``quantize_dynamic`` per channel, with seven bits for exact sums on any processor."""
-    quantization = pytest.importorskip("onnxruntime.quantization")
-    quantization.quantize_dynamic(
-        path, to, per_channel=True, reduce_range=True,
-        weight_type=quantization.QuantType.QInt8, **options,
-    )
-    return str(to)
-
-
-class Magika:
-    """Tells what kind of file it sees, from its first and last kilobyte."""
-
-    def __init__(self) -> None:
-        self.path = package_file("magika", "models/standard_*/model.onnx")
-        config = json.loads((self.path.parent / "config.min.json").read_text())
-        self.labels: list[str] = config["target_labels_space"]
-        self._begin, self._end = config["beg_size"], config["end_size"]
-        self._block, self._padding = config["block_size"], config["padding_token"]
-
-    def features(self, content: bytes) -> np.ndarray:
-        begin = content[: self._block].lstrip()[: self._begin]
-        end = content[-self._block :].rstrip()[-self._end :]
-        row = np.full(self._begin + self._end, self._padding, np.int32)
-        row[: len(begin)] = np.frombuffer(begin, np.uint8)
-        row[len(row) - len(end) :] = np.frombuffer(end, np.uint8)
-        return row
+def installed(model: Callable[[], Any]) -> Any:
+    """The model, or a skipped test without the package that brings it."""
+    try:
+        return model()
+    except UnsupportedError as error:
+        pytest.skip(str(error))
 
 
 class TextRecognizer:

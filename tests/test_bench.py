@@ -13,12 +13,16 @@ import pytest
 from click.testing import CliRunner
 
 import kompute_dml as dml
-from kompute_dml.bench import cases, rows
+from kompute_dml.bench import baseline, cases, formats, limits, peers, rows, values
+from kompute_dml.bench.case import SCALES, TINY, Case, Peer, Recipe, scale_for, touched_bytes
+from kompute_dml.bench.limits import Limit
+from kompute_dml.bench.peers import PeerTime
 from kompute_dml.bench.timing import Clock, Loop, Stats, Timings, measure, report
 from kompute_dml.cli import cli
 from kompute_dml.operators.base import definitions
 
 MODELS = Path(__file__).parent / "models"
+BASELINES = Path(__file__).parents[1] / "benchmarks" / "baseline"
 FIGURES = {"gpu_ms", "spread", "host_ms", "bytes", "operations", "gb_per_s", "tops",
            "share_of_copy"}
 
@@ -89,6 +93,20 @@ def test_printed_line_is_that_of_dxdispatch():
     ]
 
 
+def test_work_of_many_dispatches_is_one_submit():
+    class Counting:
+        def synchronize(self):
+            pass
+
+        def time(self, work, dispatches=256):
+            self.dispatches = dispatches
+            return []
+
+    fake = Counting()
+    measure(fake, lambda: None, Loop(repeat=2), dispatches=1000)
+    assert fake.dispatches == 2000
+
+
 # -- cases
 
 
@@ -96,40 +114,224 @@ def test_every_operator_has_a_case():
     assert {recipe.operator for recipe in cases.RECIPES} == definitions().keys()
 
 
-@pytest.mark.parametrize("recipe", cases.RECIPES, ids=lambda r: f"{r.operator[13:]} {r.types}")
+@pytest.mark.parametrize(
+    "recipe",
+    dict.fromkeys(limit.recipe for suite in cases.SUITES for limit in cases.suite(suite)),
+    ids=lambda r: f"{r.operator[13:]} {r.types}",
+)
 def test_cases_compute_what_numpy_does(device, recipe):
-    for case in recipe.make(device, cases.TINY):
-        case.dispatch()
-        assert case.check() == ""
+    for case in recipe.make(device, TINY):
+        assert case.check(case.dispatch()) == ""
         assert case.bytes > 0
+        for peer in case.peers.get("numpy", lambda _: ())(peers.NumPy()):
+            assert not peer.checked or case.check(peer.call()) == ""
+
+
+@pytest.mark.parametrize("suite", cases.SUITES)
+def test_suites_begin_with_a_copy(suite):
+    first = cases.suite(suite)[0].recipe
+    assert (first.operator, first.types[:3]) == ("DML_OPERATOR_ACTIVATION_IDENTITY", "f32")
+
+
+def test_cases_of_the_limits_have_names_of_their_own(device):
+    kinds = [limit.recipe for limit in limits.LIMITS if "INTEGER" not in limit.recipe.operator]
+    assert len({(recipe.operator, recipe.types) for recipe in kinds}) == len(kinds)
 
 
 def test_a_wrong_value_is_found_and_not_timed(device):
     host = np.zeros(4, np.float32)
-    case = cases.Case("X", "f32", "[4]", lambda: None,
-                      lambda: cases._same_bits(np.float32([0, 1, 0, 0]), host), 4)
+    got = np.float32([0, 1, 0, 0])
+    case = Case("X", "f32", "[4]", lambda: got, lambda x: values.same_bits(x, host), 4)
     row = rows.run_case(device, case, Loop())
     assert not row.ok and row.gpu_ms is None
     assert row.values.startswith("1 of 4 elements differ, the first at [1]: expected 0.0")
 
 
 def test_zeros_of_different_sign_are_different():
-    assert cases._same_bits(np.float32([-0.0]), np.float32([0.0]))
+    assert values.same_bits(np.float32([-0.0]), np.float32([0.0]))
+
+
+@pytest.mark.parametrize("sizes", [(7,), (3, 5), (100_000,), (70, 1000, 3), (2, 3, 1 << 17)])
+def test_samples_hold_the_first_and_the_last_element(sizes):
+    array = np.arange(math.prod(sizes)).reshape(sizes)
+    parts = [array[key].ravel() for key in values.samples(sizes)]
+    assert parts[0][0] == 0 and parts[-1][-1] == array.size - 1
+    assert all(0 < part.size <= 1 << 15 for part in parts)
+    for key, part in zip(values.samples(sizes), parts):
+        steps = np.array(array.strides) // array.itemsize
+        assert (values.offsets(key, sizes, steps).ravel() == part).all()
+
+
+def test_a_wrong_sampled_part_is_named():
+    array = np.zeros((4, 1 << 15), np.uint8)
+    check = values.sampled(
+        array.shape, lambda key: np.zeros((1, 1 << 15), np.uint8), values.same_bits)
+    assert check(array) == ""
+    array[3, 5] = 1
+    assert "the first at [0, 5]: expected 0, but got 1 (in the part [3:4])" in check(array)
+
+
+def test_patterns_repeat_on_the_device(device):
+    pattern = values.Pattern(np.arange(5, dtype=np.int32), 13)
+    assert pattern.tensor(device).numpy().tolist() == pattern.host().tolist()
+    assert pattern.at(np.array([4, 5, 12])).tolist() == [4, 0, 2]
 
 
 def test_bytes_count_what_a_stride_repeats_once():
     broadcast = dml.TensorDesc("float16", (4, 8), (0, 1))
-    assert cases.touched_bytes((broadcast, dml.TensorDesc("int64", (3,)))) == 16 + 24
+    assert touched_bytes((broadcast, dml.TensorDesc("int64", (3,)))) == 16 + 24
+
+
+def test_bytes_of_a_triangle_leave_out_what_becomes_value(device):
+    recipe = limits.diagonal1(dml.DataType.FLOAT16, "upper", limits.packed(256, 256))
+    (case,) = recipe.make(device, SCALES["large"])
+    assert case.bytes == 2 * (256 * 256 + 256 * 257 // 2)
+
+
+def test_a_product_that_is_off_in_one_row_is_found(device):
+    kind = limits.Product(full=True)
+    (case,) = limits.product(kind, 64, 32, 48).make(device, SCALES["large"])
+    result = case.dispatch().numpy()
+    assert case.check(result) == ""
+    result[-1] += 0.01 * np.abs(result).max()
+    assert "elements are off" in case.check(result)
+
+
+def test_scales_follow_the_bandwidth():
+    assert scale_for(5.0) is SCALES["small"]
+    assert scale_for(4000.0) is SCALES["large"]
+    assert all(math.prod(p) for s in SCALES.values() for p in s.products)
+
+
+# -- rows
+
+
+def timed(gpu_ms, size=2_000_000, operations=0, **fields):
+    case = Case("X", "f32", "[1]", lambda: None, lambda _: "", size, operations, **fields)
+    return rows.make_row(case, "ok", Timings(Clock((9.0, 5.0), 1), Clock((9.0, gpu_ms), 1)))
 
 
 def test_figures_of_a_row():
-    case = cases.Case("X", "f32", "[1]", lambda: None, lambda: "", 2_000_000, 4_000_000)
-    row = rows.make_row(case, "ok", Timings(Clock((9.0, 5.0), 1), Clock((9.0, 2.0), 1)))
+    row = timed(2.0, operations=4_000_000)
     assert (row.gpu_ms, row.host_ms) == (2.0, 5.0)
     assert row.gb_per_s == pytest.approx(1.0)
     assert row.tops == pytest.approx(0.002)
     assert row.with_copy(4.0).share_of_copy == pytest.approx(0.25)
-    assert rows.rate(row) == "2 GOPS"
+    assert formats.rate(row) == "2 GOPS"
+
+
+def test_figures_are_those_of_one_dispatch():
+    row = timed(2.0, dispatches=10)
+    assert (row.gpu_ms, row.host_ms) == (0.2, 0.5)
+    assert row.gb_per_s == pytest.approx(10.0)
+
+
+def with_peers(row, **times):
+    return rows.dataclasses.replace(row, peers={n: PeerTime(ms) for n, ms in times.items()})
+
+
+def test_goals_are_judged():
+    row = with_peers(timed(2.0, operations=10**10).with_copy(2.0), torch=3.0, eye=None)
+    other = Recipe("X", "other", lambda *_: ())
+    absent = Recipe("X", "absent", lambda *_: ())
+    limit = Limit(other, (("copy", 0.5), ("torch", 1.6), ("eye", 1.0), ("TOPS", 10.0),
+                          ("us", 4000.0), (other, 0.9), (absent, 1.0)))
+    goals = row.judged(limit, {other: timed(2.0, operations=2 * 10**10)}).goals
+    assert [g.ratio for g in goals] == [0.5, 1.5, None, 0.5, 2.0, 0.5, None]
+    assert [g.met for g in goals] == [True, False, None, False, True, False, None]
+    assert goals[4].against == "4000 us" and goals[6].against == "absent"
+
+
+def test_copying_is_as_fast_as_the_faster_of_both():
+    assert rows.copy_bandwidth(timed(2.0)) == pytest.approx(1.0)
+    assert rows.copy_bandwidth(with_peers(timed(2.0), torch=1.0)) == pytest.approx(2.0)
+    assert rows.copy_bandwidth(with_peers(timed(2.0), torch=4.0)) == pytest.approx(1.0)
+
+
+# -- peers
+
+
+def test_peers_are_checked_and_timed():
+    def stand_beside(library):
+        yield Peer("right", lambda: "good")
+        yield Peer("wrong", lambda: "bad")
+        yield Peer("partial", lambda: "bad", checked=False)
+        yield Peer("broken", lambda: 1 / 0)
+
+    case = Case("X", "f32", "[1]", lambda: None, lambda x: "" if x == "good" else "off", 1,
+                peers={"numpy": stand_beside})
+    times = peers.measure([peers.NumPy()], case)
+    assert times["right"].ms > 0 and times["partial"].ms > 0
+    assert times["wrong"] == PeerTime(problem="off")
+    assert times["broken"].problem == "ZeroDivisionError: division by zero"
+
+
+def test_unknown_peers_are_refused():
+    with pytest.raises(dml.UnsupportedError, match=r"names of torch, .* got 'cupy'"):
+        peers.choose("numpy,cupy")
+
+
+def test_onnxruntime_stands_beside(device):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    for pattern, name in (("ELEMENT_WISE_ADD", "onnxruntime"),
+                          ("MATRIX_MULTIPLY", "onnxruntime (one scale for A)")):
+        recipe = next(r for r in cases.RECIPES if pattern in r.operator)
+        row = next(rows.run_recipe(device, recipe, Loop(), TINY, peers.choose("onnxruntime")))
+        assert row.peers[name].problem == "" and row.peers[name].ms > 0
+
+
+# -- runs that were kept
+
+
+def kept(*figures):
+    records = [
+        {"operator": "DML_OPERATOR_X", "types": "f32", "sizes": f"[{i}]", "gpu_ms": ms,
+         "host_ms": 9.0, "spread": 0.05}
+        for i, ms in enumerate(figures)
+    ]
+    return {"rows": records, "date": "2024-02-29"}
+
+
+def test_what_moved(tmp_path):
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(kept(1.0, 1.0, 1.0, 1.0)))
+    old = baseline.load(path)
+    moved = baseline.against(kept(1.05, 0.5, 2.0, None)["rows"], old)
+    assert [(name[-3:], ratio, beyond) for name, _, _, ratio, beyond in moved] == [
+        ("[0]", pytest.approx(0.952, abs=1e-3), False), ("[1]", 2.0, True), ("[2]", 0.5, True),
+        ("[3]", pytest.approx(1.0), False),
+    ]
+    table = baseline.against_table(kept(1.05, 0.5, 2.0)["rows"], old)
+    assert [line.split()[-1] for line in table.splitlines()[2:]] == ["spread", "faster", "SLOWER"]
+
+
+@pytest.mark.parametrize("path", sorted(BASELINES.glob("*.json")), ids=lambda p: p.stem)
+def test_readme_has_the_table_of_the_baseline(path):
+    """python -m kompute_dml.bench.baseline benchmarks/baseline/FILE.json README.md"""
+    (table,) = baseline.README.findall((BASELINES.parents[1] / "README.md").read_text())
+    assert table == baseline.markdown(baseline.load(path)) + "\n"
+
+
+def test_table_of_a_run_goes_into_a_readme(tmp_path, monkeypatch):
+    run, readme = tmp_path / "run.json", tmp_path / "README.md"
+    assert bench("--suite", "limits", "--filter", "64", "--output", run).exit_code == 0
+    readme.write_text("a\n<!-- support table -->\nb\n<!-- end -->\n"
+                      "<!-- benchmark table -->\nold\n<!-- end -->\nc\n")
+    monkeypatch.setattr("sys.argv", ["baseline", str(run), str(readme)])
+    baseline.main()
+    text = readme.read_text()
+    assert text.startswith("a\n<!-- support table -->\nb\n<!-- end -->\n<!-- benchmark table -->\n")
+    assert text.endswith("\n</details>\n<!-- end -->\nc\n") and "old" not in text
+    rows_of_table = [line for line in text.splitlines() if line.startswith("| diagonal_matrix")]
+    assert len(rows_of_table) == len(json.loads(run.read_text())["rows"])
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    (tmp_path / "bad.json").write_text('{"rows": 1}')
+    for name in ("bad.json", "none.json"):
+        with pytest.raises(dml.ValidationError, match=name):
+            baseline.load(tmp_path / name)
 
 
 # -- the command
@@ -171,15 +373,42 @@ def test_verbosity_goes_to_stderr():
 
 def test_wrong_values_end_with_1(monkeypatch):
     def make(device, scale):
-        yield cases.Case("DML_OPERATOR_GEMM", "f32", "[1]", lambda: None, lambda: "off by 1", 4)
+        yield Case("DML_OPERATOR_GEMM", "f32", "[1]", lambda: None, lambda _: "off by 1", 4)
 
-    monkeypatch.setattr(cases, "RECIPES", (cases.Recipe("DML_OPERATOR_GEMM", "f32", make),))
+    monkeypatch.setattr(
+        cases, "RECIPES", (cases.COPY, Recipe("DML_OPERATOR_GEMM", "f32", make)))
     result = bench()
     assert result.exit_code == 1
     assert "WRONG" in result.stdout
     assert result.stderr.strip() == "error: DML_OPERATOR_GEMM f32 [1]: off by 1"
 
 
+def test_peers_and_goals_are_printed():
+    result = bench("--suite", "numpy", "--filter", "element_wise_abs")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert "faster than" in lines[1] and "reached/goal" in lines[1]
+    (row,) = [line for line in lines if line.startswith("ELEMENT_WISE_ABS")]
+    assert "numpy " in row and "/0.1 " in row
+    assert any(line.endswith(" of 1 goals are met.") for line in lines)
+
+
+def test_a_run_is_kept_and_compared(tmp_path):
+    path = tmp_path / "runs" / "run.json"
+    assert bench("--filter", "diagonal_matrix u8", "--output", path).exit_code == 0
+    run = json.loads(path.read_text())
+    assert run["command"].startswith("kompute-dml")
+    assert {"driver", "date", "version", "copy_gb_per_s"} <= run.keys()
+    for row in run["rows"]:
+        row.update(gpu_ms=row["gpu_ms"] and row["gpu_ms"] * 1000, host_ms=row["host_ms"] * 1000)
+    path.write_text(json.dumps(run))
+    result = bench("--filter", "diagonal_matrix u8", "--against", path)
+    assert result.exit_code == 0, result.output
+    assert f"{run['date']}" in result.stdout
+    assert result.stdout.splitlines()[-1].endswith("faster")
+
+
+@pytest.mark.slow
 def test_plot(tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "roofline.png"
@@ -187,10 +416,3 @@ def test_plot(tmp_path):
     assert result.exit_code == 0, result.output
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert picture.stat().st_size > 10_000
-
-
-def test_scales_cover_every_kind_of_device():
-    from kompute_dml.runtime.adapters import DEVICE_TYPES
-
-    assert cases.SCALES.keys() == set(DEVICE_TYPES)
-    assert all(math.prod(p) for s in cases.SCALES.values() for p in s.products)

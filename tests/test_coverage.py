@@ -6,6 +6,7 @@ import inspect
 import re
 import shutil
 import subprocess
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from importlib import resources
@@ -28,19 +29,9 @@ _RUNS: dict[str, list[Run]] = {name: [] for name in _DEFINITIONS}
 for _case in CASES:
     _RUNS["DML_OPERATOR_" + _case.operator].extend(runs(_case))
 
-# The harness compares one output. These have more, and tests of their own.
-_ELSEWHERE = {"DML_OPERATOR_DYNAMIC_QUANTIZE_LINEAR": "test_elementwise.py"}
-_ELSEWHERE_SHADERS = {
-    s for name in _ELSEWHERE for s in _DEFINITIONS[name].shaders
-} - {s for name, d in _DEFINITIONS.items() if name not in _ELSEWHERE for s in d.shaders}
-
 each_operator = pytest.mark.parametrize("name", _DEFINITIONS)
-each_in_the_matrix = pytest.mark.parametrize(
-    "name", [n for n in _DEFINITIONS if n not in _ELSEWHERE]
-)
 
-
-@each_in_the_matrix
+@each_operator
 def test_is_tested(name: str) -> None:
     assert _RUNS[name], "no case"
     assert any(layout is not PACKED for run in _RUNS[name] for layout in run.layouts.values())
@@ -49,7 +40,7 @@ def test_is_tested(name: str) -> None:
     assert any(run.in_place for run in _RUNS[name]) == _DEFINITIONS[name].in_place
 
 
-@each_in_the_matrix
+@each_operator
 def test_every_documented_data_type_is_tested(name: str) -> None:
     entry = _DEFINITIONS[name].spec
     table = entry.support_at(max(dml.FeatureLevel))
@@ -59,7 +50,7 @@ def test_every_documented_data_type_is_tested(name: str) -> None:
         assert tested == set(table[field.name].data_types), field.name
 
 
-@each_in_the_matrix
+@each_operator
 def test_every_dimension_count_at_the_ends_is_tested(name: str) -> None:
     entry = _DEFINITIONS[name].spec
     table = entry.support_at(max(dml.FeatureLevel))
@@ -70,17 +61,11 @@ def test_every_dimension_count_at_the_ends_is_tested(name: str) -> None:
         assert set(table[field.name].dimension_counts) <= ranks, field.name
 
 
-@each_in_the_matrix
+@each_operator
 def test_optional_tensors_are_tested_with_and_without(name: str) -> None:
     for field in _DEFINITIONS[name].spec.tensors:
         present = {field.snake in c.sizes for c in CASES if c.definition.name == name}
         assert present == ({True, False} if field.optional else {True}), field.name
-
-
-@pytest.mark.parametrize("name", _ELSEWHERE)
-def test_is_tested_elsewhere(name: str) -> None:
-    text = (_ROOT / "tests" / _ELSEWHERE[name]).read_text()
-    assert f"dml.{_DEFINITIONS[name].function_name}(" in text
 
 
 @each_operator
@@ -163,7 +148,7 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
     allowed = {
         variant
         for definition in _DEFINITIONS.values()
-        for shader in set(definition.shaders) - _ELSEWHERE_SHADERS
+        for shader in definition.shaders
         for variant in shaders().get(shader, ())
         for disabled in switches() if target(disabled).library.find(*variant.split("."))
     }
@@ -193,6 +178,16 @@ def test_readme_has_the_support_table() -> None:
     between = re.search(r"<!-- support table -->\n(.*?)<!-- end -->", text, re.DOTALL)
     assert between, "README.md has no support table"
     assert between[1].strip() == support.markdown_table().strip()
+
+
+def test_readme_says_what_a_wheel_weighs() -> None:
+    stated = re.search(r"wheel \(([\d.]+) MB\)", (_ROOT / "README.md").read_text("utf-8"))
+    assert stated
+    files = [p for p in (_ROOT / "kompute_dml").rglob("*") if p.is_file() and "__pycache__" not in
+             p.parts]
+    megabytes = sum(len(zlib.compress(p.read_bytes())) for p in files) / 1e6
+    assert megabytes == pytest.approx(float(stated[1]), rel=0.15)
+    assert megabytes < 5
 
 
 def test_public_names_have_docstrings() -> None:

@@ -1,42 +1,18 @@
-"""The JSON model format: what is read, what is refused and with which words, what runs."""
+"""The JSON model format: what is read, what is refused and with which words."""
 
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import kompute_dml as dml
-from kompute_dml import dxdispatch, spec
-from kompute_dml.bench.timing import Loop
+from dxdispatch_models import BUFFERS, COPY, IDENTITY, SUM, model_of, operator, resource, tensor
+from kompute_dml import spec
 from kompute_dml.dxdispatch import jsonc
-from kompute_dml.dxdispatch.model import Operator, ScaleBias, Size2D, load, parse
-
-MODELS = Path(__file__).parent / "models"
-
-
-def model_of(resources=None, dispatchables=None, commands=None):
-    return parse(json.dumps({
-        "resources": resources or {}, "dispatchables": dispatchables or {},
-        "commands": commands or [],
-    }))
-
-
-def resource(**fields):
-    return model_of({"A": fields}).resources["A"]
-
-
-def operator(name, desc, **more):
-    return model_of(dispatchables={"op": {"type": name, "desc": desc, **more}}) \
-        .dispatchables["op"].operator
-
-
-def tensor(*sizes, data_type="FLOAT32", **more):
-    return {"DataType": data_type, "Sizes": list(sizes), **more}
-
+from kompute_dml.dxdispatch.model import load, parse
+from kompute_dml.dxdispatch.operator import Operator, Size2D
 
 # -- JSON
 
@@ -263,7 +239,7 @@ def test_structures_inside_a_desc():
         "InputTensor": tensor(3), "OutputTensor": tensor(3),
         "ScaleBias": {"Scale": 2, "Bias": 10},
     })
-    assert identity.fields["scale_bias"] == ScaleBias(2, 10)
+    assert identity.fields["scale_bias"] == dml.ScaleBias(2, 10)
     upsample = operator("UPSAMPLE_2D", {
         "InputTensor": tensor(1, 1, 2, 2), "OutputTensor": tensor(1, 1, 4, 4),
         "ScaleSize": {"Width": 3, "Height": 2}, "InterpolationMode": "LINEAR",
@@ -285,9 +261,6 @@ def test_tensor_defaults_and_flags():
     x, y = parsed.fields["input_tensor"], parsed.fields["output_tensor"]
     assert x == dml.TensorDesc("float32", (2, 3), flags=dml.TensorFlags.OWNED_BY_DML)
     assert y.total_tensor_size_in_bytes == 28
-
-
-IDENTITY = {"InputTensor": tensor(3), "OutputTensor": tensor(3)}
 
 
 @pytest.mark.parametrize(
@@ -318,6 +291,20 @@ IDENTITY = {"InputTensor": tensor(3), "OutputTensor": tensor(3)}
          {"OutputTensor": tensor(3, 3), "ValueDataType": "FLOAT32", "Value": {"Int32": 1},
           "DiagonalFillBegin": 0, "DiagonalFillEnd": 1},
          "unknown field 'Int32'; known are Float32"),
+        ("ELEMENT_WISE_ABS", {**IDENTITY, "ScaleBias": {"Scale": 2}},
+         "op.desc.ScaleBias: field 'Bias' is required"),
+        ("ELEMENT_WISE_ABS", {**IDENTITY, "ScaleBias": {"Scale": 2, "Bias": 1, "Shift": 0}},
+         "op.desc.ScaleBias: unknown field 'Shift'"),
+        ("ELEMENT_WISE_ABS", {**IDENTITY, "ScaleBias": {"Scale": "two", "Bias": 1}},
+         "op.desc.ScaleBias.Scale: "),
+        ("ELEMENT_WISE_ADD", {**SUM, "ScaleBias": {"Scale": 2, "Bias": 1}},
+         "op.desc: unknown field 'ScaleBias'"),
+        ("ELEMENT_WISE_ADD1", {**SUM, "FusedActivation": {"Type": "ACTIVATION_ELU"}},
+         "op.desc.FusedActivation: field 'Alpha' is required by DML_OPERATOR_ACTIVATION_ELU"),
+        ("ELEMENT_WISE_ADD1", {**SUM, "FusedActivation": {"Type": "ACTIVATION_ELUU"}},
+         "op.desc.FusedActivation.Type: .*did you mean 'DML_OPERATOR_ACTIVATION_ELU'"),
+        ("ELEMENT_WISE_ADD1", {**SUM, "FusedActivation": {"Desc": {}}},
+         "op.desc.FusedActivation: field 'Type' is required"),
         ("REDUCE", {**IDENTITY, "Function": "SUM", "AxisCount": 2, "Axes": [0]},
          "AxisCount: expected 2 entries in Axes, but got 1"),
         ("REDUCE", {**IDENTITY, "Function": "TOTAL", "Axes": [0]},
@@ -336,10 +323,6 @@ def test_other_kinds_of_dispatchables_are_read_and_named(kind):
 
 
 # -- commands
-
-BUFFERS = {n: {"initialValuesDataType": "FLOAT32", "initialValues": [1, 2, 3]} for n in "AB"}
-COPY = {"copy": {"type": "ACTIVATION_IDENTITY", "desc": IDENTITY}}
-
 
 @pytest.mark.parametrize(
     ("command", "words"),
@@ -368,138 +351,3 @@ def test_values_without_one_type_are_not_printed():
                    "initialValues": [{"type": "INT8", "value": 1}]}}
     with pytest.raises(dml.ValidationError, match="UNKNOWN"):
         model_of(mixed, {}, [{"type": "print", "resource": "A"}])
-
-
-# -- running
-
-
-def lines_of(model, device, **options):
-    lines: list[str] = []
-    runner = dxdispatch.Runner(model, device, write=lines.append, **options)
-    runner.run()
-    return [line for line in lines if not line.startswith("Dispatch ")]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("diagonal_matrix", ["Resource 'Out': 0, 2.5, 0, 0, 0, 0, 2.5, 0, 0, 0, 0, 2.5"]),
-        ("diagonal_matrix1", [
-            "Resource 'Out': -7, -3, -2, -1, -7, 1, 2, 3, -7",
-            "Resource 'Out':", "[0] -7 (0xFFF9)", "[1] -3 (0xFFFD)", "[2] -2 (0xFFFE)",
-            "[3] -1 (0xFFFF)", "[4] -7 (0xFFF9)", "[5] 1 (0x0001)", "[6] 2 (0x0002)",
-            "[7] 3 (0x0003)", "[8] -7 (0xFFF9)",
-        ]),
-        ("matrix_multiply_integer_to_float", ["Resource 'Out': 105, 205, 138, 238"]),
-        ("owned_by_dml", ["Resource 'Out': 105, 205, 138, 238"]),
-    ],
-)
-def test_models_of_the_operators(device, name, expected):
-    assert lines_of(load(MODELS / f"{name}.json"), device) == expected
-
-
-def test_offsets_mixed_types_and_files(device, tmp_path):
-    lines = lines_of(load(MODELS / "activation_identity.json"), device, output_folder=tmp_path)
-    assert lines[:2] == [
-        "Resource 'Out': 9, 9, 9, 9, 1.5, 2, -inf, 9",
-        "Resource 'HalfOut': 65504, -65504, nan, inf, -inf",
-    ]
-    out = np.array([9, 9, 9, 9, 1.5, 2, -np.inf, 9], np.float32)
-    np.testing.assert_array_equal(np.load(tmp_path / "out/values.npy"), out.reshape(2, 4))
-    assert np.load(tmp_path / "halves.npy").dtype == np.float16
-    assert (tmp_path / "values.dat").read_bytes() == out.tobytes()
-
-
-def test_in_place_and_repeated(device):
-    model = model_of(BUFFERS, COPY, [
-        {"type": "dispatch", "dispatchable": "copy",
-         "bindings": {"InputTensor": "A", "OutputTensor": "A"}},
-        {"type": "print", "resource": "A"},
-    ])
-    loop = Loop(iterations=3, repeat=2)
-    assert lines_of(model, device, loop=loop) == ["Resource 'A': 1, 2, 3"]
-
-
-def test_verbose_timing_lines(device):
-    lines: list[str] = []
-    model = load(MODELS / "diagonal_matrix.json")
-    loop = Loop(iterations=3)
-    dxdispatch.Runner(model, device, loop=loop, verbosity=2, write=lines.append).run()
-    assert lines[0].startswith("Initialize 'diagonal': ")
-    assert lines[1] == "Dispatch 'diagonal': 3 iterations"
-    assert lines[2].startswith("CPU Timings (Cold) : 1 samples, ")
-    assert any(line.startswith("CPU Timings (Hot)  : 2 samples, ") for line in lines)
-    assert lines[-2].startswith("iteration 2: ")
-
-
-def test_a_missing_operator_is_named(device):
-    model = model_of(BUFFERS, {"sum": {"type": "CUMULATIVE_SUMMATION", "desc": {
-        "InputTensor": tensor(3), "OutputTensor": tensor(3), "Axis": 0,
-        "AxisDirection": "INCREASING", "HasExclusiveSum": False}}})
-    with pytest.raises(dml.UnsupportedError, match="DML_OPERATOR_CUMULATIVE_SUMMATION is not"):
-        dxdispatch.Runner(model, device)
-
-
-@pytest.mark.parametrize(
-    ("resources", "dispatchables", "words"),
-    [
-        ({"A": {"initialValues": "deferred"}}, {}, "resource 'A' is sized while an ONNX"),
-        ({}, {"x": {"type": "hlsl", "sourcePath": "y"}}, "'x' is an HLSL shader"),
-        ({}, {"x": {"type": "onnx", "sourcePath": "y"}}, "'x' is an ONNX model"),
-    ],
-)
-def test_what_is_read_but_not_supported(device, resources, dispatchables, words):
-    with pytest.raises(dml.UnsupportedError, match=words):
-        dxdispatch.Runner(model_of(resources, dispatchables), device)
-
-
-def test_images_are_refused_by_name(device, tmp_path):
-    (tmp_path / "dog.jpg").write_bytes(b"")
-    text = json.dumps({
-        "resources": {"A": {"initialValues": {"sourcePath": "dog.jpg"},
-                            "initialValuesDataType": "FLOAT32", "resampleSize": [1, 3, 8, 8]}},
-        "dispatchables": {}, "commands": [],
-    })
-    with pytest.raises(dml.UnsupportedError, match=r"image dog\.jpg"):
-        dxdispatch.Runner(parse(text, folder=tmp_path), device)
-
-
-def _dispatch(**bindings):
-    return [{"type": "dispatch", "dispatchable": "copy", "bindings": bindings}]
-
-
-@pytest.mark.parametrize(
-    ("bindings", "words"),
-    [
-        ({"InputTensor": "A"}, "OutputTensor"),
-        ({"InputTensor": {"name": "A", "elementOffset": 4}, "OutputTensor": "B"},
-         "elementOffset inside its 12 bytes, but got 16"),
-        ({"InputTensor": {"name": "A", "elementCount": 9}, "OutputTensor": "B"},
-         "expected 9 elements of 4 bytes at offset 0 to lie in its 12 bytes"),
-        ({"InputTensor": {"name": "A", "elementCount": 1}, "OutputTensor": "B"}, "InputTensor"),
-    ],
-)
-def test_bindings_that_do_not_fit(device, bindings, words):
-    with pytest.raises(dml.ValidationError, match=words):
-        dxdispatch.Runner(model_of(BUFFERS, COPY, _dispatch(**bindings)), device).run()
-
-
-def test_what_the_device_refuses_names_the_dispatchable(device):
-    bad = {"copy": {"type": "ACTIVATION_IDENTITY", "desc": {
-        "InputTensor": tensor(3, data_type="INT32"),
-        "OutputTensor": tensor(3, data_type="INT32")}}}
-    with pytest.raises(dml.ValidationError, match=r"^dispatchable 'copy': DML_OPERATOR_ACT"):
-        dxdispatch.Runner(model_of(BUFFERS, bad), device)
-
-
-def test_dimensions_beyond_the_resource(device, tmp_path):
-    model = model_of(BUFFERS, {}, [{"type": "writeFile", "resource": "A", "targetPath": "a.npy",
-                                    "dimensions": [2, 2]}])
-    with pytest.raises(dml.ValidationError, match=r"at most 3 elements, but \[2, 2\] span 4"):
-        lines_of(model, device, output_folder=tmp_path)
-
-
-def test_models_are_found_beside_their_files(device, tmp_path, monkeypatch):
-    shutil.copy(MODELS / "diagonal_matrix.json", tmp_path / "m.json")
-    monkeypatch.chdir(tmp_path)
-    assert lines_of(load("m.json"), device)

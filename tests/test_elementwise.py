@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
-from cases.elementwise import _cast
+from cases.elementwise import converted
 from kompute_dml.operators.base import definitions
 
 _FLOATS = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 127.9, -128.9, 255.5, 65504, 65520, 2.0**31,
            -(2.0**63), 2.0**64, 1e-45, 6e-8, 2.98e-8, 1.0 + 2.0**-11, 1.0 + 2.0**-24]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("source", dml.DataType, ids=str)
 def test_cast_to_every_type(source: dml.DataType, rng: np.random.Generator) -> None:
     x = np.frombuffer(rng.bytes(1024 * source.itemsize), source.dtype).copy()
@@ -26,7 +25,7 @@ def test_cast_to_every_type(source: dml.DataType, rng: np.random.Generator) -> N
     for to in dml.DataType:
         got = dml.cast(x, data_type=to).numpy()
         with np.errstate(all="ignore"):
-            expected = _cast(x, to.dtype)
+            expected = converted(x, to.dtype)
         np.testing.assert_array_equal(got, expected)
         if to.is_float:
             number = ~np.isnan(expected)
@@ -60,11 +59,62 @@ def test_clip_differs_where_the_bounds_cross() -> None:
     assert dml.clip1(x, min=3.0, max=1.0).numpy().tolist() == [3, 3, 3]
 
 
+@pytest.mark.parametrize("data_type", [t for t in dml.DataType if not t.is_float], ids=str)
+def test_scalar_unions_hold_every_integer(data_type: dml.DataType) -> None:
+    info = np.iinfo(data_type.dtype)
+    least, most = int(info.min), int(info.max)
+    x = np.array([least, least + 1, 0, 1, most - 1, most], data_type.dtype)
+    for low, high in ((least + 1, most - 1), (most - 1, most), (least, least), (most, least)):
+        expected = np.maximum(np.minimum(x, data_type.dtype.type(high)),
+                              data_type.dtype.type(low))
+        np.testing.assert_array_equal(dml.clip1(x, min=low, max=high).numpy(), expected)
+    for value in (least, most - 1):
+        filled = dml.fill_value_constant((3,), value=value, data_type=data_type)
+        assert filled.numpy().tolist() == [value] * 3
+    steps = dml.fill_value_sequence((4,), value_start=most - 1, value_delta=1, data_type=data_type)
+    assert steps.numpy().tolist() == [most - 1, most, least, least + 1], "it wraps"
+    with pytest.raises(dml.ValidationError, match=rf"CLIP1: expected Min .*{data_type}"):
+        dml.clip1(x, min=least - 1, max=most)
+    with pytest.raises(dml.ValidationError, match=rf"^fill_value_constant: .*{data_type} can hold"):
+        dml.fill_value_constant((3,), value=most + 1, data_type=data_type)
+
+
+def test_scalar_unions_hold_every_float() -> None:
+    nan = np.uint32(0x7FC12345).view(np.float32)
+    filled = dml.fill_value_constant((1,), value=nan, data_type="float32").numpy()
+    assert filled.view(np.uint32) == 0x7FC12345
+    wide = dml.fill_value_constant((2,), value=np.pi, data_type="float64").numpy()
+    assert wide.tolist() == [np.pi] * 2
+    x = np.float16([-9, 0, 9, np.nan])
+    got = dml.clip1(x, min=np.float16(-np.inf), max=np.float16(1.0009765625)).numpy()
+    np.testing.assert_array_equal(got, np.float16([-9, 0, 1.0009765625, np.nan]))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32"])
+@pytest.mark.parametrize("value", [2.9, -2.9, 1e10, -1e10, np.inf, -np.inf, np.nan, 0.0])
+def test_floats_for_integers_truncate_and_saturate(dtype: str, value: float) -> None:
+    info = np.iinfo(dtype)
+    whole = 0 if np.isnan(value) else int(np.clip(np.trunc(value), info.min, info.max))
+    x = np.array([info.min, 0, 1, 2, 3, 4, info.max], dtype)
+    integers = x.astype(object)
+    highest = dml.clip(x, min=-np.inf, max=value).numpy()
+    np.testing.assert_array_equal(highest, np.minimum(integers, whole).astype(dtype))
+    least = dml.threshold(x, min=value).numpy()
+    np.testing.assert_array_equal(least, np.maximum(integers, whole).astype(dtype))
+    low = 0 if np.isnan(value) else int(np.clip(np.trunc(-value), info.min, info.max))
+    shrunk = dml.activation_shrink(x, bias=1.5, threshold=value).numpy()
+    expected = [v - 1 if v > whole else v + 1 if v < low else 0 for v in integers]
+    np.testing.assert_array_equal(shrunk, (np.array(expected) & (2 ** (8 * x.itemsize) - 1)).astype(
+        f"u{x.itemsize}").view(dtype))
+
+
 def test_scale_bias_comes_first() -> None:
     x = np.array([-3, 0, 5], np.float32)
     assert dml.abs(x, scale_bias=dml.ScaleBias(2, 1)).numpy().tolist() == [5, 1, 11]
     whole = dml.identity(x.astype(np.int8), scale_bias=dml.ScaleBias(50, 0.9)).numpy()
     assert whole.tolist() == [-128, 0, 127]
+    power = dml.constant_pow(np.int32([3]), exponent=2.0, scale_bias=dml.ScaleBias(0.5, 0))
+    assert power.numpy().tolist() == [2], "1.5 squared, truncated at the end alone"
     wide = dml.identity(np.array([2**40], np.int64), scale_bias=dml.ScaleBias(-2.0, 0)).numpy()
     assert wide.tolist() == [-(2**41)]
 
@@ -102,21 +152,6 @@ def test_more_dimensions_than_a_dispatch_walks(device: dml.Device) -> None:
     axes = (7, 1, 3, 0, 5, 2, 6, 4)
     got = dml.negate(device.tensor(x).transpose(axes)).numpy()
     np.testing.assert_array_equal(got, -x.transpose(axes))
-
-
-@pytest.mark.parametrize("data_type", ["uint8", "int8"])
-@pytest.mark.parametrize("low, high", [(-3, 5), (1, 2), (-2, -1), (0, 0)])
-def test_dynamic_quantization(low: float, high: float, data_type: str, device: dml.Device,
-                              rng: np.random.Generator) -> None:
-    x = rng.uniform(low, high, (31, 37)).astype(np.float32).T
-    y, scale, zero = dml.dynamic_quantize_linear(device.tensor(x.T).T, data_type=data_type)
-    info = np.iinfo(data_type)
-    least, most = min(x.min(), np.float32(0)), max(x.max(), np.float32(0))
-    exact = (most - least) / np.float32(255) if most > least else np.float32(1)
-    from_zero = int(np.clip(np.rint(info.min - least / exact), info.min, info.max))
-    assert (scale.item(), zero.item()) == (exact, from_zero)
-    expected = np.clip(np.rint(x / exact) + from_zero, info.min, info.max)
-    np.testing.assert_array_equal(y.numpy(), expected)
 
 
 def test_functions_say_what_they_take() -> None:

@@ -271,7 +271,7 @@ def test_use_after_close() -> None:
 
 
 def test_use_after_free(device: dml.Device) -> None:
-    t = device.tensor(np.ones(3, np.float32))
+    t, alive = device.tensor(np.ones(3, np.float32)), device.tensor(np.ones(2, np.float32))
     view, bound = t[1:], _Bound(device)
     t.free()
     bound.buffer.free()
@@ -279,7 +279,7 @@ def test_use_after_free(device: dml.Device) -> None:
         t.numpy,
         view.numpy,
         lambda: dml.activation_identity(t),
-        lambda: dml.activation_identity(np.ones(2, np.float32), out=view),
+        lambda: dml.activation_identity(alive, out=view),
         bound.dispatch,
         bound.buffer.read,
         lambda: bound.buffer.write(bytes(4)),

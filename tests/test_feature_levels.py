@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
 import kompute_dml as dml
+from cases import CASES
 from kompute_dml.dtypes import Scalar
-from kompute_dml.operators.base import OperatorDesc
+from kompute_dml.operators.base import OperatorDesc, definitions
 
 _ALL = "FLOAT64 FLOAT32 FLOAT16 INT64 INT32 INT16 INT8 UINT64 UINT32 UINT16 UINT8"
 _NO_64 = "FLOAT32 FLOAT16 INT32 INT16 INT8 UINT32 UINT16 UINT8"
@@ -31,6 +33,76 @@ _TABLES: dict[str, dict[str, tuple[range, str]]] = {
         "1_0": (range(4, 5), "FLOAT32 FLOAT16"),
     },
     "matrix_multiply_integer_to_float": {"6_2": (range(2, 5), _INTEGERS)},
+    # These unite a page's table with the feature level history.
+    "activation_shrink": {
+        "3_0": (range(1, 9), _NO_64),
+        "2_1": (range(4, 6), _NO_64),
+        "2_0": (range(4, 6), "FLOAT32 FLOAT16"),
+    },
+    "constant_pow": {
+        "3_0": (range(1, 9), _NO_64),
+        "1_0": (range(4, 5), "FLOAT32 FLOAT16"),
+    },
+    "if_": {
+        "5_0": (range(1, 9), _ALL),
+        "3_0": (range(1, 9), _NO_64),
+        "2_1": (range(4, 5), "FLOAT16 " + _INTEGERS),
+        "2_0": (range(4, 5), "FLOAT16"),
+    },
+    "cast": {
+        "4_1": (range(1, 9), _ALL),
+        "3_1": (range(1, 9), _ALL.removeprefix("FLOAT64 ")),
+        "3_0": (range(4, 5), _ALL.removeprefix("FLOAT64 ")),
+        "1_0": (range(4, 5), _NO_64),
+    },
+    # Scalar unions, of the output's type at every level.
+    "clip1": {"5_0": (range(1, 9), _ALL.removeprefix("FLOAT64 "))},
+    "fill_value_constant": {
+        "4_1": (range(1, 9), _ALL),
+        "4_0": (range(1, 9), _NO_64),
+        "2_1": (range(4, 5), _NO_64),
+    },
+    "fill_value_sequence": {
+        "5_0": (range(1, 9), _ALL.removeprefix("FLOAT64 ")),
+        "4_0": (range(1, 9), _NO_64),
+        "2_1": (range(4, 5), _NO_64),
+    },
+}
+
+
+def _same(name: str) -> Callable[..., OperatorDesc]:
+    """The description whose tensors are all alike."""
+
+    def make(t: dml.TensorDesc, **attributes: Any) -> OperatorDesc:
+        fields = definitions()["DML_OPERATOR_" + name].spec.tensors
+        tensors = {f.snake: t for f in fields}
+        if name == "ELEMENT_WISE_IF":
+            tensors["condition_tensor"] = t.replace(data_type=dml.DataType.UINT8)
+        return definitions()["DML_OPERATOR_" + name].desc_class(**tensors, **attributes)
+
+    return make
+
+
+def _one(data_type: dml.DataType) -> Scalar:
+    return Scalar.of(1, data_type)
+
+
+def _itself(data_type: dml.DataType) -> dml.DataType:
+    return data_type
+
+
+_MORE: dict[str, tuple[Callable[..., OperatorDesc], dict[str, Any]]] = {
+    "activation_shrink": (_same("ACTIVATION_SHRINK"), {"bias": 0.5, "threshold": 1.5}),
+    "constant_pow": (_same("ELEMENT_WISE_CONSTANT_POW"), {"exponent": 0.5}),
+    "if_": (_same("ELEMENT_WISE_IF"), {}),
+    "cast": (_same("CAST"), {}),
+    "clip1": (_same("ELEMENT_WISE_CLIP1"),
+              {"min_max_data_type": _itself, "min": _one, "max": _one}),
+    "fill_value_constant": (_same("FILL_VALUE_CONSTANT"),
+                            {"value_data_type": _itself, "value": _one}),
+    "fill_value_sequence": (_same("FILL_VALUE_SEQUENCE"),
+                            {"value_data_type": _itself, "value_start": _one,
+                             "value_delta": _one}),
 }
 
 
@@ -45,6 +117,9 @@ def _desc(operator: str, data_type: dml.DataType, dimensions: int) -> OperatorDe
         )
     if operator == "activation_identity":
         return dml.ActivationIdentityOperatorDesc(input_tensor=t, output_tensor=t)
+    if operator in _MORE:
+        make, attributes = _MORE[operator]
+        return make(t, **{k: v(data_type) if callable(v) else v for k, v in attributes.items()})
     scale = dml.TensorDesc("float32", [1])
     return dml.MatrixMultiplyIntegerToFloatOperatorDesc(
         a_tensor=t, a_scale_tensor=scale, b_tensor=t, b_scale_tensor=scale,
@@ -84,6 +159,41 @@ def test_table(operator: str, level: dml.FeatureLevel) -> None:
                 validate()
 
 
+def _takes(desc: OperatorDesc, level: dml.FeatureLevel) -> bool:
+    """What the specification says of a description whose tensors agree with one another."""
+    table = desc.operator.spec.support_at(level)
+    if table is None or any(since > level for since, *_ in desc.operator.newer(desc)):
+        return False
+    for field in desc.operator.spec.tensors:
+        tensor, support = getattr(desc, field.snake), table[field.name]
+        low, high = support.dimension_counts
+        if tensor is not None and not (
+            tensor.data_type in support.data_types and low <= tensor.dimension_count <= high
+        ):
+            return False
+    return True
+
+
+_ONE_SIZE = {c.operator: c for c in CASES if c.name == "line" and len({*c.sizes.values()}) == 1}
+
+
+@pytest.mark.parametrize("operator", _ONE_SIZE)
+def test_every_type_at_every_level(operator: str) -> None:
+    case = _ONE_SIZE[operator]
+    seen = set()
+    for types, rank in itertools.product(case.all_types(), (1, 4, 5, 8)):
+        tensors = {n: dml.TensorDesc(types[n], [1] * rank) for n in case.sizes}
+        desc = case.definition.desc_class(**tensors, **case.attributes_for(types))
+        for level in dml.FeatureLevel:
+            seen.add(takes := _takes(desc, level))
+            if takes:
+                desc.operator.validate(desc, level, False)
+            else:
+                with pytest.raises(dml.UnsupportedError):
+                    desc.operator.validate(desc, level, False)
+    assert True in seen
+
+
 def test_a_device_of_a_lower_level() -> None:
     device = dml.Device(feature_level=dml.FeatureLevel.FL_4_0)
     refusals = {
@@ -108,6 +218,75 @@ def test_a_tensor_that_only_a_higher_level_takes() -> None:
     desc = _desc("activation_identity", dml.DataType.FLOAT32, 5)
     with pytest.raises(dml.UnsupportedError, match=r"DimensionCount to be 4 .*1_0.* 5, .*2_0"):
         desc.operator.validate(desc, dml.FeatureLevel.FL_1_0, False)
+
+
+def _tensors(*names: str, **types: str) -> dict[str, dml.TensorDesc]:
+    return {n: dml.TensorDesc(types.get(n, "float32"), [1, 1, 1, 1]) for n in names}
+
+
+_IN_OUT = _tensors("input_tensor", "output_tensor")
+_SUM = _tensors("a_tensor", "b_tensor", "output_tensor")
+_CHOICES = {
+    "softplus": ("6_4", "Steepness to be at least 1 .* got 0.5",
+                 lambda: dml.ActivationSoftplusOperatorDesc(**_IN_OUT, steepness=0.5)),
+    "softplus-fused": ("6_4", "FusedActivation.Steepness to be at least 1 .* got 0.5",
+                       lambda: dml.ElementWiseAdd1OperatorDesc(
+                           **_SUM, fused_activation=dml.ActivationSoftplusOperatorDesc(
+                               steepness=0.5))),
+    "gelu-fused": ("5_1", "FusedActivation to be .* got DML_OPERATOR_ACTIVATION_GELU",
+                   lambda: dml.ElementWiseAdd1OperatorDesc(
+                       **_SUM, fused_activation=dml.ActivationGeluOperatorDesc())),
+    "exponents-type": ("3_0", "ExponentTensor.DataType to equal InputTensor.DataType .* FLOAT16",
+                       lambda: dml.ElementWisePowOperatorDesc(
+                           **_tensors("input_tensor", "exponent_tensor", "output_tensor",
+                                      exponent_tensor="float16"))),
+    "quantize-without-zero-point": (
+        "6_2", "ZeroPointTensor to be given .* got None",
+        lambda: dml.ElementWiseQuantizeLinearOperatorDesc(
+            **_tensors("input_tensor", "scale_tensor", "output_tensor", output_tensor="uint8"))),
+    "dequantize-without-zero-point": (
+        "6_2", "ZeroPointTensor to be given .* got None",
+        lambda: dml.ElementWiseDequantizeLinearOperatorDesc(
+            **_tensors("input_tensor", "scale_tensor", "output_tensor", input_tensor="uint8"))),
+}
+
+
+@pytest.mark.parametrize("choice", _CHOICES)
+def test_choices_that_only_a_higher_level_takes(choice: str) -> None:
+    since, words, make = _CHOICES[choice]
+    desc = make()
+    for level in dml.FeatureLevel:
+        if level >= _level(since):
+            desc.operator.validate(desc, level, False)
+        elif level >= desc.operator.spec.introduced:
+            with pytest.raises(dml.UnsupportedError, match=f"{words}.*level {since} brings"):
+                desc.operator.validate(desc, level, False)
+
+
+@pytest.mark.parametrize("level", dml.FeatureLevel, ids=str)
+def test_fused_activations_are_no_newer_than_the_device(level: dml.FeatureLevel) -> None:
+    for name in (n for n, d in definitions().items() if d.spec.fusable):
+        definition = definitions()[name]
+        attributes = {f.snake: 1.0 for f in definition.spec.fields if not f.is_tensor}
+        desc = dml.ElementWiseAdd1OperatorDesc(
+            **_SUM, fused_activation=definition.desc_class(**attributes))
+        if level >= max(definition.spec.introduced, dml.FeatureLevel.FL_2_0):
+            desc.operator.validate(desc, level, False)
+        else:
+            with pytest.raises(dml.UnsupportedError):
+                desc.operator.validate(desc, level, False)
+
+
+@pytest.mark.parametrize("operator", ["clip1", "fill_value_constant", "fill_value_sequence"])
+def test_a_scalar_union_has_the_outputs_type(operator: str) -> None:
+    for data_type, other in itertools.permutations(map(dml.DataType.of, ("int8", "uint32")), 2):
+        make, attributes = _MORE[operator]
+        for wrong in ({k: other for k, v in attributes.items() if v is _itself},
+                      {k: _one(other) for k, v in attributes.items() if v is _one}):
+            given = {k: v(data_type) for k, v in attributes.items()} | wrong
+            desc = make(dml.TensorDesc(data_type, [1, 1, 1, 1]), **given)
+            with pytest.raises(dml.ValidationError, match=f"{data_type}"):
+                desc.operator.validate(desc, dml.FeatureLevel.FL_6_4, False)
 
 
 def test_levels_have_directml_values() -> None:

@@ -203,12 +203,15 @@ def test_ten_thousand_tensors_leave_nothing_behind(device: dml.Device) -> None:
             if len(kept) > 100:
                 kept = kept[50:]
 
-    churn()
+    for _ in range(1 if own._runtime.engine.host_writes_storage else 5):
+        churn()  # five fill the ring of upload buffers, whose pages the system hands out at use
     gc.collect()
+    own.synchronize()  # staged uploads may be pending
     assert own.memory_used == 0
     before = _resident_bytes()
     churn()
     gc.collect()
+    own.synchronize()
     assert own.memory_used == 0
     # 10,000 tensors of 1200 bytes: even a tenth of their bytes or of their objects would show.
     assert _resident_bytes() - before < 1 << 20

@@ -12,21 +12,15 @@ pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntim
 pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
-import kompute_dml.onnxruntime as kompute
-from kompute_dml.toolchain import native
-from onnx_graphs import cpu, encoder, options, placement
-from real_models import Magika, TextRecognizer, quantized, sample_files
+from kompute_dml.cli import demo_files
+from kompute_dml.onnx.samples import Magika, quantized
+from kompute_dml.runtime.adapters import choose
+from onnx_graphs import cpu, encoder, placement
+from provider_tools import NAME, needs_library, session
+from real_models import TextRecognizer, installed, sample_files
 
-pytestmark = pytest.mark.skipif(
-    not native.library().is_file() and native.compiler() is None,
-    reason="the provider library is not built, and there is no C compiler",
-)
-NAME = kompute.get_ep_name()
+pytestmark = needs_library
 PRODUCTS = "MatMulInteger"
-
-
-def session(model: Any, optimize: bool = True, **given: Any) -> Any:
-    return kompute.session(model, session_options=options(optimize), **given)
 
 
 def test_encoder_is_bit_equal_with_its_products_on_the_device(rng: np.random.Generator) -> None:
@@ -49,10 +43,11 @@ def test_encoder(claim: str, rng: np.random.Generator) -> None:
     assert np.abs(got - expected).max() < 0.05 and np.abs(got - expected).mean() < 2e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claim, files, tolerance", [(PRODUCTS, 40, 1e-4), ("products", 10, 1e-2)])
 def test_magika(claim: str, files: int, tolerance: float, tmp_path: Path) -> None:
     """With its products on the device, and with what lies around them, whose rounding differs."""
-    magika = Magika()
+    magika = installed(Magika)
     path = quantized(magika.path, tmp_path / "magika.onnx")
     ours, theirs = session(path, claim=claim), cpu(path)
     assert placement(ours, NAME).count(PRODUCTS) == 2
@@ -67,9 +62,51 @@ def test_magika(claim: str, files: int, tolerance: float, tmp_path: Path) -> Non
         print({name: magika.labels[i] for (name, _), i in zip(part, got.argmax(-1))})
 
 
+def _written_samples(folder: Path, count: int) -> list[Path]:
+    paths = []
+    for name, content in list(sample_files().items())[-count:]:
+        path = folder / name.replace("/", "-")
+        path.write_bytes(content)
+        paths.append(path)
+    return paths
+
+
+@pytest.mark.slow
+def test_the_demonstration_classifies_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    magika, files = installed(Magika), _written_samples(tmp_path, 6)
+    for path in files:
+        assert (magika.features_of(path) == magika.features(path.read_bytes())).all()
+    adapter = choose(None).index
+    assert list(demo_files.classify(adapter, magika, files)) == [True, True]
+    text = capsys.readouterr().out
+    assert "2 matrix products among them" in text and "ok    6 of 6 files" in text
+    assert all(f"{path.name} " in text for path in files)
+    run, turns = demo_files._run, iter([lambda scores: scores[:, ::-1], lambda scores: scores])
+
+    def reversed_labels(*arguments: Any) -> Any:
+        scores, times = run(*arguments)
+        return next(turns)(scores), times
+
+    monkeypatch.setattr(demo_files, "_run", reversed_labels)
+    assert list(demo_files.classify(adapter, magika, files)) == [False, False]
+    assert "FAIL  0 of 6 files" in capsys.readouterr().out
+
+
+def test_the_demonstration_goes_on_without_the_provider(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    magika, files = installed(Magika), _written_samples(tmp_path, 1)
+    monkeypatch.setattr("onnxruntime.__version__", "1.23.2")
+    assert list(demo_files.classify(choose(None).index, magika, files)) == []
+    assert "left out: ONNX Runtime 1.23.2 is not supported" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["float", "int8"])
 def test_text_recognizer(kind: str, tmp_path: Path) -> None:
-    reader = TextRecognizer()
+    reader = installed(TextRecognizer)
     image = reader.image("Vulkan 2026 hello")
     if kind == "float":
         path, claim = str(reader.path), "all"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,19 +13,37 @@ import kompute_dml as dml
 pytest.importorskip("onnx", reason="the backend reads models with onnx")
 pytest.importorskip("onnxruntime", "1.24", reason="models are built for both backends")
 
+import onnx
+
 import kompute_dml.onnx_backend as backend
 from kompute_dml.onnx import conformance
 from onnx_graphs import FLOAT, INT64, cpu, model, node
 
+README = " ".join((Path(__file__).parents[1] / "README.md").read_text().split())
 
+
+def test_onnx_node_tests_of_the_first_operators(device: dml.Device) -> None:
+    report = conformance.run(device, ("EyeLike", "Trilu", "Identity"))
+    assert not report.failed
+    claimed = " ".join(report.claimed)
+    for operator, tests in (("eyelike", 3), ("tri", 18), ("identity", 1)):
+        assert claimed.count(f"test_{operator}") >= tests, operator
+
+
+@pytest.mark.slow
 def test_onnx_node_tests(device: dml.Device) -> None:
     report = conformance.run(device)
     print(report)
     assert not report.failed
     assert not set(conformance.EXCLUDED) - set(report.excluded), "reasons without a test"
-    claimed = " ".join(report.claimed)
-    for operator, tests in (("eyelike", 3), ("tri", 18), ("identity", 1)):
-        assert claimed.count(f"test_{operator}") >= tests, operator
+    told = re.search(
+        r"passes (\d+) of the (\d+) node tests of onnx ([\d.]+) .* of (\d+) in all", README
+    )
+    assert told is not None
+    passed, claimed, version, all_tests = told.groups()
+    if version == onnx.__version__:
+        # More where operators have come since.
+        assert report.passed >= int(passed) >= int(claimed) and report.all == int(all_tests)
 
 
 def test_prepare_and_run(rng: np.random.Generator) -> None:

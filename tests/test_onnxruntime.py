@@ -5,10 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +18,11 @@ pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
 import kompute_dml.onnxruntime as kompute  # noqa: E402
+from kompute_dml.onnx import builder  # noqa: E402
 from kompute_dml.onnx.graph import Graph, Node, Value  # noqa: E402
 from kompute_dml.onnx.partition import regions  # noqa: E402
 from kompute_dml.onnx.region import MAX_PLANS, Region  # noqa: E402
-from kompute_dml.onnxruntime import capi, provider  # noqa: E402
+from kompute_dml.onnxruntime import provider  # noqa: E402
 from kompute_dml.operators import base  # noqa: E402
 from kompute_dml.operators.plan import (  # noqa: E402
     PERSISTENT,
@@ -34,7 +31,8 @@ from kompute_dml.operators.plan import (  # noqa: E402
     Plan,
     Target,
 )
-from kompute_dml.toolchain import native  # noqa: E402
+from kompute_dml.runtime import windows  # noqa: E402
+from kompute_dml.runtime.kp_engine import Engine  # noqa: E402
 from onnx_graphs import (  # noqa: E402
     FLOAT,
     INT8,
@@ -43,29 +41,26 @@ from onnx_graphs import (  # noqa: E402
     cpu,
     model,
     node,
-    options,
     placement,
     quantized_dense,
     weights,
 )
-
-pytestmark = pytest.mark.skipif(
-    not native.library().is_file() and native.compiler() is None,
-    reason="the provider library is not built, and there is no C compiler",
+from provider_tools import (  # noqa: E402
+    NAME,
+    K,
+    N,
+    dense_layer,
+    last_kernel,
+    needs_library,
+    session,
 )
-NAME = kompute.get_ep_name()
-K, N = 40, 24
 
-
-def session(model: bytes, optimize: bool = True, **given: Any) -> Any:
-    return kompute.session(model, session_options=options(optimize), **given)
+pytestmark = needs_library
 
 
 @pytest.fixture
 def dense(rng: np.random.Generator) -> bytes:
-    constants: dict[str, np.ndarray] = {}
-    nodes = quantized_dense(rng, "x", "y", K, N, constants)
-    return model(nodes, [("x", FLOAT, ["n", K])], [("y", FLOAT, ["n", N])], constants)
+    return dense_layer(rng)
 
 
 def test_registration() -> None:
@@ -185,6 +180,18 @@ def test_identity_eyelike_trilu_dropout(shape: tuple[int, int], rng: np.random.G
             assert (got == wanted).all()
 
 
+def test_a_value_that_the_host_must_know_is_not_made_inside_a_region(
+    rng: np.random.Generator
+) -> None:
+    nodes = [node("Identity", "k", "diagonal"), node("Trilu", "x diagonal", "y")]
+    built = model(nodes, [("x", FLOAT, [4, 4]), ("k", INT64, [])], [("y", FLOAT, [4, 4])])
+    made = session(built, False, claim="all")
+    assert placement(made, NAME) == ["Identity"]
+    x = rng.standard_normal((4, 4)).astype(np.float32)
+    for k in (0, 2, -1):
+        assert (made.run(None, {"x": x, "k": np.array(k)})[0] == np.triu(x, k)).all()
+
+
 def test_scalars(rng: np.random.Generator) -> None:
     built = model([node("Identity", "x", "i"), node("Identity", "i", "y")],
                   [("x", INT64, [])], [("y", INT64, [])])
@@ -199,6 +206,31 @@ def test_claim_option() -> None:
     assert placement(session(built, claim="all"), NAME) == ["EyeLike", "Trilu"]
     assert placement(session(built, claim="Trilu"), NAME) == ["Trilu"]
     assert placement(session(built, claim=["Trilu", "Abs"]), NAME) == ["Trilu"]
+
+
+def test_by_default_only_regions_with_a_product_are_claimed(rng: np.random.Generator) -> None:
+    """What lies apart from the product would cost two transfers and save nothing."""
+    constants: dict[str, np.ndarray] = {}
+    nodes = [
+        *quantized_dense(rng, "x", "dense", K, N, constants), node("Relu", "dense", "beside"),
+        node("Det", "square", "d"), node("Neg", "d", "apart"),
+    ]
+    built = model(nodes, [("x", FLOAT, [3, K]), ("square", FLOAT, [3, 3])],
+                  [("beside", FLOAT, [3, N]), ("apart", FLOAT, [])], constants)
+    usual, everything = session(built, False), session(built, False, claim="all")
+    assert {"MatMulInteger", "Relu"} <= {*placement(usual, NAME)}
+    assert placement(usual, "CPUExecutionProvider") == ["Det", "Neg"]
+    assert placement(everything, "CPUExecutionProvider") == ["Det"]
+
+
+def test_adapter_option(dense: bytes) -> None:
+    x = {"x": np.ones((2, K), np.float32)}
+    for adapter in dml.list_devices():
+        for chosen in (adapter.index, str(adapter.index), adapter.name):
+            made = session(dense, adapter=chosen)
+            assert made.run(None, x)[0].shape == (2, N)
+            device = last_kernel().region.device
+            assert device.adapter.name == adapter.name
 
 
 def test_feature_level_option(dense: bytes) -> None:
@@ -222,10 +254,53 @@ def test_values_stay_on_the_device_inside_a_region(
     assert (got == np.diag(np.diag(x))).all()
 
 
+def test_a_plan_is_recorded_once(dense: bytes, rng: np.random.Generator) -> None:
+    made, theirs = session(dense), cpu(dense)
+    for rows in (3, 5):
+        for _ in range(2):
+            x = {"x": rng.standard_normal((rows, K)).astype(np.float32)}
+            np.testing.assert_allclose(
+                made.run(None, x)[0], theirs.run(None, x)[0], rtol=1e-5, atol=1e-5
+            )
+    region = last_kernel().region
+    recordings = [plan._recording for plan in region._plans.values()]
+    recorder = region.device._runtime.recorder
+    before = recorder.submits
+    for rows in (3, 5):
+        made.run(None, {"x": np.ones((rows, K), np.float32)})
+    assert [plan._recording for plan in region._plans.values()] == recordings
+    assert None not in recordings
+    if recorder.engine.records_barriers:
+        assert recorder.submits - before == 2
+
+
+def test_where_the_host_does_not_reach_the_device(
+    dense: bytes, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the windows that all plans share, and with inputs and outputs too large for them."""
+    make = Engine.__init__
+
+    def discrete(self: Engine, adapter: Any) -> None:
+        make(self, adapter)
+        self.host_writes_storage = self.host_reads_storage = False
+
+    monkeypatch.setattr(Engine, "__init__", discrete)
+    monkeypatch.setattr(provider, "_devices", {})
+    monkeypatch.setattr(windows, "SIZE", 4096)
+    monkeypatch.setattr(builder, "WINDOW", 4096)
+    first, second, theirs = session(dense), session(dense, claim="MatMulInteger"), cpu(dense)
+    large = 1 + 4096 // (4 * N)
+    for rows in (3, 5, large, 3):
+        x = {"x": rng.standard_normal((rows, K)).astype(np.float32)}
+        for made in (first, second, first):
+            np.testing.assert_allclose(
+                made.run(None, x)[0], theirs.run(None, x)[0], rtol=1e-5, atol=1e-5
+            )
+
+
 def test_plans_are_bounded(dense: bytes, rng: np.random.Generator) -> None:
     made = session(dense)
-    kernels = [k for k in provider._alive.values() if isinstance(k, provider.Kernel)]
-    region = kernels[-1].region
+    region = last_kernel().region
     for rows in [*range(1, MAX_PLANS + 5), 1]:
         made.run(None, {"x": np.ones((rows, K), np.float32)})
     assert len(region._plans) == MAX_PLANS
@@ -234,7 +309,8 @@ def test_plans_are_bounded(dense: bytes, rng: np.random.Generator) -> None:
 def test_constants_are_prepared_once(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An operator that prepares OWNED_BY_DML tensors does so for all sizes together."""
+    """An operator that keeps a tensor in its own form makes it when the session is made, and all
+    plans share it."""
     constants: dict[str, np.ndarray] = {}
     nodes = quantized_dense(rng, "x", "y", 128, 64, constants)
     built = model(nodes, [("x", FLOAT, ["n", 128])], [("y", FLOAT, ["n", 64])], constants)
@@ -243,10 +319,11 @@ def test_constants_are_prepared_once(
     monkeypatch.setitem(base._definitions, name, preparing)
     monkeypatch.setitem(base._by_class, preparing.desc_class, preparing)
     ours, theirs = session(built, False, claim="MatMulInteger"), cpu(built, False)
+    region = last_kernel().region
+    assert (len(region._plans), len(region._prepared)) == (0, 1)
     for rows in (1, 5, 67):
         x = rng.standard_normal((rows, 128)).astype(np.float32)
         assert (ours.run(None, {"x": x})[0] == theirs.run(None, {"x": x})[0]).all()
-    region = next(k for k in provider._alive.values() if isinstance(k, provider.Kernel)).region
     assert (len(region._plans), len(region._prepared)) == (3, 1)
 
 
@@ -256,7 +333,7 @@ _PLAIN = base.definitions()["DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"].low
 def _prepared_b(desc: Any, target: Target) -> Plan:
     """The usual lowering, from a copy of B that initialization makes."""
     b = desc.b_tensor
-    plain = _PLAIN(desc, target)
+    plain = _PLAIN(dataclasses.replace(desc, b_tensor=b.replace(flags=0)), target)
     if not b.owned_by_dml:
         return plain
     words = b.total_tensor_size_in_bytes // 4
@@ -276,7 +353,7 @@ def _prepared_b(desc: Any, target: Target) -> Plan:
         ))
         for d in plain.execute
     )
-    return Plan(execute, (copy,), plain.temporary_bytes, 4 * words)
+    return Plan(execute, (copy,), plain.temporary_bytes, 4 * words, frozenset({"b_tensor"}))
 
 
 def test_regions_do_not_enclose_what_is_not_theirs() -> None:
@@ -294,168 +371,18 @@ def test_regions_do_not_enclose_what_is_not_theirs() -> None:
     assert Graph(nodes, [v["x"]], [v["e"]]).nodes[0].label == "A"
 
 
-# What goes wrong
-
-
-def test_a_shape_that_breaks_the_rules_at_run_time(rng: np.random.Generator) -> None:
-    constants = {"b": weights(rng, K, N), "s": np.ones(N, np.float32)}
-    nodes = [node("MatMulInteger", "a b", "sums"), node("Cast", "sums", "f", to=FLOAT),
-             node("Mul", "f s", "y")]
-    built = model(nodes, [("a", UINT8, ["n", "k"])], [("y", FLOAT, ["n", N])], constants)
-    made = session(built)
-    assert "MatMulInteger" in placement(made, NAME)
-    with pytest.raises(Exception, match=r"kompute_dml: .*MatMulIntegerToFloat.*matching depth"):
-        made.run(None, {"a": np.ones((2, K + 1), np.uint8)})
-    assert made.run(None, {"a": np.ones((2, K), np.uint8)})[0].shape == (2, N)
-
-
-def test_what_is_no_model() -> None:
-    with pytest.raises(Exception, match="protobuf"):
-        session(b"no model")
-
-
-def test_unknown_options(dense: bytes) -> None:
-    with pytest.raises(dml.ValidationError, match=r"has no option colour.*claim: "):
-        session(dense, colour="blue")
-    with pytest.raises(dml.ValidationError, match=r"feature_level to be one of 1\.0, .*6\.4"):
-        session(dense, feature_level="7.7")
-    with pytest.raises(dml.NoDeviceError):
-        session(dense, adapter="no such adapter")
-
-
-def test_an_exception_in_a_callback_becomes_a_status(
-    dense: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = session(dense)
-
-    def fail(self: Region, inputs: Any) -> Any:
-        raise ZeroDivisionError("by design")
-
-    monkeypatch.setattr(Region, "run", fail)
-    with pytest.raises(Exception, match=r"kompute_dml: ZeroDivisionError\('by design'\)"):
-        made.run(None, {"x": np.ones((1, K), np.float32)})
-    monkeypatch.undo()
-    assert made.run(None, {"x": np.ones((1, K), np.float32)})[0].shape == (1, N)
-
-
-def test_a_lost_device(dense: bytes) -> None:
-    x = {"x": np.ones((1, K), np.float32)}
-    made, other = session(dense), cpu(dense)
-    recorder = next(iter(
-        k for k in provider._alive.values() if isinstance(k, provider.Provider)
-    )).device._runtime.recorder
-    recorder.synchronize()
-    recorder.lost = dml.DeviceLostError("the device is gone")
-    with pytest.raises(Exception, match="kompute_dml: the device is gone"):
-        made.run(None, x)
-    assert other.run(None, x)[0].shape == (1, N)
-    assert session(dense).run(None, x)[0].shape == (1, N)
-
-
-def test_an_old_onnx_runtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ort, "__version__", "1.23.2")
-    with pytest.raises(dml.UnsupportedError, match=r"ONNX Runtime 1\.23\.2 is not supported"):
-        kompute.register()
-    ffi = capi.ffi
-    text = ffi.new("char[]", b"1.22.0")
-    base = ffi.new("OrtApiBase *")
-    get_api = ffi.callback("const void *(uint32_t)", lambda version: ffi.NULL)
-    version = ffi.callback("const char *(void)", lambda: text)
-    base.GetApi, base.GetVersionString = get_api, version
-    with pytest.raises(dml.UnsupportedError, match=r"1\.22\.0 is not supported"):
-        capi.Api(base)
-
-
-def test_without_a_compiler_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "library", lambda: Path("/nowhere/provider.so"))
-    monkeypatch.setattr(native, "SOURCE", native.SOURCE)
-    monkeypatch.setattr(native, "build", _no_compiler)
-    with pytest.raises(dml.UnsupportedError, match=r"provider\.so was not built.*C compiler"):
-        kompute.get_library_path()
-
-
-def _no_compiler() -> None:
-    from kompute_dml.toolchain.system import ToolchainError
-
-    raise ToolchainError("a C compiler is missing")
-
-
-# Lifetimes
-
-
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.stress)])
-def test_sessions_leave_nothing_behind(count: int, dense: bytes) -> None:
-    x = {"x": np.ones((2, K), np.float32)}
-    session(dense).run(None, x)
-    gc.collect()
-    alive = dict(provider._alive)
-    device = provider.shared_device(*next(iter(provider._devices)))
-    used = device.memory_used
-    for _ in range(count):
-        session(dense).run(None, x)
-    gc.collect()
-    assert provider._alive.keys() == alive.keys()
-    assert device.memory_used == used
-
-
-def test_several_threads(dense: bytes, rng: np.random.Generator) -> None:
-    shared, theirs = session(dense), cpu(dense)
-    wrong: list[Any] = []
-
-    def work(seed: int) -> None:
-        own, numbers = session(dense), np.random.default_rng(seed)
-        for rows in (1, 3, 8, 3):
-            x = {"x": numbers.standard_normal((rows, K)).astype(np.float32)}
-            expected = theirs.run(None, x)[0]
-            for made in (shared, own):
-                got = made.run(None, x)[0]
-                if not np.allclose(got, expected, rtol=1e-5, atol=1e-5):
-                    wrong.append((seed, rows))
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-@pytest.fixture
-def script(tmp_path: Path, dense: bytes) -> Iterator[Any]:
-    (tmp_path / "model.onnx").write_bytes(dense)
-    head = (
-        "import numpy as np, kompute_dml.onnxruntime as kompute\n"
-        f"s = kompute.session({str(tmp_path / 'model.onnx')!r})\n"
-        f"s.run(None, {{'x': np.ones((2, {K}), np.float32)}})\n"
-    )
-
-    def run(tail: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-c", head + tail], capture_output=True, text=True)
-
-    yield run
-
-
-def test_exit_with_sessions_alive(script: Any) -> None:
-    done = script("import builtins; builtins.held = [s]; print('end')")
-    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
-
-
-def test_unregistering(script: Any) -> None:
-    done = script(
-        "del s\nkompute.unregister(); assert not kompute.is_registered()\n"
-        "kompute.register(); assert kompute.is_registered(); print('end')"
-    )
-    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
-
-
 def test_profile(dense: bytes, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     made = session(dense, profile=path)
     for _ in range(3):
         made.run(None, {"x": np.ones((2, K), np.float32)})
+    has_times = last_kernel().region.device._runtime.engine.timestamps_valid
     del made
     gc.collect()
     events = json.loads(path.read_text())["traceEvents"]
     assert all(e["dur"] >= 0 for e in events if e["ph"] == "X")
     named = [e for e in events if e.get("cat") == "region"]
     assert len(named) == 3 and "MatMulIntegerToFloat" in named[0]["name"]
+    products = [e for e in events if e.get("cat") == "dispatch" and "matrix" in e["name"]]
+    assert len(products) == (3 if has_times else 0)
+    assert all(e["args"]["gpu_us"] > 0 for e in named) == has_times

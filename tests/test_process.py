@@ -93,11 +93,13 @@ def test_many_devices_come_and_go() -> None:
 # fork
 
 FORK = """
-    import os, sys, numpy as np, kompute_dml as dml
+    import os, sys, warnings, numpy as np, kompute_dml as dml
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: drivers have threads
     device = dml.Device()
     x = device.tensor(np.arange(64, dtype=np.float32))
     with device.record() as recording:
         y = dml.activation_identity(x)
+    device.synchronize()
     z = dml.activation_identity(y)  # pending
     child = os.fork()
     if child == 0:
@@ -124,8 +126,12 @@ def test_a_forked_child_is_told_to_make_a_device_of_its_own() -> None:
                 assert "after fork()" in str(error)
             else:
                 os._exit(7)
-        del x, y, z, recording, device
-        import gc; gc.collect()
+        import gc, weakref
+        lists = [weakref.ref(l) for l in device._runtime.engine.command_lists]
+        del x, y, z, recording, device, call
+        gc.collect()
+        if not lists or not all(l() for l in lists):
+            os._exit(8)  # kp has called the driver
     """))
     assert out == "parent computed\n"
 
@@ -133,6 +139,30 @@ def test_a_forked_child_is_told_to_make_a_device_of_its_own() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_that_uses_nothing_ends_quietly() -> None:
     assert succeeds(FORK.format(child="pass")) == "parent computed\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_keeps_its_exit_code_and_its_output_but_no_exit_handler() -> None:
+    result = python("""
+    import atexit, ctypes, os, sys, warnings, kompute_dml as dml
+    warnings.simplefilter("ignore", DeprecationWarning)
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "on_exit"):
+        raise SystemExit("skip")
+    libc.__cxa_atexit(libc.puts, b"handler", None)  # as the driver has one
+    device = dml.Device()
+    child = os.fork()
+    if child == 0:
+        atexit.register(print, "Python's")
+        libc.puts(b"C's")
+        sys.exit(5)
+    _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)
+    os._exit(0)
+    """)
+    if result.stderr == "skip\n":
+        pytest.skip("this C library has no on_exit")
+    assert sorted(result.stdout.split()) == ["5", "C's", "Python's"], result
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kompute_dml as dml
-from cases import activation, fill, matrix_multiply
+from cases import activation, elementwise, fill, matrix_multiply, quantize
 from harness import Case, Run, check
 from layouts import Layout, Sizes
 
@@ -68,7 +69,7 @@ def layouts(draw: Any, of: Sizes, is_input: bool) -> Layout:
 
 def _run(draw: Any, case: Case, types: Any, device: dml.Device) -> None:
     placed = {
-        name: draw.draw(layouts(tuple(n), name != case.output), label=name)
+        name: draw.draw(layouts(tuple(n), name not in case.outputs), label=name)
         for name, n in case.sizes.items()
     }
     level = draw.draw(st.sampled_from(["descriptor", "function"]))
@@ -83,6 +84,33 @@ _int32 = st.one_of(st.integers(-50, 50), st.sampled_from([-(2**31), 2**31 - 1]))
 @given(data=st.data())
 def test_activation_identity(data: Any, device: dml.Device) -> None:
     case = activation.identity("random", data.draw(sizes(1, 8)))
+    _run(data, case, data.draw(st.sampled_from(case.all_types())), device)
+
+
+# One, two and three inputs, each shader, and types that are not the output's.
+_ELEMENTWISE = [
+    c for c in elementwise.CASES if c.name == "line" and c.operator in (
+        "CAST", "ELEMENT_WISE_BIT_COUNT", "ELEMENT_WISE_BIT_NOT", "ELEMENT_WISE_IF",
+        "ELEMENT_WISE_LOGICAL_LESS_THAN", "ELEMENT_WISE_SUBTRACT")
+]
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_elementwise(data: Any, device: dml.Device) -> None:
+    plain = data.draw(st.sampled_from(_ELEMENTWISE))
+    shape = data.draw(sizes(1, 8))
+    case = dataclasses.replace(plain, name="random", sizes=dict.fromkeys(plain.sizes, shape))
+    _run(data, case, data.draw(st.sampled_from(case.all_types())), device)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_quantization(data: Any, device: dml.Device) -> None:
+    shape, name = data.draw(sizes(1, 8)), data.draw(st.sampled_from(["quantize", "dequantize", ""]))
+    types = {"quantize": quantize.QUANTIZE, "dequantize": quantize.DEQUANTIZE}.get(name)
+    case = quantize.linear(name, "random", shape, True, types, ()) if types \
+        else quantize.dynamic("random", shape, None, ())
     _run(data, case, data.draw(st.sampled_from(case.all_types())), device)
 
 

@@ -85,10 +85,10 @@ def test_several_submits_are_in_flight_and_no_more_than_the_limit(
         real(self)
         seen.append(len(recorder._in_flight) + 1)
 
-    monkeypatch.setattr(CommandList, "submit", submit)
-    monkeypatch.setattr(recorder_module, "MAX_BATCH", 2)
     x, *outs = [numbers(own) for _ in range(9)]
     own.synchronize()
+    monkeypatch.setattr(CommandList, "submit", submit)
+    monkeypatch.setattr(recorder_module, "MAX_BATCH", 2)
     for i in range(40):
         dml.activation_identity(x, out=outs[i % 8])
     assert len(seen) == 20

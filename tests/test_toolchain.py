@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kompute_dml.runtime.shader_library import manifest
-from kompute_dml.toolchain import edits, kp, spirv
+from kompute_dml.toolchain import edits, glslang, kp, spirv
 from kompute_dml.toolchain.system import ToolchainError
 
 SHADER = """\
@@ -54,17 +54,65 @@ def test_edits_that_do_not_fit_are_refused(changes: list, words: str) -> None:
         edits.edited("one two", changes)
 
 
-def test_a_build_without_compiler_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kp, "cache_dir", lambda name: tmp_path / name)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CXX", raising=False)
+def failed_build(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a build of kp says that finds nothing in the cache."""
+    monkeypatch.setattr(kp, "cache_dir", lambda name: folder / "cache" / name)
     with pytest.raises(ToolchainError) as error:
         kp.wheel()
-    assert "g++ is missing" in str(error.value)
-    assert "apt install g++" in str(error.value)
-    assert "pip install kp==0.9.0" in str(error.value)
+    assert "pip install kp==0.9.0" in str(error.value), "stock kp serves, too"
+    return str(error.value)
+
+
+@pytest.mark.parametrize("there", [[], ["g++"], ["g++", "cmake"]], ids="-".join)
+def test_a_build_without_compiler_says_how_to_get_it(
+    there: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for program in there:
+        (tmp_path / program).symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    missing = ["g++", "cmake", "make"][len(there)]
+    said = failed_build(tmp_path, monkeypatch)
+    assert f"{missing} is missing, needed to compile kp" in said
+    assert f"apt install {missing}" in said
+
+
+builds_kp = pytest.mark.skipif(
+    not all(map(shutil.which, ("g++", "cmake", "make"))), reason="g++, cmake or make is missing"
+)
+
+
+@builds_kp
+@pytest.mark.parametrize("header", kp.SYSTEM_PACKAGES)
+def test_a_build_without_a_header_says_how_to_get_it(
+    header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for other in kp.SYSTEM_PACKAGES.keys() - {header}:
+        (tmp_path / other).parent.mkdir()
+        (tmp_path / other).touch()
+    monkeypatch.setenv("CXX", f"g++ -nostdinc -I{tmp_path}")
+    said = failed_build(tmp_path, monkeypatch)
+    assert f"the header {header} is missing" in said
+    assert f"apt install {kp.SYSTEM_PACKAGES[header]}" in said
+
+
+@builds_kp
+def test_a_build_without_pythons_header_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kp, "SYSTEM_PACKAGES", {})
+    monkeypatch.setattr(kp, "_ask", lambda python, expression: str(tmp_path))
+    said = failed_build(tmp_path, monkeypatch)
+    assert "Python.h is missing" in said
+    assert "apt install python3-dev" in said
+
+
+def test_a_build_without_network_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kp, "_check_requirements", lambda python: None)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # nobody listens there
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    assert "Is the package index reachable?" in failed_build(tmp_path, monkeypatch)
 
 
 def test_another_source_distribution_is_refused(
@@ -77,6 +125,10 @@ def test_another_source_distribution_is_refused(
 
 
 def build(folder: Path, text: str) -> tuple[spirv.Report, dict]:
+    try:
+        glslang.find()
+    except ToolchainError as error:
+        pytest.skip(str(error))
     source, output = folder / "shaders", folder / "spirv"
     source.mkdir(exist_ok=True)
     (source / "trial.comp").write_text(text)

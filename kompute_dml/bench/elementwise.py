@@ -1,152 +1,217 @@
-"""Elementwise operators, activations and their like: what NumPy makes of ordinary numbers.
-
-Corner cases belong to the tests; here the values only have to show that the kernel timed is right.
-"""
+"""Cases of operators that treat each element alone, and of their like."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
-_F32, _U8, _U32 = "float32", "uint8", "uint32"
+from ..dtypes import DataType
+from ..operators.base import definitions
+from .case import Case, Peer, Recipe, Scale, shape, touched_bytes
+from .references import REFERENCES, Reference
+from .values import Pattern, close, numbers, offsets, sampled
 
-
-class Reference(NamedTuple):
-    """How NumPy computes an operator: inputs of ``data_type``, attributes as the function's."""
-
-    compute: Callable[..., Any]
-    data_type: str = _F32
-    attributes: dict[str, Any] = {}
-    low: float = 0.1
-    high: float = 0.9
-    """The range that inputs are drawn from."""
-
-
-def _sigmoid(x: Any) -> Any:
-    return 1 / (1 + np.exp(-x))
-
-
-def _softplus(x: Any) -> Any:
-    return np.log1p(np.exp(x))
-
-
-def _erf(x: Any) -> Any:
-    # The Taylor series: enough terms for the range used here.
-    total = np.zeros_like(x)
-    for n in range(20):
-        total += (-1) ** n * x ** (2 * n + 1) / (math.factorial(n) * (2 * n + 1))
-    return 2 / math.sqrt(math.pi) * total
-
-
-_SELU = (1.67326319217681884765625, 1.05070102214813232421875)
-
-
-def _bits(compute: Callable[..., Any]) -> Reference:
-    return Reference(compute, _U32, low=0, high=2**31)
-
-
-REFERENCES: dict[str, Reference] = {
-    "ACTIVATION_CELU": Reference(lambda x: np.where(x > 0, x, np.expm1(x)), low=-2, high=2),
-    "ACTIVATION_ELU": Reference(lambda x: np.where(x > 0, x, np.expm1(x)), low=-2, high=2),
-    "ACTIVATION_GELU": Reference(lambda x: x * 0.5 * (1 + _erf(x / 2**0.5)), low=-2, high=2),
-    "ACTIVATION_HARD_SIGMOID": Reference(lambda x: np.clip(0.2 * x + 0.5, 0, 1), low=-4, high=4),
-    "ACTIVATION_HARD_SWISH": Reference(
-        lambda x: x * np.clip(x / 6 + 0.5, 0, 1), low=-4, high=4),
-    "ACTIVATION_LEAKY_RELU": Reference(lambda x: np.where(x < 0, 0.01 * x, x), low=-1, high=1),
-    "ACTIVATION_LINEAR": Reference(lambda x: 2 * x + 1, attributes={"alpha": 2.0, "beta": 1.0}),
-    "ACTIVATION_PARAMETERIZED_RELU": Reference(
-        lambda x, s: np.where(x < 0, s * x, x), low=-1, high=1),
-    "ACTIVATION_PARAMETRIC_SOFTPLUS": Reference(
-        lambda x: 2 * _softplus(3 * x), attributes={"alpha": 2.0, "beta": 3.0}),
-    "ACTIVATION_RELU": Reference(lambda x: np.maximum(x, 0), low=-1, high=1),
-    "ACTIVATION_SCALED_ELU": Reference(
-        lambda x: _SELU[1] * np.where(x > 0, x, _SELU[0] * np.expm1(x)), low=-2, high=2),
-    "ACTIVATION_SCALED_TANH": Reference(lambda x: np.tanh(0.5 * x), low=-2, high=2),
-    "ACTIVATION_SHRINK": Reference(lambda x: np.where(np.abs(x) > 0.5, x, 0), low=-1, high=1),
-    "ACTIVATION_SIGMOID": Reference(_sigmoid, low=-4, high=4),
-    "ACTIVATION_SOFTPLUS": Reference(_softplus, low=-4, high=4),
-    "ACTIVATION_SOFTSIGN": Reference(lambda x: x / (1 + np.abs(x)), low=-4, high=4),
-    "ACTIVATION_SWISH": Reference(lambda x: x * _sigmoid(x), low=-4, high=4),
-    "ACTIVATION_TANH": Reference(np.tanh, low=-4, high=4),
-    "ACTIVATION_THRESHOLDED_RELU": Reference(lambda x: np.where(x > 1, x, 0), low=0, high=2),
-    "CAST": Reference(np.trunc, attributes={"data_type": "int32"}, low=-1000, high=1000),
-    "ELEMENT_WISE_ABS": Reference(np.abs, low=-1, high=1),
-    "ELEMENT_WISE_ACOS": Reference(np.arccos),
-    "ELEMENT_WISE_ACOSH": Reference(np.arccosh, low=1.5, high=9),
-    "ELEMENT_WISE_ADD": Reference(np.add),
-    "ELEMENT_WISE_ADD1": Reference(np.add),
-    "ELEMENT_WISE_ASIN": Reference(np.arcsin),
-    "ELEMENT_WISE_ASINH": Reference(np.arcsinh),
-    "ELEMENT_WISE_ATAN": Reference(np.arctan),
-    "ELEMENT_WISE_ATANH": Reference(np.arctanh),
-    "ELEMENT_WISE_ATAN_YX": Reference(np.arctan2),
-    "ELEMENT_WISE_BIT_AND": _bits(np.bitwise_and),
-    "ELEMENT_WISE_BIT_COUNT": _bits(
-        lambda x: np.unpackbits(x.view(np.uint8)).reshape(-1, 32).sum(1)),
-    "ELEMENT_WISE_BIT_NOT": _bits(np.invert),
-    "ELEMENT_WISE_BIT_OR": _bits(np.bitwise_or),
-    "ELEMENT_WISE_BIT_SHIFT_LEFT": Reference(np.left_shift, _U32, low=0, high=31),
-    "ELEMENT_WISE_BIT_SHIFT_RIGHT": Reference(np.right_shift, _U32, low=0, high=31),
-    "ELEMENT_WISE_BIT_XOR": _bits(np.bitwise_xor),
-    "ELEMENT_WISE_CEIL": Reference(np.ceil, low=-9, high=9),
-    "ELEMENT_WISE_CLIP": Reference(
-        lambda x: np.clip(x, 0.25, 0.5), attributes={"min": 0.25, "max": 0.5}),
-    "ELEMENT_WISE_CLIP1": Reference(
-        lambda x: np.clip(x, 0.25, 0.5), attributes={"min": 0.25, "max": 0.5}),
-    "ELEMENT_WISE_CONSTANT_POW": Reference(lambda x: x**2.5, attributes={"exponent": 2.5}),
-    "ELEMENT_WISE_COS": Reference(np.cos, low=-1, high=1),
-    "ELEMENT_WISE_COSH": Reference(np.cosh),
-    "ELEMENT_WISE_DIFFERENCE_SQUARE": Reference(lambda x, y: (x - y) ** 2),
-    "ELEMENT_WISE_DIVIDE": Reference(np.divide),
-    "ELEMENT_WISE_ERF": Reference(_erf),
-    "ELEMENT_WISE_EXP": Reference(np.exp),
-    "ELEMENT_WISE_FLOOR": Reference(np.floor, low=-9, high=9),
-    "ELEMENT_WISE_IDENTITY": Reference(np.copy),
-    "ELEMENT_WISE_IS_INFINITY": Reference(np.isinf),
-    "ELEMENT_WISE_IS_NAN": Reference(np.isnan),
-    "ELEMENT_WISE_LOG": Reference(np.log),
-    "ELEMENT_WISE_LOGICAL_AND": Reference(np.logical_and, _U8, low=0, high=2),
-    "ELEMENT_WISE_LOGICAL_EQUALS": Reference(np.equal),
-    "ELEMENT_WISE_LOGICAL_GREATER_THAN": Reference(np.greater),
-    "ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL": Reference(np.greater_equal),
-    "ELEMENT_WISE_LOGICAL_LESS_THAN": Reference(np.less),
-    "ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL": Reference(np.less_equal),
-    "ELEMENT_WISE_LOGICAL_NOT": Reference(np.logical_not, _U8, low=0, high=2),
-    "ELEMENT_WISE_LOGICAL_OR": Reference(np.logical_or, _U8, low=0, high=2),
-    "ELEMENT_WISE_LOGICAL_XOR": Reference(np.logical_xor, _U8, low=0, high=2),
-    "ELEMENT_WISE_MAX": Reference(np.maximum),
-    "ELEMENT_WISE_MEAN": Reference(lambda x, y: (x + y) / 2),
-    "ELEMENT_WISE_MIN": Reference(np.minimum),
-    "ELEMENT_WISE_MODULUS_FLOOR": Reference(np.mod, _U32, low=1, high=1000),
-    "ELEMENT_WISE_MODULUS_TRUNCATE": Reference(np.fmod, _U32, low=1, high=1000),
-    "ELEMENT_WISE_MULTIPLY": Reference(np.multiply),
-    "ELEMENT_WISE_NEGATE": Reference(np.negative),
-    "ELEMENT_WISE_POW": Reference(np.power),
-    "ELEMENT_WISE_RECIP": Reference(np.reciprocal),
-    "ELEMENT_WISE_ROUND": Reference(np.rint, low=-9, high=9),
-    "ELEMENT_WISE_SIGN": Reference(np.sign, low=-1, high=1),
-    "ELEMENT_WISE_SIN": Reference(np.sin),
-    "ELEMENT_WISE_SINH": Reference(np.sinh),
-    "ELEMENT_WISE_SQRT": Reference(np.sqrt),
-    "ELEMENT_WISE_SUBTRACT": Reference(np.subtract),
-    "ELEMENT_WISE_TAN": Reference(np.tan),
-    "ELEMENT_WISE_TANH": Reference(np.tanh),
-    "ELEMENT_WISE_THRESHOLD": Reference(lambda x: np.maximum(x, 0.5), attributes={"min": 0.5}),
+_TORCH_NAMES = {
+    "activation_gelu": "nn.functional.gelu", "activation_relu": "relu",
+    "activation_celu": "celu", "activation_elu": "nn.functional.elu",
+    "activation_hard_swish": "nn.functional.hardswish", "activation_scaled_elu": "selu",
+    "activation_leaky_relu": "nn.functional.leaky_relu",
+    "activation_softplus": "nn.functional.softplus", "activation_tanh": "tanh",
+    "activation_softsign": "nn.functional.softsign", "activation_sigmoid": "sigmoid",
+    "activation_swish": "nn.functional.silu", "add1": "add", "atan_yx": "atan2",
+    "bit_and": "bitwise_and", "bit_not": "bitwise_not", "bit_or": "bitwise_or",
+    "bit_xor": "bitwise_xor", "identity": "clone", "if_": "where", "is_infinity": "isinf",
+    "is_nan": "isnan", "logical_equals": "eq", "logical_greater_than": "gt",
+    "logical_greater_than_or_equal": "ge", "logical_less_than": "lt",
+    "logical_less_than_or_equal": "le", "max": "maximum", "min": "minimum", "negate": "neg",
+    "recip": "reciprocal",
 }
-"""By DirectML's name without DML_OPERATOR_."""
+"""PyTorch's, where it differs; a name of DirectML's that PyTorch lacks has no peer."""
+
+_ONNX_NAMES = {
+    "activation_celu": "Celu", "activation_elu": "Elu", "activation_leaky_relu": "LeakyRelu",
+    "activation_relu": "Relu", "activation_scaled_elu": "Selu", "activation_sigmoid": "Sigmoid",
+    "activation_softplus": "Softplus", "activation_softsign": "Softsign",
+    "activation_tanh": "Tanh", "activation_hard_sigmoid": "HardSigmoid",
+    "activation_hard_swish": "HardSwish", "activation_thresholded_relu": "ThresholdedRelu",
+    "add1": "Add", "divide": "Div", "logical_equals": "Equal", "logical_greater_than": "Greater",
+    "logical_greater_than_or_equal": "GreaterOrEqual", "logical_less_than": "Less",
+    "logical_less_than_or_equal": "LessOrEqual", "multiply": "Mul", "negate": "Neg",
+    "recip": "Reciprocal", "subtract": "Sub", "is_nan": "IsNaN", "is_infinity": "IsInf",
+    **{name: name.capitalize() for name in (
+        "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh",
+        "erf", "exp", "floor", "identity", "log", "max", "mean", "min", "pow", "round", "sign",
+        "sin", "sinh", "sqrt", "tan", "tanh")},
+}
 
 
-def close(got: np.ndarray, expected: np.ndarray) -> str:
-    """What is wrong with ``got``, or nothing: integers exactly, floats to 1e-5."""
-    if got.dtype.kind == "f":
-        wrong = ~np.isclose(got.astype(np.float64), expected, rtol=1e-5, atol=1e-6)
-    else:
-        wrong = got != expected
-    if not wrong.any():
-        return ""
-    at = int(np.flatnonzero(wrong)[0])
-    return (f"{int(wrong.sum())} of {wrong.size} elements are off, the first at {at}: "
-            f"expected {expected.flat[at]}, but got {got.flat[at]}")
+def elementwise(name: str, reference: Reference) -> Recipe:
+    operator = "DML_OPERATOR_" + name
+    types = DataType.of(reference.data_type).family
+
+    def make(device: Any, scale: Scale) -> Iterator[Case]:
+        import kompute_dml as dml
+
+        definition = definitions()[operator]
+        function = definition.function_name
+        compute = getattr(dml, function)
+        patterns = [
+            numbers(reference.data_type, scale.elements, reference.low, reference.high, 4 + i)
+            for i in range(len(definition.spec.inputs))
+        ]
+        inputs = [p.tensor(device) for p in patterns]
+        out = compute(*inputs, **reference.attributes)
+        yield Case(
+            operator, types, shape(out.sizes),
+            lambda: compute(*inputs, **reference.attributes, out=out),
+            _check(patterns, scale.elements, reference.compute),
+            touched_bytes(t.desc for t in (*inputs, out)),
+            peers=_peers(function, patterns, reference.compute, reference.attributes),
+        )
+
+    return Recipe(operator, types, make)
+
+
+def _check(
+    patterns: list[Pattern], count: int, compute: Callable[..., Any]
+) -> Callable[[Any], str]:
+    """Parts of the output against ``compute`` in float64."""
+
+    def expected(key: Any) -> np.ndarray:
+        at = offsets(key, (count,), (1,))
+        parts = [p.at(at) for p in patterns]
+        return np.asarray(compute(*[
+            x.astype(np.float64) if x.dtype.kind == "f" else x for x in parts
+        ]))
+
+    return sampled((count,), expected, close)
+
+
+def _peers(
+    function: str, patterns: list[Pattern], compute: Callable[..., Any], attributes: dict[str, Any]
+) -> dict[str, Any]:
+    def torch_peers(library: Any) -> Iterator[Peer]:
+        found = library.torch
+        for part in _TORCH_NAMES.get(function, function).split("."):
+            found = getattr(found, part, None)
+        # Attributes have other names and meanings there.
+        if found is None or attributes:
+            return
+        inputs = [library.tensor(p) for p in patterns]
+        yield Peer("torch", lambda: found(*inputs))
+
+    def onnxruntime_peers(library: Any) -> Iterator[Peer]:
+        if function not in _ONNX_NAMES or attributes:
+            return
+        yield Peer("onnxruntime",
+                   library.session(_ONNX_NAMES[function], [p.host() for p in patterns]))
+
+    def numpy_peers(library: Any) -> Iterator[Peer]:
+        arrays = [p.host() for p in patterns]
+        yield Peer("numpy", lambda: np.asarray(compute(*arrays)), checked=False)
+
+    return {"torch": torch_peers, "onnxruntime": onnxruntime_peers, "numpy": numpy_peers}
+
+
+def other(
+    name: str,
+    types: str,
+    inputs: Callable[[int], list[Pattern]],
+    compute: Callable[..., Any],
+    reference: Callable[..., np.ndarray],
+    out_type: Any = "float32",
+    whole: bool = False,
+) -> Recipe:
+    """An operator that is called in its own way: ``compute(dml, constants, out, *inputs)``.
+
+    ``reference`` is NumPy's ``(at, *inputs)`` of the elements at these places, or of all where the
+    ``whole`` input decides each element.
+    """
+    operator = "DML_OPERATOR_" + name
+
+    def make(device: Any, scale: Scale) -> Iterator[Case]:
+        import kompute_dml as dml
+
+        n = scale.elements
+        patterns = inputs(n)
+        tensors, out = [p.tensor(device) for p in patterns], device.empty([n], out_type)
+        constants = device.tensor(_STEP), device.tensor(_ZERO)
+
+        def dispatch() -> Any:
+            compute(dml, constants, out, *tensors)
+            return out
+
+        def expected(key: Any) -> np.ndarray:
+            at = offsets(key, (n,), (1,))
+            if whole:
+                return reference(np.arange(n), *[p.host() for p in patterns])[at]
+            return reference(at, *[p.at(at) for p in patterns])
+
+        def numpy_peers(library: Any) -> Iterator[Peer]:
+            arrays, at = [p.host() for p in patterns], np.arange(n)
+            yield Peer("numpy", lambda: reference(at, *arrays), checked=False)
+
+        yield Case(
+            operator, types, f"[{n}]", dispatch, sampled((n,), expected, close),
+            touched_bytes(t.desc for t in (*tensors, out)), peers={"numpy": numpy_peers},
+        )
+
+    return Recipe(operator, types, make)
+
+
+def _floats(n: int, *seeds: int) -> list[Pattern]:
+    return [numbers(np.float32, n, -1, 1, seed) for seed in seeds]
+
+
+def _bytes(n: int, *seeds: int, limit: int = 256) -> list[Pattern]:
+    return [numbers(np.uint8, n, 0, limit, seed) for seed in seeds]
+
+
+_STEP = np.array([1 / 64], np.float32)
+_ZERO = np.array([128], np.uint8)
+
+
+def _dynamically_quantized(at: Any, x: np.ndarray) -> np.ndarray:
+    low, high = min(x.min(), np.float32(0)), max(x.max(), np.float32(0))
+    step = (high - low) / np.float32(255)
+    zero = np.clip(np.rint(-low / step), 0, 255)
+    return np.clip(np.rint(x / step) + zero, 0, 255)
+
+
+def _dynamic(dml: Any, constants: Any, out: Any, x: Any) -> None:
+    step, zero = (out.device.empty([1], t) for t in ("float32", "uint8"))
+    dml.dynamic_quantize_linear(x, out=(out, step, zero))
+
+
+def _scaled(dml: Any, constants: Any, out: Any, x: Any) -> None:
+    x, out = x.reshape(1, 1, 1, -1), out.reshape(1, 1, 1, -1)
+    dml.value_scale_2d(x, scale=2.0, bias=[0.5], out=out)
+
+
+ELEMENTWISE: tuple[Recipe, ...] = (
+    *(elementwise(name, reference) for name, reference in REFERENCES.items()),
+    other("DYNAMIC_QUANTIZE_LINEAR", "f32 -> u8", lambda n: _floats(n, 5), _dynamic,
+          _dynamically_quantized, "uint8", whole=True),
+    other("ELEMENT_WISE_QUANTIZE_LINEAR", "f32 -> u8", lambda n: _floats(n, 5),
+          lambda dml, c, out, x: dml.quantize_linear(x, *c, out=out),
+          lambda at, x: np.clip(np.rint(x / _STEP) + np.float32(128), 0, 255), "uint8"),
+    other("ELEMENT_WISE_DEQUANTIZE_LINEAR", "u8 -> f32", lambda n: _bytes(n, 5),
+          lambda dml, c, out, x: dml.dequantize_linear(x, *c, out=out),
+          lambda at, x: (x.astype(np.float32) - 128) * _STEP),
+    other("ELEMENT_WISE_QUANTIZED_LINEAR_ADD", "u8", lambda n: _bytes(n, 5, 6),
+          lambda dml, c, out, x, y: dml.quantized_linear_add(x, *c, y, *c, *c, out=out),
+          lambda at, x, y: np.clip(x.astype(np.int16) + y - 128, 0, 255), "uint8"),
+    other("ELEMENT_WISE_IF", "u8, f32", lambda n: [*_bytes(n, 5, limit=2), *_floats(n, 6, 7)],
+          lambda dml, c, out, *x: dml.if_(*x, out=out), lambda at, *x: np.where(*x)),
+    other("FILL_VALUE_CONSTANT", "f32", lambda n: [],
+          lambda dml, c, out: dml.fill_value_constant(out.sizes, value=2.5, out=out),
+          lambda at: np.full(at.shape, 2.5, np.float32)),
+    other("FILL_VALUE_SEQUENCE", "f32", lambda n: [],
+          lambda dml, c, out: dml.fill_value_sequence(
+              out.sizes, value_start=1.0, value_delta=0.25, out=out),
+          lambda at: 1 + 0.25 * at),
+    other("VALUE_SCALE_2D", "f32", lambda n: _floats(n, 5), _scaled,
+          lambda at, x: 2 * x + np.float32(0.5)),
+)

@@ -1,22 +1,40 @@
-"""A measured case as one row, and rows as a table, CSV or JSON."""
+"""A measured case as one row: how long it took, what that makes, and what it stands beside."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from .cases import COPY, SCALES, Case, Recipe, Scale
+from . import peers as peers_module
+from .case import SCALES, Case, Recipe, Scale, scale_for
+from .limits import Limit
+from .peers import PeerTime
 from .timing import Loop, Timings, measure
 
 _SAMPLE_MS = 2.0
 """A sample repeats its dispatch until it lasts about as long, ..."""
 _MAX_REPEAT = 50
 """... but no more often than this."""
+_SAMPLES = 21
+"""Of them the first is cold."""
+_LONG_MS = 20.0
+"""Of a dispatch that lasts longer, fewer samples are taken."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a row was to reach: a ratio of at least ``goal`` to ``against``."""
+
+    against: str
+    goal: float
+    ratio: float | None
+    """None where there is nothing to compare with in this run."""
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.ratio is None else self.ratio >= self.goal
 
 
 @dataclass(frozen=True)
@@ -39,35 +57,79 @@ class Row:
     gb_per_s: float | None = None
     tops: float | None = None
     share_of_copy: float | None = None
-    """This row's bandwidth over that of the packed FLOAT32 copy of the same run."""
-    timings: Timings | None = dataclasses.field(default=None, repr=False, compare=False)
+    """This row's bandwidth over that of copying in the same run."""
+    peers: dict[str, PeerTime] = field(default_factory=dict)
+    goals: tuple[Judged, ...] = ()
+    timings: Timings | None = field(default=None, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
         return self.values in ("ok", "unchecked")
+
+    @property
+    def ms(self) -> float | None:
+        """By the device's clock, or the host's without one."""
+        return self.host_ms if self.gpu_ms is None else self.gpu_ms
+
+    @property
+    def name(self) -> str:
+        return f"{short(self.operator)} {self.types} {self.sizes}"
 
     def with_copy(self, copy: float | None) -> Row:
         if copy is None or self.gb_per_s is None:
             return self
         return dataclasses.replace(self, share_of_copy=self.gb_per_s / copy)
 
+    def ratio(self, peer: str) -> float | None:
+        """How many times as fast as a peer."""
+        time = self.peers.get(peer)
+        return time.ms / self.ms if time and time.ms and self.ms else None
+
+    def judged(self, limit: Limit, others: Mapping[Recipe, Row]) -> Row:
+        """With what is to be reached, against the ``others`` of the same run."""
+
+        def judge(against: str | Recipe, goal: float) -> Judged:
+            if isinstance(against, Recipe):
+                other = others.get(against)
+                return Judged(other.name if other else against.types, goal,
+                              _speed_ratio(self, other))
+            if against == "TOPS":
+                return Judged(f"{goal:g} TOPS", 1.0, self.tops and self.tops / goal)
+            if against == "us":
+                return Judged(f"{goal:g} us", 1.0, self.ms and goal / (self.ms * 1e3))
+            ratio = self.share_of_copy if against == "copy" else self.ratio(against)
+            return Judged(against, goal, ratio)
+
+        return dataclasses.replace(self, goals=tuple(judge(*goal) for goal in limit.goals))
+
     def record(self) -> dict[str, Any]:
-        """The figures by name, as CSV and JSON have them."""
+        """The figures by name, as JSON has them."""
         fields = dataclasses.asdict(dataclasses.replace(self, timings=None))
         del fields["timings"]
         return fields
 
 
+def _speed_ratio(row: Row, other: Row | None) -> float | None:
+    if other is None:
+        return None
+    for figure in ("tops", "gb_per_s"):
+        a, b = getattr(row, figure), getattr(other, figure)
+        if a and b:
+            return float(a / b)
+    return None
+
+
 def make_row(case: Case, values: str, timings: Timings) -> Row:
     """The figures of a timed case. Rates follow the device's clock, or the host's without one."""
     clock = timings.gpu or timings.cpu
+    count = case.dispatches
     # What is shorter than a tick of the device's clock took a tick.
-    seconds = max(clock.hot.median / 1e3, 1e-9)
+    seconds = max(clock.hot.median / count / 1e3, 1e-9)
     return Row(
         case.operator, case.types, case.sizes, values,
-        gpu_ms=timings.gpu.hot.median if timings.gpu else None,
+        gpu_ms=timings.gpu.hot.median / count if timings.gpu else None,
         spread=clock.hot.spread,
-        host_ms=timings.cpu.hot.median,
+        host_ms=timings.cpu.hot.median / count,
         bytes=case.bytes,
         operations=case.operations,
         gb_per_s=case.bytes / seconds / 1e9,
@@ -76,102 +138,40 @@ def make_row(case: Case, values: str, timings: Timings) -> Row:
     )
 
 
-def run_case(device: Any, case: Case, loop: Loop | None) -> Row:
+def run_case(
+    device: Any, case: Case, loop: Loop | None = None, libraries: Sequence[Any] = ()
+) -> Row:
     """Check a case's values, then time it. Without ``loop`` the repeats follow from its speed."""
-    case.dispatch()
-    problem = case.check()
+    problem = case.check(case.dispatch())
     if problem:
         return Row(case.operator, case.types, case.sizes, problem)
     if loop is None:
-        once = measure(device, case.dispatch, Loop(iterations=3))
-        clock = once.gpu or once.cpu
-        repeat = int(_SAMPLE_MS / max(clock.hot.median, 1e-3))
-        loop = Loop(iterations=11, repeat=min(max(repeat, 1), _MAX_REPEAT))
-    return make_row(case, "ok", measure(device, case.dispatch, loop))
+        once = measure(device, case.dispatch, Loop(iterations=3), dispatches=case.dispatches)
+        ms = (once.gpu or once.cpu).hot.median
+        repeat = min(max(int(_SAMPLE_MS / max(ms, 1e-3)), 1), _MAX_REPEAT)
+        loop = Loop(iterations=_SAMPLES if ms < _LONG_MS else 4, repeat=repeat)
+    timings = measure(device, case.dispatch, loop, dispatches=case.dispatches)
+    row = make_row(case, "ok", timings)
+    return dataclasses.replace(row, peers=peers_module.measure(libraries, case))
 
 
-def run_recipe(device: Any, recipe: Recipe, loop: Loop | None, scale: Scale) -> Iterator[Row]:
+def run_recipe(
+    device: Any, recipe: Recipe, loop: Loop | None, scale: Scale, libraries: Sequence[Any] = ()
+) -> Iterator[Row]:
     for case in recipe.make(device, scale):
-        yield run_case(device, case, loop)
+        yield run_case(device, case, loop, libraries)
 
 
-def copy_bandwidth(device: Any, loop: Loop | None, scale: Scale) -> tuple[float | None, Row]:
-    """GB/s of the packed FLOAT32 copy, and its row."""
-    row = next(run_recipe(device, COPY, loop, scale))
-    return row.gb_per_s, row.with_copy(row.gb_per_s)
+def copy_bandwidth(copy: Row) -> float | None:
+    """GB/s of a row that copies: its own or, where that is more, PyTorch's."""
+    return copy.gb_per_s and copy.gb_per_s * max(1.0, 1 / (copy.ratio("torch") or 1.0))
 
 
-def scale_of(device: Any) -> Scale:
-    return SCALES.get(device.adapter.type, SCALES["other"])
-
-
-# -- formats
+def suitable_scale(device: Any, copy: Recipe) -> Scale:
+    """The scale for the speed at which the device copies a little."""
+    (case,) = copy.make(device, SCALES["small"])
+    return scale_for(run_case(device, case, Loop(iterations=4, repeat=10)).gb_per_s or 0.0)
 
 
 def short(operator: str) -> str:
     return operator.removeprefix("DML_OPERATOR_")
-
-
-def _milliseconds(ms: float | None) -> str:
-    if ms is None:
-        return "-"
-    return f"{ms * 1e3:.1f} us" if ms < 1 else f"{ms:.3f} ms"
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"
-
-
-def rate(row: Row) -> str:
-    """TOPS where a row computes, else bandwidth."""
-    if row.tops is not None:
-        return f"{row.tops:.3g} TOPS" if row.tops >= 0.1 else f"{row.tops * 1e3:.3g} GOPS"
-    if row.gb_per_s is None:
-        return "-"
-    if row.gb_per_s >= 1000:
-        return f"{row.gb_per_s / 1e3:.2f} TB/s"
-    return f"{row.gb_per_s:.3g} GB/s"
-
-
-def as_table(rows: Sequence[Row]) -> str:
-    from tabulate import tabulate
-
-    return tabulate(
-        [
-            (
-                short(row.operator), row.types, row.sizes, _milliseconds(row.gpu_ms),
-                "-" if row.spread is None else f"+-{row.spread:.0%}",
-                _milliseconds(row.host_ms), _bytes(row.bytes), rate(row),
-                "-" if row.share_of_copy is None else f"{row.share_of_copy:.0%}",
-                row.values if row.ok else "WRONG",
-            )
-            for row in rows
-        ],
-        headers=("operator", "types", "sizes", "GPU", "spread", "host", "bytes", "rate",
-                 "of copy", "values"),
-        colalign=("left", "left", "left", *("right",) * 6, "left"),
-        disable_numparse=True,
-    )
-
-
-def as_csv(rows: Sequence[Row]) -> str:
-    names = [f.name for f in dataclasses.fields(Row) if f.name != "timings"]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(row.record() for row in rows)
-    return text.getvalue().rstrip("\n")
-
-
-def as_json(rows: Sequence[Row], device: Any) -> str:
-    return json.dumps(
-        {
-            "device": device.adapter.name,
-            "driver": f"{device.adapter.driver} {device.adapter.driver_version}",
-            "rows": [row.record() for row in rows],
-        },
-        indent=2,
-    )

@@ -89,8 +89,12 @@ def measure(
     dispatch: Callable[[], Any],
     loop: Loop = ONCE,
     bind: Callable[[], Any] = lambda: None,
+    dispatches: int = 1,
 ) -> Timings:
-    """Time ``dispatch``, which records one dispatch. ``bind`` runs before each sample, untimed."""
+    """Time ``dispatch``, which records one dispatch. ``bind`` runs before each sample, untimed.
+
+    Where it records more, ``dispatches`` says how many, and they are one submit.
+    """
     gpu_clock = has_gpu_clock(device)
 
     def work() -> None:
@@ -105,7 +109,7 @@ def measure(
         bind()
         start = time.perf_counter()
         if gpu_clock:
-            times = device.time(work)
+            times = device.time(work, *([loop.repeat * dispatches] if dispatches > 1 else ()))
             gpu.append(sum(nanoseconds for _, nanoseconds in times) / 1e6 / loop.repeat)
         else:
             work()

@@ -8,7 +8,7 @@ import click
 
 from .. import __version__
 from ..errors import DmlError
-from . import bench, demo, devices, ops, run, selftest
+from . import bench, demo, devices, ops, run, selftest, tune
 
 
 class _Failure(click.ClickException):
@@ -36,7 +36,9 @@ def cli() -> None:
     """DirectML's operators on any Vulkan GPU."""
 
 
-for _command in (devices.devices, ops.ops, selftest.selftest, run.run, bench.bench, demo.demo):
+for _command in (
+    devices.devices, ops.ops, selftest.selftest, run.run, bench.bench, tune.tune, demo.demo
+):
     cli.add_command(_command)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,22 @@ from . import options
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @options.adapter
 @options.timing
+@click.option("--suite", default="operators", show_default=True,
+              type=click.Choice(["operators", "limits", "numpy"]),
+              help="The cases: each operator once; what a large GPU is held to; or each operator "
+                   "beside NumPy, at a tenth of whose speed it must be.")
 @click.option("--filter", "pattern", default="", metavar="TEXT",
               help="Only cases whose operator or types have TEXT in them, in any case.")
-@click.option("--scale", "scale_name", type=click.Choice(["tiny", "cpu", "integrated", "discrete"]),
-              help="Sizes of the cases. By default those for the device's type.")
+@click.option("--scale", "scale_name", type=click.Choice(["tiny", "small", "middle", "large"]),
+              help="Sizes of the cases. By default those for the speed at which the device copies.")
+@click.option("--peers", is_flag=False, flag_value="torch,onnxruntime", default="",
+              metavar="[NAMES]",
+              help="Time these libraries beside the device, where they are installed: torch, "
+                   "onnxruntime, numpy. Without names the first two.")
+@click.option("--against", type=click.Path(path_type=Path), metavar="FILE.json",
+              help="Print what moved since the run in FILE.")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE.json",
+              help="Write the run, for --against.")
 @click.option("--format", "layout", type=click.Choice(["table", "csv", "json"]),
               default="table", show_default=True, help="What to print.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png",
@@ -31,52 +43,79 @@ def bench(
     milliseconds: float | None,
     warmup: int,
     verbosity: int,
+    suite: str,
     pattern: str,
     scale_name: str | None,
+    peers: str,
+    against: Path | None,
+    output: Path | None,
     layout: str,
     plot: Path | None,
 ) -> None:
     """Measure the operators, or the dispatches of MODEL (a DxDispatch JSON model).
 
-    A case's values are compared with NumPy's before it is timed (of large matrix products 128
-    rows; a model's values are not checked). The rate is TOPS where a row computes, else GB/s;
-    'of copy' is its bandwidth over that of ACTIVATION_IDENTITY on packed FLOAT32 data, measured
-    first in the same run. Rates follow the GPU clock, or the CPU clock where there is none.
-    Without -i, -r and -t both counts follow from a case's speed.
+    Parts of a case's values are compared with NumPy's before it is timed (a model's values are not
+    checked). The rate is TOPS where a row computes sums, else GB/s; 'of copy' is its bandwidth over
+    that of copying packed FLOAT32 data, measured first in the same run: the device's own, or
+    PyTorch's where that takes part and is faster. 'faster than' is how many times as fast as a
+    peer, 'reached/goal' what a suite asks for. Rates follow the GPU clock, or the CPU clock where
+    there is none. Without -i, -r and -t both counts follow from a case's speed.
     """
+    import json
+
     from .. import Device
-    from ..bench import rows as rows_module
-    from ..bench.cases import SCALES, TINY
+    from ..bench import baseline, cases, formats
+    from ..bench import peers as peers_module
+    from ..bench.case import SCALES
+    from ..bench.rows import copy_bandwidth, run_recipe, suitable_scale
     from ..bench.timing import Loop, report
 
     if plot is not None:
         _need_matplotlib()
+    old = None if against is None else baseline.load(against)
+    libraries = peers_module.choose(peers or ("numpy" if suite == "numpy" else ""))
     device = Device(adapter)
     counted = any(v is not None for v in (iterations, repeat, milliseconds))
     loop = Loop(iterations or 11, repeat or 1, milliseconds, warmup) if counted else None
-    if scale_name is None:
-        scale = rows_module.scale_of(device)
+    scale = SCALES[scale_name] if scale_name else suitable_scale(device, cases.COPY)
+
+    first, *rest = cases.suite(suite)
+    (copy_row,) = run_recipe(device, first.recipe, loop, scale, libraries)
+    copy = copy_bandwidth(copy_row)
+    measured = {first.recipe: [copy_row.with_copy(copy)]}
+    if model is not None:
+        found = [copy_row.with_copy(copy)]
+        found += [row.with_copy(copy) for row in _model(device, loop, model)]
     else:
-        scale = TINY if scale_name == "tiny" else SCALES[scale_name]
+        chosen = [limit for limit in rest if _matches(limit.recipe, pattern)]
+        for recipe in _shown([limit.recipe for limit in chosen]):
+            rows = run_recipe(device, recipe, loop, scale, libraries)
+            measured[recipe] = [row.with_copy(copy) for row in rows]
+        others = {recipe: rows[0] for recipe, rows in measured.items() if rows}
+        found = [
+            row.judged(limit, others)
+            for limit in ([first] if _matches(first.recipe, pattern) else []) + chosen
+            for row in measured[limit.recipe]
+        ]
+    for row in found if verbosity else ():
+        if row.timings is not None:
+            click.echo("\n".join(report(row.name, row.timings, verbosity)), err=True)
 
-    copy, copy_row = rows_module.copy_bandwidth(device, loop, scale)
-    found = [copy_row] if model is not None or _matches(copy_row, pattern) else []
-    source = _cases(device, loop, scale, pattern) if model is None else _model(device, loop, model)
-    for row in source:
-        found.append(row.with_copy(copy))
-        if verbosity and row.timings is not None:
-            name = f"{row.operator} {row.types} {row.sizes}"
-            click.echo("\n".join(report(name, row.timings, verbosity)), err=True)
-
+    run = formats.document(found, device, copy, _command())
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(run, indent=1) + "\n")
     if layout == "json":
-        click.echo(rows_module.as_json(found, device))
+        click.echo(json.dumps(run, indent=2))
     elif layout == "csv":
-        click.echo(rows_module.as_csv(found))
+        click.echo(formats.as_csv(found))
     else:
         click.echo(f"Running on '{device.adapter.name}'")
-        click.echo(rows_module.as_table(found))
-        if any(row.gpu_ms is None for row in found if row.ok):
-            click.echo("No device timestamps here: rates follow the host's clock.")
+        click.echo(formats.as_table(found))
+        for line in formats.summary(found):
+            click.echo(line)
+        if old is not None:
+            click.echo(baseline.against_table(run["rows"], old))
     if plot is not None:
         from ..bench.plot import draw
 
@@ -88,27 +127,32 @@ def bench(
         raise click.exceptions.Exit(1)
 
 
-def _matches(case: Any, pattern: str) -> bool:
-    return pattern.lower() in f"{case.operator} {case.types}".lower()
+def _command() -> str:
+    import shlex
+    import sys
+
+    return shlex.join(["kompute-dml", *sys.argv[1:]])
 
 
-def _cases(device: Any, loop: Any, scale: Any, pattern: str) -> Iterator[Any]:
-    """The rows of the operators' cases, but the copy's, with a progress bar on a terminal."""
+def _matches(recipe: Any, pattern: str) -> bool:
+    return pattern.lower() in f"{recipe.operator} {recipe.types}".lower()
+
+
+def _shown(recipes: Sequence[Any]) -> Iterator[Any]:
+    """The recipes, with a progress bar on a terminal."""
     from tqdm import tqdm
 
-    from ..bench.cases import COPY, RECIPES
-    from ..bench.rows import run_recipe, short
+    from ..bench.rows import short
 
-    recipes = [r for r in RECIPES if r is not COPY and _matches(r, pattern)]
     with tqdm(recipes, unit="case", disable=None, leave=False) as bar:
         for recipe in bar:
             bar.set_description(f"{short(recipe.operator)} {recipe.types}")
-            yield from run_recipe(device, recipe, loop, scale)
+            yield recipe
 
 
 def _model(device: Any, loop: Any, path: Path) -> Iterator[Any]:
     """The rows of a model's dispatches."""
-    from ..bench.cases import Case, product_operations, touched_bytes
+    from ..bench.case import Case, product_operations, touched_bytes
     from ..bench.rows import make_row
     from ..bench.timing import Loop
     from ..desc import TensorDesc
@@ -128,7 +172,7 @@ def _model(device: Any, loop: Any, path: Path) -> Iterator[Any]:
                 f"'{command.dispatchable}'",
                 " ".join(t.data_type.family for t in tensors),
                 " ".join("x".join(map(str, t.sizes)) for t in tensors),
-                lambda: None, lambda: "",
+                lambda: None, lambda _: "",
                 touched_bytes(tensors),
                 product_operations(fields["a_tensor"], fields["output_tensor"]) if product else 0,
             ),

@@ -1,4 +1,4 @@
-"""``kompute-dml demo``: two layers of a trained model, quantized, on the Vulkan device."""
+"""``kompute-dml demo``: a trained model, two layers by hand and the whole, on the device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import zip_longest
@@ -15,28 +15,29 @@ from typing import Any
 
 import click
 
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, ValidationError
+from ..onnx.samples import Magika
+from .demo_files import classify, verdict
 from .options import adapter as adapter_option
 
-_MODEL = "models/standard_v3_3/model.onnx"
-_FILES = 64
-_WINDOW = 1024
-"""Bytes of a file's beginning, and of its end, that the model looks at."""
-_PADDING = 256
-"""The model's word for 'no byte here'."""
+_FILES = 40
+_LEAST_BYTES = 64
 _LEAST_SNR = 30.0
 """Decibels that 8-bit quantization of this model keeps with room to spare."""
 
 
 @click.command(short_help="Run trained layers on the device and compare.")
 @adapter_option
-def demo(adapter: str | None) -> None:
-    """Run two layers of a trained model on the device, with real files as input.
+@click.option("--files", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="A directory of files to classify, instead of this Python installation.")
+def demo(adapter: str | None, folder: Path | None) -> None:
+    """Run layers of a trained model on the device, then the whole, with real files as input.
 
     The weights are those of magika, Google's file type detector, out of the .onnx file inside its
-    PyPI package. The activations are what magika computes of files of this Python installation.
-    Both are quantized to 8 bits and multiplied with MATRIX_MULTIPLY_INTEGER_TO_FLOAT; the result
-    is compared with ONNX Runtime's on the CPU and with the float product. The diagonal operators
+    PyPI package. The activations are what magika computes of the files. Both are quantized to 8
+    bits and multiplied with MATRIX_MULTIPLY_INTEGER_TO_FLOAT; the result is compared with ONNX
+    Runtime's on the CPU and with the float product. Then ONNX Runtime classifies the files with
+    the whole model, its products on the device, and on its CPU provider. The diagonal operators
     follow, as pictures. The exit code is 1 when a comparison fails.
     """
     _need("onnx", "onnxruntime", "magika")
@@ -45,7 +46,7 @@ def demo(adapter: str | None) -> None:
     start = time.perf_counter()
     device = Device(adapter)
     click.echo(f"Running on '{device.adapter.name}'\n")
-    passed = [*_layers(device), *_diagonals(device)]
+    passed = [*_model(device, folder), *_diagonals(device)]
     click.echo(f"\n{sum(passed)} of {len(passed)} comparisons hold "
                f"({time.perf_counter() - start:.1f} s)")
     if not all(passed):
@@ -73,21 +74,27 @@ class _Layer:
     bias: Any
 
 
-def _layers(device: Any) -> Iterator[bool]:
-    import json
+def _model(device: Any, folder: Path | None) -> Iterator[bool]:
+    magika = Magika()
+    paths = sysconfig.get_paths()
+    roots = [paths["stdlib"], paths["purelib"], paths["platlib"]] if folder is None else [folder]
+    files = list(_pick_files(roots))
+    if not files:
+        raise ValidationError(f"{folder} holds no file of at least {_LEAST_BYTES} bytes")
+    click.echo(f"Model        {magika.path.name} of magika {version('magika')}, "
+               "a file type detector")
+    click.echo(f"Input        {len(files)} files of {folder or 'this Python installation'} "
+               f"({len({f.suffix for f in files})} suffixes)")
+    yield from _layers(device, magika, files)
+    yield from classify(device.adapter.index, magika, files)
 
+
+def _layers(device: Any, magika: Magika, files: Sequence[Path]) -> Iterator[bool]:
     import numpy as np
 
-    package = importlib.util.find_spec("magika")
-    assert package is not None and package.submodule_search_locations is not None
-    path = Path(package.submodule_search_locations[0]) / _MODEL
-    labels = json.loads((path.parent / "config.min.json").read_text())["target_labels_space"]
-    files = list(_pick_files())
-    convolution, dense, own = _tap(path, np.stack([_window(f) for f in files]))
-
-    click.echo(f"Model        {_MODEL} of magika {version('magika')}, a file type detector")
-    click.echo(f"Input        {len(files)} files of this Python installation "
-               f"({len({f.suffix for f in files})} suffixes)")
+    labels = magika.labels
+    windows = np.stack([magika.features_of(f) for f in files])
+    convolution, dense, own = _tap(magika.path, windows)
     yield from _product(device, convolution)
     logits = yield from _product(device, dense)
 
@@ -100,39 +107,24 @@ def _layers(device: Any) -> Iterator[bool]:
         click.echo(f"   {files[i].name[:40]:40} {label:12} "
                    + ("as magika says" if label == expected[i] else f"magika: {expected[i]}"))
     # Where the model itself is torn between two labels, 8 bits may tip the scale.
-    yield _verdict(f"{agree} of {len(files)} files get the label that magika gives in float32",
+    yield verdict(f"{agree} of {len(files)} files get the label that magika gives in float32",
                    agree >= 0.95 * len(files))
 
 
-def _pick_files() -> Iterator[Path]:
-    """Files of the installation, suffix by suffix in turn, in a fixed order."""
+def _pick_files(roots: Sequence[str | Path]) -> Iterator[Path]:
+    """Files of the folders, suffix by suffix in turn, in a fixed order."""
     by_suffix: dict[str, list[Path]] = {}
-    paths = sysconfig.get_paths()
-    for root in dict.fromkeys((paths["stdlib"], paths["purelib"], paths["platlib"])):
+    for root in dict.fromkeys(roots):
         for folder, folders, names in os.walk(root):
             folders.sort()
             for name in sorted(names):
                 path = Path(folder, name)
                 group = by_suffix.setdefault(path.suffix.lower(), [])
-                if len(group) < 8 and path.is_file() and path.stat().st_size >= 64:
+                if len(group) < 8 and path.is_file() and path.stat().st_size >= _LEAST_BYTES:
                     group.append(path)
     rounds = zip_longest(*by_suffix.values())
     found = [path for group in rounds for path in group if path is not None]
     yield from found[:_FILES]
-
-
-def _window(path: Path) -> Any:
-    """What the model sees of a file: its first and last 1024 bytes, stripped of white space."""
-    import numpy as np
-
-    with path.open("rb") as file:
-        begin = file.read(4096).lstrip()[:_WINDOW]
-        file.seek(max(path.stat().st_size - 4096, 0))
-        end = file.read(4096).rstrip()[-_WINDOW:]
-    window = np.full(2 * _WINDOW, _PADDING, np.int32)
-    window[: len(begin)] = np.frombuffer(begin, np.uint8)
-    window[2 * _WINDOW - len(end) :] = np.frombuffer(end, np.uint8)
-    return window
 
 
 def _tap(path: Path, windows: Any) -> tuple[_Layer, _Layer, Any]:
@@ -249,9 +241,9 @@ def _product(device: Any, layer: _Layer) -> Any:
     rounding = 4 * 2.0**-23 * (np.abs(exact) + 2 * np.abs(layer.bias))
     for name, reference in (("NumPy's integers", exact), ("ONNX Runtime", peer)):
         holds = bool((np.abs(got - reference) <= rounding).all())
-        yield _verdict(f"against {name:16}  {_errors(got, reference)}", holds)
+        yield verdict(f"against {name:16}  {_errors(got, reference)}", holds)
     snr = _snr(got, plain)
-    yield _verdict(f"against float product     {_errors(got, plain)}", snr >= _LEAST_SNR)
+    yield verdict(f"against float product     {_errors(got, plain)}", snr >= _LEAST_SNR)
     return got
 
 
@@ -330,7 +322,7 @@ def _diagonals(device: Any) -> Iterator[bool]:
     expected = np.eye(*sizes, k=3, dtype=np.float32)
     click.echo("\nDIAGONAL_MATRIX, Offset 3:")
     _picture(out.numpy() != 0)
-    yield _verdict("equal to NumPy, bit for bit", out.numpy().tobytes() == expected.tobytes())
+    yield verdict("equal to NumPy, bit for bit", out.numpy().tobytes() == expected.tobytes())
 
     lower = np.arange(1, 8 * 24 + 1, dtype=np.int32).reshape(sizes)
     masked = device.empty(sizes, "int32")
@@ -341,14 +333,9 @@ def _diagonals(device: Any) -> Iterator[bool]:
     click.echo("\nDIAGONAL_MATRIX1, DiagonalFillBegin 5, DiagonalFillEnd -2, Value 0: "
                "the band of a matrix is kept")
     _picture(masked.numpy() != 0)
-    yield _verdict("equal to NumPy, bit for bit", masked.numpy().tobytes() == expected.tobytes())
+    yield verdict("equal to NumPy, bit for bit", masked.numpy().tobytes() == expected.tobytes())
 
 
 def _picture(filled: Any) -> None:
     for row in filled:
         click.echo("   " + "".join("██" if cell else "· " for cell in row))
-
-
-def _verdict(text: str, holds: bool) -> bool:
-    click.echo(f"   {'ok  ' if holds else 'FAIL'}  {text}")
-    return holds

@@ -30,7 +30,8 @@ def selftest(adapter: str | None) -> None:
 def _results(adapter: Any) -> Iterator[tuple[str, str]]:
     """(case, what is wrong with it) on a device; a device that cannot start is one failure."""
     from .. import Device
-    from ..bench.cases import RECIPES, TINY
+    from ..bench.case import TINY
+    from ..bench.cases import RECIPES
     from ..bench.rows import short
     from ..operators.base import definitions
 
@@ -44,8 +45,7 @@ def _results(adapter: Any) -> Iterator[tuple[str, str]]:
         name = f"{short(recipe.operator):32} {recipe.types}"
         try:
             for case in recipe.make(device, TINY):
-                case.dispatch()
-                yield f"{name} {case.sizes}", case.check()
+                yield f"{name} {case.sizes}", case.check(case.dispatch())
         except Exception as error:
             yield name, _reason(error)
     for operator in definitions().keys() - {recipe.operator for recipe in RECIPES}:

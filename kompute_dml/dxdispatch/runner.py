@@ -18,11 +18,11 @@ from .model import (
     Dispatch,
     Dispatchable,
     Model,
-    Operator,
     Print,
-    Resource,
     WriteFile,
 )
+from .operator import Operator
+from .resource import Resource
 
 
 def operator_desc(operator: Operator) -> Any:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from .. import spec
 from ..desc import MAX_DIMENSIONS
 from ..errors import DmlError, UnsupportedError
-from . import rows
+from . import products, rows
+from .array import BOOL, Array, device_type
+from .builder import Builder, supported
 from .graph import DTYPES, Node, Value
-from .plan import BOOL, Array, Builder, device_type, supported
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -177,6 +178,10 @@ def _dropout(node: Node) -> str | None:
     return "the mask is not computed" if len(node.outputs) > 1 and node.outputs[1] else None
 
 
+def _two_inputs(node: Node) -> str | None:
+    return None if len(node.inputs) == 2 else "the mean of more or fewer than two"
+
+
 def _same_types(node: Node) -> str | None:
     dtypes = {v.dtype for v in node.inputs if v is not None}
     return None if len(dtypes) == 1 else "the inputs differ in data type"
@@ -255,15 +260,15 @@ _TWO = ("ATensor", "BTensor")
 TABLE: tuple[Row, ...] = (
     # Quantized products
     Row("MatMulIntegerToFloat", (1,), "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
-        rows.matmul_integer_to_float, MICROSOFT,
+        products.matmul_integer_to_float, MICROSOFT,
         fields=("ATensor", "BTensor", "AScaleTensor", "BScaleTensor", "AZeroPointTensor",
                 "BZeroPointTensor", "BiasTensor"),
         refuses=_zero_points(4), multiplies=True),
-    Row("MatMulInteger", (10,), "MATRIX_MULTIPLY_INTEGER", rows.matmul_integer,
+    Row("MatMulInteger", (10,), "MATRIX_MULTIPLY_INTEGER", products.matmul_integer,
         fields=("ATensor", "BTensor", "AZeroPointTensor", "BZeroPointTensor"),
         refuses=_zero_points(2), multiplies=True),
     Row("DynamicQuantizeMatMul", (1,), "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
-        rows.dynamic_quantize_matmul, MICROSOFT,
+        products.dynamic_quantize_matmul, MICROSOFT,
         # A is of the output's type until it is quantized.
         fields=("OutputTensor", "BTensor", "BScaleTensor", "BZeroPointTensor", "BiasTensor"),
         refuses=_matrices, multiplies=True),
@@ -275,6 +280,7 @@ TABLE: tuple[Row, ...] = (
     Row("DequantizeLinear", _QUANTIZED, "ELEMENT_WISE_DEQUANTIZE_LINEAR",
         rows.quantization("ELEMENT_WISE_DEQUANTIZE_LINEAR"),
         attributes=("axis", "block_size", "output_dtype"), refuses=_quantization),
+    Row("QLinearAdd", (1,), "ELEMENT_WISE_QUANTIZED_LINEAR_ADD", rows.quantized_sum, MICROSOFT),
     # Diagonals
     Row("EyeLike", (9, 22), "DIAGONAL_MATRIX", rows.eye_like, fields=(None,),
         attributes=("dtype", "k")),
@@ -302,6 +308,7 @@ TABLE: tuple[Row, ...] = (
                  refuses=_attribute("fmod", 0, 0)),
     Row("Max", _FOLDED, "ELEMENT_WISE_MAX", rows.folded("ELEMENT_WISE_MAX"), fields=_TWO),
     Row("Min", _FOLDED, "ELEMENT_WISE_MIN", rows.folded("ELEMENT_WISE_MIN"), fields=_TWO),
+    _elementwise("Mean", _FOLDED, "ELEMENT_WISE_MEAN", refuses=_two_inputs),
     Row("Sum", _FOLDED, "ELEMENT_WISE_ADD", rows.folded("ELEMENT_WISE_ADD"), fields=_TWO),
     # One input
     _elementwise("Abs", _UNARY, "ELEMENT_WISE_ABS"),

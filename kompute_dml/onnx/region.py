@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -12,8 +13,10 @@ import numpy as np
 
 from ..errors import DmlError, ValidationError
 from . import mapping
+from .array import Array
+from .builder import Builder, Prepared
 from .graph import Node, Value
-from .plan import Array, Builder, Plan, Prepared
+from .plan import Plan
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -87,13 +90,16 @@ class Region:
             value.constant = array.host
 
     def _plan_ahead(self) -> None:
-        """Where all sizes are known, plan now."""
-        shapes = [tuple(n for n in v.shape or () if n is not None) for v in self.inputs]
-        if self._host_inputs or any(
-            v.shape is None or len(v.shape) != len(s) for v, s in zip(self.inputs, shapes)
-        ):
+        """Plan now where all sizes are known; else let operators prepare their constants now."""
+        sizes = [v.shape for v in self.inputs]
+        if self._host_inputs or None in sizes:
             return
-        self._plans[tuple(shapes)] = self._build(shapes, {})
+        shapes = [tuple(1 if n is None else n for n in s or ()) for s in sizes]
+        if shapes == sizes:
+            self._plans[tuple(shapes)] = self._build(shapes, {})
+            return
+        with contextlib.suppress(DmlError):  # sizes that stand in for unknown ones need not fit
+            self._build(shapes, {})
 
     def _build(self, shapes: Sequence[tuple[int, ...]], known: dict[int, np.ndarray]) -> Plan:
         builder = Builder(self.device, self._prepared)

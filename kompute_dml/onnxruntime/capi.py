@@ -85,7 +85,6 @@ void *kompute_dml_nothing(void);
 
 _STATUS = "OrtStatus *(*)"
 _COUNT = _STATUS + "(const void *, size_t *)"
-_LIST = _STATUS + "(const void *, const void **, size_t)"
 _TEXT = _STATUS + "(const void *, const char **)"
 
 # name: (position, type)
@@ -97,11 +96,9 @@ _ORT = {
     "GetTensorElementType": (60, _STATUS + "(const void *, int *)"),
     "GetDimensionsCount": (61, _COUNT),
     "GetDimensions": (62, _STATUS + "(const void *, int64_t *, size_t)"),
-    "KernelContext_GetInputCount": (88, _COUNT),
     "KernelContext_GetInput": (90, _STATUS + "(const void *, size_t, void **)"),
     "KernelContext_GetOutput": (91, _STATUS + "(void *, size_t, const int64_t *, size_t, void **)"),
     "ReleaseStatus": (93, "void (*)(OrtStatus *)"),
-    "ReleaseValue": (96, "void (*)(void *)"),
     "ReadOpAttr": (272, _STATUS + "(const void *, int, void *, size_t, size_t *)"),
     "GetValueInfoName": (289, _TEXT),
     "GetValueInfoTypeInfo": (290, _STATUS + "(const void *, const void **)"),
@@ -114,27 +111,11 @@ _ORT = {
     "HardwareDevice_Type": (307, "int (*)(const void *)"),
     "GetEpApi": (317, "const void *(*)(void)"),
     "ValueInfo_GetInitializerValue": (326, _STATUS + "(const void *, const void **)"),
-    "ValueInfo_IsGraphOutput": (330, _STATUS + "(const void *, bool *)"),
     "ValueInfo_IsConstantInitializer": (331, _STATUS + "(const void *, bool *)"),
-    "Graph_GetNumInputs": (338, _COUNT),
-    "Graph_GetInputs": (339, _LIST),
-    "Graph_GetNumOutputs": (340, _COUNT),
-    "Graph_GetOutputs": (341, _LIST),
-    "Graph_GetNumNodes": (344, _COUNT),
-    "Graph_GetNodes": (345, _LIST),
     "Node_GetName": (349, _TEXT),
     "Node_GetOperatorType": (350, _TEXT),
     "Node_GetDomain": (351, _TEXT),
     "Node_GetSinceVersion": (352, _STATUS + "(const void *, int *)"),
-    "Node_GetNumInputs": (353, _COUNT),
-    "Node_GetInputs": (354, _LIST),
-    "Node_GetNumOutputs": (355, _COUNT),
-    "Node_GetOutputs": (356, _LIST),
-    "Node_GetNumImplicitInputs": (357, _COUNT),
-    "Node_GetImplicitInputs": (358, _LIST),
-    "Node_GetNumAttributes": (359, _COUNT),
-    "Node_GetAttributes": (360, _LIST),
-    "OpAttr_GetTensorAttributeAsOrtValue": (362, _STATUS + "(const void *, void **)"),
     "OpAttr_GetType": (363, _STATUS + "(const void *, int *)"),
     "OpAttr_GetName": (364, _TEXT),
     "TensorTypeAndShape_HasShape": (390, "bool (*)(const void *)"),
@@ -142,6 +123,11 @@ _ORT = {
     "GetTensorElementTypeAndShapeDataReference": (
         414, _STATUS + "(const void *, int *, const int64_t **, size_t *)"
     ),
+}
+# The position of each list's count; what fills an array with the list comes next.
+_LISTS = {
+    "Graph_Inputs": 338, "Graph_Outputs": 340, "Graph_Nodes": 344, "Node_Inputs": 353,
+    "Node_Outputs": 355, "Node_ImplicitInputs": 357, "Node_Attributes": 359,
 }
 _EP = {
     "CreateEpDevice": (
@@ -174,12 +160,18 @@ class Api:
             raise UnsupportedError(unsupported_version(self.version))
         self._outs = _Outs()
         self._bind(table, _ORT)
+        fills = {n: (p + 1, _STATUS + "(const void *, const void **, size_t)")
+                 for n, p in _LISTS.items()}
+        self._bind(table, fills, "fill_")
+        self._bind(table, {n: (p, _COUNT) for n, p in _LISTS.items()}, "count_")
         self._bind(self.GetEpApi(), _EP)
 
-    def _bind(self, table: Any, functions: dict[str, tuple[int, str]]) -> None:
+    def _bind(
+        self, table: Any, functions: dict[str, tuple[int, str]], prefix: str = ""
+    ) -> None:
         slots = ffi.cast("void *const *", table)
         for name, (position, signature) in functions.items():
-            setattr(self, name, ffi.cast(signature, slots[position]))
+            setattr(self, prefix + name, ffi.cast(signature, slots[position]))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
@@ -201,12 +193,11 @@ class Api:
         return ffi.string(self.get(function, "const char *", of)).decode()
 
     def items(self, what: str, of: Any) -> list[Any]:
-        """A list that ONNX Runtime owns, such as ``Graph_GetNodes``."""
-        kind, name = what.split("_Get")
-        count = self.get(getattr(self, f"{kind}_GetNum{name}"), "size_t", of)
+        """A list that ONNX Runtime owns, such as ``Graph_Nodes``."""
+        count = self.get(getattr(self, f"count_{what}"), "size_t", of)
         found = ffi.new("const void *[]", max(count, 1))
         if count:
-            self.check(getattr(self, what)(of, found, count))
+            self.check(getattr(self, f"fill_{what}")(of, found, count))
         return list(found)[:count]
 
     def tensor(self, value: Any) -> np.ndarray:

@@ -20,9 +20,9 @@ class GraphReader:
         self._api = api
         self._values: dict[str, Value] = {}
         self.handles: dict[Node, Any] = {}
-        nodes = [self._node(handle) for handle in api.items("Graph_GetNodes", graph)]
-        inputs = [self._value(v) for v in api.items("Graph_GetInputs", graph)]
-        outputs = [self._value(v) for v in api.items("Graph_GetOutputs", graph)]
+        nodes = [self._node(handle) for handle in api.items("Graph_Nodes", graph)]
+        inputs = [self._value(v) for v in api.items("Graph_Inputs", graph)]
+        outputs = [self._value(v) for v in api.items("Graph_Outputs", graph)]
         self.graph = Graph(
             topological(nodes),
             [v for v in inputs if v is not None],
@@ -32,15 +32,15 @@ class GraphReader:
     def _node(self, handle: Any) -> Node:
         api = self._api
         # Values that a nested graph reads from outside are used like any input.
-        captured = [self._value(v) for v in api.items("Node_GetImplicitInputs", handle)]
+        captured = [self._value(v) for v in api.items("Node_ImplicitInputs", handle)]
         node = Node(
             op=api.text(api.Node_GetOperatorType, handle),
             domain=api.text(api.Node_GetDomain, handle),
             since=api.get(api.Node_GetSinceVersion, "int", handle),
-            inputs=tuple([self._value(v) for v in api.items("Node_GetInputs", handle)] + captured),
-            outputs=tuple(self._value(v) for v in api.items("Node_GetOutputs", handle)),
+            inputs=tuple([self._value(v) for v in api.items("Node_Inputs", handle)] + captured),
+            outputs=tuple(self._value(v) for v in api.items("Node_Outputs", handle)),
             attributes=dict(
-                self._attribute(a) for a in api.items("Node_GetAttributes", handle) if a
+                self._attribute(a) for a in api.items("Node_Attributes", handle) if a
             ),
             name=api.text(api.Node_GetName, handle),
         )

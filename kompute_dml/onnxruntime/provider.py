@@ -108,23 +108,18 @@ class Provider:
     def wanted_regions(self, reader: GraphReader) -> list[list[Node]]:
         """The regions to claim, in the original graph's nodes."""
         nodes = fuse(reader.graph)
-        rows = {node: mapping.match(node, self.device) for node in nodes}
-        claimed = {n for n, row in rows.items() if isinstance(row, mapping.Row) and self._names(n)}
-        for node in nodes:
-            row = rows[node]
-            made_here = {v for n in claimed for v in n.outputs}
-            if node in claimed and isinstance(row, mapping.Row) and any(
-                (value := node.input(i)) is not None and value.constant is None
-                and value in made_here for i in row.host
-            ):
+        matches = {node: mapping.match(node, self.device) for node in nodes}
+        rows = {n: r for n, r in matches.items() if isinstance(r, mapping.Row) and self._names(n)}
+        made_here = {v for n in rows for v in n.outputs}
+        for node, row in list(rows.items()):
+            if any((value := node.input(i)) is not None and value.constant is None
+                   and value in made_here for i in row.host):
                 # The host would have to know a value in the middle of a region.
-                claimed.discard(node)
-        found = regions(nodes, claimed.__contains__)
+                del rows[node]
+                made_here.difference_update(node.outputs)
+        found = regions(nodes, rows.__contains__)
         if self.options.claims_products:
-            found = [
-                region for region in found
-                if any(isinstance(r := rows[n], mapping.Row) and r.multiplies for n in region)
-            ]
+            found = [region for region in found if any(rows[n].multiplies for n in region)]
         return [[original for n in region for original in n.originals] for region in found]
 
     def _names(self, node: Node) -> bool:
@@ -161,7 +156,7 @@ class Kernel:
         plan = self.region.plan(inputs)
         begin = now()
         try:
-            times = self.region.device.time(lambda: results.append(plan.run(inputs)))
+            times = self.region.device.time(lambda: results.append(plan.run(inputs, anew=True)))
         except UnsupportedError:
             # No timestamps on this device: the host's clock has to do.
             times = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-_SHARED = {"base", "call", "plan"}
+_SHARED = {"base", "broadcasting", "call", "frame", "plan"}
 
 for _module in pkgutil.iter_modules(__path__):
     if _module.name not in _SHARED:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..dtypes import DataType
 from ..errors import expect
 from ..layout import Ints, coalesce, product
+from ..spec import FeatureLevel
 from .base import define, function
 from .call import as_tensor, device_of, output, run
-from .elementwise import parameter, parameters, row
+from .elementwise import row
+from .frame import parameter, parameters
 from .plan import Dispatch, Plan, Target, reads, writes
 
 if TYPE_CHECKING:
@@ -145,6 +147,11 @@ def _check_softplus(desc: Any, strict: bool) -> None:
            desc.steepness)
 
 
+def _newer_softplus(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
+    if desc.steepness < 1:
+        yield FeatureLevel.FL_6_4, "Steepness", "be at least 1", desc.steepness
+
+
 for _name in ("GELU", "PARAMETERIZED_RELU", "RELU", "SIGMOID", "SOFTSIGN", "TANH"):
     row(f"ACTIVATION_{_name}", _name.lower())
 
@@ -159,6 +166,7 @@ row("ACTIVATION_SCALED_ELU", "scaled_elu", alpha=1.67326319217681884765625,
     gamma=1.05070102214813232421875)
 row("ACTIVATION_SCALED_TANH", "scaled_tanh", alpha=1.0, beta=0.5)
 row("ACTIVATION_SHRINK", "shrink", constants=_shrink_parameters, bias=0.0, threshold=0.5)
-row("ACTIVATION_SOFTPLUS", "softplus", check=_check_softplus, steepness=1.0)
+row("ACTIVATION_SOFTPLUS", "softplus", check=_check_softplus, newer=_newer_softplus,
+    steepness=1.0)
 row("ACTIVATION_SWISH", "swish", sigmoid_input_scale=1.0)
 row("ACTIVATION_THRESHOLDED_RELU", "thresholded_relu", alpha=1.0)

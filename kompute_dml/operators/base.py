@@ -26,6 +26,8 @@ from .plan import Plan, Target
 Lower = Callable[[Any, Target], Plan]
 Check = Callable[[Any, bool], None]
 Same = Iterable[tuple[tuple[str, ...], tuple[str, ...]]]
+Newer = Callable[[Any], Iterable[tuple[FeatureLevel, str, str, Any]]]
+"""Choices of a description that came after its operator: (level, field, the older rule, value)."""
 
 _ENUMS = {"DML_ROUNDING_MODE": RoundingMode, "DML_IS_INFINITY_MODE": IsInfinityMode}
 _INT_RANGES = {"INT": (-(2**31), 2**31 - 1), "UINT": (0, 2**32 - 1), "UINT64": (0, 2**64 - 1)}
@@ -50,6 +52,7 @@ class Definition:
     lower: Lower
     check: Check
     same: Callable[[bool], Same]
+    newer: Newer
     in_place: bool
     shaders: tuple[str, ...]
     """Shaders its lowering may choose from."""
@@ -84,6 +87,9 @@ class Definition:
                     "be NONE (only inputs may be OWNED_BY_DML)", "OWNED_BY_DML",
                 )
         self.check(desc, strict)
+        for since, field, rule, got in self.newer(desc):
+            if level < since:
+                raise self._unsupported(field, rule, got, level, since)
 
     def _check_support(self, desc: Any, level: FeatureLevel) -> None:
         table = self.spec.support_at(level)
@@ -111,11 +117,16 @@ class Definition:
                     continue
                 since = [lv for lv, t in self.spec.support if lv > level and allowed(t[name])]
                 if since:
-                    raise UnsupportedError(
-                        f"{self.name}: expected {name}.{field} to {rule} at feature level "
-                        f"{level}, but got {got}, which feature level {min(since)} brings"
-                    )
+                    raise self._unsupported(f"{name}.{field}", rule, got, level, min(since))
                 expect(False, self.name, f"{name}.{field}", rule, got)
+
+    def _unsupported(
+        self, field: str, rule: str, got: Any, level: FeatureLevel, since: FeatureLevel
+    ) -> UnsupportedError:
+        return UnsupportedError(
+            f"{self.name}: expected {field} to {rule} at feature level {level}, but got {got}, "
+            f"which feature level {since} brings"
+        )
 
     def _check_same(
         self, desc: Any, tensors: tuple[str, ...], properties: tuple[str, ...]
@@ -192,12 +203,14 @@ def define(
     shaders: tuple[str, ...],
     check: Check = lambda desc, strict: None,
     same: Callable[[bool], Same] | None = None,
+    newer: Newer = lambda desc: (),
     in_place: bool | None = None,
 ) -> Any:
     """Register ``DML_OPERATOR_<name>`` and return its descriptor class.
 
     ``check(desc, strict)`` raises what the specification table cannot say. ``same(strict)``
-    replaces the table's equality constraints, ``in_place`` its word on aliasing.
+    replaces the table's equality constraints, ``in_place`` its word on aliasing. ``newer(desc)``
+    names what the operator's first feature level did not take yet, beyond the table.
     """
     entry = spec.operator("DML_OPERATOR_" + name)
     required, optional = [], []
@@ -226,6 +239,7 @@ def define(
         lower=lower,
         check=check,
         same=same or (lambda strict: entry.same),
+        newer=newer,
         in_place=entry.in_place if in_place is None else in_place,
         shaders=shaders,
     )

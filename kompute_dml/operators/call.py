@@ -109,7 +109,7 @@ def _check_sharing(compiled: Any, tensors: Mapping[str, Tensor | None]) -> None:
                 continue
             if _interleave(given.desc, a, out.desc, b):
                 continue
-            from ..compiler import check_alias
+            from ..bindings import check_alias
 
             check_alias(compiled, in_field.name, out_field.name, a == b)
 

@@ -9,7 +9,8 @@ from ..desc import TensorDesc
 from ..dtypes import DataType, Scalar
 from .base import define, function
 from .call import device_of, output, run
-from .elementwise import check_attributes, float_bits, frame
+from .elementwise import check_attributes, scalar
+from .frame import float_bits, frame
 from .plan import Plan, Target
 
 if TYPE_CHECKING:
@@ -58,9 +59,10 @@ def fill_value_constant(
     ValidationError or UnsupportedError.
     """
     device = device_of(out)
-    y = output(device, out, "fill_value_constant", tuple(sizes), DataType.of(data_type))
+    name = "fill_value_constant"
+    y = output(device, out, name, tuple(sizes), DataType.of(data_type))
     run(FillValueConstantOperatorDesc, device, {"output_tensor": y},
-        value_data_type=y.data_type, value=Scalar.of(value, y.data_type))
+        value_data_type=y.data_type, value=scalar(name, "value", value, y.data_type))
     return y
 
 
@@ -76,8 +78,9 @@ def fill_value_sequence(
     UnsupportedError.
     """
     device = device_of(out)
-    y = output(device, out, "fill_value_sequence", tuple(sizes), DataType.of(data_type))
+    name = "fill_value_sequence"
+    y = output(device, out, name, tuple(sizes), DataType.of(data_type))
     run(FillValueSequenceOperatorDesc, device, {"output_tensor": y}, value_data_type=y.data_type,
-        value_start=Scalar.of(value_start, y.data_type),
-        value_delta=Scalar.of(value_delta, y.data_type))
+        value_start=scalar(name, "value_start", value_start, y.data_type),
+        value_delta=scalar(name, "value_delta", value_delta, y.data_type))
     return y

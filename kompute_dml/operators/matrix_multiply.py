@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import spec
+from .. import spec, tuning
 from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import ValidationError, expect
-from ..layout import broadcast_sizes, coalesce, extent, pad_left
-from ..runtime.adapters import Adapter, CooperativeMatrix
-from ..runtime.shader_library import Variant
+from ..layout import broadcast_sizes, pad_left
 from .base import Same, define, function
 from .call import as_tensor, device_of, output, run
-from .plan import TEMPORARY, UNUSED, Dispatch, Operand, Plan, Target, reads, writes
+from .matrix_multiply_kernels import SHADERS, SLOTS, VECTORS, Product, candidates, lower
+from .plan import Plan, Target
 
 if TYPE_CHECKING:
     from ..device import Device
     from ..tensor import Tensor
 
 _NAME = "DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
-_SHADER = "matrix_multiply_integer_to_float"
-
-# The shader's names for the operator's tensors, in the order of its bindings.
-_SLOTS = {
-    "a": "a_tensor",
-    "a_scale": "a_scale_tensor",
-    "a_zero": "a_zero_point_tensor",
-    "b": "b_tensor",
-    "b_scale": "b_scale_tensor",
-    "b_zero": "b_zero_point_tensor",
-    "bias": "bias_tensor",
-    "out": "output_tensor",
-}
-_MATRICES = ("a", "b", "bias", "out")
-_VECTORS = {"a_scale": -2, "a_zero": -2, "b_scale": -1, "b_zero": -1}  # axis that may be long
-
-
 def _same(strict: bool) -> Same:
     """The table's constraints; unless strict, A and B may differ in signedness."""
     for tensors, properties in spec.operator(_NAME).same:
@@ -90,160 +71,16 @@ def _check_vector(tensor: TensorDesc, field: str, axis: int, count: int) -> None
 
 
 def _lower(desc: Any, target: Target) -> Plan:
-    (*leading, m, k), n = desc.a_tensor.sizes, desc.b_tensor.sizes[-1]
-    kernel, variant = _choose(desc, target)
-    tiles = -(-m // kernel.tile) * -(-n // kernel.tile)
-
-    # A shader walks one batch dimension; a second one that does not merge becomes dispatches.
-    matrices = {name: t for name in _MATRICES if (t := getattr(desc, _SLOTS[name])) is not None}
-    merged, walks = coalesce(leading or (1,), *(t.strides[:-2] or (0,) for t in matrices.values()))
-    outer, batches = pad_left(merged, 2, 1)
-    steps = {name: pad_left(walk, 2, 0) for name, walk in zip(matrices, walks)}
-
-    def operand(name: str, index: int, begin: int, depth: int) -> Operand:
-        slot = _SLOTS[name]
-        t = getattr(desc, slot)
-        if t is None:
-            return UNUSED
-        if name not in matrices:
-            return reads(slot, t, f"{name}_offset")
-        make = writes if name == "out" else reads
-        step, batch = steps[name]
-        *_, rows, columns = t.sizes
-        offset = index * step
-        if name == "a":
-            columns, offset = depth, offset + begin * t.strides[-1]
-        elif name == "b":
-            rows, offset = depth, offset + begin * t.strides[-2]
-        length = extent((batches, rows, columns), (batch, *t.strides[-2:]))
-        return make(slot, t, f"{name}_offset", offset, length)
-
-    def dispatch(index: int, begin: int) -> Dispatch:
-        depth = min(kernel.max_depth, k - begin)
-        operands = [operand(name, index, begin, depth) for name in _SLOTS]
-        # A binding that the shader may write to must not stand on an input.
-        operands.append(partial or replace(operands[-1], offset_field=None))
-        if kernel.reads_vectors:
-            operands += (replace(operands[i], offset_field=None) for i in (0, 3))
-        known = {**kinds, "CONTINUES": begin > 0, "UNFINISHED": begin + depth < k}
-        flags = {"flags": sum(on << bit for bit, on in enumerate(known.values()))}
-        specialized = "flags" not in variant.push_fields
-        return Dispatch(
-            variant,
-            batches * tiles,
-            tuple(operands),
-            {**push, "depth": depth, **({} if specialized else flags)},
-            {**constants, **(known if specialized else {})},
-        )
-
-    push: dict[str, Any] = {"batches": batches, "rows": m, "columns": n}
-    for name, t in matrices.items():
-        push[f"{name}_strides"] = (steps[name][1], *t.strides[-2:])
-    for name, axis in _VECTORS.items():
-        if (t := getattr(desc, _SLOTS[name])) is not None:
-            push[f"{name}_stride"] = _vector_stride(t, axis)
-    constants = {}
-    if kernel is _COOPMAT:
-        constants["A_ACROSS"] = bool(_reads_across(desc.a_tensor, -2))
-        constants["B_ACROSS"] = bool(_reads_across(desc.b_tensor, -1))
-    kinds = {  # in the order of the shaders' flags
-        "A_SIGNED": desc.a_tensor.data_type.is_signed,
-        "B_SIGNED": desc.b_tensor.data_type.is_signed,
-        "HAS_A_ZERO": desc.a_zero_point_tensor is not None,
-        "HAS_B_ZERO": desc.b_zero_point_tensor is not None,
-        "HAS_BIAS": desc.bias_tensor is not None,
-        "HALF": desc.output_tensor.data_type is DataType.FLOAT16,
-    }
-    # Sums that one dispatch hands to the next have 8 bytes.
-    sums = batches * m * n if k > kernel.max_depth else 0
-    partial = Operand(TEMPORARY, "partial_offset", 8, sums, writes=True) if sums else None
-    return Plan(
-        tuple(dispatch(i, begin) for i in range(outer) for begin in range(0, k, kernel.max_depth)),
-        temporary_bytes=8 * sums,
-    )
-
-
-def _vector_stride(tensor: TensorDesc, axis: int) -> int:
-    axis = max(axis, -tensor.dimension_count)
-    return tensor.strides[axis] if tensor.sizes[axis] > 1 else 0
-
-
-@dataclass(frozen=True)
-class _Kernel:
-    """What the host must know of a shader: it makes tiles of ``tile`` x ``tile`` outputs.
-
-    ``max_depth`` bounds the K of one dispatch. Sums of 65,536 products of 8-bit numbers fit 32
-    bits; and lavapipe silently ends a shader's loops after 65,535 passes in all.
-    """
-
-    shader: str
-    tile: int
-    max_depth: int
-    reads_vectors: bool = False
-    """Binds A and B once more, as 16-byte vectors."""
-
-
-_WIDE = _Kernel(_SHADER, 64, 1 << 15)
-_PACKED = _Kernel(_SHADER + "_packed", 64, 1 << 15)
-_COOPMAT = _Kernel(_SHADER + "_coopmat", 128, 1 << 16, reads_vectors=True)
-
-# Below, an H200 has too little to do, and the smaller tiles of the dot product win.
-_MIN_COOPMAT_TILES = 32
-
-
-def _choose(desc: Any, target: Target) -> tuple[_Kernel, Variant]:
-    """The fastest kernel that this device may run."""
-    library, a_type = target.library, desc.a_tensor.data_type
-    if a_type.itemsize > 1:
-        return _WIDE, library.get(_WIDE.shader, a_type.width)
-    coopmat = library.find(_COOPMAT.shader)
-    if coopmat and _has_cooperative_matrix(target.adapter) and _fills_vectors(desc):
-        return _COOPMAT, coopmat
-    dot = library.find(_PACKED.shader, "dot")
-    return _PACKED, dot or library.get(_PACKED.shader, "core")
-
-
-def _fills_vectors(desc: Any) -> bool:
-    """Whether the product is large enough for 128 x 128 tiles, and read 16 bytes at a time."""
-    m, n = desc.output_tensor.sizes[-2:]
-    tiles = desc.output_tensor.element_count // (m * n) * -(-m // 128) * -(-n // 128)
-    return (
-        tiles >= _MIN_COOPMAT_TILES
-        and _reads_across(desc.a_tensor, -2) is not None
-        and _reads_across(desc.b_tensor, -1) is not None
-    )
-
-
-def _reads_across(t: TensorDesc, lines: int) -> bool | None:
-    """Whether vectors of 16 bytes lie across the lines of an 8-bit matrix, along axis ``lines``,
-    and not along the depth; None if the one's strides and alignment allow neither."""
-    depth = -3 - lines
-    for axis, across in ((depth, False), (lines, True)):
-        others = [s for d, s in enumerate(t.strides) if d != t.dimension_count + axis]
-        if (
-            t.strides[axis] == 1
-            and t.base_alignment % 16 == 0
-            and all(n % 16 == 0 for n in (t.sizes[axis], *others))
-        ):
-            return across
-    return None
-
-
-def _has_cooperative_matrix(adapter: Adapter) -> bool:
-    """Whether the device multiplies as the cooperative-matrix shader was written to."""
-    shape = CooperativeMatrix(16, 16, 32, "i8", "i8", "i32", "i32", "subgroup")
-    return (
-        shape in adapter.cooperative_matrices
-        and adapter.subgroup_size == 32
-        and adapter.max_workgroup_invocations >= 128
-        and adapter.max_shared_memory >= 48 * 1024
-    )
+    product = Product(desc)
+    kernels = candidates(product, target)
+    taken = tuning.pick(target.adapter, product.work, [kernel.name for kernel in kernels])
+    return lower(product, kernels[taken], target)
 
 
 MatrixMultiplyIntegerToFloatOperatorDesc = define(
     _NAME.removeprefix("DML_OPERATOR_"),
     _lower,
-    shaders=(_WIDE.shader, _PACKED.shader, _COOPMAT.shader),
+    shaders=SHADERS,
     check=_check,
     same=_same,
 )
@@ -310,12 +147,12 @@ def matrix_multiply_integer_to_float(
         "b": b.broadcast_to(*leading, *b.sizes[-2:]),
         "bias": bias,
         "out": y,
-        **{name: _along(t, _VECTORS[name], rank) for name, t in vectors.items()},
+        **{name: _along(t, VECTORS[name], rank) for name, t in vectors.items()},
     }
     run(
         MatrixMultiplyIntegerToFloatOperatorDesc,
         device,
-        {_SLOTS[name]: t for name, t in tensors.items()},
+        {SLOTS[name]: t for name, t in tensors.items()},
     )
     return y
 

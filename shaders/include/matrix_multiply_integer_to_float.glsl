@@ -65,12 +65,17 @@ layout(push_constant) uniform Push {
 #ifndef SPECIALIZED
     uint flags;
 #endif
+#ifdef GIVEN_SUMS
+    uint row_sums_offset;
+    uint column_sums_offset;
+    uint sum_count;
+#endif
 };
 
-// The tile of this workgroup. Tiles go down in bands of eight rows of tiles before they go across,
+// The tile of this workgroup. Tiles go down in bands of 16 rows of tiles before they go across,
 // so that workgroups that run together share what they read. False when nothing is left to do.
 bool find_tile(out uint batch, out uint row, out uint column) {
-    const uint band = 8u;
+    const uint band = 16u;
     uint down = (rows - 1u) / TILE_ROWS + 1u;
     uint across = (columns - 1u) / TILE_COLUMNS + 1u;
     uint tile = group_index();
@@ -87,19 +92,37 @@ bool find_tile(out uint batch, out uint row, out uint column) {
 #define LOAD_FLOAT(words, index) \
     (HALF ? LOAD_HALF(words, index) : uintBitsToFloat(words[index]))
 
-float scale_and_bias(uvec2 sum, uint batch, uint row, uint column) {
+// What makes an output of a sum; of the nearest element where there is none.
+struct Finish {
+    float a_scale;
+    float b_scale;
+    float shift;
+};
+
+Finish finish_at(uint batch, uint row, uint column) {
+    row = min(row, rows - 1u);
+    column = min(column, columns - 1u);
+    Finish f;
+    f.a_scale = LOAD_FLOAT(a_scale, a_scale_offset + row * a_scale_stride);
+    f.b_scale = LOAD_FLOAT(b_scale, b_scale_offset + column * b_scale_stride);
+    f.shift = HAS_BIAS ? LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] +
+                                              row * bias_strides[1] + column * bias_strides[2])
+                       : 0.0;
+    return f;
+}
+
+float scale_and_bias(uvec2 sum, Finish f) {
     const bool is_signed = A_SIGNED || B_SIGNED || HAS_A_ZERO || HAS_B_ZERO;
     precise float x = round_to_float(sum, is_signed);
-    x = x * LOAD_FLOAT(a_scale, a_scale_offset + row * a_scale_stride);
-    x = x * LOAD_FLOAT(b_scale, b_scale_offset + column * b_scale_stride);
-    if (HAS_BIAS)
-        x = x + LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] + row * bias_strides[1] +
-                                     column * bias_strides[2]);
+    x = x * f.a_scale;
+    x = x * f.b_scale;
+    if (HAS_BIAS) x = x + f.shift;
     return x;
 }
 
 // Finishes the sums of two neighbouring columns; what lies outside the output is dropped.
-void finish_pair(uint batch, uint row, uint column, uvec2 sum, uvec2 next_sum) {
+void finish_pair(uint batch, uint row, uint column, uvec2 sum, uvec2 next_sum, Finish finish,
+                 Finish next_finish) {
     if (row >= rows || column >= columns) return;
     bool has_next = column + 1u < columns;
     uint at = partial_offset + (batch * rows + row) * columns + column;
@@ -112,8 +135,8 @@ void finish_pair(uint batch, uint row, uint column, uvec2 sum, uvec2 next_sum) {
         if (has_next) partial[at + 1u] = next_sum;
         return;
     }
-    float x = scale_and_bias(sum, batch, row, column);
-    float y = has_next ? scale_and_bias(next_sum, batch, row, column + 1u) : 0.0;
+    float x = scale_and_bias(sum, finish);
+    float y = scale_and_bias(next_sum, next_finish);
     uint to = out_offset + batch * out_strides[0] + row * out_strides[1] + column * out_strides[2];
     uint next_to = to + out_strides[2];
     if (!HALF) {
@@ -125,4 +148,9 @@ void finish_pair(uint batch, uint row, uint column, uvec2 sum, uvec2 next_sum) {
         STORE_HALF(out_words, to, float_to_half(x))
         if (has_next) STORE_HALF(out_words, next_to, float_to_half(y))
     }
+}
+
+void finish_pair(uint batch, uint row, uint column, uvec2 sum, uvec2 next_sum) {
+    finish_pair(batch, row, column, sum, next_sum, finish_at(batch, row, column),
+                finish_at(batch, row, column + 1u));
 }

@@ -57,8 +57,10 @@ def case(
 
     def compute(x: Arrays, given: Mapping[str, Any], types: Types) -> np.ndarray:
         arguments = {k: v for k, v in given.items() if k not in kinds}
-        result = reference(*(x[i] if raw else _wide(x[i]) for i in inputs), **arguments)
-        return np.asarray(result).astype(types[output.snake].dtype)
+        result = np.asarray(reference(*(x[i] if raw else _wide(x[i]) for i in inputs), **arguments))
+        if types[output.snake] is dml.DataType.FLOAT16 and result.dtype == np.float64:
+            result = result.astype(np.float32)  # in which it is computed
+        return result.astype(types[output.snake].dtype)
 
     def call(x: Mapping[str, Any], given: Mapping[str, Any], types: Types, out: Any) -> Any:
         arguments = {k: v for k, v in given.items() if k not in kinds}
@@ -117,8 +119,11 @@ def _modulus(x: Any, y: Any) -> Any:
 
 
 def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    if y.dtype.kind == "f":
-        return np.power(x, y)
+    if "f" in (x.dtype.kind, y.dtype.kind):
+        if x.dtype.kind == y.dtype.kind:
+            return np.power(x, y)
+        single = (v.astype(np.float32).astype(np.float64) for v in (x, y))
+        return converted(np.power(*single).astype(np.float32), x.dtype)
     modulus = 2 ** (8 * x.itemsize)
     exact = [pow(int(a), int(b), modulus) if b >= 0 else
              int(a) ** (int(b) % 2) % modulus if abs(int(a)) == 1 else 0
@@ -201,7 +206,7 @@ def _safe(f: Reference) -> Reference:
     return lambda x: np.where(np.isnan(x), np.nan, f(np.where(np.isnan(x), 0, x)))
 
 
-def _cast(x: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+def converted(x: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """Floats to integers truncate and saturate, NaN becomes 0; the rest is NumPy's."""
     if x.dtype.kind != "f" or dtype.kind == "f":
         return x.astype(dtype)
@@ -214,7 +219,7 @@ def _cast(x: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 def _cast_case(label: str, sizes: Sizes, types: Sequence[Types], layouts: Any) -> Case:
     return Case(
         "CAST", label, dict.fromkeys(("input_tensor", "output_tensor"), sizes),
-        lambda x, given, types: _cast(x["input_tensor"], types["output_tensor"].dtype),
+        lambda x, given, types: converted(x["input_tensor"], types["output_tensor"].dtype),
         lambda x, given, types, out: dml.cast(
             x["input_tensor"], data_type=types["output_tensor"], out=out),
         values={"input_tensor": values}, types=types, layouts=layouts,
@@ -229,7 +234,7 @@ _ALL_CASTS: list[Types] = [
 
 _EXACT = {
     "ABS": np.abs, "CEIL": np.ceil, "FLOOR": np.floor, "NEGATE": np.negative, "SIGN": np.sign,
-    "SQRT": np.sqrt, "RECIP": lambda x: 1 / x,
+    "RECIP": lambda x: 1 / x,
     "ADD": np.add, "SUBTRACT": np.subtract, "MULTIPLY": np.multiply,
     "DIVIDE": _wrapped(_quotient), "MODULUS_TRUNCATE": _wrapped(_modulus),
     "MEAN": _mean, "MAX": _extreme(np.maximum, False), "MIN": _extreme(np.minimum, True),
@@ -242,7 +247,8 @@ _EXACT = {
 _FUNCTIONS = {
     "ACOS": np.arccos, "ACOSH": np.arccosh, "ASIN": np.arcsin, "ASINH": np.arcsinh,
     "ATAN": np.arctan, "ATANH": np.arctanh, "COS": np.cos, "COSH": np.cosh, "ERF": _safe(_erf),
-    "EXP": np.exp, "LOG": np.log, "SIN": np.sin, "SINH": np.sinh, "TAN": np.tan, "TANH": np.tanh,
+    "EXP": np.exp, "LOG": np.log, "SIN": np.sin, "SINH": np.sinh, "SQRT": np.sqrt, "TAN": np.tan,
+    "TANH": np.tanh,
     "ATAN_YX": np.arctan2, "MODULUS_FLOOR": _wrapped(_floor_modulus),
     "DIFFERENCE_SQUARE": lambda a, b: (a - b) * (a - b),
 }
@@ -259,6 +265,7 @@ _POW_TYPES = [
     {"input_tensor": a, "exponent_tensor": b, "output_tensor": a}
     for a, b in ((dml.DataType.of(x), dml.DataType.of(y)) for x, y in (
         ("float32", "float32"), ("float16", "float16"), ("float32", "float16"),
+        ("float32", "int8"), ("int32", "float32"), ("uint8", "float16"),
         *((t, t) for t in ["int32", "int16", "int8", "uint32", "uint16", "uint8"])))
 ]
 
@@ -274,18 +281,14 @@ CASES = [
     *case("ELEMENT_WISE_CLIP1", lambda x, min, max: _clip(x, min, max, False), min=1, max=3),
     *case("ELEMENT_WISE_THRESHOLD", lambda x, min: _clip(x, min, np.inf if x.dtype.kind == "f"
                                                           else 2.0**70, True), min=0.5),
-    *case("ELEMENT_WISE_CONSTANT_POW", lambda x, exponent: x**exponent, "function", exponent=2.5),
+    *case("ELEMENT_WISE_CONSTANT_POW", lambda x, exponent: _power(x, np.float64(exponent)),
+          "function", exponent=2.5),
     *(c for mode, f in _ROUNDINGS.items() for c in case(
         "ELEMENT_WISE_ROUND", lambda x, rounding_mode, f=f: f(x), rounding_mode=mode,
         label="" if mode == 0 else mode.name.lower())),
     *(c for mode, f in _INFINITIES.items() for c in case(
         "ELEMENT_WISE_IS_INFINITY", lambda x, infinity_mode, f=f: f(x), infinity_mode=mode,
         label="" if mode == 0 else mode.name.lower())),
-    *case("ELEMENT_WISE_IDENTITY", lambda x, scale_bias: 2 * x + 1, "stepwise", label="scale-bias",
-          types=[dict.fromkeys(("input_tensor", "output_tensor"), t)
-                 for t in (dml.DataType.FLOAT32, dml.DataType.FLOAT64)
-                 if t is dml.DataType.FLOAT32 or "shaderFloat64" in dml.default_device().features],
-          scale_bias=dml.ScaleBias(2, 1)),
     *case("ELEMENT_WISE_ADD1", lambda a, b, fused_activation=None: a + b),
     *case("ELEMENT_WISE_POW", _power, "function", types=_POW_TYPES),
     *case("ACTIVATION_RELU", _relu),
@@ -321,25 +324,6 @@ CASES = [
         np.isneginf(x), -0.0, x * _sigmoid(x * sigmoid_input_scale)), "function",
         sigmoid_input_scale=1.0),
 ]
-
-
-def _fused(c: Case) -> list[Case]:
-    """The activation of a case, behind an addition of 0."""
-    definition = c.definition
-    if c.name != "line" or not definition.spec.fusable:
-        return []
-    fused = definition.desc_class(**c.attributes)
-    types = [dict.fromkeys(("a_tensor", "b_tensor", "output_tensor"), dml.DataType.FLOAT32)]
-
-    def compute(a: np.ndarray, b: np.ndarray, fused_activation: Any) -> np.ndarray:
-        x = {"input_tensor": (a + b).astype(np.float32)}
-        return c.reference(x, c.attributes, {"output_tensor": dml.DataType.FLOAT32})
-
-    name = definition.function_name.removeprefix("activation_").replace("_", "-")
-    return case("ELEMENT_WISE_ADD1", compute, "function", types, label=name, fused_activation=fused)
-
-
-CASES += [f for c in CASES for f in _fused(c)]
 
 
 def _scale_2d(label: str, layouts: Any) -> Case:

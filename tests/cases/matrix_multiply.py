@@ -210,7 +210,7 @@ CASES = [
               of_types=_SOME, layouts=[PACKED, TRANSPOSED], levels=["descriptor"]),
     multiply("past-a-large-tile", (129, 131), (131, 130), scales="each", zeros="each", bias=True,
               of_types=_NARROW, layouts=[PADDED], levels=["descriptor"]),
-    multiply("past-a-band", (521, 5), (5, 70), of_types=_NARROW, layouts=[PACKED],
+    multiply("past-a-band", (1033, 5), (5, 70), of_types=_NARROW, layouts=[PACKED],
               levels=["descriptor"]),
     multiply("vector-by-matrix", (1, 300), (300, 257), scales="each", of_types=_NARROW,
               layouts=[PACKED, TRANSPOSED], levels=["function"]),

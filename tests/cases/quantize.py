@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 import kompute_dml as dml
 from harness import Arrays, Case, ErrorCase, Sizes, Types
 from kompute_dml import DataType
-from layouts import PACKED, REPEATED, STEPPED
+from layouts import PACKED, REPEATED, SHIFTED, STEPPED, TRANSPOSED
 
 _F32 = np.float32
 
@@ -41,7 +41,7 @@ def _dequantized(x: Arrays, given: Mapping[str, Any], types: Types) -> np.ndarra
     return np.asarray(product.astype(types["output_tensor"].dtype))
 
 
-def _linear(name: str, label: str, sizes: Sizes, zero: bool, types: Any, layouts: Any) -> Case:
+def linear(name: str, label: str, sizes: Sizes, zero: bool, types: Any, layouts: Any) -> Case:
     quantize = name == "quantize"
     fields = ["input_tensor", "scale_tensor", *["zero_point_tensor"] * zero, "output_tensor"]
 
@@ -64,9 +64,9 @@ def _types(rows: str) -> list[Types]:
     return [dict(zip(fields, map(DataType.of, row.split()))) for row in rows.split(",")]
 
 
-_QUANTIZE = _types("float32 float32 uint8 uint8,float32 float32 int8 int8,"
+QUANTIZE = _types("float32 float32 uint8 uint8,float32 float32 int8 int8,"
                    "float16 float16 uint8 uint8,int32 float32 int8 int8")
-_DEQUANTIZE = _types(
+DEQUANTIZE = _types(
     "int32 float32 int32 float32,uint32 float32 uint32 float32,int16 float16 int16 float16,"
     "uint16 float32 uint16 float32,int8 float32 int8 float32,uint8 float16 uint8 float16")
 
@@ -98,7 +98,9 @@ def _added(x: Arrays, given: Mapping[str, Any], types: Types) -> np.ndarray:
     return _clamped(np.rint(total), types["output_tensor"].dtype)
 
 
-def _sum(label: str, sizes: Sizes, types: Any, layouts: Any, zeros: bool = True) -> Case:
+def _sum(
+    label: str, sizes: Sizes, types: Any, layouts: Any, zeros: bool = True, **given: float
+) -> Case:
     one = (1,) * len(sizes)
     fields = [f for f in _ADD.values() if zeros or "zero" not in f]
     return Case(
@@ -109,7 +111,8 @@ def _sum(label: str, sizes: Sizes, types: Any, layouts: Any, zeros: bool = True)
         lambda x, given, types, out: dml.quantized_linear_add(
             *(x.get(f) for f in _ADD.values()), out=out,
             data_type=types["output_tensor"]),
-        values={f: scales for f in fields if f.endswith("scale_tensor")},
+        values={f: np.full(one, given[f], _F32) if f in given else scales
+                for f in fields if f.endswith("scale_tensor")},
         types=types, layouts=layouts, levels=("descriptor", "function"),
     )
 
@@ -119,16 +122,73 @@ _SUM_TYPES = [
      "output_tensor": DataType.of(kind)} for kind in ("uint8", "int8")
 ]
 
+# -- ranges
+
+_DYNAMIC = ("output_tensor", "output_scale_tensor", "output_zero_point_tensor")
+
+
+def _dynamic(x: Arrays, given: Mapping[str, Any], types: Types) -> tuple[np.ndarray, ...]:
+    numbers, info = x["input_tensor"].astype(_F32), np.iinfo(types["output_tensor"].dtype)
+    ones = (1,) * numbers.ndim
+    low, high = np.fmin.reduce(numbers, None, initial=0), np.fmax.reduce(numbers, None, initial=0)
+    scale = (high - low) / _F32(255) if high > low else _F32(1)
+    start = np.nan_to_num(_F32(info.min) - low / scale, nan=np.inf)
+    zero = _clamped(np.rint(start), info.dtype)
+    shifted = np.rint(numbers / scale) + _F32(zero)
+    quantized = _clamped(np.nan_to_num(shifted, nan=-np.inf), info.dtype)
+    return quantized, np.full(ones, scale, _F32), np.full(ones, zero)
+
+
+def dynamic(label: str, sizes: Sizes, types: Any, layouts: Any, **more: Any) -> Case:
+    return Case(
+        "DYNAMIC_QUANTIZE_LINEAR", label,
+        {"input_tensor": sizes, "output_tensor": sizes, **dict.fromkeys(_DYNAMIC[1:],
+                                                                        (1,) * len(sizes))},
+        _dynamic,
+        lambda x, given, types, out: dml.dynamic_quantize_linear(
+            x["input_tensor"], data_type=types["output_tensor"], out=out),
+        values={"input_tensor": numbers, **more}, types=types, layouts=layouts, compare="stepwise",
+    )
+
+
+def _among(*special: float) -> Callable[..., np.ndarray]:
+    """In the middle, because the ends may lie outside of the tensor."""
+
+    def make(rng: np.random.Generator, data_type: DataType, sizes: Sizes) -> np.ndarray:
+        x = rng.normal(size=sizes)
+        middle = x.size // 2
+        x.reshape(-1)[middle : middle + len(special)] = special
+        return x.astype(data_type.dtype)
+
+    return make
+
+
+def _between(low: float, high: float) -> Callable[..., np.ndarray]:
+    return lambda rng, data_type, sizes: rng.uniform(low, high, sizes).astype(data_type.dtype)
+
+
 CASES = [
-    *(c for name, types in (("quantize", _QUANTIZE), ("dequantize", _DEQUANTIZE)) for c in (
-        _linear(name, "line", (37,), True, types, (PACKED,)),
-        _linear(name, "no-zero-point", (5, 7), False, [
+    dynamic("line", (37,), None, (PACKED, SHIFTED)),
+    dynamic("matrix", (5, 7), None, (PACKED, TRANSPOSED, STEPPED, REPEATED)),
+    dynamic("deep", (2, 1, 3, 2, 1, 2, 1, 3), None, (PACKED, TRANSPOSED)),
+    dynamic("many-workgroups", (257, 259), None, (PACKED, TRANSPOSED)),
+    *(dynamic(name, (31,), None, (PACKED,), input_tensor=_between(*ends)) for name, ends in (
+        ("positive", (1, 2)), ("negative", (-2, -1)), ("zeros", (0, 0)), ("tiny", (-1e-7, 1e-7)))),
+    *(dynamic(name, (700,), None, (PACKED,), input_tensor=_among(*special)) for name, special in (
+        ("nan", (np.nan, 2.0, np.nan)), ("infinity", (np.inf,)), ("negative-infinity", (-np.inf,)),
+        ("infinities", (np.inf, -np.inf, np.nan)))),
+    *(c for name, types in (("quantize", QUANTIZE), ("dequantize", DEQUANTIZE)) for c in (
+        linear(name, "line", (37,), True, types, (PACKED,)),
+        linear(name, "no-zero-point", (5, 7), False, [
             {k: v for k, v in types[0].items() if k != "zero_point_tensor"}], (PACKED, STEPPED)),
-        _linear(name, "deep", (2, 1, 3, 2, 1, 2, 1, 3), True, types[:1], (PACKED, REPEATED)),
+        linear(name, "deep", (2, 1, 3, 2, 1, 2, 1, 3), True, types[:1], (PACKED, REPEATED)),
     )),
     _sum("line", (37,), _SUM_TYPES, (PACKED,)),
     _sum("matrix", (5, 7), _SUM_TYPES[:1], (PACKED, STEPPED)),
     _sum("deep", (2, 1, 3, 2, 1, 2, 1, 3), _SUM_TYPES[:1], (PACKED,)),
+    # Many sums lie at halves: one that was rounded twice would go the wrong way.
+    _sum("halves", (4001,), _SUM_TYPES, (PACKED,), a_scale_tensor=1 / 3, b_scale_tensor=1 / 6,
+         output_scale_tensor=1.0),
     _sum("no-zero-points", (7,), _SUM_TYPES[:1], (PACKED,), zeros=False),
 ]
 

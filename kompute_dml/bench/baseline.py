@@ -1,0 +1,117 @@
+"""Runs that were kept: what moved since, and the README's table of one."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import ValidationError
+from .rows import short
+
+_BETWEEN_RUNS = 0.01
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A run as ``--output`` wrote it. Raises ValidationError for anything else."""
+    try:
+        run = json.loads(path.read_text())
+        rows = {_key(row): row for row in run["rows"]}
+    except OSError as error:
+        raise ValidationError(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise ValidationError(
+            f"{path}: expected a run as 'kompute-dml bench --output' writes it"
+        ) from None
+    return {**run, "by_key": rows}
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    return row["operator"], row["types"], row["sizes"]
+
+
+def _clock(row: Mapping[str, Any]) -> str:
+    return "host_ms" if row["gpu_ms"] is None else "gpu_ms"
+
+
+def against(
+    rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]
+) -> list[tuple[str, float, float, float, bool]]:
+    """(case, milliseconds before and now, how many times as fast, whether it moved).
+
+    Moved is what differs by more than both runs' spreads together, and by more than two runs of
+    the same differ anyway. Cases of one run are left out.
+    """
+    found = []
+    for row in rows:
+        before = old["by_key"].get(_key(row))
+        if before is None or before[_clock(row)] is None or row[_clock(row)] is None:
+            continue
+        then, now = before[_clock(row)], row[_clock(row)]
+        blur = then * (before["spread"] or 0) + now * (row["spread"] or 0)
+        blur = max(blur, _BETWEEN_RUNS * then)
+        name = f"{short(row['operator'])} {row['types']} {row['sizes']}"
+        found.append((name, then, now, then / now if now else 1.0, abs(then - now) > blur))
+    return found
+
+
+def against_table(rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]) -> str:
+    from tabulate import tabulate
+
+    lines = [
+        (name, f"{then * 1e3:.1f} us", f"{now * 1e3:.1f} us", f"{ratio:.3f}",
+         ("faster" if ratio > 1 else "SLOWER") if moved else "within the spread")
+        for name, then, now, ratio, moved in against(rows, old)
+    ]
+    return tabulate(
+        lines, headers=("case", f"{old['date']}", "now", "speed", ""),
+        colalign=("left", "right", "right", "right", "left"), disable_numparse=True,
+    )
+
+
+def markdown(run: Mapping[str, Any]) -> str:
+    """The README's table of a run."""
+    copy = run["copy_gb_per_s"]
+    judged = [g for row in run["rows"] for g in row["goals"] if g["ratio"] is not None]
+    met = sum(g["ratio"] >= g["goal"] for g in judged)
+    lines = [
+        f"{run['device']}, {run['driver']}, {run['date']}: `{run['command']}`. Copying moves "
+        f"{copy / 1e3:.2f} TB/s; {met} of {len(judged)} goals are met.",
+        "",
+        f"<details><summary>All {len(run['rows'])} cases</summary>",
+        "",
+        "| case | sizes | GPU | rate | of copy | times as fast as | reached / goal |",
+        "| --- | --- | ---: | ---: | ---: | --- | --- |",
+    ]
+    for row in run["rows"]:
+        rate = f"{row['tops']:.3g} TOPS" if row["tops"] else f"{row['gb_per_s'] / 1e3:.2f} TB/s"
+        ms = row[_clock(row)]
+        peers = ", ".join(
+            f"{name} {time['ms'] / ms:.2f}" for name, time in row["peers"].items() if time["ms"]
+        )
+        goals = ", ".join(
+            f"{g['against']} {g['ratio']:.2f} / {g['goal']:g}"
+            for g in row["goals"] if g["ratio"] is not None
+        )
+        lines.append(
+            f"| {short(row['operator']).lower()} {row['types']} | {row['sizes']} "
+            f"| {ms * 1e3:.4g} us | {rate} | {row['share_of_copy']:.0%} | {peers} | {goals} |"
+        )
+    return "\n".join([*lines, "", "</details>"])
+
+
+README = re.compile("(?<=<!-- benchmark table -->\n).*?(?=<!-- end -->)", re.DOTALL)
+"""What lies between the README's marks."""
+
+
+def main() -> None:
+    """``python -m kompute_dml.bench.baseline FILE.json README.md``: put the run's table there."""
+    run, readme = load(Path(sys.argv[1])), Path(sys.argv[2])
+    readme.write_text(README.sub(lambda _: markdown(run) + "\n", readme.read_text(), count=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""Cases that only move or make elements: the identity and the diagonal matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DataType
+from .case import Case, Peer, Recipe, Scale, shape, touched_bytes
+from .values import Pattern, bits, numbers, offsets, same_bits, sampled
+
+_IDENTITY = "DML_OPERATOR_ACTIVATION_IDENTITY"
+_DIAGONAL = "DML_OPERATOR_DIAGONAL_MATRIX"
+_DIAGONAL1 = "DML_OPERATOR_DIAGONAL_MATRIX1"
+
+Layout = Callable[[Scale], tuple[Sequence[int], Sequence[int]]]
+"""Sizes and strides, in elements."""
+
+
+def packed(*sizes: int) -> Layout:
+    return lambda scale: _packed([scale.of(n) for n in sizes])
+
+
+def transposed(rows: int, columns: int) -> Layout:
+    return lambda scale: ([scale.of(rows), scale.of(columns)], [1, scale.of(rows)])
+
+
+def padded(rows: int, columns: int, padding: int) -> Layout:
+    return lambda scale: (
+        [scale.of(rows), scale.of(columns)], [scale.of(columns) + padding, 1])
+
+
+def broadcast(rows: int, columns: int) -> Layout:
+    return lambda scale: ([scale.of(rows), scale.of(columns)], [0, 1])
+
+
+def vector(scale: Scale) -> tuple[Sequence[int], Sequence[int]]:
+    return [scale.elements], [1]
+
+
+def square(scale: Scale) -> tuple[Sequence[int], Sequence[int]]:
+    return _packed([scale.side] * 2)
+
+
+def square_transposed(scale: Scale) -> tuple[Sequence[int], Sequence[int]]:
+    return [scale.side] * 2, [1, scale.side]
+
+
+def eight(*axes: int) -> Layout:
+    """Eight dimensions, permuted."""
+
+    def make(scale: Scale) -> tuple[Sequence[int], Sequence[int]]:
+        sizes, strides = _packed([2 * scale.deep, *[scale.deep] * 6, 2 * scale.deep])
+        return [sizes[a] for a in axes], [strides[a] for a in axes]
+
+    return make
+
+
+def _packed(sizes: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    strides = [1]
+    for n in reversed(sizes[1:]):
+        strides.insert(0, strides[0] * n)
+    return sizes, strides
+
+
+def _extent(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    return 1 + sum((n - 1) * s for n, s in zip(sizes, strides))
+
+
+def _output(device: Any, data_type: DataType, sizes: Any, strides: Any) -> Any:
+    return device.empty([_extent(sizes, strides)], data_type)._view(sizes, strides)
+
+
+def identity(
+    data_type: DataType, what: str = "", x: Layout = vector, y: Layout | None = None
+) -> Recipe:
+    """A copy of ``x`` into ``y`` (packed where it is not given); ``what`` says how they lie."""
+    types = f"{data_type.family} {what}".strip()
+
+    def make(device: Any, scale: Scale) -> Iterator[Case]:
+        import kompute_dml as dml
+
+        sizes, strides = x(scale)
+        out_sizes, out_strides = (y or (lambda _: _packed(sizes)))(scale)
+        pattern = bits(data_type, _extent(sizes, strides))
+        source = pattern.tensor(device)._view(sizes, strides)
+        out = _output(device, data_type, out_sizes, out_strides)
+        # Parts are read in the order of memory: one line of a transposed output spans all of it.
+        order = sorted(range(len(sizes)), key=lambda axis: -out_strides[axis])
+        read, steps = [sizes[axis] for axis in order], [strides[axis] for axis in order]
+        check = sampled(read, lambda key: pattern.at(offsets(key, read, steps)), same_bits)
+
+        def torch_peers(library: Any) -> Iterator[Peer]:
+            given = library.tensor(pattern).as_strided(sizes, strides)
+            if y is None:
+                yield Peer("torch", given.contiguous if strides != out_strides else given.clone)
+            else:
+                vector = library.tensor(Pattern(pattern.block, _extent(sizes, out_strides)))
+                result = vector.as_strided(sizes, out_strides)
+                yield Peer("torch", lambda: result.copy_(given))
+
+        def numpy_peers(library: Any) -> Iterator[Peer]:
+            flat = pattern.host()
+            in_bytes = [s * flat.itemsize for s in strides]
+            given = np.lib.stride_tricks.as_strided(flat, sizes, in_bytes)
+            yield Peer("numpy", lambda: given.copy("C"))
+
+        yield Case(
+            _IDENTITY, types, shape(sizes),
+            lambda: dml.activation_identity(source, out=out),
+            lambda output: check(_permuted(output, order)),
+            touched_bytes((source.desc, out.desc)),
+            peers={"torch": torch_peers, "numpy": numpy_peers},
+        )
+
+    return Recipe(_IDENTITY, types, make)
+
+
+def _permuted(output: Any, order: Sequence[int]) -> Any:
+    permute = output.permute if hasattr(output, "permute") else output.transpose
+    return permute(tuple(order))
+
+
+def small_identities(side: int, count: int) -> Recipe:
+    """Many small copies in one submit."""
+    types = f"f32, {count} in one submit"
+
+    def make(device: Any, scale: Scale) -> Iterator[Case]:
+        import kompute_dml as dml
+
+        pattern = bits(DataType.FLOAT32, side * side)
+        x, out = pattern.tensor(device).reshape(side, side), device.empty([side, side])
+
+        def dispatch() -> Any:
+            for _ in range(count):
+                dml.activation_identity(x, out=out)
+            return out
+
+        strides = (side, 1)
+        yield Case(
+            _IDENTITY, types, shape(x.sizes), dispatch,
+            sampled(x.sizes, lambda key: pattern.at(offsets(key, x.sizes, strides)), same_bits),
+            touched_bytes((x.desc, out.desc)), dispatches=count,
+        )
+
+    return Recipe(_IDENTITY, types, make)
+
+
+def _distances(key: Any, sizes: Sequence[int]) -> np.ndarray:
+    """Column minus row of the elements under ``key``."""
+    flat = offsets(key, sizes, _packed(sizes)[1])
+    height, width = sizes[-2:]
+    return flat % width - flat // width % height
+
+
+def diagonal(data_type: DataType, sizes: Layout = square) -> Recipe:
+    def make(device: Any, scale: Scale) -> Iterator[Case]:
+        import kompute_dml as dml
+
+        out = device.empty(sizes(scale)[0], data_type)
+        dtype = data_type.dtype
+
+        def torch_peers(library: Any) -> Iterator[Peer]:
+            torch = library.torch
+            kind = getattr(torch, dtype.name)
+            filled = torch.empty(tuple(out.sizes), dtype=kind, device=library.place)
+            if out.ndim == 2:
+                yield Peer("torch.eye", lambda: torch.eye(
+                    *out.sizes, dtype=kind, device=library.place))
+            yield Peer("torch.fill", lambda: filled.fill_(1), checked=False)
+
+        def numpy_peers(library: Any) -> Iterator[Peer]:
+            if out.ndim == 2:
+                yield Peer("numpy", lambda: np.eye(*out.sizes, dtype=dtype))
+
+        yield Case(
+            _DIAGONAL, types, shape(out.sizes),
+            lambda: dml.diagonal_matrix(out.sizes, data_type=data_type, out=out),
+            sampled(out.sizes, lambda key: (_distances(key, out.sizes) == 0).astype(dtype),
+                    same_bits),
+            touched_bytes((out.desc,)),
+            peers={"torch": torch_peers, "numpy": numpy_peers},
+        )
+
+    types = data_type.family + ("" if sizes is square else " batches" if _batched(sizes) else "")
+    return Recipe(_DIAGONAL, types, make)
+
+
+def _batched(sizes: Layout) -> bool:
+    return len(sizes(Scale(1, 1, (), 1, 1))[0]) > 2
+
+
+BAND = 1024
+"""Half the width of the band that a case keeps, at full scale."""
+
+
+def diagonal1(
+    data_type: DataType, kept: str, sizes: Layout = square, y: Layout | None = None
+) -> Recipe:
+    """Zero but for the ``upper`` or ``lower`` triangle or the ``band``; or ``filled`` diagonals.
+
+    The bytes are those written and, of the input, those that are kept.
+    """
+    types = f"{data_type.family} {kept}" + (", strided output" if y else "")
+
+    def make(device: Any, scale: Scale) -> Iterator[Case]:
+        import kompute_dml as dml
+
+        (height, width), strides = sizes(scale)
+        half = scale.of(BAND)
+        begin, end = {
+            "upper": (-height, 0), "lower": (1, width), "band": (half + 1, -half),
+            "filled": (-2, 3),
+        }[kept]
+        value = 7 if kept == "filled" else 0
+        dtype = data_type.dtype
+        pattern = numbers(dtype, height * width, 1, 100, 2)
+        x = pattern.tensor(device).reshape(height, width)
+        out = _output(device, data_type, *(y or sizes)(scale))
+
+        def is_filled(distance: np.ndarray) -> np.ndarray:
+            if begin <= end:
+                return (distance >= begin) & (distance < end)
+            return (distance < end) | (distance >= begin)
+
+        def expected(key: Any) -> np.ndarray:
+            given = pattern.at(offsets(key, x.sizes, strides))
+            return np.where(is_filled(_distances(key, x.sizes)), dtype.type(value), given)
+
+        # Diagonals by their distance, with as many elements as each has.
+        distance = np.arange(1 - height, width)
+        lengths = np.minimum(np.minimum(height, width), np.minimum(height + distance,
+                                                                  width - distance))
+        read = int(lengths[~is_filled(distance)].sum())
+
+        def torch_peers(library: Any) -> Iterator[Peer]:
+            given = library.tensor(pattern).reshape(height, width)
+            yield from {
+                "upper": [Peer("torch", given.triu)],
+                "lower": [Peer("torch", given.tril)],
+                "band": [Peer("torch", lambda: given.triu(-half).tril(half))],
+            }.get(kept, [])
+
+        def numpy_peers(library: Any) -> Iterator[Peer]:
+            given = pattern.host().reshape(height, width)
+            at = np.arange(width) - np.arange(height)[:, None]
+            yield Peer("numpy", {
+                "upper": lambda: np.triu(given), "lower": lambda: np.tril(given),
+            }.get(kept, lambda: np.where(is_filled(at), dtype.type(value), given)))
+
+        yield Case(
+            _DIAGONAL1, types, shape(x.sizes),
+            lambda: dml.diagonal_matrix1(
+                x, value=value, diagonal_fill_begin=begin, diagonal_fill_end=end, out=out),
+            sampled(x.sizes, expected, same_bits),
+            (read + height * width) * dtype.itemsize,
+            peers={"torch": torch_peers, "numpy": numpy_peers},
+        )
+
+    return Recipe(_DIAGONAL1, types, make)

@@ -1,0 +1,214 @@
+"""Libraries that do the same work beside the device: PyTorch, ONNX Runtime and NumPy.
+
+PyTorch runs on CUDA where it has it, timed by CUDA events around calls back to back; what is short
+is timed once more as a CUDA graph, which leaves out what the host adds. The others run on the CPU,
+by the host's clock.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import UnsupportedError
+from .case import Case, Peer
+from .timing import Stats
+from .values import Pattern
+
+_SAMPLES = 20
+_SAMPLE_MS = 2.0
+_MAX_REPEAT = 50
+_LONG_MS = 30.0
+"""A sample that lasts longer is taken three times."""
+_TOO_LONG_MS = 200.0
+"""A call that lasts longer is made once."""
+_GRAPH_MS = 0.25
+"""A call that is shorter is timed as a CUDA graph too."""
+
+
+@dataclass(frozen=True)
+class PeerTime:
+    """Milliseconds of one call, or why there are none."""
+
+    ms: float | None = None
+    spread: float | None = None
+    problem: str = ""
+
+
+class NumPy:
+    name = "numpy"
+    on_host = True
+
+    def times(self, call: Callable[[], Any]) -> Iterator[tuple[str, Stats]]:
+        """Of one call, under the suffixes of the names of the ways to call."""
+        yield "", _statistics(call, _host_sample)
+
+    def close(self) -> None:
+        pass
+
+
+class OnnxRuntime(NumPy):
+    name = "onnxruntime"
+
+    def session(
+        self, op_type: str, inputs: Sequence[np.ndarray], domain: str = "", **attributes: Any
+    ) -> Callable[[], Any]:
+        """Runs one node on the CPU. Raises where ONNX Runtime has no such node."""
+        import onnxruntime
+        from onnx import ModelProto, helper
+
+        feed = {f"x{i}": x for i, x in enumerate(inputs)}
+        kinds = {n: helper.np_dtype_to_tensor_dtype(x.dtype) for n, x in feed.items()}
+        node = helper.make_node(op_type, list(feed), ["y"], domain=domain, **attributes)
+        # Shape inference does not know com.microsoft's operators, and an output needs no type.
+        graph = helper.make_graph(
+            [node], "peer",
+            [helper.make_tensor_value_info(n, kinds[n], x.shape) for n, x in feed.items()],
+            [helper.make_empty_tensor_value_info("y")],
+        )
+        model: ModelProto = helper.make_model(graph, ir_version=8, opset_imports=[
+            helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)])
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"])
+        return lambda: session.run(None, feed)[0]
+
+
+class Torch:
+    name = "torch"
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+        self.cuda = torch.cuda.is_available()
+        self.place = "cuda" if self.cuda else "cpu"
+        self.on_host = not self.cuda
+
+    def send(self, array: np.ndarray) -> Any:
+        return self.torch.from_numpy(np.array(array)).to(self.place)
+
+    def tensor(self, pattern: Pattern) -> Any:
+        """The vector that the pattern's own ``tensor`` is."""
+        return self.send(pattern.block).repeat(pattern.repeats)[: pattern.count]
+
+    def times(self, call: Callable[[], Any]) -> Iterator[tuple[str, Stats]]:
+        if not self.cuda:
+            yield "", _statistics(call, _host_sample)
+            return
+        stats = _statistics(call, self._event_sample)
+        yield "", stats
+        if stats.median < _GRAPH_MS:
+            repeat = _repeat(stats.median)
+            graph = self._graph(call, repeat)
+            yield " (graph)", _statistics(graph, self._event_sample, repeat)
+
+    def _event_sample(self, call: Callable[[], Any], repeat: int) -> float:
+        start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(repeat):
+            call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / repeat
+
+    def _graph(self, call: Callable[[], Any], repeat: int) -> Callable[[], Any]:
+        cuda = self.torch.cuda
+        side = cuda.Stream()
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):  # warm: nothing may be set up while a graph is captured
+            for _ in range(3):
+                call()
+        cuda.current_stream().wait_stream(side)
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
+            for _ in range(repeat):
+                call()
+        return graph.replay
+
+    def close(self) -> None:
+        """Give back what PyTorch keeps for its next tensors."""
+        if self.cuda:
+            self.torch.cuda.empty_cache()
+
+
+def _host_sample(call: Callable[[], Any], repeat: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeat):
+        call()
+    return (time.perf_counter() - start) * 1e3 / repeat
+
+
+def _repeat(ms: float) -> int:
+    return min(max(int(_SAMPLE_MS / max(ms, 1e-3)), 1), _MAX_REPEAT)
+
+
+def _statistics(
+    call: Callable[[], Any], sample: Callable[[Callable[[], Any], int], float], inside: int = 1
+) -> Stats:
+    """Of calls that do the work ``inside`` times each. The first ones do not count."""
+    first = sample(call, 1)
+    if first > _TOO_LONG_MS:
+        return Stats.of([first / inside])
+    once = statistics.median(sample(call, 1) for _ in range(3))
+    repeat = _repeat(once)
+    count = _SAMPLES if once * repeat < _LONG_MS else 3
+    return Stats.of([sample(call, repeat) / inside for _ in range(count)])
+
+
+LIBRARIES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
+    "torch": (Torch, ("torch",)),
+    "onnxruntime": (OnnxRuntime, ("onnxruntime", "onnx")),
+    "numpy": (NumPy, ("numpy",)),
+}
+"""By name: the library, and what must be installed for it."""
+
+
+def choose(names: str) -> list[Any]:
+    """The libraries named, separated by commas, that are installed; others are an error."""
+    chosen = []
+    for name in filter(None, names.split(",")):
+        if name not in LIBRARIES:
+            raise UnsupportedError(
+                f"--peers: expected names of {', '.join(LIBRARIES)}, but got '{name}'"
+            )
+        make, needed = LIBRARIES[name]
+        if all(importlib.util.find_spec(package) for package in needed):
+            chosen.append(make())
+    return chosen
+
+
+def measure(libraries: Sequence[Any], case: Case) -> dict[str, PeerTime]:
+    """What each library needs for a case, once its values have been checked."""
+    found: dict[str, PeerTime] = {}
+    for library in libraries:
+        # Whatever a peer cannot do is a result.
+        try:
+            for peer in case.peers.get(library.name, lambda _: ())(library):
+                found |= _measure_one(library, peer, case)
+        except Exception as error:
+            found[library.name] = PeerTime(problem=_reason(error))
+        library.close()
+    return found
+
+
+def _measure_one(library: Any, peer: Peer, case: Case) -> dict[str, PeerTime]:
+    try:
+        problem = case.check(peer.call()) if peer.checked else ""
+        if problem:
+            return {peer.name: PeerTime(problem=problem)}
+        return {
+            peer.name + suffix: PeerTime(stats.median, stats.spread)
+            for suffix, stats in library.times(peer.call)
+        }
+    except Exception as error:
+        return {peer.name: PeerTime(problem=_reason(error))}
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]

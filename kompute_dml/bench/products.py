@@ -1,0 +1,312 @@
+"""Cases of MATRIX_MULTIPLY_INTEGER_TO_FLOAT, and the pipelines its peers make of the same work."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DataType
+from .case import Case, Peer, Recipe, Scale, product_operations, touched_bytes
+from .values import host, integers
+
+_NAME = "DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
+_CHECKED = 256
+"""Rows, and columns of them, of which a sample is compared with NumPy's."""
+_COLD_BYTES = 256 << 20
+"""Copies of B that take turns have so many bytes: more than a cache holds."""
+_LEAST_ROWS = 32
+"""PyTorch's _int_mm takes no fewer."""
+
+_MAX_CPU_STEPS = 1 << 34
+"""Multiplications that are left to ONNX Runtime on the CPU, ..."""
+_MAX_NUMPY_STEPS = 1 << 31
+"""... and to NumPy's integers."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product's kind: data types, how the matrices lie, what comes with them."""
+
+    a: DataType = DataType.INT8
+    b: DataType = DataType.INT8
+    out: DataType = DataType.FLOAT32
+    b_along_k: bool = False
+    """B lies with K contiguous, as a weight that is stored {N, K}; else row-major {K, N}."""
+    a_across: bool = False
+    """A lies with M contiguous."""
+    padding: int = 0
+    """Elements between the lines of A and B."""
+    full: bool = False
+    """Zero points and a bias, too."""
+    cold: bool = False
+    """B comes from memory and not from a cache; only its bytes count."""
+    batches: int = 0
+    constant_b: bool = False
+    """B is OWNED_BY_DML: what can be prepared once is no part of the time. As PyTorch's weight it
+    lies with K contiguous."""
+    compiled: bool = False
+    """Whether torch.compile takes part: it takes seconds."""
+
+    @property
+    def types(self) -> str:
+        parts = [f"{self.a.family} x {self.b.family} -> {self.out.family}"]
+        parts += ["B along K"] * self.b_along_k + ["A along M"] * self.a_across
+        parts += [f"lines padded by {self.padding}"] * bool(self.padding)
+        parts += ["zero points, bias"] * self.full + ["cold B"] * self.cold
+        parts += ["constant B"] * self.constant_b
+        return ", ".join(parts)
+
+
+class _Data:
+    """One product's operands on the host, and what its outputs must be."""
+
+    def __init__(self, kind: Product, m: int, k: int, n: int) -> None:
+        self.kind = kind
+        rng = np.random.default_rng(3)
+        lead = (kind.batches,) if kind.batches else ()
+        self.a = integers(rng, kind.a, (*lead, m, k))
+        stored_b = integers(rng, kind.b, (*lead, n, k) if kind.b_along_k else (*lead, k, n))
+        self.b = np.swapaxes(stored_b, -1, -2) if kind.b_along_k else stored_b
+        # Scales, of the output's type, that keep the results where FLOAT16 has them too.
+        reach = k * np.prod([min(float(np.iinfo(t.dtype).max), 2.0**20) for t in (kind.a, kind.b)])
+        middle = (1000 / reach) ** 0.5
+        self.a_scale, self.b_scale = (
+            (rng.uniform(0.5, 2, sizes) * middle).astype(kind.out.dtype)
+            for sizes in ((m, 1), (1, n))
+        )
+        self.a_zero = np.array([[5]], kind.a.dtype) if kind.full else None
+        self.b_zero = np.array([[3]], kind.b.dtype) if kind.full else None
+        self.bias = rng.uniform(-1, 1, (1, n)).astype(kind.out.dtype) if kind.full else None
+
+    def check(self, output: Any) -> str:
+        """A sample of rows and columns; float64 holds every partial sum exactly."""
+        rng = np.random.default_rng(8)
+        *lead, m, n = output.shape
+        rows, columns = (
+            np.unique(np.concatenate([[0, size - 1], rng.integers(0, size, _CHECKED)]))
+            for size in (m, n)
+        )
+        for batch in {(0,) * len(lead), tuple(b - 1 for b in lead)}:
+            whole = m * n <= 1 << 24
+            block = host(output[batch] if batch else output) if whole else None
+            got = np.stack([
+                block[r] if block is not None else host(output[batch + (int(r),)]) for r in rows
+            ])[:, columns].astype(np.float64)
+            a = self.a[batch][rows].astype(np.float64)
+            b = self.b[batch][:, columns].astype(np.float64)
+            if self.a_zero is not None and self.b_zero is not None:
+                a, b = a - float(self.a_zero.item()), b - float(self.b_zero.item())
+            expected = (a @ b) * self.a_scale[rows].astype(np.float64)
+            expected *= self.b_scale[:, columns]
+            size = np.abs(expected)
+            if self.bias is not None:
+                bias = self.bias[:, columns].astype(np.float64)
+                expected, size = expected + bias, size + np.abs(bias)
+            # A FLOAT16 result may be subnormal, with half of 2**-24 to round by.
+            half = self.kind.out is DataType.FLOAT16
+            bound = (2.0**-10 * size + 2.0**-24) if half else 2.0**-22 * size
+            error = np.abs(got - expected)
+            if not (error <= bound).all():
+                return (f"{int((~(error <= bound)).sum())} of {error.size} elements are off, the "
+                        f"worst by {np.nanmax(error - bound):g} more than rounding explains")
+        return ""
+
+
+def product(kind: Product, m: int = 0, k: int = 0, n: int = 0, scaled: bool = True) -> Recipe:
+    """Products of these sizes, else of the scale's."""
+
+    def make(device: Any, scale: Scale) -> Iterator[Case]:
+        sizes = scale.products
+        if m:
+            sizes = (tuple(scale.of(x) if scaled else x for x in (m, k, n)),)  # type: ignore
+        return (_case(device, kind, *each) for each in sizes)
+
+    return Recipe(_NAME, kind.types, make)
+
+
+def _case(device: Any, kind: Product, m: int, k: int, n: int) -> Case:
+    import kompute_dml as dml
+
+    data = _Data(kind, m, k, n)
+    a = _lines(device, data.a, kind.a_across, kind.padding)
+    copies = max(1, _COLD_BYTES // data.b.nbytes) if kind.cold and device.adapter.type != "cpu" \
+        else 1
+    bs = [_lines(device, data.b, kind.b_along_k, kind.padding) for _ in range(copies)]
+    a_scale, b_scale = device.tensor(data.a_scale), device.tensor(data.b_scale)
+    options = {
+        name: device.tensor(value)
+        for name, value in (("a_zero_point", data.a_zero), ("b_zero_point", data.b_zero),
+                            ("bias", data.bias))
+        if value is not None
+    }
+    out = device.empty((*data.a.shape[:-1], n), kind.out)
+    turns = itertools.cycle(bs)
+
+    def torch_peers(library: Any) -> Iterator[Peer]:
+        yield from _torch(library, data, copies)
+
+    def onnxruntime_peers(library: Any) -> Iterator[Peer]:
+        if data.a.ndim == 2 and m * k * n <= _MAX_CPU_STEPS:
+            yield _onnxruntime(library, data)
+
+    def dispatch() -> Any:
+        return dml.matrix_multiply_integer_to_float(
+            a, a_scale, next(turns), b_scale, **options, out=out)
+
+    counted = (bs[0],) if kind.cold else (a, a_scale, bs[0], b_scale, *options.values(), out)
+    batch = f"{kind.batches} of " if kind.batches else ""
+    return Case(
+        _NAME, kind.types, f"{batch}[{m}, {k}] x [{k}, {n}]",
+        _initialized(device, a, a_scale, bs[0], b_scale, options, out) if kind.constant_b
+        else dispatch,
+        data.check,
+        touched_bytes(t.desc for t in counted),
+        product_operations(a.desc, out.desc),
+        peers={"torch": torch_peers, "onnxruntime": onnxruntime_peers,
+               "numpy": lambda library: _numpy(data)},
+    )
+
+
+def _lines(device: Any, matrix: np.ndarray, transposed: bool, padding: int) -> Any:
+    """The matrix on the device: row-major or transposed, its lines ``padding`` apart."""
+    stored = np.swapaxes(matrix, -1, -2) if transposed else matrix
+    if padding:
+        wide = np.zeros((*stored.shape[:-1], stored.shape[-1] + padding), stored.dtype)
+        wide[..., : stored.shape[-1]] = stored
+        tensor = device.tensor(wide)[..., : stored.shape[-1]]
+    else:
+        tensor = device.tensor(stored)
+    *lead, x, y = range(matrix.ndim)
+    return tensor.transpose(*lead, y, x) if transposed else tensor
+
+
+def _initialized(
+    device: Any, a: Any, a_scale: Any, b: Any, b_scale: Any, options: dict[str, Any], out: Any
+) -> Callable[[], Any]:
+    """Dispatches the compiled operator, whose B is OWNED_BY_DML, once it is initialized."""
+    import kompute_dml as dml
+
+    tensors = {"a_tensor": a, "a_scale_tensor": a_scale, "b_tensor": b, "b_scale_tensor": b_scale,
+               "output_tensor": out, **{f"{name}_tensor": t for name, t in options.items()}}
+    if "bias_tensor" in tensors:
+        tensors["bias_tensor"] = tensors["bias_tensor"].broadcast_to(out.sizes)
+    descs = {name: t.desc for name, t in tensors.items()}
+    descs["b_tensor"] = descs["b_tensor"].replace(flags=dml.TensorFlags.OWNED_BY_DML)
+    compiled = device.compile_operator(
+        device.create_operator(dml.MatrixMultiplyIntegerToFloatOperatorDesc(**descs)))
+    inputs = [field.snake for field in compiled.definition.spec.inputs]
+    persistent = device.create_buffer(compiled.binding_properties.persistent_resource_size)
+
+    def bound(name: str) -> Any:
+        t = tensors.get(name)
+        if t is None:
+            return None
+        size = t.desc.total_tensor_size_in_bytes
+        return dml.BufferBinding(dml.Buffer(device, t.allocation, size))
+
+    def table(dispatchable: Any, inputs: Any, outputs: Any) -> Any:
+        made = device.create_binding_table(dispatchable)
+        made.bind_inputs(inputs)
+        made.bind_outputs(outputs)
+        if size := dispatchable.binding_properties.temporary_resource_size:
+            made.bind_temporary_resource(dml.BufferBinding(device.create_buffer(size)))
+        return made
+
+    initializer = device.create_operator_initializer([compiled])
+    only_b = [bound(name) if name == "b_tensor" else None for name in inputs]
+    device.record_dispatch(
+        initializer, table(initializer, [only_b], [dml.BufferBinding(persistent)]))
+    others = table(compiled, [None if name == "b_tensor" else bound(name) for name in inputs],
+                   [bound("output_tensor")])
+    others.bind_persistent_resource(dml.BufferBinding(persistent))
+
+    def dispatch() -> Any:
+        device.record_dispatch(compiled, others)
+        return out
+
+    return dispatch
+
+
+def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
+    """``_int_mm`` alone, and followed by all else that the operator does, in the fewest kernels."""
+    torch, kind = library.torch, data.kind
+    if kind.a.itemsize != 1 or not kind.a.is_signed or not kind.b.is_signed or kind.padding:
+        return
+    m = data.a.shape[-2]
+    a = library.send(data.a)
+    if m < _LEAST_ROWS:
+        a = torch.cat([a, a.new_zeros(_LEAST_ROWS - m, a.shape[-1])])
+    # As on the device: stored {N, K} and seen transposed, or row-major.
+    along_k = kind.b_along_k or kind.constant_b
+    stored = library.send(np.swapaxes(data.b, -1, -2) if along_k else data.b)
+    bs = [stored if i == 0 else stored.clone() for i in range(copies)]
+    bs = [b.transpose(-1, -2) if along_k else b for b in bs]
+    turns = itertools.cycle(bs)
+    if kind.batches:
+        yield Peer("torch._int_mm", lambda: [torch._int_mm(x, y) for x, y in zip(a, bs[0])],
+                   checked=False)
+        return
+    yield Peer("torch._int_mm", lambda: torch._int_mm(a, next(turns)), checked=False)
+    if not kind.full or data.a_zero is None or data.b_zero is None:
+        return
+    a_scale, b_scale, bias = map(library.send, (data.a_scale, data.b_scale, data.bias))
+    a_zero, b_zero, k = data.a_zero.item(), data.b_zero.item(), data.a.shape[-1]
+
+    def corrections(b: Any) -> Any:
+        return (b.sum(0, dtype=torch.int32) - k * b_zero) * a_zero
+
+    # A weight's column sums are known beforehand; those of a B that comes at run time are not.
+    known = corrections(bs[0]) if along_k else None
+
+    def pipeline(a: Any, b: Any) -> Any:
+        columns = corrections(b) if known is None else known
+        rows = a.sum(1, keepdim=True, dtype=torch.int32) * b_zero
+        sums = torch._int_mm(a, b) - columns - rows
+        if kind.out is DataType.FLOAT16:
+            # FLOAT16 cannot hold the sums: the scaling is FLOAT32's.
+            scaled = sums * a_scale.float() * b_scale.float() + bias.float()
+            return scaled.to(torch.float16)
+        return torch.addcmul(bias, sums * a_scale, b_scale)
+
+    yield Peer("torch", lambda: pipeline(a, bs[0])[:m])
+    if kind.compiled:
+        torch._dynamo.reset()
+        fast = torch.compile(pipeline, dynamic=False)
+        yield Peer("torch.compile", lambda: fast(a, bs[0])[:m])
+
+
+def _onnxruntime(library: Any, data: _Data) -> Peer:
+    """Its CPU kernel takes a single scale for A, so the values differ from the device's."""
+    scale = np.float32
+    zero = [np.zeros((), data.a.dtype) if data.a_zero is None else data.a_zero.reshape(()),
+            np.zeros((), data.b.dtype) if data.b_zero is None else data.b_zero.reshape(())]
+    inputs = [data.a, np.ascontiguousarray(data.b), data.a_scale[0, 0].astype(scale),
+              data.b_scale[0].astype(scale), *zero]
+    if data.bias is not None:
+        inputs.append(data.bias[0].astype(scale))
+    inputs = [np.asarray(x) for x in inputs]
+    return Peer(
+        "onnxruntime (one scale for A)",
+        library.session("MatMulIntegerToFloat", inputs, domain="com.microsoft"), checked=False)
+
+
+def _numpy(data: _Data) -> Iterator[Peer]:
+    """As integers, and in the narrowest floating-point type that holds the sums exactly: BLAS,
+    which makes products of these only, is many times as fast."""
+    reach = data.a.shape[-1] * float(np.abs(data.a).max()) * float(np.abs(data.b).max())
+    floating = np.float32 if reach <= 2**24 else np.float64
+
+    def product(wide: type[Any]) -> np.ndarray:
+        zeros = [wide(0 if z is None else z.item()) for z in (data.a_zero, data.b_zero)]
+        sums = (data.a.astype(wide) - zeros[0]) @ (data.b.astype(wide) - zeros[1])
+        result = sums * data.a_scale * data.b_scale
+        return (result if data.bias is None else result + data.bias).astype(data.kind.out.dtype)
+
+    if data.a.size * data.b.shape[-1] <= _MAX_NUMPY_STEPS:
+        integer = np.int32 if reach < 2**31 else np.int64
+        yield Peer("numpy", lambda: product(integer))
+    yield Peer("numpy (BLAS)", lambda: product(floating))

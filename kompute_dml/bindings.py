@@ -1,0 +1,282 @@
+"""What an operator computes on: buffers, and tables that bind ranges of them (IDMLBindingTable)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .desc import MINIMUM_ALIGNMENT, TensorDesc
+from .errors import ValidationError, expect
+from .runtime.heap import ALIGNMENT, Allocation, Slot
+
+if TYPE_CHECKING:
+    from .compiler import CompiledOperator, OperatorInitializer
+    from .device import Device
+
+
+class Buffer:
+    """A resource: device memory whose ranges are bound to operators."""
+
+    def __init__(self, device: Device, allocation: Allocation, size_in_bytes: int) -> None:
+        self.device = device
+        self.allocation = allocation
+        self.size_in_bytes = size_in_bytes
+
+    def __repr__(self) -> str:
+        return f"<Buffer of {self.size_in_bytes} bytes on {self.device.adapter.name!r}>"
+
+    def write(self, data: Any, offset: int = 0) -> None:
+        """Copy an array's bytes (or a bytes object) to ``offset``, a multiple of 4."""
+        if isinstance(data, (bytes, bytearray, memoryview)):
+            raw = np.frombuffer(data, np.uint8)
+        else:
+            raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        self._check_range("write", offset, raw.nbytes)
+        if raw.nbytes % 4 and offset + raw.nbytes != self.size_in_bytes:
+            # Copies move whole words: keep the bytes that follow in the last one.
+            end = offset + raw.nbytes
+            tail = self.read(end // 4 * 4, min(4, self.size_in_bytes - end // 4 * 4))
+            raw = np.concatenate([raw, tail[end % 4 :]])
+        if raw.nbytes:
+            self.device._write(self.allocation, offset, raw)
+
+    def free(self) -> None:
+        """Give the memory back now. Every later use raises ValidationError."""
+        self.allocation.free()
+
+    def read(self, offset: int = 0, size: int | None = None) -> np.ndarray:
+        """The bytes from ``offset`` (a multiple of 4) on, once what is recorded is computed."""
+        size = self.size_in_bytes - offset if size is None else size
+        self._check_range("read", offset, size)
+        return self.device._read(self.allocation, offset, size)
+
+    def _check_range(self, what: str, offset: int, size: int) -> None:
+        if offset < 0 or size < 0 or offset + size > self.size_in_bytes or offset % 4:
+            raise ValidationError(
+                f"Buffer.{what}: expected a range inside {self.size_in_bytes} bytes that starts "
+                f"at a multiple of 4, but got offset {offset} and size {size}"
+            )
+
+
+@dataclass(frozen=True)
+class BufferBinding:
+    """A range of a buffer (DML_BUFFER_BINDING). The size defaults to the rest of the buffer."""
+
+    buffer: Buffer
+    offset: int = 0
+    size_in_bytes: int = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.buffer, Buffer):
+            raise ValidationError(
+                f"BufferBinding: expected Buffer to be a Buffer, but got {self.buffer!r}"
+            )
+        whole = self.buffer.size_in_bytes
+        if self.size_in_bytes is None:
+            object.__setattr__(self, "size_in_bytes", whole - self.offset)
+        if self.offset < 0 or self.size_in_bytes < 1 or self.offset + self.size_in_bytes > whole:
+            raise ValidationError(
+                f"BufferBinding: expected a range inside {self.buffer!r}, "
+                f"but got Offset {self.offset} and SizeInBytes {self.size_in_bytes}"
+            )
+
+
+class BindingProperties(NamedTuple):
+    """DML_BINDING_PROPERTIES. Sizes in bytes."""
+
+    required_descriptor_count: int
+    temporary_resource_size: int
+    persistent_resource_size: int
+
+
+Binding = BufferBinding | None
+
+
+class Need(NamedTuple):
+    """What must be bound in one slot. Worked out once, so that binding anew is cheap."""
+
+    path: str
+    kind: str
+    """``input``, ``output``, ``temporary`` or ``persistent``."""
+    size: int = 0
+    """Bytes; 0 where nothing need be bound."""
+    alignment: int = 1
+    absent: str = ""
+    """Why nothing may be bound."""
+
+    @classmethod
+    def tensor(cls, path: str, kind: str, desc: TensorDesc) -> Need:
+        alignment = max(MINIMUM_ALIGNMENT, desc.guaranteed_base_offset_alignment)
+        return cls(path, kind, desc.total_tensor_size_in_bytes, alignment)
+
+    @classmethod
+    def resource(cls, kind: str, size: int, prefix: str = "") -> Need:
+        return cls(f"{prefix}{kind} resource", kind, size, ALIGNMENT)
+
+
+class _Range(NamedTuple):
+    need: Need
+    allocation: Allocation
+    begin: int
+    end: int
+
+
+def _find(
+    device: Device, name: str, needs: Sequence[Need], bindings: Sequence[Any],
+    ranges: list[_Range],
+) -> list[Slot | None]:
+    """Where each need lies, if the bindings meet them all; adds to ``ranges``."""
+    places: list[Slot | None] = []
+    for need, binding in zip(needs, bindings):
+        if not need.size:
+            if need.absent and binding is not None:
+                expect(False, name, f"the binding of {need.path}",
+                       f"be None (the tensor is {need.absent})", binding)
+            places.append(None)
+            continue
+        if not isinstance(binding, BufferBinding):
+            expect(binding is not None, name, need.path, f"be bound ({need.size} bytes)", None)
+            expect(False, name, f"the binding of {need.path}", "be a BufferBinding", binding)
+        buffer, begin = binding.buffer, binding.offset
+        allocation = buffer.allocation
+        if buffer.device is not device:
+            expect(False, name, f"the binding of {need.path}", f"lie on {device!r}", buffer.device)
+        if allocation.block is None:
+            expect(False, name, f"the Buffer of {need.path}", "not be freed", buffer)
+        if begin % need.alignment:
+            expect(False, name, f"the Offset of {need.path}",
+                   f"be a multiple of {need.alignment}", begin)
+        if binding.size_in_bytes < need.size:
+            expect(False, name, f"the SizeInBytes of {need.path}",
+                   f"be at least {need.size}", binding.size_in_bytes)
+        ranges.append(_Range(need, allocation, begin, begin + need.size))
+        places.append(Slot(allocation, begin))
+    return places
+
+
+def _expect_count(name: str, what: str, bindings: Sequence[Any], count: int, each: str) -> None:
+    expect(len(bindings) == count, name, what, f"be {count} (one for each {each})", len(bindings))
+
+
+class BindingTable:
+    """The buffers of one dispatch (IDMLBindingTable).
+
+    Inputs and outputs are bound in the order of the operator's structure, None for an absent
+    optional tensor or one that is OWNED_BY_DML. For an initializer, inputs are one list per
+    target operator (only its OWNED_BY_DML tensors filled; or None), outputs one persistent
+    resource per target. Checked as a whole when the dispatch is recorded.
+    """
+
+    def __init__(self, dispatchable: CompiledOperator | OperatorInitializer) -> None:
+        self.dispatchable = dispatchable
+        self._inputs: Sequence[Any] = ()
+        self._outputs: Sequence[Binding] = ()
+        self._temporary: Binding = None
+        self._persistent: Binding = None
+        self._places: list[Slot | None] | None = None
+        """What places() found, until something else is bound."""
+
+    def bind_inputs(self, bindings: Sequence[Any]) -> None:
+        self._inputs, self._places = tuple(bindings), None
+
+    def bind_outputs(self, bindings: Sequence[Binding]) -> None:
+        self._outputs, self._places = tuple(bindings), None
+
+    def bind_temporary_resource(self, binding: Binding) -> None:
+        self._temporary, self._places = binding, None
+
+    def bind_persistent_resource(self, binding: Binding) -> None:
+        self._persistent, self._places = binding, None
+
+    # Checks
+
+    def places(self, compiled: CompiledOperator) -> list[Slot | None]:
+        """Where each slot of the table's operator lies. Raises ValidationError."""
+        if self._places is not None:
+            return self._places
+        name = compiled.definition.name
+        if not compiled.initialized:
+            expect(False, name, "the operator",
+                   "be initialized before it is dispatched (it has OWNED_BY_DML inputs)",
+                   "one that is not")
+        counts = compiled.binding_counts
+        if (len(self._inputs), len(self._outputs)) != counts:
+            for what, given, count in zip(("input", "output"), (self._inputs, self._outputs),
+                                          counts):
+                _expect_count(name, f"the number of {what} bindings", given, count,
+                              f"{what} tensor")
+        bindings = (*self._inputs, *self._outputs, self._temporary, self._persistent)
+        ranges: list[_Range] = []
+        places = _find(compiled.device, name, compiled.needs, bindings, ranges)
+        _check_overlaps(name, ranges, compiled)
+        self._places = places
+        return places
+
+    def initializer_places(self, initializer: OperatorInitializer) -> list[list[Slot | None]]:
+        """Where the slots of each target operator lie."""
+        targets = initializer.operators
+        name = "DML_OPERATOR_INITIALIZER"
+        inputs = self._inputs or (None,) * len(targets)
+        outputs = self._outputs or (None,) * len(targets)
+        for what, bindings in (("input", inputs), ("output", outputs)):
+            _expect_count(name, f"the number of {what} bindings", bindings, len(targets),
+                          "operator")
+        result = []
+        ranges: list[_Range] = []
+        for i, (compiled, given, persistent) in enumerate(zip(targets, inputs, outputs)):
+            expect(
+                not (compiled.needs_initialization and compiled.initialized), name, f"operator {i}",
+                "be initialized once", f"{compiled.definition.name}, which is already",
+            )
+            count, written = compiled.binding_counts
+            given = (None,) * count if given is None else tuple(given)
+            _expect_count(name, f"the input bindings of operator {i}", given, count,
+                          "input tensor")
+            bindings = (*given, *(None,) * written, self._temporary, persistent)
+            needs = compiled.initializer_needs(f"operators[{i}].")
+            result.append(_find(initializer.device, name, needs, bindings, ranges))
+        _check_overlaps(name, ranges, None)
+        return result
+
+
+def _check_overlaps(name: str, ranges: list[_Range], compiled: CompiledOperator | None) -> None:
+    """No range that is written may meet another, but for an input that aliases an output."""
+    for i, a in enumerate(ranges):
+        for b in ranges[i + 1 :]:
+            if a.allocation is b.allocation and a.begin < b.end and b.begin < a.end:
+                _check_overlap(name, a, b, compiled)
+
+
+def _check_overlap(name: str, a: _Range, b: _Range, compiled: CompiledOperator | None) -> None:
+    writable = {"output", "temporary"} if compiled else {"temporary", "persistent"}
+    kinds = {a.need.kind, b.need.kind}
+    if not kinds & writable:
+        return
+    if compiled is None and kinds == {"temporary"}:
+        return  # targets are initialized one after another
+    if compiled is not None and kinds == {"input", "output"}:
+        check_alias(compiled, a.need.path, b.need.path, (a.begin, a.end) == (b.begin, b.end))
+        return
+    raise ValidationError(
+        f"{name}: expected the ranges of {a.need.path} and {b.need.path} not to overlap, but "
+        f"got bytes [{a.begin}, {a.end}) and [{b.begin}, {b.end}) of one buffer"
+    )
+
+
+def check_alias(compiled: CompiledOperator, a: str, b: str, identical: bool) -> None:
+    """Raise unless the operator may compute with these two tensors in the same memory."""
+    name = compiled.definition.name
+    expect(compiled.definition.in_place, name, f"the ranges of {a} and {b}",
+           "not overlap (the operator does not run in place)", "ranges that do")
+    expect(identical, name, f"the ranges of {a} and {b}",
+           "be identical where they overlap", "ranges that differ")
+    layouts = [
+        (t.sizes, t.strides, t.data_type.itemsize)
+        for f in compiled.definition.spec.tensors
+        if f.name in (a, b) and (t := compiled.operator.tensor(f)) is not None
+    ]
+    expect(layouts[0] == layouts[-1], name, f"the layouts of {a} and {b}",
+           "be equal where they share memory", layouts[0], layouts[-1])

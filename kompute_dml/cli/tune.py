@@ -1,0 +1,55 @@
+"""``kompute-dml tune``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import adapter as adapter_option
+
+
+@click.command(short_help="Measure which kernels are fastest here, and keep it.")
+@adapter_option
+@click.option("--scale", "scale_name", type=click.Choice(["tiny", "small", "middle", "large"]),
+              help="Sizes of the work. By default those for the speed at which the device copies.")
+def tune(adapter: str | None, scale_name: str | None) -> None:
+    """Measure the kernels that a matrix product may be computed with on this device.
+
+    What is fastest for its sizes is kept in tuning.json in the user's cache directory
+    (KOMPUTE_DML_TUNING names another file), for this device, driver and version of kompute_dml,
+    and taken from then on. Results never depend on it.
+    """
+    from tabulate import tabulate
+    from tqdm import tqdm
+
+    from .. import Device, tuning
+    from ..bench import cases
+    from ..bench import tune as bench_tune
+    from ..bench.case import SCALES
+    from ..bench.rows import suitable_scale
+
+    device = Device(adapter)
+    scale = SCALES[scale_name] if scale_name else suitable_scale(device, cases.COPY)
+    found: dict[str, Any] = {}
+    for recipe in tqdm(list(bench_tune.recipes()), unit="case", disable=None, leave=False):
+        for choice in bench_tune.choices(device, recipe, scale):
+            found[choice.work] = choice
+    click.echo(f"Running on '{device.adapter.name}'")
+    click.echo(tabulate(
+        [
+            (choice.case.types, choice.case.sizes, choice.best,
+             ", ".join(f"{name} {ms * 1e3:.1f} us" for name, ms in choice.ms.items()))
+            for choice in found.values()
+        ],
+        headers=("types", "sizes", "taken", "measured"), disable_numparse=True,
+    ))
+    path = tuning.keep(device.adapter, {work: choice.best for work, choice in found.items()})
+    click.echo("Nothing was kept: KOMPUTE_DML_TUNING is empty." if path is None
+               else f"Kept in {path}")
+    wrong = [(choice, name) for choice in found.values() for name in choice.wrong]
+    for choice, name in wrong:
+        click.echo(f"error: {name} for {choice.case.types} {choice.case.sizes}: "
+                   f"{choice.wrong[name]}", err=True)
+    if wrong:
+        raise click.exceptions.Exit(1)

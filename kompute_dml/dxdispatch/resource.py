@@ -1,0 +1,141 @@
+"""A model's resources: buffers and where their first contents come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..dtypes import DataType
+from ..errors import ValidationError
+from .node import Node
+from .operator import read_data_type
+
+_UINT = 2**32 - 1
+_IMAGES = (".jpg", ".jpeg", ".png")
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A buffer and what it holds at first."""
+
+    name: str
+    data_type: DataType | None
+    """None where the initializer mixes types."""
+    values: np.ndarray
+    """Contents from ``offset`` on, flat; bytes where types are mixed."""
+    offset: int
+    size: int
+    """Bytes, as the model says or the values need."""
+    unsupported: str = ""
+    """Why this package cannot make it, in words; empty where it can."""
+
+
+def read_resource(name: str, node: Node, folder: Path) -> Resource:
+    node.known(
+        "type", "initialValues", "initialValuesDataType", "initialValuesOffsetInBytes",
+        "sizeInBytes", "resampleSize", "resampleMode",
+    )
+    kind = node.get("type")
+    if kind is not None and kind.string() != "buffer":
+        kind.fail('"buffer"')
+    type_node = node.get("initialValuesDataType")
+    data_type = None if type_node is None else read_data_type(type_node, unknown=True)
+    initial = node.need("initialValues")
+    if initial.value == "deferred":
+        return Resource(name, data_type, np.zeros(0, np.uint8), 0, 0,
+                        "is sized while an ONNX model runs, which no operator does")
+    if isinstance(initial.value, list):
+        values = _mixed(initial) if data_type is None else initial.array(data_type)
+    elif isinstance(initial.value, dict):
+        if initial.has("sourcePath"):
+            path = _find(initial.known("sourcePath").need("sourcePath"), folder)
+            if path.suffix.lower() in _IMAGES:
+                return Resource(name, data_type, np.zeros(0, np.uint8), 0, 0,
+                                f"is read from the image {path.name}, and images are not decoded; "
+                                "convert it to .npy first")
+            values = _file(initial, path, data_type)
+            data_type = DataType.of(values.dtype)
+        elif data_type is None:
+            raise node.error("field 'initialValuesDataType' is required")
+        else:
+            values = _generated(initial, data_type)
+    else:
+        initial.fail("an array, an object or \"deferred\"")
+    if not values.size:
+        initial.fail("at least one value")
+
+    offset_node, size_node = node.get("initialValuesOffsetInBytes"), node.get("sizeInBytes")
+    offset = 0 if offset_node is None else offset_node.integer()
+    size = offset + values.nbytes
+    if size_node is not None:
+        declared = size_node.integer(1)
+        if declared < size:
+            raise size_node.error(
+                f"expected at least {size} bytes ({values.nbytes} of initialValues at offset "
+                f"{offset}), but got {declared}"
+            )
+        size = declared
+    return Resource(name, data_type, values, offset, size)
+
+
+def _mixed(node: Node) -> np.ndarray:
+    parts = []
+    for item in node.items():
+        item.known("name", "type", "value")
+        data_type = read_data_type(item.need("type"))
+        parts.append(item.need("value").scalar(data_type).tobytes())
+    return np.frombuffer(b"".join(parts), np.uint8)
+
+
+def _generated(node: Node, data_type: DataType) -> np.ndarray:
+    if node.has("value"):
+        node.known("valueCount", "value")
+        count = node.need("valueCount").integer(1, _UINT)
+        return np.full(count, node.need("value").scalar(data_type))
+    if node.has("valueStart"):
+        node.known("valueCount", "valueStart", "valueDelta")
+        steps = np.full(
+            node.need("valueCount").integer(1, _UINT), node.need("valueDelta").scalar(data_type)
+        )
+        steps[0] = node.need("valueStart").scalar(data_type)
+        # Summed one by one in the data type itself, as DxDispatch does.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.add.accumulate(steps, dtype=data_type.dtype)
+    raise node.error("expected one of the fields value, valueStart or sourcePath")
+
+
+def _find(node: Node, folder: Path) -> Path:
+    name = node.string()
+    for path in (folder / name, Path(name)):
+        if path.is_file():
+            return path
+    raise node.error(f"no file {name!r} in {folder.resolve()} or in the current directory")
+
+
+def _file(node: Node, path: Path, data_type: DataType | None) -> np.ndarray:
+    if path.suffix.lower() == ".npy":
+        try:
+            array = np.load(path, allow_pickle=False)
+        except (ValueError, OSError) as error:
+            raise node.error(f"{path} is not a .npy file: {error}") from None
+        if array.dtype == np.bool_:
+            array = array.astype(np.uint8)
+        try:
+            found = DataType.of(array.dtype.newbyteorder("="))
+        except ValidationError:
+            raise node.error(f"{path} holds {array.dtype}, which is no DirectML type") from None
+        if data_type not in (None, found):
+            raise node.error(
+                f"expected the data of {path} to be initialValuesDataType {data_type}, "
+                f"but got {found}"
+            )
+        return np.ascontiguousarray(array, found.dtype).reshape(-1)
+    if data_type is None:
+        raise node.error("a raw file needs initialValuesDataType, which is not given")
+    data = path.read_bytes()
+    if len(data) % data_type.itemsize:
+        raise node.error(f"expected {path} to hold whole {data_type} values, but got {len(data)} "
+                         "bytes")
+    return np.frombuffer(data, data_type.dtype)

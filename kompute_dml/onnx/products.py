@@ -1,0 +1,113 @@
+"""How the mapping table's rows of quantized matrix products lower."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..errors import ValidationError
+from ..layout import product
+from .array import Array
+from .builder import Builder
+from .graph import Node
+from .rows import Inputs, Seen, dynamic_quantize
+
+_MAX_BATCHES = 2
+"""Leading dimensions that DirectML's products take."""
+
+
+def _padded(inputs: Inputs, count: int) -> list[Array | None]:
+    absent: list[Array | None] = [None] * (count - len(inputs))
+    return [*inputs, *absent]
+
+
+def matmul_integer_to_float(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """A, B, scales, zero points and bias, A's per row and B's per column."""
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = _padded(inputs, 7)
+    if a is None or b is None or a_scale is None or b_scale is None:
+        raise ValidationError("expected A, B and both scales to be given")
+    return [_product(
+        builder, "MATRIX_MULTIPLY_INTEGER_TO_FLOAT", a, b,
+        {"a_scale_tensor": (a_scale, -2), "b_scale_tensor": (b_scale, -1),
+         "a_zero_point_tensor": (a_zero, -2), "b_zero_point_tensor": (b_zero, -1)},
+        a_scale.dtype, bias,
+    )]
+
+
+def matmul_integer(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    a, b, a_zero, b_zero = _padded(inputs, 4)
+    if a is None or b is None:
+        raise ValidationError("expected A and B to be given")
+    return [_product(
+        builder, "MATRIX_MULTIPLY_INTEGER", a, b,
+        {"a_zero_point_tensor": (a_zero, -2), "b_zero_point_tensor": (b_zero, -1)},
+        np.dtype("int32"), None,
+    )]
+
+
+def dynamic_quantize_matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    a, b, b_scale, b_zero, bias = _padded(inputs, 5)
+    y, scale, zero = dynamic_quantize(builder, node, [a])
+    return matmul_integer_to_float(builder, node, [y, b, scale, b_scale, zero, b_zero, bias])
+
+
+def _product(
+    builder: Builder, operator: str, a: Array, b: Array,
+    vectors: Mapping[str, tuple[Array | None, int]], dtype: np.dtype, bias: Array | None,
+) -> Array:
+    """NumPy's matmul. ``vectors`` maps tensor fields to scales and zero points, and their axis."""
+    before, after = a.shape[:-1], b.shape[-1:] if len(b.shape) > 1 else ()
+    a = builder.reshape(a, (1, *a.shape)) if len(a.shape) == 1 else a
+    b = builder.reshape(b, (*b.shape, 1)) if len(b.shape) == 1 else b
+    if len(a.shape) < 2 or len(b.shape) < 2 or a.shape[-1] != b.shape[-2]:
+        raise ValidationError(
+            f"expected matrices of matching depth, but got {list(a.shape)} and {list(b.shape)}"
+        )
+    (rows, depth), columns = a.shape[-2:], b.shape[-1]
+    leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    whole = (*leading, rows, columns)
+    y = builder.new(whole, dtype)
+    result = builder.reshape(y, (*leading, *before[-1:], *after))
+    if y.storage is None:
+        return result
+    if depth == 0:
+        # DirectML has no empty tensors; the sum of nothing is the bias.
+        sums = builder.constant(np.zeros((), dtype)) if bias is None else bias
+        return builder.reshape(builder.copy(sums.broadcast_to(whole)), result.shape)
+    if product(b.shape[:-2]) == 1:
+        # One matrix B for all: every row of A is one more row of a single product.
+        heads, rows = (), product(leading) * rows
+    else:
+        heads = leading if len(leading) <= _MAX_BATCHES else (product(leading),)
+
+    def matrix(x: Array, height: int, width: int) -> Seen:
+        x = builder.reshape(x, (*heads, height, width))
+        return x, x.shape, x.strides
+
+    def vector(x: Array | None, axis: int) -> Seen | None:
+        if x is None:
+            return None
+        count = rows if axis == -2 else columns
+        if axis == -2 and x.size not in (1, count):
+            column = builder.reshape(x, (*x.shape, 1)) if len(x.shape) == 1 else x
+            x = column.broadcast_to((*whole[:-1], 1))
+        if x.size not in (1, count):
+            raise ValidationError(
+                f"expected scales and zero points of 1 or {count} elements, but got {list(x.shape)}"
+            )
+        x = builder.reshape(x, (x.size,))
+        return x, x.shape, x.strides
+
+    tensors = {f: vector(x, axis) for f, (x, axis) in vectors.items()}
+    tensors["a_tensor"] = matrix(_lead(a, leading), rows, depth)
+    tensors["b_tensor"] = matrix(_lead(b, leading) if heads else b, depth, columns)
+    tensors["output_tensor"] = matrix(y, rows, columns)
+    if bias is not None:
+        tensors["bias_tensor"] = matrix(bias.broadcast_to(whole), rows, columns)
+    builder.emit(operator, tensors)
+    return result
+
+
+def _lead(x: Array, leading: Sequence[int]) -> Array:
+    return x.broadcast_to((*leading, *x.shape[-2:]))

@@ -1,0 +1,126 @@
+"""The function level of operators whose inputs broadcast, made from their specification."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import spec
+from ..dtypes import DataType
+from ..errors import ValidationError
+from ..layout import broadcast_sizes
+from .base import Definition, definitions
+from .call import as_tensor, device_of, output, run
+
+if TYPE_CHECKING:
+    from ..tensor import Tensor
+
+
+def make_function(name: str, defaults: Mapping[str, Any]) -> Callable[..., Tensor]:
+    """The NumPy-like function of an operator whose inputs are broadcast to one another.
+
+    ``defaults`` are those of its attributes, and of ``data_type`` where the inputs' types do not
+    decide the output's.
+    """
+    definition = definitions()["DML_OPERATOR_" + name]
+    entry, name = definition.spec, definition.function_name
+    inputs = [f.snake for f in entry.inputs]
+    result = entry.outputs[0]
+    typed_as = next((i for i, f in enumerate(entry.inputs) if _same_type(entry, f, result)), None)
+    type_field = next((f.snake for f in entry.fields if f.enum == "DML_TENSOR_DATA_TYPE"), None)
+    attributes = [f for f in entry.fields if not f.is_tensor and f.snake != type_field]
+
+    def call(*args: Any, **kwargs: Any) -> Tensor:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = bound.arguments
+        given = [values.pop(_argument(i)) for i in inputs]
+        out = values.pop("out")
+        data_type = values.pop("data_type", None)
+        device = device_of(*given, out)
+        tensors = _tensors(name, device, given)
+        if typed_as is not None:
+            data_type = tensors[typed_as].data_type
+        elif out is not None and "data_type" not in kwargs:
+            data_type = out.data_type
+        y = output(device, out, name, tensors[0].sizes, DataType.of(data_type))
+        if type_field is not None:
+            values[type_field] = y.data_type
+        bound_tensors = {**dict(zip(inputs, tensors)), result.snake: y}
+        run(definition.desc_class, device, bound_tensors, **values)
+        return y
+
+    place = inspect.Parameter
+    options = {f.snake: defaults.get(f.snake, None if f.optional else place.empty)
+               for f in attributes}
+    if typed_as is None:
+        options["data_type"] = defaults.get("data_type", place.empty)
+    signature = inspect.Signature([
+        *(place(_argument(i), place.POSITIONAL_OR_KEYWORD) for i in inputs),
+        *(place(n, place.KEYWORD_ONLY, default=v) for n, v in options.items()),
+        place("out", place.KEYWORD_ONLY, default=None),
+    ])
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = "kompute_dml"
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__doc__ = _docstring(definition, options)
+    return call
+
+
+def _same_type(entry: spec.OperatorSpec, x: spec.Field, y: spec.Field) -> bool:
+    return any({x.name, y.name} <= set(t) and "data type" in of for t, of in entry.same)
+
+
+def _argument(field: str) -> str:
+    """``a_tensor`` -> ``a``; the input of an operator that has one main input is ``x``."""
+    return "x" if field == "input_tensor" else field.removesuffix("_tensor")
+
+
+def _tensors(name: str, device: Any, values: list[Any]) -> list[Tensor]:
+    """The inputs as tensors of one size. Python numbers take the type of the first other input."""
+    main = next((v for v in values if not isinstance(v, (bool, int, float))), None)
+    kind = None if main is None else DataType.of(main.dtype if hasattr(main, "dtype")
+                                                 else np.asarray(main).dtype)
+    return broadcast(name, [
+        as_tensor(device, v, kind if isinstance(v, (bool, int, float)) else None) for v in values
+    ])
+
+
+def broadcast(name: str, tensors: list[Tensor]) -> list[Tensor]:
+    """Views of the tensors with one size, by NumPy's rule."""
+    if len(tensors) == 1:
+        return tensors
+    try:
+        sizes = broadcast_sizes(*(t.sizes for t in tensors))
+    except ValueError:
+        given = " and ".join(str(list(t.sizes)) for t in tensors)
+        raise ValidationError(f"{name}: expected inputs that broadcast, but got {given}") from None
+    return [t if t.sizes == sizes else t.broadcast_to(sizes) for t in tensors]
+
+
+def _docstring(definition: Definition, options: Mapping[str, Any]) -> str:
+    entry = definition.spec
+    tables = entry.support[0][1]
+    struct = entry.name.replace("DML_OPERATOR_", "DML_") + "_OPERATOR_DESC"
+    lines = [f"``{entry.formula}`` ({struct}).", ""]
+    for f in entry.inputs:
+        low, high = tables[f.name].dimension_counts
+        lines.append(f"    {_argument(f.snake)}: {low} to {high} dimensions, any strides, "
+                     + " ".join(map(str, tables[f.name].data_types)))
+    types = {f.snake: f.type + (", optional" if f.optional else "") for f in entry.fields}
+    types["data_type"] = "of the result: " + " ".join(
+        map(str, tables[entry.outputs[0].name].data_types))
+    lines += [f"    {n}: {types[n]}" for n in options]
+    lines += [
+        "",
+        "Inputs are tensors or arrays."
+        + (" They broadcast as in NumPy; Python numbers take the type of another input."
+           if len(entry.inputs) > 1 else ""),
+        f"``out`` takes the result{' and may be an input' if definition.in_place else ''}; "
+        "without it a packed tensor is made. Raises ValidationError or UnsupportedError.",
+        f"Page: {entry.page}.",
+    ]
+    return "\n".join(lines)

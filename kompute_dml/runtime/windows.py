@@ -1,0 +1,77 @@
+"""The host's side of device ranges that are transferred at every run of a recording."""
+
+from __future__ import annotations
+
+from .heap import Allocation, Block
+from .kp_engine import HostBuffer
+from .recorder import Recorder
+from .transfer import Transfer
+
+SIZE = 1 << 20
+"""What fits the shared buffers. Larger ranges are better off with plain transfers."""
+
+
+class Window:
+    """``bytes`` is the host's view of a device range: of the range itself where the host reaches
+    it, else of a buffer that all windows share. Callers hold the device's lock from the first
+    write to the last read."""
+
+    def __init__(
+        self, recorder: Recorder, transfer: Transfer, host: Allocation, device: Allocation,
+        nbytes: int,
+    ) -> None:
+        self._recorder = recorder
+        self._transfer = transfer
+        self._host = host
+        self._device = device
+        begin = host.offset
+        self.bytes = HostBuffer(host.block.buffer).bytes[begin : begin + nbytes]
+
+    def wait(self) -> None:
+        """See that the device is done with the memory."""
+        if self._host.last_use is not None:
+            self._recorder.finish(self._host.last_use)
+
+    def record_upload(self) -> None:
+        if self._host is not self._device:
+            self._transfer.copy(self._host, 0, self._device, 0, self.bytes.nbytes)
+
+    def record_download(self) -> None:
+        if self._host is not self._device:
+            self._transfer.copy(self._device, 0, self._host, 0, self.bytes.nbytes)
+            self._recorder.show_host(self._host.block.buffer)
+
+
+class Windows:
+    """Makes the windows of one device."""
+
+    def __init__(self, recorder: Recorder, transfer: Transfer) -> None:
+        self._recorder = recorder
+        self._transfer = transfer
+        self._engine = recorder.engine
+        self._shared: dict[bool, Allocation] = {}
+
+    def upload(self, device: Allocation, nbytes: int) -> Window | None:
+        """A window to write through; None where :class:`Transfer` has to do."""
+        return self._window(device, nbytes, self._engine.host_writes_storage, True)
+
+    def download(self, device: Allocation, nbytes: int) -> Window | None:
+        """A window to read through, or None."""
+        return self._window(device, nbytes, self._engine.host_reads_storage, False)
+
+    def _window(
+        self, device: Allocation, nbytes: int, reached: bool, writes: bool
+    ) -> Window | None:
+        if reached:
+            host = device
+        elif nbytes <= SIZE and self._engine.records_barriers:
+            host = self._buffer(writes)
+        else:
+            return None
+        return Window(self._recorder, self._transfer, host, device, nbytes)
+
+    def _buffer(self, writes: bool) -> Allocation:
+        if writes not in self._shared:
+            make = self._engine.upload_buffer if writes else self._engine.readback_buffer
+            self._shared[writes] = Allocation(Block(make(SIZE).buffer, SIZE), 0, SIZE)
+        return self._shared[writes]

@@ -1,0 +1,34 @@
+// Four 8-bit elements to a word.
+
+// A function that reads the elements at ``index`` and after it, of which ``count`` exist, out of a
+// uint[] buffer member. The next word may lie past the buffer's end: it is read only for elements
+// that exist. What follows them is undefined.
+#define NEIGHBOURS(name, words) \
+    uint name(uint index, uint count) { \
+        uint shift = index % 4u * 8u; \
+        uint word = words[index / 4u] >> shift; \
+        if (shift + 8u * min(count, 4u) > 32u) word |= words[index / 4u + 1u] << (32u - shift); \
+        return word; \
+    }
+
+// A mask of the first ``count`` elements.
+uint first_bytes(uint count) {
+    return count < 4u ? (1u << (8u * count)) - 1u : 0xFFFFFFFFu;
+}
+
+// Byte i of word j becomes byte j of word i.
+uvec4 transposed(uvec4 x) {
+    uvec2 even = (x.xz & 0x00FF00FFu) | ((x.yw & 0x00FF00FFu) << 8);
+    uvec2 odd = ((x.xz >> 8) & 0x00FF00FFu) | (x.yw & 0xFF00FF00u);
+    return uvec4((even.x & 0xFFFFu) | (even.y << 16), (odd.x & 0xFFFFu) | (odd.y << 16),
+                 (even.x >> 16) | (even.y & 0xFFFF0000u), (odd.x >> 16) | (odd.y & 0xFFFF0000u));
+}
+
+int signed_byte(uint bits) {
+    return int(bits << 24) >> 24;
+}
+
+int byte_sum(uint word) {
+    int x = int(word);
+    return (x << 24 >> 24) + (x << 16 >> 24) + (x << 8 >> 24) + (x >> 24);
+}

@@ -1,0 +1,38 @@
+"""What the tests of the execution provider share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kompute_dml.onnxruntime as kompute
+from kompute_dml.onnxruntime import provider
+from kompute_dml.toolchain import native
+from onnx_graphs import FLOAT, model, options, quantized_dense
+
+NAME = kompute.get_ep_name()
+K, N = 40, 24
+"""Depth and columns of the dense layer."""
+
+needs_library = pytest.mark.skipif(
+    not native.library().is_file() and native.compiler() is None,
+    reason="the provider library is not built, and there is no C compiler",
+)
+
+
+def session(model: Any, optimize: bool = True, **given: Any) -> Any:
+    return kompute.session(model, session_options=options(optimize), **given)
+
+
+def last_kernel() -> provider.Kernel:
+    """Of the session made last."""
+    return [k for k in provider._alive.values() if isinstance(k, provider.Kernel)][-1]
+
+
+def dense_layer(rng: np.random.Generator) -> bytes:
+    """x [n, K] -> y [n, N], as quantize_dynamic leaves it."""
+    constants: dict[str, np.ndarray] = {}
+    nodes = quantized_dense(rng, "x", "y", K, N, constants)
+    return model(nodes, [("x", FLOAT, ["n", K])], [("y", FLOAT, ["n", N])], constants)

@@ -1,0 +1,225 @@
+"""Models in the JSON format, executed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from dxdispatch_models import BUFFERS, COPY, MODELS, SUM, model_of, tensor
+from kompute_dml import dxdispatch
+from kompute_dml.bench.timing import Loop
+from kompute_dml.dxdispatch.model import load, parse
+
+
+def lines_of(model, device, **options):
+    lines: list[str] = []
+    runner = dxdispatch.Runner(model, device, write=lines.append, **options)
+    runner.run()
+    return [line for line in lines if not line.startswith("Dispatch ")]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("diagonal_matrix", ["Resource 'Out': 0, 2.5, 0, 0, 0, 0, 2.5, 0, 0, 0, 0, 2.5"]),
+        ("diagonal_matrix1", [
+            "Resource 'Out': -7, -3, -2, -1, -7, 1, 2, 3, -7",
+            "Resource 'Out':", "[0] -7 (0xFFF9)", "[1] -3 (0xFFFD)", "[2] -2 (0xFFFE)",
+            "[3] -1 (0xFFFF)", "[4] -7 (0xFFF9)", "[5] 1 (0x0001)", "[6] 2 (0x0002)",
+            "[7] 3 (0x0003)", "[8] -7 (0xFFF9)",
+        ]),
+        ("matrix_multiply_integer_to_float", ["Resource 'Out': 105, 205, 138, 238"]),
+        ("owned_by_dml", ["Resource 'Out': 105, 205, 138, 238"]),
+    ],
+)
+def test_models_of_the_operators(device, name, expected):
+    assert lines_of(load(MODELS / f"{name}.json"), device) == expected
+
+
+def test_offsets_mixed_types_and_files(device, tmp_path):
+    lines = lines_of(load(MODELS / "activation_identity.json"), device, output_folder=tmp_path)
+    assert lines[:2] == [
+        "Resource 'Out': 9, 9, 9, 9, 1.5, 2, -inf, 9",
+        "Resource 'HalfOut': 65504, -65504, nan, inf, -inf",
+    ]
+    out = np.array([9, 9, 9, 9, 1.5, 2, -np.inf, 9], np.float32)
+    np.testing.assert_array_equal(np.load(tmp_path / "out/values.npy"), out.reshape(2, 4))
+    assert np.load(tmp_path / "halves.npy").dtype == np.float16
+    assert (tmp_path / "values.dat").read_bytes() == out.tobytes()
+
+
+def test_in_place_and_repeated(device):
+    model = model_of(BUFFERS, COPY, [
+        {"type": "dispatch", "dispatchable": "copy",
+         "bindings": {"InputTensor": "A", "OutputTensor": "A"}},
+        {"type": "print", "resource": "A"},
+    ])
+    loop = Loop(iterations=3, repeat=2)
+    assert lines_of(model, device, loop=loop) == ["Resource 'A': 1, 2, 3"]
+
+
+def test_verbose_timing_lines(device):
+    lines: list[str] = []
+    model = load(MODELS / "diagonal_matrix.json")
+    loop = Loop(iterations=3)
+    dxdispatch.Runner(model, device, loop=loop, verbosity=2, write=lines.append).run()
+    assert lines[0].startswith("Initialize 'diagonal': ")
+    assert lines[1] == "Dispatch 'diagonal': 3 iterations"
+    assert lines[2].startswith("CPU Timings (Cold) : 1 samples, ")
+    assert any(line.startswith("CPU Timings (Hot)  : 2 samples, ") for line in lines)
+    assert lines[-2].startswith("iteration 2: ")
+
+
+def test_a_missing_operator_is_named(device):
+    model = model_of(BUFFERS, {"sum": {"type": "CUMULATIVE_SUMMATION", "desc": {
+        "InputTensor": tensor(3), "OutputTensor": tensor(3), "Axis": 0,
+        "AxisDirection": "INCREASING", "HasExclusiveSum": False}}})
+    with pytest.raises(dml.UnsupportedError, match="DML_OPERATOR_CUMULATIVE_SUMMATION is not"):
+        dxdispatch.Runner(model, device)
+
+
+@pytest.mark.parametrize(
+    ("resources", "dispatchables", "words"),
+    [
+        ({"A": {"initialValues": "deferred"}}, {}, "resource 'A' is sized while an ONNX"),
+        ({}, {"x": {"type": "hlsl", "sourcePath": "y"}}, "'x' is an HLSL shader"),
+        ({}, {"x": {"type": "onnx", "sourcePath": "y"}}, "'x' is an ONNX model"),
+    ],
+)
+def test_what_is_read_but_not_supported(device, resources, dispatchables, words):
+    with pytest.raises(dml.UnsupportedError, match=words):
+        dxdispatch.Runner(model_of(resources, dispatchables), device)
+
+
+def test_images_are_refused_by_name(device, tmp_path):
+    (tmp_path / "dog.jpg").write_bytes(b"")
+    text = json.dumps({
+        "resources": {"A": {"initialValues": {"sourcePath": "dog.jpg"},
+                            "initialValuesDataType": "FLOAT32", "resampleSize": [1, 3, 8, 8]}},
+        "dispatchables": {}, "commands": [],
+    })
+    with pytest.raises(dml.UnsupportedError, match=r"image dog\.jpg"):
+        dxdispatch.Runner(parse(text, folder=tmp_path), device)
+
+
+def _dispatch(**bindings):
+    return [{"type": "dispatch", "dispatchable": "copy", "bindings": bindings}]
+
+
+@pytest.mark.parametrize(
+    ("bindings", "words"),
+    [
+        ({"InputTensor": "A"}, "OutputTensor"),
+        ({"InputTensor": {"name": "A", "elementOffset": 4}, "OutputTensor": "B"},
+         "elementOffset inside its 12 bytes, but got 16"),
+        ({"InputTensor": {"name": "A", "elementCount": 9}, "OutputTensor": "B"},
+         "expected 9 elements of 4 bytes at offset 0 to lie in its 12 bytes"),
+        ({"InputTensor": {"name": "A", "elementCount": 1}, "OutputTensor": "B"}, "InputTensor"),
+    ],
+)
+def test_bindings_that_do_not_fit(device, bindings, words):
+    with pytest.raises(dml.ValidationError, match=words):
+        dxdispatch.Runner(model_of(BUFFERS, COPY, _dispatch(**bindings)), device).run()
+
+
+def test_what_the_device_refuses_names_the_dispatchable(device):
+    bad = {"copy": {"type": "ACTIVATION_IDENTITY", "desc": {
+        "InputTensor": tensor(3, data_type="INT32"),
+        "OutputTensor": tensor(3, data_type="INT32")}}}
+    with pytest.raises(dml.ValidationError, match=r"^dispatchable 'copy': DML_OPERATOR_ACT"):
+        dxdispatch.Runner(model_of(BUFFERS, bad), device)
+
+
+def test_dimensions_beyond_the_resource(device, tmp_path):
+    model = model_of(BUFFERS, {}, [{"type": "writeFile", "resource": "A", "targetPath": "a.npy",
+                                    "dimensions": [2, 2]}])
+    with pytest.raises(dml.ValidationError, match=r"at most 3 elements, but \[2, 2\] span 4"):
+        lines_of(model, device, output_folder=tmp_path)
+
+
+def test_models_are_found_beside_their_files(device, tmp_path, monkeypatch):
+    shutil.copy(MODELS / "diagonal_matrix.json", tmp_path / "m.json")
+    monkeypatch.chdir(tmp_path)
+    assert lines_of(load("m.json"), device)
+
+
+def _result(device, name, desc, inputs, initial=None):
+    """What an operator with one output makes of ``inputs``, by tensor: data type and values."""
+    owned = initial or {}
+    resources = {n: {"initialValuesDataType": t, "initialValues": v}
+                 for n, (t, v) in {**inputs, **owned}.items()}
+    out = desc["OutputTensor"]
+    resources["Out"] = {"initialValuesDataType": out["DataType"],
+                        "initialValues": {"valueCount": out["Sizes"][0], "value": 99}}
+    model = model_of(
+        resources,
+        {"op": {"type": name, "desc": desc, "bindings": {n: n for n in owned}}},
+        [{"type": "dispatch", "dispatchable": "op",
+          "bindings": {n: n for n in inputs} | {"OutputTensor": "Out"}}],
+    )
+    runner = dxdispatch.Runner(model, device, write=lambda line: None)
+    runner.run()
+    return runner.contents("Out").tolist()
+
+
+def test_scale_bias(device):
+    for data_type, expected in (("FLOAT32", [1.5, 0.5, 2.5]), ("INT8", [1, 0, 2])):
+        desc = {n: tensor(3, data_type=data_type) for n in ("InputTensor", "OutputTensor")}
+        desc["ScaleBias"] = {"Scale": 0.5, "Bias": 1}
+        values = {"InputTensor": (data_type, [1, -3, -7])}
+        assert _result(device, "ELEMENT_WISE_ABS", desc, values) == expected
+
+
+@pytest.mark.parametrize("data_type", ["FLOAT32", "FLOAT16"])
+def test_fused_activations(device, data_type):
+    desc = {n: tensor(3, data_type=data_type) for n in ("ATensor", "BTensor", "OutputTensor")}
+    values = {"ATensor": (data_type, [1, -3, -7]), "BTensor": (data_type, [2, 1, 9])}
+    for activation, expected in (
+        (None, [3, -2, 2]),
+        ({"Type": "ACTIVATION_RELU"}, [3, 0, 2]),
+        ({"Type": "DML_OPERATOR_ACTIVATION_IDENTITY", "Desc": {}}, [3, -2, 2]),
+        ({"type": "ACTIVATION_LINEAR", "desc": {"Alpha": 2, "Beta": -1}}, [5, -5, 3]),
+    ):
+        fused = {} if activation is None else {"FusedActivation": activation}
+        assert _result(device, "ELEMENT_WISE_ADD1", {**desc, **fused}, values) == expected
+
+
+def test_fused_activations_that_are_none(device):
+    desc = {**SUM, "FusedActivation": {"Type": "ELEMENT_WISE_ABS"}}
+    with pytest.raises(dml.ValidationError, match=r"^dispatchable 'op': .*FusedActivation .*fused"):
+        _result(device, "ELEMENT_WISE_ADD1", desc, {})
+
+
+def _owned(*sizes, **more):
+    return tensor(*sizes, Flags="OWNED_BY_DML", **more)
+
+
+def test_elementwise_inputs_that_are_owned_by_dml(device):
+    a, b = ("FLOAT32", [1, -3, -7]), ("FLOAT32", [2, 1, 9])
+    both = {"ATensor": a, "BTensor": b}
+    for owned in (["BTensor"], ["ATensor"], ["ATensor", "BTensor"]):
+        desc = {**SUM, **dict.fromkeys(owned, _owned(3))}
+        assert _result(device, "ELEMENT_WISE_SUBTRACT", desc,
+                       {n: v for n, v in both.items() if n not in owned},
+                       {n: both[n] for n in owned}) == [-1, -4, -16]
+    repeated = {**SUM, "BTensor": _owned(3, Strides=[0])}
+    assert _result(device, "ELEMENT_WISE_MULTIPLY", repeated, {"ATensor": a},
+                   {"BTensor": ("FLOAT32", [2])}) == [2, -6, -14]
+    quantize = {
+        "InputTensor": tensor(3), "ScaleTensor": _owned(3),
+        "ZeroPointTensor": _owned(3, data_type="UINT8"),
+        "OutputTensor": tensor(3, data_type="UINT8"),
+    }
+    assert _result(device, "ELEMENT_WISE_QUANTIZE_LINEAR", quantize, {"InputTensor": a},
+                   {"ScaleTensor": ("FLOAT32", [0.5, 1, 2]),
+                    "ZeroPointTensor": ("UINT8", [0, 10, 100])}) == [2, 7, 96]
+    choose = {
+        "ConditionTensor": _owned(3, data_type="UINT8"), "ATensor": tensor(3),
+        "BTensor": _owned(3), "OutputTensor": tensor(3),
+    }
+    assert _result(device, "ELEMENT_WISE_IF", choose, {"ATensor": a},
+                   {"ConditionTensor": ("UINT8", [0, 1, 0]), "BTensor": b}) == [2, -3, 9]

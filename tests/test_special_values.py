@@ -1,0 +1,133 @@
+"""Every float operator at zeros, infinities, NaN and denormals; on FLOAT16 at all of its numbers.
+
+The cases' references say what is right. A float32 device may take denormals for 0 in sums and
+products, before and after.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import CASES
+from harness import Case
+from kompute_dml import DataType
+from tolerance import compare
+
+_SMALLEST = 2.0**-126  # that is no denormal
+_SPECIAL = [0.0, _SMALLEST, 1.5 * _SMALLEST, 0.5, 1.0, 1.5, 2.5, np.pi, 88.75, 1e10, 2.0**127,
+            float(np.finfo(np.float32).max), np.inf, np.nan]
+_DENORMAL = [2.0**-149, 2.0**-140, 0.75 * _SMALLEST]
+
+# What the documents promise to keep denormals: it selects, compares, divides, rounds to whole
+# numbers or changes signs.
+_KEEPS = {
+    "ABS", "NEGATE", "SIGN", "CEIL", "FLOOR", "ROUND", "IDENTITY", "CLIP", "CLIP1", "THRESHOLD",
+    "MAX", "MIN", "IF", "IS_NAN", "IS_INFINITY", "DIVIDE", "RECIP", "SQRT", "BIT_COUNT",
+    "BIT_AND", "BIT_OR", "BIT_XOR", "BIT_NOT", "LOGICAL_EQUALS", "LOGICAL_GREATER_THAN",
+    "LOGICAL_GREATER_THAN_OR_EQUAL", "LOGICAL_LESS_THAN", "LOGICAL_LESS_THAN_OR_EQUAL",
+    "RELU", "THRESHOLDED_RELU", "MODULUS_TRUNCATE",
+}
+
+
+_FAMILIES = ("elementwise_unary", "elementwise_binary", "activation")
+
+
+def _of_one_float_type(data_type: DataType) -> list[Any]:
+    return list(_cases(data_type))
+
+
+def _cases(data_type: DataType) -> Iterator[Any]:
+    for case in CASES:
+        if len(case.sizes[case.output]) != 1 or case.definition.spec.family not in _FAMILIES:
+            continue
+        for types in case.all_types():
+            kinds = {types[n] for n in case.inputs if types[n] is not DataType.UINT8}
+            if kinds == {data_type}:
+                yield pytest.param(
+                    case, types, id=f"{case.operator.lower()}-{case.name}-"
+                    + ".".join(dict.fromkeys(t.family for t in types.values())),
+                    marks=pytest.mark.xdist_group(case.operator))
+
+
+def _call(case: Case, types: Any, x: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    attributes = case.attributes_for(types)
+    with np.errstate(all="ignore"):
+        expected = case.reference(x, attributes, types)
+    assert isinstance(expected, np.ndarray)
+    return case.call(x, attributes, types, None).numpy(), expected
+
+
+def _inputs(case: Case, types: Any, *columns: np.ndarray) -> dict[str, np.ndarray]:
+    """``columns`` for the inputs in order; conditions get zeros and ones."""
+    rest = iter(columns)
+    return {n: (np.arange(columns[0].size) % 2).astype(np.uint8) if types[n] is DataType.UINT8
+            else next(rest) for n in case.inputs}
+
+
+def _columns(case: Case, types: Any) -> int:
+    return sum(types[n] is not DataType.UINT8 for n in case.inputs)
+
+
+@pytest.mark.parametrize(("case", "types"), _of_one_float_type(DataType.FLOAT16))
+def test_all_of_float16(case: Case, types: Any, rng: np.random.Generator) -> None:
+    x = np.arange(2**16, dtype=np.uint16)
+    columns = [x, *(rng.permutation(x) for _ in range(_columns(case, types) - 1))]
+    given = _inputs(case, types, *(c.view(np.float16) for c in columns))
+    problem = compare(*_call(case, types, given), case.compare)
+    assert not problem, problem
+
+
+def _signed(values: list[float]) -> np.ndarray:
+    return np.array([s * v for v in values for s in (1, -1)], np.float32)
+
+
+@pytest.mark.parametrize(("case", "types"), _of_one_float_type(DataType.FLOAT32))
+def test_special_values_of_float32(case: Case, types: Any, rng: np.random.Generator) -> None:
+    special = np.array(list(itertools.product(_signed(_SPECIAL),
+                                              repeat=_columns(case, types)))).T
+    bits = np.frombuffer(rng.bytes(4 * 2000 * len(special)), np.float32).reshape(len(special), -1)
+    bits = np.where(np.abs(bits) < _SMALLEST, np.float32(1), bits)
+    columns = np.concatenate([special, bits], axis=1).astype(np.float32)
+    got, expected = _call(case, types, _inputs(case, types, *columns))
+    if got.dtype == np.float32:
+        # Those that keep denormals round twice to get one; others may meet one on their way.
+        room = 2.0**-149 if _keeps(case) else 4 * _SMALLEST
+        with np.errstate(invalid="ignore"):
+            near = np.abs(got - expected) <= room
+        got, expected = (np.where(near, np.float32(0), v) for v in (got, expected))
+    problem = compare(got, expected, case.compare)
+    assert not problem, problem
+
+
+def _keeps(case: Case) -> bool:
+    name = case.operator.removeprefix("ELEMENT_WISE_").removeprefix("ACTIVATION_")
+    return name in _KEEPS and "scale_bias" not in case.attributes
+
+
+@pytest.mark.parametrize(("case", "types"), _of_one_float_type(DataType.FLOAT32))
+def test_denormal_float32(case: Case, types: Any) -> None:
+    values = _signed([0.0, 1.0, 3.0, *_DENORMAL])
+    columns = np.array(list(itertools.product(values, repeat=_columns(case, types)))).T
+    given = _inputs(case, types, *columns)
+    got, expected = _call(case, types, given)
+    if _keeps(case):
+        problem = compare(got, expected, case.compare)
+        assert not problem, problem
+        return
+    flushed = {n: np.where(np.abs(x) < _SMALLEST, np.copysign(np.float32(0), x), x)
+               if x.dtype == np.float32 else x for n, x in given.items()}
+    # Each input may be flushed or not, and so may the result.
+    fits = np.zeros(got.shape, bool)
+    for kept in itertools.product([False, True], repeat=len(given)):
+        _, expected = _call(case, types, {
+            n: given[n] if keep else flushed[n] for n, keep in zip(given, kept)})
+        for i in range(got.size):
+            one, other = got[i : i + 1], expected[i : i + 1]
+            fits[i] |= not compare(one, other, case.compare) \
+                or (got.dtype == np.float32 and bool(abs(one) < _SMALLEST > abs(other)))
+    assert fits.all(), {n: x[~fits][:4] for n, x in given.items()} | {"got": got[~fits][:4]}

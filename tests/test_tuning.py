@@ -1,0 +1,153 @@
+"""Choices between kernels: where they are kept, when they hold, how they are measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml import tuning
+from kompute_dml.bench import tune
+from kompute_dml.bench.case import TINY, Case, Recipe
+from kompute_dml.bench.timing import Loop, has_gpu_clock
+
+KERNELS = ("first", "second", "third")
+
+
+@pytest.fixture
+def adapter(device):
+    return device.adapter
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    path = tmp_path / "folder" / "tuning.json"
+    monkeypatch.setenv("KOMPUTE_DML_TUNING", str(path))
+    yield path
+    tuning._load.cache_clear()
+
+
+def test_the_file_lies_in_the_users_cache(monkeypatch, tmp_path):
+    monkeypatch.delenv("KOMPUTE_DML_TUNING")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert tuning.file() == tmp_path / "kompute_dml" / "tuning.json"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert tuning.file() == tmp_path / ".cache" / "kompute_dml" / "tuning.json"
+    monkeypatch.setenv("KOMPUTE_DML_TUNING", "")
+    assert tuning.file() is None
+
+
+def test_without_a_measurement_the_first_is_taken(adapter, path):
+    assert tuning.pick(adapter, "work", KERNELS) == 0
+
+
+def test_what_was_kept_is_taken(adapter, path):
+    assert tuning.keep(adapter, {"work": "third", "other": "second"}) == path
+    assert tuning.pick(adapter, "work", KERNELS) == 2
+    assert tuning.keep(adapter, {"work": "second"}) == path
+    assert tuning.pick(adapter, "work", KERNELS) == 1
+    assert tuning.pick(adapter, "other", KERNELS) == 1
+    assert tuning.pick(adapter, "unheard of", KERNELS) == 0
+    assert [p.name for p in path.parent.iterdir()] == ["tuning.json"]
+
+
+def test_a_kernel_that_is_not_offered_is_not_taken(adapter, path):
+    tuning.keep(adapter, {"work": "third"})
+    assert tuning.pick(adapter, "work", KERNELS[:2]) == 0
+
+
+@pytest.mark.parametrize("field", ["name", "driver", "driver_version"])
+def test_choices_hold_for_one_device_and_driver(adapter, path, field):
+    tuning.keep(adapter, {"work": "third"})
+    assert tuning.pick(dataclasses.replace(adapter, **{field: "x"}), "work", KERNELS) == 0
+
+
+def test_choices_hold_for_one_version(adapter, path, monkeypatch):
+    tuning.keep(adapter, {"work": "third"})
+    monkeypatch.setattr(tuning, "__version__", "99")
+    assert tuning.pick(adapter, "work", KERNELS) == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"format": 99, "devices": {}}', '{"format": 1, "devices": [1]}']
+)
+def test_a_file_that_is_not_ours_is_as_none(adapter, path, text):
+    path.parent.mkdir()
+    path.write_text(text)
+    assert tuning.pick(adapter, "work", KERNELS) == 0
+    tuning.keep(adapter, {"work": "second"})
+    assert json.loads(path.read_text())["format"] == 1
+    assert tuning.pick(adapter, "work", KERNELS) == 1
+
+
+def test_nothing_is_kept_without_a_file(adapter):
+    assert tuning.keep(adapter, {"work": "third"}) is None
+    assert tuning.pick(adapter, "work", KERNELS) == 0
+
+
+def test_a_trial_forces_and_listens(adapter, path):
+    tuning.keep(adapter, {"work": "third"})
+    with tuning.trial({"work": "second"}) as trial:
+        assert tuning.pick(adapter, "work", KERNELS) == 1
+        assert tuning.pick(adapter, "other", KERNELS) == 0
+    assert trial.asked == {"work": list(KERNELS), "other": list(KERNELS)}
+    assert tuning.pick(adapter, "work", KERNELS) == 2
+
+
+def test_sizes_share_their_next_power_of_two():
+    assert tuning.work_key("i8", 1, 3, 4, 5) == "i8 1 4 4 8"
+
+
+def fake(device, wrong=()):
+    """Work whose kernels are faster from one to the next; those in ``wrong`` err."""
+    x, out = device.tensor(np.arange(1 << 16, dtype=np.float32)), device.empty([1 << 16])
+
+    def dispatch():
+        index = tuning.pick(device.adapter, "work", KERNELS)
+        for _ in range((20, 10, 1)[index]):
+            dml.activation_identity(x, out=out)
+        return KERNELS[index]
+
+    case = Case("X", "f32", "[1]", dispatch, lambda got: "off" if got in wrong else "", 4)
+    return Recipe("X", "f32", lambda *_: [case])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "best"), [((), "third"), (("third",), "second"), (("second", "third"), "first")]
+)
+def test_the_fastest_right_kernel_is_found(device, wrong, best):
+    (choice,) = tune.choices(device, fake(device, wrong), TINY, Loop(iterations=5))
+    assert choice.work == "work"
+    assert list(choice.ms) == [name for name in KERNELS if name not in wrong]
+    assert choice.best == best
+    assert choice.wrong == dict.fromkeys(wrong, "off")
+
+
+def test_little_is_not_worth_another_kernel():
+    case = Case("X", "f32", "[1]", lambda: None, lambda _: "", 4)
+    assert tune.Choice(case, "work", {"first": 1.02, "second": 1.0}, {}).best == "first"
+    assert tune.Choice(case, "work", {"first": 1.04, "second": 1.0}, {}).best == "second"
+
+
+def test_a_product_asks_which_kernel_to_take(device, rng, path):
+    a, b = (rng.integers(-128, 128, sizes, np.int8) for sizes in ((3, 64), (64, 32)))
+    expected = a.astype(np.float32) @ b.astype(np.float32)
+    with tuning.trial({}) as trial:
+        device._compiled.clear()
+        dml.matrix_multiply_integer_to_float(device.tensor(a), 1.0, device.tensor(b), 1.0)
+    ((work, kernels),) = trial.asked.items()
+    assert "i8 i8 4 64 32 1" in work and len(kernels) > 1
+    for kernel in kernels:
+        tuning.keep(device.adapter, {work: kernel})
+        device._compiled.clear()
+        times = device.time(lambda: dml.matrix_multiply_integer_to_float(
+            device.tensor(a), 1.0, device.tensor(b), 1.0)) if has_gpu_clock(device) else []
+        got = dml.matrix_multiply_integer_to_float(device.tensor(a), 1.0, device.tensor(b), 1.0)
+        assert (got.numpy() == expected).all()
+        shader = kernel.split("-")[0]
+        assert not times or any(shader in name for name, _ in times), (kernel, times)
+    device._compiled.clear()
