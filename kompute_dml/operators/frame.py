@@ -17,7 +17,6 @@ from .plan import UNUSED, Dispatch, Operand, Target, reads, writes
 _LOCAL_SIZE = 256
 _EXACT_UNITS = ("NVIDIA",)
 """Drivers whose fma rounds once and whose float16 conversions are IEEE's, as the tests confirm."""
-
 _MAX_RANK = 5
 """Dimensions that one dispatch walks; each further one (after merging) becomes dispatches."""
 
@@ -52,10 +51,10 @@ def frame(
     steps = [tuple(walk[d] for d in inner) for walk in walks]
     whole = steps[0][-1] == 1
     # EACH of the shader
-    width = result[1].data_type.itemsize
-    each = max(16 // max(t.data_type.itemsize for t in descs), 4 // width) if whole else 1
+    width, widest = result[1].data_type.itemsize, max(t.data_type.itemsize for t in descs)
+    each = max(16 // widest, 4 // width) if whole else 1
     lines = product(inner_sizes[:-1])
-    # A line of n elements meets so many vectors at most.
+    # A line of n elements meets so many parts at most.
     work = lines * ((inner_sizes[-1] + each - 2) // each + 1 if whole else inner_sizes[-1])
 
     fields: dict[str, int | Sequence[int]] = {"lines": lines, "rank": len(inner), **(push or {})}
