@@ -19,6 +19,7 @@ from kompute_dml.bench.limits import Limit
 from kompute_dml.bench.peers import PeerTime
 from kompute_dml.bench.timing import Clock, Loop, Stats, Timings, measure, report
 from kompute_dml.cli import cli
+from kompute_dml.cli.bench import _command as command_of
 from kompute_dml.operators.base import definitions
 
 MODELS = Path(__file__).parent / "models"
@@ -409,6 +410,12 @@ def test_a_run_is_kept_and_compared(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_command_of_a_run_names_no_file_of_its_machine():
+    arguments = ["bench", "--peers", "--output", "/a/b.json", "--suite", "limits"]
+    assert command_of(arguments) == "kompute-dml bench --peers --suite limits"
+    assert command_of(["bench", "--output=/a/b.json"]) == "kompute-dml bench"
+
+
 def test_plot(tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "roofline.png"

@@ -62,6 +62,7 @@ def bench(
     there is none. Without -i, -r and -t both counts follow from a case's speed.
     """
     import json
+    import sys
 
     from .. import Device
     from ..bench import baseline, cases, formats
@@ -101,7 +102,7 @@ def bench(
         if row.timings is not None:
             click.echo("\n".join(report(row.name, row.timings, verbosity)), err=True)
 
-    run = formats.document(found, device, copy, _command())
+    run = formats.document(found, device, copy, _command(sys.argv[1:]))
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(run, indent=1) + "\n")
@@ -127,11 +128,15 @@ def bench(
         raise click.exceptions.Exit(1)
 
 
-def _command() -> str:
+def _command(arguments: Sequence[str]) -> str:
+    """What repeats a run, wherever it was written to."""
     import shlex
-    import sys
 
-    return shlex.join(["kompute-dml", *sys.argv[1:]])
+    kept = [
+        a for before, a in zip(["", *arguments], arguments)
+        if before != "--output" and not a.startswith("--output=") and a != "--output"
+    ]
+    return shlex.join(["kompute-dml", *kept])
 
 
 def _matches(recipe: Any, pattern: str) -> bool:
