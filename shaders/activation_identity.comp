@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_ACTIVATION_IDENTITY
-//@ variants T: b16 b32
+//@ variants T: b16 b32 ; PATH: lines tiles
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -7,20 +7,20 @@
 #include "include/vectors.glsl"
 
 // Copies elements as bits.
-// LINES: the output's last dimension lies gapless and the input's too, or repeats one element; an
-// invocation makes the part of a line that falls into one vector of output. A packed tensor is one line.
-// TILES: what lies gapless in the input, P, is not what does in the output, Q; a workgroup turns
+// Path lines: WHOLE where the output's last dimension lies gapless and the input's too, or repeats one
+// element; an invocation makes the part of a line that falls into one vector of output, and a packed
+// tensor is one line. Otherwise it copies one element through strides.
+// Path tiles: what lies gapless in the input, P, is not what does in the output, Q; a workgroup turns
 // TILE_P * TILE_Q elements of each of PLANES such planes in shared memory.
-// ELEMENTS: one invocation copies one element through strides.
-const uint ELEMENTS = 0u;
-const uint LINES = 1u;
-const uint TILES = 2u;
-layout(constant_id = 1) const uint PATH = 0u;
+#if defined(PATH_lines)
+layout(constant_id = 1) const bool WHOLE = false;
+#else
 layout(constant_id = 2) const uint TILE_P = 64u;
 layout(constant_id = 3) const uint TILE_Q = 64u;
 layout(constant_id = 4) const uint PLANES = 1u;
+#endif
 
-// With TILES the first four sizes are those of P and Q, inner and outer part each; the first two
+// With tiles the first four sizes are those of P and Q, inner and outer part each; the first two
 // strides are those of Q in the input, of P in the output.
 layout(push_constant) uniform Push {
     uint in_offset;
@@ -32,6 +32,7 @@ layout(push_constant) uniform Push {
     uint out_strides[8];
 };
 
+#if defined(PATH_lines)
 void copy_line_part(uint index) {
     uint size = sizes[rank - 1u];
     uint per_line = (size + PER_VECTOR - 2u) / PER_VECTOR + 1u;
@@ -76,6 +77,12 @@ void copy_element(uint index) {
     STORE_ELEMENT(out_words, to, LOAD_ELEMENT(in_words, from));
 }
 
+void main() {
+    if (WHOLE) copy_line_part(invocation_index());
+    else copy_element(invocation_index());
+}
+#else
+
 #ifndef ELEMENT_BITS
 #define ELEMENTS_PER_WORD 1u
 #endif
@@ -85,10 +92,16 @@ const uint P_VECTORS = TILE_P / PER_VECTOR;
 const uint Q_VECTORS = TILE_Q / PER_VECTOR;
 const uint PITCH = P_WORDS + 1u;  // so that columns meet all banks
 const uint VECTORS = PLANES * TILE_Q * P_VECTORS;
-const uint TURNS = (VECTORS + INVOCATIONS - 1u) / INVOCATIONS;
 const uint BLOCKS = PLANES * P_WORDS * Q_VECTORS;
-const uint BLOCK_TURNS = (BLOCKS + INVOCATIONS - 1u) / INVOCATIONS;
 shared uint s_tile[4096u + 1024u];  // a tile of 16 KiB, and the pitch of its shortest rows
+
+void put(uint v, uvec4 vector) {
+    uint word = v / P_VECTORS * PITCH + v % P_VECTORS * 4u;
+    s_tile[word] = vector.x;
+    s_tile[word + 1u] = vector.y;
+    s_tile[word + 2u] = vector.z;
+    s_tile[word + 3u] = vector.w;
+}
 
 // Where a plane begins.
 uvec2 plane_offsets(uint plane) {
@@ -101,7 +114,7 @@ uvec2 plane_offsets(uint plane) {
     return at;
 }
 
-void turn_tile() {
+void main() {
     uint p_size = sizes[0] * sizes[1];
     uint q_size = sizes[2] * sizes[3];
     uint p_tiles = (p_size + TILE_P - 1u) / TILE_P;
@@ -112,66 +125,73 @@ void turn_tile() {
     uint q_begin = rest % q_tiles * TILE_Q;
     if (first_plane >= count) return;
     uvec2 at = plane_offsets(first_plane);
+    // One plane, simple strides, nothing beyond an edge, all vectors aligned: then no loads and stores
+    // hang on conditions, and many are under way.
+    uint unaligned = at.x | at.y | in_strides[0] | out_strides[0] | p_begin | q_begin;
+    bool plain = PLANES == 1u && sizes[1] == 1u && sizes[3] == 1u && unaligned % PER_VECTOR == 0u
+        && p_begin + TILE_P <= p_size && q_begin + TILE_Q <= q_size;
 
-    uvec4 loaded[4];
-    [[unroll]] for (uint turn = 0u; turn < TURNS; ++turn) {
-        uint v = turn * INVOCATIONS + gl_LocalInvocationID.x;
-        uint p = p_begin + v % P_VECTORS * PER_VECTOR;
-        uint q = q_begin + v / P_VECTORS % TILE_Q;
-        uint plane = first_plane + v / (P_VECTORS * TILE_Q);
-        loaded[turn] = uvec4(0u);
-        if (v >= VECTORS || p >= p_size || q >= q_size || plane >= count) continue;
-        if (PLANES > 1u) at = plane_offsets(plane);
-        uint outer = q / sizes[2];
-        uint from = at.x + p + (q - outer * sizes[2]) * in_strides[0] + outer * in_strides[1];
-        if (p + PER_VECTOR <= p_size) {
-            loaded[turn] = load_vector(from);
-        } else {
-            for (uint e = 0u; e < p_size - p; ++e)
-                set_element(loaded[turn], e, LOAD_ELEMENT(in_words, from + e));
+    if (plain && VECTORS == 4u * INVOCATIONS) {
+        uint v = gl_LocalInvocationID.x;
+        uint from = at.x + p_begin + v % P_VECTORS * PER_VECTOR
+            + (q_begin + v / P_VECTORS) * in_strides[0];
+        uint step = INVOCATIONS / P_VECTORS * in_strides[0];
+        uvec4 w = in_vectors[from / PER_VECTOR];
+        uvec4 x = in_vectors[(from + step) / PER_VECTOR];
+        uvec4 y = in_vectors[(from + 2u * step) / PER_VECTOR];
+        uvec4 z = in_vectors[(from + 3u * step) / PER_VECTOR];
+        put(v, w);
+        put(v + INVOCATIONS, x);
+        put(v + 2u * INVOCATIONS, y);
+        put(v + 3u * INVOCATIONS, z);
+    } else {
+        for (uint v = gl_LocalInvocationID.x; v < VECTORS; v += INVOCATIONS) {
+            uint p = p_begin + v % P_VECTORS * PER_VECTOR;
+            uint q = q_begin + v / P_VECTORS % TILE_Q;
+            uint plane = first_plane + v / (P_VECTORS * TILE_Q);
+            if (p >= p_size || q >= q_size || plane >= count) continue;
+            if (PLANES > 1u) at = plane_offsets(plane);
+            uint outer = q / sizes[2];
+            uint from = at.x + p + (q - outer * sizes[2]) * in_strides[0] + outer * in_strides[1];
+            uvec4 vector = uvec4(0u);
+            if (p + PER_VECTOR <= p_size) {
+                vector = load_vector(from);
+            } else {
+                for (uint e = 0u; e < p_size - p; ++e)
+                    set_element(vector, e, LOAD_ELEMENT(in_words, from + e));
+            }
+            put(v, vector);
         }
-    }
-    [[unroll]] for (uint turn = 0u; turn < TURNS; ++turn) {
-        uint v = turn * INVOCATIONS + gl_LocalInvocationID.x;
-        if (v >= VECTORS) break;
-        uint word = v / P_VECTORS * PITCH + v % P_VECTORS * 4u;
-        s_tile[word] = loaded[turn].x;
-        s_tile[word + 1u] = loaded[turn].y;
-        s_tile[word + 2u] = loaded[turn].z;
-        s_tile[word + 3u] = loaded[turn].w;
     }
     barrier();
-    [[unroll]] for (uint turn = 0u; turn < BLOCK_TURNS; ++turn) {
-        uint v = turn * INVOCATIONS + gl_LocalInvocationID.x;
-        uint q = q_begin + v % Q_VECTORS * PER_VECTOR;
+    for (uint v = gl_LocalInvocationID.x; v < BLOCKS; v += INVOCATIONS) {
+        uint q_in_tile = v % Q_VECTORS * PER_VECTOR;
         uint column = v / Q_VECTORS % P_WORDS;
         uint plane = v / (Q_VECTORS * P_WORDS);
-        if (v >= BLOCKS || q >= q_size || first_plane + plane >= count) break;
+        uint q = q_begin + q_in_tile;
+        if (!plain && (q >= q_size || first_plane + plane >= count)) continue;
         if (PLANES > 1u) at = plane_offsets(first_plane + plane);
-        uint word = (plane * TILE_Q + v % Q_VECTORS * PER_VECTOR) * PITCH + column;
-        uint have = min(PER_VECTOR, q_size - q);
+        uint word = (plane * TILE_Q + q_in_tile) * PITCH + column;
+        uint words[PER_VECTOR];
+        [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e) words[e] = s_tile[word + e * PITCH];
         [[unroll]] for (uint part = 0u; part < ELEMENTS_PER_WORD; ++part) {
             uint p = p_begin + column * ELEMENTS_PER_WORD + part;
-            if (p >= p_size) break;
             uvec4 turned;
 #if defined(ELEMENT_BITS)
-            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                uint low = s_tile[word + 2u * i * PITCH];
-                uint high = s_tile[word + (2u * i + 1u) * PITCH];
-                turned[i] = part == 0u ? (low & 0xFFFFu) | high << 16u : low >> 16u | (high & 0xFFFF0000u);
-            }
+            [[unroll]] for (uint i = 0u; i < 4u; ++i)
+                turned[i] = part == 0u ? words[2u * i] & 0xFFFFu | words[2u * i + 1u] << 16u
+                                       : words[2u * i] >> 16u | words[2u * i + 1u] & 0xFFFF0000u;
 #else
-            [[unroll]] for (uint i = 0u; i < 4u; ++i) turned[i] = s_tile[word + i * PITCH];
+            turned = uvec4(words[0], words[1], words[2], words[3]);
 #endif
-            uint outer = p / sizes[0];
-            uint to = at.y + q + (p - outer * sizes[0]) * out_strides[0] + outer * out_strides[1];
-            store_vector(to, have, turned);
+            if (plain) {
+                out_vectors[(at.y + q + p * out_strides[0]) / PER_VECTOR] = turned;
+            } else if (p < p_size) {
+                uint outer = p / sizes[0];
+                uint to = at.y + q + (p - outer * sizes[0]) * out_strides[0] + outer * out_strides[1];
+                store_vector(to, min(PER_VECTOR, q_size - q), turned);
+            }
         }
     }
 }
-
-void main() {
-    if (PATH == TILES) turn_tile();
-    else if (PATH == LINES) copy_line_part(invocation_index());
-    else copy_element(invocation_index());
-}
+#endif

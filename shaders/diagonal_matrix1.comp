@@ -9,8 +9,8 @@
 // Value where column - row lies in [fill_begin, fill_end), or outside it when INVERT; else the
 // input's element, or 0 without input. Columns are counted from sizes[2] (the height) upwards, so
 // that column - row never becomes negative.
-// DENSE: all lies gapless, LINES: rows do; an invocation makes vectors of 16 bytes of output, and
-// reads no input where Value hides it. ELEMENTS: one invocation makes one element through strides.
+// DENSE: all lies gapless, LINES: the output's rows do; an invocation makes vectors of 16 bytes of
+// output, and reads no input where Value hides it. ELEMENTS: one invocation makes one element through strides.
 const uint ELEMENTS = 0u;
 const uint LINES = 1u;
 const uint DENSE = 2u;
@@ -48,28 +48,44 @@ ELEMENT element(uint top, uint from) {
     return ZERO_ELEMENT;
 }
 
-// Whether a row's elements from ``top`` to ``last`` are filled, all or none.
-bool is_uniform(uint top, uint last) {
-    uint begin = INVERT ? fill_end : fill_begin;
-    uint end = INVERT ? fill_begin : fill_end;
-    return (top >= begin) == (last >= begin) && (top >= end) == (last >= end);
+// Bits of the first ``e`` elements of a vector.
+uvec4 mask_before(int e) {
+    ivec4 bits = clamp(e * int(128u / PER_VECTOR) - ivec4(0, 32, 64, 96), 0, 32);
+    return mix((uvec4(1u) << uvec4(bits)) - 1u, uvec4(0xFFFFFFFFu), equal(bits, ivec4(32)));
+}
+
+// Bits of the elements that are filled in a row's vector that begins at ``top``.
+uvec4 filled_mask(uint top) {
+    int begin = int((INVERT ? fill_end : fill_begin) - top);
+    int end = int((INVERT ? fill_begin : fill_end) - top);
+    int most = int(PER_VECTOR);
+    uvec4 inside = mask_before(clamp(end, 0, most)) & ~mask_before(clamp(begin, 0, most));
+    return INVERT ? ~inside : inside;
+}
+
+uvec4 gathered(uint from, uint step) {
+    uvec4 vector = uvec4(0u);
+    [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e)
+        set_element(vector, e, LOAD_ELEMENT(in_words, from + e * step));
+    return vector;
 }
 
 // Elements [first, last), which lie in one vector of output and begin at (row, column).
 void make_part(uint first, uint last, uint row, uint column, uint from) {
+    uint step = PATH == DENSE ? 1u : in_strides[3];
     uint have = last - first;
     uint top = column + sizes[2] - row;
-    bool in_row = column + have <= sizes[3];
-    if (in_row && have == PER_VECTOR && is_uniform(top, top + PER_VECTOR - 1u)) {
+    if (have == PER_VECTOR && column + have <= sizes[3]) {
+        uvec4 mask = filled_mask(top);
         uvec4 vector = uvec4(0u);
-        if (is_filled(top)) vector = filled_vector(VALUE);
-        else if (HAS_INPUT) vector = load_vector(from);
-        out_vectors[first / PER_VECTOR] = vector;
+        if (HAS_INPUT && mask != uvec4(0xFFFFFFFFu))
+            vector = step == 1u ? load_vector(from) : gathered(from, step);
+        out_vectors[first / PER_VECTOR] = vector & ~mask | filled_vector(VALUE) & mask;
         return;
     }
     uvec4 vector = uvec4(0u);
     for (uint e = 0u; e < have; ++e) {
-        set_element(vector, e, element(column + sizes[2] - row, from + e));
+        set_element(vector, e, element(column + sizes[2] - row, from + e * step));
         if (++column == sizes[3]) {
             column = 0u;
             if (++row == sizes[2]) row = 0u;
@@ -100,7 +116,8 @@ void make_dense() {
         if (column >= sizes[3]) {
             uint lines = column / sizes[3];
             column -= lines * sizes[3];
-            row = (row + lines) % sizes[2];
+            row += lines;
+            if (row >= sizes[2]) row %= sizes[2];
         }
     }
 }
@@ -119,7 +136,7 @@ void make_line_part() {
     uint vector = to / PER_VECTOR + part;
     uint first = max(vector * PER_VECTOR, to);
     uint last = min((vector + 1u) * PER_VECTOR, to + sizes[3]);
-    if (first < last) make_part(first, last, row, first - to, from + first - to);
+    if (first < last) make_part(first, last, row, first - to, from + (first - to) * in_strides[3]);
 }
 
 void make_element() {

@@ -6,8 +6,11 @@
 #define ATTRIBUTES
 #include "include/elementwise.glsl"
 #include "include/integers64.glsl"
+#include "include/float16.glsl"
+#include "include/float_to_integer.glsl"
 
 // Converts any type to any other by integer code alone, so that every device does it, and all alike.
+// What float32 and 32-bit integers hold goes a shorter way.
 // Floats round to nearest even; floats to integers truncate and saturate, NaN becomes 0; integers
 // wrap when they are narrowed.
 
@@ -97,7 +100,28 @@ uvec2 float_of(Number x, uint type) {
     return add64(sign, kept);
 }
 
+bool is_short() {
+    if (A_BYTES == 8u) return false;
+    if (OUT_BYTES == 8u) return false;
+    if (IS_FLOAT(A_TYPE)) return true;
+    return IS_FLOAT(OUT_TYPE) ? A_BYTES < 4u : true;
+}
+
+uvec2 short_cast(uint bits) {
+    float x = 0.0;
+    if (IS_FLOAT(A_TYPE)) {
+        x = A_BYTES == 2u ? half_to_float(bits) : uintBitsToFloat(bits);
+    } else {
+        int whole = extended(bits, A_TYPE);
+        if (!IS_FLOAT(OUT_TYPE)) return uvec2(whole, 0u);
+        x = float(whole);
+    }
+    if (!IS_FLOAT(OUT_TYPE)) return uvec2(to_integer(x, OUT_TYPE), 0u);
+    return uvec2(OUT_BYTES == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);
+}
+
 uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
+    if (is_short()) return short_cast(a.x);
     Number x = number_of(a, A_TYPE);
     if (IS_FLOAT(OUT_TYPE)) return float_of(x, OUT_TYPE);
     return integer_of(x, OUT_TYPE);

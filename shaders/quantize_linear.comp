@@ -20,14 +20,28 @@ uvec2 wide(uint bits, uint type) {
     return IS_SIGNED(type) ? widen(extended(bits, type)) : uvec2(bits, 0u);
 }
 
+// The quotient as a whole number. Its exact digits matter near halves only, where a guess that is some
+// ulp off may be on the wrong side.
+float whole_quotient(float x, float y) {
+    precise float guess = x / y;
+    if (is_moderate(y) && !is_nan(guess)) {
+        if (magnitude(guess) >= 1024.0) return guess;  // beyond every 8-bit type
+        precise float whole = (guess + 12582912.0) - 12582912.0;
+        if (magnitude(magnitude(guess - whole) - 0.5) > 0.0009765625) return whole;
+    }
+    return rounded(divide(x, y), true);
+}
+
 uvec2 quantize(uvec2 a, uvec2 b, uvec2 c) {
-    float x = divide(float_of(a, A_TYPE), float_of(b, B_TYPE));
-    return uvec2(quantized(rounded(x, true), extended(c.x, OUT_TYPE), OUT_TYPE), 0u);
+    float x = whole_quotient(float_of(a, A_TYPE), float_of(b, B_TYPE));
+    return uvec2(quantized(x, extended(c.x, OUT_TYPE), OUT_TYPE), 0u);
 }
 
 uvec2 dequantize(uvec2 a, uvec2 b, uvec2 c) {
-    uvec2 apart = subtract64(wide(a.x, A_TYPE), wide(c.x, A_TYPE));
-    precise float x = round_to_float(apart, true) * float_of(b, B_TYPE);
+    float apart;
+    if (BYTES_OF(A_TYPE) < 4u) apart = float(extended(a.x, A_TYPE) - extended(c.x, A_TYPE));
+    else apart = round_to_float(subtract64(wide(a.x, A_TYPE), wide(c.x, A_TYPE)), true);
+    precise float x = apart * float_of(b, B_TYPE);
     return uvec2(BYTES_OF(OUT_TYPE) == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);
 }
 

@@ -3,6 +3,7 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #define INPUTS 2
+#define PREPARES
 #define ATTRIBUTES \
     uint a_scale_offset; uint a_zero_offset; uint b_scale_offset; uint b_zero_offset; \
     uint out_scale_offset; uint out_zero_offset;
@@ -13,12 +14,12 @@ layout(constant_id = 6) const bool HAS_A_ZERO = false;
 layout(constant_id = 8) const bool HAS_B_ZERO = false;
 layout(constant_id = 9) const bool HAS_OUT_ZERO = false;
 
-layout(binding = 4) readonly buffer AScale { uint a_scale[]; };
-layout(binding = 5) readonly buffer AZero { uint a_zero[]; };
-layout(binding = 6) readonly buffer BScale { uint b_scale[]; };
-layout(binding = 7) readonly buffer BZero { uint b_zero[]; };
-layout(binding = 8) readonly buffer OutScale { uint out_scale[]; };
-layout(binding = 9) readonly buffer OutZero { uint out_zero[]; };
+layout(binding = 3) readonly buffer AScale { uint a_scale[]; };
+layout(binding = 4) readonly buffer AZero { uint a_zero[]; };
+layout(binding = 5) readonly buffer BScale { uint b_scale[]; };
+layout(binding = 6) readonly buffer BZero { uint b_zero[]; };
+layout(binding = 7) readonly buffer OutScale { uint out_scale[]; };
+layout(binding = 8) readonly buffer OutZero { uint out_zero[]; };
 
 #define ZERO_POINT(words, offset, type) \
     extended((words[offset / 4u] >> (offset % 4u * 8u)) & 0xFFu, type)
@@ -26,6 +27,7 @@ layout(binding = 9) readonly buffer OutZero { uint out_zero[]; };
 // x * y + z rounded once. The parts that a float32 sum drops decide its last bit (round to odd), so
 // that the last sum meets no false tie.
 float multiply_add(float x, float y, float z) {
+    if (HAS_EXACT_UNITS) return fma(x, y, z);
     PAIR product = pair_of_product(x, y);
     PAIR sum = pair_of_sum(product.x, z);
     PAIR rest = pair_of_sum(sum.y, product.y);
@@ -38,15 +40,23 @@ float multiply_add(float x, float y, float z) {
 
 // As ONNX Runtime's CPU does it: the scales are brought to the output's first, and the zero points
 // into one constant.
-uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
+float a_ratio;
+float b_ratio;
+float fixed_part;
+
+void prepare() {
     float scale = uintBitsToFloat(out_scale[out_scale_offset]);
-    float a_ratio = divide(uintBitsToFloat(a_scale[a_scale_offset]), scale);
-    float b_ratio = divide(uintBitsToFloat(b_scale[b_scale_offset]), scale);
+    a_ratio = divide(uintBitsToFloat(a_scale[a_scale_offset]), scale);
+    b_ratio = divide(uintBitsToFloat(b_scale[b_scale_offset]), scale);
     float a_from = HAS_A_ZERO ? float(ZERO_POINT(a_zero, a_zero_offset, A_TYPE)) : 0.0;
     float b_from = HAS_B_ZERO ? float(ZERO_POINT(b_zero, b_zero_offset, B_TYPE)) : 0.0;
     float from = HAS_OUT_ZERO ? float(ZERO_POINT(out_zero, out_zero_offset, OUT_TYPE)) : 0.0;
     precise float b_part = b_ratio * b_from;
-    precise float fixed_part = from - multiply_add(a_ratio, a_from, b_part);
+    precise float difference = from - multiply_add(a_ratio, a_from, b_part);
+    fixed_part = difference;
+}
+
+uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     float x = float(extended(a.x, A_TYPE));
     float y = float(extended(b.x, B_TYPE));
     float sum = multiply_add(x, a_ratio, multiply_add(y, b_ratio, fixed_part));

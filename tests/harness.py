@@ -124,11 +124,17 @@ class Run:
     """The input that is the output, too."""
 
     def plan(self) -> Plan:
-        """What it lowers to on the default device, with packed operands."""
-        descs = {n: dml.TensorDesc(self.types[n], tuple(s)) for n, s in self.case.sizes.items()}
+        """What it lowers to on the default device; operands without a layout are packed."""
+        descs = {n: self._desc(n, tuple(s)) for n, s in self.case.sizes.items()}
         attributes = self.case.attributes_for(self.types)
         desc = self.case.definition.desc_class(**descs, **attributes)
         return self.case.definition.lower(desc, target(self.disabled))
+
+    def _desc(self, name: str, sizes: tuple[int, ...]) -> dml.TensorDesc:
+        layout, data_type = self.layouts.get(name, PACKED), self.types[name]
+        seen = layout.view(np.empty(layout.base_sizes(sizes), data_type.dtype), sizes)
+        strides = [s // data_type.itemsize for s in seen.strides]
+        return dml.TensorDesc(data_type, sizes, strides=strides)
 
     def __str__(self) -> str:
         families = dict.fromkeys(t.family for t in self.types.values())

@@ -141,7 +141,8 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
     chosen: set[str] = set()
     seen: set[Any] = set()
     for run in (run for of_operator in _RUNS.values() for run in of_operator):
-        key = (id(run.case), tuple(run.types.values()), run.disabled)
+        key = (id(run.case), tuple(run.types.values()), tuple(map(str, run.layouts.values())),
+               run.disabled)
         if key not in seen:
             seen.add(key)
             chosen.update(d.variant.name for d in run.plan().execute)

@@ -252,6 +252,22 @@ def test_structures_inside_a_desc():
     assert random.fields["output_state_tensor"] is None
 
 
+@pytest.mark.parametrize(
+    ("data_type", "member", "value"),
+    [("INT8", "Int8", -128), ("UINT8", "UInt8", 255), ("INT16", "Int16", -(2**15)),
+     ("UINT16", "UInt16", 2**16 - 1), ("INT32", "Int32", -(2**31)), ("UINT32", "UInt32", 2**32 - 1),
+     ("INT64", "Int64", -(2**63)), ("UINT64", "UInt64", 2**64 - 1), ("FLOAT32", "Float32", 0.5),
+     ("FLOAT64", "Float64", 0.1)],
+)  # fmt: skip
+def test_every_member_of_a_scalar_union(data_type, member, value):
+    for given in (value, {member: value}):
+        fill = operator("FILL_VALUE_CONSTANT", {
+            "OutputTensor": tensor(2, data_type=data_type), "ValueDataType": data_type,
+            "Value": given})
+        assert fill.fields["value"] == value
+        assert dml.DataType.of(fill.fields["value"].dtype).name == data_type
+
+
 def test_tensor_defaults_and_flags():
     parsed = operator("ACTIVATION_IDENTITY", {
         "InputTensor": tensor(2, 3, Flags=["NONE", "OWNED_BY_DML"], TotalTensorSizeInBytes=0,

@@ -90,22 +90,41 @@ def test_scalar_unions_hold_every_float() -> None:
     np.testing.assert_array_equal(got, np.float16([-9, 0, 1.0009765625, np.nan]))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32"])
+def _whole(value: float, dtype: str) -> int:
+    info = np.iinfo(dtype)
+    if np.isnan(value):
+        return 0
+    if np.isinf(value):
+        return int(info.max if value > 0 else info.min)
+    return min(max(int(value), int(info.min)), int(info.max))
+
+
+def _wrapped(values: list[int], dtype: str) -> np.ndarray:
+    bits = 8 * np.dtype(dtype).itemsize
+    return np.array([v % 2**bits for v in values], f"u{bits // 8}").view(dtype)
+
+
+_INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+
+
+@pytest.mark.parametrize("dtype", _INTEGERS)
 @pytest.mark.parametrize("value", [2.9, -2.9, 1e10, -1e10, np.inf, -np.inf, np.nan, 0.0])
 def test_floats_for_integers_truncate_and_saturate(dtype: str, value: float) -> None:
-    info = np.iinfo(dtype)
-    whole = 0 if np.isnan(value) else int(np.clip(np.trunc(value), info.min, info.max))
-    x = np.array([info.min, 0, 1, 2, 3, 4, info.max], dtype)
-    integers = x.astype(object)
-    highest = dml.clip(x, min=-np.inf, max=value).numpy()
-    np.testing.assert_array_equal(highest, np.minimum(integers, whole).astype(dtype))
-    least = dml.threshold(x, min=value).numpy()
-    np.testing.assert_array_equal(least, np.maximum(integers, whole).astype(dtype))
-    low = 0 if np.isnan(value) else int(np.clip(np.trunc(-value), info.min, info.max))
+    info, bound = np.iinfo(dtype), _whole(value, dtype)
+    integers = [int(info.min), 0, 1, 2, 3, 4, int(info.max)]
+    x = np.array(integers, dtype)
+    clipped = dml.clip(x, min=-np.inf, max=value).numpy()
+    np.testing.assert_array_equal(clipped, _wrapped([min(v, bound) for v in integers], dtype))
+    crossed = dml.clip(x, min=np.inf, max=value).numpy()
+    np.testing.assert_array_equal(crossed, _wrapped([bound] * len(integers), dtype))
+    if x.itemsize == 8:
+        return  # the others take no integers of 64 bits
+    raised = dml.threshold(x, min=value).numpy()
+    np.testing.assert_array_equal(raised, _wrapped([max(v, bound) for v in integers], dtype))
+    low = _whole(-value, dtype)
     shrunk = dml.activation_shrink(x, bias=1.5, threshold=value).numpy()
-    expected = [v - 1 if v > whole else v + 1 if v < low else 0 for v in integers]
-    np.testing.assert_array_equal(shrunk, (np.array(expected) & (2 ** (8 * x.itemsize) - 1)).astype(
-        f"u{x.itemsize}").view(dtype))
+    np.testing.assert_array_equal(shrunk, _wrapped(
+        [v - 1 if v > bound else v + 1 if v < low else 0 for v in integers], dtype))
 
 
 def test_scale_bias_comes_first() -> None:

@@ -23,6 +23,8 @@ import json
 import numpy as np
 import kompute_dml as dml
 from kompute_dml import dxdispatch, support
+from kompute_dml.bench.case import TINY
+from kompute_dml.bench.cases import RECIPES
 from kompute_dml.cli import cli
 from click.testing import CliRunner
 
@@ -53,6 +55,10 @@ row = next(r for r in support.rows() if r.operator == "DML_OPERATOR_ELEMENT_WISE
 assert row.function == "excess" and row.in_place and "INT64" in row.data_types
 assert row.operator.removeprefix("DML_OPERATOR_") in support.markdown_table()
 assert "EXCESS" in CliRunner().invoke(cli, ["ops"]).output
+
+recipe = next(r for r in RECIPES if r.operator == row.operator)
+for case in recipe.make(device, TINY):
+    assert case.check(case.dispatch()) == ""
 
 tensor = {"DataType": "INT64", "Sizes": [3]}
 values = {n: {"initialValuesDataType": "INT64", "initialValues": [1, 2, 3]} for n in "ABY"}
@@ -90,8 +96,11 @@ def test_a_line_of_glsl_and_a_line_of_python(tmp_path: Path) -> None:
                         ignore=shutil.ignore_patterns("__pycache__"))
     document = tmp_path / "kompute_dml" / "spec" / "operators.json"
     facts = json.loads(document.read_text("utf-8"))
+    like = facts["operators"]["DML_OPERATOR_ELEMENT_WISE_SUBTRACT"]
+    newest = like["support"][0]
+    of_int64 = {name: {**t, "data_types": ["INT64"]} for name, t in newest["tensors"].items()}
     facts["operators"]["DML_OPERATOR_ELEMENT_WISE_EXCESS"] = {
-        **facts["operators"]["DML_OPERATOR_ELEMENT_WISE_SUBTRACT"], "formula": "y = 2*a - b"}
+        **like, "formula": "y = 2*a - b", "support": [{**newest, "tensors": of_int64}]}
     document.write_text(json.dumps(facts), "utf-8")
 
     _insert(tmp_path / "shaders" / "elementwise_integer64.comp", _GLSL, before="OPERATOR(add,")

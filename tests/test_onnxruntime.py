@@ -321,7 +321,7 @@ def test_constants_are_prepared_once(
     ours, theirs = session(built, False, claim="MatMulInteger"), cpu(built, False)
     region = last_kernel().region
     assert (len(region._plans), len(region._prepared)) == (0, 1)
-    for rows in (1, 5, 67):
+    for rows in (1, 67, 300):
         x = rng.standard_normal((rows, 128)).astype(np.float32)
         assert (ours.run(None, {"x": x})[0] == theirs.run(None, {"x": x})[0]).all()
     assert (len(region._plans), len(region._prepared)) == (3, 1)
@@ -331,20 +331,20 @@ _PLAIN = base.definitions()["DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"].low
 
 
 def _prepared_b(desc: Any, target: Target) -> Plan:
-    """The usual lowering, from a copy of B that initialization makes."""
+    """The usual lowering; for many rows from a copy of B that initialization makes."""
     b = desc.b_tensor
     plain = _PLAIN(dataclasses.replace(desc, b_tensor=b.replace(flags=0)), target)
-    if not b.owned_by_dml:
+    if not b.owned_by_dml or desc.a_tensor.sizes[-2] < 64:
         return plain
     words = b.total_tensor_size_in_bytes // 4
     source, result = Operand("b_tensor", "in_offset", 4, words), Operand(
         PERSISTENT, "out_offset", 4, words, writes=True
     )
     copy = Dispatch(
-        target.library.get("activation_identity", "b32"), words // 256 + 1,
+        target.library.get("activation_identity", "b32", "lines"), words // 256 + 1,
         (source, result),
         {"count": 1, "rank": 1, "sizes": words, "in_strides": 1, "out_strides": 1},
-        {"LOCAL_SIZE": 256, "PATH": 1},
+        {"LOCAL_SIZE": 256, "WHOLE": 1},
     )
     execute = tuple(
         dataclasses.replace(d, operands=tuple(

@@ -114,14 +114,14 @@ def test_spirv_is_what_the_build_wrote() -> None:
 
 
 def _identity() -> Variant:
-    return ShaderLibrary(frozenset()).get("activation_identity", "b32")
+    return ShaderLibrary(frozenset()).get("activation_identity", "b32", "lines")
 
 
 def test_constants_are_packed_by_name() -> None:
     v = _identity()
-    spec = v.pack_spec({"PATH": 1})
+    spec = v.pack_spec({"WHOLE": 1})
     assert spec.dtype == np.uint32
-    assert spec[v.spec_ids["PATH"][0]] == 1
+    assert spec[v.spec_ids["WHOLE"][0]] == 1
     assert spec[v.spec_ids["LOCAL_SIZE"][0]] == v.spec_ids["LOCAL_SIZE"][1]
     push = v.pack_push({"count": -1, "sizes": [5, 6]})
     assert (push.dtype, len(push)) == (np.dtype(np.uint32), v.push_words)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from ..dtypes import DataType
-from ..operators.base import definitions
+from ..operators.base import Definition, definitions, functions
 from .case import Case, Peer, Recipe, Scale, shape, touched_bytes
 from .references import REFERENCES, Reference
 from .values import Pattern, close, numbers, offsets, sampled
@@ -190,7 +191,7 @@ def _scaled(dml: Any, constants: Any, out: Any, x: Any) -> None:
     dml.value_scale_2d(x, scale=2.0, bias=[0.5], out=out)
 
 
-ELEMENTWISE: tuple[Recipe, ...] = (
+_WRITTEN: tuple[Recipe, ...] = (
     *(elementwise(name, reference) for name, reference in REFERENCES.items()),
     other("DYNAMIC_QUANTIZE_LINEAR", "f32 -> u8", lambda n: _floats(n, 5), _dynamic,
           _dynamically_quantized, "uint8", whole=True),
@@ -215,3 +216,36 @@ ELEMENTWISE: tuple[Recipe, ...] = (
     other("VALUE_SCALE_2D", "f32", lambda n: _floats(n, 5), _scaled,
           lambda at, x: 2 * x + np.float32(0.5)),
 )
+
+
+def _by_itself(definition: Definition) -> Reference:
+    """Where nobody wrote down what NumPy does: its own results on tensors with gaps.
+
+    Another path through its shader makes those.
+    """
+    function = functions()[definition.function_name]
+    table = definition.spec.support[0][1][definition.spec.inputs[0].name]
+    kind = DataType.FLOAT32 if DataType.FLOAT32 in table.data_types else table.data_types[0]
+    options = inspect.signature(function).parameters.values()
+    needed = {p.name: 1.0 for p in options
+              if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name != "data_type"}
+
+    def compute(*parts: np.ndarray) -> np.ndarray:
+        import kompute_dml as dml
+
+        device = dml.default_device()
+        gaps = [device.tensor(np.repeat(p.astype(kind.dtype), 2))[::2] for p in parts]
+        result: np.ndarray = function(*gaps, **needed).numpy()
+        return result
+
+    high = 0.9 if kind.is_float else 100
+    return Reference(compute, kind.dtype.name, needed, 0.1, high)
+
+
+_NAMED = {recipe.operator for recipe in _WRITTEN}
+
+ELEMENTWISE = (*_WRITTEN, *(
+    elementwise(name.removeprefix("DML_OPERATOR_"), _by_itself(definition))
+    for name, definition in definitions().items()
+    if name not in _NAMED and definition.shaders[0].startswith("elementwise_")
+))

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import DmlError, ValidationError
 from . import mapping
-from .array import Array
+from .array import Array, Ints
 from .builder import Builder, Prepared
 from .graph import Node, Value
 from .plan import Plan
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MAX_PLANS = 16
 """Plans that a region keeps for sizes it has met; the one unused longest goes first."""
+_STAND_INS = (1, 256)
+"""For sizes that only a run will tell: operators choose another shader for few rows."""
 _KEPT_ON_HOST = 4 << 10
 """Bytes of a constant up to which the host keeps a copy: rows may want the values."""
 
@@ -94,15 +96,23 @@ class Region:
         sizes = [v.shape for v in self.inputs]
         if self._host_inputs or None in sizes:
             return
-        shapes = [tuple(1 if n is None else n for n in s or ()) for s in sizes]
-        if shapes == sizes:
-            self._plans[tuple(shapes)] = self._build(shapes, {})
-            return
-        with contextlib.suppress(DmlError):  # sizes that stand in for unknown ones need not fit
-            self._build(shapes, {})
+        for stand_in in _STAND_INS:
+            shapes = [tuple(stand_in if n is None else n for n in s or ()) for s in sizes]
+            if shapes == sizes:
+                self._plans[tuple(shapes)] = self._build(shapes, {})
+                return
+            # Without a plan's memory; and sizes that stand in for others need not fit together.
+            with contextlib.suppress(DmlError):
+                self._emit(Builder(self.device, self._prepared), shapes, {})
 
-    def _build(self, shapes: Sequence[tuple[int, ...]], known: dict[int, np.ndarray]) -> Plan:
+    def _build(self, shapes: Sequence[Ints], known: dict[int, np.ndarray]) -> Plan:
         builder = Builder(self.device, self._prepared)
+        return builder.finish(*self._emit(builder, shapes, known))
+
+    def _emit(
+        self, builder: Builder, shapes: Sequence[Ints], known: dict[int, np.ndarray]
+    ) -> tuple[list[Array], list[Array]]:
+        """Every node's operators; returns the arrays of the inputs and the outputs."""
         arrays = dict(self._constants)
         given = []
         for i, (value, shape) in enumerate(zip(self.inputs, shapes)):
@@ -113,7 +123,7 @@ class Region:
             given.append(array)
         for node, row in zip(self.nodes, self._rows):
             self._add(builder, node, row, arrays)
-        return builder.finish(given, [arrays[v] for v in self.outputs])
+        return given, [arrays[v] for v in self.outputs]
 
     def _add(
         self, builder: Builder, node: Node, row: mapping.Row, arrays: dict[Value, Array]

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ..tensor import Tensor
 
 _LOCAL_SIZE = 256
-_ELEMENTS, _LINES, _TILES = 0, 1, 2
 _TILE = 64
 """Elements along both sides of a tile, where there are so many."""
 _Push = dict[str, int | Sequence[int]]
@@ -36,18 +35,18 @@ def _lower_identity(desc: Any, target: Target) -> Plan:
         work = lines * ((sizes[-1] + each - 2) // each + 1)
         push: _Push = dict(count=lines, rank=len(sizes), sizes=sizes, in_strides=in_strides,
                            out_strides=out_strides)
-        groups, spec = -(-work // _LOCAL_SIZE), {"PATH": _LINES}
+        path, groups, spec = "lines", -(-work // _LOCAL_SIZE), {"WHOLE": 1}
     elif tiles is not None:
-        groups, push, spec = tiles
+        path, (groups, push, spec) = "tiles", tiles
     else:
         count = product(sizes)
         push = dict(count=count, rank=len(sizes), sizes=sizes, in_strides=in_strides,
                     out_strides=out_strides)
-        groups, spec = -(-count // _LOCAL_SIZE), {"PATH": _ELEMENTS}
+        path, groups, spec = "lines", -(-count // _LOCAL_SIZE), {"WHOLE": 0}
     return Plan(
         execute=(
             Dispatch(
-                variant=target.library.get("activation_identity", x.data_type.width),
+                variant=target.library.get("activation_identity", x.data_type.width, path),
                 groups=groups,
                 operands=(reads("input_tensor", x, "in_offset"),
                           writes("output_tensor", y, "out_offset")),
@@ -109,7 +108,7 @@ def _tiles(
         out_strides=(*pair(out_strides, p_dims, 0), *(out_strides[d] for d in planes)),
     )
     groups = -(-p_size // tile_p) * -(-q_size // tile_q) * -(-count // together)
-    return groups, push, dict(PATH=_TILES, TILE_P=tile_p, TILE_Q=tile_q, PLANES=together)
+    return groups, push, dict(TILE_P=tile_p, TILE_Q=tile_q, PLANES=together)
 
 
 def _power_of_two(n: int) -> int:

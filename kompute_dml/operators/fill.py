@@ -26,17 +26,22 @@ def _lower(
     target: Target, x: TensorDesc | None, y: TensorDesc, value: Scalar, begin: int, end: int
 ) -> Plan:
     sizes = pad_left(y.sizes, 4, 1)
+    in_strides = pad_left(x.strides if x else (), 4, 0)
+    out_strides = pad_left(y.strides, 4, 0)
+    if out_strides[3] != 1 and out_strides[2] == 1:
+        # Walk the transposed matrix, whose rows lie gapless.
+        sizes, in_strides, out_strides = (
+            (*v[:2], v[3], v[2]) for v in (sizes, in_strides, out_strides))
+        begin, end = 1 - end, 1 - begin
     height, width = sizes[2:]
     # Columns are counted from `height` up, so that column - row stays positive; bounds beyond
     # the matrix mean what the nearest one inside means.
     first, last = (min(max(b + height, 0), height + width) for b in (begin, end))
-    in_strides = pad_left(x.strides if x else (), 4, 0)
-    out_strides = pad_left(y.strides, 4, 0)
     each = 16 // y.data_type.itemsize
     count = y.element_count
     if y.is_packed and (x is None or x.is_packed):
         path, work = _DENSE, -(-(count // each + 2) // _VECTORS)
-    elif out_strides[3] == 1 and (x is None or in_strides[3] == 1):
+    elif out_strides[3] == 1:
         path, work = _LINES, count // width * ((width + each - 2) // each + 1)
     else:
         path, work = _ELEMENTS, count

@@ -15,6 +15,8 @@ from ..runtime.shader_library import Variant
 from .plan import UNUSED, Dispatch, Operand, Target, reads, writes
 
 _LOCAL_SIZE = 256
+_EXACT_UNITS = ("NVIDIA",)
+"""Drivers whose fma rounds once and whose float16 conversions are IEEE's, as the tests confirm."""
 _MAX_RANK = 5
 """Dimensions that one dispatch walks; each further one (after merging) becomes dispatches."""
 
@@ -48,9 +50,11 @@ def frame(
     inner_sizes = tuple(sizes[d] for d in inner)
     steps = [tuple(walk[d] for d in inner) for walk in walks]
     whole = steps[0][-1] == 1
-    each = 16 // result[1].data_type.itemsize if whole else 1
+    # EACH of the shader
+    width, widest = result[1].data_type.itemsize, max(t.data_type.itemsize for t in descs)
+    each = max(16 // widest, 4 // width) if whole else 1
     lines = product(inner_sizes[:-1])
-    # A line of n elements meets so many vectors at most.
+    # A line of n elements meets so many parts at most.
     work = lines * ((inner_sizes[-1] + each - 2) // each + 1 if whole else inner_sizes[-1])
 
     fields: dict[str, int | Sequence[int]] = {"lines": lines, "rank": len(inner), **(push or {})}
@@ -59,6 +63,7 @@ def frame(
         "LOCAL_SIZE": _LOCAL_SIZE,
         "WHOLE": whole,
         "ROLLED": target.adapter.type == "cpu",
+        "EXACT_UNITS": target.adapter.driver in _EXACT_UNITS,
         "OUT_TYPE": result[1].data_type.code,
         **(spec or {}),
     }
@@ -90,7 +95,7 @@ def frame(
             else:
                 operands.append(operand(reads, (slot[0], slot[1]), *place))
         made = operand(writes, result, "out", starts[0], walks[0], steps[0])
-        return Dispatch(variant, -(-work // _LOCAL_SIZE), (*operands, made, made, *more),
+        return Dispatch(variant, -(-work // _LOCAL_SIZE), (*operands, made, *more),
                         {**fields, **numbers}, constants)
 
     return tuple(map(dispatch, itertools.product(*(range(sizes[d]) for d in outer))))

@@ -81,7 +81,7 @@ _COOPMAT = {
 }
 _FEW_ROWS = {
     side: [Kernel(SHADER + "_few_rows", f"{side}-r{n}", n, columns) for n in (1, 4, 8)]
-    for side, columns in (("along", 8), ("across", 32))
+    for side, columns in (("along", 8), ("across", 64))
 }
 _LINES = SHADER + "_lines"
 SHADERS = tuple(
@@ -182,10 +182,10 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
     ]
     # Preparing lines is a dispatch of its own: small products are done sooner without.
     work = product.outer * product.batches * product.rows * product.columns * product.depth
-    if best not in ready and work < 1 << 21:
-        if not ready:
-            return [*scalar, *matrix]
+    if best not in ready and ready and work < 1 << 25:
         best = ready[-1]
+    elif best not in ready and work < 1 << 21:
+        return [*scalar, *matrix]
     matrix.sort(key=lambda kernel: kernel is not best)
     return [*matrix, *scalar]
 

@@ -11,8 +11,24 @@ PAIR exact(float x) {
     return PAIR(x, 0.0);
 }
 
+// exp_parts to a few ulp.
+float short_exp_parts(float x, out int exponent) {
+    // The sum's last digit is 1.
+    precise float shifted = x * 1.44269502 + 12582912.0;
+    precise float k = shifted - 12582912.0;
+    exponent = floatBitsToInt(shifted) - 0x4B400000;
+    float r = (x - k * 0.693359375) + k * 2.12194442e-4;
+    float tail = 1.38888892e-3;
+    tail = tail * r + 8.33333377e-3;
+    tail = tail * r + 4.16666679e-2;
+    tail = tail * r + 1.66666672e-1;
+    tail = tail * r + 0.5;
+    return r + r * r * tail;
+}
+
 // exp(x) = (1 + result) * 2^exponent for |x| < 200.
 PAIR exp_parts(PAIR x, out int exponent) {
+    if (SHORT_PAIRS) return exact(short_exp_parts(x.x, exponent));
     precise float k = floor(x.x * 1.44269502 + 0.5);
     exponent = int(k);
     // ln 2 in three parts; the first two times k are exact.
@@ -49,9 +65,13 @@ PAIR expm1_pair(PAIR x) {
 
 float exp_of(PAIR x, int shift) {
     if (is_nan(x.x)) return NOT_A_NUMBER;
+    int exponent;
+    if (SHORT_PAIRS) {  // far beyond what a float16 can hold
+        float fraction = short_exp_parts(clamp(x.x, -60.0, 60.0), exponent);
+        return (1.0 + fraction) * power_of_two(exponent + shift);
+    }
     if (x.x > 100.0) return infinity(0u);
     if (x.x < -110.0) return 0.0;
-    int exponent;
     PAIR fraction = exp_parts(x, exponent);
     return scaled(sum_of(add(ONE, fraction)), exponent + shift);
 }
@@ -102,8 +122,9 @@ PAIR log1p_pair(PAIR x) {
         precise float cube = square.x * x.x * (0.333333343 - 0.25 * x.x);
         return add(x, add(-0.5 * square, exact(cube)));
     }
-    PAIR sum = pair_of_sum(1.0, x.x);
-    return log_pair(pair_of_ordered_sum(sum.x, sum.y + x.y));
+    PAIR sum = long_pair_of_sum(1.0, x.x);
+    sum.y += x.y;
+    return log_pair(SHORT_PAIRS ? sum : pair_of_ordered_sum(sum.x, sum.y));
 }
 
 float log_of(float x) {

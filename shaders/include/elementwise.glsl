@@ -5,8 +5,11 @@
 //
 // With NUMBERED defined, a is no tensor: it is what a_strides say of an element, its number.
 //
-// The output is a number of lines along its last dimension. WHOLE: a line lies gapless; an invocation
-// makes the part of it that falls into one vector of 16 bytes. Otherwise it makes one element.
+// The output is a number of lines along its last dimension. WHOLE: a line lies gapless; it is made in
+// parts of EACH elements, so many that the widest type's fill a vector of 16 bytes and the output's at
+// least a word. Otherwise a part is one element. An invocation makes one part.
+//
+// With PREPARES defined, prepare() comes before all calls of compute.
 #include "include/grid.glsl"
 
 // Data types as the host writes them: bytes, 16 if signed, 32 if floating point.
@@ -22,6 +25,9 @@ layout(constant_id = 5) const uint C_TYPE = 0u;
 // Keeps the loop over an invocation's elements a loop: drivers that run on the CPU are slow to
 // compile it unrolled, GPUs are slow to run it otherwise.
 layout(constant_id = 7) const bool ROLLED = false;
+// The device's own fma rounds once, and its conversions to and from float16 are IEEE's.
+layout(constant_id = 10) const bool EXACT_UNITS = false;
+#define HAS_EXACT_UNITS EXACT_UNITS
 
 layout(push_constant) uniform Push {
     uint lines;
@@ -43,56 +49,87 @@ layout(push_constant) uniform Push {
 };
 
 const uint OUT_BYTES = BYTES_OF(OUT_TYPE);
-const uint EACH = WHOLE ? 16u / OUT_BYTES : 1u;
+const uint A_BYTES = BYTES_OF(A_TYPE);
+const uint B_BYTES = BYTES_OF(B_TYPE);
+const uint C_BYTES = BYTES_OF(C_TYPE);
+const uint WIDER = OUT_BYTES > A_BYTES ? OUT_BYTES : A_BYTES;
+const uint OTHER = B_BYTES > C_BYTES ? B_BYTES : C_BYTES;
+const uint WIDEST = WIDER > OTHER ? WIDER : OTHER;
+const uint BY_VECTOR = 16u / WIDEST;
+const uint BY_WORD = 4u / OUT_BYTES;
+const uint EACH = WHOLE ? (BY_VECTOR > BY_WORD ? BY_VECTOR : BY_WORD) : 1u;
 
-// Elements side by side in a block of 16 bytes, as their bits.
-uvec2 element_of(uvec4 block, uint e, uint bytes) {
-    if (bytes == 8u) return e == 0u ? block.xy : block.zw;
-    uint word = block[e * bytes / 4u];
-    if (bytes == 4u) return uvec2(word, 0u);
-    return uvec2(bitfieldExtract(word, int(e * bytes % 4u * 8u), int(8u * bytes)), 0u);
+// A part's elements, side by side as they lie in memory.
+struct Part {
+    uvec4 low;
+    uvec4 high;  // of 4 elements of 8 bytes
+};
+
+uvec2 element_of(Part part, uint e, uint bytes) {
+    uint word = e * bytes / 4u;
+    if (bytes == 8u) {
+        uvec4 block = e < 2u ? part.low : part.high;
+        return e % 2u == 0u ? block.xy : block.zw;
+    }
+    if (bytes == 4u) return uvec2(part.low[word], 0u);
+    return uvec2(bitfieldExtract(part.low[word], int(e * bytes % 4u * 8u), int(8u * bytes)), 0u);
 }
 
-// The block must hold zeros there.
-void insert(inout uvec4 block, uint e, uint bytes, uvec2 x) {
+// The part must hold zeros there.
+void insert(inout Part part, uint e, uint bytes, uvec2 x) {
+    uint word = e * bytes / 4u;
     if (bytes == 8u) {
-        if (e == 0u) block.xy = x;
-        else block.zw = x;
+        if (e == 0u) part.low.xy = x;
+        else if (e == 1u) part.low.zw = x;
+        else if (e == 2u) part.high.xy = x;
+        else part.high.zw = x;
     } else if (bytes == 4u) {
-        block[e] = x.x;
+        part.low[word] = x.x;
     } else {
-        uint bits = bitfieldExtract(x.x, 0, int(8u * bytes));
-        block[e * bytes / 4u] |= bits << (e * bytes % 4u * 8u);
+        part.low[word] |= bitfieldExtract(x.x, 0, int(8u * bytes)) << (e * bytes % 4u * 8u);
     }
 }
 
-// An input's elements for one invocation: whole vectors where they lie so, else one by one. Beyond
-// the end the last one repeats.
+// An input's elements for one part: at once where they lie so, else one by one. Beyond the end the
+// last one repeats.
 #define INPUT(name, slot, type) \
-    layout(binding = slot) readonly buffer name##_Vectors { uvec4 name[]; }; \
-    const uint name##_BYTES = type == 0u ? 16u : BYTES_OF(type); \
-    const uint name##_EACH = 16u / name##_BYTES; \
+    layout(binding = slot) readonly buffer name##_Vectors { uvec4 name##_vectors[]; }; \
+    layout(binding = slot) readonly buffer name##_Pairs { uvec2 name##_pairs[]; }; \
+    layout(binding = slot) readonly buffer name##_Words { uint name##_words[]; }; \
 \
-    uint name##_block(uint e) { \
-        return name##_EACH < EACH ? e / name##_EACH : 0u; \
+    uvec2 name##_element(uint at) { \
+        const uint bytes = BYTES_OF(type); \
+        if (bytes == 8u) return uvec2(name##_words[2u * at], name##_words[2u * at + 1u]); \
+        return uvec2(name##_words[at * bytes / 4u] >> (bytes < 4u ? at * bytes % 4u * 8u : 0u), 0u); \
     } \
 \
-    void fetch_##name(uint at, uint step, uint have, inout uvec4 blocks[8]) { \
-        if (type == 0u) return; \
-        if (have == EACH && step == 1u && name##_EACH <= EACH && at % name##_EACH == 0u) { \
-            [[unroll]] for (uint v = 0u; v < EACH / name##_EACH; ++v) \
-                blocks[v] = name[at / name##_EACH + v]; \
-            return; \
+    Part fetch_##name(uint at, uint step, uint have) { \
+        Part part = Part(uvec4(0u), uvec4(0u)); \
+        if (type == 0u) return part; \
+        const uint bytes = BYTES_OF(type); \
+        const uint span = EACH * bytes; \
+        uint byte = at * bytes; \
+        if (have == EACH && step == 1u && byte % (span < 16u ? span : 16u) == 0u && span >= 4u) { \
+            if (span == 4u) { \
+                part.low.x = name##_words[byte / 4u]; \
+            } else if (span == 8u) { \
+                part.low.xy = name##_pairs[byte / 8u]; \
+            } else { \
+                part.low = name##_vectors[byte / 16u]; \
+                if (span == 32u) part.high = name##_vectors[byte / 16u + 1u]; \
+            } \
+            return part; \
+        } \
+        if (step == 0u) { \
+            uvec2 x = name##_element(at); \
+            if (bytes == 1u) x.x = (x.x & 0xFFu) * 0x01010101u; \
+            if (bytes == 2u) x.x = x.x & 0xFFFFu | x.x << 16u; \
+            return bytes == 8u ? Part(x.xyxy, x.xyxy) : Part(x.xxxx, x.xxxx); \
         } \
         uint passes = ROLLED ? have : EACH; \
-        [[unroll]] for (uint e = 0u; e < passes; ++e) { \
-            uint from = at + min(e, have - 1u) * step; \
-            uint word = from * name##_BYTES / 4u; \
-            uvec2 x = uvec2(name[word / 4u][word % 4u], 0u); \
-            if (name##_BYTES == 8u) x.y = name[word / 4u][word % 4u + 1u]; \
-            if (name##_BYTES < 4u) x.x >>= from * name##_BYTES % 4u * 8u; \
-            insert(blocks[name##_block(e)], e % name##_EACH, name##_BYTES, x); \
-        } \
+        [[unroll]] for (uint e = 0u; e < passes; ++e) \
+            insert(part, e, bytes, name##_element(at + min(e, have - 1u) * step)); \
+        return part; \
     }
 
 INPUT(a, 0, A_TYPE)
@@ -104,7 +141,8 @@ INPUT(c, 2, C_TYPE)
 #endif
 
 layout(binding = INPUTS) buffer OutputWords { uint out_words[]; };
-layout(binding = INPUTS + 1) writeonly buffer OutputVectors { uvec4 out_vectors[]; };
+layout(binding = INPUTS) writeonly buffer OutputPairs { uvec2 out_pairs[]; };
+layout(binding = INPUTS) writeonly buffer OutputVectors { uvec4 out_vectors[]; };
 
 uvec2 compute(uvec2 a, uvec2 b, uvec2 c);
 
@@ -118,88 +156,122 @@ void store(uint at, uvec2 x) {
     } else {
         uint word = at / (4u / OUT_BYTES);
         uint shift = at % (4u / OUT_BYTES) * OUT_BYTES * 8u;
-        uint mask = (1u << (8u * OUT_BYTES)) - 1u;
-        atomicAnd(out_words[word], ~(mask << shift));
-        atomicOr(out_words[word], (x.x & mask) << shift);
+        uint own_bits = (out_words[word] >> shift ^ x.x) & ((1u << (8u * OUT_BYTES)) - 1u);
+        atomicXor(out_words[word], own_bits << shift);  // no other invocation changes them
     }
 }
 
-void main() {
-    uint size = sizes[rank - 1u];
-    uint per_line = WHOLE ? (size + EACH - 2u) / EACH + 1u : size;
-    uint line = invocation_index() / per_line;
-    uint part = invocation_index() - line * per_line;
-    if (line >= lines) return;
-
-    uint to = out_offset;
-    uint a_at = a_offset;
-    uint a_step = a_strides[rank - 1u];
-#if INPUTS > 1
-    uint b_at = b_offset;
-    uint b_step = b_strides[rank - 1u];
-#endif
-#if INPUTS > 2
-    uint c_at = c_offset;
-    uint c_step = c_strides[rank - 1u];
-#endif
-    for (uint d = rank - 1u; d-- > 0u;) {
-        uint next = line / sizes[d];
-        uint coordinate = line - next * sizes[d];
-        line = next;
-        to += coordinate * out_strides[d];
-        a_at += coordinate * a_strides[d];
-#if INPUTS > 1
-        b_at += coordinate * b_strides[d];
-#endif
-#if INPUTS > 2
-        c_at += coordinate * c_strides[d];
-#endif
+void store_part(uint at, uint have, Part part) {
+    const uint span = EACH * OUT_BYTES;
+    if (WHOLE && have == EACH) {
+        if (span == 4u) out_words[at / EACH] = part.low.x;
+        else if (span == 8u) out_pairs[at / EACH] = part.low.xy;
+        else out_vectors[at / EACH] = part.low;
+        return;
     }
+    for (uint e = 0u; e < have; ++e) store(at + e, element_of(part, e, OUT_BYTES));
+}
 
-    uint skip = part;  // elements of the line before the first that is made here
-    uint have = 1u;
-    uint vector = 0u;
+// Where a part begins in each operand, and how many elements it has.
+struct Place {
+    uint have;
+    uint to;
+    uint a;
+    uint b;
+    uint c;
+};
+
+Place place_of(uint index) {
+    Place at = Place(0u, out_offset, a_offset, 0u, 0u);
+#if INPUTS > 1
+    at.b = b_offset;
+#endif
+#if INPUTS > 2
+    at.c = c_offset;
+#endif
+    uint last = rank - 1u;
+    uint size = sizes[last];
+    uint part = index;
+    uint line = 0u;
+    if (lines > 1u) {
+        uint per_line = WHOLE ? (size + EACH - 2u) / EACH + 1u : size;
+        line = index / per_line;
+        part = index - line * per_line;
+        if (line >= lines) return at;
+        for (uint d = last; d-- > 0u;) {
+            uint next = line / sizes[d];
+            uint coordinate = line - next * sizes[d];
+            line = next;
+            at.to += coordinate * out_strides[d];
+            at.a += coordinate * a_strides[d];
+#if INPUTS > 1
+            at.b += coordinate * b_strides[d];
+#endif
+#if INPUTS > 2
+            at.c += coordinate * c_strides[d];
+#endif
+        }
+    }
+    uint first = at.to;
     if (WHOLE) {
-        vector = to / EACH + part;
-        uint first = max(vector * EACH, to);
-        uint last = min(vector * EACH + EACH, to + size);
-        if (first >= last) return;
-        have = last - first;
-        skip = first - to;
+        uint block = at.to / EACH + part;
+        first = max(block * EACH, at.to);
+        uint end = min(block * EACH + EACH, at.to + size);
+        if (first >= end) return at;
+        at.have = end - first;
+        part = first - at.to;
+    } else {
+        if (part >= size) return at;
+        at.have = 1u;
     }
-    to += skip * out_strides[rank - 1u];
-    uvec4 a_blocks[8], b_blocks[8], c_blocks[8];
-    for (uint i = 0u; i < 8u; ++i) a_blocks[i] = b_blocks[i] = c_blocks[i] = uvec4(0u);
-#if !defined(NUMBERED)
-    fetch_a(a_at + skip * a_step, a_step, have, a_blocks);
-#endif
+    at.to += part * out_strides[last];
+    at.a += part * a_strides[last];
 #if INPUTS > 1
-    fetch_b(b_at + skip * b_step, b_step, have, b_blocks);
+    at.b += part * b_strides[last];
 #endif
 #if INPUTS > 2
-    fetch_c(c_at + skip * c_step, c_step, have, c_blocks);
+    at.c += part * c_strides[last];
 #endif
+    return at;
+}
 
-    uvec4 result = uvec4(0u);
-    uint passes = ROLLED ? have : EACH;
+Part computed(Place at, Part a, Part b, Part c) {
+    Part result = Part(uvec4(0u), uvec4(0u));
+    uint passes = ROLLED ? at.have : EACH;
     [[unroll]] for (uint e = 0u; e < passes; ++e) {
 #if defined(NUMBERED)
-        uvec2 x = uvec2(a_at + (skip + e) * a_step, 0u);
+        uvec2 x = uvec2(at.a + e * a_strides[rank - 1u], 0u);
 #else
-        uvec2 x = element_of(a_blocks[a_block(e)], e % a_EACH, a_BYTES);
+        uvec2 x = element_of(a, e, A_BYTES);
 #endif
         uvec2 y = uvec2(0u), z = uvec2(0u);
-#if INPUTS > 1
-        if (B_TYPE != 0u) y = element_of(b_blocks[b_block(e)], e % b_EACH, b_BYTES);
-#endif
-#if INPUTS > 2
-        if (C_TYPE != 0u) z = element_of(c_blocks[c_block(e)], e % c_EACH, c_BYTES);
-#endif
+        if (B_TYPE != 0u) y = element_of(b, e, B_BYTES);
+        if (C_TYPE != 0u) z = element_of(c, e, C_BYTES);
         insert(result, e, OUT_BYTES, compute(x, y, z));
     }
-    if (WHOLE && have == EACH) {
-        out_vectors[vector] = result;
-    } else {
-        for (uint e = 0u; e < have; ++e) store(to + e, element_of(result, e, OUT_BYTES));
-    }
+    return result;
+}
+
+#if defined(PREPARES)
+void prepare();
+#endif
+
+void main() {
+    Place at = place_of(invocation_index());
+    if (at.have == 0u) return;
+    Part a, b, c;
+    uint last = rank - 1u;
+#if !defined(NUMBERED)
+    a = fetch_a(at.a, a_strides[last], at.have);
+#endif
+#if INPUTS > 1
+    b = fetch_b(at.b, b_strides[last], at.have);
+#endif
+#if INPUTS > 2
+    c = fetch_c(at.c, c_strides[last], at.have);
+#endif
+#if defined(PREPARES)
+    prepare();
+#endif
+    store_part(at.to, at.have, computed(at, a, b, c));
 }

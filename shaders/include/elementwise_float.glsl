@@ -4,6 +4,10 @@
 #define ATTRIBUTES uint scale; uint bias; uint attributes[5];
 #include "include/elementwise.glsl"
 #include "include/float16.glsl"
+// The powers' exponents enlarge what a short logarithm loses.
+#if !defined(OP_pow) && !defined(OP_constant_pow)
+#define SHORT_PAIRS (IS_FLOAT(OUT_TYPE) && BYTES_OF(OUT_TYPE) == 2u)
+#endif
 #include "include/elementary_functions.glsl"
 #include "include/float_to_integer.glsl"
 

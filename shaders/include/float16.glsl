@@ -1,7 +1,12 @@
 // float16 <-> float32 by integer code: packHalf2x16 rounds as the device likes, and denormals may
-// be flushed on the way. Here widening is exact, and narrowing rounds to nearest even.
+// be flushed on the way. Here widening is exact, and narrowing rounds to nearest even. A device that
+// is known to do so by itself HAS_EXACT_UNITS.
+#ifndef HAS_EXACT_UNITS
+#define HAS_EXACT_UNITS false
+#endif
 
 float half_to_float(uint bits) {
+    if (HAS_EXACT_UNITS) return unpackHalf2x16(bits).x;
     uint magnitude = (bits & 0x7FFFu) << 13;
     uint result = magnitude + (112u << 23);
     if (magnitude >= 0x0F800000u) result += 112u << 23;  // infinity or NaN
@@ -12,6 +17,7 @@ float half_to_float(uint bits) {
 }
 
 uint float_to_half(float x) {
+    if (HAS_EXACT_UNITS) return packHalf2x16(vec2(x, 0.0));
     uint bits = floatBitsToUint(x);
     uint magnitude = bits & 0x7FFFFFFFu;
     // Carries out of rounding pass into the exponent, up to infinity.

@@ -7,6 +7,7 @@ from typing import Any
 
 import kompute_dml as dml
 from harness import FEW, Case, ErrorCase
+from layouts import PACKED, TRANSPOSED
 
 
 def identity(name: str, sizes: tuple[int, ...], **more: Any) -> Case:
@@ -28,6 +29,7 @@ CASES = [
     identity("cube", (3, 2, 11)),
     identity("four", (2, 3, 5, 7)),
     identity("eight", (2, 1, 3, 2, 1, 2, 3, 5)),
+    identity("whole-tiles", (136, 192), layouts=[PACKED, TRANSPOSED]),
     identity("many-workgroups", (67, 131), layouts=FEW),
 ]
 

@@ -234,7 +234,7 @@ _ALL_CASTS: list[Types] = [
 
 _EXACT = {
     "ABS": np.abs, "CEIL": np.ceil, "FLOOR": np.floor, "NEGATE": np.negative, "SIGN": np.sign,
-    "RECIP": lambda x: 1 / x,
+    "SQRT": np.sqrt, "RECIP": lambda x: 1 / x,
     "ADD": np.add, "SUBTRACT": np.subtract, "MULTIPLY": np.multiply,
     "DIVIDE": _wrapped(_quotient), "MODULUS_TRUNCATE": _wrapped(_modulus),
     "MEAN": _mean, "MAX": _extreme(np.maximum, False), "MIN": _extreme(np.minimum, True),
@@ -247,8 +247,7 @@ _EXACT = {
 _FUNCTIONS = {
     "ACOS": np.arccos, "ACOSH": np.arccosh, "ASIN": np.arcsin, "ASINH": np.arcsinh,
     "ATAN": np.arctan, "ATANH": np.arctanh, "COS": np.cos, "COSH": np.cosh, "ERF": _safe(_erf),
-    "EXP": np.exp, "LOG": np.log, "SIN": np.sin, "SINH": np.sinh, "SQRT": np.sqrt, "TAN": np.tan,
-    "TANH": np.tanh,
+    "EXP": np.exp, "LOG": np.log, "SIN": np.sin, "SINH": np.sinh, "TAN": np.tan, "TANH": np.tanh,
     "ATAN_YX": np.arctan2, "MODULUS_FLOOR": _wrapped(_floor_modulus),
     "DIFFERENCE_SQUARE": lambda a, b: (a - b) * (a - b),
 }

@@ -13,6 +13,7 @@ EDITS = [
         "        static_cast<void>(this->mDevice->waitForFences(\n"
         "          1, &this->mFence, VK_TRUE, UINT64_MAX));\n"
         "        this->mDevice->destroy(this->mFence);\n"
+        "        this->mFence = nullptr;\n"
         "        this->mIsRunning = false;\n"
         "    }\n",
     )

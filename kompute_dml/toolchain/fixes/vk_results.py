@@ -168,13 +168,6 @@ EDITS = [
     replace(_SEQUENCE, "\n    this->mIsRunning = true;\n", ""),
     replace(
         _SEQUENCE,
-        "this->mFence = this->mDevice->createFence(vk::FenceCreateInfo());",
-        "vk::FenceCreateInfo fenceInfo;\n"
-        "    check(this->mDevice->createFence(&fenceInfo, nullptr, &this->mFence), "
-        '"vkCreateFence");',
-    ),
-    replace(
-        _SEQUENCE,
         "this->mComputeQueue->submit(1, &submitInfo, this->mFence);",
         "const vk::Result submitted =\n"
         "      this->mComputeQueue->submit(1, &submitInfo, this->mFence);\n"
