@@ -81,7 +81,7 @@ _COOPMAT = {
 }
 _FEW_ROWS = {
     side: [Kernel(SHADER + "_few_rows", f"{side}-r{n}", n, columns) for n in (1, 4, 8)]
-    for side, columns in (("along", 8), ("across", 64))
+    for side, columns in (("along", 8), ("across", 32))
 }
 _LINES = SHADER + "_lines"
 SHADERS = tuple(
