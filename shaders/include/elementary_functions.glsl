@@ -137,10 +137,31 @@ PAIR log1p_pair(PAIR x) {
     return log_pair(SHORT_PAIRS ? sum : pair_of_ordered_sum(sum.x, sum.y));
 }
 
+// ln x to a few ulp for a normal x > 0.
+float short_log(float x) {
+    // x = (1 + f) * 2^exponent, 1 + f from 0.7071 to 1.4142
+    int exponent = (floatBitsToInt(x) - 0x3F3504F3) >> 23;
+    float f = intBitsToFloat(floatBitsToInt(x) - (exponent << 23)) - 1.0;
+    float square = f * f;
+    float tail = 7.0376836292e-2;
+    tail = tail * f - 1.1514610310e-1;
+    tail = tail * f + 1.1676998740e-1;
+    tail = tail * f - 1.2420140846e-1;
+    tail = tail * f + 1.4249322787e-1;
+    tail = tail * f - 1.6668057665e-1;
+    tail = tail * f + 2.0000714765e-1;
+    tail = tail * f - 2.4999993993e-1;
+    tail = tail * f + 3.3333331174e-1;
+    float k = float(exponent);
+    float rest = tail * f * square - k * 2.12194440e-4 - 0.5 * square;
+    return (f + rest) + k * 0.693359375;
+}
+
 float log_of(float x) {
     if (is_zero(x)) return infinity(0x80000000u);
     if (is_nan(x) || sign_bit(x) != 0u) return NOT_A_NUMBER;
     if (is_infinite(x)) return x;
+    if (SHORT_PAIRS) return short_log(x);
     return sum_of(log_pair(exact(x)));
 }
 
@@ -466,6 +487,7 @@ float gelu_of(float x) {
 }
 
 float sigmoid_of(PAIR x) {
+    if (SHORT_PAIRS) return 1.0 / (1.0 + short_exp(negated(x.x), 0));
     if (is_nan(x.x)) return x.x;
     if (x.x < -20.0) return exp_of(x, 0);
     if (x.x > 20.0) return 1.0;
