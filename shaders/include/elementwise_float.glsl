@@ -3,6 +3,7 @@
 #define INPUTS 2
 #define ATTRIBUTES uint scale; uint bias; uint attributes[5];
 #include "include/elementwise.glsl"
+#define NATIVE_COMPARISONS (EXACT_UNITS ? A_TYPE == 34u : false)
 #include "include/float16.glsl"
 // The powers' exponents enlarge what a short logarithm loses.
 #if !defined(OP_pow) && !defined(OP_constant_pow)
@@ -61,6 +62,7 @@ float floor_modulus(float x, float y) {
 
 // x >= 0, or NaN, which passes through as x does.
 bool at_least_zero(float x) {
+    if (NATIVE_COMPARISONS) return !(x < 0.0);
     return sign_bit(x) == 0u || is_nan(x) || is_zero(x);
 }
 
