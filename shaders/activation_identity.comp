@@ -125,11 +125,11 @@ uvec2 plane_offsets(uint plane) {
 }
 
 // Where the vector that has number v in a tile begins in the input.
-uint from_of(uint v, uint p_begin, uint q_begin) {
+uint from_of(uint v, uint p_begin, uint q_begin, uint begin) {
     uint p = p_begin + v % P_VECTORS * PER_VECTOR;
     uint q = q_begin + v / P_VECTORS % TILE_Q;
     uint outer = sizes[3] == 1u ? 0u : q / sizes[2];
-    uint begin = s_planes[v / (P_VECTORS * TILE_Q)].x;
+    if (PLANES > 1u) begin = s_planes[v / (P_VECTORS * TILE_Q)].x;
     return begin + p + (q - outer * sizes[2]) * in_strides[0] + outer * in_strides[1];
 }
 
@@ -143,9 +143,14 @@ void main() {
     uint first_plane = rest / q_tiles * PLANES;
     uint q_begin = rest % q_tiles * TILE_Q;
     if (first_plane >= count) return;
-    for (uint i = gl_LocalInvocationID.x; i < PLANES; i += INVOCATIONS)
-        s_planes[i] = plane_offsets(first_plane + i);
-    barrier();
+    uvec2 at = uvec2(0u);
+    if (PLANES == 1u) {
+        at = plane_offsets(first_plane);
+    } else {
+        for (uint i = gl_LocalInvocationID.x; i < PLANES; i += INVOCATIONS)
+            s_planes[i] = plane_offsets(first_plane + i);
+        barrier();
+    }
     // Nothing lies beyond an edge, all vectors are aligned: then no loads and stores hang on
     // conditions, and many are under way.
     uint unaligned = in_offset | out_offset;
@@ -155,10 +160,10 @@ void main() {
 
     if (plain && VECTORS == 4u * INVOCATIONS) {
         uint v = gl_LocalInvocationID.x;
-        uvec4 w = in_vectors[from_of(v, p_begin, q_begin) / PER_VECTOR];
-        uvec4 x = in_vectors[from_of(v + INVOCATIONS, p_begin, q_begin) / PER_VECTOR];
-        uvec4 y = in_vectors[from_of(v + 2u * INVOCATIONS, p_begin, q_begin) / PER_VECTOR];
-        uvec4 z = in_vectors[from_of(v + 3u * INVOCATIONS, p_begin, q_begin) / PER_VECTOR];
+        uvec4 w = in_vectors[from_of(v, p_begin, q_begin, at.x) / PER_VECTOR];
+        uvec4 x = in_vectors[from_of(v + INVOCATIONS, p_begin, q_begin, at.x) / PER_VECTOR];
+        uvec4 y = in_vectors[from_of(v + 2u * INVOCATIONS, p_begin, q_begin, at.x) / PER_VECTOR];
+        uvec4 z = in_vectors[from_of(v + 3u * INVOCATIONS, p_begin, q_begin, at.x) / PER_VECTOR];
         put(v, w);
         put(v + INVOCATIONS, x);
         put(v + 2u * INVOCATIONS, y);
@@ -169,7 +174,7 @@ void main() {
             uint q = q_begin + v / P_VECTORS % TILE_Q;
             uint plane = first_plane + v / (P_VECTORS * TILE_Q);
             if (p >= p_size || q >= q_size || plane >= count) continue;
-            uint from = from_of(v, p_begin, q_begin);
+            uint from = from_of(v, p_begin, q_begin, at.x);
             uvec4 vector = uvec4(0u);
             if (p + PER_VECTOR <= p_size) {
                 vector = load_vector(from);
@@ -187,7 +192,7 @@ void main() {
         uint plane = v / (Q_VECTORS * P_WORDS);
         uint q = q_begin + q_in_tile;
         if (!plain && (q >= q_size || first_plane + plane >= count)) continue;
-        uint begin = s_planes[plane].y + q;
+        uint begin = (PLANES > 1u ? s_planes[plane].y : at.y) + q;
         uint word = (plane * TILE_Q + q_in_tile) * PITCH + column;
         uint words[PER_VECTOR];
         [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e) words[e] = s_tile[word + e * PITCH];

@@ -3,11 +3,6 @@
 #ifndef FLOAT_BITS
 #define FLOAT_BITS
 
-// Whether the device's comparisons can be trusted: with widened float16 there are no denormals.
-#ifndef NATIVE_COMPARISONS
-#define NATIVE_COMPARISONS false
-#endif
-
 #define NOT_A_NUMBER uintBitsToFloat(0x7FC00000u)
 
 uint magnitude_bits(float x) {
@@ -35,7 +30,6 @@ float infinity(uint sign) {
 }
 
 bool is_nan(float x) {
-    if (NATIVE_COMPARISONS) return x != x;
     return magnitude_bits(x) > 0x7F800000u;
 }
 
@@ -53,13 +47,17 @@ int rank_of(float x) {
     return sign_bit(x) != 0u ? -bits : bits;
 }
 
+// Integers in the order of the numbers; -0 is below 0.
+int key_of(float x) {
+    int bits = floatBitsToInt(x);
+    return bits ^ (bits >> 31 & 0x7FFFFFFF);
+}
+
 bool less(float x, float y) {
-    if (NATIVE_COMPARISONS) return x < y;
     return !is_nan(x) && !is_nan(y) && rank_of(x) < rank_of(y);
 }
 
 bool equal(float x, float y) {
-    if (NATIVE_COMPARISONS) return x == y;
     return !is_nan(x) && !is_nan(y) && rank_of(x) == rank_of(y);
 }
 
