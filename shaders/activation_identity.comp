@@ -33,16 +33,25 @@ layout(push_constant) uniform Push {
 };
 
 #if defined(PATH_lines)
+// 0 where every line of the output begins with a vector.
+uint out_unaligned() {
+    uint sum = out_offset;
+    for (uint d = 0u; d + 1u < rank; ++d) sum |= out_strides[d];
+    return sum % PER_VECTOR;
+}
+
 void copy_line_part(uint index) {
     uint size = sizes[rank - 1u];
+    // A line meets so many vectors at most, one less where all begin and end with a vector.
     uint per_line = (size + PER_VECTOR - 2u) / PER_VECTOR + 1u;
+    if (size % PER_VECTOR == 0u && out_unaligned() == 0u) --per_line;
     uint line = index / per_line;
     uint part = index - line * per_line;
     if (line >= count) return;
     uint from = in_offset;
     uint to = out_offset;
     for (uint d = rank - 1u; d-- > 0u;) {
-        uint next = line / sizes[d];
+        uint next = d == 0u ? 0u : line / sizes[d];
         uint coordinate = line - next * sizes[d];
         from += coordinate * in_strides[d];
         to += coordinate * out_strides[d];
@@ -103,15 +112,25 @@ void put(uint v, uvec4 vector) {
     s_tile[word + 3u] = vector.w;
 }
 
-// Where a plane begins.
+shared uvec2 s_planes[256];  // where they begin
+
 uvec2 plane_offsets(uint plane) {
     uvec2 at = uvec2(in_offset, out_offset);
     for (uint d = rank; d-- > 0u;) {
-        uint next = plane / sizes[4u + d];
+        uint next = d == 0u ? 0u : plane / sizes[4u + d];
         at += (plane - next * sizes[4u + d]) * uvec2(in_strides[2u + d], out_strides[2u + d]);
         plane = next;
     }
     return at;
+}
+
+// Where the vector that has number v in a tile begins in the input.
+uint from_of(uint v, uint p_begin, uint q_begin, uint begin) {
+    uint p = p_begin + v % P_VECTORS * PER_VECTOR;
+    uint q = q_begin + v / P_VECTORS % TILE_Q;
+    uint outer = sizes[3] == 1u ? 0u : q / sizes[2];
+    if (PLANES > 1u) begin = s_planes[v / (P_VECTORS * TILE_Q)].x;
+    return begin + p + (q - outer * sizes[2]) * in_strides[0] + outer * in_strides[1];
 }
 
 void main() {
@@ -124,22 +143,27 @@ void main() {
     uint first_plane = rest / q_tiles * PLANES;
     uint q_begin = rest % q_tiles * TILE_Q;
     if (first_plane >= count) return;
-    uvec2 at = plane_offsets(first_plane);
-    // One plane, simple strides, nothing beyond an edge, all vectors aligned: then no loads and stores
-    // hang on conditions, and many are under way.
-    uint unaligned = at.x | at.y | in_strides[0] | out_strides[0] | p_begin | q_begin;
-    bool plain = PLANES == 1u && sizes[1] == 1u && sizes[3] == 1u && unaligned % PER_VECTOR == 0u
+    uvec2 at = uvec2(0u);
+    if (PLANES == 1u) {
+        at = plane_offsets(first_plane);
+    } else {
+        for (uint i = gl_LocalInvocationID.x; i < PLANES; i += INVOCATIONS)
+            s_planes[i] = plane_offsets(first_plane + i);
+        barrier();
+    }
+    // Nothing lies beyond an edge, all vectors are aligned: then no loads and stores hang on
+    // conditions, and many are under way.
+    uint unaligned = in_offset | out_offset;
+    for (uint i = 0u; i < 2u + rank; ++i) unaligned |= in_strides[i] | out_strides[i];
+    bool plain = unaligned % PER_VECTOR == 0u && first_plane + PLANES <= count
         && p_begin + TILE_P <= p_size && q_begin + TILE_Q <= q_size;
 
     if (plain && VECTORS == 4u * INVOCATIONS) {
         uint v = gl_LocalInvocationID.x;
-        uint from = at.x + p_begin + v % P_VECTORS * PER_VECTOR
-            + (q_begin + v / P_VECTORS) * in_strides[0];
-        uint step = INVOCATIONS / P_VECTORS * in_strides[0];
-        uvec4 w = in_vectors[from / PER_VECTOR];
-        uvec4 x = in_vectors[(from + step) / PER_VECTOR];
-        uvec4 y = in_vectors[(from + 2u * step) / PER_VECTOR];
-        uvec4 z = in_vectors[(from + 3u * step) / PER_VECTOR];
+        uvec4 w = in_vectors[from_of(v, p_begin, q_begin, at.x) / PER_VECTOR];
+        uvec4 x = in_vectors[from_of(v + INVOCATIONS, p_begin, q_begin, at.x) / PER_VECTOR];
+        uvec4 y = in_vectors[from_of(v + 2u * INVOCATIONS, p_begin, q_begin, at.x) / PER_VECTOR];
+        uvec4 z = in_vectors[from_of(v + 3u * INVOCATIONS, p_begin, q_begin, at.x) / PER_VECTOR];
         put(v, w);
         put(v + INVOCATIONS, x);
         put(v + 2u * INVOCATIONS, y);
@@ -150,9 +174,7 @@ void main() {
             uint q = q_begin + v / P_VECTORS % TILE_Q;
             uint plane = first_plane + v / (P_VECTORS * TILE_Q);
             if (p >= p_size || q >= q_size || plane >= count) continue;
-            if (PLANES > 1u) at = plane_offsets(plane);
-            uint outer = q / sizes[2];
-            uint from = at.x + p + (q - outer * sizes[2]) * in_strides[0] + outer * in_strides[1];
+            uint from = from_of(v, p_begin, q_begin, at.x);
             uvec4 vector = uvec4(0u);
             if (p + PER_VECTOR <= p_size) {
                 vector = load_vector(from);
@@ -170,7 +192,7 @@ void main() {
         uint plane = v / (Q_VECTORS * P_WORDS);
         uint q = q_begin + q_in_tile;
         if (!plain && (q >= q_size || first_plane + plane >= count)) continue;
-        if (PLANES > 1u) at = plane_offsets(first_plane + plane);
+        uint begin = (PLANES > 1u ? s_planes[plane].y : at.y) + q;
         uint word = (plane * TILE_Q + q_in_tile) * PITCH + column;
         uint words[PER_VECTOR];
         [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e) words[e] = s_tile[word + e * PITCH];
@@ -184,13 +206,10 @@ void main() {
 #else
             turned = uvec4(words[0], words[1], words[2], words[3]);
 #endif
-            if (plain) {
-                out_vectors[(at.y + q + p * out_strides[0]) / PER_VECTOR] = turned;
-            } else if (p < p_size) {
-                uint outer = p / sizes[0];
-                uint to = at.y + q + (p - outer * sizes[0]) * out_strides[0] + outer * out_strides[1];
-                store_vector(to, min(PER_VECTOR, q_size - q), turned);
-            }
+            uint outer = sizes[1] == 1u ? 0u : p / sizes[0];
+            uint to = begin + (p - outer * sizes[0]) * out_strides[0] + outer * out_strides[1];
+            if (plain) out_vectors[to / PER_VECTOR] = turned;
+            else if (p < p_size) store_vector(to, min(PER_VECTOR, q_size - q), turned);
         }
     }
 }

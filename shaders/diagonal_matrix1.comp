@@ -54,20 +54,27 @@ uvec4 mask_before(int e) {
     return mix((uvec4(1u) << uvec4(bits)) - 1u, uvec4(0xFFFFFFFFu), equal(bits, ivec4(32)));
 }
 
-// Bits of the elements that are filled in a row's vector that begins at ``top``.
-uvec4 filled_mask(uint top) {
-    int begin = int((INVERT ? fill_end : fill_begin) - top);
-    int end = int((INVERT ? fill_begin : fill_end) - top);
-    int most = int(PER_VECTOR);
-    uvec4 inside = mask_before(clamp(end, 0, most)) & ~mask_before(clamp(begin, 0, most));
-    return INVERT ? ~inside : inside;
-}
-
 uvec4 gathered(uint from, uint step) {
     uvec4 vector = uvec4(0u);
     [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e)
         set_element(vector, e, LOAD_ELEMENT(in_words, from + e * step));
     return vector;
+}
+
+// A row's vector that begins at ``top``.
+uvec4 row_vector(uint top, uint from, uint step) {
+    int begin = int((INVERT ? fill_end : fill_begin) - top);
+    int end = int((INVERT ? fill_begin : fill_end) - top);
+    int most = int(PER_VECTOR);
+    bool all_inside = begin <= 0 && end >= most;
+    bool all_outside = begin >= most || end <= 0 || begin >= end;
+    if (INVERT ? all_outside : all_inside) return filled_vector(VALUE);
+    uvec4 vector = uvec4(0u);
+    if (HAS_INPUT) vector = step == 1u ? load_vector(from) : gathered(from, step);
+    if (INVERT ? all_inside : all_outside) return vector;
+    uvec4 mask = mask_before(clamp(end, 0, most)) & ~mask_before(clamp(begin, 0, most));
+    if (INVERT) mask = ~mask;
+    return vector & ~mask | filled_vector(VALUE) & mask;
 }
 
 // Elements [first, last), which lie in one vector of output and begin at (row, column).
@@ -76,11 +83,7 @@ void make_part(uint first, uint last, uint row, uint column, uint from) {
     uint have = last - first;
     uint top = column + sizes[2] - row;
     if (have == PER_VECTOR && column + have <= sizes[3]) {
-        uvec4 mask = filled_mask(top);
-        uvec4 vector = uvec4(0u);
-        if (HAS_INPUT && mask != uvec4(0xFFFFFFFFu))
-            vector = step == 1u ? load_vector(from) : gathered(from, step);
-        out_vectors[first / PER_VECTOR] = vector & ~mask | filled_vector(VALUE) & mask;
+        out_vectors[first / PER_VECTOR] = row_vector(top, from, step);
         return;
     }
     uvec4 vector = uvec4(0u);
@@ -97,6 +100,15 @@ void make_part(uint first, uint last, uint row, uint column, uint from) {
 const uint INVOCATIONS = 256u;  // the workgroup's, too
 const uint EACH = 4u;  // vectors that a dense invocation makes
 
+// Takes what a column lies beyond the row as rows.
+void step_rows(inout uint row, inout uint column) {
+    if (column < sizes[3]) return;
+    uint lines = column / sizes[3];
+    column -= lines * sizes[3];
+    row += lines;
+    if (row >= sizes[2]) row %= sizes[2];
+}
+
 void make_dense() {
     uint begin = out_offset / PER_VECTOR;
     uint end = (out_offset + count - 1u) / PER_VECTOR;
@@ -106,6 +118,18 @@ void make_dense() {
     uint line = at / sizes[3];
     uint column = at - line * sizes[3];
     uint row = line % sizes[2];
+    // Where rows begin and end with a vector, there is nothing else to ask.
+    if (((out_offset | in_offset | sizes[3]) % PER_VECTOR) == 0u) {
+        [[unroll]] for (uint turn = 0u; turn < EACH; ++turn) {
+            uint from = vector * PER_VECTOR - out_offset + in_offset;
+            out_vectors[vector] = row_vector(column + sizes[2] - row, from, 1u);
+            vector += INVOCATIONS;
+            if (vector > end) return;
+            column += INVOCATIONS * PER_VECTOR;
+            step_rows(row, column);
+        }
+        return;
+    }
     [[unroll]] for (uint turn = 0u; turn < EACH; ++turn) {
         uint first = max(vector * PER_VECTOR, out_offset);
         uint last = min((vector + 1u) * PER_VECTOR, out_offset + count);
@@ -113,12 +137,7 @@ void make_dense() {
         vector += INVOCATIONS;
         if (vector > end) return;
         column += vector * PER_VECTOR - first;
-        if (column >= sizes[3]) {
-            uint lines = column / sizes[3];
-            column -= lines * sizes[3];
-            row += lines;
-            if (row >= sizes[2]) row %= sizes[2];
-        }
+        step_rows(row, column);
     }
 }
 
@@ -142,17 +161,19 @@ void make_line_part() {
 void make_element() {
     uint index = invocation_index();
     if (index >= count) return;
-    uint coordinate[4];
+    uint line = index / sizes[3];
+    uint column = index - line * sizes[3];
+    uint matrix = line < sizes[2] ? 0u : line / sizes[2];
+    uint row = line - matrix * sizes[2];
+    uint batch = matrix < sizes[1] ? 0u : matrix / sizes[1];
+    uvec4 at = uvec4(batch, matrix - batch * sizes[1], row, column);
     uint from = in_offset;
     uint to = out_offset;
-    for (int d = 3; d >= 0; --d) {
-        uint next = index / sizes[d];
-        coordinate[d] = index - next * sizes[d];
-        from += coordinate[d] * in_strides[d];
-        to += coordinate[d] * out_strides[d];
-        index = next;
+    for (uint d = 0u; d < 4u; ++d) {
+        from += at[d] * in_strides[d];
+        to += at[d] * out_strides[d];
     }
-    STORE_ELEMENT(out_words, to, element(coordinate[3] + sizes[2] - coordinate[2], from));
+    STORE_ELEMENT(out_words, to, element(column + sizes[2] - row, from));
 }
 
 void main() {

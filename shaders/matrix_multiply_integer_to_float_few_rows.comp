@@ -19,7 +19,7 @@ layout(local_size_x = INVOCATIONS) in;
 #ifdef B_along
 const uint TILE_COLUMNS = 8u;
 #else
-const uint TILE_COLUMNS = 64u;
+const uint TILE_COLUMNS = 32u;
 #endif
 #define SPECIALIZED
 #include "include/matrix_multiply_integer_to_float.glsl"
@@ -48,12 +48,16 @@ uint row_offset(uint batch, uint row) {
     return a_offset + batch * a_strides[0] + min(row, rows - 1u) * a_strides[1];
 }
 
+// An invocation's part of a sum, less its part of what zero points p and q take away.
+int corrected(int product, int row_sum, int column_sum, uint count, int p, int q) {
+    return HAS_CORRECTION ? product - q * (row_sum - int(count) * p) - p * column_sum : product;
+}
+
 #ifdef B_along
 // A team of 32 invocations takes a column; they lie along the depth.
 const uint TEAM = 32u;
 const uint UNROLLED = TILE_ROWS == 1u ? 8u : 4u;
 shared int s_parts[TILE_ROWS][TILE_COLUMNS * (TEAM + 1u)];
-shared int s_row_sums[TILE_ROWS][TEAM];
 
 void main() {
     uint batch, row, column;
@@ -71,11 +75,14 @@ void main() {
     uint my_column = pair % (TILE_COLUMNS / 2u) * 2u;
     Finish finish = finish_at(batch, row + my_row, column + my_column);
     Finish next_finish = finish_at(batch, row + my_row, column + my_column + 1u);
+    int p[TILE_ROWS];
+    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r)
+        p[r] = HAS_CORRECTION ? lowered_zero_point(true, row + r) : 0;
+    int q = HAS_CORRECTION ? lowered_zero_point(false, column + team) : 0;
 
     int products[TILE_ROWS], row_sums[TILE_ROWS];
     [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) products[r] = row_sums[r] = 0;
     int column_sum = 0;
-    bool adds_rows = ROW_SUMS && team == 0u;
     uint at = lane;
 #define ADD(vector, place) \
     { \
@@ -84,7 +91,7 @@ void main() {
         [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) { \
             uvec4 x = a_vectors[a_from[r] + place] ^ A_MASK; \
             products[r] += dot_product(x, y); \
-            if (adds_rows) row_sums[r] += dot_product(x, uvec4(ONES)); \
+            if (ROW_SUMS) row_sums[r] += dot_product(x, uvec4(ONES)); \
         } \
     }
     for (; at + (UNROLLED - 1u) * TEAM < vectors; at += UNROLLED * TEAM) {
@@ -93,45 +100,33 @@ void main() {
         [[unroll]] for (uint u = 0u; u < UNROLLED; ++u) ADD(read[u], at + u * TEAM)
     }
     for (; at < vectors; at += TEAM) ADD(b_vectors[b_from + at], at)
-    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) {
-        int p = COLUMN_SUMS ? lowered_zero_point(true, row + r) : 0;
-        s_parts[r][team * (TEAM + 1u) + lane] = products[r] - p * column_sum;
-        if (adds_rows) s_row_sums[r][lane] = row_sums[r];
-    }
+    uint count = (at - lane) / TEAM * 16u;
+    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r)
+        s_parts[r][team * (TEAM + 1u) + lane] =
+            corrected(products[r], row_sums[r], column_sum, count, p[r], q);
     barrier();
     if (gl_LocalInvocationIndex > pair) return;
-    int sum = 0, next = 0, row_sum = 0;
+    int sum = 0, next = 0;
     for (uint i = 0u; i < TEAM; ++i) {
         sum += s_parts[my_row][my_column * (TEAM + 1u) + i];
         next += s_parts[my_row][(my_column + 1u) * (TEAM + 1u) + i];
-        if (ROW_SUMS) row_sum += s_row_sums[my_row][i];
-    }
-    if (ROW_SUMS) {
-        int rest = row_sum - int(depth) * lowered_zero_point(true, row + my_row);
-        sum -= rest * lowered_zero_point(false, column + my_column);
-        next -= rest * lowered_zero_point(false, column + my_column + 1u);
     }
     finish_pair(batch, row + my_row, column + my_column, widen(sum), widen(next), finish,
                 next_finish);
 }
 #else
-// A team of four invocations takes 64 columns of four rows of B at a time, and turns them around;
-// 64 teams share the depth.
-const uint TEAMS = INVOCATIONS / 4u;
-const uint UNROLLED = TILE_ROWS == 1u ? 4u : TILE_ROWS == 4u ? 2u : 1u;
+// A pair of invocations takes 32 columns of four rows of B at a time, and turns them around; 128
+// pairs share the depth.
+const uint TEAMS = INVOCATIONS / 2u;
+const uint UNROLLED = TILE_ROWS == 1u ? 2u : 1u;
 const uint PITCH = TILE_COLUMNS + 1u;
 shared int s_parts[TEAMS * PITCH];
-
-// An invocation's part of a sum, less its part of what zero points p and q take away.
-int corrected(int product, int row_sum, int column_sum, uint count, int p, int q) {
-    return HAS_CORRECTION ? product - q * (row_sum - int(count) * p) - p * column_sum : product;
-}
 
 void main() {
     uint batch, row, column;
     if (!find_tile(batch, row, column)) return;
-    uint team = gl_LocalInvocationIndex / 4u;
-    uint my_column = gl_LocalInvocationIndex % 4u * 16u;
+    uint team = gl_LocalInvocationIndex / 2u;
+    uint my_column = gl_LocalInvocationIndex % 2u * 16u;
     uint a_from[TILE_ROWS];
     [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) a_from[r] = row_offset(batch, row + r) / 4u;
     // Vectors past the last column repeat the last.
@@ -191,7 +186,7 @@ void main() {
             s_parts[team * PITCH + my_column + c] =
                 corrected(products[r][c], row_sums[r], column_sums[c], count, p[r], q[c]);
         barrier();
-        // Four invocations take a column.
+        // Eight invocations take a column.
         uint mine = gl_LocalInvocationIndex % TILE_COLUMNS;
         uint part = gl_LocalInvocationIndex / TILE_COLUMNS;
         int sum = 0;

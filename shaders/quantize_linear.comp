@@ -22,18 +22,20 @@ uvec2 wide(uint bits, uint type) {
 
 // The quotient as a whole number. Its exact digits matter near halves only, where a guess that is some
 // ulp off may be on the wrong side.
-float whole_quotient(float x, float y) {
-    precise float guess = x / y;
-    if (is_moderate(y) && !is_nan(guess)) {
-        if (magnitude(guess) >= 1024.0) return guess;  // beyond every 8-bit type
-        precise float whole = (guess + 12582912.0) - 12582912.0;
-        if (magnitude(magnitude(guess - whole) - 0.5) > 0.0009765625) return whole;
+int whole_quotient(float x, float y) {
+    precise float inverse = 1.0 / y;
+    precise float guess = x * inverse;
+    if (is_moderate(y) && magnitude(guess) < 512.0) {
+        precise float shifted = guess + 12582912.0;  // whose last digit is 1
+        precise float whole = shifted - 12582912.0;
+        if (magnitude(magnitude(guess - whole) - 0.5) > 0.000244140625)
+            return floatBitsToInt(shifted) - 0x4B400000;
     }
-    return rounded(divide(x, y), true);
+    return whole_number(divide(x, y));
 }
 
 uvec2 quantize(uvec2 a, uvec2 b, uvec2 c) {
-    float x = whole_quotient(float_of(a, A_TYPE), float_of(b, B_TYPE));
+    int x = whole_quotient(float_of(a, A_TYPE), float_of(b, B_TYPE));
     return uvec2(quantized(x, extended(c.x, OUT_TYPE), OUT_TYPE), 0u);
 }
 

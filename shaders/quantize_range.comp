@@ -51,7 +51,7 @@ void finish(int low_rank, int high_rank) {
     int lowest = IS_SIGNED(OUT_TYPE) ? -128 : 0;
     float from = float(lowest) - divide(low, scale);
     if (is_nan(from)) from = 1024.0;  // of infinite ranges and scales of 0, the highest
-    uint zero = quantized(rounded(from, true), 0, OUT_TYPE) & 0xFFu;
+    uint zero = quantized(whole_number(from), 0, OUT_TYPE) & 0xFFu;
     out_scale[scale_offset] = floatBitsToUint(scale);
     uint shift = zero_offset % 4u * 8u;
     atomicAnd(out_zero[zero_offset / 4u], ~(0xFFu << shift));

@@ -60,5 +60,5 @@ uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     float x = float(extended(a.x, A_TYPE));
     float y = float(extended(b.x, B_TYPE));
     float sum = multiply_add(x, a_ratio, multiply_add(y, b_ratio, fixed_part));
-    return uvec2(quantized(rounded(sum, true), 0, OUT_TYPE), 0u);
+    return uvec2(quantized(whole_number(sum), 0, OUT_TYPE), 0u);
 }

@@ -18,7 +18,7 @@ import kompute_dml as dml
 from kompute_dml import spec
 from kompute_dml.bench import cases
 from kompute_dml.bench.case import Case, Recipe
-from kompute_dml.cli import cli, demo
+from kompute_dml.cli import cli, demo, demo_layers
 from kompute_dml.operators.base import definitions
 
 MODELS = Path(__file__).parent / "models"
@@ -177,7 +177,7 @@ def test_demo_names_what_is_missing(monkeypatch):
 
 
 def test_demo_diagonals(device, capsys):
-    assert list(demo._diagonals(device)) == [True, True]
+    assert list(demo_layers.diagonals(device)) == [True, True]
     assert "· · · ██· " in capsys.readouterr().out
 
 
@@ -185,13 +185,13 @@ def test_demo_diagonals(device, capsys):
 def test_demo_product_is_judged(device, rng, monkeypatch, least_snr, holds):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(demo, "_LEAST_SNR", least_snr)
-    layer = demo._Layer("layer", rng.standard_normal((4, 64)).astype(np.float32),
+    monkeypatch.setattr(demo_layers, "_LEAST_SNR", least_snr)
+    layer = demo_layers._Layer("layer", rng.standard_normal((4, 64)).astype(np.float32),
                         rng.standard_normal((64, 8)).astype(np.float32),
                         rng.standard_normal(8).astype(np.float32))
     layer.activations[1] = 0  # a row and a column without a scale
     layer.weight[:, 2] = 0
-    assert list(demo._product(device, layer)) == [True, True, holds]
+    assert list(demo_layers._product(device, layer)) == [True, True, holds]
 
 
 @pytest.mark.slow

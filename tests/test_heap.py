@@ -149,12 +149,12 @@ def small_device(device: dml.Device, nbytes: int) -> dml.Device:
 
 
 def test_out_of_memory_names_both_sizes_and_the_device_goes_on(device: dml.Device) -> None:
-    small = small_device(device, 100 << 20)
+    small = small_device(device, 128 << 20)
     held = [small.empty([2 << 20]) for _ in range(5)]  # 8 MiB each
-    with pytest.raises(dml.OutOfMemoryError, match=r"67108864 bytes .* of 104857600"):
-        small.empty([16 << 20])
+    with pytest.raises(dml.OutOfMemoryError, match=r"100663296 bytes .* of 134217728"):
+        small.empty([24 << 20])
     with pytest.raises(MemoryError):
-        small.empty([16 << 20])
+        small.empty([24 << 20])
     assert small.memory_used == 5 * (8 << 20)
     x = small.tensor(np.arange(5, dtype=np.float32))
     np.testing.assert_array_equal(dml.activation_identity(x).numpy(), np.arange(5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,12 @@ import pytest
 import kompute_dml as dml
 from cases.matrix_multiply import nearest_float32
 from kompute_dml.operators import matrix_multiply
-from kompute_dml.operators.matrix_multiply_kernels import Kernel, Product, candidates
+from kompute_dml.operators.matrix_multiply_kernels import Product, candidates, lower
 from kompute_dml.operators.plan import Target
 
 # One past tiles, whole tiles, what vectors of 16 divide and do not, and stacks of either.
 SHAPES = [
-    (1, 1, 592, 272), (1, 4, 160, 48), (1, 7, 1040, 33), (1, 16, 256, 64), (1, 17, 40, 19),
+    (1, 1, 592, 272), (1, 4, 160, 48), (1, 7, 1040, 48), (1, 16, 256, 64), (1, 17, 40, 19),
     (1, 129, 257, 131), (1, 128, 128, 128), (3, 20, 64, 36),
 ]
 LAYOUTS = ["packed", "transposed", "padded", "turned batches"]
@@ -26,29 +27,60 @@ PAIRS = [
 ]
 
 
-def _lay_out(matrix: np.ndarray, layout: str) -> tuple[np.ndarray, list[int]]:
-    """What lies in memory, and the strides that show ``matrix`` in it."""
-    batch, rows, columns = matrix.shape
-    if layout == "transposed":
-        return np.ascontiguousarray(matrix.transpose(0, 2, 1)), [rows * columns, 1, rows]
-    if layout == "padded":
-        wide = np.zeros((batch, rows, columns + 16), matrix.dtype)
-        wide[..., :columns] = matrix
-        return wide, [rows * (columns + 16), columns + 16, 1]
-    if layout == "turned batches":
-        return np.ascontiguousarray(matrix.transpose(1, 0, 2)), [columns, batch * columns, 1]
-    return matrix, [rows * columns, columns, 1]
+def _strides(layout: str, batch: int, rows: int, columns: int) -> list[int]:
+    return {
+        "packed": [rows * columns, columns, 1],
+        "transposed": [rows * columns, 1, rows],
+        "padded": [rows * (columns + 16), columns + 16, 1],
+        "turned batches": [columns, batch * columns, 1],
+    }[layout]
 
 
-def _kernels(device: dml.Device, desc: Any) -> list[Kernel]:
-    return candidates(Product(desc), Target(device._runtime.library, device.adapter))
+def _in_memory(matrix: np.ndarray, strides: Sequence[int]) -> np.ndarray:
+    """What lies in memory where ``matrix`` is seen through ``strides``."""
+    last = sum((n - 1) * s for n, s in zip(matrix.shape, strides))
+    memory = np.zeros(last + 1, matrix.dtype)
+    np.lib.stride_tricks.as_strided(memory, matrix.shape, strides)[...] = matrix
+    return memory
+
+
+def _desc(shape: tuple[int, int, int, int], a_layout: str, b_layout: str, owned: str) -> Any:
+    """With zero points, scales per row and column, and a bias; A or B unsigned."""
+    batch, m, k, n = shape
+    a_type, b_type = (np.uint8, np.int8) if (m + n) % 2 else (np.int8, np.uint8)
+    real = np.float16 if a_layout == "padded" else np.float32
+
+    def matrix(side: str, kind: Any, layout: str, rows: int, columns: int) -> dml.TensorDesc:
+        flags = dml.TensorFlags.OWNED_BY_DML if side in owned else dml.TensorFlags.NONE
+        return dml.TensorDesc(
+            kind, (batch, rows, columns), _strides(layout, batch, rows, columns), flags,
+            guaranteed_base_offset_alignment=16,
+        )
+
+    return dml.MatrixMultiplyIntegerToFloatOperatorDesc(
+        a_tensor=matrix("a", a_type, a_layout, m, k),
+        a_scale_tensor=dml.TensorDesc(real, (1, m, 1)),
+        a_zero_point_tensor=dml.TensorDesc(a_type, (1, m, 1)),
+        b_tensor=matrix("b", b_type, b_layout, k, n),
+        b_scale_tensor=dml.TensorDesc(real, (1, 1, n)),
+        b_zero_point_tensor=dml.TensorDesc(b_type, (1, 1, n)),
+        bias_tensor=dml.TensorDesc(real, (batch, m, n), [0, 0, 1]),
+        output_tensor=dml.TensorDesc(real, (batch, m, n)),
+    )
+
+
+def variants_tested(target: Target) -> set[str]:
+    """Names of the shader variants that the test below runs."""
+    products = [Product(_desc(shape, *pair)) for shape in SHAPES for pair in PAIRS]
+    plans = [lower(p, kernel, target) for p in products for kernel in candidates(p, target)]
+    return {d.variant.name for plan in plans for d in (*plan.initialize, *plan.execute)}
 
 
 def _run(device: dml.Device, compiled: Any, desc: Any, arrays: dict[str, np.ndarray]) -> np.ndarray:
     def bound(name: str) -> dml.BufferBinding | None:
         if name not in arrays:
             return None
-        buffer = device.create_buffer(-(-arrays[name].nbytes // 4) * 4)
+        buffer = device.create_buffer(getattr(desc, name).total_tensor_size_in_bytes)
         buffer.write(arrays[name])
         return dml.BufferBinding(buffer)
 
@@ -89,46 +121,31 @@ def test_every_kernel_gives_the_exact_sums(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = dml.default_device()
-    batch, m, k, n = shape
-    a_type, b_type = (np.uint8, np.int8) if (m + n) % 2 else (np.int8, np.uint8)
-    half = a_layout == "padded"
-    scale_type = np.float16 if half else np.float32
+    desc = _desc(shape, a_layout, b_layout, owned)
+    real = desc.output_tensor.data_type.dtype
 
-    def integers(kind: Any, *sizes: int) -> np.ndarray:
-        limits = np.iinfo(kind)
-        return rng.integers(limits.min, limits.max, sizes, kind, endpoint=True)
+    def integers(tensor: dml.TensorDesc) -> np.ndarray:
+        limits = np.iinfo(tensor.data_type.dtype)
+        return rng.integers(limits.min, limits.max, tensor.sizes, limits.dtype, endpoint=True)
 
-    a, b = integers(a_type, batch, m, k), integers(b_type, batch, k, n)
-    zeros = integers(a_type, 1, m, 1), integers(b_type, 1, 1, n)
-    scales = [(rng.uniform(0.5, 1, s) / 64).astype(scale_type) for s in ((1, m, 1), (1, 1, n))]
-    bias = rng.normal(0, 9, (1, 1, n)).astype(scale_type)
-    in_memory = {"a_tensor": _lay_out(a, a_layout), "b_tensor": _lay_out(b, b_layout)}
+    def scales(tensor: dml.TensorDesc) -> np.ndarray:
+        return (rng.uniform(0.5, 1, tensor.sizes) / 64).astype(real)
 
-    def desc_of(name: str, array: np.ndarray, sizes: Any, strides: Any = None) -> dml.TensorDesc:
-        flags = dml.TensorFlags.OWNED_BY_DML if name[0] in owned else dml.TensorFlags.NONE
-        alignment = 16 if name in in_memory else 0
-        return dml.TensorDesc(array.dtype, sizes, strides, flags,
-                              guaranteed_base_offset_alignment=alignment)
-
-    vectors = {
-        "a_scale": scales[0], "a_zero_point": zeros[0], "b_scale": scales[1],
-        "b_zero_point": zeros[1],
+    a, b = integers(desc.a_tensor), integers(desc.b_tensor)
+    a_zero, b_zero = integers(desc.a_zero_point_tensor), integers(desc.b_zero_point_tensor)
+    a_scale, b_scale = scales(desc.a_scale_tensor), scales(desc.b_scale_tensor)
+    bias = rng.normal(0, 9, shape[-1]).astype(real)
+    arrays = {
+        "a_tensor": _in_memory(a, desc.a_tensor.strides), "a_scale_tensor": a_scale,
+        "a_zero_point_tensor": a_zero,
+        "b_tensor": _in_memory(b, desc.b_tensor.strides), "b_scale_tensor": b_scale,
+        "b_zero_point_tensor": b_zero, "bias_tensor": bias,
     }
-    fields = {
-        name: desc_of(name, array, matrix.shape, strides)
-        for (name, (array, strides)), matrix in zip(in_memory.items(), (a, b))
-    }
-    fields |= {f"{name}_tensor": dml.TensorDesc(v.dtype, v.shape) for name, v in vectors.items()}
-    fields["bias_tensor"] = dml.TensorDesc(bias.dtype, (batch, m, n), [0, 0, 1])
-    fields["output_tensor"] = dml.TensorDesc(scale_type, (batch, m, n))
-    desc = dml.MatrixMultiplyIntegerToFloatOperatorDesc(**fields)
-    arrays = {name: array for name, (array, _) in in_memory.items()}
-    arrays |= {f"{name}_tensor": v for name, v in vectors.items()} | {"bias_tensor": bias}
-
-    sums = (a.astype(np.int64) - zeros[0]) @ (b.astype(np.int64) - zeros[1])
-    expected = nearest_float32(sums) * scales[0].astype(np.float32) * scales[1].astype(np.float32)
-    expected = (expected + bias.astype(np.float32)).astype(scale_type)
-    for kernel in _kernels(device, desc):
+    sums = (a.astype(np.int64) - a_zero) @ (b.astype(np.int64) - b_zero)
+    expected = nearest_float32(sums) * a_scale.astype(np.float32) * b_scale.astype(np.float32)
+    expected = (expected + bias.astype(np.float32)).astype(real)
+    target = Target(device._runtime.library, device.adapter)
+    for kernel in candidates(Product(desc), target):
         monkeypatch.setattr(matrix_multiply, "candidates", lambda *_, chosen=kernel: [chosen])
         compiled = device.compile_operator(device.create_operator(desc))
         y = _run(device, compiled, desc, arrays)

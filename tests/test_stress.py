@@ -1,6 +1,6 @@
 """Long chains, many threads: whatever is recorded together, the result is NumPy's.
 
-KOMPUTE_DML_TESTSCALE=n makes every chain n times shorter (for runs under the validation layer).
+KOMPUTE_DML_TEST_SCALE=n makes every chain n times shorter (for runs under the validation layer).
 """
 
 from __future__ import annotations

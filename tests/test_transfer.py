@@ -35,7 +35,8 @@ def buffer_of(device: dml.Device, data: np.ndarray) -> dml.Buffer:
 @pytest.mark.parametrize(
     "nbytes",
     [1, 2, 3, 4, 5, 255, 256, 257, transfer._SMALL - 1, transfer._SMALL, transfer._SMALL + 1,
-     transfer._LARGE - 4, transfer._LARGE + 4, 3 * transfer._LARGE + 5],
+     transfer._LARGE - 4, transfer._LARGE + 4, 3 * transfer._LARGE + 5,
+     2 * transfer._LARGE_DOWNLOAD + 5],
 )
 def test_every_size_round_trips(
     own: dml.Device, rng: np.random.Generator, nbytes: int

@@ -140,7 +140,8 @@ def test_a_product_asks_which_kernel_to_take(device, rng, path):
         device._compiled.clear()
         dml.matrix_multiply_integer_to_float(device.tensor(a), 1.0, device.tensor(b), 1.0)
     ((work, kernels),) = trial.asked.items()
-    assert "i8 i8 4 64 32 1" in work and len(kernels) > 1
+    assert "i8 i8 4 64 32 1" in work
+    assert len(kernels) > 1 or not device.features, "core alone leaves one"
     for kernel in kernels:
         tuning.keep(device.adapter, {work: kernel})
         device._compiled.clear()

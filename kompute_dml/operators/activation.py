@@ -97,7 +97,7 @@ def _tiles(
     p_sizes, q_sizes = pair(sizes, p_dims, 1), pair(sizes, q_dims, 1)
     p_size, q_size, count = product(p_sizes), product(q_sizes), product([sizes[d] for d in planes])
     room = 1024 * each
-    tile_p = max(min(_TILE, _power_of_two(p_size)), each)
+    tile_p = max(min(16 * each, _power_of_two(p_size)), each)
     tile_q = max(min(room // tile_p, 4 * _TILE, _power_of_two(q_size)), each)
     tile_p = max(min(room // tile_q, 4 * _TILE, _power_of_two(p_size)), each)
     together = min(room // (tile_p * tile_q), _power_of_two(count))

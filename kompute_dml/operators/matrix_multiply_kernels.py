@@ -81,7 +81,7 @@ _COOPMAT = {
 }
 _FEW_ROWS = {
     side: [Kernel(SHADER + "_few_rows", f"{side}-r{n}", n, columns) for n in (1, 4, 8)]
-    for side, columns in (("along", 8), ("across", 64))
+    for side, columns in (("along", 8), ("across", 32))
 }
 _LINES = SHADER + "_lines"
 SHADERS = tuple(
@@ -338,9 +338,10 @@ class _Prepared:
         }
 
     def _chunk(self) -> int:
-        """Depth that one workgroup sums: short enough that some 250 of them are at work."""
+        """Depth that one workgroup sums: short enough that some 250 of them are at work. It goes by
+        B alone, so that a constant B is prepared alike for any number of rows."""
         p = self.product
-        blocks = p.batches * -(-max(p.rows, p.columns) // 128)
+        blocks = -(-p.columns // 128)
         chunk = _MAX_DEPTH
         while chunk > 128 and blocks * -(-p.depth // chunk) < 250:
             chunk //= 2

@@ -16,6 +16,8 @@ from .recorder import Batch, Recorder
 
 _SMALL = 64 << 10
 _LARGE = 8 << 20
+# Of a download, where each part waits for a submit of its own: some 300 us on a virtual machine.
+_LARGE_DOWNLOAD = 16 << 20
 _SLOTS = 3
 
 
@@ -76,7 +78,7 @@ class Transfer:
             begin = source.offset + offset
             return self._idle(source).bytes[begin : begin + nbytes].copy()
         result = np.empty(nbytes, np.uint8)
-        size = _SMALL if nbytes <= _SMALL else _LARGE
+        size = _SMALL if nbytes <= _SMALL else _LARGE_DOWNLOAD
         under_way: list[tuple[Batch, _Slot, int, int]] = []
         for turn, begin in enumerate(range(0, nbytes, size)):
             if len(under_way) == 2:

@@ -51,6 +51,8 @@ class Configuration:
             if name not in {"KOMPUTE_DML_DEVICE", "KOMPUTE_DML_KP", "PYTHONPATH"}
         }
         env.update(dict.fromkeys(variables, str(self.description)))
+        if other := drivers.swiftshader():
+            env["KOMPUTE_DML_SWIFTSHADER"] = str(other)  # for the test of two drivers
         if self.stock:
             env["KOMPUTE_DML_KP"] = "stock"
             env["PYTHONPATH"] = str(cache_dir("kp-stock") / "site")

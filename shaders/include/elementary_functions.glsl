@@ -11,24 +11,37 @@ PAIR exact(float x) {
     return PAIR(x, 0.0);
 }
 
-// exp_parts to a few ulp.
-float short_exp_parts(float x, out int exponent) {
-    // The sum's last digit is 1.
-    precise float shifted = x * 1.44269502 + 12582912.0;
+// (exp(x) - 2^exponent) / 2^exponent / r to a few ulp, |x| < 200.
+float short_exp_series(float x, out int exponent, out float r) {
+    precise float shifted = x * 1.44269502 + 12582912.0;  // whose last digit is 1
     precise float k = shifted - 12582912.0;
     exponent = floatBitsToInt(shifted) - 0x4B400000;
-    float r = (x - k * 0.693359375) + k * 2.12194442e-4;
+    r = (x - k * 0.693359375) + k * 2.12194442e-4;
     float tail = 1.38888892e-3;
     tail = tail * r + 8.33333377e-3;
     tail = tail * r + 4.16666679e-2;
     tail = tail * r + 1.66666672e-1;
     tail = tail * r + 0.5;
-    return r + r * r * tail;
+    return tail * r + 1.0;
+}
+
+// exp(x) * 2^shift to a few ulp; what a float16 cannot hold is huge or tiny.
+float short_exp(float x, int shift) {
+    int exponent;
+    float r;
+    float series = short_exp_series(clamp(x, -60.0, 60.0), exponent, r);
+    // The exponent field takes the power of two.
+    float power = intBitsToFloat(floatBitsToInt(series * r + 1.0) + ((exponent + shift) << 23));
+    return is_nan(x) ? NOT_A_NUMBER : power;
 }
 
 // exp(x) = (1 + result) * 2^exponent for |x| < 200.
 PAIR exp_parts(PAIR x, out int exponent) {
-    if (SHORT_PAIRS) return exact(short_exp_parts(x.x, exponent));
+    if (SHORT_PAIRS) {
+        float r;
+        float series = short_exp_series(x.x, exponent, r);
+        return exact(series * r);
+    }
     precise float k = floor(x.x * 1.44269502 + 0.5);
     exponent = int(k);
     // ln 2 in three parts; the first two times k are exact.
@@ -64,12 +77,9 @@ PAIR expm1_pair(PAIR x) {
 }
 
 float exp_of(PAIR x, int shift) {
+    if (SHORT_PAIRS) return short_exp(x.x, shift);
     if (is_nan(x.x)) return NOT_A_NUMBER;
     int exponent;
-    if (SHORT_PAIRS) {  // far beyond what a float16 can hold
-        float fraction = short_exp_parts(clamp(x.x, -60.0, 60.0), exponent);
-        return (1.0 + fraction) * power_of_two(exponent + shift);
-    }
     if (x.x > 100.0) return infinity(0u);
     if (x.x < -110.0) return 0.0;
     PAIR fraction = exp_parts(x, exponent);
@@ -127,10 +137,31 @@ PAIR log1p_pair(PAIR x) {
     return log_pair(SHORT_PAIRS ? sum : pair_of_ordered_sum(sum.x, sum.y));
 }
 
+// ln x to a few ulp for a normal x > 0.
+float short_log(float x) {
+    // x = (1 + f) * 2^exponent, 1 + f from 0.7071 to 1.4142
+    int exponent = (floatBitsToInt(x) - 0x3F3504F3) >> 23;
+    float f = intBitsToFloat(floatBitsToInt(x) - (exponent << 23)) - 1.0;
+    float square = f * f;
+    float tail = 7.0376836292e-2;
+    tail = tail * f - 1.1514610310e-1;
+    tail = tail * f + 1.1676998740e-1;
+    tail = tail * f - 1.2420140846e-1;
+    tail = tail * f + 1.4249322787e-1;
+    tail = tail * f - 1.6668057665e-1;
+    tail = tail * f + 2.0000714765e-1;
+    tail = tail * f - 2.4999993993e-1;
+    tail = tail * f + 3.3333331174e-1;
+    float k = float(exponent);
+    float rest = tail * f * square - k * 2.12194440e-4 - 0.5 * square;
+    return (f + rest) + k * 0.693359375;
+}
+
 float log_of(float x) {
     if (is_zero(x)) return infinity(0x80000000u);
     if (is_nan(x) || sign_bit(x) != 0u) return NOT_A_NUMBER;
     if (is_infinite(x)) return x;
+    if (SHORT_PAIRS) return short_log(x);
     return sum_of(log_pair(exact(x)));
 }
 
@@ -456,6 +487,7 @@ float gelu_of(float x) {
 }
 
 float sigmoid_of(PAIR x) {
+    if (SHORT_PAIRS) return 1.0 / (1.0 + short_exp(negated(x.x), 0));
     if (is_nan(x.x)) return x.x;
     if (x.x < -20.0) return exp_of(x, 0);
     if (x.x > 20.0) return 1.0;

@@ -86,12 +86,23 @@ void insert(inout Part part, uint e, uint bytes, uvec2 x) {
     } else if (bytes == 4u) {
         part.low[word] = x.x;
     } else {
-        part.low[word] |= bitfieldExtract(x.x, 0, int(8u * bytes)) << (e * bytes % 4u * 8u);
+        bool is_top = (e + 1u) * bytes % 4u == 0u;  // the shift drops what is beyond
+        uint bits = is_top ? x.x : bitfieldExtract(x.x, 0, int(8u * bytes));
+        part.low[word] |= bits << (e * bytes % 4u * 8u);
     }
 }
 
+// What a fetch with step 0 brings, as many times as a part has room.
+Part repeated(Part part, uint byte, uint bytes) {
+    uvec2 x = part.low.xy;
+    if (bytes == 1u) x.x = (x.x >> byte % 4u * 8u & 0xFFu) * 0x01010101u;
+    if (bytes == 2u) x.x = bitfieldExtract(x.x, int(byte % 4u * 8u), 16) * 0x00010001u;
+    return bytes == 8u ? Part(x.xyxy, x.xyxy) : Part(x.xxxx, x.xxxx);
+}
+
 // An input's elements for one part: at once where they lie so, else one by one. Beyond the end the
-// last one repeats.
+// last one repeats. With step 0 only the memory that holds the element: what is loaded is not touched
+// before all loads are under way.
 #define INPUT(name, slot, type) \
     layout(binding = slot) readonly buffer name##_Vectors { uvec4 name##_vectors[]; }; \
     layout(binding = slot) readonly buffer name##_Pairs { uvec2 name##_pairs[]; }; \
@@ -121,10 +132,9 @@ void insert(inout Part part, uint e, uint bytes, uvec2 x) {
             return part; \
         } \
         if (step == 0u) { \
-            uvec2 x = name##_element(at); \
-            if (bytes == 1u) x.x = (x.x & 0xFFu) * 0x01010101u; \
-            if (bytes == 2u) x.x = x.x & 0xFFFFu | x.x << 16u; \
-            return bytes == 8u ? Part(x.xyxy, x.xyxy) : Part(x.xxxx, x.xxxx); \
+            part.low.x = name##_words[byte / 4u]; \
+            if (bytes == 8u) part.low.y = name##_words[byte / 4u + 1u]; \
+            return part; \
         } \
         uint passes = ROLLED ? have : EACH; \
         [[unroll]] for (uint e = 0u; e < passes; ++e) \
@@ -199,7 +209,7 @@ Place place_of(uint index) {
         part = index - line * per_line;
         if (line >= lines) return at;
         for (uint d = last; d-- > 0u;) {
-            uint next = line / sizes[d];
+            uint next = d == 0u ? 0u : line / sizes[d];
             uint coordinate = line - next * sizes[d];
             line = next;
             at.to += coordinate * out_strides[d];
@@ -269,6 +279,15 @@ void main() {
 #endif
 #if INPUTS > 2
     c = fetch_c(at.c, c_strides[last], at.have);
+#endif
+#if !defined(NUMBERED)
+    if (a_strides[last] == 0u) a = repeated(a, at.a * A_BYTES, A_BYTES);
+#endif
+#if INPUTS > 1
+    if (b_strides[last] == 0u) b = repeated(b, at.b * B_BYTES, B_BYTES);
+#endif
+#if INPUTS > 2
+    if (c_strides[last] == 0u) c = repeated(c, at.c * C_BYTES, C_BYTES);
 #endif
 #if defined(PREPARES)
     prepare();

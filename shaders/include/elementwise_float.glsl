@@ -20,12 +20,12 @@ float parameter(uint i) {
 // NaN wins, and -0 is below 0.
 float maximum(float x, float y) {
     if (is_nan(x)) return x;
-    return is_nan(y) || less(x, y) || (is_zero(x) && is_zero(y) && sign_bit(x) != 0u) ? y : x;
+    return is_nan(y) || key_of(x) < key_of(y) ? y : x;
 }
 
 float minimum(float x, float y) {
     if (is_nan(x)) return x;
-    return is_nan(y) || less(y, x) || (is_zero(x) && is_zero(y) && sign_bit(x) == 0u) ? y : x;
+    return is_nan(y) || key_of(y) < key_of(x) ? y : x;
 }
 
 float number(bool x) {
@@ -61,7 +61,7 @@ float floor_modulus(float x, float y) {
 
 // x >= 0, or NaN, which passes through as x does.
 bool at_least_zero(float x) {
-    return sign_bit(x) == 0u || is_nan(x) || is_zero(x);
+    return floatBitsToUint(x) - 0x80000001u >= 0x7F800000u;
 }
 
 // Where pairs have room: the rest of a huge number would be NaN, that of a tiny one a denormal.

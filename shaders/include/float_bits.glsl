@@ -47,6 +47,12 @@ int rank_of(float x) {
     return sign_bit(x) != 0u ? -bits : bits;
 }
 
+// Integers in the order of the numbers; -0 is below 0.
+int key_of(float x) {
+    int bits = floatBitsToInt(x);
+    return bits ^ (bits >> 31 & 0x7FFFFFFF);
+}
+
 bool less(float x, float y) {
     return !is_nan(x) && !is_nan(y) && rank_of(x) < rank_of(y);
 }

@@ -1,9 +1,16 @@
 #include "include/float_pairs.glsl"
 #include "include/float_to_integer.glsl"
 
-// A whole number plus the zero point, clamped to an 8-bit type; NaN becomes the lowest.
-uint quantized(float whole, int zero_point, uint type) {
+// The nearest whole number, halves to the even one, no further from 0 than 1024; NaN becomes the lowest.
+int whole_number(float x) {
+    if (is_nan(x)) return -1024;
+    if (!HAS_EXACT_UNITS) return int(clamp(rounded(x, true), -1024.0, 1024.0));
+    precise float shifted = clamp(x, -1024.0, 1024.0) + 12582912.0;  // whose last digit is 1
+    return floatBitsToInt(shifted) - 0x4B400000;
+}
+
+// A whole number plus the zero point, clamped to an 8-bit type.
+uint quantized(int whole, int zero_point, uint type) {
     int low = IS_SIGNED(type) ? -128 : 0;
-    float shifted = is_nan(whole) ? -1024.0 : clamp(whole, -1024.0, 1024.0);
-    return uint(clamp(int(shifted) + zero_point, low, low + 255));
+    return uint(clamp(whole + zero_point, low, low + 255));
 }
