@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LOCAL_SIZE = 256
 _TILE = 64
-"""Elements along both sides of a tile, where there are so many."""
+"""A dimension of so many elements fills a side of a tile alone."""
 _Push = dict[str, int | Sequence[int]]
 
 
