@@ -101,6 +101,7 @@ def test_an_exception_in_a_run_becomes_a_status(
 def test_an_exception_while_a_session_is_made_becomes_a_status(
     owner: Any, dense: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    kompute.register()
     alive = set(provider._alive)
     with monkeypatch.context() as patch:
         patch.setattr(owner, "__init__", _fail)

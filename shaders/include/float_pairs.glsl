@@ -33,9 +33,8 @@ PAIR pair_of_ordered_sum(float x, float y) {
     return PAIR(sum, rest);
 }
 
-PAIR pair_of_product(float x, float y) {
+PAIR long_pair_of_product(float x, float y) {
     precise float product = x * y;
-    if (SHORT_PAIRS) return PAIR(product, 0.0);
     if (HAS_EXACT_UNITS) {
         precise float exact_rest = fma(x, y, -product);
         return PAIR(product, exact_rest);
@@ -47,6 +46,11 @@ PAIR pair_of_product(float x, float y) {
     precise float rest =
         ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low;
     return PAIR(product, rest);
+}
+
+PAIR pair_of_product(float x, float y) {
+    precise float product = x * y;
+    return SHORT_PAIRS ? PAIR(product, 0.0) : long_pair_of_product(x, y);
 }
 
 PAIR add(PAIR x, PAIR y) {
@@ -86,6 +90,13 @@ float sum_of(PAIR x) {
     return sum;
 }
 
+// x - y z: exact where y z is off by some ulp only.
+float rest_of(float x, float y, float z) {
+    PAIR product = long_pair_of_product(y, z);
+    precise float rest = (x - product.x) - product.y;
+    return rest;
+}
+
 // Far from where anything overflows or becomes a denormal.
 bool is_moderate(float x) {
     return magnitude_bits(x) - (80u << 23) < (96u << 23);
@@ -110,13 +121,12 @@ float moderate_quotient(float x, float y) {
 // Correctly rounded from a guess that is off by some ulp: error(q) = sign(exact - q) decides.
 float divide(float x, float y) {
     if (HAS_EXACT_UNITS && is_moderate(x) && is_moderate(y))
-        return SHORT_PAIRS ? x / y : moderate_quotient(x, y);
+        return moderate_quotient(x, y);
     uint sign = sign_bit(x) ^ sign_bit(y);
     if (is_nan(x) || is_nan(y)) return NOT_A_NUMBER;
     if (is_infinite(x) || is_zero(y))
         return is_infinite(y) || is_zero(x) ? NOT_A_NUMBER : infinity(sign);
     if (is_infinite(y) || is_zero(x)) return uintBitsToFloat(sign);
-    if (SHORT_PAIRS) return x / y;
     int x_exponent, y_exponent;
     float a = split(x, x_exponent);
     float b = split(y, y_exponent);
@@ -125,32 +135,38 @@ float divide(float x, float y) {
         --x_exponent;
     }
     // The quotient is in [1, 2), with units of 2^-23.
-    PAIR quotient = divide(PAIR(a, 0.0), PAIR(b, 0.0));
-    precise float q = quotient.x;
-    PAIR product = pair_of_product(q, b);
-    precise float rest = (a - product.x) - product.y;  // exact
+    precise float q = a / b;
+    q = q + rest_of(a, q, b) / b;
+    float rest = rest_of(a, q, b);
     precise float half_unit = b * 5.9604644775390625e-8;
     if (rest > half_unit) q += 1.1920928955078125e-7;
     if (-rest > half_unit) q -= 1.1920928955078125e-7;
     return with_sign(scaled(q, x_exponent - y_exponent), sign);
 }
 
-// Correctly rounded.
+// Off by hardly more than half an ulp.
+float corrected_root(float x) {
+    precise float root = sqrt(x);
+    root = root + rest_of(x, root, root) / (2.0 * root);
+    return root;
+}
+
+// Correctly rounded, in a float16 where that is what it goes into.
 float square_root(float x) {
     if (is_zero(x)) return x;
     if (is_nan(x) || sign_bit(x) != 0u) return NOT_A_NUMBER;
     if (is_infinite(x)) return x;
-    if (SHORT_PAIRS || (HAS_EXACT_UNITS && is_moderate(x))) return sum_of(square_root(PAIR(x, 0.0)));
+    if (SHORT_PAIRS && is_moderate(x)) return corrected_root(x);
+    if (HAS_EXACT_UNITS && is_moderate(x)) return corrected_root(x);
     int exponent;
     float a = split(x, exponent);
     if ((exponent & 1) != 0) {
         a *= 2.0;
         --exponent;
     }
-    float root = sum_of(square_root(PAIR(a, 0.0)));
+    float root = corrected_root(a);
     // The root is in [1, 2], and (root + unit / 2)^2 is root^2 + root * unit and next to nothing.
-    PAIR square = pair_of_product(root, root);
-    precise float rest = (a - square.x) - square.y;  // exact
+    float rest = rest_of(a, root, root);
     precise float step = root * 1.1920928955078125e-7;
     if (rest > step) root += 1.1920928955078125e-7;
     if (-rest >= step) root -= 1.1920928955078125e-7;
