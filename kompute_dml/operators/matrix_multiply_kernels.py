@@ -425,7 +425,6 @@ class _Prepared:
             "sum_count": -(-depth // self.chunk),
         }
 
-
     def spec(self) -> dict[str, bool]:
         result = {}
         for side, s in self.sides.items():
