@@ -41,6 +41,7 @@ layout(local_size_x = INVOCATIONS) in;
 #include "include/matrix_multiply_integer_to_float.glsl"
 #include "include/bytes.glsl"
 #include "include/lowered.glsl"
+#include "include/dot_product.glsl"
 
 // Lines of A and B: the depth contiguous and a multiple of TILE_DEPTH, whole vectors of 16 elements.
 layout(binding = 9) readonly buffer AVectors { uvec4 a_vectors[]; };
@@ -96,17 +97,6 @@ uint line_of(int load) {
 
 uvec4 as_signed(bool already, uvec4 x) {
     return already ? x : x ^ 0x80808080u;
-}
-
-// OpSDotKHR on packed words: capabilities DotProductInput4x8BitPackedKHR and DotProductKHR.
-spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019],
-                  id = 4450)
-int packed_dot_product(uint x, uint y, spirv_literal uint format);
-
-int vector_sum(uvec4 x) {
-    const uint ones = 0x01010101u;
-    return packed_dot_product(x.x, ones, 0u) + packed_dot_product(x.y, ones, 0u) +
-           packed_dot_product(x.z, ones, 0u) + packed_dot_product(x.w, ones, 0u);
 }
 
 // A given sum comes in parts along the depth.
@@ -246,12 +236,12 @@ void main() {
         [[unroll]] for (int i = 0; i < ROW_LOADS; ++i) {
             uvec4 x = as_signed(A_SIGNED || A_PREPARED, a_next[i]);
             s_slice[line_of(i) * PITCH + my_vector] = x;
-            if (ADDS_ROWS) a_sum[i] += vector_sum(x);
+            if (ADDS_ROWS) a_sum[i] += dot_product(x, uvec4(ONES));
         }
         [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i) {
             uvec4 x = as_signed(B_SIGNED || B_PREPARED, b_next[i]);
             s_slice[(TILE_ROWS + line_of(i)) * PITCH + my_vector] = x;
-            if (ADDS_COLUMNS) b_sum[i] += vector_sum(x);
+            if (ADDS_COLUMNS) b_sum[i] += dot_product(x, uvec4(ONES));
         }
         barrier();
         // The next slice is on its way while this one is multiplied. Without a condition (the last

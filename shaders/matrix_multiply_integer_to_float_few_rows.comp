@@ -25,23 +25,13 @@ const uint TILE_COLUMNS = 32u;
 #include "include/matrix_multiply_integer_to_float.glsl"
 #include "include/bytes.glsl"
 #include "include/lowered.glsl"
+#include "include/dot_product.glsl"
 
 layout(binding = 9) readonly buffer AVectors { uvec4 a_vectors[]; };
 layout(binding = 10) readonly buffer BVectors { uvec4 b_vectors[]; };
 
 const uint A_MASK = A_SIGNED ? 0u : 0x80808080u;
 const uint B_MASK = B_SIGNED ? 0u : 0x80808080u;
-const uint ONES = 0x01010101u;
-
-// OpSDotKHR on packed words: capabilities DotProductInput4x8BitPackedKHR and DotProductKHR.
-spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019],
-                  id = 4450)
-int packed_dot_product(uint x, uint y, spirv_literal uint format);
-
-int dot_product(uvec4 x, uvec4 y) {
-    return packed_dot_product(x.x, y.x, 0u) + packed_dot_product(x.y, y.y, 0u) +
-           packed_dot_product(x.z, y.z, 0u) + packed_dot_product(x.w, y.w, 0u);
-}
 
 // Rows past the last repeat it.
 uint row_offset(uint batch, uint row) {
@@ -166,16 +156,16 @@ void main() {
             [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) {
                 x[r] = a[a_from[r] + min(place + u * TEAMS, quads - 1u)];
                 x[r] = exists ? x[r] ^ A_MASK : 0u;
-                if (ROW_SUMS) row_sums[r] += packed_dot_product(x[r], ONES, 0u);
+                if (ROW_SUMS) row_sums[r] += dot_product(x[r], ONES);
             }
             [[unroll]] for (uint w = 0u; w < 4u; ++w) {
                 uvec4 turned =
                     transposed(uvec4(y[u][0][w], y[u][1][w], y[u][2][w], y[u][3][w])) ^ B_MASK;
                 [[unroll]] for (uint c = 0u; c < 4u; ++c) {
                     if (COLUMN_SUMS && exists)
-                        column_sums[w * 4u + c] += packed_dot_product(turned[c], ONES, 0u);
+                        column_sums[w * 4u + c] += dot_product(turned[c], ONES);
                     [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r)
-                        products[r][w * 4u + c] += packed_dot_product(x[r], turned[c], 0u);
+                        products[r][w * 4u + c] += dot_product(x[r], turned[c]);
                 }
             }
         }

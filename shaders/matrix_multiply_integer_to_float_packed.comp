@@ -19,14 +19,7 @@ const uint TILE_WORDS = 16u;
 const uint BLOCK = 4u;
 
 #ifdef PATH_dot
-// OpSDotKHR on packed words: capabilities DotProductInput4x8BitPackedKHR and DotProductKHR.
-spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019],
-                  id = 4450)
-int packed_dot_product(uint x, uint y, spirv_literal uint format);
-
-int dot_product(uint x, uint y) {
-    return packed_dot_product(x, y, 0u);
-}
+#include "include/dot_product.glsl"
 #else
 int dot_product(uint x_word, uint y_word) {
     int x = int(x_word);
