@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 import kompute_dml as dml
 from cases.matrix_multiply import nearest_float32
 from kompute_dml.operators import matrix_multiply
-from kompute_dml.operators.matrix_multiply_kernels import Product, candidates, lower
+from kompute_dml.operators.matrix_multiply_kernels import SHADER, Product, candidates, lower
 from kompute_dml.operators.plan import Target
+from kompute_dml.runtime.adapters import CooperativeMatrix
+from kompute_dml.runtime.shader_library import ShaderLibrary, _all_variants
 
 # One past tiles, whole tiles, what vectors of 16 divide and do not, and stacks of either.
 SHAPES = [
@@ -151,3 +154,21 @@ def test_every_kernel_gives_the_exact_sums(
         y = _run(device, compiled, desc, arrays)
         # Steps in a row: a device may round the last bit of scaling differently.
         np.testing.assert_array_max_ulp(y, expected, 1)
+
+
+@pytest.mark.parametrize("kilobytes", [16, 32, 40, 48])
+def test_no_tile_asks_for_more_shared_memory_than_there_is(kilobytes: int) -> None:
+    every = ShaderLibrary(frozenset().union(*(v.features for v in _all_variants().values())))
+    if every.find(f"{SHADER}_coopmat", "t128") is None:
+        pytest.skip("the cooperative-matrix shader needs a newer glslang")
+    adapter = replace(
+        dml.default_device().adapter, max_shared_memory=kilobytes << 10, subgroup_size=32,
+        cooperative_matrices=(CooperativeMatrix(16, 16, 32, "i8", "i8", "i32", "i32", "subgroup"),),
+    )
+    product = Product(_desc((1, 512, 4096, 4096), "packed", "transposed", ""))
+    offered = [k for k in candidates(product, Target(every, adapter)) if k.depth]
+    # 128 x 128 tiles with slices of 128 take 39,424 bytes, with slices of 64 23,040.
+    names = {k.name for k in offered}
+    assert ("coopmat-t128d" in names) == (kilobytes >= 40)
+    assert ("coopmat-t128" in names) == (kilobytes >= 32)
+    assert all(k.shared_bytes <= kilobytes << 10 for k in offered)

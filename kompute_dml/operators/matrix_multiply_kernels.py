@@ -64,6 +64,12 @@ class Kernel:
         """The shader variant, where the device may run it."""
         return target.library.find(self.shader, *self.axes.split("-"))
 
+    @property
+    def shared_bytes(self) -> int:
+        """What a shader that reads prepared lines keeps in shared memory: a slice of the lines, a
+        vector after each, then their zero points and sums, and the scales of rows."""
+        return (self.rows + self.columns) * (self.depth + 16 + 8) + self.rows * 4
+
     def tiles(self, product: Product) -> int:
         """Workgroups of one dispatch."""
         return product.batches * -(-product.rows // self.rows) * -(-product.columns // self.columns)
@@ -120,6 +126,10 @@ class Product:
             "HALF": desc.output_tensor.data_type is DataType.FLOAT16,
         }
 
+    def side(self, name: str) -> tuple[TensorDesc, int, int]:
+        """A or B, its axis along the depth, and the one across, that counts its lines."""
+        return (self.a, -1, -2) if name == "a" else (self.b, -2, -1)
+
     @property
     def work(self) -> str:
         """What products have in common that the same kernel should serve."""
@@ -171,8 +181,11 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
     scalar = [k for k in (*_few_rows(product), _DOT, _CORE) if k.variant(target)]
     if not _has_cooperative_matrix(target.adapter):
         return scalar
-    matrix = [k for k in _COOPMAT.values() if k.variant(target)]
-    if not matrix or scalar[0].shader == _FEW_ROWS["along"][0].shader:
+    matrix = [
+        k for k in _COOPMAT.values()
+        if k.shared_bytes <= target.adapter.max_shared_memory and k.variant(target)
+    ]
+    if not matrix or scalar[0] not in (_DOT, _CORE):
         return [*scalar, *matrix]
     best = _COOPMAT[_best_tile(product)]
     ready = [
@@ -226,7 +239,6 @@ def _has_cooperative_matrix(adapter: Adapter) -> bool:
         shape in adapter.cooperative_matrices
         and adapter.subgroup_size == 32
         and adapter.max_workgroup_invocations >= 128
-        and adapter.max_shared_memory >= 24 * 1024
     )
 
 
@@ -287,11 +299,10 @@ class _Scratch:
 def _is_ready(product: Product, side: str, kernel: Kernel) -> bool:
     """Whether the kernel can read the lines of A or B as they are, 16 elements of the depth at a
     time and none past the end."""
-    t = product.a if side == "a" else product.b
+    t, along, across = product.side(side)
     if t.owned_by_dml:
         return False
-    along = -1 if side == "a" else -2
-    line, batches = t.strides[-3 - along], product.steps[side]
+    line, batches = t.strides[across], product.steps[side]
     return (
         t.strides[along] == 1
         and t.base_alignment % 16 == 0
@@ -312,6 +323,7 @@ class _Side:
     bytes_each: int
     sums_each: int
     """from one outer dispatch to the next"""
+    sums_of_chunk: int
 
 
 class _Prepared:
@@ -349,20 +361,19 @@ class _Prepared:
 
     def _prepare(self, side: str, wants_sums: bool) -> _Side:
         p = self.product
-        t = p.a if side == "a" else p.b
-        along = -1 if side == "a" else -2
-        across = -3 - along
+        t, along, across = p.side(side)
         outer_step, batch_step = p.steps[side]
         own = (batch_step, t.strides[across], t.strides[along])
         if _is_ready(p, side, self.kernel):
-            return _Side(None, None, own, 0, 0)
+            return _Side(None, None, own, 0, 0, 0)
 
         count = t.sizes[across]
         batches = p.batches if batch_step else 1
         outer = p.outer if outer_step else 1
         pitch = -(-p.depth // self.kernel.depth) * self.kernel.depth
         chunks = -(-p.depth // self.chunk)
-        bytes_each, sums_each = batches * count * pitch, batches * count * chunks
+        bytes_each, sums_of_chunk = batches * count * pitch, batches * count
+        sums_each = sums_of_chunk * chunks
         scratch = self.persistent if t.owned_by_dml else self.temporary
         into = self.initialize if t.owned_by_dml else self.execute
         if t.owned_by_dml:
@@ -391,7 +402,7 @@ class _Prepared:
             replace(lines, offset_field=f"{side}_offset", writes=False),
             sums and replace(sums, writes=False),
             (count * pitch if batch_step else 0, pitch, 1),
-            bytes_each if outer_step else 0, sums_each if outer_step else 0,
+            bytes_each if outer_step else 0, sums_each if outer_step else 0, sums_of_chunk,
         )
 
     def operands(self, index: int, begin: int, depth: int) -> list[Operand]:
@@ -407,10 +418,7 @@ class _Prepared:
             if s.sums is None:
                 all_sums.append(UNUSED)
             else:
-                t = self.product.a if side == "a" else self.product.b
-                lines = t.sizes[-2 if side == "a" else -1]
-                batches = self.product.batches if self.product.steps[side][1] else 1
-                first = index * s.sums_each + begin // self.chunk * batches * lines
+                first = index * s.sums_each + begin // self.chunk * s.sums_of_chunk
                 part = _part(s.sums, first, s.sums.length - first)
                 all_sums.append(replace(part, offset_field=field))
         return all_lines + all_sums
