@@ -311,7 +311,9 @@ def test_what_moved(tmp_path):
 def test_readme_has_the_table_of_the_baseline(path):
     """python -m kompute_dml.bench.baseline benchmarks/baseline/FILE.json README.md"""
     (table,) = baseline.README.findall((BASELINES.parents[1] / "README.md").read_text())
-    assert table == baseline.markdown(baseline.load(path)) + "\n"
+    run = baseline.load(path)
+    assert table == baseline.markdown(run) + "\n"
+    assert set(baseline.SHOWN) <= {baseline.name(row) for row in run["rows"]}
 
 
 def test_table_of_a_run_goes_into_a_readme(tmp_path, monkeypatch):

@@ -14,6 +14,23 @@ from .rows import short
 
 _BETWEEN_RUNS = 0.01
 
+_CUBE = "i8 x i8 -> f32, B along K, zero points, bias"
+SHOWN = (
+    ("activation_identity", "f32 packed", "[16384, 16384]"),
+    ("activation_identity", "f32 transposed in", "[16384, 16384]"),
+    ("activation_identity", "f32 axes reversed", "[16, 8, 8, 8, 8, 8, 8, 16]"),
+    ("diagonal_matrix", "f32", "[16384, 16384]"),
+    ("diagonal_matrix1", "f32 upper", "[16384, 16384]"),
+    *(("matrix_multiply_integer_to_float", _CUBE, f"[{n}, {n}] x [{n}, {n}]")
+      for n in (8192, 4096, 2048, 1024)),
+    ("matrix_multiply_integer_to_float", "i8 x i8 -> f32, zero points, bias",
+     "[4096, 4096] x [4096, 4096]"),
+    ("matrix_multiply_integer_to_float", "i8 x i8 -> f32, B along K, cold B",
+     "[1, 4096] x [4096, 11008]"),
+    ("matrix_multiply_integer_to_float", "i8 x i8 -> f32, B along K", "[512, 768] x [768, 768]"),
+)
+"""The cases above the fold of the README's table."""
+
 
 def load(path: Path) -> dict[str, Any]:
     """A run as ``--output`` wrote it. Raises ValidationError for anything else."""
@@ -53,8 +70,8 @@ def against(
         then, now = before[_clock(row)], row[_clock(row)]
         blur = then * (before["spread"] or 0) + now * (row["spread"] or 0)
         blur = max(blur, _BETWEEN_RUNS * then)
-        name = f"{short(row['operator'])} {row['types']} {row['sizes']}"
-        found.append((name, then, now, then / now if now else 1.0, abs(then - now) > blur))
+        case = f"{short(row['operator'])} {row['types']} {row['sizes']}"
+        found.append((case, then, now, then / now if now else 1.0, abs(then - now) > blur))
     return found
 
 
@@ -77,30 +94,46 @@ def markdown(run: Mapping[str, Any]) -> str:
     copy = run["copy_gb_per_s"]
     judged = [g for row in run["rows"] for g in row["goals"] if g["ratio"] is not None]
     met = sum(g["ratio"] >= g["goal"] for g in judged)
-    lines = [
+    shown = [row for row in run["rows"] if name(row) in SHOWN]
+    return "\n".join([
         f"{run['device']}, {run['driver']}, {run['date']}: `{run['command']}`. Copying moves "
         f"{copy / 1e3:.2f} TB/s; {met} of {len(judged)} goals are met.",
         "",
+        *_table(shown),
+        "",
         f"<details><summary>All {len(run['rows'])} cases</summary>",
         "",
+        *_table(run["rows"]),
+        "",
+        "</details>",
+    ])
+
+
+def name(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    return short(row["operator"]).lower(), row["types"], row["sizes"]
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = [
         "| case | sizes | GPU | rate | of copy | times as fast as | reached / goal |",
         "| --- | --- | ---: | ---: | ---: | --- | --- |",
     ]
-    for row in run["rows"]:
+    for row in rows:
+        operator, types, sizes = name(row)
         rate = f"{row['tops']:.3g} TOPS" if row["tops"] else f"{row['gb_per_s'] / 1e3:.2f} TB/s"
         ms = row[_clock(row)]
         peers = ", ".join(
-            f"{name} {time['ms'] / ms:.2f}" for name, time in row["peers"].items() if time["ms"]
+            f"{peer} {time['ms'] / ms:.2f}" for peer, time in row["peers"].items() if time["ms"]
         )
         goals = ", ".join(
             f"{g['against']} {g['ratio']:.2f} / {g['goal']:g}"
             for g in row["goals"] if g["ratio"] is not None
         )
         lines.append(
-            f"| {short(row['operator']).lower()} {row['types']} | {row['sizes']} "
-            f"| {ms * 1e3:.4g} us | {rate} | {row['share_of_copy']:.0%} | {peers} | {goals} |"
+            f"| {operator} {types} | {sizes} | {ms * 1e3:.4g} us | {rate} "
+            f"| {row['share_of_copy']:.0%} | {peers} | {goals} |"
         )
-    return "\n".join([*lines, "", "</details>"])
+    return lines
 
 
 README = re.compile("(?<=<!-- benchmark table -->\n).*?(?=<!-- end -->)", re.DOTALL)
