@@ -12,7 +12,8 @@ import pytest
 import kompute_dml as dml
 from cases.matrix_multiply import nearest_float32
 from kompute_dml.operators import matrix_multiply
-from kompute_dml.operators.matrix_multiply_kernels import SHADER, Product, candidates, lower
+from kompute_dml.operators.matrix_multiply_kernels import candidates, lower
+from kompute_dml.operators.matrix_multiply_product import SHADER, Product
 from kompute_dml.operators.plan import Target
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from kompute_dml.runtime.shader_library import ShaderLibrary, _all_variants
