@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from ..runtime.adapters import Adapter, CooperativeMatrix
@@ -29,13 +30,12 @@ class Kernel:
 
     def variant(self, target: Target) -> Variant | None:
         """The shader variant, where the device may run it."""
-        return target.library.find(self.shader, *self.axes.split("-"))
-
-    @property
-    def shared_bytes(self) -> int:
-        """What a shader that reads prepared lines keeps in shared memory: a slice of the lines, a
-        vector after each, then their zero points and sums, and the scales of rows."""
-        return (self.rows + self.columns) * (self.depth + 16 + 8) + self.rows * 4
+        variant = target.library.find(self.shader, *self.axes.split("-"))
+        fits = variant is not None and (
+            variant.shared_bytes <= target.adapter.max_shared_memory
+            and math.prod(variant.workgroup_size) <= target.adapter.max_workgroup_invocations
+        )
+        return variant if fits else None
 
     def tiles(self, product: Product) -> int:
         """Workgroups of one dispatch."""
@@ -68,10 +68,7 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
     scalar = [k for k in (*_few_rows(product), _DOT, _CORE) if k.variant(target)]
     if not _has_cooperative_matrix(target.adapter):
         return scalar
-    matrix = [
-        k for k in _COOPMAT.values()
-        if k.shared_bytes <= target.adapter.max_shared_memory and k.variant(target)
-    ]
+    matrix = [k for k in _COOPMAT.values() if k.variant(target)]
     if not matrix or scalar[0] not in (_DOT, _CORE):
         return [*scalar, *matrix]
     best = _COOPMAT[_best_tile(product)]
@@ -125,7 +122,6 @@ def _has_cooperative_matrix(adapter: Adapter) -> bool:
     return (
         shape in adapter.cooperative_matrices
         and adapter.subgroup_size == 32
-        and adapter.max_workgroup_invocations >= 128
     )
 
 
