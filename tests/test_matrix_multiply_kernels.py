@@ -12,9 +12,10 @@ import pytest
 import kompute_dml as dml
 from cases.matrix_multiply import nearest_float32
 from kompute_dml.operators import matrix_multiply
-from kompute_dml.operators.matrix_multiply_kernels import candidates, lower
-from kompute_dml.operators.matrix_multiply_product import SHADER, Product
-from kompute_dml.operators.plan import Target
+from kompute_dml.operators.matrix_multiply_kernels import Kernel, candidates, lower
+from kompute_dml.operators.matrix_multiply_lines import PreparedLines, Scratch
+from kompute_dml.operators.matrix_multiply_product import SHADER, SLOTS, Product
+from kompute_dml.operators.plan import Plan, Target
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from kompute_dml.runtime.shader_library import ShaderLibrary, _all_variants
 
@@ -155,6 +156,48 @@ def test_every_kernel_gives_the_exact_sums(
         y = _run(device, compiled, desc, arrays)
         # Steps in a row: a device may round the last bit of scaling differently.
         np.testing.assert_array_max_ulp(y, expected, 1)
+
+
+@pytest.mark.parametrize(("a_layout", "b_layout", "owned"), [p for p in PAIRS if not p[2]])
+@pytest.mark.parametrize("shape", [(1, 700, 200, 400), (2, 480, 272, 496), (1, 513, 333, 417)])
+def test_prepared_lines_are_signed_and_filled_up_and_summed(
+    shape: tuple[int, int, int, int], a_layout: str, b_layout: str, owned: str,
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On any device: only what reads them needs matrix units. Here they go to the output."""
+    device = dml.default_device()
+    desc = _desc(shape, a_layout, b_layout, owned)
+    prepared: list[PreparedLines] = []
+
+    def only_prepare(product: Product, _: Kernel, target: Target) -> Plan:
+        prepared.append(PreparedLines(product, 64, target, Scratch("output_tensor")))
+        return Plan(tuple(prepared[-1].execute))
+
+    monkeypatch.setattr(matrix_multiply, "lower", only_prepare)
+    arrays = {name: rng.integers(0, 256, getattr(desc, name).sizes, np.uint8)
+              for name in ("a_tensor", "b_tensor")}
+    memory = {name: _in_memory(x, getattr(desc, name).strides) for name, x in arrays.items()}
+    vectors = {name: np.zeros(getattr(desc, name).total_tensor_size_in_bytes, np.uint8)
+               for name in SLOTS.values() if name not in arrays}
+    compiled = device.compile_operator(device.create_operator(desc))
+    got = _run(device, compiled, desc, {**vectors, **memory}).reshape(-1).view(np.uint8)
+
+    depth = shape[2]
+    for side, lines in {"a": arrays["a_tensor"], "b": arrays["b_tensor"].swapaxes(1, 2)}.items():
+        signed = getattr(desc, f"{side}_tensor").data_type.is_signed
+        lines = (lines if signed else lines ^ 0x80).view(np.int8)
+        made = prepared[-1].sides[side]
+        if made.lines is None:
+            continue
+        pitch = -(-depth // 64) * 64
+        expected = np.pad(lines, ((0, 0), (0, 0), (0, pitch - depth)))
+        at = made.lines.offset
+        assert (got[at:][: expected.size].view(np.int8).reshape(expected.shape) == expected).all()
+        assert made.sums is not None
+        chunks = range(0, depth, prepared[-1].chunk)
+        sums = np.stack([lines[..., c : c + prepared[-1].chunk].sum(-1, np.int32) for c in chunks])
+        at = made.sums.offset * 4
+        assert (got[at:][: sums.nbytes].view(np.int32).reshape(sums.shape) == sums).all()
 
 
 @pytest.mark.parametrize("kilobytes", [16, 32, 40, 48])
