@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from ..runtime.adapters import Adapter, CooperativeMatrix
 from ..runtime.shader_library import Variant
-from .matrix_multiply_lines import LINES, PreparedLines, Scratch, is_ready
+from .frame import EXACT_UNITS
+from .matrix_multiply_lines import LINES, SUMS, PreparedLines, Scratch, is_ready
 from .matrix_multiply_product import MAX_DEPTH, SHADER, SLOTS, Product
 from .plan import TEMPORARY, UNUSED, Dispatch, Plan, Target
 
@@ -23,6 +24,8 @@ class Kernel:
     columns: int
     depth: int = 0
     """Prepared lines are filled up to a multiple of this; 0 for shaders that take any strides."""
+    needs_sums: bool = False
+    """Whether it cannot add up lines on its way."""
 
     @property
     def name(self) -> str:
@@ -46,9 +49,10 @@ _WIDE = {width: Kernel(SHADER, width, 64, 64) for width in ("b16", "b32")}
 _DOT = Kernel(SHADER + "_packed", "dot", 64, 64)
 _CORE = Kernel(SHADER + "_packed", "core", 64, 64)
 _COOPMAT = {
-    axis: Kernel(SHADER + "_coopmat", axis, rows, columns, depth)
+    axis: Kernel(SHADER + "_coopmat", axis, rows, columns, depth, needs_sums=axis == "t128w")
     for axis, rows, columns, depth in (
-        ("t128", 128, 128, 64), ("t128d", 128, 128, 128), ("t64", 64, 64, 128),
+        ("t128", 128, 128, 64), ("t128w", 128, 128, 128), ("t128d", 128, 128, 128),
+        ("t64", 64, 64, 128), ("t64d", 64, 64, 256),
         ("t32", 32, 32, 128), ("t32d", 32, 32, 256), ("t16", 16, 32, 256),
     )
 }
@@ -57,7 +61,7 @@ _FEW_ROWS = {
     for side, columns in (("along", 8), ("across", 32))
 }
 SHADERS = (
-    *(SHADER + suffix for suffix in ("", "_packed", "_few_rows", "_coopmat")), LINES
+    *(SHADER + suffix for suffix in ("", "_packed", "_few_rows", "_coopmat")), LINES, SUMS
 )
 
 
@@ -110,10 +114,11 @@ def _best_tile(product: Product) -> str:
     if product.rows <= 16:
         return "t16"
     if (tiles := _COOPMAT["t128"].tiles(product)) >= 96:
-        return "t128" if tiles > 132 else "t128d"
-    if _COOPMAT["t64"].tiles(product) >= 64:
-        return "t64"
-    return "t32d" if product.depth >= 2048 else "t32"
+        # Reading whole lines pays for a dispatch that sums them.
+        return "t128w" if tiles >= 1024 else "t128" if tiles > 132 else "t128d"
+    if (tiles := _COOPMAT["t64"].tiles(product)) >= 64:
+        return "t64d" if tiles <= 132 and product.depth >= 2048 else "t64"
+    return "t32d" if product.depth >= 1024 else "t32"
 
 
 def _has_cooperative_matrix(adapter: Adapter) -> bool:
@@ -134,7 +139,9 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
     if len(ends) > 1:  # sums that one dispatch hands to the next have 8 bytes
         count = product.batches * product.rows * product.columns
         partial = temporary.take("partial_offset", 8, count)
-    prepared = PreparedLines(product, kernel.depth, target, temporary) if kernel.depth else None
+    prepared = None
+    if kernel.depth:
+        prepared = PreparedLines(product, kernel.depth, target, temporary, kernel.needs_sums)
 
     def dispatch(index: int, begin: int) -> Dispatch:
         depth = min(MAX_DEPTH, product.depth - begin)
@@ -152,9 +159,9 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
             operands += [replace(operands[i], offset_field=None) for i in (0, 3)]
         if prepared is not None:
             operands[0] = operands[3] = UNUSED
-            operands += [*prepared.operands(index, begin, depth), output]
+            operands += [*prepared.operands(index, begin, depth), output, output]
             push |= prepared.push(depth)
-            known |= prepared.spec()
+            known |= prepared.spec() | {"EXACT_UNITS": target.adapter.driver in EXACT_UNITS}
         return Dispatch(variant, kernel.tiles(product), tuple(operands), push, known)
 
     main = [dispatch(i, begin) for i in range(product.outer) for begin in ends]

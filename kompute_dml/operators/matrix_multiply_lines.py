@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..runtime.shader_library import Variant
 from .matrix_multiply_product import MAX_DEPTH, SHADER, SLOTS, Product
 from .plan import PERSISTENT, UNUSED, Dispatch, Operand, Target
 
 LINES = SHADER + "_lines"
+SUMS = SHADER + "_sums"
+_SUMS_EACH = 8
+"""Sums that one workgroup of that shader makes."""
 
 
 class Scratch:
@@ -59,14 +61,16 @@ class PreparedLines:
     """A and B laid out for the matrix units, the depth filled up to a multiple, and the sums of
     their lines.
 
-    What is OWNED_BY_DML is prepared once, at initialization, and kept.
+    What is OWNED_BY_DML is prepared once, at initialization, and kept. Lines that need not be
+    prepared are summed only where ``gives_sums``: else the kernel adds them up on its way.
     """
 
     def __init__(
-        self, product: Product, multiple: int, target: Target, temporary: Scratch
+        self, product: Product, multiple: int, target: Target, temporary: Scratch,
+        gives_sums: bool = False,
     ) -> None:
-        self.product, self.multiple = product, multiple
-        self.variant: Variant = target.library.get(LINES)
+        self.product, self.multiple, self.gives_sums = product, multiple, gives_sums
+        self.library = target.library
         self.execute: list[Dispatch] = []
         self.initialize: list[Dispatch] = []
         self.repacked: list[str] = []
@@ -80,9 +84,11 @@ class PreparedLines:
         }
 
     def _chunk(self) -> int:
-        """Depth that one workgroup sums: short enough that some 250 of them are at work. It goes by
-        B alone, so that a constant B is prepared alike for any number of rows."""
+        """Depth that one workgroup prepares: short enough that some 250 of them are at work. It
+        goes by B alone, so that a constant B is prepared alike for any number of rows."""
         p = self.product
+        if is_ready(p, "a", self.multiple) and is_ready(p, "b", self.multiple):
+            return MAX_DEPTH
         blocks = -(-p.columns // 128)
         chunk = MAX_DEPTH
         while chunk > 128 and blocks * -(-p.depth // chunk) < 250:
@@ -94,44 +100,53 @@ class PreparedLines:
         t, along, across = p.side(side)
         outer_step, batch_step = p.steps[side]
         own = (batch_step, t.strides[across], t.strides[along])
-        if is_ready(p, side, self.multiple):
+        ready = is_ready(p, side, self.multiple)
+        if ready and not (wants_sums and self.gives_sums):
             return _Side(None, None, own, 0, 0, 0)
 
         count = t.sizes[across]
         batches = p.batches if batch_step else 1
         outer = p.outer if outer_step else 1
-        pitch = -(-p.depth // self.multiple) * self.multiple
         chunks = -(-p.depth // self.chunk)
-        bytes_each, sums_of_chunk = batches * count * pitch, batches * count
+        sums_of_chunk = batches * count
         sums_each = sums_of_chunk * chunks
+        pitch = -(-p.depth // self.multiple) * self.multiple
+        bytes_each = 0 if ready else batches * count * pitch
         scratch = self.persistent if t.owned_by_dml else self.temporary
         into = self.initialize if t.owned_by_dml else self.execute
         if t.owned_by_dml:
             self.repacked.append(SLOTS[side])
-        lines = scratch.take("prepared_offset", 1, outer * bytes_each)
+        lines = None if ready else scratch.take("prepared_offset", 1, outer * bytes_each)
         sums = scratch.take("sums_offset", 4, outer * sums_each) if wants_sums else None
+        push = {
+            "batches": batches, "lines": count, "depth": p.depth, "chunk": self.chunk,
+            "is_signed": int(t.data_type.is_signed),
+        }
         for index in range(outer):
             matrix = replace(p.operand(side, index, 0, p.depth), offset_field="matrix_offset")
+            into_sums = sums and _part(sums, index * sums_each, sums_each)
+            if lines is None:
+                assert into_sums is not None
+                into.append(Dispatch(
+                    self.library.get(SUMS), -(-sums_each // _SUMS_EACH), (matrix, into_sums),
+                    {**push, "strides": own[:2]},
+                ))
+                continue
             to = _part(lines, index * bytes_each, bytes_each)
             into.append(Dispatch(
-                self.variant,
+                self.library.get(LINES),
                 batches * -(-count // 128) * chunks,
                 (
                     matrix, replace(matrix, offset_field=None), to,
                     # A binding that the shader may write to must not stand on an input.
-                    replace(to, offset_field=None) if sums is None
-                    else _part(sums, index * sums_each, sums_each),
+                    into_sums or replace(to, offset_field=None),
                 ),
-                {
-                    "batches": batches, "lines": count, "depth": p.depth, "chunk": self.chunk,
-                    "strides": own, "pitch": pitch, "is_signed": int(t.data_type.is_signed),
-                    "keeps_sums": int(wants_sums),
-                },
+                {**push, "strides": own, "pitch": pitch, "keeps_sums": int(wants_sums)},
             ))
         return _Side(
-            replace(lines, offset_field=f"{side}_offset", writes=False),
+            lines and replace(lines, offset_field=f"{side}_offset", writes=False),
             sums and replace(sums, writes=False),
-            (count * pitch if batch_step else 0, pitch, 1),
+            own if ready else (count * pitch if batch_step else 0, pitch, 1),
             bytes_each if outer_step else 0, sums_each if outer_step else 0, sums_of_chunk,
         )
 
