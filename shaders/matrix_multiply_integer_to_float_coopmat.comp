@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
-//@ variants TILE: t128 t128d t64 t32 t32d t16
+//@ variants TILE: t128 t128w t128d t64 t64d t32 t32d t16
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
@@ -11,19 +11,22 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_spirv_intrinsics : require
 
-// A workgroup of four subgroups of 32 makes a tile of the output, SUBGROUPS_DOWN x SUBGROUPS_ACROSS
-// parts of it at a time; the SUBGROUPS_DEEP subgroups that share a part take turns along the depth.
+// A workgroup of subgroups of 32 makes a tile of the output in SUBGROUPS_DOWN x SUBGROUPS_ACROSS
+// parts; the SUBGROUPS_DEEP subgroups that share a part take turns along the depth.
 // Shared memory is kept so small that a multiprocessor holds two workgroups: one multiplies while
 // the other waits. Deeper tiles are for outputs that give it one only.
-#if defined(TILE_t128)
+#if defined(TILE_t128) || defined(TILE_t128w)
 const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 64u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
 #elif defined(TILE_t128d)
 const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 128u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 2u;
 #elif defined(TILE_t64)
 const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_DEPTH = 128u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
+#elif defined(TILE_t64d)
+const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_DEPTH = 256u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
 #elif defined(TILE_t32)
 const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_DEPTH = 128u;
 const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
@@ -34,9 +37,19 @@ const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
 const uint TILE_ROWS = 16u, TILE_COLUMNS = 32u, TILE_DEPTH = 256u;
 const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
 #endif
-const uint INVOCATIONS = 128u;
+// Slices that an invocation reads at once. With two, eight of them read 128 bytes of a line, which is
+// what a cache answers best; but then no register is left to add up lines in.
+#if defined(TILE_t128w)
+const uint SLICES_READ = 2u;
+#else
+const uint SLICES_READ = 1u;
+#endif
+const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS * SUBGROUPS_DEEP;
+const uint INVOCATIONS = 32u * SUBGROUPS;
 layout(local_size_x = INVOCATIONS) in;
 #define SPECIALIZED
+layout(constant_id = 13) const bool EXACT_UNITS = false;
+#define HAS_EXACT_UNITS EXACT_UNITS
 #define GIVEN_SUMS
 #include "include/matrix_multiply_integer_to_float.glsl"
 #include "include/bytes.glsl"
@@ -49,14 +62,20 @@ layout(binding = 10) readonly buffer BVectors { uvec4 b_vectors[]; };
 layout(binding = 11) readonly buffer RowSums { int row_sums[]; };
 layout(binding = 12) readonly buffer ColumnSums { int column_sums[]; };
 layout(binding = 13) writeonly buffer OutputVectors { uvec4 out_vectors[]; };
+layout(binding = 14) writeonly buffer OutputPairs { uvec2 out_pairs[]; };
 
 // Whether the lines are signed numbers already, and whether their sums are given.
 layout(constant_id = 9) const bool A_PREPARED = false;
 layout(constant_id = 10) const bool B_PREPARED = false;
 layout(constant_id = 11) const bool A_SUMMED = false;
 layout(constant_id = 12) const bool B_SUMMED = false;
+#if defined(TILE_t128w)
+#define ADDS_ROWS false
+#define ADDS_COLUMNS false
+#else
 #define ADDS_ROWS (ROW_SUMS && !A_SUMMED)
 #define ADDS_COLUMNS (COLUMN_SUMS && !B_SUMMED)
+#endif
 
 const uint FRAGMENT = 16u;
 const uint FRAGMENT_DEPTH = 32u;
@@ -70,29 +89,39 @@ const int ACROSS = int(PART_COLUMNS / FRAGMENT);
 #define ColumnFragment coopmat<int8_t, gl_ScopeSubgroup, FRAGMENT_DEPTH, FRAGMENT, gl_MatrixUseB>
 
 // One slice of the depth: rows of A, then columns of B, each with one vector after it, so that
-// eight lines meet all banks. After the last slice the products pass through here.
+// eight lines meet all banks. After the last slice the products pass through here, 16 rows of each
+// part at a time; two vectors after a row serve the same purpose.
 const uint LINE_VECTORS = TILE_DEPTH / 16u;
 const uint PITCH = LINE_VECTORS + 1u;
 const uint SLICE = (TILE_ROWS + TILE_COLUMNS) * PITCH;
-const uint STRIP_ROWS = SUBGROUPS_DOWN * FRAGMENT;
-const uint ROW_VECTORS = TILE_COLUMNS / 4u;
-const uint STRIPS = SUBGROUPS_DEEP * STRIP_ROWS * ROW_VECTORS;
-shared uvec4 s_slice[SLICE > STRIPS ? SLICE : STRIPS];
+const uint ROW_VECTORS = PART_COLUMNS / 4u;
+const uint STRIP_PITCH = ROW_VECTORS + 2u;
+const uint STRIP = FRAGMENT * STRIP_PITCH;
+shared uvec4 s_slice[max(SLICE, SUBGROUPS * STRIP)];
 // Of the rows, then of the columns.
 const uint LINES = TILE_ROWS + TILE_COLUMNS;
 shared int s_zero[LINES];
 shared int s_sum[LINES];
-shared float s_scale[TILE_ROWS];
+shared float s_scale[LINES];
+shared float s_shift[TILE_COLUMNS];
 
-const int ROW_LOADS = int(TILE_ROWS * LINE_VECTORS / INVOCATIONS);
-const int COLUMN_LOADS = int(TILE_COLUMNS * LINE_VECTORS / INVOCATIONS);
+const uint READ_VECTORS = SLICES_READ * LINE_VECTORS;
+const int ROW_LOADS = int(TILE_ROWS * READ_VECTORS / INVOCATIONS);
+const int COLUMN_LOADS = int(TILE_COLUMNS * READ_VECTORS / INVOCATIONS);
 
-// The line that an invocation's ``load``-th vector belongs to. Eight invocations store together:
-// where a line has four vectors only, they take lines whose banks complete one another.
+// The line that an invocation's ``load``-th vector belongs to, and which of the line's it is. Eight
+// invocations store together: where these are not the eight vectors of one line, they take lines
+// whose banks complete one another. Of two slices, half of them read the second one first.
 uint line_of(int load) {
     uint vector = gl_LocalInvocationIndex + uint(load) * INVOCATIONS;
+    if (SLICES_READ == 2u) return vector / READ_VECTORS ^ uint(load) % 2u * 4u;
     if (LINE_VECTORS == 4u) return vector / 4u % 2u * 4u + vector / 8u % 4u + vector / 32u * 8u;
     return vector / LINE_VECTORS;
+}
+
+uint vector_of(int load) {
+    uint vector = gl_LocalInvocationIndex % READ_VECTORS;
+    return SLICES_READ == 2u ? vector ^ uint(load) % 2u * LINE_VECTORS : vector;
 }
 
 uvec4 as_signed(bool already, uvec4 x) {
@@ -111,17 +140,29 @@ int given_sum(bool of_a, uint batch, uint line) {
     return sum;
 }
 
-// Zero points, and the sums so far.
+// What is known of a line before its products are. Without a condition, so that all loads are on
+// their way together: lines beyond the edges repeat the last, and so do invocations without a line.
+void begin_line(bool of_a, uint batch, uint line, uint at) {
+    line = min(line, (of_a ? rows : columns) - 1u);
+    s_zero[at] = HAS_CORRECTION ? lowered_zero_point(of_a, line) : 0;
+    s_sum[at] = (of_a ? ROW_SUMS && A_SUMMED : COLUMN_SUMS && B_SUMMED)
+        ? given_sum(of_a, batch, line) : 0;
+    s_scale[at] = of_a ? LOAD_FLOAT(a_scale, a_scale_offset + line * a_scale_stride)
+                       : LOAD_FLOAT(b_scale, b_scale_offset + line * b_scale_stride);
+    if (!of_a)
+        s_shift[at - TILE_ROWS] = HAS_BIAS && bias_strides[1] == 0u
+            ? LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] + line * bias_strides[2])
+            : 0.0;
+}
+
 void begin_lines(uint batch, uint row, uint column) {
-    for (uint i = gl_LocalInvocationIndex; i < LINES; i += INVOCATIONS) {
-        bool of_a = i < TILE_ROWS;
-        uint line = of_a ? row + i : column + i - TILE_ROWS;
-        bool exists = line < (of_a ? rows : columns);
-        s_zero[i] = HAS_CORRECTION ? lowered_zero_point(of_a, line) : 0;
-        s_sum[i] = exists && (of_a ? ROW_SUMS && A_SUMMED : COLUMN_SUMS && B_SUMMED)
-            ? given_sum(of_a, batch, line) : 0;
-        if (of_a)
-            s_scale[i] = exists ? LOAD_FLOAT(a_scale, a_scale_offset + line * a_scale_stride) : 0.0;
+    [[unroll]] for (uint n = 0u; n < TILE_ROWS; n += INVOCATIONS) {
+        uint i = min(n + gl_LocalInvocationIndex, TILE_ROWS - 1u);
+        begin_line(true, batch, row + i, i);
+    }
+    [[unroll]] for (uint n = 0u; n < TILE_COLUMNS; n += INVOCATIONS) {
+        uint i = min(n + gl_LocalInvocationIndex, TILE_COLUMNS - 1u);
+        begin_line(false, batch, column + i, TILE_ROWS + i);
     }
 }
 
@@ -129,36 +170,32 @@ void begin_lines(uint batch, uint row, uint column) {
 struct Columns {
     uint first;
     uint count;
+    ivec4 zero;
+    ivec4 sum;
     vec4 scale;
     vec4 shift;
 };
 
-Columns columns_at(uint batch, uint first) {
+Columns columns_at(uint column, uint tile_column) {
     Columns c;
-    c.first = first;
-    c.count = first < columns ? min(columns - first, 4u) : 0u;
+    c.first = column + tile_column;
+    c.count = c.first < columns ? min(columns - c.first, 4u) : 0u;
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-        uint column = min(first + i, columns - 1u);
-        c.scale[i] = LOAD_FLOAT(b_scale, b_scale_offset + column * b_scale_stride);
-        c.shift[i] = HAS_BIAS && bias_strides[1] == 0u
-            ? LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] + column * bias_strides[2])
-            : 0.0;
+        c.zero[i] = s_zero[TILE_ROWS + tile_column + i];
+        c.sum[i] = s_sum[TILE_ROWS + tile_column + i];
+        c.scale[i] = s_scale[TILE_ROWS + tile_column + i];
+        c.shift[i] = s_shift[tile_column + i];
     }
     return c;
 }
 
-void finish_row(uint batch, uint row, uint column, uint tile_row, uint tile_column, Columns c,
-                ivec4 products) {
+void finish_row(uint batch, uint row, uint tile_row, Columns c, ivec4 products) {
     row += tile_row;
     if (row >= rows || c.count == 0u) return;
     if (HAS_CORRECTION) {
         int zero = s_zero[tile_row];
-        int rest = s_sum[tile_row] - int(depth) * zero;
-        [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-            uint line = TILE_ROWS + tile_column + i;
-            if (ROW_SUMS) products[i] -= s_zero[line] * rest;
-            if (COLUMN_SUMS) products[i] -= zero * s_sum[line];
-        }
+        if (ROW_SUMS) products -= c.zero * (s_sum[tile_row] - int(depth) * zero);
+        if (COLUMN_SUMS) products -= zero * c.sum;
     }
     float scale = s_scale[tile_row];
     if (CONTINUES || UNFINISHED) {
@@ -183,12 +220,8 @@ void finish_row(uint batch, uint row, uint column, uint tile_row, uint tile_colu
     }
     uint to = out_offset + batch * out_strides[0] + row * out_strides[1] + c.first * out_strides[2];
     if (c.count == 4u && out_strides[2] == 1u && to % 4u == 0u) {
-        if (HALF) {
-            out_words[to / 2u] = words.x | (words.y << 16);
-            out_words[to / 2u + 1u] = words.z | (words.w << 16);
-        } else {
-            out_vectors[to / 4u] = words;
-        }
+        if (HALF) out_pairs[to / 4u] = words.xz | (words.yw << 16);
+        else out_vectors[to / 4u] = words;
         return;
     }
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
@@ -199,6 +232,16 @@ void finish_row(uint batch, uint row, uint column, uint tile_row, uint tile_colu
     }
 }
 
+// Between writing and reading strips: a part of its own needs no other subgroup.
+void share_strip() {
+    if (SUBGROUPS_DEEP > 1u) {
+        barrier();
+    } else {
+        subgroupMemoryBarrierShared();
+        subgroupBarrier();
+    }
+}
+
 void main() {
     uint batch, row, column;
     if (!find_tile(batch, row, column)) return;
@@ -206,22 +249,30 @@ void main() {
     uint part_row = gl_SubgroupID / SUBGROUPS_DEEP / SUBGROUPS_ACROSS;
     uint part_column = gl_SubgroupID / SUBGROUPS_DEEP % SUBGROUPS_ACROSS;
 
-    begin_lines(batch, row, column);
     // Lines beyond the edges repeat the last: their products go nowhere.
-    uint my_vector = gl_LocalInvocationIndex % LINE_VECTORS;
     uint a_from[ROW_LOADS], b_from[COLUMN_LOADS];
     [[unroll]] for (int i = 0; i < ROW_LOADS; ++i)
         a_from[i] = (a_offset + batch * a_strides[0] +
-                     min(row + line_of(i), rows - 1u) * a_strides[1]) / 16u + my_vector;
+                     min(row + line_of(i), rows - 1u) * a_strides[1]) / 16u + vector_of(i);
     [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i)
         b_from[i] = (b_offset + batch * b_strides[0] +
-                     min(column + line_of(i), columns - 1u) * b_strides[2]) / 16u + my_vector;
+                     min(column + line_of(i), columns - 1u) * b_strides[2]) / 16u + vector_of(i);
     uvec4 a_next[ROW_LOADS], b_next[COLUMN_LOADS];
-#define LOAD(slice) \
+#define LOAD(number) \
     [[unroll]] for (int i = 0; i < ROW_LOADS; ++i) \
-        a_next[i] = a_vectors[a_from[i] + (slice) * LINE_VECTORS]; \
+        a_next[i] = a_vectors[a_from[i] + (number) * READ_VECTORS]; \
     [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i) \
-        b_next[i] = b_vectors[b_from[i] + (slice) * LINE_VECTORS];
+        b_next[i] = b_vectors[b_from[i] + (number) * READ_VECTORS];
+    uint my_vector = gl_LocalInvocationIndex % LINE_VECTORS;
+    // Whether the odd loads hold the first slice and the even ones the second. Then they change
+    // places: all invocations have something to store of each.
+    bool turned = gl_LocalInvocationIndex % READ_VECTORS >= LINE_VECTORS;
+#define TURN(next, loads) \
+    [[unroll]] for (int i = 0; i + 1 < loads; i += 2) { \
+        uvec4 even = next[i]; \
+        next[i] = turned ? next[i + 1] : even; \
+        next[i + 1] = turned ? even : next[i + 1]; \
+    }
 
     Product products[DOWN][ACROSS];
     [[unroll]] for (int i = 0; i < DOWN; ++i)
@@ -229,38 +280,50 @@ void main() {
     int a_sum[ROW_LOADS], b_sum[COLUMN_LOADS];
     [[unroll]] for (int i = 0; i < ROW_LOADS; ++i) a_sum[i] = 0;
     [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i) b_sum[i] = 0;
-    uint slices = (depth - 1u) / TILE_DEPTH + 1u;
+    uint reads = (depth - 1u) / (TILE_DEPTH * SLICES_READ) + 1u;
     LOAD(0u)
-    for (uint slice = 0u; slice < slices; ++slice) {
-        barrier();
-        [[unroll]] for (int i = 0; i < ROW_LOADS; ++i) {
-            uvec4 x = as_signed(A_SIGNED || A_PREPARED, a_next[i]);
-            s_slice[line_of(i) * PITCH + my_vector] = x;
-            if (ADDS_ROWS) a_sum[i] += dot_product(x, uvec4(ONES));
+    begin_lines(batch, row, column);
+    for (uint number = 0u; number < reads; ++number) {
+        if (SLICES_READ == 2u) {
+            TURN(a_next, ROW_LOADS)
+            TURN(b_next, COLUMN_LOADS)
         }
-        [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i) {
-            uvec4 x = as_signed(B_SIGNED || B_PREPARED, b_next[i]);
-            s_slice[(TILE_ROWS + line_of(i)) * PITCH + my_vector] = x;
-            if (ADDS_COLUMNS) b_sum[i] += dot_product(x, uvec4(ONES));
-        }
-        barrier();
-        // The next slice is on its way while this one is multiplied. Without a condition (the last
-        // is read once more): with one, the compiler waits for the loads at the end of its block.
-        LOAD(min(slice + 1u, slices - 1u))
-        [[unroll]] for (uint k = 0u; k < TILE_DEPTH / FRAGMENT_DEPTH / SUBGROUPS_DEEP; ++k) {
-            uint at = (k * SUBGROUPS_DEEP + deep) * FRAGMENT_DEPTH / 16u;
-            ColumnFragment y[ACROSS];
-            RowFragment x;
-            [[unroll]] for (int j = 0; j < ACROSS; ++j)
-                coopMatLoad(y[j], s_slice,
-                            (TILE_ROWS + part_column * PART_COLUMNS + uint(j) * FRAGMENT) * PITCH +
-                                at,
-                            PITCH, gl_CooperativeMatrixLayoutColumnMajor);
-            [[unroll]] for (int i = 0; i < DOWN; ++i) {
-                coopMatLoad(x, s_slice, (part_row * PART_ROWS + uint(i) * FRAGMENT) * PITCH + at,
-                            PITCH, gl_CooperativeMatrixLayoutRowMajor);
-                [[unroll]] for (int j = 0; j < ACROSS; ++j)
-                    products[i][j] = coopMatMulAdd(x, y[j], products[i][j]);
+        [[unroll]] for (int slice = 0; slice < int(SLICES_READ); ++slice) {
+            barrier();
+            [[unroll]] for (int i = 0; i < ROW_LOADS; i += int(SLICES_READ)) {
+                uvec4 x = as_signed(A_SIGNED || A_PREPARED, a_next[i + slice]);
+                uint line = turned ? line_of(i + int(SLICES_READ) - 1 - slice) : line_of(i + slice);
+                s_slice[line * PITCH + my_vector] = x;
+                if (ADDS_ROWS) a_sum[i] += dot_product(x, uvec4(ONES));
+            }
+            [[unroll]] for (int i = 0; i < COLUMN_LOADS; i += int(SLICES_READ)) {
+                uvec4 x = as_signed(B_SIGNED || B_PREPARED, b_next[i + slice]);
+                uint line = turned ? line_of(i + int(SLICES_READ) - 1 - slice) : line_of(i + slice);
+                s_slice[(TILE_ROWS + line) * PITCH + my_vector] = x;
+                if (ADDS_COLUMNS) b_sum[i] += dot_product(x, uvec4(ONES));
+            }
+            barrier();
+            // What comes next is on its way while this slice is multiplied. Without a condition (the
+            // last is read once more): with one, the compiler waits for the loads at its end.
+            if (slice + 1 == int(SLICES_READ)) {
+                LOAD(min(number + 1u, reads - 1u))
+            }
+            [[unroll]] for (uint k = 0u; k < TILE_DEPTH / FRAGMENT_DEPTH / SUBGROUPS_DEEP; ++k) {
+                uint at = (k * SUBGROUPS_DEEP + deep) * FRAGMENT_DEPTH / 16u;
+                ColumnFragment y[ACROSS];
+                RowFragment x;
+                [[unroll]] for (int j = 0; j < ACROSS; ++j) {
+                    uint line = TILE_ROWS + part_column * PART_COLUMNS + uint(j) * FRAGMENT;
+                    coopMatLoad(y[j], s_slice, line * PITCH + at, PITCH,
+                                gl_CooperativeMatrixLayoutColumnMajor);
+                }
+                [[unroll]] for (int i = 0; i < DOWN; ++i) {
+                    uint line = part_row * PART_ROWS + uint(i) * FRAGMENT;
+                    coopMatLoad(x, s_slice, line * PITCH + at, PITCH,
+                                gl_CooperativeMatrixLayoutRowMajor);
+                    [[unroll]] for (int j = 0; j < ACROSS; ++j)
+                        products[i][j] = coopMatMulAdd(x, y[j], products[i][j]);
+                }
             }
         }
     }
@@ -270,26 +333,26 @@ void main() {
     if (ADDS_COLUMNS)
         [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i)
             atomicAdd(s_sum[TILE_ROWS + line_of(i)], b_sum[i]);
-    uint my_column = gl_LocalInvocationIndex % ROW_VECTORS * 4u;
-    Columns c = columns_at(batch, column + my_column);
-    // Strips of 16 rows of each part go through shared memory; there invocations take four columns
-    // of a row each, and add up what the subgroups that share a part have.
+    barrier();
+    uint part = gl_SubgroupID / SUBGROUPS_DEEP;
+    uint member = deep * 32u + gl_SubgroupInvocationID;
+    uint my_row = member / ROW_VECTORS;
+    Columns c = columns_at(column, part_column * PART_COLUMNS + member % ROW_VECTORS * 4u);
+    // Strips of 16 rows of each part go through shared memory; there the subgroups that share the
+    // part add up what they have, four columns of a row to an invocation.
     [[unroll]] for (int i = 0; i < DOWN; ++i) {
-        barrier();
+        share_strip();
         [[unroll]] for (int j = 0; j < ACROSS; ++j)
-            coopMatStore(products[i][j], s_slice,
-                         (deep * STRIP_ROWS + part_row * FRAGMENT) * ROW_VECTORS +
-                             (part_column * PART_COLUMNS + uint(j) * FRAGMENT) / 4u,
-                         ROW_VECTORS, gl_CooperativeMatrixLayoutRowMajor);
-        barrier();
-        [[dont_unroll]] for (uint r = 0u; r < STRIP_ROWS; r += INVOCATIONS / ROW_VECTORS) {
-            uint strip_row = r + gl_LocalInvocationIndex / ROW_VECTORS;
+            coopMatStore(products[i][j], s_slice, gl_SubgroupID * STRIP + uint(j) * FRAGMENT / 4u,
+                         STRIP_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+        share_strip();
+        [[dont_unroll]] for (uint r = my_row; r < FRAGMENT;
+                             r += SUBGROUPS_DEEP * 32u / ROW_VECTORS) {
             ivec4 sum = ivec4(0);
             [[unroll]] for (uint d = 0u; d < SUBGROUPS_DEEP; ++d)
-                sum += ivec4(s_slice[(d * STRIP_ROWS + strip_row) * ROW_VECTORS + my_column / 4u]);
-            uint tile_row = strip_row / FRAGMENT * PART_ROWS + uint(i) * FRAGMENT +
-                            strip_row % FRAGMENT;
-            finish_row(batch, row, column, tile_row, my_column, c, sum);
+                sum += ivec4(s_slice[(part * SUBGROUPS_DEEP + d) * STRIP + r * STRIP_PITCH +
+                                     member % ROW_VECTORS]);
+            finish_row(batch, row, part_row * PART_ROWS + uint(i) * FRAGMENT + r, c, sum);
         }
     }
 }

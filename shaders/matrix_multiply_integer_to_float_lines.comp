@@ -50,23 +50,35 @@ uvec4 elements(uint index, uint count) {
     return x;
 }
 
-// Reads 16 lines x 4 elements of the depth and turns them around.
-void read_across(uint from, uint begin, uint end, uint line) {
-    uint pair = gl_LocalInvocationIndex / 64u;
-    uint x = (pair * 2u + gl_LocalInvocationIndex % 2u) * 16u;
-    uint y = gl_LocalInvocationIndex / 2u % 32u * 4u;
-    uvec4 read[4];
-    [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-        bool exists = begin + y + e < end && line + x < lines;
-        read[e] = exists ? elements(from + line + x + (begin + y + e) * strides[2],
-                                    lines - line - x)
-                         : uvec4(0u);
-    }
+// The part of a block that an invocation turns around: 16 lines x 4 elements of the depth.
+uint across_line() {
+    return (gl_LocalInvocationIndex / 64u * 2u + gl_LocalInvocationIndex % 2u) * 16u;
+}
+uint across_depth() { return gl_LocalInvocationIndex / 2u % 32u * 4u; }
+
+// Whole vectors. Beyond the edges stands what is near: none of it is kept.
+void read_vectors(uint from, uint begin, uint end, uint line, out uvec4 read[4]) {
+    uint at = from + min(line + across_line(), lines - 16u);
+    [[unroll]] for (uint e = 0u; e < 4u; ++e)
+        read[e] = matrix_vectors[(at + min(begin + across_depth() + e, end - 1u) * strides[2]) /
+                                 16u];
+}
+
+void read_parts(uint from, uint begin, uint end, uint line, out uvec4 read[4]) {
+    uint x = line + across_line(), y = begin + across_depth();
+    [[unroll]] for (uint e = 0u; e < 4u; ++e)
+        read[e] = y + e < end && x < lines
+            ? elements(from + x + (y + e) * strides[2], lines - x) : uvec4(0u);
+}
+
+void turn_around(uvec4 read[4]) {
+    barrier();
     [[unroll]] for (uint c = 0u; c < 4u; ++c) {
         uvec4 turned = transposed(uvec4(read[0][c], read[1][c], read[2][c], read[3][c]));
         [[unroll]] for (uint w = 0u; w < 4u; ++w)
-            s_block[(x + c * 4u + w) * PITCH + y / 4u] = turned[w];
+            s_block[(across_line() + c * 4u + w) * PITCH + across_depth() / 4u] = turned[w];
     }
+    barrier();
 }
 
 uvec4 read_along(uint from, uint begin, uint end, uint line) {
@@ -77,6 +89,29 @@ uvec4 read_along(uint from, uint begin, uint end, uint line) {
     for (uint e = 0u; e < min(count, 16u); ++e)
         x[e / 4u] |= (neighbours(index + e * strides[2], 1u) & 0xFFu) << (e % 4u * 8u);
     return x;
+}
+
+// Writes a block of prepared lines and adds to their sums.
+void write_lines(bool across, uint batch, uint from, uint begin, uint end, uint filled, uint line,
+                 inout int sum[EACH]) {
+    [[unroll]] for (uint i = 0u; i < EACH; ++i) {
+        uint vector = gl_LocalInvocationIndex + i * INVOCATIONS;
+        uint my_line = vector / VECTORS;
+        uint at = vector % VECTORS * 16u;
+        if (line + my_line >= lines || begin + at >= filled) continue;
+        uint word = my_line * PITCH + at / 4u;
+        uvec4 x = across ? uvec4(s_block[word], s_block[word + 1u], s_block[word + 2u],
+                                 s_block[word + 3u])
+                         : read_along(from, begin + at, end, line + my_line);
+        if (is_signed == 0u) x ^= 0x80808080u;
+        uint count = begin + at < end ? end - begin - at : 0u;
+        if (count < 16u)
+            [[unroll]] for (uint w = 0u; w < 4u; ++w)
+                x[w] &= first_bytes(count > w * 4u ? count - w * 4u : 0u);
+        prepared[(prepared_offset + (batch * lines + line + my_line) * pitch + begin + at) /
+                 16u] = x;
+        sum[i] += byte_sum(x.x) + byte_sum(x.y) + byte_sum(x.z) + byte_sum(x.w);
+    }
 }
 
 void main() {
@@ -96,29 +131,25 @@ void main() {
     if (gl_LocalInvocationIndex < BLOCK) s_sums[gl_LocalInvocationIndex] = 0;
     int sum[EACH];
     [[unroll]] for (uint i = 0u; i < EACH; ++i) sum[i] = 0;
-    for (uint begin = part * chunk; begin < filled; begin += BLOCK) {
-        if (across) {
-            barrier();
-            read_across(from, begin, end, line);
-            barrier();
+    uint begin = part * chunk;
+    if (!across) {
+        for (; begin < filled; begin += BLOCK)
+            write_lines(false, batch, from, begin, end, filled, line, sum);
+    } else if (lines % 16u == 0u && from % 16u == 0u && strides[2] % 16u == 0u) {
+        // The next block is on its way while this one is written.
+        uvec4 read[4];
+        read_vectors(from, begin, end, line, read);
+        for (; begin < filled; begin += BLOCK) {
+            turn_around(read);
+            read_vectors(from, begin + BLOCK, end, line, read);
+            write_lines(true, batch, from, begin, end, filled, line, sum);
         }
-        [[unroll]] for (uint i = 0u; i < EACH; ++i) {
-            uint vector = gl_LocalInvocationIndex + i * INVOCATIONS;
-            uint my_line = vector / VECTORS;
-            uint at = vector % VECTORS * 16u;
-            if (line + my_line >= lines || begin + at >= filled) continue;
-            uint word = my_line * PITCH + at / 4u;
-            uvec4 x = across ? uvec4(s_block[word], s_block[word + 1u], s_block[word + 2u],
-                                     s_block[word + 3u])
-                             : read_along(from, begin + at, end, line + my_line);
-            if (is_signed == 0u) x ^= 0x80808080u;
-            uint count = begin + at < end ? end - begin - at : 0u;
-            if (count < 16u)
-                [[unroll]] for (uint w = 0u; w < 4u; ++w)
-                    x[w] &= first_bytes(count > w * 4u ? count - w * 4u : 0u);
-            prepared[(prepared_offset + (batch * lines + line + my_line) * pitch + begin + at) /
-                     16u] = x;
-            sum[i] += byte_sum(x.x) + byte_sum(x.y) + byte_sum(x.z) + byte_sum(x.w);
+    } else {
+        for (; begin < filled; begin += BLOCK) {
+            uvec4 read[4];
+            read_parts(from, begin, end, line, read);
+            turn_around(read);
+            write_lines(true, batch, from, begin, end, filled, line, sum);
         }
     }
     if (keeps_sums == 0u) return;

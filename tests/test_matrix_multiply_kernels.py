@@ -12,8 +12,10 @@ import pytest
 import kompute_dml as dml
 from cases.matrix_multiply import nearest_float32
 from kompute_dml.operators import matrix_multiply
-from kompute_dml.operators.matrix_multiply_kernels import SHADER, Product, candidates, lower
-from kompute_dml.operators.plan import Target
+from kompute_dml.operators.matrix_multiply_kernels import Kernel, candidates, lower
+from kompute_dml.operators.matrix_multiply_lines import SUMS, PreparedLines, Scratch
+from kompute_dml.operators.matrix_multiply_product import SHADER, SLOTS, Product
+from kompute_dml.operators.plan import Plan, Target
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from kompute_dml.runtime.shader_library import ShaderLibrary, _all_variants
 
@@ -156,6 +158,52 @@ def test_every_kernel_gives_the_exact_sums(
         np.testing.assert_array_max_ulp(y, expected, 1)
 
 
+@pytest.mark.parametrize(("a_layout", "b_layout", "owned"), [p for p in PAIRS if not p[2]])
+@pytest.mark.parametrize("shape", [(1, 700, 200, 400), (2, 480, 272, 496),
+                                   (1, 513, 333, 417), (2, 500, 320, 512)])
+def test_lines_are_summed_and_prepared_where_they_need_it(
+    shape: tuple[int, int, int, int], a_layout: str, b_layout: str, owned: str,
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On any device: only what reads them needs matrix units. Here they go to the output."""
+    device = dml.default_device()
+    desc = _desc(shape, a_layout, b_layout, owned)
+    prepared: list[PreparedLines] = []
+    gives_sums = device._runtime.library.find(SUMS) is not None
+
+    def only_prepare(product: Product, _: Kernel, target: Target) -> Plan:
+        prepared.append(PreparedLines(product, 64, target, Scratch("output_tensor"),
+                                      gives_sums))
+        return Plan(tuple(prepared[-1].execute))
+
+    monkeypatch.setattr(matrix_multiply, "lower", only_prepare)
+    arrays = {name: rng.integers(0, 256, getattr(desc, name).sizes, np.uint8)
+              for name in ("a_tensor", "b_tensor")}
+    memory = {name: _in_memory(x, getattr(desc, name).strides) for name, x in arrays.items()}
+    vectors = {name: np.zeros(getattr(desc, name).total_tensor_size_in_bytes, np.uint8)
+               for name in SLOTS.values() if name not in arrays}
+    compiled = device.compile_operator(device.create_operator(desc))
+    got = _run(device, compiled, desc, {**vectors, **memory}).reshape(-1).view(np.uint8)
+
+    depth = shape[2]
+    for side, lines in {"a": arrays["a_tensor"], "b": arrays["b_tensor"].swapaxes(1, 2)}.items():
+        signed = getattr(desc, f"{side}_tensor").data_type.is_signed
+        lines = (lines if signed else lines ^ 0x80).view(np.int8)
+        made = prepared[-1].sides[side]
+        if made.lines is not None:
+            expected = np.pad(lines, ((0, 0), (0, 0), (0, -depth % 64)))
+            at = made.lines.offset
+            kept = got[at:][: expected.size].view(np.int8).reshape(expected.shape)
+            assert (kept == expected).all()
+        if made.sums is None:
+            assert made.lines is None and not gives_sums
+            continue
+        chunks = range(0, depth, prepared[-1].chunk)
+        sums = np.stack([lines[..., c : c + prepared[-1].chunk].sum(-1, np.int32) for c in chunks])
+        at = made.sums.offset * 4
+        assert (got[at:][: sums.nbytes].view(np.int32).reshape(sums.shape) == sums).all()
+
+
 @pytest.mark.parametrize("kilobytes", [16, 32, 40, 48])
 def test_no_tile_asks_for_more_shared_memory_than_there_is(kilobytes: int) -> None:
     every = ShaderLibrary(frozenset().union(*(v.features for v in _all_variants().values())))
@@ -166,9 +214,9 @@ def test_no_tile_asks_for_more_shared_memory_than_there_is(kilobytes: int) -> No
         cooperative_matrices=(CooperativeMatrix(16, 16, 32, "i8", "i8", "i32", "i32", "subgroup"),),
     )
     product = Product(_desc((1, 512, 4096, 4096), "packed", "transposed", ""))
-    offered = [k for k in candidates(product, Target(every, adapter)) if k.depth]
-    # 128 x 128 tiles with slices of 128 take 39,424 bytes, with slices of 64 23,040.
-    names = {k.name for k in offered}
-    assert ("coopmat-t128d" in names) == (kilobytes >= 40)
-    assert ("coopmat-t128" in names) == (kilobytes >= 32)
-    assert all(k.shared_bytes <= kilobytes << 10 for k in offered)
+    target = Target(every, adapter)
+    offered = {k.name: k.variant(target) for k in candidates(product, target) if k.depth}
+    # 128 x 128 tiles with slices of 128 take 40,448 bytes, with slices of 64 24,064.
+    assert ("coopmat-t128d" in offered) == (kilobytes >= 40)
+    assert ("coopmat-t128" in offered) == (kilobytes >= 32)
+    assert all(v is not None and v.shared_bytes <= kilobytes << 10 for v in offered.values())

@@ -15,7 +15,7 @@ from ..runtime.shader_library import Variant
 from .plan import UNUSED, Dispatch, Operand, Target, reads, writes
 
 _LOCAL_SIZE = 256
-_EXACT_UNITS = ("NVIDIA",)
+EXACT_UNITS = ("NVIDIA",)
 """Drivers whose fma rounds once and whose float16 conversions are IEEE's, as the tests confirm."""
 _MAX_RANK = 5
 """Dimensions that one dispatch walks; each further one (after merging) becomes dispatches."""
@@ -63,7 +63,7 @@ def frame(
         "LOCAL_SIZE": _LOCAL_SIZE,
         "WHOLE": whole,
         "ROLLED": target.adapter.type == "cpu",
-        "EXACT_UNITS": target.adapter.driver in _EXACT_UNITS,
+        "EXACT_UNITS": target.adapter.driver in EXACT_UNITS,
         "OUT_TYPE": result[1].data_type.code,
         **(spec or {}),
     }

@@ -13,7 +13,8 @@ from ..errors import ValidationError, expect
 from ..layout import broadcast_sizes, pad_left
 from .base import Same, define, function
 from .call import as_tensor, device_of, output, run
-from .matrix_multiply_kernels import SHADERS, SLOTS, VECTORS, Product, candidates, lower
+from .matrix_multiply_kernels import SHADERS, candidates, lower
+from .matrix_multiply_product import SLOTS, VECTORS, Product
 from .plan import Plan, Target
 
 if TYPE_CHECKING:

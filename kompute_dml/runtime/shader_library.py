@@ -80,6 +80,9 @@ class Variant:
     """Push field -> (word offset, words)."""
     push_words: int
     bindings: int
+    workgroup_size: tuple[int, ...]
+    """By its specialization constants' defaults."""
+    shared_bytes: int
 
     @functools.cached_property
     def spirv(self) -> bytes:
@@ -153,6 +156,8 @@ def _all_variants() -> dict[str, Variant]:
                 push_fields={n: (p["offset"], p["count"]) for n, p in v["push"].items()},
                 push_words=max((p["offset"] + p["count"] for p in v["push"].values()), default=0),
                 bindings=v["bindings"],
+                workgroup_size=tuple(v["workgroup_size"]),
+                shared_bytes=v["shared_bytes"],
             )
     return variants
 

@@ -10,8 +10,9 @@ uint lowered(bool of_a, uint word) {
     return (of_a ? A_SIGNED : B_SIGNED) ? word : word ^ 0x80808080u;
 }
 
+// A line beyond the edge has the last one's: its products go nowhere.
 int lowered_zero_point(bool of_a, uint line) {
-    if (line >= (of_a ? rows : columns)) return 0;
+    line = min(line, (of_a ? rows : columns) - 1u);
     uint zero = 0u;
     if (of_a && HAS_A_ZERO) {
         uint at = a_zero_offset + line * a_zero_stride;

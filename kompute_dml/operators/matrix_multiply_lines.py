@@ -1,0 +1,190 @@
+"""Lines of A and B as the matrix units want them: prepared where they do not lie so already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .matrix_multiply_product import MAX_DEPTH, SHADER, SLOTS, Product
+from .plan import PERSISTENT, UNUSED, Dispatch, Operand, Target
+
+LINES = SHADER + "_lines"
+SUMS = SHADER + "_sums"
+_SUMS_EACH = 8
+"""Sums that one workgroup of that shader makes."""
+
+
+class Scratch:
+    """The temporary or the persistent resource, handed out in ranges."""
+
+    def __init__(self, slot: str) -> None:
+        self.slot = slot
+        self.bytes = 0
+
+    def take(self, offset_field: str, itemsize: int, length: int) -> Operand:
+        begin = -(-self.bytes // 256) * 256
+        self.bytes = begin + itemsize * length
+        return Operand(self.slot, offset_field, itemsize, length, begin // itemsize, writes=True)
+
+
+def is_ready(product: Product, side: str, multiple: int) -> bool:
+    """Whether the lines of A or B can be read as they are, 16 elements of the depth at a time and
+    none past the end, by a kernel that goes by ``multiple`` elements."""
+    t, along, across = product.side(side)
+    if t.owned_by_dml:
+        return False
+    line, batches = t.strides[across], product.steps[side]
+    return (
+        t.strides[along] == 1
+        and t.base_alignment % 16 == 0
+        and product.depth % multiple == 0
+        and all(step % 16 == 0 for step in (line, *batches))
+    )
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A or B as the kernel reads it."""
+
+    lines: Operand | None
+    """None for the tensor itself."""
+    sums: Operand | None
+    strides: tuple[int, int, int]
+    """batch, line, depth"""
+    bytes_each: int
+    sums_each: int
+    """from one outer dispatch to the next"""
+    sums_of_chunk: int
+
+
+class PreparedLines:
+    """A and B laid out for the matrix units, the depth filled up to a multiple, and the sums of
+    their lines.
+
+    What is OWNED_BY_DML is prepared once, at initialization, and kept. Lines that need not be
+    prepared are summed only where ``gives_sums``: else the kernel adds them up on its way.
+    """
+
+    def __init__(
+        self, product: Product, multiple: int, target: Target, temporary: Scratch,
+        gives_sums: bool = False,
+    ) -> None:
+        self.product, self.multiple, self.gives_sums = product, multiple, gives_sums
+        self.library = target.library
+        self.execute: list[Dispatch] = []
+        self.initialize: list[Dispatch] = []
+        self.repacked: list[str] = []
+        self.temporary, self.persistent = temporary, Scratch(PERSISTENT)
+        self.chunk = self._chunk()
+        kinds = product.kinds
+        # One side's sums are multiplied by the other's zero points; see include/lowered.glsl.
+        self.sides = {
+            "a": self._prepare("a", kinds["HAS_B_ZERO"] or not kinds["B_SIGNED"]),
+            "b": self._prepare("b", kinds["HAS_A_ZERO"] or not kinds["A_SIGNED"]),
+        }
+
+    def _chunk(self) -> int:
+        """Depth that one workgroup prepares: short enough that some 250 of them are at work. It
+        goes by B alone, so that a constant B is prepared alike for any number of rows."""
+        p = self.product
+        if is_ready(p, "a", self.multiple) and is_ready(p, "b", self.multiple):
+            return MAX_DEPTH
+        blocks = -(-p.columns // 128)
+        chunk = MAX_DEPTH
+        while chunk > 128 and blocks * -(-p.depth // chunk) < 250:
+            chunk //= 2
+        return chunk
+
+    def _prepare(self, side: str, wants_sums: bool) -> _Side:
+        p = self.product
+        t, along, across = p.side(side)
+        outer_step, batch_step = p.steps[side]
+        own = (batch_step, t.strides[across], t.strides[along])
+        ready = is_ready(p, side, self.multiple)
+        if ready and not (wants_sums and self.gives_sums):
+            return _Side(None, None, own, 0, 0, 0)
+
+        count = t.sizes[across]
+        batches = p.batches if batch_step else 1
+        outer = p.outer if outer_step else 1
+        chunks = -(-p.depth // self.chunk)
+        sums_of_chunk = batches * count
+        sums_each = sums_of_chunk * chunks
+        pitch = -(-p.depth // self.multiple) * self.multiple
+        bytes_each = 0 if ready else batches * count * pitch
+        scratch = self.persistent if t.owned_by_dml else self.temporary
+        into = self.initialize if t.owned_by_dml else self.execute
+        if t.owned_by_dml:
+            self.repacked.append(SLOTS[side])
+        lines = None if ready else scratch.take("prepared_offset", 1, outer * bytes_each)
+        sums = scratch.take("sums_offset", 4, outer * sums_each) if wants_sums else None
+        push = {
+            "batches": batches, "lines": count, "depth": p.depth, "chunk": self.chunk,
+            "is_signed": int(t.data_type.is_signed),
+        }
+        for index in range(outer):
+            matrix = replace(p.operand(side, index, 0, p.depth), offset_field="matrix_offset")
+            into_sums = sums and _part(sums, index * sums_each, sums_each)
+            if lines is None:
+                assert into_sums is not None
+                into.append(Dispatch(
+                    self.library.get(SUMS), -(-sums_each // _SUMS_EACH), (matrix, into_sums),
+                    {**push, "strides": own[:2]},
+                ))
+                continue
+            to = _part(lines, index * bytes_each, bytes_each)
+            into.append(Dispatch(
+                self.library.get(LINES),
+                batches * -(-count // 128) * chunks,
+                (
+                    matrix, replace(matrix, offset_field=None), to,
+                    # A binding that the shader may write to must not stand on an input.
+                    into_sums or replace(to, offset_field=None),
+                ),
+                {**push, "strides": own, "pitch": pitch, "keeps_sums": int(wants_sums)},
+            ))
+        return _Side(
+            lines and replace(lines, offset_field=f"{side}_offset", writes=False),
+            sums and replace(sums, writes=False),
+            own if ready else (count * pitch if batch_step else 0, pitch, 1),
+            bytes_each if outer_step else 0, sums_each if outer_step else 0, sums_of_chunk,
+        )
+
+    def operands(self, index: int, begin: int, depth: int) -> list[Operand]:
+        """Lines of A and of B, sums of rows and of columns."""
+        all_lines, all_sums = [], []
+        for side, field in (("a", "row_sums_offset"), ("b", "column_sums_offset")):
+            s = self.sides[side]
+            if s.lines is None:
+                all_lines.append(self.product.operand(side, index, begin, depth))
+            else:
+                first = index * s.bytes_each + begin
+                all_lines.append(_part(s.lines, first, s.lines.length - first))
+            if s.sums is None:
+                all_sums.append(UNUSED)
+            else:
+                first = index * s.sums_each + begin // self.chunk * s.sums_of_chunk
+                part = _part(s.sums, first, s.sums.length - first)
+                all_sums.append(replace(part, offset_field=field))
+        return all_lines + all_sums
+
+    def push(self, depth: int) -> dict[str, Any]:
+        (a_batch, a_line, a_depth), (b_batch, b_line, b_depth) = (
+            self.sides[side].strides for side in "ab"
+        )
+        return {
+            "a_strides": (a_batch, a_line, a_depth),
+            "b_strides": (b_batch, b_depth, b_line),
+            "sum_count": -(-depth // self.chunk),
+        }
+
+    def spec(self) -> dict[str, bool]:
+        result = {}
+        for side, s in self.sides.items():
+            result[f"{side.upper()}_PREPARED"] = s.lines is not None
+            result[f"{side.upper()}_SUMMED"] = s.sums is not None
+        return result
+
+
+def _part(operand: Operand, first: int, length: int) -> Operand:
+    return replace(operand, offset=operand.offset + first, length=length)
