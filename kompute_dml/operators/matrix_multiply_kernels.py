@@ -42,7 +42,10 @@ class Kernel:
         return product.batches * -(-product.rows // self.rows) * -(-product.columns // self.columns)
 
 
-_WIDE = {width: Kernel(SHADER, width, 64, 64) for width in ("b16", "b32")}
+_WIDE = {
+    width: [Kernel(SHADER, f"{width}-flat", 4, 64), Kernel(SHADER, f"{width}-square", 64, 64)]
+    for width in ("b16", "b32")
+}
 _DOT = Kernel(SHADER + "_packed", "dot", 64, 64)
 _CORE = Kernel(SHADER + "_packed", "core", 64, 64)
 _COOPMAT = {
@@ -64,7 +67,8 @@ SHADERS = (
 def candidates(product: Product, target: Target) -> list[Kernel]:
     """The kernels that this device may run on a product, what should be fastest first."""
     if product.a.data_type.itemsize > 1:
-        return [_WIDE[product.a.data_type.width]]
+        flat, square = _WIDE[product.a.data_type.width]
+        return [flat, square] if product.rows <= 4 * flat.rows else [square, flat]
     scalar = [k for k in (*_few_rows(product), _DOT, _CORE) if k.variant(target)]
     if not _has_cooperative_matrix(target.adapter):
         return scalar
