@@ -21,8 +21,8 @@ from kompute_dml.runtime.shader_library import ShaderLibrary, _all_variants
 
 # One past tiles, whole tiles, what vectors of 16 divide and do not, and stacks of either.
 SHAPES = [
-    (1, 1, 592, 272), (1, 4, 160, 48), (1, 7, 1040, 48), (1, 16, 256, 64), (1, 17, 40, 19),
-    (1, 129, 257, 131), (1, 128, 128, 128), (3, 20, 64, 36),
+    (1, 1, 1104, 272), (1, 4, 160, 48), (1, 7, 1040, 48), (1, 16, 256, 64), (3, 2, 1104, 20),
+    (1, 17, 40, 19), (1, 129, 257, 131), (1, 128, 128, 128), (3, 20, 64, 36),
 ]
 LAYOUTS = ["packed", "transposed", "padded", "turned batches"]
 # Layout of A, layout of B, and which of them are constants.
