@@ -6,8 +6,8 @@
 #extension GL_EXT_spirv_intrinsics : require
 
 // PARTS invocations share the depth of COLUMNS columns, which each multiplies by all rows, so that
-// A is read once for these. Where B lies along the depth, neighbours among them read one column; else
-// neighbouring invocations read along a row, and each turns 16 rows of its four columns around.
+// A is read once for these. Where B lies along the depth, neighbours among them read one column;
+// else neighbouring invocations read along a row, and each turns 16 rows of its columns around.
 #if defined(ROWS_r1)
 const uint TILE_ROWS = 1u;
 #elif defined(ROWS_r4)
@@ -32,35 +32,17 @@ layout(local_size_x = INVOCATIONS) in;
 const uint TILE_COLUMNS = INVOCATIONS / PARTS * COLUMNS;
 #include "include/few_rows.glsl"
 
-// Two neighbouring outputs, which an invocation finishes. What that needs is on its way from the
-// beginning.
-struct Pair {
-    uint row;
-    uint column;
-    Finish finish;
-    Finish next_finish;
-};
-const uint PAIRS = TILE_ROWS * TILE_COLUMNS / 2u;
-
-Pair pair_at(uint batch, uint row, uint column) {
-    uint first = min(gl_LocalInvocationIndex, PAIRS - 1u) * 2u;
-    Pair p;
-    p.row = first / TILE_COLUMNS;
-    p.column = first % TILE_COLUMNS;
-    p.finish = finish_at(batch, row + p.row, column + p.column);
-    p.next_finish = finish_at(batch, row + p.row, column + p.column + 1u);
-    return p;
-}
-
-// The parts of a sum lie together, those of the next sum one bank on.
+// The parts of all sums, a bank on from one invocation to the next: by a word between them, or by
+// turning them around where 32 KB leave no room for one.
 const uint SUMS = TILE_ROWS * TILE_COLUMNS;
-shared int s_parts[SUMS * PARTS];
+const uint PITCH = SUMS * PARTS < 8192u ? SUMS + 1u : SUMS;
+shared int s_parts[PARTS * PITCH];
 
 uint place(uint sum, uint part) {
-    return sum * PARTS + (part + sum) % PARTS;
+    return part * PITCH + (PITCH > SUMS ? sum : (sum + part) % SUMS);
 }
 
-// Adds parts up, until SHARES of each sum are left, which lie SUMS apart.
+// Adds parts up, until SHARES of each sum are left, PITCH apart.
 const uint SHARES = 8u;
 
 void add_parts() {
@@ -76,16 +58,16 @@ void add_parts() {
     barrier();
     [[unroll]] for (uint j = 0u; j < each; ++j) {
         uint i = gl_LocalInvocationIndex + j * INVOCATIONS;
-        if (i < SUMS * SHARES) s_parts[i] = shares[j];
+        if (i < SUMS * SHARES) s_parts[i / SUMS * PITCH + i % SUMS] = shares[j];
     }
     barrier();
 }
 
-int sum_of(uint row, uint column) {
-    int sum = 0;
-    [[unroll]] for (uint i = 0u; i < SHARES; ++i)
-        sum += s_parts[i * SUMS + row * TILE_COLUMNS + column];
-    return sum;
+uvec2 sum_of(uint sum) {
+    int total = 0;
+    [[unroll]] for (uint share = 0u; share < SHARES; ++share)
+        total += s_parts[share * PITCH + sum];
+    return widen(total);
 }
 
 void main() {
@@ -105,8 +87,13 @@ void main() {
     uint b_from = columns_begin(batch, column + my_column) / 4u;
     uint b_step = b_strides[1] / 4u;
 #endif
-    // What the end needs is on its way from the beginning.
-    Pair pair = pair_at(batch, row, column);
+    // What the end needs is on its way from the beginning: of the zero points here, and of the two
+    // neighbouring sums that an invocation finishes.
+    uint first = min(gl_LocalInvocationIndex * 2u, SUMS - 2u);
+    uint my_row = row + first / TILE_COLUMNS;
+    uint first_column = column + first % TILE_COLUMNS;
+    Finish finish = finish_at(batch, my_row, first_column);
+    Finish next_finish = finish_at(batch, my_row, first_column + 1u);
     uint p[TILE_ROWS], q[COLUMNS];
     [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) p[r] = zero_word(true, row + r);
     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) q[c] = zero_word(false, column + my_column + c);
@@ -120,28 +107,26 @@ void main() {
     uint vectors = depth / 16u;
     uint at = part;
     // By one vector of each column.
-#define MULTIPLY(y, place) \
+#define MULTIPLY(y, here) \
     { \
         [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) { \
             y[c] ^= B_MASK; \
             if (COLUMN_SUMS) column_sums[c] += dot_product(y[c], uvec4(ONES)); \
         } \
         [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) { \
-            uvec4 x = a_vectors[a_from[r] + place] ^ A_MASK; \
+            uvec4 x = a_vectors[a_from[r] + here] ^ A_MASK; \
             if (ROW_SUMS) row_sums[r] += dot_product(x, uvec4(ONES)); \
             [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
                 products[r][c] += dot_product(x, y[c]); \
         } \
     }
 #ifdef B_along
-#define READ(y, place) \
-    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) y[c] = b_vectors[b_from[c] + place];
+#define READ(y, here) \
+    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) y[c] = b_vectors[b_from[c] + here];
     for (; at + PARTS < vectors; at += 2u * PARTS) {
-        uvec4 y[COLUMNS], next_y[COLUMNS];
-        READ(y, at)
-        READ(next_y, at + PARTS)
-        MULTIPLY(y, at)
-        MULTIPLY(next_y, at + PARTS)
+        uvec4 y[2][COLUMNS];
+        [[unroll]] for (uint u = 0u; u < 2u; ++u) READ(y[u], at + u * PARTS)
+        [[unroll]] for (uint u = 0u; u < 2u; ++u) MULTIPLY(y[u], at + u * PARTS)
     }
     for (; at < vectors; at += PARTS) {
         uvec4 y[COLUMNS];
@@ -158,14 +143,14 @@ void main() {
     READ_NEXT
     while (at < vectors) {
         uvec4 read[4] = next;
-        uint place = at;
+        uint here = at;
         at += PARTS;
         READ_NEXT
         [[unroll]] for (uint i = 0u; i < 4u; ++i) read[i] = transposed(read[i]);
         uvec4 y[COLUMNS];
         [[unroll]] for (uint c = 0u; c < COLUMNS; ++c)
             y[c] = uvec4(read[0][c], read[1][c], read[2][c], read[3][c]);
-        MULTIPLY(y, place)
+        MULTIPLY(y, here)
     }
 #endif
     int count = int((at - part) / PARTS * 16u);
@@ -181,8 +166,7 @@ void main() {
         }
     }
     add_parts();
-    if (gl_LocalInvocationIndex < PAIRS)
-        finish_pair(batch, row + pair.row, column + pair.column,
-                    widen(sum_of(pair.row, pair.column)), widen(sum_of(pair.row, pair.column + 1u)),
-                    pair.finish, pair.next_finish);
+    if (gl_LocalInvocationIndex * 2u < SUMS)
+        finish_pair(batch, my_row, first_column, sum_of(first), sum_of(first + 1u), finish,
+                    next_finish);
 }

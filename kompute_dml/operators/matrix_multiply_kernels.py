@@ -118,7 +118,7 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
     elif b.strides[-1] == 1 and lies_in(4, "b", b.strides[-2], product.columns):
         # Wide tiles read memory faster, as soon as there is one for each of 128 multiprocessors.
         sides = ["across32", "across64"]
-        if _FEW_ROWS["across64"][0].tiles(product) >= 128:
+        if _FEW_ROWS_COOPMAT["across64"].tiles(product) >= 128:
             sides.reverse()
     else:
         return []
