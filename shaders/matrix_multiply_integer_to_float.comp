@@ -1,20 +1,23 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
-//@ variants T: b16 b32
+//@ variants T: b16 b32; TILE: square flat
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-const uint INVOCATIONS = 256u;
-layout(local_size_x = INVOCATIONS) in;
-const uint TILE_ROWS = 64u;
+
+// A workgroup makes a tile of the output, an invocation BLOCK_ROWS x BLOCK_COLUMNS of it, in sums of
+// 64 bits; a flat tile wastes little on the few rows of a vector. Elements come into shared memory
+// one by one, through any strides, as differences from their zero points (0 beyond the edges).
+#ifdef TILE_flat
+const uint TILE_ROWS = 4u, BLOCK_ROWS = 1u, BLOCK_COLUMNS = 2u;
+#else
+const uint TILE_ROWS = 64u, BLOCK_ROWS = 4u, BLOCK_COLUMNS = 4u;
+#endif
 const uint TILE_COLUMNS = 64u;
 const uint TILE_DEPTH = 16u;
+const uint INVOCATIONS = TILE_ROWS / BLOCK_ROWS * TILE_COLUMNS / BLOCK_COLUMNS;
+layout(local_size_x = INVOCATIONS) in;
 #include "include/elements.glsl"
 #include "include/matrix_multiply_integer_to_float.glsl"
-
-// A workgroup makes a 64 x 64 tile of the output, an invocation 4 x 4 of it, in sums of 64 bits.
-// Elements come into shared memory one by one, through any strides, as differences from their zero
-// points (0 beyond the edges).
-const uint BLOCK = 4u;
 
 #if defined(T_b32)
 // A difference of 33 bits: low word, and all ones in the other when it is negative.
@@ -95,12 +98,14 @@ void load_tiles(uint batch, uint row, uint column, uint begin) {
 void main() {
     uint batch, row, column;
     if (!find_tile(batch, row, column)) return;
-    uint my_row = gl_LocalInvocationIndex / 16u * BLOCK;
-    uint my_column = gl_LocalInvocationIndex % 16u * 2u;  // two there, and two 32 columns on
+    // Two columns there, and as many pairs as far apart as all invocations' pairs are wide.
+    const uint across = TILE_COLUMNS / BLOCK_COLUMNS;
+    uint my_row = gl_LocalInvocationIndex / across * BLOCK_ROWS;
+    uint my_column = gl_LocalInvocationIndex % across * 2u;
 
-    uvec2 sums[BLOCK][BLOCK];
-    [[unroll]] for (uint i = 0u; i < BLOCK; ++i)
-        [[unroll]] for (uint j = 0u; j < BLOCK; ++j) sums[i][j] = uvec2(0u);
+    uvec2 sums[BLOCK_ROWS][BLOCK_COLUMNS];
+    [[unroll]] for (uint i = 0u; i < BLOCK_ROWS; ++i)
+        [[unroll]] for (uint j = 0u; j < BLOCK_COLUMNS; ++j) sums[i][j] = uvec2(0u);
 
     load_zero_points(row, column);
     uint tiles = (depth - 1u) / TILE_DEPTH + 1u;
@@ -109,17 +114,17 @@ void main() {
         load_tiles(batch, row, column, tile * TILE_DEPTH);
         barrier();
         for (uint k = 0u; k < TILE_DEPTH; ++k) {
-            DIFFERENCE x[BLOCK], y[BLOCK];
-            [[unroll]] for (uint i = 0u; i < BLOCK; ++i) x[i] = s_a[k][my_row + i];
-            [[unroll]] for (uint j = 0u; j < BLOCK; ++j)
-                y[j] = s_b[k][my_column + j % 2u + j / 2u * 32u];
-            [[unroll]] for (uint i = 0u; i < BLOCK; ++i)
-                [[unroll]] for (uint j = 0u; j < BLOCK; ++j)
+            DIFFERENCE x[BLOCK_ROWS], y[BLOCK_COLUMNS];
+            [[unroll]] for (uint i = 0u; i < BLOCK_ROWS; ++i) x[i] = s_a[k][my_row + i];
+            [[unroll]] for (uint j = 0u; j < BLOCK_COLUMNS; ++j)
+                y[j] = s_b[k][my_column + j % 2u + j / 2u * 2u * across];
+            [[unroll]] for (uint i = 0u; i < BLOCK_ROWS; ++i)
+                [[unroll]] for (uint j = 0u; j < BLOCK_COLUMNS; ++j)
                     sums[i][j] = multiply_add(sums[i][j], x[i], y[j]);
         }
     }
-    [[unroll]] for (uint i = 0u; i < BLOCK; ++i)
-        [[unroll]] for (uint j = 0u; j < BLOCK; j += 2u)
-            finish_pair(batch, row + my_row + i, column + my_column + j * 16u, sums[i][j],
+    [[unroll]] for (uint i = 0u; i < BLOCK_ROWS; ++i)
+        [[unroll]] for (uint j = 0u; j < BLOCK_COLUMNS; j += 2u)
+            finish_pair(batch, row + my_row + i, column + my_column + j * across, sums[i][j],
                         sums[i][j + 1u]);
 }

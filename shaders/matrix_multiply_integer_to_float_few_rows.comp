@@ -1,12 +1,13 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
-//@ variants B: along across; ROWS: r1 r4 r8
+//@ variants B: along across32 across64; ROWS: r1 r4 r8
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_spirv_intrinsics : require
 
-// For the few rows of A that a vector makes, all that counts is how fast B is read: every
-// invocation has several vectors of 16 elements on their way, and A comes out of the cache.
+// PARTS invocations share the depth of COLUMNS columns, which each multiplies by all rows, so that
+// A is read once for these. Where B lies along the depth, neighbours among them read one column;
+// else neighbouring invocations read along a row, and each turns 16 rows of its columns around.
 #if defined(ROWS_r1)
 const uint TILE_ROWS = 1u;
 #elif defined(ROWS_r4)
@@ -14,186 +15,158 @@ const uint TILE_ROWS = 4u;
 #else
 const uint TILE_ROWS = 8u;
 #endif
+#if defined(B_along)
 const uint INVOCATIONS = 256u;
-layout(local_size_x = INVOCATIONS) in;
-#ifdef B_along
-const uint TILE_COLUMNS = 8u;
+const uint COLUMNS = TILE_ROWS == 4u ? 4u : 2u;
+const uint PARTS = TILE_ROWS == 8u ? 32u : 64u;
+#elif defined(B_across32)
+const uint INVOCATIONS = TILE_ROWS == 8u ? 256u : 512u;
+const uint COLUMNS = 4u;
+const uint PARTS = INVOCATIONS / 8u;
 #else
-const uint TILE_COLUMNS = 32u;
+const uint INVOCATIONS = TILE_ROWS == 1u ? 512u : 256u;
+const uint COLUMNS = 4u;
+const uint PARTS = INVOCATIONS / 16u;
 #endif
-#define SPECIALIZED
-#include "include/matrix_multiply_integer_to_float.glsl"
-#include "include/bytes.glsl"
-#include "include/lowered.glsl"
-#include "include/dot_product.glsl"
+layout(local_size_x = INVOCATIONS) in;
+const uint TILE_COLUMNS = INVOCATIONS / PARTS * COLUMNS;
+#include "include/few_rows.glsl"
 
-layout(binding = 9) readonly buffer AVectors { uvec4 a_vectors[]; };
-layout(binding = 10) readonly buffer BVectors { uvec4 b_vectors[]; };
+// The parts of all sums, a bank on from one invocation to the next: by a word between them, or by
+// turning them around where 32 KB leave no room for one.
+const uint SUMS = TILE_ROWS * TILE_COLUMNS;
+const uint PITCH = SUMS * PARTS < 8192u ? SUMS + 1u : SUMS;
+shared int s_parts[PARTS * PITCH];
 
-const uint A_MASK = A_SIGNED ? 0u : 0x80808080u;
-const uint B_MASK = B_SIGNED ? 0u : 0x80808080u;
-
-// Rows past the last repeat it.
-uint row_offset(uint batch, uint row) {
-    return a_offset + batch * a_strides[0] + min(row, rows - 1u) * a_strides[1];
+uint place(uint sum, uint part) {
+    return part * PITCH + (PITCH > SUMS ? sum : (sum + part) % SUMS);
 }
 
-// An invocation's part of a sum, less its part of what zero points p and q take away.
-int corrected(int product, int row_sum, int column_sum, uint count, int p, int q) {
-    return HAS_CORRECTION ? product - q * (row_sum - int(count) * p) - p * column_sum : product;
+// Adds parts up, until SHARES of each sum are left, PITCH apart.
+const uint SHARES = 8u;
+
+void add_parts() {
+    const uint each = (SUMS * SHARES - 1u) / INVOCATIONS + 1u;
+    int shares[each];
+    barrier();
+    [[unroll]] for (uint j = 0u; j < each; ++j) {
+        uint i = min(gl_LocalInvocationIndex + j * INVOCATIONS, SUMS * SHARES - 1u);
+        shares[j] = 0;
+        [[unroll]] for (uint part = 0u; part < PARTS; part += SHARES)
+            shares[j] += s_parts[place(i % SUMS, part + i / SUMS)];
+    }
+    barrier();
+    [[unroll]] for (uint j = 0u; j < each; ++j) {
+        uint i = gl_LocalInvocationIndex + j * INVOCATIONS;
+        if (i < SUMS * SHARES) s_parts[i / SUMS * PITCH + i % SUMS] = shares[j];
+    }
+    barrier();
 }
 
-#ifdef B_along
-// A team of 32 invocations takes a column; they lie along the depth.
-const uint TEAM = 32u;
-const uint UNROLLED = TILE_ROWS == 1u ? 8u : 4u;
-shared int s_parts[TILE_ROWS][TILE_COLUMNS * (TEAM + 1u)];
+uvec2 sum_of(uint sum) {
+    int total = 0;
+    [[unroll]] for (uint share = 0u; share < SHARES; ++share)
+        total += s_parts[share * PITCH + sum];
+    return widen(total);
+}
 
 void main() {
     uint batch, row, column;
     if (!find_tile(batch, row, column)) return;
-    uint team = gl_LocalInvocationIndex / TEAM;
-    uint lane = gl_LocalInvocationIndex % TEAM;
-    uint vectors = depth / 16u;
     uint a_from[TILE_ROWS];
-    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) a_from[r] = row_offset(batch, row + r) / 16u;
-    uint b_from = (b_offset + batch * b_strides[0] +
-                   min(column + team, columns - 1u) * b_strides[2]) / 16u;
-    // What the end needs is on its way from the beginning.
-    uint pair = min(gl_LocalInvocationIndex, TILE_ROWS * TILE_COLUMNS / 2u - 1u);
-    uint my_row = pair / (TILE_COLUMNS / 2u);
-    uint my_column = pair % (TILE_COLUMNS / 2u) * 2u;
-    Finish finish = finish_at(batch, row + my_row, column + my_column);
-    Finish next_finish = finish_at(batch, row + my_row, column + my_column + 1u);
-    int p[TILE_ROWS];
-    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r)
-        p[r] = HAS_CORRECTION ? lowered_zero_point(true, row + r) : 0;
-    int q = HAS_CORRECTION ? lowered_zero_point(false, column + team) : 0;
+    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) a_from[r] = row_begin(batch, row + r);
+#ifdef B_along
+    uint part = gl_LocalInvocationIndex % PARTS;
+    uint my_column = gl_LocalInvocationIndex / PARTS * COLUMNS;
+    uint b_from[COLUMNS];
+    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c)
+        b_from[c] = column_begin(batch, column + my_column + c);
+#else
+    uint part = gl_LocalInvocationIndex / (INVOCATIONS / PARTS);
+    uint my_column = gl_LocalInvocationIndex % (INVOCATIONS / PARTS) * COLUMNS;
+    uint b_from = columns_begin(batch, column + my_column) / 4u;
+    uint b_step = b_strides[1] / 4u;
+#endif
+    // What the end needs is on its way from the beginning: of the zero points here, and of the two
+    // neighbouring sums that an invocation finishes.
+    uint first = min(gl_LocalInvocationIndex * 2u, SUMS - 2u);
+    uint my_row = row + first / TILE_COLUMNS;
+    uint first_column = column + first % TILE_COLUMNS;
+    Finish finish = finish_at(batch, my_row, first_column);
+    Finish next_finish = finish_at(batch, my_row, first_column + 1u);
+    uint p[TILE_ROWS], q[COLUMNS];
+    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) p[r] = zero_word(true, row + r);
+    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) q[c] = zero_word(false, column + my_column + c);
 
-    int products[TILE_ROWS], row_sums[TILE_ROWS];
-    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) products[r] = row_sums[r] = 0;
-    int column_sum = 0;
-    uint at = lane;
-#define ADD(vector, place) \
+    int products[TILE_ROWS][COLUMNS], row_sums[TILE_ROWS], column_sums[COLUMNS];
+    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) column_sums[c] = 0;
+    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) {
+        row_sums[r] = 0;
+        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) products[r][c] = 0;
+    }
+    uint vectors = depth / 16u;
+    uint at = part;
+    // By one vector of each column.
+#define MULTIPLY(y, here) \
     { \
-        uvec4 y = (vector) ^ B_MASK; \
-        if (COLUMN_SUMS) column_sum += dot_product(y, uvec4(ONES)); \
+        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) { \
+            y[c] ^= B_MASK; \
+            if (COLUMN_SUMS) column_sums[c] += dot_product(y[c], uvec4(ONES)); \
+        } \
         [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) { \
-            uvec4 x = a_vectors[a_from[r] + place] ^ A_MASK; \
-            products[r] += dot_product(x, y); \
+            uvec4 x = a_vectors[a_from[r] + here] ^ A_MASK; \
             if (ROW_SUMS) row_sums[r] += dot_product(x, uvec4(ONES)); \
+            [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
+                products[r][c] += dot_product(x, y[c]); \
         } \
     }
-    for (; at + (UNROLLED - 1u) * TEAM < vectors; at += UNROLLED * TEAM) {
-        uvec4 read[UNROLLED];
-        [[unroll]] for (uint u = 0u; u < UNROLLED; ++u) read[u] = b_vectors[b_from + at + u * TEAM];
-        [[unroll]] for (uint u = 0u; u < UNROLLED; ++u) ADD(read[u], at + u * TEAM)
+#ifdef B_along
+#define READ(y, here) \
+    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) y[c] = b_vectors[b_from[c] + here];
+    for (; at + PARTS < vectors; at += 2u * PARTS) {
+        uvec4 y[2][COLUMNS];
+        [[unroll]] for (uint u = 0u; u < 2u; ++u) READ(y[u], at + u * PARTS)
+        [[unroll]] for (uint u = 0u; u < 2u; ++u) MULTIPLY(y[u], at + u * PARTS)
     }
-    for (; at < vectors; at += TEAM) ADD(b_vectors[b_from + at], at)
-    uint count = (at - lane) / TEAM * 16u;
-    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r)
-        s_parts[r][team * (TEAM + 1u) + lane] =
-            corrected(products[r], row_sums[r], column_sum, count, p[r], q);
-    barrier();
-    if (gl_LocalInvocationIndex > pair) return;
-    int sum = 0, next = 0;
-    for (uint i = 0u; i < TEAM; ++i) {
-        sum += s_parts[my_row][my_column * (TEAM + 1u) + i];
-        next += s_parts[my_row][(my_column + 1u) * (TEAM + 1u) + i];
+    for (; at < vectors; at += PARTS) {
+        uvec4 y[COLUMNS];
+        READ(y, at)
+        MULTIPLY(y, at)
     }
-    finish_pair(batch, row + my_row, column + my_column, widen(sum), widen(next), finish,
-                next_finish);
-}
 #else
-// A pair of invocations takes 32 columns of four rows of B at a time, and turns them around; 128
-// pairs share the depth.
-const uint TEAMS = INVOCATIONS / 2u;
-const uint UNROLLED = TILE_ROWS == 1u ? 2u : 1u;
-const uint PITCH = TILE_COLUMNS + 1u;
-shared int s_parts[TEAMS * PITCH];
-
-void main() {
-    uint batch, row, column;
-    if (!find_tile(batch, row, column)) return;
-    uint team = gl_LocalInvocationIndex / 2u;
-    uint my_column = gl_LocalInvocationIndex % 2u * 16u;
-    uint a_from[TILE_ROWS];
-    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) a_from[r] = row_offset(batch, row + r) / 4u;
-    // Vectors past the last column repeat the last.
-    uint b_from = (b_offset + batch * b_strides[0] + min(column + my_column, columns - 16u)) / 16u;
-    uint b_step = b_strides[1] / 16u;
-    int products[TILE_ROWS][16], column_sums[16], row_sums[TILE_ROWS];
-    [[unroll]] for (uint c = 0u; c < 16u; ++c) {
-        column_sums[c] = 0;
-        [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) products[r][c] = 0;
-    }
-    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) row_sums[r] = 0;
-    uint quads = depth / 4u;
-    uint at = team;
-    uvec4 next_y[UNROLLED][4];
-    // What is read next is on its way while this is multiplied; past the end the last is read again.
+    uvec4 next[4];
+    // What comes next is on its way while this is multiplied. Past the end the last is read again:
+    // under a condition, the compiler would wait for it.
 #define READ_NEXT \
-    [[unroll]] for (uint u = 0u; u < UNROLLED; ++u) \
-        [[unroll]] for (uint e = 0u; e < 4u; ++e) \
-            next_y[u][e] = b_vectors[b_from + (min(at + u * TEAMS, quads - 1u) * 4u + e) * b_step];
+    [[unroll]] for (uint e = 0u; e < 16u; ++e) \
+        next[e / 4u][e % 4u] = b[b_from + (min(at, vectors - 1u) * 16u + e) * b_step];
     READ_NEXT
-    int p[TILE_ROWS];
-    int q[16];
-    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r)
-        p[r] = HAS_CORRECTION ? lowered_zero_point(true, row + r) : 0;
-    [[unroll]] for (uint c = 0u; c < 16u; ++c)
-        q[c] = ROW_SUMS ? lowered_zero_point(false, column + my_column + c) : 0;
-    uint count = 0u;
-    while (at < quads) {
-        uint place = at;
-        uvec4 y[UNROLLED][4] = next_y;
-        at += UNROLLED * TEAMS;
+    while (at < vectors) {
+        uvec4 read[4] = next;
+        uint here = at;
+        at += PARTS;
         READ_NEXT
-        [[unroll]] for (uint u = 0u; u < UNROLLED; ++u) {
-            bool exists = place + u * TEAMS < quads;
-            count += exists ? 4u : 0u;
-            uint x[TILE_ROWS];
-            [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) {
-                x[r] = a[a_from[r] + min(place + u * TEAMS, quads - 1u)];
-                x[r] = exists ? x[r] ^ A_MASK : 0u;
-                if (ROW_SUMS) row_sums[r] += dot_product(x[r], ONES);
-            }
-            [[unroll]] for (uint w = 0u; w < 4u; ++w) {
-                uvec4 turned =
-                    transposed(uvec4(y[u][0][w], y[u][1][w], y[u][2][w], y[u][3][w])) ^ B_MASK;
-                [[unroll]] for (uint c = 0u; c < 4u; ++c) {
-                    if (COLUMN_SUMS && exists)
-                        column_sums[w * 4u + c] += dot_product(turned[c], ONES);
-                    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r)
-                        products[r][w * 4u + c] += dot_product(x[r], turned[c]);
-                }
-            }
-        }
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) read[i] = transposed(read[i]);
+        uvec4 y[COLUMNS];
+        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c)
+            y[c] = uvec4(read[0][c], read[1][c], read[2][c], read[3][c]);
+        MULTIPLY(y, here)
     }
-    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) {
-        barrier();
-        [[unroll]] for (uint c = 0u; c < 16u; ++c)
-            s_parts[team * PITCH + my_column + c] =
-                corrected(products[r][c], row_sums[r], column_sums[c], count, p[r], q[c]);
-        barrier();
-        // Eight invocations take a column.
-        uint mine = gl_LocalInvocationIndex % TILE_COLUMNS;
-        uint part = gl_LocalInvocationIndex / TILE_COLUMNS;
-        int sum = 0;
-        for (uint i = part; i < TEAMS; i += INVOCATIONS / TILE_COLUMNS)
-            sum += s_parts[i * PITCH + mine];
-        barrier();
-        s_parts[part * PITCH + mine] = sum;
-        barrier();
-        if (gl_LocalInvocationIndex < TILE_COLUMNS / 2u) {
-            uint pair = gl_LocalInvocationIndex * 2u;
-            int left = 0, right = 0;
-            for (uint i = 0u; i < INVOCATIONS / TILE_COLUMNS; ++i) {
-                left += s_parts[i * PITCH + pair];
-                right += s_parts[i * PITCH + pair + 1u];
-            }
-            finish_pair(batch, row + r, column + pair, widen(left), widen(right));
-        }
-    }
-}
 #endif
+    int count = int((at - part) / PARTS * 16u);
+
+    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) {
+        int a_zero = zero_point(true, row + r, p[r]);
+        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
+            int b_zero = zero_point(false, column + my_column + c, q[c]);
+            int sum = products[r][c];
+            if (HAS_CORRECTION)
+                sum -= b_zero * (row_sums[r] - count * a_zero) + a_zero * column_sums[c];
+            s_parts[place(r * TILE_COLUMNS + my_column + c, part)] = sum;
+        }
+    }
+    add_parts();
+    if (gl_LocalInvocationIndex * 2u < SUMS)
+        finish_pair(batch, my_row, first_column, sum_of(first), sum_of(first + 1u), finish,
+                    next_finish);
+}

@@ -21,8 +21,8 @@ from kompute_dml.runtime.shader_library import ShaderLibrary, _all_variants
 
 # One past tiles, whole tiles, what vectors of 16 divide and do not, and stacks of either.
 SHAPES = [
-    (1, 1, 592, 272), (1, 4, 160, 48), (1, 7, 1040, 48), (1, 16, 256, 64), (1, 17, 40, 19),
-    (1, 129, 257, 131), (1, 128, 128, 128), (3, 20, 64, 36),
+    (1, 1, 1104, 272), (1, 4, 160, 48), (1, 7, 1040, 48), (1, 16, 256, 64), (3, 2, 1104, 20),
+    (1, 17, 40, 19), (1, 129, 257, 131), (1, 128, 128, 128), (3, 20, 64, 36),
 ]
 LAYOUTS = ["packed", "transposed", "padded", "turned batches"]
 # Layout of A, layout of B, and which of them are constants.
@@ -204,9 +204,24 @@ def test_lines_are_summed_and_prepared_where_they_need_it(
         assert (got[at:][: sums.nbytes].view(np.int32).reshape(sums.shape) == sums).all()
 
 
+def _library_of_everything() -> ShaderLibrary:
+    return ShaderLibrary(frozenset().union(*(v.features for v in _all_variants().values())))
+
+
+@pytest.mark.parametrize("rows", [1, 4, 8])
+@pytest.mark.parametrize(("columns", "width"), [(4096, 32), (8192, 64), (14336, 64)])
+def test_few_rows_by_many_columns_take_wide_tiles(rows: int, columns: int, width: int) -> None:
+    adapter = replace(
+        dml.default_device().adapter, max_shared_memory=48 << 10, max_workgroup_invocations=1024
+    )
+    product = Product(_desc((1, rows, 64, columns), "packed", "packed", ""))
+    target = Target(_library_of_everything(), adapter)
+    assert candidates(product, target)[0].name.startswith(f"few_rows-across{width}")
+
+
 @pytest.mark.parametrize("kilobytes", [16, 32, 40, 48])
 def test_no_tile_asks_for_more_shared_memory_than_there_is(kilobytes: int) -> None:
-    every = ShaderLibrary(frozenset().union(*(v.features for v in _all_variants().values())))
+    every = _library_of_everything()
     if every.find(f"{SHADER}_coopmat", "t128") is None:
         pytest.skip("the cooperative-matrix shader needs a newer glslang")
     adapter = replace(

@@ -45,7 +45,10 @@ class Kernel:
         return product.batches * -(-product.rows // self.rows) * -(-product.columns // self.columns)
 
 
-_WIDE = {width: Kernel(SHADER, width, 64, 64) for width in ("b16", "b32")}
+_WIDE = {
+    width: [Kernel(SHADER, f"{width}-flat", 4, 64), Kernel(SHADER, f"{width}-square", 64, 64)]
+    for width in ("b16", "b32")
+}
 _DOT = Kernel(SHADER + "_packed", "dot", 64, 64)
 _CORE = Kernel(SHADER + "_packed", "core", 64, 64)
 _COOPMAT = {
@@ -57,19 +60,30 @@ _COOPMAT = {
     )
 }
 _FEW_ROWS = {
-    side: [Kernel(SHADER + "_few_rows", f"{side}-r{n}", n, columns) for n in (1, 4, 8)]
-    for side, columns in (("along", 8), ("across", 32))
+    side: [
+        Kernel(SHADER + "_few_rows", f"{side}-r{rows}", rows, width)
+        for rows, width in zip((1, 4, 8), widths)
+    ]
+    for side, widths in (("along", (8, 16, 16)), ("across32", (32,) * 3), ("across64", (64,) * 3))
+}
+_FEW_ROWS_COOPMAT = {
+    side: Kernel(SHADER + "_few_rows_coopmat", side, 16, width)
+    for side, width in (("along", 16), ("across32", 32), ("across64", 64))
 }
 SHADERS = (
-    *(SHADER + suffix for suffix in ("", "_packed", "_few_rows", "_coopmat")), LINES, SUMS
+    *(SHADER + suffix
+      for suffix in ("", "_packed", "_few_rows", "_few_rows_coopmat", "_coopmat")),
+    LINES, SUMS,
 )
 
 
 def candidates(product: Product, target: Target) -> list[Kernel]:
     """The kernels that this device may run on a product, what should be fastest first."""
     if product.a.data_type.itemsize > 1:
-        return [_WIDE[product.a.data_type.width]]
-    scalar = [k for k in (*_few_rows(product), _DOT, _CORE) if k.variant(target)]
+        flat, square = _WIDE[product.a.data_type.width]
+        return [flat, square] if product.rows <= 4 * flat.rows else [square, flat]
+    few_rows = _few_rows(product, _has_cooperative_matrix(target.adapter))
+    scalar = [k for k in (*few_rows, _DOT, _CORE) if k.variant(target)]
     if not _has_cooperative_matrix(target.adapter):
         return scalar
     matrix = [k for k in _COOPMAT.values() if k.variant(target)]
@@ -91,22 +105,31 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
     return [*matrix, *scalar]
 
 
-def _few_rows(product: Product) -> list[Kernel]:
-    """The kernel for the rows of a vector or little more, where it can read 16 bytes at a time."""
-    for side, along in (("along", -2), ("across", -1)):
-        t = product.b
-        other = t.strides[-3 - along]
-        wide = 16 if side == "along" else 4
-        if (
-            t.strides[along] == 1 and t.base_alignment % 16 == 0
-            and t.sizes[along] % 16 == 0 and other % 16 == 0
-            and all(step % 16 == 0 for step in product.steps["b"])
-            and product.a.strides[-1] == 1 and product.a.base_alignment % wide == 0
-            and product.depth % wide == 0
-            and all(s % wide == 0 for s in (product.a.strides[-2], *product.steps["a"]))
-        ):
-            return [k for k in _FEW_ROWS[side] if k.rows >= product.rows][:1]
-    return []
+def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
+    """The kernels for the rows of a vector or little more, where they can read A and B."""
+    a, b, rows = product.a, product.b, product.rows
+
+    def lies_in(unit: int, side: str, *numbers: int) -> bool:
+        """Whether all that is read begins at multiples of ``unit`` elements."""
+        alignment = (a if side == "a" else b).base_alignment
+        numbers += (alignment, *product.steps[side])
+        return product.depth % 16 == 0 and not any(n % unit for n in numbers)
+
+    if a.strides[-1] != 1 or not lies_in(16, "a", a.strides[-2]):
+        return []
+    if b.strides[-2] == 1 and lies_in(16, "b", b.strides[-1]):
+        sides = ["along"]
+    elif b.strides[-1] == 1 and lies_in(4, "b", b.strides[-2], product.columns):
+        # Wide tiles read memory faster, as soon as there is one for each of 128 multiprocessors.
+        sides = ["across32", "across64"]
+        if _FEW_ROWS_COOPMAT["across64"].tiles(product) >= 128:
+            sides.reverse()
+    else:
+        return []
+    dot = [k for s in sides for k in _FEW_ROWS[s] if k.rows >= rows]
+    dot.sort(key=lambda k: k.rows)
+    matrix = [_FEW_ROWS_COOPMAT[s] for s in sides if rows <= 16 and cooperative]
+    return [*matrix, *dot] if rows > 4 else [*dot, *matrix]
 
 
 def _best_tile(product: Product) -> str:
@@ -155,7 +178,7 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
         if "flags" in variant.push_fields:
             push["flags"] = sum(on << bit for bit, on in enumerate(known.values()))
             known = {}
-        if kernel.shader.endswith("_few_rows"):
+        if "_few_rows" in kernel.shader:
             operands += [replace(operands[i], offset_field=None) for i in (0, 3)]
         if prepared is not None:
             operands[0] = operands[3] = UNUSED

@@ -10,16 +10,24 @@ uint lowered(bool of_a, uint word) {
     return (of_a ? A_SIGNED : B_SIGNED) ? word : word ^ 0x80808080u;
 }
 
-// A line beyond the edge has the last one's: its products go nowhere.
+// A zero point in two steps: the word that holds it, on its way early, and the number that it is.
+// Past the last line there is the last one's.
+uint zero_place(bool of_a, uint line) {
+    return of_a ? a_zero_offset + min(line, rows - 1u) * a_zero_stride
+                : b_zero_offset + min(line, columns - 1u) * b_zero_stride;
+}
+
+uint zero_word(bool of_a, uint line) {
+    uint at = zero_place(of_a, line) / 4u;
+    if (of_a) return HAS_A_ZERO ? a_zero[at] : 0u;
+    return HAS_B_ZERO ? b_zero[at] : 0u;
+}
+
+int zero_point(bool of_a, uint line, uint word) {
+    bool exists = of_a ? HAS_A_ZERO : HAS_B_ZERO;
+    return signed_byte(lowered(of_a, exists ? word >> (zero_place(of_a, line) % 4u * 8u) : 0u));
+}
+
 int lowered_zero_point(bool of_a, uint line) {
-    line = min(line, (of_a ? rows : columns) - 1u);
-    uint zero = 0u;
-    if (of_a && HAS_A_ZERO) {
-        uint at = a_zero_offset + line * a_zero_stride;
-        zero = a_zero[at / 4u] >> (at % 4u * 8u);
-    } else if (!of_a && HAS_B_ZERO) {
-        uint at = b_zero_offset + line * b_zero_stride;
-        zero = b_zero[at / 4u] >> (at % 4u * 8u);
-    }
-    return signed_byte(lowered(of_a, zero));
+    return zero_point(of_a, line, zero_word(of_a, line));
 }
