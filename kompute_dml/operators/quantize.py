@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LINEAR, _ADD, _RANGE = "quantize_linear", "quantized_linear_add", "quantize_range"
 _LOCAL_SIZE = 256
-_MAX_GROUPS = 256
+_MAX_GROUPS = 1024
 
 
 _Slot = tuple[str, TensorDesc]
@@ -121,7 +121,7 @@ def _lower_dynamic(desc: Any, target: Target) -> Plan:
             target.library.get(_RANGE, name), count, operands,
             {"count": product(sizes), "rank": len(sizes), "sizes": sizes, "in_strides": strides},
             {"LOCAL_SIZE": _LOCAL_SIZE, "GROUPS": groups, "IN_TYPE": x.data_type.code,
-             "OUT_TYPE": y.data_type.code},
+             "OUT_TYPE": y.data_type.code, "PACKED": strides == (1,)},
         )
 
     ranges = Operand(TEMPORARY, "ranges_offset", 4, 2 * groups)
