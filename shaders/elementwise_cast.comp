@@ -36,7 +36,6 @@ Number number_of(uvec2 bits, uint type) {
     Number x = Number(false, false, false, bits, 0);
     if (!IS_FLOAT(type)) {
         if (!IS_SIGNED(type)) return x;
-        if (width < 32) bits.x = uint(int(bits.x << (32 - width)) >> (32 - width));
         if (width < 64) bits.y = uint(int(bits.x) >> 31);
         x.negative = int(bits.y) < 0;
         x.size = x.negative ? negate64(bits) : bits;
@@ -101,10 +100,7 @@ uvec2 float_of(Number x, uint type) {
 }
 
 bool is_short() {
-    if (A_BYTES == 8u) return false;
-    if (OUT_BYTES == 8u) return false;
-    if (IS_FLOAT(A_TYPE)) return true;
-    return IS_FLOAT(OUT_TYPE) ? A_BYTES < 4u : true;
+    return A_BYTES == 8u ? false : OUT_BYTES != 8u;
 }
 
 uvec2 short_cast(uint bits) {
@@ -112,9 +108,9 @@ uvec2 short_cast(uint bits) {
     if (IS_FLOAT(A_TYPE)) {
         x = A_BYTES == 2u ? half_to_float(bits) : uintBitsToFloat(bits);
     } else {
-        int whole = extended(bits, A_TYPE);
+        int whole = int(bits);
         if (!IS_FLOAT(OUT_TYPE)) return uvec2(whole, 0u);
-        x = float(whole);
+        x = to_float(whole, IS_SIGNED(A_TYPE));
     }
     if (!IS_FLOAT(OUT_TYPE)) return uvec2(to_integer(x, OUT_TYPE), 0u);
     return uvec2(OUT_BYTES == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);

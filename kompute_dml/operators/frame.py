@@ -17,6 +17,10 @@ from .plan import UNUSED, Dispatch, Operand, Target, reads, writes
 _LOCAL_SIZE = 256
 _EXACT_UNITS = ("NVIDIA",)
 """Drivers whose fma rounds once and whose float16 conversions are IEEE's, as the tests confirm."""
+_FLOAT = "elementwise_float"
+_SHORT = 3000
+"""Bytes of SPIR-V beyond the frame's that drivers on the CPU compile quickly, also unrolled."""
+_MANY_PARTS = 1 << 16
 _MAX_RANK = 5
 """Dimensions that one dispatch walks; each further one (after merging) becomes dispatches."""
 
@@ -57,14 +61,21 @@ def frame(
     # A line of n elements meets so many parts at most.
     work = lines * ((inner_sizes[-1] + each - 2) // each + 1 if whole else inner_sizes[-1])
 
+    on_cpu = _runs_on_cpu(target)
+    moved = each * sum(t.data_type.itemsize for t, step in zip(descs, steps) if step[-1] != 0)
+    parts = 2 if whole and lines == 1 and not on_cpu and _in_pairs(work, moved) else 1
+
     fields: dict[str, int | Sequence[int]] = {"lines": lines, "rank": len(inner), **(push or {})}
     fields["sizes"], fields["out_strides"] = inner_sizes, steps[0]
     constants: dict[str, int] = {
         "LOCAL_SIZE": _LOCAL_SIZE,
         "WHOLE": whole,
-        "ROLLED": target.adapter.type == "cpu",
+        "ON_CPU": on_cpu,
+        "ROLLED": on_cpu and _is_long(target, variant),
         "EXACT_UNITS": target.adapter.driver in _EXACT_UNITS,
         "OUT_TYPE": result[1].data_type.code,
+        "PARTS": parts,
+        "ONE_LINE": lines == 1,
         **(spec or {}),
     }
     walk_of: list[tuple[str, int, Ints, Ints] | None] = []
@@ -77,6 +88,9 @@ def frame(
         start, walk, step = next(rest)
         fields[f"{name}_strides"] = step
         walk_of.append((name, start, walk, step))
+        if step[-1] in (0, 1):
+            which = ("REPEATED", "GAPLESS")[step[-1]]
+            constants[which] = constants.get(which, 0) | 1 << "abc".index(name)
 
     def dispatch(index: Sequence[int]) -> Dispatch:
         def operand(make: Any, slot: tuple[str, TensorDesc], name: str, start: int, walk: Ints,
@@ -95,10 +109,26 @@ def frame(
             else:
                 operands.append(operand(reads, (slot[0], slot[1]), *place))
         made = operand(writes, result, "out", starts[0], walks[0], steps[0])
-        return Dispatch(variant, -(-work // _LOCAL_SIZE), (*operands, made, *more),
+        return Dispatch(variant, -(-work // (_LOCAL_SIZE * parts)), (*operands, made, *more),
                         {**fields, **numbers}, constants)
 
     return tuple(map(dispatch, itertools.product(*(range(sizes[d]) for d in outer))))
+
+
+def _in_pairs(parts: int, moved: int) -> bool:
+    """Whether one part moves few bytes for a GPU's invocation, and half as many fill it too."""
+    return parts >= _MANY_PARTS and moved < 32
+
+
+def _runs_on_cpu(target: Target) -> bool:
+    return target.adapter.type == "cpu"
+
+
+def _is_long(target: Target, variant: Variant) -> bool:
+    """Whether a driver that runs on the CPU should not unroll the variant's loop."""
+    if not variant.shader.startswith(_FLOAT) and variant.shader != "elementwise_add1":
+        return False
+    return len(variant.spirv) > len(target.library.get(_FLOAT, "identity").spirv) + _SHORT
 
 
 def _split(sizes: Ints) -> tuple[list[int], list[int]]:
