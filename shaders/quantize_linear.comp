@@ -34,6 +34,7 @@ float scale;
 float inverse;
 float least;  // what is quantized to the lowest number, and to the highest
 float most;
+bool is_tame;
 
 void prepare(uvec2 b, uvec2 c) {
     scale = float_of(b, B_TYPE);
@@ -43,6 +44,7 @@ void prepare(uvec2 b, uvec2 c) {
     precise float high = float(LOWEST + 255 - int(c.x)) * scale;
     least = low;
     most = high;
+    is_tame = is_moderate(scale) && sign_bit(scale) == 0u;
 }
 
 // With a true fma: the reciprocal is rounded correctly, the first quotient hardly wrong, so the second is
@@ -70,7 +72,7 @@ uint guessed(float x, int zero_point) {
 uvec2 quantize(uvec2 a, uvec2 b, uvec2 c) {
     if (!is_uniform()) prepare(b, c);
     float x = float_of(a, A_TYPE);
-    if (!is_moderate(scale) || sign_bit(scale) != 0u) unsure = true;
+    if (!is_tame) unsure = true;
     return uvec2(HAS_EXACT_UNITS ? quantized_by_fma(x, int(c.x)) : guessed(x, int(c.x)), 0u);
 }
 

@@ -89,7 +89,6 @@ uvec2 element_of(Part part, uint e, uint type) {
     return uvec2(bitfieldExtract(part.low[word], from, int(8u * bytes)), 0u);
 }
 
-// The part must hold zeros there.
 void insert(inout Part part, uint e, uint bytes, uvec2 x) {
     uint word = e * bytes / 4u;
     if (bytes == 8u) {
@@ -100,9 +99,7 @@ void insert(inout Part part, uint e, uint bytes, uvec2 x) {
     } else if (bytes == 4u) {
         part.low[word] = x.x;
     } else {
-        bool is_top = (e + 1u) * bytes % 4u == 0u;  // the shift drops what is beyond
-        uint bits = is_top ? x.x : bitfieldExtract(x.x, 0, int(8u * bytes));
-        part.low[word] |= bits << (e * bytes % 4u * 8u);
+        part.low[word] = bitfieldInsert(part.low[word], x.x, int(e * bytes % 4u * 8u), int(8u * bytes));
     }
 }
 

@@ -181,6 +181,9 @@ uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     precise float x = number(a, A_TYPE);
     if (HAS_SCALE_BIAS) x = x * uintBitsToFloat(scale) + uintBitsToFloat(bias);
     x = compute(x, B_TYPE == 0u ? 0.0 : number(b, B_TYPE));
-    if (!IS_FLOAT(OUT_TYPE)) return uvec2(to_integer(x, OUT_TYPE), 0u);
+    if (!IS_FLOAT(OUT_TYPE)) {
+        if (IS_FLOAT(A_TYPE)) return uvec2(uint(x), 0u);  // a truth value
+        return uvec2(to_integer(x, OUT_TYPE), 0u);
+    }
     return uvec2(BYTES_OF(OUT_TYPE) == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);
 }
