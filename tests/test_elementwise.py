@@ -227,3 +227,18 @@ def test_pairs_of_operands_as_gpus_make_them(
     grid = a.reshape(90, 100)
     got = dml.add(x.reshape(90, 100), y[:100]).numpy()
     np.testing.assert_array_equal(got, grid + b[:100])
+
+
+@pytest.mark.parametrize("zero_point", [np.int8([3]), np.uint8([131])])
+def test_quantization_rounds_quotients_as_float32_does(
+    device: dml.Device, rng: np.random.Generator, zero_point: np.ndarray
+) -> None:
+    halves = np.arange(-300, 300, dtype=np.float32) + np.float32(0.5)
+    low, high = np.iinfo(zero_point.dtype).min, np.iinfo(zero_point.dtype).max
+    for scale in rng.uniform(0.001, 2, 24).astype(np.float32):
+        bits = (halves * scale).view(np.int32)[:, None] + np.arange(-3, 4, dtype=np.int32)
+        x = np.r_[bits.ravel().view(np.float32), np.float32([np.nan, np.inf, -np.inf, 1e38, -0.0])]
+        got = dml.quantize_linear(device.tensor(x), scale, zero_point).numpy()
+        with np.errstate(all="ignore"):
+            whole = np.where(np.isnan(x), -1024, np.clip(np.rint(x / scale), -1024, 1024))
+        np.testing.assert_array_equal(got, np.clip(whole + zero_point, low, high))
