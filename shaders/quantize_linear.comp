@@ -32,14 +32,21 @@ uvec2 wide(uint bits, uint type) {
 
 float scale;
 float inverse;
+float inverse_rest;  // what the reciprocal is more than that
 float least;  // what is quantized to the lowest number, and to the highest
 float most;
 bool is_tame;
 
 void prepare(uvec2 b, uvec2 c) {
     scale = float_of(b, B_TYPE);
-    if (HAS_EXACT_UNITS) inverse = moderate_quotient(1.0, scale);
-    else inverse = 1.0 / scale;
+    precise float rest = 0.0;
+    if (HAS_EXACT_UNITS) {
+        inverse = moderate_quotient(1.0, scale);
+        rest = fma(-inverse, scale, 1.0) * inverse;
+    } else {
+        inverse = 1.0 / scale;
+    }
+    inverse_rest = rest;
     precise float low = float(LOWEST - int(c.x)) * scale;
     precise float high = float(LOWEST + 255 - int(c.x)) * scale;
     least = low;
@@ -47,13 +54,18 @@ void prepare(uvec2 b, uvec2 c) {
     is_tame = is_moderate(scale) && sign_bit(scale) == 0u;
 }
 
-// With a true fma: the reciprocal is rounded correctly, the first quotient hardly wrong, so the second is
-// rounded correctly (Markstein). What is clamped first needs no clamping later; NaN becomes the lowest.
+bool are_halves() {
+    if (BYTES_OF(A_TYPE) == 2u) return BYTES_OF(B_TYPE) == 2u;
+    return false;
+}
+
+// With a true fma. The first quotient is hardly ever rounded wrongly, and never where it is half a number
+// of two FLOAT16; the reciprocal is rounded correctly, and so is the second quotient (Markstein). What is
+// clamped first needs no clamping later; NaN becomes the lowest.
 uint quantized_by_fma(float x, int zero_point) {
     float inside = min(max(x, least), most);
-    precise float quotient = inside * inverse;
-    quotient = fma(fma(-quotient, scale, inside), inverse, quotient);
-    quotient = fma(fma(-quotient, scale, inside), inverse, quotient);
+    precise float quotient = fma(inside, inverse, inside * inverse_rest);
+    if (!are_halves()) quotient = fma(fma(-quotient, scale, inside), inverse, quotient);
     precise float shifted = quotient + 12582912.0;  // whose last digit is 1
     return floatBitsToUint(shifted) + uint(zero_point);
 }

@@ -64,24 +64,29 @@ void finish(int low_rank, int high_rank) {
 const bool IS_HALF = BYTES_OF(IN_TYPE) == 2u;
 const uint PER_VECTOR = IS_HALF ? 8u : 4u;
 
-// The numbers furthest from 0 on both sides, as bits: a FLOAT16 lies in the upper half.
+// The numbers furthest from 0 on both sides, as bits: a FLOAT16 is the upper half, what is below it
+// never decides.
 uint lowest = 0x80000000u;
 int highest = 0;
+bool skips_nan = false;
+
+bool is_nan(uint x) {
+    return IS_HALF ? (x & 0x7FFF0000u) > 0x7C000000u : (x & 0x7FFFFFFFu) > 0x7F800000u;
+}
 
 void take(uint x) {
-    if ((x & 0x7FFFFFFFu) > (IS_HALF ? 0x7C000000u : 0x7F800000u)) x = 0u;
+    if (skips_nan) if (is_nan(x)) x = 0u;
     lowest = max(lowest, x);
     highest = max(highest, int(x));
 }
 
 void take_element(uint at) {
-    if (IS_HALF) take(in_words[at / 2u] << 16u - at % 2u * 16u & 0xFFFF0000u);
-    else take(in_words[at]);
+    take(IS_HALF ? in_words[at / 2u] << 16u - at % 2u * 16u : in_words[at]);
 }
 
 void take_vector(uvec4 vector) {
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-        take(IS_HALF ? vector[i] & 0xFFFF0000u : vector[i]);
+        take(vector[i]);
         if (IS_HALF) take(vector[i] << 16u);
     }
 }
@@ -125,6 +130,11 @@ void take_strided() {
         take_element(at + rest * in_strides[0]);
     }
 }
+
+void take_all() {
+    if (PACKED) take_packed();
+    else take_strided();
+}
 #endif
 
 void main() {
@@ -137,8 +147,13 @@ void main() {
         high = max(high, int(ranges[ranges_offset + 2u * g + 1u]));
     }
 #else
-    if (PACKED) take_packed();
-    else take_strided();
+    take_all();
+    if (is_nan(lowest) || is_nan(uint(highest))) {  // NaN lies beyond all numbers
+        skips_nan = true;
+        lowest = 0x80000000u;
+        highest = 0;
+        take_all();
+    }
     low = rank_of_bits(lowest);
     high = rank_of_bits(uint(highest));
 #endif
