@@ -242,3 +242,19 @@ def test_quantization_rounds_quotients_as_float32_does(
         with np.errstate(all="ignore"):
             whole = np.where(np.isnan(x), -1024, np.clip(np.rint(x / scale), -1024, 1024))
         np.testing.assert_array_equal(got, np.clip(whole + zero_point, low, high))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("first, count", [(0, 100003), (3, 100003), (1, 5)])
+def test_ranges_leave_nan_out(
+    device: dml.Device, rng: np.random.Generator, dtype: type, first: int, count: int
+) -> None:
+    x = (rng.normal(size=count) * 5).astype(dtype)
+    for value in (0.0, np.nan, -np.nan):
+        x[count // 2] = value
+        # What lies around the view is larger than all in it.
+        around = np.r_[np.full(first, 9999), x, np.full(9, -9999)].astype(dtype)
+        view = device.tensor(around)[first : first + count]
+        _, scale, _ = dml.dynamic_quantize_linear(view)
+        numbers = np.r_[np.float32(0), x[~np.isnan(x)].astype(np.float32)]
+        assert scale.item() == np.ptp(numbers) / np.float32(255)
