@@ -55,15 +55,15 @@ def frame(
     steps = [tuple(walk[d] for d in inner) for walk in walks]
     whole = steps[0][-1] == 1
     # EACH of the shader
-    width, widest = result[1].data_type.itemsize, max(t.data_type.itemsize for t in descs)
-    each = max(16 // widest, 4 // width) if whole else 1
+    walked = zip((result, *[t for t in inputs if t is not None]), steps)
+    widths = [t.data_type.itemsize for (field, t), step in walked if field and step[-1] != 0]
+    each = max(16 // max(widths), 4 // widths[0]) if whole else 1
     lines = product(inner_sizes[:-1])
     # A line of n elements meets so many parts at most.
     work = lines * ((inner_sizes[-1] + each - 2) // each + 1 if whole else inner_sizes[-1])
 
     on_cpu = _runs_on_cpu(target)
-    moved = each * sum(t.data_type.itemsize for t, step in zip(descs, steps) if step[-1] != 0)
-    parts = 2 if whole and lines == 1 and not on_cpu and _in_pairs(work, moved) else 1
+    parts = 2 if whole and lines == 1 and not on_cpu and _in_pairs(work, each * sum(widths)) else 1
 
     fields: dict[str, int | Sequence[int]] = {"lines": lines, "rank": len(inner), **(push or {})}
     fields["sizes"], fields["out_strides"] = inner_sizes, steps[0]

@@ -7,8 +7,8 @@
 // With NUMBERED defined, a is no tensor: it is what a_strides say of an element, its number.
 //
 // The output is a number of lines along its last dimension. WHOLE: a line lies gapless; it is made in
-// parts of EACH elements, so many that the widest type's fill a vector of 16 bytes and the output's at
-// least a word. Otherwise a part is one element. An invocation makes PARTS of them, a workgroup's length
+// parts of EACH elements, so many that the widest type's fill a vector of 16 bytes (but for inputs that
+// repeat one element) and the output's at least a word. Otherwise a part is one element. An invocation makes PARTS of them, a workgroup's length
 // apart: reads are under way together, and writes wide enough.
 //
 // With PREPARES defined, prepare(b, c) comes before all calls of compute, and has their first elements. With GUESSES defined, a compute
@@ -61,8 +61,11 @@ const uint OUT_BYTES = BYTES_OF(OUT_TYPE);
 const uint A_BYTES = BYTES_OF(A_TYPE);
 const uint B_BYTES = BYTES_OF(B_TYPE);
 const uint C_BYTES = BYTES_OF(C_TYPE);
-const uint WIDER = OUT_BYTES > A_BYTES ? OUT_BYTES : A_BYTES;
-const uint OTHER = B_BYTES > C_BYTES ? B_BYTES : C_BYTES;
+const uint A_WIDTH = (REPEATED & 1u) != 0u ? 0u : A_BYTES;
+const uint B_WIDTH = (REPEATED & 2u) != 0u ? 0u : B_BYTES;
+const uint C_WIDTH = (REPEATED & 4u) != 0u ? 0u : C_BYTES;
+const uint WIDER = OUT_BYTES > A_WIDTH ? OUT_BYTES : A_WIDTH;
+const uint OTHER = B_WIDTH > C_WIDTH ? B_WIDTH : C_WIDTH;
 const uint WIDEST = WIDER > OTHER ? WIDER : OTHER;
 const uint BY_VECTOR = 16u / WIDEST;
 const uint BY_WORD = OUT_BYTES == 8u ? 1u : 4u / OUT_BYTES;
@@ -101,13 +104,6 @@ void insert(inout Part part, uint e, uint bytes, uvec2 x) {
     } else {
         part.low[word] = bitfieldInsert(part.low[word], x.x, int(e * bytes % 4u * 8u), int(8u * bytes));
     }
-}
-
-Part repeated(uvec2 x, uint bytes) {
-    if (bytes == 8u) return Part(x.xyxy, x.xyxy);
-    if (bytes == 1u) x.x = (x.x & 0xFFu) * 0x01010101u;
-    if (bytes == 2u) x.x = (x.x & 0xFFFFu) * 0x00010001u;
-    return Part(x.xxxx, x.xxxx);
 }
 
 // Whether a part's elements lie as vectors want them.
@@ -303,11 +299,11 @@ uvec2 computed_element(Place at, uint e, Part a, Part b, Part c, bool exactly) {
 #if defined(NUMBERED)
     uvec2 x = uvec2(at.a + e * a_step(), 0u);
 #else
-    uvec2 x = element_of(a, e, A_TYPE);
+    uvec2 x = element_of(a, a_repeats ? 0u : e, A_TYPE);
 #endif
     uvec2 y = uvec2(0u), z = uvec2(0u);
-    if (B_TYPE != 0u) y = element_of(b, e, B_TYPE);
-    if (C_TYPE != 0u) z = element_of(c, e, C_TYPE);
+    if (B_TYPE != 0u) y = element_of(b, (REPEATED & 2u) != 0u ? 0u : e, B_TYPE);
+    if (C_TYPE != 0u) z = element_of(c, (REPEATED & 4u) != 0u ? 0u : e, C_TYPE);
 #if defined(GUESSES)
     if (exactly) return compute_exactly(x, y, z);
 #endif
@@ -383,15 +379,6 @@ void fetch(inout Work work) {
 
 void finish(Work work) {
     if (work.at.have == 0u) return;
-#if !defined(NUMBERED)
-    if (a_repeats) work.a = repeated(work.a.low.xy, A_BYTES);
-#endif
-#if INPUTS > 1
-    if (b_repeats) work.b = repeated(work.b.low.xy, B_BYTES);
-#endif
-#if INPUTS > 2
-    if (c_repeats) work.c = repeated(work.c.low.xy, C_BYTES);
-#endif
     store_part(work.at.to, work.at.have, computed(work.at, work.a, work.b, work.c));
 }
 
