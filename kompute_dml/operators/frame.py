@@ -63,7 +63,9 @@ def frame(
     work = lines * ((inner_sizes[-1] + each - 2) // each + 1 if whole else inner_sizes[-1])
 
     on_cpu = _runs_on_cpu(target)
-    parts = 2 if whole and lines == 1 and not on_cpu and _in_pairs(work, each * sum(widths)) else 1
+    kind = result[1].data_type
+    paired = whole and not on_cpu and _in_pairs(work, each * sum(widths), lines, kind)
+    parts = 2 if paired else 1
 
     fields: dict[str, int | Sequence[int]] = {"lines": lines, "rank": len(inner), **(push or {})}
     fields["sizes"], fields["out_strides"] = inner_sizes, steps[0]
@@ -115,9 +117,10 @@ def frame(
     return tuple(map(dispatch, itertools.product(*(range(sizes[d]) for d in outer))))
 
 
-def _in_pairs(parts: int, moved: int) -> bool:
-    """Whether one part moves few bytes for a GPU's invocation, and half as many fill it too."""
-    return parts >= _MANY_PARTS and moved < 32
+def _in_pairs(parts: int, moved: int, lines: int, kind: DataType) -> bool:
+    """Whether half as many invocations fill a GPU too, and a part is little for one: what it moves,
+    or what there is to do besides its arithmetic."""
+    return parts >= _MANY_PARTS and lines == 1 and (moved < 32 or kind is DataType.FLOAT16)
 
 
 def _runs_on_cpu(target: Target) -> bool:

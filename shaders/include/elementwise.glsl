@@ -32,7 +32,7 @@ layout(constant_id = 15) const bool ROLLED = false;
 // The device's own fma rounds once, and its conversions to and from float16 are IEEE's.
 layout(constant_id = 10) const bool EXACT_UNITS = false;
 #define HAS_EXACT_UNITS EXACT_UNITS
-layout(constant_id = 11) const uint PARTS = 1u;  // or 2, with ONE_LINE only
+layout(constant_id = 11) const uint PARTS = 1u;  // or 2
 layout(constant_id = 12) const bool ONE_LINE = false;
 // The inputs whose last stride is 0, and is 1: a bit for each.
 layout(constant_id = 13) const uint REPEATED = 0u;
@@ -389,7 +389,7 @@ void main() {
     bool plain = ON_CPU ? false : WHOLE ? is_plain(x.at) : false;
     if (PARTS == 2u) {
         y.at = place_of(index + gl_WorkGroupSize.x);
-        plain = plain && y.at.have == EACH;
+        plain = plain && is_plain(y.at);
     }
     // One condition for all loads: those that hang on conditions of their own wait for each other.
     if (plain) {
