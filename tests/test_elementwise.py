@@ -187,7 +187,7 @@ def test_functions_say_what_they_take() -> None:
 def gpu_like(monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
     """A device whose elementwise shaders are made as for a GPU, with two parts an invocation."""
     monkeypatch.setattr(frame, "_runs_on_cpu", lambda target: False)
-    monkeypatch.setattr(frame, "_MANY_PARTS", 1)
+    monkeypatch.setattr(frame, "_in_pairs", lambda *args: True)
     device = dml.Device()
     yield device
     device.close()
@@ -227,6 +227,19 @@ def test_pairs_of_operands_as_gpus_make_them(
     grid = a.reshape(90, 100)
     got = dml.add(x.reshape(90, 100), y[:100]).numpy()
     np.testing.assert_array_equal(got, grid + b[:100])
+
+
+def test_lines_of_their_own_scale_as_gpus_make_them(
+    gpu_like: dml.Device, rng: np.random.Generator
+) -> None:
+    x = rng.normal(size=(7, 3001)).astype(np.float32)
+    scale, zero = rng.uniform(0.01, 0.1, 7).astype(np.float32), np.arange(100, 107, dtype=np.uint8)
+    got = dml.quantize_linear(gpu_like.tensor(x), scale, zero, axis=0).numpy()
+    whole = np.rint(x / scale[:, None]) + zero[:, None]
+    np.testing.assert_array_equal(got, np.clip(whole, 0, 255))
+    back = dml.dequantize_linear(gpu_like.tensor(got), scale, zero, axis=0).numpy()
+    apart = got.astype(np.float32) - zero[:, None]
+    np.testing.assert_array_equal(back, apart * scale[:, None])
 
 
 @pytest.mark.parametrize("zero_point", [np.int8([3]), np.uint8([131])])

@@ -8,11 +8,12 @@
 //
 // The output is a number of lines along its last dimension. WHOLE: a line lies gapless; it is made in
 // parts of EACH elements, so many that the widest type's fill a vector of 16 bytes (but for inputs that
-// repeat one element) and the output's at least a word. Otherwise a part is one element. An invocation makes PARTS of them, a workgroup's length
-// apart: reads are under way together, and writes wide enough.
+// repeat one element) and the output's at least a word. Otherwise a part is one element. An invocation
+// makes PARTS of them, a workgroup's length apart, and reads all before it computes.
 //
-// With PREPARES defined, prepare(b, c) comes before all calls of compute, and has their first elements. With GUESSES defined, a compute
-// that sets ``unsure`` has the part made anew by compute_exactly(a, b, c).
+// With PREPARES defined, prepare(b, c) comes before the calls of compute for parts whose first elements
+// these are, and for all of a line. With GUESSES defined, a compute that sets ``unsure`` has the part made
+// anew by compute_exactly(a, b, c).
 #include "include/grid.glsl"
 
 // Data types as the host writes them: bytes, 16 if signed, 32 if floating point.
@@ -377,6 +378,15 @@ void fetch(inout Work work) {
 #endif
 }
 
+void prepare_for(Work work) {
+#if defined(PREPARES)
+    uvec2 b = uvec2(0u), c = uvec2(0u);
+    if (B_TYPE != 0u) b = element_of(work.b, 0u, B_TYPE);
+    if (C_TYPE != 0u) c = element_of(work.c, 0u, C_TYPE);
+    prepare(b, c);
+#endif
+}
+
 void finish(Work work) {
     if (work.at.have == 0u) return;
     store_part(work.at.to, work.at.have, computed(work.at, work.a, work.b, work.c));
@@ -386,7 +396,8 @@ void main() {
     uint index = group_index() * gl_WorkGroupSize.x * PARTS + gl_LocalInvocationID.x;
     Work x, y;
     x.at = place_of(index);
-    bool plain = ON_CPU ? false : WHOLE ? is_plain(x.at) : false;
+    bool plain = WHOLE ? is_plain(x.at) : false;
+    if (ON_CPU) plain = false;
     if (PARTS == 2u) {
         y.at = place_of(index + gl_WorkGroupSize.x);
         plain = plain && is_plain(y.at);
@@ -399,14 +410,10 @@ void main() {
         fetch(x);
         if (PARTS == 2u) fetch(y);
     }
-#if defined(PREPARES)
-    uvec2 b = uvec2(0u), c = uvec2(0u);
-    if (B_TYPE != 0u) b = element_of(x.b, 0u, B_TYPE);
-#if INPUTS > 2
-    if (C_TYPE != 0u) c = element_of(x.c, 0u, C_TYPE);
-#endif
-    prepare(b, c);
-#endif
+    prepare_for(x);
     finish(x);
-    if (PARTS == 2u) finish(y);
+    if (PARTS == 2u) {
+        if (!ONE_LINE) prepare_for(y);
+        finish(y);
+    }
 }
