@@ -120,7 +120,7 @@ def frame(
 def _in_pairs(parts: int, moved: int, lines: int, kind: DataType) -> bool:
     """Whether half as many invocations fill a GPU too, and a part is little for one: what it moves,
     or what there is to do besides its arithmetic."""
-    return parts >= _MANY_PARTS and lines == 1 and (moved < 32 or kind is DataType.FLOAT16)
+    return parts >= _MANY_PARTS and (kind is DataType.FLOAT16 or (lines == 1 and moved < 32))
 
 
 def _runs_on_cpu(target: Target) -> bool:
