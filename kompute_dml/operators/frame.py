@@ -17,9 +17,6 @@ from .plan import UNUSED, Dispatch, Operand, Target, reads, writes
 _LOCAL_SIZE = 256
 _EXACT_UNITS = ("NVIDIA",)
 """Drivers whose fma rounds once and whose float16 conversions are IEEE's, as the tests confirm."""
-_FLOAT = "elementwise_float"
-_SHORT = 3000
-"""Bytes of SPIR-V beyond the frame's that drivers on the CPU compile quickly, also unrolled."""
 _MANY_PARTS = 1 << 16
 _MAX_RANK = 5
 """Dimensions that one dispatch walks; each further one (after merging) becomes dispatches."""
@@ -73,7 +70,6 @@ def frame(
         "LOCAL_SIZE": _LOCAL_SIZE,
         "WHOLE": whole,
         "ON_CPU": on_cpu,
-        "ROLLED": on_cpu and _is_long(target, variant),
         "EXACT_UNITS": target.adapter.driver in _EXACT_UNITS,
         "OUT_TYPE": result[1].data_type.code,
         "PARTS": parts,
@@ -125,13 +121,6 @@ def _in_pairs(parts: int, moved: int, lines: int, kind: DataType) -> bool:
 
 def _runs_on_cpu(target: Target) -> bool:
     return target.adapter.type == "cpu"
-
-
-def _is_long(target: Target, variant: Variant) -> bool:
-    """Whether a driver that runs on the CPU should not unroll the variant's loop."""
-    if not variant.shader.startswith(_FLOAT) and variant.shader != "elementwise_add1":
-        return False
-    return len(variant.spirv) > len(target.library.get(_FLOAT, "identity").spirv) + _SHORT
 
 
 def _split(sizes: Ints) -> tuple[list[int], list[int]]:

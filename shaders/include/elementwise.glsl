@@ -26,10 +26,8 @@ layout(constant_id = 2) const uint OUT_TYPE = 36u;
 layout(constant_id = 3) const uint A_TYPE = 36u;
 layout(constant_id = 4) const uint B_TYPE = 0u;  // 0: there is none
 layout(constant_id = 5) const uint C_TYPE = 0u;
-// A driver that runs on the CPU executes both sides of a branch, and is slow to compile long code that is
-// unrolled. GPUs are slow to run it otherwise.
+// A driver that runs on the CPU executes both sides of a branch: the rare one is short there, a loop.
 layout(constant_id = 7) const bool ON_CPU = false;
-layout(constant_id = 15) const bool ROLLED = false;
 // The device's own fma rounds once, and its conversions to and from float16 are IEEE's.
 layout(constant_id = 10) const bool EXACT_UNITS = false;
 #define HAS_EXACT_UNITS EXACT_UNITS
@@ -314,8 +312,7 @@ uvec2 computed_element(Place at, uint e, Part a, Part b, Part c, bool exactly) {
 Part computed(Place at, Part a, Part b, Part c) {
     Part result = Part(uvec4(0u), uvec4(0u));
     const uint together = EACH < BY_WORD ? EACH : BY_WORD;
-    uint words = ROLLED ? (at.have + together - 1u) / together : EACH / together;
-    [[unroll]] for (uint w = 0u; w < words; ++w) {
+    [[unroll]] for (uint w = 0u; w < EACH / together; ++w) {
         Part word = Part(uvec4(0u), uvec4(0u));
         [[unroll]] for (uint i = 0u; i < together; ++i)
             insert(word, i, OUT_BYTES, computed_element(at, w * together + i, a, b, c, false));
