@@ -159,15 +159,13 @@ bool is_aligned(uint at, uint bytes) {
         Part part = Part(uvec4(0u), uvec4(0u)); \
         if (type == 0u) return part; \
         const uint bytes = BYTES_OF(type); \
-        if (name##_repeats) return load_##name(at); \
-        if (EACH == 1u || !name##_is_gapless) { \
+        bool is_whole = name##_repeats ? true : have == EACH; \
+        if (is_whole && name##_is_plain(at)) { \
+            part = load_##name(at); \
+        } else if (EACH == 1u || !name##_is_gapless) { \
             uint passes = ON_CPU ? have : EACH; \
             [[unroll]] for (uint e = 0u; e < passes; ++e) \
                 insert(part, e, bytes, name##_element(at + min(e, have - 1u) * name##_step())); \
-            return part; \
-        } \
-        if (have == EACH && is_aligned(at, bytes)) { \
-            part = load_##name(at); \
         } else { \
             uint first = at * bytes / 4u; \
             uint last = (at * bytes + have * bytes - 1u) / 4u; \
@@ -375,6 +373,12 @@ void fetch(inout Work work) {
 #endif
 }
 
+void swap(inout Work x, inout Work y) {
+    Work other = x;
+    x = y;
+    y = other;
+}
+
 void prepare_for(Work work) {
 #if defined(PREPARES)
     uvec2 b = uvec2(0u), c = uvec2(0u);
@@ -404,13 +408,14 @@ void main() {
         load(x);
         if (PARTS == 2u) load(y);
     } else {
-        fetch(x);
-        if (PARTS == 2u) fetch(y);
+        [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
+            fetch(x);
+            if (PARTS == 2u) swap(x, y);
+        }
     }
-    prepare_for(x);
-    finish(x);
-    if (PARTS == 2u) {
-        if (!ONE_LINE) prepare_for(y);
-        finish(y);
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
+        if (p == 0u || !ONE_LINE) prepare_for(x);
+        finish(x);
+        x = y;
     }
 }
