@@ -9,8 +9,8 @@
 #include "include/float16.glsl"
 #include "include/float_to_integer.glsl"
 
-// Converts any type to any other by integer code alone, so that every device does it, and all alike.
-// What float32 and 32-bit integers hold goes a shorter way.
+// Converts any type to any other, FLOAT64 by integer code alone, so that every device does it, and all
+// alike.
 // Floats round to nearest even; floats to integers truncate and saturate, NaN becomes 0; integers
 // wrap when they are narrowed.
 
@@ -36,7 +36,6 @@ Number number_of(uvec2 bits, uint type) {
     Number x = Number(false, false, false, bits, 0);
     if (!IS_FLOAT(type)) {
         if (!IS_SIGNED(type)) return x;
-        if (width < 32) bits.x = uint(int(bits.x << (32 - width)) >> (32 - width));
         if (width < 64) bits.y = uint(int(bits.x) >> 31);
         x.negative = int(bits.y) < 0;
         x.size = x.negative ? negate64(bits) : bits;
@@ -100,28 +99,34 @@ uvec2 float_of(Number x, uint type) {
     return add64(sign, kept);
 }
 
-bool is_short() {
-    if (A_BYTES == 8u) return false;
-    if (OUT_BYTES == 8u) return false;
-    if (IS_FLOAT(A_TYPE)) return true;
-    return IS_FLOAT(OUT_TYPE) ? A_BYTES < 4u : true;
+bool has_float64() {
+    if (A_BYTES == 8u) if (IS_FLOAT(A_TYPE)) return true;
+    if (OUT_BYTES == 8u) return IS_FLOAT(OUT_TYPE);
+    return false;
 }
 
-uvec2 short_cast(uint bits) {
-    float x = 0.0;
-    if (IS_FLOAT(A_TYPE)) {
-        x = A_BYTES == 2u ? half_to_float(bits) : uintBitsToFloat(bits);
-    } else {
-        int whole = extended(bits, A_TYPE);
-        if (!IS_FLOAT(OUT_TYPE)) return uvec2(whole, 0u);
-        x = float(whole);
+// What float32 or 64-bit integers hold.
+float float_of(uvec2 bits) {
+    if (IS_FLOAT(A_TYPE)) return A_BYTES == 2u ? half_to_float(bits.x) : uintBitsToFloat(bits.x);
+    if (A_BYTES == 8u) return round_to_float(bits, IS_SIGNED(A_TYPE));
+    return A_BYTES == 4u ? to_float(int(bits.x), IS_SIGNED(A_TYPE)) : float(int(bits.x));
+}
+
+uvec2 short_cast(uvec2 bits) {
+    if (IS_FLOAT(OUT_TYPE)) {
+        float x = float_of(bits);
+        return uvec2(OUT_BYTES == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);
     }
-    if (!IS_FLOAT(OUT_TYPE)) return uvec2(to_integer(x, OUT_TYPE), 0u);
-    return uvec2(OUT_BYTES == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);
+    if (IS_FLOAT(A_TYPE)) {
+        float x = float_of(bits);
+        return OUT_BYTES == 8u ? to_integer64(x, IS_SIGNED(OUT_TYPE)) : uvec2(to_integer(x, OUT_TYPE), 0u);
+    }
+    if (A_BYTES < 8u) if (IS_SIGNED(A_TYPE)) return widen(int(bits.x));
+    return bits;
 }
 
 uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
-    if (is_short()) return short_cast(a.x);
+    if (!has_float64()) return short_cast(a);
     Number x = number_of(a, A_TYPE);
     if (IS_FLOAT(OUT_TYPE)) return float_of(x, OUT_TYPE);
     return integer_of(x, OUT_TYPE);

@@ -27,7 +27,7 @@ int minimum(int x, int y) {
 }
 
 int magnitude(int x) {
-    return SIGNED && x < 0 ? int(0u - uint(x)) : x;
+    return SIGNED ? max(x, int(0u - uint(x))) : x;
 }
 
 // By 0: all bits one. The lowest number by -1 wraps.
@@ -132,12 +132,11 @@ OPERATOR(shrink, shrunk(x))
 #define CALL(op) NAMED(op)
 
 uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
-    int x = extended(a.x, A_TYPE);
+    int x = int(a.x);
     if (HAS_SCALE_BIAS) {
         precise float shifted = to_float(x, SIGNED);
         shifted = shifted * uintBitsToFloat(scale) + uintBitsToFloat(bias);
         x = int(to_integer(shifted, A_TYPE));
     }
-    int y = B_TYPE == 0u ? 0 : extended(b.x, B_TYPE);
-    return uvec2(CALL(OP)(x, y), 0u);
+    return uvec2(CALL(OP)(x, int(b.x)), 0u);
 }

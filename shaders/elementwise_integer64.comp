@@ -6,7 +6,6 @@
 #define INPUTS 2
 #define ATTRIBUTES uint scale; uint bias; uint attributes[5];
 #include "include/elementwise.glsl"
-#include "include/float_bits.glsl"
 #include "include/integers64.glsl"
 
 // Operators on integers of 64 bits as two words, wrapped. Operators on raw bits take every type of
@@ -69,21 +68,6 @@ uvec2 truth(bool x) {
     return uvec2(uint(x), 0u);
 }
 
-// Truncated toward zero, saturated, NaN as 0.
-uvec2 to_integer64(float x) {
-    bool negative = sign_bit(x) != 0u;
-    if (is_nan(x) || is_zero(x) || (negative && !SIGNED)) return uvec2(0u);
-    int exponent;
-    uint significand = (floatBitsToUint(split(x, exponent)) & 0x7FFFFFu) | 0x800000u;
-    if (exponent < 0) return uvec2(0u);
-    if (exponent >= (SIGNED ? 63 : 64))
-        return !SIGNED ? uvec2(0xFFFFFFFFu) : negative ? uvec2(0u, 0x80000000u)
-                                                       : uvec2(0xFFFFFFFFu, 0x7FFFFFFFu);
-    uvec2 size = exponent > 23 ? shift_left64(uvec2(significand, 0u), uint(exponent - 23))
-                               : uvec2(significand >> (23 - exponent), 0u);
-    return negative ? negate64(size) : size;
-}
-
 #define OPERATOR(name, expression) \
     uvec2 op_##name(uvec2 x, uvec2 y) { \
         return expression; \
@@ -124,7 +108,7 @@ uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     if (HAS_SCALE_BIAS) {
         precise float shifted = round_to_float(a, SIGNED);
         shifted = shifted * uintBitsToFloat(scale) + uintBitsToFloat(bias);
-        a = to_integer64(shifted);
+        a = to_integer64(shifted, SIGNED);
     }
     return CALL(OP)(a, b);
 }

@@ -4,6 +4,8 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #define INPUTS 3
+#define PREPARES
+#define GUESSES
 #define ATTRIBUTES
 #include "include/elementwise.glsl"
 #include "include/integers.glsl"
@@ -11,42 +13,106 @@
 #include "include/quantization.glsl"
 
 // a is what is converted, b its scale, c its zero point (or 0).
+const int LOWEST = IS_SIGNED(OUT_TYPE) ? -128 : 0;
+
+// Whether all elements of a part have one scale and one zero point.
+bool is_uniform() {
+    if (!b_repeats) return false;
+    return C_TYPE == 0u ? true : c_repeats;
+}
+
 float float_of(uvec2 bits, uint type) {
     if (!IS_FLOAT(type)) return round_to_float(widen(int(bits.x)), true);
     return BYTES_OF(type) == 2u ? half_to_float(bits.x) : uintBitsToFloat(bits.x);
 }
 
 uvec2 wide(uint bits, uint type) {
-    return IS_SIGNED(type) ? widen(extended(bits, type)) : uvec2(bits, 0u);
+    return IS_SIGNED(type) ? widen(int(bits)) : uvec2(bits, 0u);
 }
 
-// The quotient as a whole number. Its exact digits matter near halves only, where a guess that is some
-// ulp off may be on the wrong side.
-int whole_quotient(float x, float y) {
-    precise float inverse = 1.0 / y;
-    precise float guess = x * inverse;
-    if (is_moderate(y) && magnitude(guess) < 512.0) {
-        precise float shifted = guess + 12582912.0;  // whose last digit is 1
-        precise float whole = shifted - 12582912.0;
-        if (magnitude(magnitude(guess - whole) - 0.5) > 0.000244140625)
-            return floatBitsToInt(shifted) - 0x4B400000;
+float scale;
+float inverse;
+float inverse_rest;  // what the reciprocal is more than that
+float least;  // what is quantized to the lowest number, and to the highest
+float most;
+bool is_tame;
+
+void prepare(uvec2 b, uvec2 c) {
+    scale = float_of(b, B_TYPE);
+    precise float rest = 0.0;
+    if (HAS_EXACT_UNITS) {
+        inverse = moderate_quotient(1.0, scale);
+        rest = fma(-inverse, scale, 1.0) * inverse;
+    } else {
+        inverse = 1.0 / scale;
     }
-    return whole_number(divide(x, y));
+    inverse_rest = rest;
+    precise float low = float(LOWEST - int(c.x)) * scale;
+    precise float high = float(LOWEST + 255 - int(c.x)) * scale;
+    least = low;
+    most = high;
+    is_tame = is_moderate(scale) && sign_bit(scale) == 0u;
+}
+
+bool are_halves() {
+    if (BYTES_OF(A_TYPE) == 2u) return BYTES_OF(B_TYPE) == 2u;
+    return false;
+}
+
+// With a true fma. The first quotient is hardly ever rounded wrongly, and never where it is half a number
+// of two FLOAT16; the reciprocal is rounded correctly, and so is the second quotient (Markstein). What is
+// clamped first needs no clamping later; NaN becomes the lowest.
+uint quantized_by_fma(float x, int zero_point) {
+    float inside = min(max(x, least), most);
+    precise float quotient = fma(inside, inverse, inside * inverse_rest);
+    if (!are_halves()) quotient = fma(fma(-quotient, scale, inside), inverse, quotient);
+    precise float shifted = quotient + 12582912.0;  // whose last digit is 1
+    return floatBitsToUint(shifted) + uint(zero_point);
+}
+
+// Exact digits matter near halves only, where this guess may be on the wrong side. Beyond 512 every
+// result is the type's lowest or highest.
+uint guessed(float x, int zero_point) {
+    precise float guess = x * inverse;
+    precise float near = clamp(guess, -1024.0, 1024.0);
+    precise float shifted = near + 12582912.0;
+    precise float rest = near - (shifted - 12582912.0);
+    if (is_nan(guess) || !(magnitude(rest) < 0.499755859375)) unsure = true;
+    return quantized(floatBitsToInt(shifted) - 0x4B400000, zero_point, OUT_TYPE);
 }
 
 uvec2 quantize(uvec2 a, uvec2 b, uvec2 c) {
-    int x = whole_quotient(float_of(a, A_TYPE), float_of(b, B_TYPE));
-    return uvec2(quantized(x, extended(c.x, OUT_TYPE), OUT_TYPE), 0u);
+    if (!is_uniform()) prepare(b, c);
+    float x = float_of(a, A_TYPE);
+    if (!is_tame) unsure = true;
+    return uvec2(HAS_EXACT_UNITS ? quantized_by_fma(x, int(c.x)) : guessed(x, int(c.x)), 0u);
+}
+
+uvec2 quantize_exactly(uvec2 a, uvec2 b, uvec2 c) {
+    int whole = whole_number(divide(float_of(a, A_TYPE), float_of(b, B_TYPE)));
+    return uvec2(quantized(whole, int(c.x), OUT_TYPE), 0u);
 }
 
 uvec2 dequantize(uvec2 a, uvec2 b, uvec2 c) {
+    if (!is_uniform()) prepare(b, c);
     float apart;
-    if (BYTES_OF(A_TYPE) < 4u) apart = float(extended(a.x, A_TYPE) - extended(c.x, A_TYPE));
+    if (BYTES_OF(A_TYPE) < 4u) apart = float(int(a.x) - int(c.x));
     else apart = round_to_float(subtract64(wide(a.x, A_TYPE), wide(c.x, A_TYPE)), true);
-    precise float x = apart * float_of(b, B_TYPE);
+    precise float x = apart * scale;
     return uvec2(BYTES_OF(OUT_TYPE) == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);
+}
+
+uvec2 dequantize_exactly(uvec2 a, uvec2 b, uvec2 c) {
+    return uvec2(0u);  // dequantize is never unsure
 }
 
 uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     return OP(a, b, c);
+}
+
+#define EXACTLY(op) op##_exactly
+#define EXACT(op) EXACTLY(op)
+
+uvec2 compute_exactly(uvec2 a, uvec2 b, uvec2 c) {
+    return EXACT(OP)(a, b, c);
 }

@@ -2,17 +2,19 @@
 //@ variants STEP: partial final
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #define BYTES_OF(type) ((type) & 15u)
 #define IS_SIGNED(type) (((type) & 16u) != 0u)
 #include "include/grid.glsl"
 #include "include/float16.glsl"
 #include "include/quantization.glsl"
 
-// The lowest and highest number of a tensor, 0 included, NaN not, then its scale and zero point. Step partial:
-// each workgroup leaves its range in ``ranges``. Step final: one workgroup unites them.
+// The lowest and highest number of a tensor, 0 included, NaN not, then its scale and zero point. Step
+// partial: each workgroup leaves its range in ``ranges``. Step final: one workgroup unites them.
 layout(constant_id = 1) const uint IN_TYPE = 36u;
 layout(constant_id = 2) const uint OUT_TYPE = 1u;
 layout(constant_id = 3) const uint GROUPS = 1u;
+layout(constant_id = 4) const bool PACKED = false;  // the elements lie gapless
 
 #if defined(STEP_final)
 layout(binding = 0) readonly buffer Ranges { uint ranges[]; };
@@ -20,6 +22,7 @@ layout(binding = 1) writeonly buffer Scale { uint out_scale[]; };
 layout(binding = 2) buffer Zero { uint out_zero[]; };
 #else
 layout(binding = 0) readonly buffer Input { uint in_words[]; };
+layout(binding = 0) readonly buffer InputVectors { uvec4 in_vectors[]; };
 layout(binding = 1) writeonly buffer Ranges { uint ranges[]; };
 #endif
 
@@ -58,8 +61,79 @@ void finish(int low_rank, int high_rank) {
     atomicOr(out_zero[zero_offset / 4u], zero << shift);
 }
 #else
-float number(uint at) {
-    return BYTES_OF(IN_TYPE) == 2u ? LOAD_HALF(in_words, at) : uintBitsToFloat(in_words[at]);
+const bool IS_HALF = BYTES_OF(IN_TYPE) == 2u;
+const uint PER_VECTOR = IS_HALF ? 8u : 4u;
+
+// The numbers furthest from 0 on both sides, as bits: a FLOAT16 is the upper half, what is below it
+// never decides.
+uint lowest = 0x80000000u;
+int highest = 0;
+bool skips_nan = false;
+
+bool is_nan(uint x) {
+    return IS_HALF ? (x & 0x7FFF0000u) > 0x7C000000u : (x & 0x7FFFFFFFu) > 0x7F800000u;
+}
+
+void take(uint x) {
+    if (skips_nan) if (is_nan(x)) x = 0u;
+    lowest = max(lowest, x);
+    highest = max(highest, int(x));
+}
+
+void take_element(uint at) {
+    take(IS_HALF ? in_words[at / 2u] << 16u - at % 2u * 16u : in_words[at]);
+}
+
+void take_vector(uvec4 vector) {
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        take(vector[i]);
+        if (IS_HALF) take(vector[i] << 16u);
+    }
+}
+
+int rank_of_bits(uint x) {
+    return rank_of(IS_HALF ? half_to_float(x >> 16u) : uintBitsToFloat(x));
+}
+
+// Four vectors under way at a time; the last one counts more than once.
+void take_packed() {
+    const uint STEP = GROUPS * INVOCATIONS;
+    uint i = invocation_index();
+    uint head = min((0u - in_offset) % PER_VECTOR, count);
+    uint vectors = (count - head) / PER_VECTOR;
+    uint tail = count - head - vectors * PER_VECTOR;
+    uint first = (in_offset + head) / PER_VECTOR;
+    uint last = first + vectors - 1u;
+    for (uint v = first + i; v < first + vectors; v += 4u * STEP) {
+        uvec4 w = in_vectors[v];
+        uvec4 x = in_vectors[min(v + STEP, last)];
+        uvec4 y = in_vectors[min(v + 2u * STEP, last)];
+        uvec4 z = in_vectors[min(v + 3u * STEP, last)];
+        take_vector(w);
+        take_vector(x);
+        take_vector(y);
+        take_vector(z);
+    }
+    if (i < head) take_element(in_offset + i);
+    if (i < tail) take_element(in_offset + count - tail + i);
+}
+
+void take_strided() {
+    for (uint e = invocation_index(); e < count; e += GROUPS * INVOCATIONS) {
+        uint rest = e;
+        uint at = in_offset;
+        for (uint d = rank - 1u; d > 0u; --d) {
+            uint next = rest / sizes[d];
+            at += (rest - next * sizes[d]) * in_strides[d];
+            rest = next;
+        }
+        take_element(at + rest * in_strides[0]);
+    }
+}
+
+void take_all() {
+    if (PACKED) take_packed();
+    else take_strided();
 }
 #endif
 
@@ -73,19 +147,15 @@ void main() {
         high = max(high, int(ranges[ranges_offset + 2u * g + 1u]));
     }
 #else
-    for (uint e = invocation_index(); e < count; e += GROUPS * INVOCATIONS) {
-        uint rest = e;
-        uint at = in_offset;
-        for (uint d = rank - 1u; d > 0u; --d) {
-            uint next = rest / sizes[d];
-            at += (rest - next * sizes[d]) * in_strides[d];
-            rest = next;
-        }
-        float element = number(at + rest * in_strides[0]);
-        int x = is_nan(element) ? 0 : rank_of(element);
-        low = min(low, x);
-        high = max(high, x);
+    take_all();
+    if (is_nan(lowest) || is_nan(uint(highest))) {  // NaN lies beyond all numbers
+        skips_nan = true;
+        lowest = 0x80000000u;
+        highest = 0;
+        take_all();
     }
+    low = rank_of_bits(lowest);
+    high = rank_of_bits(uint(highest));
 #endif
     s_low[i] = low;
     s_high[i] = high;

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 import kompute_dml as dml
 from cases.elementwise import converted
+from kompute_dml.operators import frame
 from kompute_dml.operators.base import definitions
 
 _FLOATS = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 127.9, -128.9, 255.5, 65504, 65520, 2.0**31,
@@ -179,3 +181,93 @@ def test_functions_say_what_they_take() -> None:
         if function is not None:
             assert function.__doc__
             assert "out" in inspect.signature(function).parameters
+
+
+@pytest.fixture
+def gpu_like(monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
+    """A device whose elementwise shaders are made as for a GPU, with two parts an invocation."""
+    monkeypatch.setattr(frame, "_runs_on_cpu", lambda target: False)
+    monkeypatch.setattr(frame, "_in_pairs", lambda *args: True)
+    device = dml.Device()
+    yield device
+    device.close()
+
+
+# One workgroup's parts and more; whole and not, aligned and not, in each operand.
+@pytest.mark.parametrize("first, count", [(0, 8192), (0, 8191), (1, 8200), (3, 5000), (16, 1)])
+@pytest.mark.parametrize("x_type, y_type", [
+    ("float32", "uint8"), ("uint8", "float32"), ("float32", "float16"), ("float16", "int8"),
+    ("int64", "int32"), ("int8", "int64"), ("uint8", "int8"),
+])
+def test_parts_as_gpus_make_them(
+    gpu_like: dml.Device, rng: np.random.Generator, x_type: str, y_type: str, first: int, count: int
+) -> None:
+    x = rng.integers(0, 100, first + count).astype(x_type)
+    for to in (0, first):
+        y = gpu_like.tensor(np.full(to + count + 5, 77, y_type))
+        dml.cast(gpu_like.tensor(x)[first:], data_type=y_type, out=y[to : to + count])
+        expected = np.full(to + count + 5, 77, y_type)
+        expected[to : to + count] = x[first:].astype(y_type)
+        np.testing.assert_array_equal(y.numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "float16", "float32", "int64"])
+def test_pairs_of_operands_as_gpus_make_them(
+    gpu_like: dml.Device, rng: np.random.Generator, dtype: str
+) -> None:
+    a, b = (rng.integers(0, 50, 9000).astype(dtype) for _ in range(2))
+    x, y = gpu_like.tensor(a), gpu_like.tensor(b)
+    for i, j, n in ((0, 0, 9000), (4, 4, 8192), (1, 2, 8500), (0, 3, 8997)):
+        got = dml.add(x[i : i + n], y[j : j + n]).numpy()
+        np.testing.assert_array_equal(got, a[i : i + n] + b[j : j + n])
+        got = dml.logical_less_than(x[i : i + n], y[j : j + 1]).numpy()
+        np.testing.assert_array_equal(got, a[i : i + n] < b[j])
+    got = dml.max(x[::2], y[1::2]).numpy()
+    np.testing.assert_array_equal(got, np.maximum(a[::2], b[1::2]))
+    grid = a.reshape(90, 100)
+    got = dml.add(x.reshape(90, 100), y[:100]).numpy()
+    np.testing.assert_array_equal(got, grid + b[:100])
+
+
+def test_lines_of_their_own_scale_as_gpus_make_them(
+    gpu_like: dml.Device, rng: np.random.Generator
+) -> None:
+    x = rng.normal(size=(7, 3001)).astype(np.float32)
+    scale, zero = rng.uniform(0.01, 0.1, 7).astype(np.float32), np.arange(100, 107, dtype=np.uint8)
+    got = dml.quantize_linear(gpu_like.tensor(x), scale, zero, axis=0).numpy()
+    whole = np.rint(x / scale[:, None]) + zero[:, None]
+    np.testing.assert_array_equal(got, np.clip(whole, 0, 255))
+    back = dml.dequantize_linear(gpu_like.tensor(got), scale, zero, axis=0).numpy()
+    apart = got.astype(np.float32) - zero[:, None]
+    np.testing.assert_array_equal(back, apart * scale[:, None])
+
+
+@pytest.mark.parametrize("zero_point", [np.int8([3]), np.uint8([131])])
+def test_quantization_rounds_quotients_as_float32_does(
+    device: dml.Device, rng: np.random.Generator, zero_point: np.ndarray
+) -> None:
+    halves = np.arange(-300, 300, dtype=np.float32) + np.float32(0.5)
+    low, high = np.iinfo(zero_point.dtype).min, np.iinfo(zero_point.dtype).max
+    for scale in rng.uniform(0.001, 2, 24).astype(np.float32):
+        bits = (halves * scale).view(np.int32)[:, None] + np.arange(-3, 4, dtype=np.int32)
+        x = np.r_[bits.ravel().view(np.float32), np.float32([np.nan, np.inf, -np.inf, 1e38, -0.0])]
+        got = dml.quantize_linear(device.tensor(x), scale, zero_point).numpy()
+        with np.errstate(all="ignore"):
+            whole = np.where(np.isnan(x), -1024, np.clip(np.rint(x / scale), -1024, 1024))
+        np.testing.assert_array_equal(got, np.clip(whole + zero_point, low, high))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("first, count", [(0, 100003), (3, 100003), (1, 5)])
+def test_ranges_leave_nan_out(
+    device: dml.Device, rng: np.random.Generator, dtype: type, first: int, count: int
+) -> None:
+    x = (rng.normal(size=count) * 5).astype(dtype)
+    for value in (0.0, np.nan, -np.nan):
+        x[count // 2] = value
+        # What lies around the view is larger than all in it.
+        around = np.r_[np.full(first, 9999), x, np.full(9, -9999)].astype(dtype)
+        view = device.tensor(around)[first : first + count]
+        _, scale, _ = dml.dynamic_quantize_linear(view)
+        numbers = np.r_[np.float32(0), x[~np.isnan(x)].astype(np.float32)]
+        assert scale.item() == np.ptp(numbers) / np.float32(255)

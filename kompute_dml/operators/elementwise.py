@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..tensor import Tensor
 
 FLOAT, INTEGER, INTEGER64 = "elementwise_float", "elementwise_integer", "elementwise_integer64"
+COMPARISON = "elementwise_comparison"
 
 
 # -- rows
@@ -39,6 +40,7 @@ def row(
     shader: str = "",
     on_bits: bool = False,
     in_float: bool = False,
+    by_order: bool = False,
     constants: Callable[[Any, DataType], Ints] = parameters,
     check: Check = lambda desc, strict: None,
     newer: Newer = lambda desc: (),
@@ -49,8 +51,8 @@ def row(
     ``shader`` of its own.
 
     ``on_bits`` operators take any type as unsigned integers, ``in_float`` ones compute integers in
-    float32. ``defaults`` are those of the
-    function's keyword arguments. Returns the descriptor class.
+    float32, and ``by_order`` ones need no more of floats than their order. ``defaults`` are those
+    of the function's keyword arguments. Returns the descriptor class.
     """
     entry = spec.operator("DML_OPERATOR_" + name)
     input_names = [f.snake for f in entry.inputs]
@@ -77,7 +79,7 @@ def row(
             variant = target.library.get(shader)
         else:
             inputs += [None] * (2 - len(inputs))
-            family = FLOAT if in_float else _shader(types)
+            family = FLOAT if in_float else _shader(types, by_order)
             variant = target.library.get(family, op if isinstance(op, str) else op(desc))
         return Plan(frame(target, variant, inputs, result, push=push, spec=values))
 
@@ -86,26 +88,26 @@ def row(
         check(desc, strict)
 
     own = shader or (FLOAT if in_float else "")
-    desc_class = define(name, lower, shaders=(own,) if own else _shaders(entry, on_bits),
+    desc_class = define(name, lower, shaders=(own,) if own else _shaders(entry, on_bits, by_order),
                         check=check_all, newer=newer, in_place=in_place)
     function(make_function(name, defaults))
     return desc_class
 
 
-def _shader(types: Sequence[DataType]) -> str:
+def _shader(types: Sequence[DataType], by_order: bool = False) -> str:
     if DataType.FLOAT64 in types:
         return "elementwise_float64"
     if any(t.is_float for t in types):
-        return FLOAT
+        return COMPARISON if by_order else FLOAT
     return INTEGER64 if any(t.itemsize == 8 for t in types) else INTEGER
 
 
-def _shaders(entry: spec.OperatorSpec, on_bits: bool) -> tuple[str, ...]:
+def _shaders(entry: spec.OperatorSpec, on_bits: bool, by_order: bool) -> tuple[str, ...]:
     """All that :func:`_shader` may choose, at any feature level."""
     types = {t for _, table in entry.support for t in table[entry.inputs[0].name].data_types}
     if on_bits:
         types = {t.unsigned for t in types}
-    return tuple(sorted({_shader([t]) for t in types}))
+    return tuple(sorted({_shader([t], by_order) for t in types}))
 
 
 def scalar(operator: str, field: str, value: Any, data_type: DataType) -> Scalar:
@@ -160,14 +162,17 @@ def _newer_fused(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
 for _name in ("ABS", "ACOS", "ACOSH", "ASIN", "ASINH", "ATAN", "ATANH", "CEIL", "COS", "COSH",
               "ERF", "EXP", "FLOOR", "IDENTITY", "LOG", "NEGATE", "RECIP", "SIGN", "SIN", "SINH",
               "SQRT", "TAN", "TANH",
-              "ADD", "SUBTRACT", "MULTIPLY", "DIVIDE", "MEAN", "MAX", "MIN", "DIFFERENCE_SQUARE",
+              "ADD", "SUBTRACT", "MULTIPLY", "DIVIDE", "MEAN", "DIFFERENCE_SQUARE",
               "MODULUS_FLOOR", "MODULUS_TRUNCATE", "ATAN_YX",
               "LOGICAL_AND", "LOGICAL_NOT", "LOGICAL_OR", "LOGICAL_XOR",
               "BIT_SHIFT_LEFT", "BIT_SHIFT_RIGHT"):
     row(f"ELEMENT_WISE_{_name}", _name.lower())
 
+for _name in ("MAX", "MIN"):
+    row(f"ELEMENT_WISE_{_name}", _name.lower(), by_order=True)
 for _name in ("EQUALS", "GREATER_THAN", "GREATER_THAN_OR_EQUAL", "LESS_THAN", "LESS_THAN_OR_EQUAL"):
-    row(f"ELEMENT_WISE_LOGICAL_{_name}", f"logical_{_name.lower()}", data_type="uint8")
+    row(f"ELEMENT_WISE_LOGICAL_{_name}", f"logical_{_name.lower()}", by_order=True,
+        data_type="uint8")
 
 for _name in ("AND", "NOT", "OR", "XOR"):
     row(f"ELEMENT_WISE_BIT_{_name}", f"bit_{_name.lower()}", on_bits=True)

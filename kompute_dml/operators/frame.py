@@ -16,7 +16,9 @@ from .plan import UNUSED, Dispatch, Operand, Target, reads, writes
 
 _LOCAL_SIZE = 256
 EXACT_UNITS = ("NVIDIA",)
-"""Drivers whose fma rounds once and whose float16 conversions are IEEE's, as the tests confirm."""
+"""Drivers whose fma rounds once, whose float16 conversions are IEEE's, and whose exp2, log2,
+inversesqrt and quotients are good to a few ulp and keep NaN, as the tests confirm."""
+_MANY_PARTS = 1 << 16
 _MAX_RANK = 5
 """Dimensions that one dispatch walks; each further one (after merging) becomes dispatches."""
 
@@ -51,20 +53,28 @@ def frame(
     steps = [tuple(walk[d] for d in inner) for walk in walks]
     whole = steps[0][-1] == 1
     # EACH of the shader
-    width, widest = result[1].data_type.itemsize, max(t.data_type.itemsize for t in descs)
-    each = max(16 // widest, 4 // width) if whole else 1
+    walked = zip((result, *[t for t in inputs if t is not None]), steps)
+    widths = [t.data_type.itemsize for (field, t), step in walked if field and step[-1] != 0]
+    each = max(16 // max(widths), 4 // widths[0]) if whole else 1
     lines = product(inner_sizes[:-1])
     # A line of n elements meets so many parts at most.
     work = lines * ((inner_sizes[-1] + each - 2) // each + 1 if whole else inner_sizes[-1])
+
+    on_cpu = _runs_on_cpu(target)
+    kind = result[1].data_type
+    paired = whole and not on_cpu and _in_pairs(work, each * sum(widths), lines, kind)
+    parts = 2 if paired else 1
 
     fields: dict[str, int | Sequence[int]] = {"lines": lines, "rank": len(inner), **(push or {})}
     fields["sizes"], fields["out_strides"] = inner_sizes, steps[0]
     constants: dict[str, int] = {
         "LOCAL_SIZE": _LOCAL_SIZE,
         "WHOLE": whole,
-        "ROLLED": target.adapter.type == "cpu",
+        "ON_CPU": on_cpu,
         "EXACT_UNITS": target.adapter.driver in EXACT_UNITS,
         "OUT_TYPE": result[1].data_type.code,
+        "PARTS": parts,
+        "ONE_LINE": lines == 1,
         **(spec or {}),
     }
     walk_of: list[tuple[str, int, Ints, Ints] | None] = []
@@ -77,6 +87,9 @@ def frame(
         start, walk, step = next(rest)
         fields[f"{name}_strides"] = step
         walk_of.append((name, start, walk, step))
+        if step[-1] in (0, 1):
+            which = ("REPEATED", "GAPLESS")[step[-1]]
+            constants[which] = constants.get(which, 0) | 1 << "abc".index(name)
 
     def dispatch(index: Sequence[int]) -> Dispatch:
         def operand(make: Any, slot: tuple[str, TensorDesc], name: str, start: int, walk: Ints,
@@ -95,10 +108,20 @@ def frame(
             else:
                 operands.append(operand(reads, (slot[0], slot[1]), *place))
         made = operand(writes, result, "out", starts[0], walks[0], steps[0])
-        return Dispatch(variant, -(-work // _LOCAL_SIZE), (*operands, made, *more),
+        return Dispatch(variant, -(-work // (_LOCAL_SIZE * parts)), (*operands, made, *more),
                         {**fields, **numbers}, constants)
 
     return tuple(map(dispatch, itertools.product(*(range(sizes[d]) for d in outer))))
+
+
+def _in_pairs(parts: int, moved: int, lines: int, kind: DataType) -> bool:
+    """Whether half as many invocations fill a GPU too, and a part is little for one: what it moves,
+    or what there is to do besides its arithmetic."""
+    return parts >= _MANY_PARTS and (kind is DataType.FLOAT16 or (lines == 1 and moved < 32))
+
+
+def _runs_on_cpu(target: Target) -> bool:
+    return target.adapter.type == "cpu"
 
 
 def _split(sizes: Ints) -> tuple[list[int], list[int]]:

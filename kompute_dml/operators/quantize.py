@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 _LINEAR, _ADD, _RANGE = "quantize_linear", "quantized_linear_add", "quantize_range"
 _LOCAL_SIZE = 256
-_MAX_GROUPS = 256
+_EACH = 16
+"""Elements of a range that an invocation should read at least."""
+_MAX_GROUPS = {"cpu": 32}
+"""Workgroups that read a range, by the kind of device; a GPU is full with 1024."""
 
 
 _Slot = tuple[str, TensorDesc]
@@ -114,14 +117,15 @@ def _lower_dynamic(desc: Any, target: Target) -> Plan:
     x, y = desc.input_tensor, desc.output_tensor
     scale, zero = desc.output_scale_tensor, desc.output_zero_point_tensor
     sizes, (strides,) = coalesce(x.sizes, x.strides)
-    groups = min(-(-product(sizes) // _LOCAL_SIZE), _MAX_GROUPS)
+    groups = min(-(-product(sizes) // (_LOCAL_SIZE * _EACH)),
+                 _MAX_GROUPS.get(target.adapter.type, 1024))
 
     def step(name: str, count: int, *operands: Operand) -> Dispatch:
         return Dispatch(
             target.library.get(_RANGE, name), count, operands,
             {"count": product(sizes), "rank": len(sizes), "sizes": sizes, "in_strides": strides},
             {"LOCAL_SIZE": _LOCAL_SIZE, "GROUPS": groups, "IN_TYPE": x.data_type.code,
-             "OUT_TYPE": y.data_type.code},
+             "OUT_TYPE": y.data_type.code, "PACKED": strides == (1,)},
         )
 
     ranges = Operand(TEMPORARY, "ranges_offset", 4, 2 * groups)

@@ -1,15 +1,19 @@
 // The frame of every elementwise shader: it brings elements in and out, whatever their widths and
 // strides. The includer defines INPUTS (1 to 3) and ATTRIBUTES (more push fields), and
 //   uvec2 compute(uvec2 a, uvec2 b, uvec2 c)
-// which takes and gives the bits of one element (y holds the upper half of 64-bit ones, else 0).
+// which takes and gives the bits of one element: those of narrow integers are extended to 32 bits, and
+// what it gives beyond its type is dropped; y holds the upper half of 64-bit ones, else 0.
 //
 // With NUMBERED defined, a is no tensor: it is what a_strides say of an element, its number.
 //
 // The output is a number of lines along its last dimension. WHOLE: a line lies gapless; it is made in
-// parts of EACH elements, so many that the widest type's fill a vector of 16 bytes and the output's at
-// least a word. Otherwise a part is one element. An invocation makes one part.
+// parts of EACH elements, so many that the widest type's fill a vector of 16 bytes (but for inputs that
+// repeat one element) and the output's at least a word. Otherwise a part is one element. An invocation
+// makes PARTS of them, a workgroup's length apart, and reads all before it computes.
 //
-// With PREPARES defined, prepare() comes before all calls of compute.
+// With PREPARES defined, prepare(b, c) comes before the calls of compute for parts whose first elements
+// these are, and for all of a line. With GUESSES defined, a compute that sets ``unsure`` has the part made
+// anew by compute_exactly(a, b, c).
 #include "include/grid.glsl"
 
 // Data types as the host writes them: bytes, 16 if signed, 32 if floating point.
@@ -22,12 +26,16 @@ layout(constant_id = 2) const uint OUT_TYPE = 36u;
 layout(constant_id = 3) const uint A_TYPE = 36u;
 layout(constant_id = 4) const uint B_TYPE = 0u;  // 0: there is none
 layout(constant_id = 5) const uint C_TYPE = 0u;
-// Keeps the loop over an invocation's elements a loop: drivers that run on the CPU are slow to
-// compile it unrolled, GPUs are slow to run it otherwise.
-layout(constant_id = 7) const bool ROLLED = false;
+// A driver that runs on the CPU executes both sides of a branch: the rare one is short there, a loop.
+layout(constant_id = 7) const bool ON_CPU = false;
 // The device's own fma rounds once, and its conversions to and from float16 are IEEE's.
 layout(constant_id = 10) const bool EXACT_UNITS = false;
 #define HAS_EXACT_UNITS EXACT_UNITS
+layout(constant_id = 11) const uint PARTS = 1u;  // or 2
+layout(constant_id = 12) const bool ONE_LINE = false;
+// The inputs whose last stride is 0, and is 1: a bit for each.
+layout(constant_id = 13) const uint REPEATED = 0u;
+layout(constant_id = 14) const uint GAPLESS = 0u;
 
 layout(push_constant) uniform Push {
     uint lines;
@@ -52,11 +60,14 @@ const uint OUT_BYTES = BYTES_OF(OUT_TYPE);
 const uint A_BYTES = BYTES_OF(A_TYPE);
 const uint B_BYTES = BYTES_OF(B_TYPE);
 const uint C_BYTES = BYTES_OF(C_TYPE);
-const uint WIDER = OUT_BYTES > A_BYTES ? OUT_BYTES : A_BYTES;
-const uint OTHER = B_BYTES > C_BYTES ? B_BYTES : C_BYTES;
+const uint A_WIDTH = (REPEATED & 1u) != 0u ? 0u : A_BYTES;
+const uint B_WIDTH = (REPEATED & 2u) != 0u ? 0u : B_BYTES;
+const uint C_WIDTH = (REPEATED & 4u) != 0u ? 0u : C_BYTES;
+const uint WIDER = OUT_BYTES > A_WIDTH ? OUT_BYTES : A_WIDTH;
+const uint OTHER = B_WIDTH > C_WIDTH ? B_WIDTH : C_WIDTH;
 const uint WIDEST = WIDER > OTHER ? WIDER : OTHER;
 const uint BY_VECTOR = 16u / WIDEST;
-const uint BY_WORD = 4u / OUT_BYTES;
+const uint BY_WORD = OUT_BYTES == 8u ? 1u : 4u / OUT_BYTES;
 const uint EACH = WHOLE ? (BY_VECTOR > BY_WORD ? BY_VECTOR : BY_WORD) : 1u;
 
 // A part's elements, side by side as they lie in memory.
@@ -65,17 +76,21 @@ struct Part {
     uvec4 high;  // of 4 elements of 8 bytes
 };
 
-uvec2 element_of(Part part, uint e, uint bytes) {
+// Extended to 32 bits by the sign that its type has.
+uvec2 element_of(Part part, uint e, uint type) {
+    const uint bytes = BYTES_OF(type);
     uint word = e * bytes / 4u;
     if (bytes == 8u) {
         uvec4 block = e < 2u ? part.low : part.high;
         return e % 2u == 0u ? block.xy : block.zw;
     }
     if (bytes == 4u) return uvec2(part.low[word], 0u);
-    return uvec2(bitfieldExtract(part.low[word], int(e * bytes % 4u * 8u), int(8u * bytes)), 0u);
+    int from = int(e * bytes % 4u * 8u);
+    if (IS_SIGNED(type))
+        return uvec2(bitfieldExtract(int(part.low[word]), from, int(8u * bytes)), 0u);
+    return uvec2(bitfieldExtract(part.low[word], from, int(8u * bytes)), 0u);
 }
 
-// The part must hold zeros there.
 void insert(inout Part part, uint e, uint bytes, uvec2 x) {
     uint word = e * bytes / 4u;
     if (bytes == 8u) {
@@ -86,27 +101,34 @@ void insert(inout Part part, uint e, uint bytes, uvec2 x) {
     } else if (bytes == 4u) {
         part.low[word] = x.x;
     } else {
-        bool is_top = (e + 1u) * bytes % 4u == 0u;  // the shift drops what is beyond
-        uint bits = is_top ? x.x : bitfieldExtract(x.x, 0, int(8u * bytes));
-        part.low[word] |= bits << (e * bytes % 4u * 8u);
+        part.low[word] = bitfieldInsert(part.low[word], x.x, int(e * bytes % 4u * 8u), int(8u * bytes));
     }
 }
 
-// What a fetch with step 0 brings, as many times as a part has room.
-Part repeated(Part part, uint byte, uint bytes) {
-    uvec2 x = part.low.xy;
-    if (bytes == 1u) x.x = (x.x >> byte % 4u * 8u & 0xFFu) * 0x01010101u;
-    if (bytes == 2u) x.x = bitfieldExtract(x.x, int(byte % 4u * 8u), 16) * 0x00010001u;
-    return bytes == 8u ? Part(x.xyxy, x.xyxy) : Part(x.xxxx, x.xxxx);
+// Whether a part's elements lie as vectors want them.
+bool is_aligned(uint at, uint bytes) {
+    const uint span = EACH * bytes;
+    return span >= 4u && at * bytes % (span < 16u ? span : 16u) == 0u;
 }
 
-// An input's elements for one part: at once where they lie so, else one by one. Beyond the end the
-// last one repeats. With step 0 only the memory that holds the element: what is loaded is not touched
-// before all loads are under way.
+// An input's elements for one part. load takes whole aligned ones, fetch any: what follows the ``have``
+// that there are is undefined then.
 #define INPUT(name, slot, type) \
     layout(binding = slot) readonly buffer name##_Vectors { uvec4 name##_vectors[]; }; \
     layout(binding = slot) readonly buffer name##_Pairs { uvec2 name##_pairs[]; }; \
     layout(binding = slot) readonly buffer name##_Words { uint name##_words[]; }; \
+    const bool name##_repeats = (REPEATED & 1u << slot) != 0u; \
+    const bool name##_is_gapless = (GAPLESS & 1u << slot) != 0u; \
+\
+    uint name##_step() { \
+        return name##_repeats ? 0u : name##_is_gapless ? 1u : name##_strides[LAST]; \
+    } \
+\
+    bool name##_is_plain(uint at) { \
+        if (type == 0u) return true; \
+        if (name##_repeats) return true; \
+        return name##_is_gapless && is_aligned(at, BYTES_OF(type)); \
+    } \
 \
     uvec2 name##_element(uint at) { \
         const uint bytes = BYTES_OF(type); \
@@ -114,33 +136,53 @@ Part repeated(Part part, uint byte, uint bytes) {
         return uvec2(name##_words[at * bytes / 4u] >> (bytes < 4u ? at * bytes % 4u * 8u : 0u), 0u); \
     } \
 \
-    Part fetch_##name(uint at, uint step, uint have) { \
+    Part load_##name(uint at) { \
         Part part = Part(uvec4(0u), uvec4(0u)); \
         if (type == 0u) return part; \
         const uint bytes = BYTES_OF(type); \
         const uint span = EACH * bytes; \
         uint byte = at * bytes; \
-        if (have == EACH && step == 1u && byte % (span < 16u ? span : 16u) == 0u && span >= 4u) { \
-            if (span == 4u) { \
-                part.low.x = name##_words[byte / 4u]; \
-            } else if (span == 8u) { \
-                part.low.xy = name##_pairs[byte / 8u]; \
-            } else { \
-                part.low = name##_vectors[byte / 16u]; \
-                if (span == 32u) part.high = name##_vectors[byte / 16u + 1u]; \
-            } \
-            return part; \
-        } \
-        if (step == 0u) { \
+        if (name##_repeats) { \
+            part.low.xy = name##_element(at); \
+        } else if (span == 4u) { \
             part.low.x = name##_words[byte / 4u]; \
-            if (bytes == 8u) part.low.y = name##_words[byte / 4u + 1u]; \
-            return part; \
+        } else if (span == 8u) { \
+            part.low.xy = name##_pairs[byte / 8u]; \
+        } else { \
+            part.low = name##_vectors[byte / 16u]; \
+            if (span == 32u) part.high = name##_vectors[byte / 16u + 1u]; \
         } \
-        uint passes = ROLLED ? have : EACH; \
-        [[unroll]] for (uint e = 0u; e < passes; ++e) \
-            insert(part, e, bytes, name##_element(at + min(e, have - 1u) * step)); \
+        return part; \
+    } \
+\
+    Part fetch_##name(uint at, uint have) { \
+        Part part = Part(uvec4(0u), uvec4(0u)); \
+        if (type == 0u) return part; \
+        const uint bytes = BYTES_OF(type); \
+        bool is_whole = name##_repeats ? true : have == EACH; \
+        if (is_whole && name##_is_plain(at)) { \
+            part = load_##name(at); \
+        } else if (EACH == 1u || !name##_is_gapless) { \
+            uint passes = ON_CPU ? have : EACH; \
+            [[unroll]] for (uint e = 0u; e < passes; ++e) \
+                insert(part, e, bytes, name##_element(at + min(e, have - 1u) * name##_step())); \
+        } else { \
+            uint first = at * bytes / 4u; \
+            uint last = (at * bytes + have * bytes - 1u) / 4u; \
+            uint shift = at * bytes % 4u * 8u; \
+            uint words = ON_CPU ? last - first + 1u : (EACH * bytes + 3u) / 4u; \
+            [[unroll]] for (uint w = 0u; w < words; ++w) { \
+                uint x = name##_words[min(first + w, last)]; \
+                if (bytes < 4u) if (shift != 0u) \
+                    x = x >> shift | name##_words[min(first + w + 1u, last)] << (32u - shift); \
+                if (w < 4u) part.low[w] = x; \
+                else part.high[w - 4u] = x; \
+            } \
+        } \
         return part; \
     }
+
+#define LAST (ONE_LINE ? 0u : rank - 1u)
 
 INPUT(a, 0, A_TYPE)
 #if INPUTS > 1
@@ -153,8 +195,6 @@ INPUT(c, 2, C_TYPE)
 layout(binding = INPUTS) buffer OutputWords { uint out_words[]; };
 layout(binding = INPUTS) writeonly buffer OutputPairs { uvec2 out_pairs[]; };
 layout(binding = INPUTS) writeonly buffer OutputVectors { uvec4 out_vectors[]; };
-
-uvec2 compute(uvec2 a, uvec2 b, uvec2 c);
 
 // Touches the element's own bits only: neighbours in one word do not race, gaps stay as they are.
 void store(uint at, uvec2 x) {
@@ -179,7 +219,7 @@ void store_part(uint at, uint have, Part part) {
         else out_vectors[at / EACH] = part.low;
         return;
     }
-    for (uint e = 0u; e < have; ++e) store(at + e, element_of(part, e, OUT_BYTES));
+    for (uint e = 0u; e < have; ++e) store(at + e, element_of(part, e, OUT_TYPE));
 }
 
 // Where a part begins in each operand, and how many elements it has.
@@ -199,16 +239,14 @@ Place place_of(uint index) {
 #if INPUTS > 2
     at.c = c_offset;
 #endif
-    uint last = rank - 1u;
-    uint size = sizes[last];
+    uint size = sizes[LAST];
     uint part = index;
-    uint line = 0u;
-    if (lines > 1u) {
+    if (!ONE_LINE) {
         uint per_line = WHOLE ? (size + EACH - 2u) / EACH + 1u : size;
-        line = index / per_line;
+        uint line = index / per_line;
         part = index - line * per_line;
         if (line >= lines) return at;
-        for (uint d = last; d-- > 0u;) {
+        for (uint d = LAST; d-- > 0u;) {
             uint next = d == 0u ? 0u : line / sizes[d];
             uint coordinate = line - next * sizes[d];
             line = next;
@@ -222,75 +260,162 @@ Place place_of(uint index) {
 #endif
         }
     }
-    uint first = at.to;
     if (WHOLE) {
         uint block = at.to / EACH + part;
-        first = max(block * EACH, at.to);
+        uint first = max(block * EACH, at.to);
         uint end = min(block * EACH + EACH, at.to + size);
         if (first >= end) return at;
         at.have = end - first;
         part = first - at.to;
+        at.to = first;
     } else {
         if (part >= size) return at;
         at.have = 1u;
+        at.to += part * out_strides[LAST];
     }
-    at.to += part * out_strides[last];
-    at.a += part * a_strides[last];
+    at.a += part * a_step();
 #if INPUTS > 1
-    at.b += part * b_strides[last];
+    at.b += part * b_step();
 #endif
 #if INPUTS > 2
-    at.c += part * c_strides[last];
+    at.c += part * c_step();
 #endif
     return at;
 }
 
+uvec2 compute(uvec2 a, uvec2 b, uvec2 c);
+#if defined(GUESSES)
+bool unsure = false;
+uvec2 compute_exactly(uvec2 a, uvec2 b, uvec2 c);
+#endif
+#if defined(PREPARES)
+void prepare(uvec2 b, uvec2 c);
+#endif
+
+uvec2 computed_element(Place at, uint e, Part a, Part b, Part c, bool exactly) {
+#if defined(NUMBERED)
+    uvec2 x = uvec2(at.a + e * a_step(), 0u);
+#else
+    uvec2 x = element_of(a, a_repeats ? 0u : e, A_TYPE);
+#endif
+    uvec2 y = uvec2(0u), z = uvec2(0u);
+    if (B_TYPE != 0u) y = element_of(b, (REPEATED & 2u) != 0u ? 0u : e, B_TYPE);
+    if (C_TYPE != 0u) z = element_of(c, (REPEATED & 4u) != 0u ? 0u : e, C_TYPE);
+#if defined(GUESSES)
+    if (exactly) return compute_exactly(x, y, z);
+#endif
+    return compute(x, y, z);
+}
+
 Part computed(Place at, Part a, Part b, Part c) {
     Part result = Part(uvec4(0u), uvec4(0u));
-    uint passes = ROLLED ? at.have : EACH;
-    [[unroll]] for (uint e = 0u; e < passes; ++e) {
-#if defined(NUMBERED)
-        uvec2 x = uvec2(at.a + e * a_strides[rank - 1u], 0u);
-#else
-        uvec2 x = element_of(a, e, A_BYTES);
-#endif
-        uvec2 y = uvec2(0u), z = uvec2(0u);
-        if (B_TYPE != 0u) y = element_of(b, e, B_BYTES);
-        if (C_TYPE != 0u) z = element_of(c, e, C_BYTES);
-        insert(result, e, OUT_BYTES, compute(x, y, z));
+    const uint together = EACH < BY_WORD ? EACH : BY_WORD;
+    [[unroll]] for (uint w = 0u; w < EACH / together; ++w) {
+        Part word = Part(uvec4(0u), uvec4(0u));
+        [[unroll]] for (uint i = 0u; i < together; ++i)
+            insert(word, i, OUT_BYTES, computed_element(at, w * together + i, a, b, c, false));
+        if (OUT_BYTES == 8u) insert(result, w, 8u, word.low.xy);
+        else result.low[w] = word.low.x;
     }
+#if defined(GUESSES)
+    if (!unsure) return result;
+    result = Part(uvec4(0u), uvec4(0u));
+    [[dont_unroll]] for (uint e = 0u; e < at.have; ++e)
+        insert(result, e, OUT_BYTES, computed_element(at, e, a, b, c, true));
+    unsure = false;
+#endif
     return result;
 }
 
-#if defined(PREPARES)
-void prepare();
+struct Work {
+    Place at;
+    Part a;
+    Part b;
+    Part c;
+};
+
+bool is_plain(Place at) {
+    bool plain = at.have == EACH;
+#if !defined(NUMBERED)
+    plain = plain && a_is_plain(at.a);
 #endif
+#if INPUTS > 1
+    plain = plain && b_is_plain(at.b);
+#endif
+#if INPUTS > 2
+    plain = plain && c_is_plain(at.c);
+#endif
+    return plain;
+}
+
+void load(inout Work work) {
+#if !defined(NUMBERED)
+    work.a = load_a(work.at.a);
+#endif
+#if INPUTS > 1
+    work.b = load_b(work.at.b);
+#endif
+#if INPUTS > 2
+    work.c = load_c(work.at.c);
+#endif
+}
+
+void fetch(inout Work work) {
+    if (work.at.have == 0u) return;
+#if !defined(NUMBERED)
+    work.a = fetch_a(work.at.a, work.at.have);
+#endif
+#if INPUTS > 1
+    work.b = fetch_b(work.at.b, work.at.have);
+#endif
+#if INPUTS > 2
+    work.c = fetch_c(work.at.c, work.at.have);
+#endif
+}
+
+void swap(inout Work x, inout Work y) {
+    Work other = x;
+    x = y;
+    y = other;
+}
+
+void prepare_for(Work work) {
+#if defined(PREPARES)
+    uvec2 b = uvec2(0u), c = uvec2(0u);
+    if (B_TYPE != 0u) b = element_of(work.b, 0u, B_TYPE);
+    if (C_TYPE != 0u) c = element_of(work.c, 0u, C_TYPE);
+    prepare(b, c);
+#endif
+}
+
+void finish(Work work) {
+    if (work.at.have == 0u) return;
+    store_part(work.at.to, work.at.have, computed(work.at, work.a, work.b, work.c));
+}
 
 void main() {
-    Place at = place_of(invocation_index());
-    if (at.have == 0u) return;
-    Part a, b, c;
-    uint last = rank - 1u;
-#if !defined(NUMBERED)
-    a = fetch_a(at.a, a_strides[last], at.have);
-#endif
-#if INPUTS > 1
-    b = fetch_b(at.b, b_strides[last], at.have);
-#endif
-#if INPUTS > 2
-    c = fetch_c(at.c, c_strides[last], at.have);
-#endif
-#if !defined(NUMBERED)
-    if (a_strides[last] == 0u) a = repeated(a, at.a * A_BYTES, A_BYTES);
-#endif
-#if INPUTS > 1
-    if (b_strides[last] == 0u) b = repeated(b, at.b * B_BYTES, B_BYTES);
-#endif
-#if INPUTS > 2
-    if (c_strides[last] == 0u) c = repeated(c, at.c * C_BYTES, C_BYTES);
-#endif
-#if defined(PREPARES)
-    prepare();
-#endif
-    store_part(at.to, at.have, computed(at, a, b, c));
+    uint index = group_index() * gl_WorkGroupSize.x * PARTS + gl_LocalInvocationID.x;
+    Work x, y;
+    x.at = place_of(index);
+    bool plain = WHOLE ? is_plain(x.at) : false;
+    if (ON_CPU) plain = false;
+    if (PARTS == 2u) {
+        y.at = place_of(index + gl_WorkGroupSize.x);
+        plain = plain && is_plain(y.at);
+    }
+    // One condition for all loads: those that hang on conditions of their own wait for each other.
+    if (plain) {
+        load(x);
+        if (PARTS == 2u) load(y);
+    } else {
+        [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
+            fetch(x);
+            if (PARTS == 2u) swap(x, y);
+        }
+    }
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
+        if (p == 0u || !ONE_LINE) prepare_for(x);
+        finish(x);
+        x = y;
+    }
 }

@@ -17,15 +17,14 @@ float parameter(uint i) {
     return uintBitsToFloat(attributes[i]);
 }
 
-// NaN wins, and -0 is below 0.
+// NaN wins, and -0 is below 0: keys counted up from that of -infinity, or down from that of infinity,
+// wrap where they are NaN's and become the highest.
 float maximum(float x, float y) {
-    if (is_nan(x)) return x;
-    return is_nan(y) || key_of(x) < key_of(y) ? y : x;
+    return uint(key_of(x)) - 0x807FFFFFu < uint(key_of(y)) - 0x807FFFFFu ? y : x;
 }
 
 float minimum(float x, float y) {
-    if (is_nan(x)) return x;
-    return is_nan(y) || key_of(y) < key_of(x) ? y : x;
+    return 0x7F800000u - uint(key_of(x)) < 0x7F800000u - uint(key_of(y)) ? y : x;
 }
 
 float number(bool x) {
@@ -106,9 +105,9 @@ OPERATOR(floor, floored(x))
 OPERATOR(round_half_even, rounded(x, true))
 OPERATOR(round_half_away, rounded(x, false))
 OPERATOR(truncate, truncated(x))
-OPERATOR(clip, is_nan(x) ? x : minimum(parameter(1u), maximum(parameter(0u), x)))
-OPERATOR(clip1, is_nan(x) ? x : maximum(parameter(0u), minimum(x, parameter(1u))))
-OPERATOR(threshold, is_nan(x) ? x : maximum(x, parameter(0u)))
+OPERATOR(clip, minimum(parameter(1u), maximum(parameter(0u), x)))
+OPERATOR(clip1, maximum(parameter(0u), minimum(x, parameter(1u))))
+OPERATOR(threshold, maximum(x, parameter(0u)))
 OPERATOR(is_nan, number(is_nan(x)))
 OPERATOR(is_infinity, number(is_infinite(x)))
 OPERATOR(is_positive_infinity, number(is_infinite(x) && sign_bit(x) == 0u))
@@ -141,14 +140,7 @@ OPERATOR(mean, x * 0.5 + y * 0.5)
 OPERATOR(difference_square, (x - y) * (x - y))
 OPERATOR(modulus_truncate, modulus(x, y))
 OPERATOR(modulus_floor, floor_modulus(x, y))
-OPERATOR(max, maximum(x, y))
-OPERATOR(min, minimum(x, y))
 OPERATOR(atan_yx, atan_of(x, y))
-OPERATOR(logical_equals, number(equal(x, y)))
-OPERATOR(logical_greater_than, number(less(y, x)))
-OPERATOR(logical_less_than, number(less(x, y)))
-OPERATOR(logical_greater_than_or_equal, number(less(y, x) || equal(x, y)))
-OPERATOR(logical_less_than_or_equal, number(less(x, y) || equal(x, y)))
 OPERATOR(parameterized_relu, at_least_zero(x) ? x : x * y)
 
 // The activations; ALPHA and BETA are their first two attributes.
@@ -179,7 +171,7 @@ OPERATOR(hard_swish, x * maximum(0.0, minimum(ALPHA * x + BETA, 1.0)))
 
 float number(uvec2 bits, uint type) {
     if (!IS_FLOAT(type))
-        return to_float(extended(bits.x, type), IS_SIGNED(type));
+        return to_float(int(bits.x), IS_SIGNED(type));
     return BYTES_OF(type) == 2u ? half_to_float(bits.x) : uintBitsToFloat(bits.x);
 }
 
@@ -189,6 +181,9 @@ uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     precise float x = number(a, A_TYPE);
     if (HAS_SCALE_BIAS) x = x * uintBitsToFloat(scale) + uintBitsToFloat(bias);
     x = compute(x, B_TYPE == 0u ? 0.0 : number(b, B_TYPE));
-    if (!IS_FLOAT(OUT_TYPE)) return uvec2(to_integer(x, OUT_TYPE), 0u);
+    if (!IS_FLOAT(OUT_TYPE)) {
+        if (IS_FLOAT(A_TYPE)) return uvec2(uint(x), 0u);  // a truth value
+        return uvec2(to_integer(x, OUT_TYPE), 0u);
+    }
     return uvec2(BYTES_OF(OUT_TYPE) == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);
 }

@@ -43,8 +43,8 @@ bool is_zero(float x) {
 
 // Integers in the order of the numbers; -0 and 0 are one.
 int rank_of(float x) {
-    int bits = int(magnitude_bits(x));
-    return sign_bit(x) != 0u ? -bits : bits;
+    int sign = floatBitsToInt(x) >> 31;
+    return (floatBitsToInt(x) & 0x7FFFFFFF ^ sign) - sign;
 }
 
 // Integers in the order of the numbers; -0 is below 0.
@@ -53,12 +53,15 @@ int key_of(float x) {
     return bits ^ (bits >> 31 & 0x7FFFFFFF);
 }
 
+// The ranks of NaN lie beyond those of the infinities.
 bool less(float x, float y) {
-    return !is_nan(x) && !is_nan(y) && rank_of(x) < rank_of(y);
+    int from = rank_of(x);
+    int to = rank_of(y);
+    return from < to && from >= -0x7F800000 && to <= 0x7F800000;
 }
 
 bool equal(float x, float y) {
-    return !is_nan(x) && !is_nan(y) && rank_of(x) == rank_of(y);
+    return rank_of(x) == rank_of(y) && magnitude_bits(x) <= 0x7F800000u;
 }
 
 // Not NaN: mantissa in [1, 2) and exponent of |x| > 0, denormals included.

@@ -4,6 +4,11 @@
 
 uint to_integer(float x, uint type) {
     uint bits = 8u * BYTES_OF(type);
+    if (bits < 32u) {
+        float low = IS_SIGNED(type) ? -float(1u << (bits - 1u)) : 0.0;
+        float inside = min(max(x, low), low + float((1u << bits) - 1u));
+        return is_nan(x) ? 0u : uint(int(inside));
+    }
     float size = magnitude(x);
     bool negative = sign_bit(x) != 0u;
     if (is_nan(x) || (negative && !IS_SIGNED(type))) return 0u;

@@ -1,4 +1,5 @@
 // Division, comparison and shifts of 64-bit integers as two words, x the low one.
+#include "include/float_bits.glsl"
 #include "include/integers.glsl"
 
 bool is_zero64(uvec2 x) {
@@ -54,4 +55,19 @@ uvec2 divide64(uvec2 x, uvec2 y, out uvec2 rest) {
         divisor = shift_right64(divisor, 1u);
     }
     return quotient;
+}
+
+// Truncated toward zero, saturated, NaN as 0.
+uvec2 to_integer64(float x, bool is_signed) {
+    bool negative = sign_bit(x) != 0u;
+    if (is_nan(x) || (negative && !is_signed)) return uvec2(0u);
+    int exponent = int(magnitude_bits(x) >> 23) - 150;  // of the last digit
+    if (exponent < -23) return uvec2(0u);
+    if (exponent >= (is_signed ? 40 : 41))
+        return !is_signed ? uvec2(0xFFFFFFFFu) : negative ? uvec2(0u, 0x80000000u)
+                                                          : uvec2(0xFFFFFFFFu, 0x7FFFFFFFu);
+    uint significand = (floatBitsToUint(x) & 0x7FFFFFu) | 0x800000u;
+    uvec2 size = exponent < 0 ? uvec2(significand >> -exponent, 0u)
+                              : shift_left64(uvec2(significand, 0u), uint(exponent));
+    return negative ? negate64(size) : size;
 }
