@@ -4,11 +4,12 @@
 #define ATTRIBUTES uint scale; uint bias; uint attributes[5];
 #include "include/elementwise.glsl"
 #include "include/float16.glsl"
-// The powers' exponents enlarge what a short logarithm loses.
-#if !defined(OP_pow) && !defined(OP_constant_pow)
-#define SHORT_PAIRS (IS_FLOAT(OUT_TYPE) && BYTES_OF(OUT_TYPE) == 2u)
-#endif
-#include "include/elementary_functions.glsl"
+// What goes into a FLOAT16 needs fewer digits.
+const bool SHORT = OUT_TYPE == 34u;
+#include "include/exponentials.glsl"
+#include "include/powers.glsl"
+#include "include/angles.glsl"
+#include "include/sigmoids.glsl"
 #include "include/float_to_integer.glsl"
 
 layout(constant_id = 6) const bool HAS_SCALE_BIAS = false;
@@ -57,38 +58,6 @@ float floor_modulus(float x, float y) {
     if (sign_bit(rest) == sign_bit(y)) return rest;
     precise float sum = rest + y;
     return sum;
-}
-
-// x >= 0, or NaN, which passes through as x does.
-bool at_least_zero(float x) {
-    return floatBitsToUint(x) - 0x80000001u >= 0x7F800000u;
-}
-
-// Where pairs have room: the rest of a huge number would be NaN, that of a tiny one a denormal.
-bool has_pair(float x) {
-    return magnitude(x) < 1.0e30 && magnitude(x) > 1.0e-28;
-}
-
-PAIR product_pair(float x, float y) {
-    precise float product = x * y;
-    return has_pair(product) ? pair_of_product(x, y) : exact(product);
-}
-
-float softplus_of(float x, float steepness) {
-    PAIR result = softplus_pair(product_pair(x, steepness));
-    if (!(result.x < 1.0e30)) return x;  // all that is left of it, even where the product overflows
-    return sum_of(divide(result, exact(steepness)));
-}
-
-float softsign_of(float x) {
-    if (is_infinite(x)) return NOT_A_NUMBER;
-    if (magnitude(x) > 1.0e9) return with_sign(1.0, sign_bit(x));
-    return sum_of(divide(exact(x), pair_of_sum(1.0, magnitude(x))));
-}
-
-PAIR quotient_pair(float x, float y) {
-    precise float quotient = x / y;
-    return has_pair(quotient) && has_pair(x) && has_pair(y) ? divide(exact(x), exact(y)) : exact(quotient);
 }
 
 #define OPERATOR(name, expression) \
@@ -156,25 +125,25 @@ OPERATOR(parameterized_relu, at_least_zero(x) ? x : x * y)
 #define ALPHA parameter(0u)
 #define BETA parameter(1u)
 
-ACTIVATION(relu, at_least_zero(x) ? x : 0.0)
+ACTIVATION(relu, rectified(x))
 ACTIVATION(leaky_relu, at_least_zero(x) ? x : ALPHA * x)
 ACTIVATION(thresholded_relu, less(ALPHA, x) ? x : 0.0)
 ACTIVATION(linear, ALPHA * x + BETA)
 ACTIVATION(hard_sigmoid, maximum(0.0, minimum(ALPHA * x + BETA, 1.0)))
 ACTIVATION(shrink, less(BETA, x) ? x - ALPHA : less(x, negated(BETA)) ? x + ALPHA : 0.0)
-ACTIVATION(elu, at_least_zero(x) ? x : ALPHA * expm1_of(exact(x)))
-ACTIVATION(celu, at_least_zero(x) ? x : ALPHA * expm1_of(quotient_pair(x, ALPHA)))
-ACTIVATION(scaled_elu, BETA * (at_least_zero(x) ? x : ALPHA * expm1_of(exact(x))))
-ACTIVATION(sigmoid, sigmoid_of(exact(x)))
-ACTIVATION(tanh, tanh_of(exact(x)))
-ACTIVATION(scaled_tanh, ALPHA * tanh_of(product_pair(x, BETA)))
-ACTIVATION(softplus, softplus_of(x, ALPHA))
-ACTIVATION(parametric_softplus, ALPHA * sum_of(softplus_pair(product_pair(x, BETA))))
+ACTIVATION(elu, at_least_zero(x) ? x : ALPHA * expm1_of(x))
+ACTIVATION(celu, at_least_zero(x) ? x : ALPHA * expm1_of(x / ALPHA))
+ACTIVATION(scaled_elu, BETA * (at_least_zero(x) ? x : ALPHA * expm1_of(x)))
+ACTIVATION(sigmoid, sigmoid_of(x))
+ACTIVATION(tanh, tanh_of(x))
+ACTIVATION(scaled_tanh, ALPHA * tanh_of(x * BETA))
+ACTIVATION(softplus, x * ALPHA > 30.0 ? x : softplus_of(x, ALPHA) / ALPHA)
+ACTIVATION(parametric_softplus, ALPHA * softplus_of(x, BETA))
 ACTIVATION(softsign, softsign_of(x))
 ACTIVATION(gelu, gelu_of(x))
 
 // Those that no operator fuses.
-OPERATOR(swish, swish_of(x, product_pair(x, ALPHA)))
+OPERATOR(swish, swish_of(x, ALPHA))
 OPERATOR(hard_swish, x * maximum(0.0, minimum(ALPHA * x + BETA, 1.0)))
 
 float number(uvec2 bits, uint type) {

@@ -1,0 +1,195 @@
+// exp, log and what is made of them, in float32: good to an ulp or two, and none of it the driver's
+// own but exp2 for a SHORT result, which goes into a float16. Where nothing is ``precise``, products
+// and sums may become one fma. Choices are made after computing both sides: a branch costs more. NaN
+// passes through sums and products, and through no comparison.
+#include "include/roots.glsl"
+
+const float LOG2_E = 1.44269502;
+const float LN2 = 0.693147182;
+
+// To some ulp.
+float short_exp2(float x) {
+    float result = exp2(x);
+    if (!HAS_EXACT_UNITS) {
+        if (is_nan(x)) result = x;  // which not all devices keep
+    }
+    return result;
+}
+
+// exp(x + low) * 2^shift = (1 + result) * power
+float exp_parts(float x, float low, int shift, out float power) {
+    // The sum's last digits are the exponent field of the power.
+    const float magic = 12582912.0 + float(127 + shift);
+    precise float shifted = x * LOG2_E + magic;
+    precise float k = shifted - magic;
+    power = intBitsToFloat(floatBitsToInt(shifted) << 23);
+    // The first part of ln 2 times k is exact.
+    precise float high = x - k * 0.693359375;
+    low += k * 2.12194440e-4;
+    float r = high + low;
+    float tail = 8.36925209e-3;
+    if (!SHORT) tail += 1.38204859e-3 * r;
+    tail = tail * r + 4.16682847e-2;
+    tail = tail * r + 1.66665167e-1;
+    tail = tail * r + 0.49999994;
+    return high + (tail * (r * r) + low);
+}
+
+// exp(x + low) * 2^shift where all of that is far from the ends of the range.
+float exp_within(float x, float low, int shift) {
+    if (SHORT) return short_exp2(x * LOG2_E + float(shift));
+    float power;
+    float fraction = exp_parts(x, low, shift, power);
+    precise float sum = 1.0 + fraction;  // where compilers would add fraction's parts in another order
+    return sum * power;
+}
+
+float exp_of(float x, float low) {
+    // Exponent fields reach as far as half of the largest result.
+    float result = 2.0 * exp_within(x, low, -1);
+    if (!SHORT) {
+        if (x < -87.4) result = 0.0;
+        if (x > 88.8) result = infinity(0u);
+    }
+    return result;
+}
+
+float exp_of(float x) {
+    return exp_of(x, 0.0);
+}
+
+// exp(x + low) for x <= 0
+float exp_below_one(float x, float low) {
+    float result = exp_within(x, low, 0);
+    return x < -87.0 ? 0.0 : result;
+}
+
+float expm1_of(float x) {
+    float power;
+    float fraction = exp_parts(x, 0.0, -1, power);
+    float result = 2.0 * (fraction * power + (power - 0.5));
+    if (x < -20.0) result = -1.0;
+    if (x > 88.8) result = infinity(0u);
+    return result;
+}
+
+float sinh_of(float x) {
+    float size = magnitude(x);
+    float quarter = exp_within(size, 0.0, -2);
+    float large = 2.0 * (quarter - 0.0625 / quarter);
+    if (!SHORT) {
+        if (size > 89.42) large = infinity(0u);
+    }
+    float square = size * size;
+    float tail;
+    if (SHORT) {
+        tail = 8.61061458e-3 * square + 0.166582137;
+    } else {
+        tail = 2.03730408e-4 * square + 8.33027251e-3;
+        tail = tail * square + 0.166667163;
+    }
+    float small = tail * square * size + size;
+    return with_sign(size < 1.0 ? small : large, sign_bit(x));
+}
+
+float cosh_of(float x) {
+    float size = magnitude(x);
+    float quarter = exp_within(size, 0.0, -2);
+    float result = 2.0 * (quarter + 0.0625 / quarter);
+    if (!SHORT) {
+        if (size > 89.42) result = infinity(0u);
+    }
+    return result;
+}
+
+float tanh_of(float x) {
+    float size = magnitude(x);
+    float large = 1.0 - 1.0 / (exp_within(2.0 * size, 0.0, -1) + 0.5);
+    if (!SHORT) {
+        if (size > 10.0) large = 1.0;
+    }
+    float square = size * size;
+    float tail;
+    if (SHORT) {
+        tail = 0.130864128 - 4.13876660e-2 * square;
+        tail = tail * square - 0.333190739;
+    } else {
+        tail = 2.07986254e-2 - 5.89796621e-3 * square;
+        tail = tail * square - 5.37847169e-2;
+        tail = tail * square + 0.133319363;
+        tail = tail * square - 0.333332986;
+    }
+    float small = tail * square * size + size;
+    return with_sign(size < 0.6 ? small : large, sign_bit(x));
+}
+
+// ln((1 + f) * 2^k), 1 + f from 2/3 to 4/3
+float log_series(float f, int k) {
+    float tail;
+    if (SHORT) {
+        tail = 0.170357227 * f - 0.194057137;
+        tail = tail * f + 0.198108852;
+        tail = tail * f - 0.248428434;
+        tail = tail * f + 0.333370179;
+        tail = tail * f - 0.500021696;
+    } else {
+        tail = 0.140480965 * f - 0.154087365;
+        tail = tail * f + 0.139916465;
+        tail = tail * f - 0.164126113;
+        tail = tail * f + 0.200114071;
+        tail = tail * f - 0.250079721;
+        tail = tail * f + 0.333331943;
+        tail = tail * f - 0.499999344;
+    }
+    return float(k) * LN2 + (tail * (f * f) + f);
+}
+
+// Of a normal x > 0: the k that log_series wants.
+int log_exponent(float x) {
+    return (floatBitsToInt(x) - 0x3F2AAAAB) >> 23;
+}
+
+float log_of(float x) {
+    int k = log_exponent(x);
+    float result = log_series(intBitsToFloat(floatBitsToInt(x) - (k << 23)) - 1.0, k);
+    if (floatBitsToUint(x) - 0x00800000u >= 0x7F000000u) {
+        result = magnitude_bits(x) < 0x00800000u ? infinity(0x80000000u) : NOT_A_NUMBER;
+        if (floatBitsToUint(x) == 0x7F800000u) result = x;
+    }
+    return result;
+}
+
+// ln(1 + x) + more ln 2 for 0 <= x < 2^127
+float log1p_of(float x, int more) {
+    int k = log_exponent(1.0 + x);
+    float power = intBitsToFloat(0x3F800000 - (k << 23));
+    return log_series(x * power + (power - 1.0), k + more);
+}
+
+// ln(1 + t), where t is 2 x if x is large.
+float log1p_or_log(float t, float x) {
+    bool large = x > 1.0e9;
+    return log1p_of(large ? 0.25 * x : t, large ? 3 : 0);
+}
+
+float asinh_of(float x) {
+    float size = magnitude(x);
+    float square = size * size;
+    float result = log1p_or_log(size + square / (1.0 + near_root(1.0 + square)), size);
+    return with_sign(is_infinite(x) ? x : result, sign_bit(x));
+}
+
+float acosh_of(float x) {
+    float t = x - 1.0;
+    float result = log1p_or_log(t + near_root(t * (t + 2.0)), x);
+    if (t < 0.0) result = NOT_A_NUMBER;
+    return floatBitsToUint(x) == 0x7F800000u ? x : result;
+}
+
+float atanh_of(float x) {
+    float size = magnitude(x);
+    float result = 0.5 * log1p_of(2.0 * size / (1.0 - size), 0);
+    if (size == 1.0) result = infinity(0u);
+    if (size > 1.0) result = NOT_A_NUMBER;
+    return with_sign(result, sign_bit(x));
+}
