@@ -41,7 +41,6 @@ float reduce_angle(float x, out uint quadrant) {
     if (HAS_EXACT_UNITS) {
         r = fma(k, -1.57079625, size);
         r = fma(k, -7.54979013e-8, r);
-        if (SHORT) return r;  // no float16 is large
         r = fma(k, 1.71512451e-15, r);
     } else {
         // Products with so few digits are exact.
@@ -63,17 +62,11 @@ float sin_of(float x, uint turns) {
     uint quadrant;
     float r = reduce_angle(x, quadrant);
     float square = r * r;
-    float sine, cosine;
-    if (SHORT) {
-        sine = 8.16232525e-3 * square - 0.166633531;
-        cosine = 4.16610241e-2 - 1.36477093e-3 * square;
-    } else {
-        sine = 8.33210628e-3 - 1.95078814e-4 * square;
-        sine = sine * square - 0.166666538;
-        cosine = 2.44321054e-5 * square - 1.38873083e-3;
-        cosine = cosine * square + 4.16666456e-2;
-    }
+    float sine = 8.33210628e-3 - 1.95078814e-4 * square;
+    sine = sine * square - 0.166666538;
     sine = sine * square * r + r;
+    float cosine = 2.44321054e-5 * square - 1.38873083e-3;
+    cosine = cosine * square + 4.16666456e-2;
     cosine = (cosine * square - 0.5) * square + 1.0;
     quadrant += turns;
     uint sign = quadrant << 30 & 0x80000000u;
@@ -86,18 +79,11 @@ float tan_of(float x) {
     uint quadrant;
     float r = reduce_angle(x, quadrant);
     float square = r * r;
-    float tail;
-    if (SHORT) {
-        tail = 4.32229750e-2 * square + 4.12601382e-2;
-        tail = tail * square + 0.136107177;
-        tail = tail * square + 0.333150804;
-    } else {
-        tail = 9.42454301e-3 * square + 3.05543817e-3;
-        tail = tail * square + 2.44691577e-2;
-        tail = tail * square + 5.34007438e-2;
-        tail = tail * square + 0.133389205;
-        tail = tail * square + 0.333331525;
-    }
+    float tail = 9.42454301e-3 * square + 3.05543817e-3;
+    tail = tail * square + 2.44691577e-2;
+    tail = tail * square + 5.34007438e-2;
+    tail = tail * square + 0.133389205;
+    tail = tail * square + 0.333331525;
     float result = tail * square * r + r;
     if ((quadrant & 1u) != 0u) result = -1.0 / result;
     return uintBitsToFloat(floatBitsToUint(result) ^ sign_bit(x));
@@ -107,16 +93,10 @@ float tan_of(float x) {
 float asin_parts(float size, out float t) {
     float square = size < 0.5 ? size * size : 0.5 - 0.5 * size;
     t = size < 0.5 ? size : near_root(square);
-    float tail;
-    if (SHORT) {
-        tail = 6.41074255e-2 * square + 7.18997791e-2;
-        tail = tail * square + 0.166801259;
-    } else {
-        tail = 4.21583988e-2 * square + 2.41847411e-2;
-        tail = tail * square + 4.54691537e-2;
-        tail = tail * square + 7.49530941e-2;
-        tail = tail * square + 0.166667521;
-    }
+    float tail = 4.21583988e-2 * square + 2.41847411e-2;
+    tail = tail * square + 4.54691537e-2;
+    tail = tail * square + 7.49530941e-2;
+    tail = tail * square + 0.166667521;
     return tail * square * t;
 }
 
@@ -149,22 +129,13 @@ float angle_of(float y, float x) {
     bool steep = magnitude_bits(y) > magnitude_bits(x);
     float t = steep ? x / y : y / x;
     float square = t * t;
-    float tail;
-    if (SHORT) {
-        tail = 8.10613297e-3 * square - 3.77960615e-2;
-        tail = tail * square + 8.48403499e-2;
-        tail = tail * square - 0.135445431;
-        tail = tail * square + 0.198978662;
-        tail = tail * square - 0.333284914;
-    } else {
-        tail = 2.91972095e-3 * square - 1.63641311e-2;
-        tail = tail * square + 4.32058573e-2;
-        tail = tail * square - 7.55172372e-2;
-        tail = tail * square + 0.106657855;
-        tail = tail * square - 0.142110035;
-        tail = tail * square + 0.199937671;
-        tail = tail * square - 0.333331525;
-    }
+    float tail = 2.91972095e-3 * square - 1.63641311e-2;
+    tail = tail * square + 4.32058573e-2;
+    tail = tail * square - 7.55172372e-2;
+    tail = tail * square + 0.106657855;
+    tail = tail * square - 0.142110035;
+    tail = tail * square + 0.199937671;
+    tail = tail * square - 0.333331525;
     float result = tail * square * t + t;
     return steep ? complement(result) : result;
 }
@@ -177,7 +148,7 @@ float atan_of(float x) {
 float atan_of(float y, float x) {
     // Far from both ends of the range; what is infinite goes to its upper end.
     float larger = uintBitsToFloat(max(magnitude_bits(x), magnitude_bits(y)));
-    float factor = SHORT ? 1.0 : larger > 1.0e18 ? 2.3283064365386963e-10 : 4294967296.0;
+    float factor = larger > 1.0e18 ? 2.3283064365386963e-10 : 4294967296.0;
     float a = magnitude(y) * factor, b = magnitude(x) * factor;
     if (is_infinite(larger)) {
         a = is_infinite(y) ? 1.0 : 0.0;

@@ -5,11 +5,13 @@
 #include "include/elementwise.glsl"
 #include "include/float16.glsl"
 // What goes into a FLOAT16 needs fewer digits.
-const bool SHORT = OUT_TYPE == 34u;
+const uint KNOWN_TYPE = EXACT_UNITS ? OUT_TYPE : 0u;
+const bool SHORT = KNOWN_TYPE == 34u;
 #include "include/exponentials.glsl"
-#include "include/powers.glsl"
 #include "include/angles.glsl"
 #include "include/sigmoids.glsl"
+#include "include/short_functions.glsl"
+#include "include/powers.glsl"
 #include "include/float_to_integer.glsl"
 
 layout(constant_id = 6) const bool HAS_SCALE_BIAS = false;
@@ -60,6 +62,22 @@ float floor_modulus(float x, float y) {
     return sum;
 }
 
+float quotient(float x, float y) {
+    return SHORT ? short_quotient(x, y) : divide(x, y);
+}
+
+float expm1(float x) {
+    return SHORT ? short_expm1(x) : expm1_of(x);
+}
+
+float tanh_either(float x) {
+    return SHORT ? short_tanh(x) : tanh_of(x);
+}
+
+float softplus_either(float x, float scale) {
+    return SHORT ? short_softplus(x * scale) : softplus_of(x, scale);
+}
+
 #define OPERATOR(name, expression) \
     float op_##name(float x, float y) { \
         precise float result = expression; \
@@ -83,29 +101,29 @@ OPERATOR(is_infinity, number(is_infinite(x)))
 OPERATOR(is_positive_infinity, number(is_infinite(x) && sign_bit(x) == 0u))
 OPERATOR(is_negative_infinity, number(is_infinite(x) && sign_bit(x) != 0u))
 
-OPERATOR(recip, divide(1.0, x))
-OPERATOR(sqrt, square_root(x))
-OPERATOR(exp, exp_of(x))
-OPERATOR(log, log_of(x))
-OPERATOR(sin, sin_of(x, 0u))
-OPERATOR(cos, sin_of(x, 1u))
-OPERATOR(tan, tan_of(x))
-OPERATOR(asin, asin_of(x))
-OPERATOR(acos, acos_of(x))
-OPERATOR(atan, atan_of(x))
-OPERATOR(sinh, sinh_of(x))
-OPERATOR(cosh, cosh_of(x))
-OPERATOR(asinh, asinh_of(x))
-OPERATOR(acosh, acosh_of(x))
-OPERATOR(atanh, atanh_of(x))
-OPERATOR(erf, erf_of(x))
+OPERATOR(recip, quotient(1.0, x))
+OPERATOR(sqrt, SHORT ? short_sqrt(x) : square_root(x))
+OPERATOR(exp, SHORT ? short_exp(x) : exp_of(x))
+OPERATOR(log, SHORT ? short_log(x) : log_of(x))
+OPERATOR(sin, SHORT ? short_sin(x, 0u) : sin_of(x, 0u))
+OPERATOR(cos, SHORT ? short_sin(x, 1u) : sin_of(x, 1u))
+OPERATOR(tan, SHORT ? short_tan(x) : tan_of(x))
+OPERATOR(asin, SHORT ? short_asin(x) : asin_of(x))
+OPERATOR(acos, SHORT ? short_acos(x) : acos_of(x))
+OPERATOR(atan, SHORT ? short_atan(x) : atan_of(x))
+OPERATOR(sinh, SHORT ? short_sinh(x) : sinh_of(x))
+OPERATOR(cosh, SHORT ? short_cosh(x) : cosh_of(x))
+OPERATOR(asinh, SHORT ? short_asinh(x) : asinh_of(x))
+OPERATOR(acosh, SHORT ? short_acosh(x) : acosh_of(x))
+OPERATOR(atanh, SHORT ? short_atanh(x) : atanh_of(x))
+OPERATOR(erf, SHORT ? short_erf(x) : erf_of(x))
 OPERATOR(pow, pow_of(x, y))
 OPERATOR(constant_pow, pow_of(x, parameter(0u)))
 
 OPERATOR(add, x + y)
 OPERATOR(subtract, x - y)
 OPERATOR(multiply, x * y)
-OPERATOR(divide, divide(x, y))
+OPERATOR(divide, quotient(x, y))
 OPERATOR(mean, x * 0.5 + y * 0.5)
 OPERATOR(difference_square, (x - y) * (x - y))
 OPERATOR(modulus_truncate, modulus(x, y))
@@ -131,19 +149,19 @@ ACTIVATION(thresholded_relu, less(ALPHA, x) ? x : 0.0)
 ACTIVATION(linear, ALPHA * x + BETA)
 ACTIVATION(hard_sigmoid, maximum(0.0, minimum(ALPHA * x + BETA, 1.0)))
 ACTIVATION(shrink, less(BETA, x) ? x - ALPHA : less(x, negated(BETA)) ? x + ALPHA : 0.0)
-ACTIVATION(elu, at_least_zero(x) ? x : ALPHA * expm1_of(x))
-ACTIVATION(celu, at_least_zero(x) ? x : ALPHA * expm1_of(x / ALPHA))
-ACTIVATION(scaled_elu, BETA * (at_least_zero(x) ? x : ALPHA * expm1_of(x)))
-ACTIVATION(sigmoid, sigmoid_of(x))
-ACTIVATION(tanh, tanh_of(x))
-ACTIVATION(scaled_tanh, ALPHA * tanh_of(x * BETA))
-ACTIVATION(softplus, x * ALPHA > 30.0 ? x : softplus_of(x, ALPHA) / ALPHA)
-ACTIVATION(parametric_softplus, ALPHA * softplus_of(x, BETA))
+ACTIVATION(elu, at_least_zero(x) ? x : ALPHA * expm1(x))
+ACTIVATION(celu, at_least_zero(x) ? x : ALPHA * expm1(x / ALPHA))
+ACTIVATION(scaled_elu, BETA * (at_least_zero(x) ? x : ALPHA * expm1(x)))
+ACTIVATION(sigmoid, SHORT ? short_sigmoid(x) : sigmoid_of(x))
+ACTIVATION(tanh, tanh_either(x))
+ACTIVATION(scaled_tanh, ALPHA * tanh_either(x * BETA))
+ACTIVATION(softplus, x * ALPHA > 30.0 ? x : softplus_either(x, ALPHA) / ALPHA)
+ACTIVATION(parametric_softplus, ALPHA * softplus_either(x, BETA))
 ACTIVATION(softsign, softsign_of(x))
-ACTIVATION(gelu, gelu_of(x))
+ACTIVATION(gelu, SHORT ? short_gelu(x) : gelu_of(x))
 
 // Those that no operator fuses.
-OPERATOR(swish, swish_of(x, ALPHA))
+OPERATOR(swish, SHORT ? short_swish(x, ALPHA) : swish_of(x, ALPHA))
 OPERATOR(hard_swish, x * maximum(0.0, minimum(ALPHA * x + BETA, 1.0)))
 
 float number(uvec2 bits, uint type) {

@@ -1,20 +1,11 @@
-// exp, log and what is made of them, in float32: good to an ulp or two, and none of it the driver's
-// own but exp2 for a SHORT result, which goes into a float16. Where nothing is ``precise``, products
-// and sums may become one fma. Choices are made after computing both sides: a branch costs more. NaN
-// passes through sums and products, and through no comparison.
+// exp, log and what is made of them, in float32: good to an ulp or two, and the same on every driver,
+// of which none but inversesqrt is used. Where nothing is ``precise``, products and sums may become one
+// fma. Choices are made after computing both sides: a branch costs more. NaN passes through sums and
+// products, and through no comparison.
 #include "include/roots.glsl"
 
 const float LOG2_E = 1.44269502;
 const float LN2 = 0.693147182;
-
-// To some ulp.
-float short_exp2(float x) {
-    float result = exp2(x);
-    if (!HAS_EXACT_UNITS) {
-        if (is_nan(x)) result = x;  // which not all devices keep
-    }
-    return result;
-}
 
 // exp(x + low) * 2^shift = (1 + result) * power
 float exp_parts(float x, float low, int shift, out float power) {
@@ -27,8 +18,7 @@ float exp_parts(float x, float low, int shift, out float power) {
     precise float high = x - k * 0.693359375;
     low += k * 2.12194440e-4;
     float r = high + low;
-    float tail = 8.36925209e-3;
-    if (!SHORT) tail += 1.38204859e-3 * r;
+    float tail = 1.38204859e-3 * r + 8.36925209e-3;
     tail = tail * r + 4.16682847e-2;
     tail = tail * r + 1.66665167e-1;
     tail = tail * r + 0.49999994;
@@ -37,7 +27,6 @@ float exp_parts(float x, float low, int shift, out float power) {
 
 // exp(x + low) * 2^shift where all of that is far from the ends of the range.
 float exp_within(float x, float low, int shift) {
-    if (SHORT) return short_exp2(x * LOG2_E + float(shift));
     float power;
     float fraction = exp_parts(x, low, shift, power);
     precise float sum = 1.0 + fraction;  // where compilers would add fraction's parts in another order
@@ -47,11 +36,8 @@ float exp_within(float x, float low, int shift) {
 float exp_of(float x, float low) {
     // Exponent fields reach as far as half of the largest result.
     float result = 2.0 * exp_within(x, low, -1);
-    if (!SHORT) {
-        if (x < -87.4) result = 0.0;
-        if (x > 88.8) result = infinity(0u);
-    }
-    return result;
+    if (x < -87.4) result = 0.0;
+    return x > 88.8 ? infinity(0u) : result;
 }
 
 float exp_of(float x) {
@@ -77,17 +63,10 @@ float sinh_of(float x) {
     float size = magnitude(x);
     float quarter = exp_within(size, 0.0, -2);
     float large = 2.0 * (quarter - 0.0625 / quarter);
-    if (!SHORT) {
-        if (size > 89.42) large = infinity(0u);
-    }
+    if (size > 89.42) large = infinity(0u);
     float square = size * size;
-    float tail;
-    if (SHORT) {
-        tail = 8.61061458e-3 * square + 0.166582137;
-    } else {
-        tail = 2.03730408e-4 * square + 8.33027251e-3;
-        tail = tail * square + 0.166667163;
-    }
+    float tail = 2.03730408e-4 * square + 8.33027251e-3;
+    tail = tail * square + 0.166667163;
     float small = tail * square * size + size;
     return with_sign(size < 1.0 ? small : large, sign_bit(x));
 }
@@ -96,51 +75,32 @@ float cosh_of(float x) {
     float size = magnitude(x);
     float quarter = exp_within(size, 0.0, -2);
     float result = 2.0 * (quarter + 0.0625 / quarter);
-    if (!SHORT) {
-        if (size > 89.42) result = infinity(0u);
-    }
+    if (size > 89.42) result = infinity(0u);
     return result;
 }
 
 float tanh_of(float x) {
     float size = magnitude(x);
     float large = 1.0 - 1.0 / (exp_within(2.0 * size, 0.0, -1) + 0.5);
-    if (!SHORT) {
-        if (size > 10.0) large = 1.0;
-    }
+    if (size > 10.0) large = 1.0;
     float square = size * size;
-    float tail;
-    if (SHORT) {
-        tail = 0.130864128 - 4.13876660e-2 * square;
-        tail = tail * square - 0.333190739;
-    } else {
-        tail = 2.07986254e-2 - 5.89796621e-3 * square;
-        tail = tail * square - 5.37847169e-2;
-        tail = tail * square + 0.133319363;
-        tail = tail * square - 0.333332986;
-    }
+    float tail = 2.07986254e-2 - 5.89796621e-3 * square;
+    tail = tail * square - 5.37847169e-2;
+    tail = tail * square + 0.133319363;
+    tail = tail * square - 0.333332986;
     float small = tail * square * size + size;
     return with_sign(size < 0.6 ? small : large, sign_bit(x));
 }
 
 // ln((1 + f) * 2^k), 1 + f from 2/3 to 4/3
 float log_series(float f, int k) {
-    float tail;
-    if (SHORT) {
-        tail = 0.170357227 * f - 0.194057137;
-        tail = tail * f + 0.198108852;
-        tail = tail * f - 0.248428434;
-        tail = tail * f + 0.333370179;
-        tail = tail * f - 0.500021696;
-    } else {
-        tail = 0.140480965 * f - 0.154087365;
-        tail = tail * f + 0.139916465;
-        tail = tail * f - 0.164126113;
-        tail = tail * f + 0.200114071;
-        tail = tail * f - 0.250079721;
-        tail = tail * f + 0.333331943;
-        tail = tail * f - 0.499999344;
-    }
+    float tail = 0.140480965 * f - 0.154087365;
+    tail = tail * f + 0.139916465;
+    tail = tail * f - 0.164126113;
+    tail = tail * f + 0.200114071;
+    tail = tail * f - 0.250079721;
+    tail = tail * f + 0.333331943;
+    tail = tail * f - 0.499999344;
     return float(k) * LN2 + (tail * (f * f) + f);
 }
 

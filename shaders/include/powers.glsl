@@ -34,24 +34,23 @@ PAIR log_pair(float x) {
 // Zeros, infinities and NaN are as C has them.
 float pow_of(float x, float y) {
     float base = magnitude(x);
-    PAIR power;
+    float result;
     if (SHORT) {
-        power = PAIR(log_of(base) * y, 0.0);
+        result = short_exp(log_of(base) * y);
     } else {
         PAIR logarithm = log_pair(base);
         if (magnitude_bits(x) >= 0x7F800000u) logarithm = PAIR(base, 0.0);
         if (magnitude_bits(x) == 0u) logarithm = PAIR(infinity(0x80000000u), 0.0);
-        power = pair_of_product(logarithm.x, y);
-        power.y += logarithm.y * y;
+        PAIR power = pair_of_product(logarithm.x, y);
+        result = exp_of(power.x, power.y + logarithm.y * y);
     }
-    float result = exp_of(power.x, power.y);
     if (sign_bit(x) != 0u) {
         bool is_whole = equal(truncated(y), y);
         if (!equal(truncated(0.5 * y), 0.5 * y) && is_whole) result = negated(result);
         // NaN stays what it is.
         if (!is_whole && base > 0.0 && base < infinity(0u)) result = NOT_A_NUMBER;
     }
-    bool is_one = is_zero(y) || x == 1.0;
+    bool is_one = x == 1.0 || magnitude_bits(y) < 0x00800000u;
     if (base == 1.0) is_one = is_one || is_infinite(y);
     return is_one ? 1.0 : result;
 }

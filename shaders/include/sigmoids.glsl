@@ -3,37 +3,19 @@
 float erf_of(float x) {
     float size = magnitude(x);
     float square = size * size;
-    float tail, power;
-    if (SHORT) {
-        // log2 of 1 - erf is a polynomial without a constant.
-        tail = 2.97995973e-2 - 2.99712084e-3 * size;
-        tail = tail * size - 0.148938686;
-        tail = tail * size - 0.918375969;
-        tail = tail * size - 1.62790823;
-        power = short_exp2(tail * size);
-    } else {
-        tail = 1.48319472e-2 - 1.15723477e-3 * size;
-        tail = tail * size - 8.88000131e-2;
-        tail = tail * size - 0.654239655;
-        tail = tail * size - 1.11762154;
-        tail = tail * size - 2.61910027e-3;
-        power = exp_within(tail, 0.0, 0);
-    }
-    float large = size > 4.0 ? 1.0 : 1.0 - power;
-    float result;
-    if (SHORT) {
-        float small = (1.12837917 - 0.376126389 * square) * size;
-        result = size < 0.0078125 ? small : large;
-    } else {
-        tail = 7.80690389e-5 * square - 7.99785310e-4;
-        tail = tail * square + 5.18716220e-3;
-        tail = tail * square - 2.68533472e-2;
-        tail = tail * square + 0.112835787;
-        tail = tail * square - 0.376126260;
-        tail = tail * square + 0.128379166;
-        result = size < 1.0 ? tail * size + size : large;
-    }
-    return with_sign(result, sign_bit(x));
+    float tail = 1.48319472e-2 - 1.15723477e-3 * size;
+    tail = tail * size - 8.88000131e-2;
+    tail = tail * size - 0.654239655;
+    tail = tail * size - 1.11762154;
+    tail = tail * size - 2.61910027e-3;
+    float large = size > 4.0 ? 1.0 : 1.0 - exp_within(tail, 0.0, 0);
+    tail = 7.80690389e-5 * square - 7.99785310e-4;
+    tail = tail * square + 5.18716220e-3;
+    tail = tail * square - 2.68533472e-2;
+    tail = tail * square + 0.112835787;
+    tail = tail * square - 0.376126260;
+    tail = tail * square + 0.128379166;
+    return with_sign(size < 1.0 ? tail * size + size : large, sign_bit(x));
 }
 
 // x >= 0, or NaN, which passes through as x does.
@@ -48,28 +30,14 @@ float rectified(float x) {
 // x times the share of the normal distribution below x: what lies beyond t is t times its share.
 float gelu_of(float x) {
     float t = magnitude_bits(x) < 0x41500000u ? magnitude(x) : 13.0;
-    float share;
-    if (SHORT) {
-        share = 3.24488392e-5 * t - 7.48467632e-4;
-        share = share * t + 7.94246234e-3;
-        share = share * t - 5.30521311e-2;
-        share = share * t - 0.459170341;
-        share = share * t - 1.15103650;
-        share = short_exp2(share * t - 1.00000763);
-        return rectified(x) - t * share;
-    }
     // exp(-t^2 / 2) times a rational function
     PAIR square = pair_of_product(t, t);
     float power = exp_within(-0.5 * square.x, -0.5 * square.y, 0);
-    float above = 4.05697385e-3 * t + 4.02158901e-2;
-    above = above * t + 0.181966662;
-    above = above * t + 0.436535507;
-    above = above * t + 0.5;
-    float below = 1.01691876e-2 * t + 0.100813471;
-    below = below * t + 0.466130078;
-    below = below * t + 1.19715893;
-    below = below * t + 1.67095590;
-    below = below * t + 1.0;
+    // Pairs of terms lose less than one term after the other.
+    float above = 4.05697385e-3 * square.x + (4.02158901e-2 * t + 0.181966662);
+    above = above * square.x + (0.436535507 * t + 0.5);
+    float below = (1.01691876e-2 * t + 0.100813471) * square.x + (0.466130078 * t + 1.19715893);
+    below = below * square.x + (1.67095590 * t + 1.0);
     return rectified(x) - t * (power * (above / below));
 }
 
@@ -89,23 +57,14 @@ float softplus_of(float x, float scale) {
     PAIR z = pair_of_product(x, scale);
     bool negative = z.x < 0.0;
     float e = exp_below_one(negative ? z.x : -z.x, negative ? z.y : -z.y);
-    float tail;
-    if (SHORT) {
-        tail = 1.45880161e-2 * e - 6.78503513e-2;
-        tail = tail * e + 0.151026800;
-        tail = tail * e - 0.236113012;
-        tail = tail * e + 0.331404179;
-        tail = tail * e - 0.499907464;
-    } else {
-        tail = 2.00882591e-2 - 3.29100713e-3 * e;
-        tail = tail * e - 5.74602671e-2;
-        tail = tail * e + 0.106613614;
-        tail = tail * e - 0.153449759;
-        tail = tail * e + 0.196921214;
-        tail = tail * e - 0.249580204;
-        tail = tail * e + 0.333304644;
-        tail = tail * e - 0.499999315;
-    }
+    float tail = 2.00882591e-2 - 3.29100713e-3 * e;
+    tail = tail * e - 5.74602671e-2;
+    tail = tail * e + 0.106613614;
+    tail = tail * e - 0.153449759;
+    tail = tail * e + 0.196921214;
+    tail = tail * e - 0.249580204;
+    tail = tail * e + 0.333304644;
+    tail = tail * e - 0.499999315;
     return (negative ? 0.0 : z.x) + (tail * e * e + e);
 }
 

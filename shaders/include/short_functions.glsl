@@ -1,0 +1,161 @@
+// Functions whose results go into a float16, on devices that HAVE_EXACT_UNITS: their exp2, log2, sqrt
+// and quotients are good to some ulp of float32, and infinities and NaN pass through them as in C. No
+// float16 is so small or large that any step here would leave the range of float32.
+
+float short_exp(float x) {
+    return exp2(x * LOG2_E);
+}
+
+float short_expm1(float x) {
+    float small = ((4.16373163e-2 * x + 0.167098269) * x + 0.500004470) * x * x + x;
+    return abs(x) < 0.25 ? small : short_exp(x) - 1.0;
+}
+
+float short_log(float x) {
+    float f = x - 1.0;
+    float small = ((0.335000604 - 0.251785755 * f) * f - 0.499997199) * f * f + f;
+    return abs(f) < 0.1 ? small : log2(x) * LN2;
+}
+
+float short_sqrt(float x) {
+    float inverse = inversesqrt(x + 1.0e-30);  // also for 0
+    float root = x * inverse;
+    root = fma(fma(-root, root, x), 0.5 * inverse, root);
+    return x > 65504.0 ? x : root;
+}
+
+float short_quotient(float x, float y) {
+    float inverse = 1.0 / y;
+    float guess = x * inverse;
+    float rest = fma(-guess, y, x);  // NaN where the guess is 0 or infinite
+    return abs(rest) < 1.0 ? fma(rest, inverse, guess) : guess;
+}
+
+float short_sinh(float x) {
+    float power = short_exp(x);
+    float large = 0.5 * power - 0.5 / power;
+    return abs(x) < 0.25 ? (0.167098358 * x * x + 1.0) * x : large;
+}
+
+float short_cosh(float x) {
+    float power = short_exp(x);
+    return 0.5 * power + 0.5 / power;
+}
+
+float short_tanh(float x) {
+    float square = x * x;
+    float small = ((0.128764376 * square - 0.333245724) * square + 1.0) * x;
+    return abs(x) < 0.25 ? small : 1.0 - 2.0 / (1.0 + short_exp(2.0 * x));
+}
+
+float short_asinh(float x) {
+    float square = x * x;
+    float small = ((7.12947324e-2 * square - 0.166596219) * square + 1.0) * x;
+    float large = log2(abs(x) + sqrt(square + 1.0)) * LN2;
+    return abs(x) < 0.25 ? small : with_sign(large, sign_bit(x));
+}
+
+float short_acosh(float x) {
+    float result = log2(x + sqrt(x * x - 1.0)) * LN2;
+    return x < 1.0 ? NOT_A_NUMBER : result;
+}
+
+float short_atanh(float x) {
+    float square = x * x;
+    float small = ((0.213150516 * square + 0.333074182) * square + 1.0) * x;
+    return abs(x) < 0.25 ? small : log2((1.0 + x) / (1.0 - x)) * (0.5 * LN2);
+}
+
+// x = quadrant * pi / 2 + result; of the quadrant the last two bits count.
+float short_angle(float x, out uint quadrant) {
+    precise float shifted = x * 0.636619747 + 12582912.0;  // whose last digit is 1
+    precise float k = shifted - 12582912.0;
+    quadrant = floatBitsToUint(shifted);
+    return fma(k, -7.54979013e-8, fma(k, -1.57079625, x));
+}
+
+// The sine of x plus so many right angles.
+float short_sin(float x, uint turns) {
+    uint quadrant;
+    float r = short_angle(x, quadrant);
+    float square = r * r;
+    float sine = ((8.16232525e-3 * square - 0.166633531) * square + 1.0) * r;
+    float cosine = (4.16557081e-2 - 1.35908590e-3 * square) * square - 0.499998838;
+    cosine = cosine * square + 1.0;
+    quadrant += turns;
+    float result = (quadrant & 1u) != 0u ? cosine : sine;
+    return uintBitsToFloat(floatBitsToUint(result) ^ (quadrant << 30 & 0x80000000u));
+}
+
+float short_tan(float x) {
+    uint quadrant;
+    float r = short_angle(x, quadrant);
+    float square = r * r;
+    float tail = (4.32229750e-2 * square + 4.12601382e-2) * square + 0.136107177;
+    float result = ((tail * square + 0.333150804) * square + 1.0) * r;
+    return (quadrant & 1u) != 0u ? -1.0 / result : result;
+}
+
+// asin x for |x| < 0.5, else asin sqrt((1 - |x|) / 2)
+float short_asin_part(float x) {
+    float square = abs(x) < 0.5 ? x * x : 0.5 - 0.5 * abs(x);
+    float t = abs(x) < 0.5 ? x : sqrt(square);
+    float tail = (6.41074255e-2 * square + 7.18997791e-2) * square + 0.166801259;
+    return (tail * square + 1.0) * t;
+}
+
+float short_asin(float x) {
+    float part = short_asin_part(x);
+    return abs(x) < 0.5 ? part : with_sign(1.57079637 - 2.0 * part, sign_bit(x));
+}
+
+float short_acos(float x) {
+    float part = short_asin_part(x);
+    float large = x < 0.0 ? 3.14159274 - 2.0 * part : 2.0 * part;
+    return abs(x) < 0.5 ? 1.57079637 - part : large;
+}
+
+float short_atan(float x) {
+    bool steep = abs(x) > 1.0;
+    float t = steep ? 1.0 / x : x;
+    float square = t * t;
+    float tail = (8.10613297e-3 * square - 3.77960615e-2) * square + 8.48403499e-2;
+    tail = (tail * square - 0.135445431) * square + 0.198978662;
+    float result = ((tail * square - 0.333284914) * square + 1.0) * t;
+    return steep ? with_sign(1.57079637, sign_bit(x)) - result : result;
+}
+
+float short_erf(float x) {
+    float size = abs(x);
+    // log2 of 1 - erf is a polynomial without a constant.
+    float tail = (2.97995973e-2 - 2.99712084e-3 * size) * size - 0.148938686;
+    tail = (tail * size - 0.918375969) * size - 1.62790823;
+    float large = 1.0 - exp2(tail * size);
+    float small = (1.12837917 - 0.376126389 * x * x) * x;
+    return size < 0.0078125 ? small : with_sign(large, sign_bit(x));
+}
+
+// log2 of the normal distribution's share beyond t is a polynomial too.
+float short_gelu(float x) {
+    float t = min(abs(x), 14.0);
+    float tail = (3.24488392e-5 * t - 7.48467632e-4) * t + 7.94246234e-3;
+    tail = (tail * t - 5.30521311e-2) * t - 0.459170341;
+    tail = (tail * t - 1.15103650) * t - 1.00000763;
+    return rectified(x) - t * exp2(tail);
+}
+
+float short_sigmoid(float x) {
+    return 1.0 / (1.0 + exp2(-LOG2_E * x));
+}
+
+float short_swish(float x, float scale) {
+    float result = x * short_sigmoid(scale * x);
+    return scale * x < -100.0 ? uintBitsToFloat(sign_bit(x)) : result;
+}
+
+float short_softplus(float x) {
+    float e = exp2(-LOG2_E * abs(x));
+    float tail = (1.45880161e-2 * e - 6.78503513e-2) * e + 0.151026800;
+    tail = (tail * e - 0.236113012) * e + 0.331404179;
+    return max(x, 0.0) + ((tail * e - 0.499907464) * e + 1.0) * e;
+}
