@@ -1,7 +1,7 @@
-// exp, log and what is made of them, in float32: good to an ulp or two, and the same on every driver,
-// of which none but inversesqrt is used. Where nothing is ``precise``, products and sums may become one
+// exp, log and what is made of them, in float32: good to an ulp or two on every driver, since only its
+// quotients and inversesqrt are used. Where nothing is ``precise``, products and sums may become one
 // fma. Choices are made after computing both sides: a branch costs more. NaN passes through sums and
-// products, and through no comparison.
+// products, and fails comparisons.
 #include "include/roots.glsl"
 
 const float LOG2_E = 1.44269502;
