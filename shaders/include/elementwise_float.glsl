@@ -37,6 +37,7 @@ float number(bool x) {
 
 // x - y * trunc(x / y), exactly: long division, eight bits of the quotient at a time.
 float modulus(float x, float y) {
+    if (SHORT) return short_modulus(x, y);
     if (is_nan(x) || is_nan(y) || is_infinite(x) || is_zero(y)) return NOT_A_NUMBER;
     if (is_infinite(y) || is_zero(x)) return x;
     int x_exponent, y_exponent;

@@ -27,8 +27,19 @@ float short_sqrt(float x) {
 float short_quotient(float x, float y) {
     float inverse = 1.0 / y;
     float guess = x * inverse;
-    float rest = fma(-guess, y, x);  // NaN where the guess is 0 or infinite
-    return abs(rest) < 1.0 ? fma(rest, inverse, guess) : guess;
+    float rest = fma(-guess, y, x);  // NaN where one of them is infinite
+    return abs(rest) > 0.0 ? fma(rest, inverse, guess) : guess;
+}
+
+// x - y * trunc(x / y), exactly: 12 digits of the quotient at a time make exact products.
+float short_modulus(float x, float y) {
+    float rest = abs(x), divisor = abs(y);
+    float inverse = 0.9999995 / divisor;  // rather too small than too large
+    for (uint i = 0u; i < 8u && rest >= divisor; ++i) {
+        float part = uintBitsToFloat(floatBitsToUint(rest * inverse) & 0xFFFFF000u);
+        rest = fma(-max(trunc(part), 1.0), divisor, rest);
+    }
+    return divisor > 0.0 ? with_sign(rest, sign_bit(x)) : NOT_A_NUMBER;
 }
 
 float short_sinh(float x) {
