@@ -16,13 +16,12 @@ float exp_parts(float x, float low, int shift, out float power) {
     power = intBitsToFloat(floatBitsToInt(shifted) << 23);
     // The first part of ln 2 times k is exact.
     precise float high = x - k * 0.693359375;
-    low += k * 2.12194440e-4;
-    float r = high + low;
+    float r = high + (k * 2.12194440e-4 + low);
     float tail = 1.38204859e-3 * r + 8.36925209e-3;
     tail = tail * r + 4.16682847e-2;
     tail = tail * r + 1.66665167e-1;
     tail = tail * r + 0.49999994;
-    return high + (tail * (r * r) + low);
+    return tail * (r * r) + r;
 }
 
 // exp(x + low) * 2^shift where all of that is far from the ends of the range.
@@ -35,7 +34,10 @@ float exp_within(float x, float low, int shift) {
 
 float exp_of(float x, float low) {
     // Exponent fields reach as far as half of the largest result.
-    float result = 2.0 * exp_within(x, low, -1);
+    float power;
+    float fraction = exp_parts(x, low, -1, power);
+    precise float sum = fma(fraction, 2.0, 2.0);
+    float result = sum * power;
     if (x < -87.4) result = 0.0;
     return x > 88.8 ? infinity(0u) : result;
 }

@@ -1,13 +1,9 @@
 // Powers: exp(y ln x). What y enlarges of the logarithm's error has to be small, so it is a pair.
 
-// ln x for a finite x > 0: ln(1 + f) = s + s^3 / 12 + ..., s = f / (1 + f / 2), from 0.7071 to 1.4142
+// ln x for a normal x > 0: ln(1 + f) = s + s^3 / 12 + ..., s = f / (1 + f / 2), from 0.7071 to 1.4142
 PAIR log_pair(float x) {
-    int k;
-    float mantissa = split(x, k);
-    if (mantissa > 1.41421354) {
-        mantissa *= 0.5;
-        ++k;
-    }
+    int k = (floatBitsToInt(x) - 0x3F3504F3) >> 23;
+    float mantissa = intBitsToFloat(floatBitsToInt(x) - (k << 23));
     precise float f = mantissa - 1.0;
     PAIR divisor = pair_of_ordered_sum(1.0, 0.5 * f);
     float inverse = 1.0 / divisor.x;
@@ -36,21 +32,20 @@ float pow_of(float x, float y) {
     float base = magnitude(x);
     float result;
     if (SHORT) {
-        result = short_exp(log_of(base) * y);
+        result = exp2(short_log2(base) * y);
     } else {
         PAIR logarithm = log_pair(base);
+        if (base < 1.17549435e-38) logarithm = PAIR(infinity(0x80000000u), 0.0);
         if (magnitude_bits(x) >= 0x7F800000u) logarithm = PAIR(base, 0.0);
-        if (magnitude_bits(x) == 0u) logarithm = PAIR(infinity(0x80000000u), 0.0);
         PAIR power = pair_of_product(logarithm.x, y);
         result = exp_of(power.x, power.y + logarithm.y * y);
     }
     if (sign_bit(x) != 0u) {
-        bool is_whole = equal(truncated(y), y);
-        if (!equal(truncated(0.5 * y), 0.5 * y) && is_whole) result = negated(result);
-        // NaN stays what it is.
+        bool is_whole = truncated(y) == y;
+        if (is_whole && truncated(0.5 * y) != 0.5 * y) result = negated(result);
         if (!is_whole && base > 0.0 && base < infinity(0u)) result = NOT_A_NUMBER;
     }
     bool is_one = x == 1.0 || magnitude_bits(y) < 0x00800000u;
-    if (base == 1.0) is_one = is_one || is_infinite(y);
+    if (base == 1.0 && is_infinite(y)) is_one = true;
     return is_one ? 1.0 : result;
 }

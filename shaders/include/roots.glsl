@@ -3,10 +3,9 @@
 
 // To an ulp.
 float near_root(float x) {
-    float inverse = inversesqrt(x);
+    float inverse = inversesqrt(x + 1.0e-37);  // also for 0
     float root = x * inverse;
-    root += (x - root * root) * (0.5 * inverse);
-    return x == 0.0 ? x : root;
+    return root + (x - root * root) * (0.5 * inverse);
 }
 
 // To hardly more than half an ulp, denormals included.

@@ -19,9 +19,15 @@ float short_log(float x) {
 
 float short_sqrt(float x) {
     float inverse = inversesqrt(x + 1.0e-30);  // also for 0
-    float root = x * inverse;
-    root = fma(fma(-root, root, x), 0.5 * inverse, root);
+    precise float root = x * inverse;
+    precise float rest = fma(-root, root, x);
+    root = fma(rest, 0.5 * inverse, root);
     return x > 65504.0 ? x : root;
+}
+
+// Good to some ulp.
+float short_root(float x) {
+    return 1.0 / inversesqrt(x);
 }
 
 float short_quotient(float x, float y) {
@@ -62,12 +68,12 @@ float short_tanh(float x) {
 float short_asinh(float x) {
     float square = x * x;
     float small = ((7.12947324e-2 * square - 0.166596219) * square + 1.0) * x;
-    float large = log2(abs(x) + sqrt(square + 1.0)) * LN2;
+    float large = log2(abs(x) + short_root(square + 1.0)) * LN2;
     return abs(x) < 0.25 ? small : with_sign(large, sign_bit(x));
 }
 
 float short_acosh(float x) {
-    float result = log2(x + sqrt(x * x - 1.0)) * LN2;
+    float result = log2(x + short_root(x * x - 1.0)) * LN2;
     return x < 1.0 ? NOT_A_NUMBER : result;
 }
 
@@ -77,40 +83,45 @@ float short_atanh(float x) {
     return abs(x) < 0.25 ? small : log2((1.0 + x) / (1.0 - x)) * (0.5 * LN2);
 }
 
-// x = quadrant * pi / 2 + result; of the quadrant the last two bits count.
-float short_angle(float x, out uint quadrant) {
-    precise float shifted = x * 0.636619747 + 12582912.0;  // whose last digit is 1
-    precise float k = shifted - 12582912.0;
-    quadrant = floatBitsToUint(shifted);
+// x = k * pi / 2 + result
+float short_angle(float x, float k) {
     return fma(k, -7.54979013e-8, fma(k, -1.57079625, x));
 }
 
-// The sine of x plus so many right angles.
-float short_sin(float x, uint turns) {
-    uint quadrant;
-    float r = short_angle(x, quadrant);
-    float square = r * r;
-    float sine = ((8.16232525e-3 * square - 0.166633531) * square + 1.0) * r;
-    float cosine = (4.16557081e-2 - 1.35908590e-3 * square) * square - 0.499998838;
-    cosine = cosine * square + 1.0;
-    quadrant += turns;
-    float result = (quadrant & 1u) != 0u ? cosine : sine;
-    return uintBitsToFloat(floatBitsToUint(result) ^ (quadrant << 30 & 0x80000000u));
+// sin(x + turns * pi), |x| <= pi / 2; of the turns the last bit counts.
+float short_sine(float x, uint turns) {
+    float square = x * x;
+    float tail = (8.31423420e-3 - 1.85408760e-4 * square) * square - 0.166658506;
+    float result = (tail * square + 1.0) * x;
+    return uintBitsToFloat(floatBitsToUint(result) ^ turns << 31);
+}
+
+float short_sin(float x) {
+    precise float shifted = x * 0.318309873 + 12582912.0;  // whose last digit is 1
+    precise float turns = shifted - 12582912.0;
+    return short_sine(short_angle(x, 2.0 * turns), floatBitsToUint(shifted));
+}
+
+float short_cos(float x) {
+    precise float shifted = (x * 0.318309873 + 0.5) + 12582912.0;
+    precise float turns = shifted - 12582912.0;
+    return short_sine(short_angle(x, 2.0 * turns - 1.0), floatBitsToUint(shifted));
 }
 
 float short_tan(float x) {
-    uint quadrant;
-    float r = short_angle(x, quadrant);
+    precise float shifted = x * 0.636619747 + 12582912.0;
+    precise float turns = shifted - 12582912.0;
+    float r = short_angle(x, turns);
     float square = r * r;
     float tail = (4.32229750e-2 * square + 4.12601382e-2) * square + 0.136107177;
     float result = ((tail * square + 0.333150804) * square + 1.0) * r;
-    return (quadrant & 1u) != 0u ? -1.0 / result : result;
+    return (floatBitsToUint(shifted) & 1u) != 0u ? -1.0 / result : result;
 }
 
 // asin x for |x| < 0.5, else asin sqrt((1 - |x|) / 2)
 float short_asin_part(float x) {
     float square = abs(x) < 0.5 ? x * x : 0.5 - 0.5 * abs(x);
-    float t = abs(x) < 0.5 ? x : sqrt(square);
+    float t = abs(x) < 0.5 ? x : short_root(square);
     float tail = (6.41074255e-2 * square + 7.18997791e-2) * square + 0.166801259;
     return (tail * square + 1.0) * t;
 }
@@ -126,14 +137,37 @@ float short_acos(float x) {
     return abs(x) < 0.5 ? 1.57079637 - part : large;
 }
 
-float short_atan(float x) {
-    bool steep = abs(x) > 1.0;
-    float t = steep ? 1.0 / x : x;
-    float square = t * t;
+// atan x for |x| <= 1
+float short_atan_part(float x) {
+    float square = x * x;
     float tail = (8.10613297e-3 * square - 3.77960615e-2) * square + 8.48403499e-2;
     tail = (tail * square - 0.135445431) * square + 0.198978662;
-    float result = ((tail * square - 0.333284914) * square + 1.0) * t;
-    return steep ? with_sign(1.57079637, sign_bit(x)) - result : result;
+    return ((tail * square - 0.333284914) * square + 1.0) * x;
+}
+
+float short_atan(float x) {
+    bool steep = abs(x) > 1.0;
+    float part = short_atan_part(steep ? 1.0 / x : x);
+    return steep ? with_sign(1.57079637, sign_bit(x)) - part : part;
+}
+
+float short_atan(float y, float x) {
+    bool steep = magnitude_bits(y) > magnitude_bits(x);
+    float smaller = abs(steep ? x : y), larger = abs(steep ? y : x);
+    float t = smaller / (larger + 1.0e-30);  // also for 0
+    if (smaller > 65504.0 && larger > 65504.0) t = 1.0;
+    float part = short_atan_part(t);
+    float angle = steep ? 1.57079637 - part : part;
+    return with_sign(sign_bit(x) != 0u ? 3.14159274 - angle : angle, sign_bit(y));
+}
+
+// To 2^-22 of the result, or of 1 / 4.
+float short_log2(float x) {
+    float f = x - 1.0;
+    float small = (0.157341406 * f - 0.181178406) * f + 0.199453145;
+    small = ((small * f - 0.249541909) * f + 0.333339244) * f - 0.500003517;
+    small = (small * f * f + f) * LOG2_E;
+    return abs(f) < 0.25 ? small : log2(x);
 }
 
 float short_erf(float x) {

@@ -29,7 +29,7 @@ float rectified(float x) {
 
 // x times the share of the normal distribution below x: what lies beyond t is t times its share.
 float gelu_of(float x) {
-    float t = magnitude_bits(x) < 0x41500000u ? magnitude(x) : 13.0;
+    float t = min(magnitude(x), 13.0);  // NaN returns with the rectified x
     // exp(-t^2 / 2) times a rational function
     PAIR square = pair_of_product(t, t);
     float power = exp_within(-0.5 * square.x, -0.5 * square.y, 0);
@@ -55,8 +55,7 @@ float swish_of(float x, float scale) {
 // ln(1 + exp(scale * x))
 float softplus_of(float x, float scale) {
     PAIR z = pair_of_product(x, scale);
-    bool negative = z.x < 0.0;
-    float e = exp_below_one(negative ? z.x : -z.x, negative ? z.y : -z.y);
+    float e = exp_below_one(-magnitude(z.x), z.x < 0.0 ? z.y : -z.y);
     float tail = 2.00882591e-2 - 3.29100713e-3 * e;
     tail = tail * e - 5.74602671e-2;
     tail = tail * e + 0.106613614;
@@ -65,7 +64,7 @@ float softplus_of(float x, float scale) {
     tail = tail * e - 0.249580204;
     tail = tail * e + 0.333304644;
     tail = tail * e - 0.499999315;
-    return (negative ? 0.0 : z.x) + (tail * e * e + e);
+    return max(z.x, 0.0) + (tail * e * e + e);  // e brings NaN
 }
 
 float softsign_of(float x) {
