@@ -57,8 +57,8 @@ float reduce_angle(float x, out uint quadrant) {
     return r;
 }
 
-// The sine of x plus so many right angles.
-float sin_of(float x, uint turns) {
+// The sine of x plus so many right angles, but for the sign of x.
+float turned_sine(float x, uint turns) {
     uint quadrant;
     float r = reduce_angle(x, quadrant);
     float square = r * r;
@@ -69,10 +69,16 @@ float sin_of(float x, uint turns) {
     cosine = cosine * square + 4.16666456e-2;
     cosine = (cosine * square - 0.5) * square + 1.0;
     quadrant += turns;
-    uint sign = quadrant << 30 & 0x80000000u;
-    if (turns == 0u) sign ^= sign_bit(x);
     float result = (quadrant & 1u) != 0u ? cosine : sine;
-    return uintBitsToFloat(floatBitsToUint(result) ^ sign);
+    return uintBitsToFloat(floatBitsToUint(result) ^ quadrant << 30 & 0x80000000u);
+}
+
+float sin_of(float x) {
+    return uintBitsToFloat(floatBitsToUint(turned_sine(x, 0u)) ^ sign_bit(x));
+}
+
+float cos_of(float x) {
+    return turned_sine(x, 1u);
 }
 
 float tan_of(float x) {

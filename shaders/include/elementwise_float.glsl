@@ -67,17 +67,7 @@ float quotient(float x, float y) {
     return SHORT ? short_quotient(x, y) : divide(x, y);
 }
 
-float expm1(float x) {
-    return SHORT ? short_expm1(x) : expm1_of(x);
-}
-
-float tanh_either(float x) {
-    return SHORT ? short_tanh(x) : tanh_of(x);
-}
-
-float softplus_either(float x, float scale) {
-    return SHORT ? short_softplus(x * scale) : softplus_of(x, scale);
-}
+#define EITHER(name, arguments) (SHORT ? short_##name arguments : name##_of arguments)
 
 #define OPERATOR(name, expression) \
     float op_##name(float x, float y) { \
@@ -103,21 +93,21 @@ OPERATOR(is_positive_infinity, number(is_infinite(x) && sign_bit(x) == 0u))
 OPERATOR(is_negative_infinity, number(is_infinite(x) && sign_bit(x) != 0u))
 
 OPERATOR(recip, quotient(1.0, x))
-OPERATOR(sqrt, SHORT ? short_sqrt(x) : square_root(x))
-OPERATOR(exp, SHORT ? short_exp(x) : exp_of(x))
-OPERATOR(log, SHORT ? short_log(x) : log_of(x))
-OPERATOR(sin, SHORT ? short_sin(x) : sin_of(x, 0u))
-OPERATOR(cos, SHORT ? short_cos(x) : sin_of(x, 1u))
-OPERATOR(tan, SHORT ? short_tan(x) : tan_of(x))
-OPERATOR(asin, SHORT ? short_asin(x) : asin_of(x))
-OPERATOR(acos, SHORT ? short_acos(x) : acos_of(x))
-OPERATOR(atan, SHORT ? short_atan(x) : atan_of(x))
-OPERATOR(sinh, SHORT ? short_sinh(x) : sinh_of(x))
-OPERATOR(cosh, SHORT ? short_cosh(x) : cosh_of(x))
-OPERATOR(asinh, SHORT ? short_asinh(x) : asinh_of(x))
-OPERATOR(acosh, SHORT ? short_acosh(x) : acosh_of(x))
-OPERATOR(atanh, SHORT ? short_atanh(x) : atanh_of(x))
-OPERATOR(erf, SHORT ? short_erf(x) : erf_of(x))
+OPERATOR(sqrt, EITHER(sqrt, (x)))
+OPERATOR(exp, EITHER(exp, (x)))
+OPERATOR(log, EITHER(log, (x)))
+OPERATOR(sin, EITHER(sin, (x)))
+OPERATOR(cos, EITHER(cos, (x)))
+OPERATOR(tan, EITHER(tan, (x)))
+OPERATOR(asin, EITHER(asin, (x)))
+OPERATOR(acos, EITHER(acos, (x)))
+OPERATOR(atan, EITHER(atan, (x)))
+OPERATOR(sinh, EITHER(sinh, (x)))
+OPERATOR(cosh, EITHER(cosh, (x)))
+OPERATOR(asinh, EITHER(asinh, (x)))
+OPERATOR(acosh, EITHER(acosh, (x)))
+OPERATOR(atanh, EITHER(atanh, (x)))
+OPERATOR(erf, EITHER(erf, (x)))
 OPERATOR(pow, pow_of(x, y))
 OPERATOR(constant_pow, pow_of(x, parameter(0u)))
 
@@ -131,7 +121,7 @@ OPERATOR(modulus_truncate, modulus(x, y))
 OPERATOR(modulus_floor, floor_modulus(x, y))
 OPERATOR(max, maximum(x, y))
 OPERATOR(min, minimum(x, y))
-OPERATOR(atan_yx, SHORT ? short_atan(x, y) : atan_of(x, y))
+OPERATOR(atan_yx, EITHER(atan, (x, y)))
 OPERATOR(logical_equals, number(equal(x, y)))
 OPERATOR(logical_greater_than, number(less(y, x)))
 OPERATOR(logical_less_than, number(less(x, y)))
@@ -150,19 +140,19 @@ ACTIVATION(thresholded_relu, less(ALPHA, x) ? x : 0.0)
 ACTIVATION(linear, ALPHA * x + BETA)
 ACTIVATION(hard_sigmoid, maximum(0.0, minimum(ALPHA * x + BETA, 1.0)))
 ACTIVATION(shrink, x > BETA ? x - ALPHA : x < -BETA ? x + ALPHA : 0.0)
-ACTIVATION(elu, x > 0.0 ? x : ALPHA * expm1(x))
-ACTIVATION(celu, x > 0.0 ? x : ALPHA * expm1(x / ALPHA))
-ACTIVATION(scaled_elu, BETA * (x > 0.0 ? x : ALPHA * expm1(x)))
-ACTIVATION(sigmoid, SHORT ? short_sigmoid(x) : sigmoid_of(x))
-ACTIVATION(tanh, tanh_either(x))
-ACTIVATION(scaled_tanh, ALPHA * tanh_either(x * BETA))
-ACTIVATION(softplus, x * ALPHA > 30.0 ? x : softplus_either(x, ALPHA) * (1.0 / ALPHA))
-ACTIVATION(parametric_softplus, ALPHA * softplus_either(x, BETA))
+ACTIVATION(elu, x > 0.0 ? x : ALPHA * EITHER(expm1, (x)))
+ACTIVATION(celu, x > 0.0 ? x : ALPHA * EITHER(expm1, (x / ALPHA)))
+ACTIVATION(scaled_elu, BETA * (x > 0.0 ? x : ALPHA * EITHER(expm1, (x))))
+ACTIVATION(sigmoid, EITHER(sigmoid, (x)))
+ACTIVATION(tanh, EITHER(tanh, (x)))
+ACTIVATION(scaled_tanh, ALPHA * EITHER(tanh, (x * BETA)))
+ACTIVATION(softplus, x * ALPHA > 30.0 ? x : EITHER(softplus, (x, ALPHA)) * (1.0 / ALPHA))
+ACTIVATION(parametric_softplus, ALPHA * EITHER(softplus, (x, BETA)))
 ACTIVATION(softsign, softsign_of(x))
-ACTIVATION(gelu, SHORT ? short_gelu(x) : gelu_of(x))
+ACTIVATION(gelu, EITHER(gelu, (x)))
 
 // Those that no operator fuses.
-OPERATOR(swish, SHORT ? short_swish(x, ALPHA) : swish_of(x, ALPHA))
+OPERATOR(swish, EITHER(swish, (x, ALPHA)))
 OPERATOR(hard_swish, x * maximum(0.0, minimum(ALPHA * x + BETA, 1.0)))
 
 float number(uvec2 bits, uint type) {

@@ -9,7 +9,7 @@ float near_root(float x) {
 }
 
 // To hardly more than half an ulp, denormals included.
-float square_root(float x) {
+float sqrt_of(float x) {
     uint bits = floatBitsToUint(x);
     // Scaled to where the rest is no denormal and the root's square finite.
     bool small = bits < 0x10000000u;

@@ -198,9 +198,10 @@ float short_swish(float x, float scale) {
     return scale * x < -100.0 ? uintBitsToFloat(sign_bit(x)) : result;
 }
 
-float short_softplus(float x) {
-    float e = exp2(-LOG2_E * abs(x));
+float short_softplus(float x, float scale) {
+    float z = scale * x;
+    float e = exp2(-LOG2_E * abs(z));
     float tail = (1.45880161e-2 * e - 6.78503513e-2) * e + 0.151026800;
     tail = (tail * e - 0.236113012) * e + 0.331404179;
-    return max(x, 0.0) + ((tail * e - 0.499907464) * e + 1.0) * e;
+    return max(z, 0.0) + ((tail * e - 0.499907464) * e + 1.0) * e;
 }
