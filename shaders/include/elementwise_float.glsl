@@ -31,6 +31,12 @@ float minimum(float x, float y) {
     return is_nan(y) || key_of(y) < key_of(x) ? y : x;
 }
 
+// The nearest number from 0 to 1, or NaN.
+float within_one(float x) {
+    float limit = x < 1.0 ? 0.0 : 1.0;
+    return is_nan(x) || (x > 0.0 && x < 1.0) ? x : limit;
+}
+
 float number(bool x) {
     return x ? 1.0 : 0.0;
 }
@@ -138,7 +144,7 @@ ACTIVATION(relu, rectified(x))
 ACTIVATION(leaky_relu, at_least_zero(x) ? x : ALPHA * x)
 ACTIVATION(thresholded_relu, less(ALPHA, x) ? x : 0.0)
 ACTIVATION(linear, ALPHA * x + BETA)
-ACTIVATION(hard_sigmoid, maximum(0.0, minimum(ALPHA * x + BETA, 1.0)))
+ACTIVATION(hard_sigmoid, within_one(ALPHA * x + BETA))
 ACTIVATION(shrink, x > BETA ? x - ALPHA : x < -BETA ? x + ALPHA : 0.0)
 ACTIVATION(elu, x > 0.0 ? x : ALPHA * EITHER(expm1, (x)))
 ACTIVATION(celu, x > 0.0 ? x : ALPHA * EITHER(expm1, (x / ALPHA)))
@@ -153,7 +159,7 @@ ACTIVATION(gelu, EITHER(gelu, (x)))
 
 // Those that no operator fuses.
 OPERATOR(swish, EITHER(swish, (x, ALPHA)))
-OPERATOR(hard_swish, x * maximum(0.0, minimum(ALPHA * x + BETA, 1.0)))
+OPERATOR(hard_swish, x * within_one(ALPHA * x + BETA))
 
 float number(uvec2 bits, uint type) {
     if (!IS_FLOAT(type))

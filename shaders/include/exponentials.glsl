@@ -94,7 +94,7 @@ float tanh_of(float x) {
     return with_sign(size < 0.6 ? small : large, sign_bit(x));
 }
 
-// ln((1 + f) * 2^k), 1 + f from 2/3 to 4/3
+// ln(1 + f) + k ln 2 for 1 + f from 2/3 to 4/3; k as in an exponent field.
 float log_series(float f, int k) {
     float tail = 0.140480965 * f - 0.154087365;
     tail = tail * f + 0.139916465;
@@ -103,17 +103,17 @@ float log_series(float f, int k) {
     tail = tail * f - 0.250079721;
     tail = tail * f + 0.333331943;
     tail = tail * f - 0.499999344;
-    return float(k) * LN2 + (tail * (f * f) + f);
+    return float(k) * (LN2 * 1.1920928955078125e-7) + (tail * (f * f) + f);
 }
 
 // Of a normal x > 0: the k that log_series wants.
 int log_exponent(float x) {
-    return (floatBitsToInt(x) - 0x3F2AAAAB) >> 23;
+    return floatBitsToInt(x) - 0x3F2AAAAB & 0xFF800000;
 }
 
 float log_of(float x) {
     int k = log_exponent(x);
-    float result = log_series(intBitsToFloat(floatBitsToInt(x) - (k << 23)) - 1.0, k);
+    float result = log_series(intBitsToFloat(floatBitsToInt(x) - k) - 1.0, k);
     if (floatBitsToUint(x) - 0x00800000u >= 0x7F000000u) {
         result = magnitude_bits(x) < 0x00800000u ? infinity(0x80000000u) : NOT_A_NUMBER;
         if (floatBitsToUint(x) == 0x7F800000u) result = x;
@@ -121,36 +121,36 @@ float log_of(float x) {
     return result;
 }
 
-// ln(1 + x) + more ln 2 for 0 <= x < 2^127
-float log1p_of(float x, int more) {
+// ln(1 + x) for 0 <= x < 2^127
+float log1p_of(float x) {
     int k = log_exponent(1.0 + x);
-    float power = intBitsToFloat(0x3F800000 - (k << 23));
-    return log_series(x * power + (power - 1.0), k + more);
+    float power = intBitsToFloat(0x3F800000 - k);
+    return log_series(x * power + (power - 1.0), k);
 }
 
 // ln(1 + t), where t is 2 x if x is large.
 float log1p_or_log(float t, float x) {
     bool large = x > 1.0e9;
-    return log1p_of(large ? 0.25 * x : t, large ? 3 : 0);
+    float result = log1p_of(large ? 0.25 * x : t) + (large ? 3.0 * LN2 : 0.0);
+    return x < infinity(0u) ? result : x;
 }
 
 float asinh_of(float x) {
     float size = magnitude(x);
     float square = size * size;
     float result = log1p_or_log(size + square / (1.0 + near_root(1.0 + square)), size);
-    return with_sign(is_infinite(x) ? x : result, sign_bit(x));
+    return with_sign(result, sign_bit(x));
 }
 
 float acosh_of(float x) {
     float t = x - 1.0;
     float result = log1p_or_log(t + near_root(t * (t + 2.0)), x);
-    if (t < 0.0) result = NOT_A_NUMBER;
-    return floatBitsToUint(x) == 0x7F800000u ? x : result;
+    return t < 0.0 ? NOT_A_NUMBER : result;
 }
 
 float atanh_of(float x) {
     float size = magnitude(x);
-    float result = 0.5 * log1p_of(2.0 * size / (1.0 - size), 0);
+    float result = 0.5 * log1p_of(2.0 * size / (1.0 - size));
     if (size == 1.0) result = infinity(0u);
     if (size > 1.0) result = NOT_A_NUMBER;
     return with_sign(result, sign_bit(x));

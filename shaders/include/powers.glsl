@@ -2,8 +2,9 @@
 
 // ln x for a normal x > 0: ln(1 + f) = s + s^3 / 12 + ..., s = f / (1 + f / 2), from 0.7071 to 1.4142
 PAIR log_pair(float x) {
-    int k = (floatBitsToInt(x) - 0x3F3504F3) >> 23;
-    float mantissa = intBitsToFloat(floatBitsToInt(x) - (k << 23));
+    int field = floatBitsToInt(x) - 0x3F3504F3 & 0xFF800000;
+    float k = float(field) * 1.1920928955078125e-7;
+    float mantissa = intBitsToFloat(floatBitsToInt(x) - field);
     precise float f = mantissa - 1.0;
     PAIR divisor = pair_of_ordered_sum(1.0, 0.5 * f);
     float inverse = 1.0 / divisor.x;
@@ -22,8 +23,8 @@ PAIR log_pair(float x) {
     PAIR sum = pair_of_ordered_sum(s, cube.x);
     sum.y += cube.y + s_low;
     // The first part of ln 2 times k is exact.
-    PAIR result = pair_of_ordered_sum(float(k) * 0.693145751953125, sum.x);
-    result.y += sum.y + float(k) * 1.42860677e-6;
+    PAIR result = pair_of_ordered_sum(k * 0.693145751953125, sum.x);
+    result.y += sum.y + k * 1.42860677e-6;
     return pair_of_ordered_sum(result.x, result.y);
 }
 

@@ -7,14 +7,14 @@ float short_exp(float x) {
 }
 
 float short_expm1(float x) {
-    float small = ((4.16373163e-2 * x + 0.167098269) * x + 0.500004470) * x * x + x;
-    return abs(x) < 0.25 ? small : short_exp(x) - 1.0;
+    float small = (0.166697115 * x + 0.500310898) * x * x + x;
+    return abs(x) < 0.1 ? small : short_exp(x) - 1.0;
 }
 
 float short_log(float x) {
     float f = x - 1.0;
-    float small = ((0.335000604 - 0.251785755 * f) * f - 0.499997199) * f * f + f;
-    return abs(f) < 0.1 ? small : log2(x) * LN2;
+    float small = (0.333750725 * f - 0.500468433) * f * f + f;
+    return abs(f) < 0.05 ? small : log2(x) * LN2;
 }
 
 float short_sqrt(float x) {
@@ -60,16 +60,14 @@ float short_cosh(float x) {
 }
 
 float short_tanh(float x) {
-    float square = x * x;
-    float small = ((0.128764376 * square - 0.333245724) * square + 1.0) * x;
-    return abs(x) < 0.25 ? small : 1.0 - 2.0 / (1.0 + short_exp(2.0 * x));
+    float small = (1.0 - 0.332232505 * x * x) * x;
+    return abs(x) < 0.1 ? small : 1.0 - 2.0 / (1.0 + short_exp(2.0 * x));
 }
 
 float short_asinh(float x) {
-    float square = x * x;
-    float small = ((7.12947324e-2 * square - 0.166596219) * square + 1.0) * x;
-    float large = log2(abs(x) + short_root(square + 1.0)) * LN2;
-    return abs(x) < 0.25 ? small : with_sign(large, sign_bit(x));
+    float small = (1.0 - 0.166048601 * x * x) * x;
+    float large = log2(abs(x) + short_root(x * x + 1.0)) * LN2;
+    return abs(x) < 0.1 ? small : with_sign(large, sign_bit(x));
 }
 
 float short_acosh(float x) {
@@ -78,9 +76,8 @@ float short_acosh(float x) {
 }
 
 float short_atanh(float x) {
-    float square = x * x;
-    float small = ((0.213150516 * square + 0.333074182) * square + 1.0) * x;
-    return abs(x) < 0.25 ? small : log2((1.0 + x) / (1.0 - x)) * (0.5 * LN2);
+    float small = (0.335000664 * x * x + 1.0) * x;
+    return abs(x) < 0.1 ? small : log2((1.0 + x) / (1.0 - x)) * (0.5 * LN2);
 }
 
 // x = k * pi / 2 + result
@@ -105,7 +102,8 @@ float short_sin(float x) {
 float short_cos(float x) {
     precise float shifted = (x * 0.318309873 + 0.5) + 12582912.0;
     precise float turns = shifted - 12582912.0;
-    return short_sine(short_angle(x, 2.0 * turns - 1.0), floatBitsToUint(shifted));
+    precise float odd = 2.0 * turns - 1.0;  // one constant for both differences would be rounded
+    return short_sine(short_angle(x, odd), floatBitsToUint(shifted));
 }
 
 float short_tan(float x) {
@@ -140,9 +138,9 @@ float short_acos(float x) {
 // atan x for |x| <= 1
 float short_atan_part(float x) {
     float square = x * x;
-    float tail = (8.10613297e-3 * square - 3.77960615e-2) * square + 8.48403499e-2;
-    tail = (tail * square - 0.135445431) * square + 0.198978662;
-    return ((tail * square - 0.333284914) * square + 1.0) * x;
+    float tail = (5.87698556e-2 - 1.39549188e-2 * square) * square - 0.122514717;
+    tail = (tail * square + 0.196183011) * square - 0.333088994;
+    return (tail * square + 1.0) * x;
 }
 
 float short_atan(float x) {
@@ -161,13 +159,12 @@ float short_atan(float y, float x) {
     return with_sign(sign_bit(x) != 0u ? 3.14159274 - angle : angle, sign_bit(y));
 }
 
-// To 2^-22 of the result, or of 1 / 4.
+// To 2^-21 of the result, or of 1 / 4.
 float short_log2(float x) {
     float f = x - 1.0;
-    float small = (0.157341406 * f - 0.181178406) * f + 0.199453145;
-    small = ((small * f - 0.249541909) * f + 0.333339244) * f - 0.500003517;
-    small = (small * f * f + f) * LOG2_E;
-    return abs(f) < 0.25 ? small : log2(x);
+    float small = (0.203200132 * f - 0.253280520) * f + 0.333317310;
+    small = ((small * f - 0.499987274) * f * f + f) * LOG2_E;
+    return abs(f) < 0.125 ? small : log2(x);
 }
 
 float short_erf(float x) {
@@ -201,7 +198,7 @@ float short_swish(float x, float scale) {
 float short_softplus(float x, float scale) {
     float z = scale * x;
     float e = exp2(-LOG2_E * abs(z));
-    float tail = (1.45880161e-2 * e - 6.78503513e-2) * e + 0.151026800;
-    tail = (tail * e - 0.236113012) * e + 0.331404179;
-    return max(z, 0.0) + ((tail * e - 0.499907464) * e + 1.0) * e;
+    float tail = (0.103592046 - 2.47342680e-2 * e) * e - 0.212403774;
+    tail = (tail * e + 0.326225966) * e - 0.499539465;
+    return max(z, 0.0) + (tail * e + 1.0) * e;
 }

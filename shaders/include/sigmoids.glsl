@@ -3,19 +3,18 @@
 float erf_of(float x) {
     float size = magnitude(x);
     float square = size * size;
-    float tail = 1.48319472e-2 - 1.15723477e-3 * size;
-    tail = tail * size - 8.88000131e-2;
-    tail = tail * size - 0.654239655;
-    tail = tail * size - 1.11762154;
-    tail = tail * size - 2.61910027e-3;
+    float tail = 1.56526342e-2 - 1.26139203e-3 * size;
+    tail = tail * size - 9.13230106e-2;
+    tail = tail * size - 0.650453448;
+    tail = tail * size - 1.12039804;
+    tail = tail * size - 1.82220014e-3;
     float large = size > 4.0 ? 1.0 : 1.0 - exp_within(tail, 0.0, 0);
-    tail = 7.80690389e-5 * square - 7.99785310e-4;
-    tail = tail * square + 5.18716220e-3;
-    tail = tail * square - 2.68533472e-2;
-    tail = tail * square + 0.112835787;
-    tail = tail * square - 0.376126260;
-    tail = tail * square + 0.128379166;
-    return with_sign(size < 1.0 ? tail * size + size : large, sign_bit(x));
+    tail = 5.00433939e-3 - 6.05339184e-4 * square;
+    tail = tail * square - 2.67733969e-2;
+    tail = tail * square + 0.112819783;
+    tail = tail * square - 0.376125067;
+    tail = tail * square + 0.128379151;
+    return with_sign(size < 0.9 ? tail * size + size : large, sign_bit(x));
 }
 
 // x >= 0, or NaN, which passes through as x does.
@@ -56,14 +55,13 @@ float swish_of(float x, float scale) {
 float softplus_of(float x, float scale) {
     PAIR z = pair_of_product(x, scale);
     float e = exp_below_one(-magnitude(z.x), z.x < 0.0 ? z.y : -z.y);
-    float tail = 2.00882591e-2 - 3.29100713e-3 * e;
-    tail = tail * e - 5.74602671e-2;
-    tail = tail * e + 0.106613614;
-    tail = tail * e - 0.153449759;
-    tail = tail * e + 0.196921214;
-    tail = tail * e - 0.249580204;
-    tail = tail * e + 0.333304644;
-    tail = tail * e - 0.499999315;
+    float tail = 5.36542246e-3 * e - 3.00683007e-2;
+    tail = tail * e + 7.92088285e-2;
+    tail = tail * e - 0.137541875;
+    tail = tail * e + 0.191538483;
+    tail = tail * e - 0.248572171;
+    tail = tail * e + 0.333213300;
+    tail = tail * e - 0.499996483;
     return max(z.x, 0.0) + (tail * e * e + e);  // e brings NaN
 }
 
