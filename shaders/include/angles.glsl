@@ -34,7 +34,7 @@ float reduce_large_angle(float size, out uint quadrant) {
 // |x| = quadrant * pi / 2 + result, |result| <= pi / 4; of the quadrant the last two bits count.
 float reduce_angle(float x, out uint quadrant) {
     float size = magnitude(x);
-    precise float shifted = size * 0.636619747 + 12582912.0;  // whose last digit is 1
+    float shifted = scaled_sum(size, 0.636619747, 12582912.0);  // whose last digit is 1
     precise float k = shifted - 12582912.0;
     quadrant = floatBitsToUint(shifted);
     precise float r;

@@ -11,11 +11,11 @@ const float LN2 = 0.693147182;
 float exp_parts(float x, float low, int shift, out float power) {
     // The sum's last digits are the exponent field of the power.
     const float magic = 12582912.0 + float(127 + shift);
-    precise float shifted = x * LOG2_E + magic;
+    float shifted = scaled_sum(x, LOG2_E, magic);
     precise float k = shifted - magic;
     power = intBitsToFloat(floatBitsToInt(shifted) << 23);
     // The first part of ln 2 times k is exact.
-    precise float high = x - k * 0.693359375;
+    float high = scaled_sum(k, -0.693359375, x);
     float r = high + (k * 2.12194440e-4 + low);
     float tail = 1.38204859e-3 * r + 8.36925209e-3;
     tail = tail * r + 4.16682847e-2;
@@ -28,8 +28,9 @@ float exp_parts(float x, float low, int shift, out float power) {
 float exp_within(float x, float low, int shift) {
     float power;
     float fraction = exp_parts(x, low, shift, power);
+    if (HAS_EXACT_UNITS) return fma(fraction, power, power);
     precise float sum = 1.0 + fraction;  // where compilers would add fraction's parts in another order
-    return sum * power;
+    return sum * power;  // the fraction's product may be a denormal
 }
 
 float exp_of(float x, float low) {

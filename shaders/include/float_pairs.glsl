@@ -52,6 +52,13 @@ float sum_of(PAIR x) {
     return sum;
 }
 
+// x y + z, and no compiler takes it apart.
+float scaled_sum(float x, float y, float z) {
+    if (HAS_EXACT_UNITS) return fma(x, y, z);
+    precise float sum = x * y + z;
+    return sum;
+}
+
 // x - y z: exact where y z is off by some ulp only.
 float rest_of(float x, float y, float z) {
     if (HAS_EXACT_UNITS) return fma(-y, z, x);

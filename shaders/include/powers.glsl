@@ -25,7 +25,7 @@ PAIR log_pair(float x) {
     // The first part of ln 2 times k is exact.
     PAIR result = pair_of_ordered_sum(k * 0.693145751953125, sum.x);
     result.y += sum.y + k * 1.42860677e-6;
-    return pair_of_ordered_sum(result.x, result.y);
+    return result;
 }
 
 // Zeros, infinities and NaN are as C has them.
@@ -37,7 +37,7 @@ float pow_of(float x, float y) {
     } else {
         PAIR logarithm = log_pair(base);
         if (base < 1.17549435e-38) logarithm = PAIR(infinity(0x80000000u), 0.0);
-        if (magnitude_bits(x) >= 0x7F800000u) logarithm = PAIR(base, 0.0);
+        if (!(base < infinity(0u))) logarithm = PAIR(base, 0.0);
         PAIR power = pair_of_product(logarithm.x, y);
         result = exp_of(power.x, power.y + logarithm.y * y);
     }
@@ -46,7 +46,7 @@ float pow_of(float x, float y) {
         if (is_whole && truncated(0.5 * y) != 0.5 * y) result = negated(result);
         if (!is_whole && base > 0.0 && base < infinity(0u)) result = NOT_A_NUMBER;
     }
-    bool is_one = x == 1.0 || magnitude_bits(y) < 0x00800000u;
+    bool is_one = x == 1.0 || abs(y) < 1.17549435e-38;
     if (base == 1.0 && is_infinite(y)) is_one = true;
     return is_one ? 1.0 : result;
 }

@@ -94,20 +94,20 @@ float short_sine(float x, uint turns) {
 }
 
 float short_sin(float x) {
-    precise float shifted = x * 0.318309873 + 12582912.0;  // whose last digit is 1
+    precise float shifted = fma(x, 0.318309873, 12582912.0);  // whose last digit is 1
     precise float turns = shifted - 12582912.0;
     return short_sine(short_angle(x, 2.0 * turns), floatBitsToUint(shifted));
 }
 
 float short_cos(float x) {
-    precise float shifted = (x * 0.318309873 + 0.5) + 12582912.0;
+    precise float shifted = fma(x, 0.318309873, 0.5) + 12582912.0;
     precise float turns = shifted - 12582912.0;
     precise float odd = 2.0 * turns - 1.0;  // one constant for both differences would be rounded
     return short_sine(short_angle(x, odd), floatBitsToUint(shifted));
 }
 
 float short_tan(float x) {
-    precise float shifted = x * 0.636619747 + 12582912.0;
+    precise float shifted = fma(x, 0.636619747, 12582912.0);
     precise float turns = shifted - 12582912.0;
     float r = short_angle(x, turns);
     float square = r * r;
