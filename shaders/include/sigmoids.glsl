@@ -28,7 +28,7 @@ float rectified(float x) {
 
 // x times the share of the normal distribution below x: what lies beyond t is t times its share.
 float gelu_of(float x) {
-    float t = min(magnitude(x), 13.0);  // NaN returns with the rectified x
+    float t = min(magnitude(x), 13.27);  // where the power is 0; NaN returns with the rectified x
     // exp(-t^2 / 2) times a rational function
     PAIR square = pair_of_product(t, t);
     float power = exp_within(-0.5 * square.x, -0.5 * square.y, 0);
