@@ -114,7 +114,7 @@ def error(function: Function, data_type: Any, samples: int = 1 << 17) -> tuple[f
         if differ.any():
             return math.inf, float(x[differ][0])
         if data_type == np.float32:
-            ok &= np.abs(exact) >= 2.0**-126
+            ok &= np.abs(exact) >= 2.0**-119
         exact, got = exact[ok], got[ok].astype(np.float64)
         exponent = np.maximum(np.frexp(exact)[1] - 1, info.minexp)
         errors = np.abs(got - exact) / np.ldexp(1.0, exponent - info.nmant)

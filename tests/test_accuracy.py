@@ -72,6 +72,14 @@ def test_error_in_ulp(function: object, data_type: type[np.floating]) -> None:
     assert worst <= bound, f"{worst} ulp at {at}"
 
 
+def test_powers_of_whole_numbers_are_whole() -> None:
+    """As long as FLOAT32 holds them; integer types would lose 1 otherwise."""
+    x, y = np.array([(x, y) for y in range(1, 25) for x in range(1, 1 + int(2 ** (24 / y)))
+                     if x < 5000]).T
+    got = dml.pow(x.astype(np.float32), y.astype(np.float32)).numpy()
+    np.testing.assert_array_equal(got, x.astype(np.int64) ** y)
+
+
 def test_every_function_that_rounds_is_named() -> None:
     """All others are held to be exact by their cases."""
     inexact = {_short(c.operator) for c in CASES if c.compare == "function"}

@@ -10,8 +10,9 @@ ULP = {
     # Every step (convert, multiply, add, narrow) is one correctly rounded operation in a documented
     # order, and the oracle takes the same steps: Vulkan promises the same bits.
     "stepwise": 0,
-    # Within the bounds of kompute_dml/spec/accuracy.md, of which none is above.
-    "function": 2,
+    # Within the bounds of kompute_dml/spec/accuracy.md, of which none is above; for FLOAT16 none is
+    # above 1.
+    "function": 6,
 }
 
 
@@ -31,8 +32,9 @@ def compare(actual: np.ndarray, expected: np.ndarray, kind: str) -> str:
     if wrong_infinity := _describe(actual, expected, wrong, "infinity differs"):
         return wrong_infinity
     distance = np.abs(_ordered(actual) - _ordered(expected))
-    wrong = ~nan & (distance > ULP[kind])
-    return _describe(actual, expected, wrong, f"more than {ULP[kind]} ulp off")
+    room = min(ULP[kind], 1) if expected.dtype == np.float16 else ULP[kind]
+    wrong = ~nan & (distance > room)
+    return _describe(actual, expected, wrong, f"more than {room} ulp off")
 
 
 def _ordered(x: np.ndarray) -> np.ndarray:

@@ -4,11 +4,14 @@
 #define ATTRIBUTES uint scale; uint bias; uint attributes[5];
 #include "include/elementwise.glsl"
 #include "include/float16.glsl"
-// The powers' exponents enlarge what a short logarithm loses.
-#if !defined(OP_pow) && !defined(OP_constant_pow)
-#define SHORT_PAIRS (IS_FLOAT(OUT_TYPE) && BYTES_OF(OUT_TYPE) == 2u)
-#endif
-#include "include/elementary_functions.glsl"
+// What goes into a FLOAT16 needs fewer digits.
+const uint KNOWN_TYPE = EXACT_UNITS ? OUT_TYPE : 0u;
+const bool SHORT = KNOWN_TYPE == 34u;
+#include "include/exponentials.glsl"
+#include "include/angles.glsl"
+#include "include/sigmoids.glsl"
+#include "include/short_functions.glsl"
+#include "include/powers.glsl"
 #include "include/float_to_integer.glsl"
 
 layout(constant_id = 6) const bool HAS_SCALE_BIAS = false;
@@ -27,12 +30,26 @@ float minimum(float x, float y) {
     return 0x7F800000u - uint(key_of(x)) < 0x7F800000u - uint(key_of(y)) ? y : x;
 }
 
+// The nearest number from 0 to 1, or NaN.
+float within_one(float x) {
+    float limit = x < 1.0 ? 0.0 : 1.0;
+    return is_nan(x) || (x > 0.0 && x < 1.0) ? x : limit;
+}
+
 float number(bool x) {
     return x ? 1.0 : 0.0;
 }
 
 // x - y * trunc(x / y), exactly: long division, eight bits of the quotient at a time.
 float modulus(float x, float y) {
+    if (SHORT) return short_modulus(x, y);
+    if (HAS_EXACT_UNITS && is_moderate(x) && is_moderate(y)) {
+        // Nearest to a small quotient: less than the divisor is left, which is exact.
+        float whole = roundEven(magnitude(x) / magnitude(y));
+        float rest = fma(-whole, magnitude(y), magnitude(x));
+        if (rest < 0.0) rest += magnitude(y);
+        if (whole < 1048576.0) return with_sign(rest, sign_bit(x));
+    }
     if (is_nan(x) || is_nan(y) || is_infinite(x) || is_zero(y)) return NOT_A_NUMBER;
     if (is_infinite(y) || is_zero(x)) return x;
     int x_exponent, y_exponent;
@@ -58,37 +75,11 @@ float floor_modulus(float x, float y) {
     return sum;
 }
 
-// x >= 0, or NaN, which passes through as x does.
-bool at_least_zero(float x) {
-    return floatBitsToUint(x) - 0x80000001u >= 0x7F800000u;
+float quotient(float x, float y) {
+    return SHORT ? short_quotient(x, y) : divide(x, y);
 }
 
-// Where pairs have room: the rest of a huge number would be NaN, that of a tiny one a denormal.
-bool has_pair(float x) {
-    return magnitude(x) < 1.0e30 && magnitude(x) > 1.0e-28;
-}
-
-PAIR product_pair(float x, float y) {
-    precise float product = x * y;
-    return has_pair(product) ? pair_of_product(x, y) : exact(product);
-}
-
-float softplus_of(float x, float steepness) {
-    PAIR result = softplus_pair(product_pair(x, steepness));
-    if (!(result.x < 1.0e30)) return x;  // all that is left of it, even where the product overflows
-    return sum_of(divide(result, exact(steepness)));
-}
-
-float softsign_of(float x) {
-    if (is_infinite(x)) return NOT_A_NUMBER;
-    if (magnitude(x) > 1.0e9) return with_sign(1.0, sign_bit(x));
-    return sum_of(divide(exact(x), pair_of_sum(1.0, magnitude(x))));
-}
-
-PAIR quotient_pair(float x, float y) {
-    precise float quotient = x / y;
-    return has_pair(quotient) && has_pair(x) && has_pair(y) ? divide(exact(x), exact(y)) : exact(quotient);
-}
+#define EITHER(name, arguments) (SHORT ? short_##name arguments : name##_of arguments)
 
 #define OPERATOR(name, expression) \
     float op_##name(float x, float y) { \
@@ -113,34 +104,34 @@ OPERATOR(is_infinity, number(is_infinite(x)))
 OPERATOR(is_positive_infinity, number(is_infinite(x) && sign_bit(x) == 0u))
 OPERATOR(is_negative_infinity, number(is_infinite(x) && sign_bit(x) != 0u))
 
-OPERATOR(recip, divide(1.0, x))
-OPERATOR(sqrt, square_root(x))
-OPERATOR(exp, exp_of(x))
-OPERATOR(log, log_of(x))
-OPERATOR(sin, sin_of(x, 0u))
-OPERATOR(cos, sin_of(x, 1u))
-OPERATOR(tan, tan_of(x))
-OPERATOR(asin, asin_of(x))
-OPERATOR(acos, acos_of(x))
-OPERATOR(atan, atan_of(x))
-OPERATOR(sinh, sinh_of(x))
-OPERATOR(cosh, cosh_of(x))
-OPERATOR(asinh, asinh_of(x))
-OPERATOR(acosh, acosh_of(x))
-OPERATOR(atanh, atanh_of(x))
-OPERATOR(erf, erf_of(x))
+OPERATOR(recip, quotient(1.0, x))
+OPERATOR(sqrt, EITHER(sqrt, (x)))
+OPERATOR(exp, EITHER(exp, (x)))
+OPERATOR(log, EITHER(log, (x)))
+OPERATOR(sin, EITHER(sin, (x)))
+OPERATOR(cos, EITHER(cos, (x)))
+OPERATOR(tan, EITHER(tan, (x)))
+OPERATOR(asin, EITHER(asin, (x)))
+OPERATOR(acos, EITHER(acos, (x)))
+OPERATOR(atan, EITHER(atan, (x)))
+OPERATOR(sinh, EITHER(sinh, (x)))
+OPERATOR(cosh, EITHER(cosh, (x)))
+OPERATOR(asinh, EITHER(asinh, (x)))
+OPERATOR(acosh, EITHER(acosh, (x)))
+OPERATOR(atanh, EITHER(atanh, (x)))
+OPERATOR(erf, EITHER(erf, (x)))
 OPERATOR(pow, pow_of(x, y))
 OPERATOR(constant_pow, pow_of(x, parameter(0u)))
 
 OPERATOR(add, x + y)
 OPERATOR(subtract, x - y)
 OPERATOR(multiply, x * y)
-OPERATOR(divide, divide(x, y))
+OPERATOR(divide, quotient(x, y))
 OPERATOR(mean, x * 0.5 + y * 0.5)
 OPERATOR(difference_square, (x - y) * (x - y))
 OPERATOR(modulus_truncate, modulus(x, y))
 OPERATOR(modulus_floor, floor_modulus(x, y))
-OPERATOR(atan_yx, atan_of(x, y))
+OPERATOR(atan_yx, EITHER(atan, (x, y)))
 OPERATOR(parameterized_relu, at_least_zero(x) ? x : x * y)
 
 // The activations; ALPHA and BETA are their first two attributes.
@@ -148,26 +139,26 @@ OPERATOR(parameterized_relu, at_least_zero(x) ? x : x * y)
 #define ALPHA parameter(0u)
 #define BETA parameter(1u)
 
-ACTIVATION(relu, at_least_zero(x) ? x : 0.0)
+ACTIVATION(relu, rectified(x))
 ACTIVATION(leaky_relu, at_least_zero(x) ? x : ALPHA * x)
 ACTIVATION(thresholded_relu, less(ALPHA, x) ? x : 0.0)
 ACTIVATION(linear, ALPHA * x + BETA)
-ACTIVATION(hard_sigmoid, maximum(0.0, minimum(ALPHA * x + BETA, 1.0)))
-ACTIVATION(shrink, less(BETA, x) ? x - ALPHA : less(x, negated(BETA)) ? x + ALPHA : 0.0)
-ACTIVATION(elu, at_least_zero(x) ? x : ALPHA * expm1_of(exact(x)))
-ACTIVATION(celu, at_least_zero(x) ? x : ALPHA * expm1_of(quotient_pair(x, ALPHA)))
-ACTIVATION(scaled_elu, BETA * (at_least_zero(x) ? x : ALPHA * expm1_of(exact(x))))
-ACTIVATION(sigmoid, sigmoid_of(exact(x)))
-ACTIVATION(tanh, tanh_of(exact(x)))
-ACTIVATION(scaled_tanh, ALPHA * tanh_of(product_pair(x, BETA)))
-ACTIVATION(softplus, softplus_of(x, ALPHA))
-ACTIVATION(parametric_softplus, ALPHA * sum_of(softplus_pair(product_pair(x, BETA))))
+ACTIVATION(hard_sigmoid, within_one(ALPHA * x + BETA))
+ACTIVATION(shrink, x > BETA ? x - ALPHA : x < -BETA ? x + ALPHA : 0.0)
+ACTIVATION(elu, x > 0.0 ? x : ALPHA * EITHER(expm1, (x)))
+ACTIVATION(celu, x > 0.0 ? x : ALPHA * EITHER(expm1, (x / ALPHA)))
+ACTIVATION(scaled_elu, BETA * (x > 0.0 ? x : ALPHA * EITHER(expm1, (x))))
+ACTIVATION(sigmoid, EITHER(sigmoid, (x)))
+ACTIVATION(tanh, EITHER(tanh, (x)))
+ACTIVATION(scaled_tanh, ALPHA * EITHER(tanh, (x * BETA)))
+ACTIVATION(softplus, x * ALPHA > 30.0 ? x : EITHER(softplus, (x, ALPHA)) * (1.0 / ALPHA))
+ACTIVATION(parametric_softplus, ALPHA * EITHER(softplus, (x, BETA)))
 ACTIVATION(softsign, softsign_of(x))
-ACTIVATION(gelu, gelu_of(x))
+ACTIVATION(gelu, EITHER(gelu, (x)))
 
 // Those that no operator fuses.
-OPERATOR(swish, swish_of(x, product_pair(x, ALPHA)))
-OPERATOR(hard_swish, x * maximum(0.0, minimum(ALPHA * x + BETA, 1.0)))
+OPERATOR(swish, EITHER(swish, (x, ALPHA)))
+OPERATOR(hard_swish, x * within_one(ALPHA * x + BETA))
 
 float number(uvec2 bits, uint type) {
     if (!IS_FLOAT(type))

@@ -3,6 +3,12 @@
 #ifndef FLOAT_BITS
 #define FLOAT_BITS
 
+// The device's own fma rounds once, its conversions to and from float16 are IEEE's, and its functions
+// that round to whole numbers keep denormals, NaN and signs.
+#ifndef HAS_EXACT_UNITS
+#define HAS_EXACT_UNITS false
+#endif
+
 #define NOT_A_NUMBER uintBitsToFloat(0x7FC00000u)
 
 uint magnitude_bits(float x) {
@@ -97,6 +103,7 @@ float scaled(float x, int exponent) {
 }
 
 float truncated(float x) {
+    if (HAS_EXACT_UNITS) return trunc(x);
     uint bits = floatBitsToUint(x);
     uint field = (bits >> 23) & 0xFFu;
     if (field < 127u) return uintBitsToFloat(bits & 0x80000000u);
@@ -105,16 +112,21 @@ float truncated(float x) {
 }
 
 float floored(float x) {
+    if (HAS_EXACT_UNITS) return floor(x);
     float whole = truncated(x);
     return is_nan(x) || !less(x, whole) ? whole : whole - 1.0;
 }
 
 float ceiled(float x) {
+    if (HAS_EXACT_UNITS) return ceil(x);
     return negated(floored(negated(x)));
 }
 
 // To the nearest whole number: halves go to the even one, or away from zero.
 float rounded(float x, bool halves_to_even) {
+    if (HAS_EXACT_UNITS) {
+        if (halves_to_even) return roundEven(x);
+    }
     float whole = truncated(x);
     float rest = magnitude(x - whole);
     bool up = rest > 0.5 || (rest == 0.5 && (!halves_to_even || mod(whole, 2.0) != 0.0));

@@ -1,0 +1,158 @@
+// exp, log and what is made of them, in float32: good to an ulp or two on every driver, since only its
+// quotients and inversesqrt are used. Where nothing is ``precise``, products and sums may become one
+// fma. Choices are made after computing both sides: a branch costs more. NaN passes through sums and
+// products, and fails comparisons.
+#include "include/roots.glsl"
+
+const float LOG2_E = 1.44269502;
+const float LN2 = 0.693147182;
+
+// exp(x + low) * 2^shift = (1 + result) * power
+float exp_parts(float x, float low, int shift, out float power) {
+    // The sum's last digits are the exponent field of the power.
+    const float magic = 12582912.0 + float(127 + shift);
+    float shifted = scaled_sum(x, LOG2_E, magic);
+    precise float k = shifted - magic;
+    power = intBitsToFloat(floatBitsToInt(shifted) << 23);
+    // The first part of ln 2 times k is exact.
+    float high = scaled_sum(k, -0.693359375, x);
+    float r = high + (k * 2.12194440e-4 + low);
+    float tail = 1.38204859e-3 * r + 8.36925209e-3;
+    tail = tail * r + 4.16682847e-2;
+    tail = tail * r + 1.66665167e-1;
+    tail = tail * r + 0.49999994;
+    return tail * (r * r) + r;
+}
+
+// exp(x + low) * 2^shift where all of that is far from the ends of the range.
+float exp_within(float x, float low, int shift) {
+    float power;
+    float fraction = exp_parts(x, low, shift, power);
+    if (HAS_EXACT_UNITS) return fma(fraction, power, power);
+    precise float sum = 1.0 + fraction;  // where compilers would add fraction's parts in another order
+    return sum * power;  // the fraction's product may be a denormal
+}
+
+float exp_of(float x, float low) {
+    // Exponent fields reach as far as half of the largest result.
+    float power;
+    float fraction = exp_parts(x, low, -1, power);
+    precise float sum = fma(fraction, 2.0, 2.0);
+    float result = sum * power;
+    if (x < -87.4) result = 0.0;
+    return x > 88.8 ? infinity(0u) : result;
+}
+
+float exp_of(float x) {
+    return exp_of(x, 0.0);
+}
+
+// exp(x + low) for x <= 0
+float exp_below_one(float x, float low) {
+    float result = exp_within(x, low, 0);
+    return x < -87.0 ? 0.0 : result;
+}
+
+float expm1_of(float x) {
+    float power;
+    float fraction = exp_parts(x, 0.0, -1, power);
+    float result = 2.0 * (fraction * power + (power - 0.5));
+    if (x < -20.0) result = -1.0;
+    if (x > 88.8) result = infinity(0u);
+    return result;
+}
+
+float sinh_of(float x) {
+    float size = magnitude(x);
+    float quarter = exp_within(size, 0.0, -2);
+    float large = 2.0 * (quarter - 0.0625 / quarter);
+    if (size > 89.42) large = infinity(0u);
+    float square = size * size;
+    float tail = 2.03730408e-4 * square + 8.33027251e-3;
+    tail = tail * square + 0.166667163;
+    float small = tail * square * size + size;
+    return with_sign(size < 1.0 ? small : large, sign_bit(x));
+}
+
+float cosh_of(float x) {
+    float size = magnitude(x);
+    float quarter = exp_within(size, 0.0, -2);
+    float result = 2.0 * (quarter + 0.0625 / quarter);
+    if (size > 89.42) result = infinity(0u);
+    return result;
+}
+
+float tanh_of(float x) {
+    float size = magnitude(x);
+    float large = 1.0 - 1.0 / (exp_within(2.0 * size, 0.0, -1) + 0.5);
+    if (size > 10.0) large = 1.0;
+    float square = size * size;
+    float tail = 2.07986254e-2 - 5.89796621e-3 * square;
+    tail = tail * square - 5.37847169e-2;
+    tail = tail * square + 0.133319363;
+    tail = tail * square - 0.333332986;
+    float small = tail * square * size + size;
+    return with_sign(size < 0.6 ? small : large, sign_bit(x));
+}
+
+// ln(1 + f) + k ln 2 for 1 + f from 2/3 to 4/3; k as in an exponent field.
+float log_series(float f, int k) {
+    float tail = 0.140480965 * f - 0.154087365;
+    tail = tail * f + 0.139916465;
+    tail = tail * f - 0.164126113;
+    tail = tail * f + 0.200114071;
+    tail = tail * f - 0.250079721;
+    tail = tail * f + 0.333331943;
+    tail = tail * f - 0.499999344;
+    return float(k) * (LN2 * 1.1920928955078125e-7) + (tail * (f * f) + f);
+}
+
+// Of a normal x > 0: the k that log_series wants.
+int log_exponent(float x) {
+    return floatBitsToInt(x) - 0x3F2AAAAB & 0xFF800000;
+}
+
+float log_of(float x) {
+    int k = log_exponent(x);
+    float result = log_series(intBitsToFloat(floatBitsToInt(x) - k) - 1.0, k);
+    if (floatBitsToUint(x) - 0x00800000u >= 0x7F000000u) {
+        result = magnitude_bits(x) < 0x00800000u ? infinity(0x80000000u) : NOT_A_NUMBER;
+        if (floatBitsToUint(x) == 0x7F800000u) result = x;
+    }
+    return result;
+}
+
+// ln(1 + x) for 0 <= x < 2^127
+float log1p_of(float x) {
+    int k = log_exponent(1.0 + x);
+    float power = intBitsToFloat(0x3F800000 - k);
+    return log_series(x * power + (power - 1.0), k);
+}
+
+// ln(1 + t), where t is 2 x if x is large.
+float log1p_or_log(float t, float x) {
+    bool large = x > 1.0e9;
+    float result = log1p_of(large ? 0.25 * x : t) + (large ? 3.0 * LN2 : 0.0);
+    return x < infinity(0u) ? result : x;
+}
+
+float asinh_of(float x) {
+    float size = magnitude(x);
+    float square = size * size;
+    float result = log1p_or_log(size + square / (1.0 + near_root(1.0 + square)), size);
+    return with_sign(result, sign_bit(x));
+}
+
+float acosh_of(float x) {
+    float t = x - 1.0;
+    float result = log1p_or_log(t + near_root(t * (t + 2.0)), x);
+    return t < 0.0 ? NOT_A_NUMBER : result;
+}
+
+float atanh_of(float x) {
+    float size = magnitude(x);
+    float result = 0.5 * log1p_of(2.0 * size / (1.0 - size));
+    if (size == 1.0) result = infinity(0u);
+    if (size > 1.0) result = NOT_A_NUMBER;
+    return with_sign(result, sign_bit(x));
+}

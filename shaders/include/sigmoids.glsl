@@ -1,0 +1,75 @@
+// The error function and what activations are made of; as in exponentials.glsl.
+
+float erf_of(float x) {
+    float size = magnitude(x);
+    float square = size * size;
+    float tail = 1.56526342e-2 - 1.26139203e-3 * size;
+    tail = tail * size - 9.13230106e-2;
+    tail = tail * size - 0.650453448;
+    tail = tail * size - 1.12039804;
+    tail = tail * size - 1.82220014e-3;
+    float large = size > 4.0 ? 1.0 : 1.0 - exp_within(tail, 0.0, 0);
+    tail = 5.00433939e-3 - 6.05339184e-4 * square;
+    tail = tail * square - 2.67733969e-2;
+    tail = tail * square + 0.112819783;
+    tail = tail * square - 0.376125067;
+    tail = tail * square + 0.128379151;
+    return with_sign(size < 0.9 ? tail * size + size : large, sign_bit(x));
+}
+
+// x >= 0, or NaN, which passes through as x does.
+bool at_least_zero(float x) {
+    return floatBitsToUint(x) - 0x80000001u >= 0x7F800000u;
+}
+
+float rectified(float x) {
+    return at_least_zero(x) ? x : 0.0;
+}
+
+// x times the share of the normal distribution below x: what lies beyond t is t times its share.
+float gelu_of(float x) {
+    float t = magnitude(x);
+    // exp(-t^2 / 2) times a rational function
+    PAIR square = pair_of_product(t, t);
+    float power = exp_within(-0.5 * square.x, -0.5 * square.y, 0);
+    // Pairs of terms lose less than one term after the other.
+    float above = 4.05697385e-3 * square.x + (4.02158901e-2 * t + 0.181966662);
+    above = above * square.x + (0.436535507 * t + 0.5);
+    float below = (1.01691876e-2 * t + 0.100813471) * square.x + (0.466130078 * t + 1.19715893);
+    below = below * square.x + (1.67095590 * t + 1.0);
+    float beyond = t * (power * (above / below));
+    return max(x, 0.0) - (t > 13.2 ? 0.0 : beyond);
+}
+
+float sigmoid_of(float x) {
+    return 1.0 / (1.0 + exp_of(-x));
+}
+
+// x times the logistic function of scale * x
+float swish_of(float x, float scale) {
+    PAIR z = pair_of_product(x, scale);
+    float result = x / (1.0 + exp_of(-z.x, -z.y));
+    return z.x < -100.0 ? uintBitsToFloat(sign_bit(x)) : result;
+}
+
+// ln(1 + exp(scale * x))
+float softplus_of(float x, float scale) {
+    PAIR z = pair_of_product(x, scale);
+    // The rest with the sign that it has when z is below 0.
+    float low = uintBitsToFloat(floatBitsToUint(z.y) ^ (~floatBitsToUint(z.x) & 0x80000000u));
+    float e = exp_below_one(-magnitude(z.x), low);
+    float tail = 5.36542246e-3 * e - 3.00683007e-2;
+    tail = tail * e + 7.92088285e-2;
+    tail = tail * e - 0.137541875;
+    tail = tail * e + 0.191538483;
+    tail = tail * e - 0.248572171;
+    tail = tail * e + 0.333213300;
+    tail = tail * e - 0.499996483;
+    return max(z.x, 0.0) + (tail * e * e + e);  // e brings NaN
+}
+
+float softsign_of(float x) {
+    float result = x / (1.0 + magnitude(x));
+    if (magnitude(x) > 1.0e9) result = with_sign(1.0, sign_bit(x));
+    return is_infinite(x) ? NOT_A_NUMBER : result;
+}
