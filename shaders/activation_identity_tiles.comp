@@ -15,17 +15,16 @@
 layout(constant_id = 2) const uint TILE_P = 64u;
 layout(constant_id = 3) const uint TILE_Q = 64u;
 layout(constant_id = 4) const uint PLANES = 1u;
+layout(constant_id = 5) const uint VECTORS = 1024u;  // of all these
 
 const uint SIDE = PER_VECTOR;  // of a block
 const uint P_BLOCKS = TILE_P / SIDE;
 const uint Q_BLOCKS = TILE_Q / SIDE;
-// Blocks of a row change places, by their row: then columns of blocks meet all banks.
-const uint SWIZZLE = Q_BLOCKS < 8u ? Q_BLOCKS - 1u : 7u;
-shared uvec4 s_tile[256u * SIDE];
+shared uvec4 s_tile[VECTORS];
 
-uint tile_index(uint plane, uint p_block, uint q_block, uint e) {
-    uint row = (plane * P_BLOCKS + p_block) * SIDE + e;
-    return row * Q_BLOCKS + (q_block ^ p_block & SWIZZLE);
+// Vectors change places, by their row of blocks: so neighbours along both sides lie in all banks.
+uint tile_index(uint row, uint q_block) {
+    return row * Q_BLOCKS + q_block ^ row / SIDE & 7u;
 }
 
 uint in_q(uint q) {
@@ -46,18 +45,31 @@ uvec4 load_part(uint from, uint have) {
     return vector;
 }
 
-void turn(uvec4 rows[SIDE], out uvec4 columns[SIDE]) {
-    [[unroll]] for (uint c = 0u; c < 4u; ++c) {
+void turn_words(uvec4 a, uvec4 b, uvec4 c, uvec4 d, out uvec4 x, out uvec4 y, out uvec4 z, out uvec4 w) {
+    x = uvec4(a.x, b.x, c.x, d.x);
+    y = uvec4(a.y, b.y, c.y, d.y);
+    z = uvec4(a.z, b.z, c.z, d.z);
+    w = uvec4(a.w, b.w, c.w, d.w);
+}
+
+// Of the elements in two rows, those in the words' lower halves, and in the upper ones.
+uvec4 lower(uvec4 even, uvec4 odd) {
+    return even & 0xFFFFu | odd << 16u;
+}
+
+uvec4 upper(uvec4 even, uvec4 odd) {
+    return even >> 16u | odd & 0xFFFF0000u;
+}
+
+void turn(uvec4 r[SIDE], out uvec4 c[SIDE]) {
 #if defined(ELEMENT_BITS)
-        [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-            uint even = rows[2u * i][c], odd = rows[2u * i + 1u][c];
-            columns[2u * c][i] = even & 0xFFFFu | odd << 16u;
-            columns[2u * c + 1u][i] = even >> 16u | odd & 0xFFFF0000u;
-        }
+    turn_words(lower(r[0], r[1]), lower(r[2], r[3]), lower(r[4], r[5]), lower(r[6], r[7]),
+               c[0], c[2], c[4], c[6]);
+    turn_words(upper(r[0], r[1]), upper(r[2], r[3]), upper(r[4], r[5]), upper(r[6], r[7]),
+               c[1], c[3], c[5], c[7]);
 #else
-        columns[c] = uvec4(rows[0][c], rows[1][c], rows[2][c], rows[3][c]);
+    turn_words(r[0], r[1], r[2], r[3], c[0], c[1], c[2], c[3]);
 #endif
-    }
 }
 
 void main() {
@@ -91,30 +103,33 @@ void main() {
         [[unroll]] for (uint e = 0u; e < SIDE; ++e)
             rows[e] = in_vectors[(from + e * in_strides[0]) / PER_VECTOR];
     } else {
-        [[unroll]] for (uint e = 0u; e < SIDE; ++e) {
-            rows[e] = uvec4(0u);
+        // By way of shared memory: in a loop that is not unrolled nothing else would take registers.
+        uint slot = gl_LocalInvocationID.x;
+        for (uint e = 0u; e < SIDE; ++e) {
+            uvec4 row = uvec4(0u);
             if (there && p < p_size && q + e < q_size)
-                rows[e] = load_part(at.x + p + in_q(q + e), p_size - p);
+                row = load_part(at.x + p + in_q(q + e), p_size - p);
+            s_tile[e * gl_WorkGroupSize.x + slot] = row;
         }
+        [[unroll]] for (uint e = 0u; e < SIDE; ++e) rows[e] = s_tile[e * gl_WorkGroupSize.x + slot];
+        barrier();
     }
     uvec4 columns[SIDE];
     turn(rows, columns);
     [[unroll]] for (uint e = 0u; e < SIDE; ++e)
-        s_tile[tile_index(plane, p_block, q_block, e)] = columns[e];
+        s_tile[tile_index(plane * TILE_P + p_block * SIDE + e, q_block)] = columns[e];
     barrier();
 
-    q_block = block % Q_BLOCKS;
-    p_block = block / Q_BLOCKS % P_BLOCKS;
-    p = p_begin + p_block * SIDE;
-    q = q_begin + q_block * SIDE;
-    if (plain) {
+    // Neighbours write neighbours, whatever the sides of a tile.
+    [[unroll]] for (uint e = 0u; e < SIDE; ++e) {
+        uint v = e * (P_BLOCKS * Q_BLOCKS) + block % (P_BLOCKS * Q_BLOCKS);
+        q_block = v % Q_BLOCKS;
+        p = p_begin + v / Q_BLOCKS;
+        q = q_begin + q_block * SIDE;
         uint to = at.y + q + out_p(p);
-        [[unroll]] for (uint e = 0u; e < SIDE; ++e)
-            out_vectors[(to + e * out_strides[0]) / PER_VECTOR]
-                = s_tile[tile_index(plane, p_block, q_block, e)];
-    } else if (there && q < q_size) {
-        for (uint e = 0u; e < SIDE && p + e < p_size; ++e)
-            store_vector(at.y + q + out_p(p + e), min(PER_VECTOR, q_size - q),
-                         s_tile[tile_index(plane, p_block, q_block, e)]);
+        uvec4 vector = s_tile[tile_index(plane * TILE_P + v / Q_BLOCKS, q_block)];
+        if (plain) out_vectors[to / PER_VECTOR] = vector;
+        else if (there && p < p_size && q < q_size)
+            store_vector(to, min(PER_VECTOR, q_size - q), vector);
     }
 }

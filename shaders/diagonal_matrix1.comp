@@ -112,6 +112,7 @@ void make_part(uint first, uint last, uint row, uint column, uint from) {
 }
 
 const uint INVOCATIONS = 256u;  // the workgroup's, too
+const uint EACH = 4u;  // vectors that an invocation makes
 
 // Takes what a column lies beyond the row as rows.
 void step_rows(inout uint row, inout uint column) {
@@ -123,7 +124,6 @@ void step_rows(inout uint row, inout uint column) {
 }
 
 void make_dense() {
-    const uint EACH = 4u;
     uint begin = out_offset / PER_VECTOR;
     uint end = (out_offset + count - 1u) / PER_VECTOR;
     uint vector = begin + group_index() * INVOCATIONS * EACH + gl_LocalInvocationID.x;
@@ -143,12 +143,12 @@ void make_dense() {
     }
 }
 
-// LANES invocations make a part of a row, two vectors each.
+// LANES invocations make a part of a row, EACH vectors each.
 void make_line_part() {
     uint per_line = (sizes[3] + PER_VECTOR - 1u) / PER_VECTOR;
-    uint parts = (per_line + 2u * LANES - 1u) / (2u * LANES);
+    uint parts = (per_line + EACH * LANES - 1u) / (EACH * LANES);
     uint lines = group_index() / parts;
-    uint part = (group_index() - lines * parts) * 2u * LANES + gl_LocalInvocationID.x % LANES;
+    uint part = (group_index() - lines * parts) * EACH * LANES + gl_LocalInvocationID.x % LANES;
     uint line = lines * (INVOCATIONS / LANES) + gl_LocalInvocationID.x / LANES;
     uint matrix = line / sizes[2];
     uint row = line - matrix * sizes[2];
@@ -160,27 +160,35 @@ void make_line_part() {
     bool straight = (to | sizes[3]) % PER_VECTOR == 0u;
     if (HAS_INPUT) straight = straight && from % PER_VECTOR == 0u && in_strides[3] == 1u;
     if (straight) {
-        uvec2 vectors = min(uvec2(part, part + LANES), per_line - 1u);
-        uvec2 tops = vectors * PER_VECTOR + sizes[2] - row;
-        ivec2 ranges[2] = ivec2[2](fill_range(tops.x), fill_range(tops.y));
-        uvec4 x = uvec4(0u), y = uvec4(0u);
+        ivec2 ranges[EACH];
+        uint seen = per_line;
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+            uint v = part + e * LANES;
+            ranges[e] = fill_range(v * PER_VECTOR + sizes[2] - row);
+            if (v < per_line && !is_hidden(ranges[e])) seen = v;
+        }
+        uvec4 vectors[EACH];
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) vectors[e] = uvec4(0u);
         if (HAS_INPUT) {
-            bvec2 hidden = bvec2(is_hidden(ranges[0]), is_hidden(ranges[1]));
-            // What is hidden is not read: the other vector is, twice. So both loads are under way at
-            // once, as they would not be with a condition each.
-            if (!all(hidden)) {
-                x = in_vectors[from / PER_VECTOR + (hidden.x ? vectors.y : vectors.x)];
-                y = in_vectors[from / PER_VECTOR + (hidden.y ? vectors.x : vectors.y)];
+            // What is hidden is not read: one that is seen is, once more. So all loads are under way
+            // at once, as they would not be with a condition each.
+            if (seen < per_line) {
+                [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+                    uint v = part + e * LANES;
+                    if (v >= per_line || is_hidden(ranges[e])) v = seen;
+                    vectors[e] = in_vectors[from / PER_VECTOR + v];
+                }
             }
         }
-        to /= PER_VECTOR;
-        if (part < per_line) out_vectors[to + part] = with_value(x, ranges[0]);
-        if (part + LANES < per_line) out_vectors[to + part + LANES] = with_value(y, ranges[1]);
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+            uint v = part + e * LANES;
+            if (v < per_line) out_vectors[to / PER_VECTOR + v] = with_value(vectors[e], ranges[e]);
+        }
         return;
     }
     // A line that does not begin with a vector may meet one more.
-    for (uint skip = 0u; skip <= LANES; skip += LANES) {
-        for (uint v = part + skip; v <= per_line; v += parts * 2u * LANES) {
+    for (uint e = 0u; e < EACH; ++e) {
+        for (uint v = part + e * LANES; v <= per_line; v += parts * EACH * LANES) {
             uint vector = to / PER_VECTOR + v;
             uint first = max(vector * PER_VECTOR, to);
             uint last = min((vector + 1u) * PER_VECTOR, to + sizes[3]);

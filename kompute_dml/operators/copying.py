@@ -10,8 +10,12 @@ from .plan import Dispatch, Plan, Target, reads, writes
 
 SHADERS = ("activation_identity", "activation_identity_pieces", "activation_identity_tiles")
 _LOCAL_SIZE = 256
-_NEAR = 256
-"""Bytes that a workgroup should read, and write, side by side."""
+_NEAR = 16
+"""Vectors that a workgroup should read, and write, side by side."""
+_TILE_VECTORS = 1024
+"""16 KiB: what every device has of shared memory."""
+_TILE_SIDE = 64
+"""Elements along a tile, where there are as many."""
 _Push = dict[str, int | Sequence[int]]
 _Way = tuple[str, int, _Push, dict[str, int]]
 """Shader, workgroups, push fields and constants."""
@@ -73,13 +77,13 @@ def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way
     k_size, p_size, q_size = sizes[-1] // each, sizes[p], sizes[q]
     room = 4 * _LOCAL_SIZE
     tile_k = min(power_of_two(k_size), _LOCAL_SIZE)
-    tile_q = min(power_of_two(q_size), max(_NEAR // 16 // tile_k, 1))
+    tile_q = min(power_of_two(q_size), max(_NEAR // tile_k, 1))
     tile_p = min(power_of_two(p_size), room // (tile_k * tile_q))
     tile_q = min(power_of_two(q_size), room // (tile_k * tile_p))
     lanes = tile_k * tile_p * tile_q // 4
     if lanes < 1:
         return None
-    planes = _planes([d for d in outer if d not in (p, q)], in_strides, out_strides)
+    planes = sorted(set(outer) - {p, q}, key=lambda d: -in_strides[d])
     count = product([sizes[d] for d in planes])
     push: _Push = dict(
         count=count, sizes=(k_size, p_size, q_size),
@@ -98,7 +102,7 @@ def _tiles(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way 
         """The dimension of stride 1, and where it is short the one that goes on behind it."""
         free = [d for d in range(len(sizes)) if d not in taken]
         inner = next((d for d in free if strides[d] == 1), None)
-        if inner is None or sizes[inner] >= _NEAR // 16 * each:
+        if inner is None or sizes[inner] >= _TILE_SIDE:
             return () if inner is None else (inner,)
         outer = next((d for d in free if d not in (inner, q) and strides[d] == sizes[inner]), None)
         return (inner,) if outer is None else (inner, outer)
@@ -108,16 +112,15 @@ def _tiles(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way 
     q_dims = gapless(out_strides, p_dims)
     if not p_dims or not q_dims:
         return None
-    planes = _planes([d for d in range(len(sizes)) if d not in (*p_dims, *q_dims)],
-                     in_strides, out_strides)
+    planes = sorted(set(range(len(sizes))) - {*p_dims, *q_dims}, key=lambda d: -in_strides[d])
 
     def pair(values: Ints, dims: tuple[int, ...], absent: int) -> Ints:
         return (*(values[d] for d in dims), *(absent,) * (2 - len(dims)))
 
     p_sizes, q_sizes = pair(sizes, p_dims, 1), pair(sizes, q_dims, 1)
     p_size, q_size, count = product(p_sizes), product(q_sizes), product([sizes[d] for d in planes])
-    room = _LOCAL_SIZE * each * each  # an invocation turns a square
-    tile_p = max(min(16 * each, power_of_two(p_size)), each)
+    room = _TILE_VECTORS * each
+    tile_p = max(min(_TILE_SIDE, power_of_two(p_size)), each)
     tile_q = max(min(room // tile_p, power_of_two(q_size)), each)
     tile_p = max(min(room // tile_q, power_of_two(p_size)), each)
     together = min(room // (tile_p * tile_q), power_of_two(count))
@@ -129,19 +132,8 @@ def _tiles(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way 
     groups = -(-p_size // tile_p) * -(-q_size // tile_q) * -(-count // together)
     return "activation_identity_tiles", groups, push | counted, dict(
         LOCAL_SIZE=tile_p * tile_q * together // (each * each),
-        RANK=len(planes), TILE_P=tile_p, TILE_Q=tile_q, PLANES=together)
-
-
-def _planes(dims: list[int], in_strides: Ints, out_strides: Ints) -> list[int]:
-    """In the order in which to walk them, the fastest last: those near in the output and those
-    near in the input take turns, so that both tensors are walked in blocks."""
-    left = list(dims)
-    order: list[int] = []
-    while left:
-        strides = in_strides if len(order) % 2 else out_strides
-        order.append(min(left, key=lambda d: strides[d]))
-        left.remove(order[-1])
-    return order[::-1]
+        RANK=len(planes), TILE_P=tile_p, TILE_Q=tile_q, PLANES=together,
+        VECTORS=tile_p * tile_q * together // each)
 
 
 def _counted(

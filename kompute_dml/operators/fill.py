@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..tensor import Tensor
 
 _LOCAL_SIZE = 256
+_EACH = 4
+"""Vectors that an invocation makes."""
 _ELEMENTS, _LINES, _DENSE = 0, 1, 2
 
 
@@ -40,10 +42,10 @@ def _lower(
     lanes, per_line = 1, -(-width // each)
     if y.is_packed and (x is None or x.is_packed) and width % each:
         # Rows begin anywhere: what a vector holds may go over into the next row.
-        path, groups = _DENSE, -(-(count // each + 2) // (4 * _LOCAL_SIZE))
+        path, groups = _DENSE, -(-(count // each + 2) // (_EACH * _LOCAL_SIZE))
     elif out_strides[3] == 1:
-        path, lanes = _LINES, min(power_of_two(-(-per_line // 2)), _LOCAL_SIZE)
-        groups = -(-count // width * lanes // _LOCAL_SIZE) * -(-per_line // (2 * lanes))
+        path, lanes = _LINES, min(power_of_two(-(-per_line // _EACH)), _LOCAL_SIZE)
+        groups = -(-count // width * lanes // _LOCAL_SIZE) * -(-per_line // (_EACH * lanes))
     else:
         path, groups = _ELEMENTS, -(-count // _LOCAL_SIZE)
     return Plan(
