@@ -120,16 +120,26 @@ void main() {
         s_tile[tile_index(plane * TILE_P + p_block * SIDE + e, q_block)] = columns[e];
     barrier();
 
-    // Neighbours write neighbours, whatever the sides of a tile.
+    q_block = block % Q_BLOCKS;
+    p_block = block / Q_BLOCKS % P_BLOCKS;
+    q = q_begin + q_block * SIDE;
+    // Two vectors are the least that memory writes at once: where Q's side is one, neighbours write
+    // rows that follow each other.
+    bool blockwise = false;
+    if (Q_BLOCKS > 1u) blockwise = plain;
+    if (blockwise) {
+        uint to = at.y + q + out_p(p_begin + p_block * SIDE);
+        [[unroll]] for (uint e = 0u; e < SIDE; ++e)
+            out_vectors[(to + e * out_strides[0]) / PER_VECTOR]
+                = s_tile[tile_index(plane * TILE_P + p_block * SIDE + e, q_block)];
+        return;
+    }
     [[unroll]] for (uint e = 0u; e < SIDE; ++e) {
-        uint v = e * (P_BLOCKS * Q_BLOCKS) + block % (P_BLOCKS * Q_BLOCKS);
-        q_block = v % Q_BLOCKS;
-        p = p_begin + v / Q_BLOCKS;
-        q = q_begin + q_block * SIDE;
-        uint to = at.y + q + out_p(p);
-        uvec4 vector = s_tile[tile_index(plane * TILE_P + v / Q_BLOCKS, q_block)];
+        uint row = e * P_BLOCKS + p_block;
+        uint to = at.y + q + out_p(p_begin + row);
+        uvec4 vector = s_tile[tile_index(plane * TILE_P + row, q_block)];
         if (plain) out_vectors[to / PER_VECTOR] = vector;
-        else if (there && p < p_size && q < q_size)
+        else if (there && p_begin + row < p_size && q < q_size)
             store_vector(to, min(PER_VECTOR, q_size - q), vector);
     }
 }

@@ -112,7 +112,7 @@ void make_part(uint first, uint last, uint row, uint column, uint from) {
 }
 
 const uint INVOCATIONS = 256u;  // the workgroup's, too
-const uint EACH = 4u;  // vectors that an invocation makes
+const uint EACH = 2u;  // vectors that an invocation makes
 
 // Takes what a column lies beyond the row as rows.
 void step_rows(inout uint row, inout uint column) {

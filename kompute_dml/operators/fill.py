@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..tensor import Tensor
 
 _LOCAL_SIZE = 256
-_EACH = 4
+_EACH = 2
 """Vectors that an invocation makes."""
 _ELEMENTS, _LINES, _DENSE = 0, 1, 2
 
