@@ -9,8 +9,9 @@
 // Value where column - row lies in [fill_begin, fill_end), or outside it when INVERT; else the
 // input's element, or 0 without input. Columns are counted from sizes[2] (the height) upwards, so
 // that column - row never becomes negative.
-// DENSE: all lies gapless, LINES: the output's rows do; an invocation makes vectors of 16 bytes of
-// output, and reads no input where Value hides it. ELEMENTS: an invocation makes one element.
+// DENSE: all lies gapless, and rows begin anywhere; LINES: only the output's rows lie gapless, or all
+// begin with a vector. An invocation makes vectors of 16 bytes of output, and reads no input where
+// Value hides it. ELEMENTS: an invocation makes one element, through strides.
 const uint ELEMENTS = 0u;
 const uint LINES = 1u;
 const uint DENSE = 2u;
