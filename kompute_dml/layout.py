@@ -14,6 +14,11 @@ def product(values: Sequence[int]) -> int:
     return result
 
 
+def power_of_two(n: int) -> int:
+    """The smallest that is not below ``n``."""
+    return 1 << (n - 1).bit_length()
+
+
 def packed_strides(sizes: Sequence[int]) -> Ints:
     """Row-major strides without gaps."""
     strides, step = [], 1

@@ -9,14 +9,16 @@
 // Value where column - row lies in [fill_begin, fill_end), or outside it when INVERT; else the
 // input's element, or 0 without input. Columns are counted from sizes[2] (the height) upwards, so
 // that column - row never becomes negative.
-// DENSE: all lies gapless, LINES: the output's rows do; an invocation makes vectors of 16 bytes of
-// output, and reads no input where Value hides it. ELEMENTS: one invocation makes one element through strides.
+// DENSE: all lies gapless, and rows begin anywhere; LINES: only the output's rows lie gapless, or all
+// begin with a vector. An invocation makes vectors of 16 bytes of output, and reads no input where
+// Value hides it. ELEMENTS: an invocation makes one element, through strides.
 const uint ELEMENTS = 0u;
 const uint LINES = 1u;
 const uint DENSE = 2u;
 layout(constant_id = 1) const uint PATH = 0u;
 layout(constant_id = 2) const bool HAS_INPUT = false;
 layout(constant_id = 3) const bool INVERT = false;
+layout(constant_id = 4) const uint LANES = 256u;
 
 layout(push_constant) uniform Push {
     uint in_offset;
@@ -61,18 +63,28 @@ uvec4 gathered(uint from, uint step) {
     return vector;
 }
 
-// A row's vector that begins at ``top``.
-uvec4 row_vector(uint top, uint from, uint step) {
-    int begin = int((INVERT ? fill_end : fill_begin) - top);
-    int end = int((INVERT ? fill_begin : fill_end) - top);
-    int most = int(PER_VECTOR);
-    bool all_inside = begin <= 0 && end >= most;
-    bool all_outside = begin >= most || end <= 0 || begin >= end;
-    if (INVERT ? all_outside : all_inside) return filled_vector(VALUE);
-    uvec4 vector = uvec4(0u);
-    if (HAS_INPUT) vector = step == 1u ? load_vector(from) : gathered(from, step);
-    if (INVERT ? all_inside : all_outside) return vector;
-    uvec4 mask = mask_before(clamp(end, 0, most)) & ~mask_before(clamp(begin, 0, most));
+// What Value fills, [x, y) of a row's vector that begins at ``top``; or all else when INVERT.
+ivec2 fill_range(uint top) {
+    return ivec2((INVERT ? uvec2(fill_end, fill_begin) : uvec2(fill_begin, fill_end)) - top);
+}
+
+bool holds_all(ivec2 range) {
+    return range.x <= 0 && range.y >= int(PER_VECTOR);
+}
+
+bool holds_none(ivec2 range) {
+    return range.x >= int(PER_VECTOR) || range.y <= 0 || range.x >= range.y;
+}
+
+bool is_hidden(ivec2 range) {
+    return INVERT ? holds_none(range) : holds_all(range);
+}
+
+uvec4 with_value(uvec4 vector, ivec2 range) {
+    if (is_hidden(range)) return filled_vector(VALUE);
+    if (INVERT ? holds_all(range) : holds_none(range)) return vector;
+    range = clamp(range, 0, int(PER_VECTOR));
+    uvec4 mask = mask_before(range.y) & ~mask_before(range.x);
     if (INVERT) mask = ~mask;
     return vector & ~mask | filled_vector(VALUE) & mask;
 }
@@ -81,12 +93,15 @@ uvec4 row_vector(uint top, uint from, uint step) {
 void make_part(uint first, uint last, uint row, uint column, uint from) {
     uint step = PATH == DENSE ? 1u : in_strides[3];
     uint have = last - first;
-    uint top = column + sizes[2] - row;
+    uvec4 vector = uvec4(0u);
     if (have == PER_VECTOR && column + have <= sizes[3]) {
-        out_vectors[first / PER_VECTOR] = row_vector(top, from, step);
+        ivec2 range = fill_range(column + sizes[2] - row);
+        if (HAS_INPUT) {
+            if (!is_hidden(range)) vector = step == 1u ? load_vector(from) : gathered(from, step);
+        }
+        out_vectors[first / PER_VECTOR] = with_value(vector, range);
         return;
     }
-    uvec4 vector = uvec4(0u);
     for (uint e = 0u; e < have; ++e) {
         set_element(vector, e, element(column + sizes[2] - row, from + e * step));
         if (++column == sizes[3]) {
@@ -98,7 +113,7 @@ void make_part(uint first, uint last, uint row, uint column, uint from) {
 }
 
 const uint INVOCATIONS = 256u;  // the workgroup's, too
-const uint EACH = 4u;  // vectors that a dense invocation makes
+const uint EACH = 2u;  // vectors that an invocation makes
 
 // Takes what a column lies beyond the row as rows.
 void step_rows(inout uint row, inout uint column) {
@@ -118,18 +133,6 @@ void make_dense() {
     uint line = at / sizes[3];
     uint column = at - line * sizes[3];
     uint row = line % sizes[2];
-    // Where rows begin and end with a vector, there is nothing else to ask.
-    if (((out_offset | in_offset | sizes[3]) % PER_VECTOR) == 0u) {
-        [[unroll]] for (uint turn = 0u; turn < EACH; ++turn) {
-            uint from = vector * PER_VECTOR - out_offset + in_offset;
-            out_vectors[vector] = row_vector(column + sizes[2] - row, from, 1u);
-            vector += INVOCATIONS;
-            if (vector > end) return;
-            column += INVOCATIONS * PER_VECTOR;
-            step_rows(row, column);
-        }
-        return;
-    }
     [[unroll]] for (uint turn = 0u; turn < EACH; ++turn) {
         uint first = max(vector * PER_VECTOR, out_offset);
         uint last = min((vector + 1u) * PER_VECTOR, out_offset + count);
@@ -141,10 +144,13 @@ void make_dense() {
     }
 }
 
+// LANES invocations make a part of a row, EACH vectors each.
 void make_line_part() {
-    uint per_line = (sizes[3] + PER_VECTOR - 2u) / PER_VECTOR + 1u;
-    uint line = invocation_index() / per_line;
-    uint part = invocation_index() - line * per_line;
+    uint per_line = (sizes[3] + PER_VECTOR - 1u) / PER_VECTOR;
+    uint parts = (per_line + EACH * LANES - 1u) / (EACH * LANES);
+    uint lines = group_index() / parts;
+    uint part = (group_index() - lines * parts) * EACH * LANES + gl_LocalInvocationID.x % LANES;
+    uint line = lines * (INVOCATIONS / LANES) + gl_LocalInvocationID.x / LANES;
     uint matrix = line / sizes[2];
     uint row = line - matrix * sizes[2];
     uint batch = matrix / sizes[1];
@@ -152,10 +158,45 @@ void make_line_part() {
     matrix -= batch * sizes[1];
     uint from = in_offset + row * in_strides[2] + matrix * in_strides[1] + batch * in_strides[0];
     uint to = out_offset + row * out_strides[2] + matrix * out_strides[1] + batch * out_strides[0];
-    uint vector = to / PER_VECTOR + part;
-    uint first = max(vector * PER_VECTOR, to);
-    uint last = min((vector + 1u) * PER_VECTOR, to + sizes[3]);
-    if (first < last) make_part(first, last, row, first - to, from + (first - to) * in_strides[3]);
+    bool straight = (to | sizes[3]) % PER_VECTOR == 0u;
+    if (HAS_INPUT) straight = straight && from % PER_VECTOR == 0u && in_strides[3] == 1u;
+    if (straight) {
+        ivec2 ranges[EACH];
+        uint seen = per_line;
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+            uint v = part + e * LANES;
+            ranges[e] = fill_range(v * PER_VECTOR + sizes[2] - row);
+            if (v < per_line && !is_hidden(ranges[e])) seen = v;
+        }
+        uvec4 vectors[EACH];
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) vectors[e] = uvec4(0u);
+        if (HAS_INPUT) {
+            // What is hidden is not read: one that is seen is, once more. So all loads are under way
+            // at once, as they would not be with a condition each.
+            if (seen < per_line) {
+                [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+                    uint v = part + e * LANES;
+                    if (v >= per_line || is_hidden(ranges[e])) v = seen;
+                    vectors[e] = in_vectors[from / PER_VECTOR + v];
+                }
+            }
+        }
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+            uint v = part + e * LANES;
+            if (v < per_line) out_vectors[to / PER_VECTOR + v] = with_value(vectors[e], ranges[e]);
+        }
+        return;
+    }
+    // A line that does not begin with a vector may meet one more.
+    for (uint e = 0u; e < EACH; ++e) {
+        for (uint v = part + e * LANES; v <= per_line; v += parts * EACH * LANES) {
+            uint vector = to / PER_VECTOR + v;
+            uint first = max(vector * PER_VECTOR, to);
+            uint last = min((vector + 1u) * PER_VECTOR, to + sizes[3]);
+            if (first < last)
+                make_part(first, last, row, first - to, from + (first - to) * in_strides[3]);
+        }
+    }
 }
 
 void make_element() {

@@ -84,6 +84,22 @@ REVERSED = Layout(
     lambda base, sizes: base.transpose(),
     lambda sizes: sum(n > 1 for n in sizes) > 1 and len(sizes) > 2,
 )
+
+
+def _outer_reversed(name: str, guard: int) -> Layout:
+    def view(base: Any, sizes: Sizes) -> Any:
+        *outer, inner = range(len(sizes))
+        stored = tuple(sizes[d] for d in (*outer[::-1], inner))
+        line = base[guard : guard + _product(sizes)]
+        return line.reshape(stored).transpose((*outer[::-1], inner))
+
+    return Layout(name, lambda sizes: (_product(sizes) + 2 * guard,), view)
+
+
+OUTER_REVERSED = _outer_reversed("outer-reversed", 16)
+"""The last dimension lies gapless, the others in the opposite order."""
+OUTER_REVERSED_SHIFTED = _outer_reversed("outer-reversed-shifted", 3)
+
 SLICED = Layout(
     "sliced",
     lambda sizes: tuple(n + 2 for n in sizes),

@@ -368,7 +368,7 @@ def test_a_grid_launches_at_least_what_is_asked(own: dml.Device) -> None:
     limits = own.adapter.max_workgroup_count
     for groups in (1, 2, 3, 255, 32767, 32768, 32769, 65536, 98305, 10**6, 2**31 // 256):
         x, y, z = group_grid(groups)
-        assert groups <= x * y * z <= groups + (1 << 15)
+        assert groups <= x * y * z < groups + y
         assert x <= limits[0] and y <= limits[1] and z <= limits[2]
         if not own._runtime.engine.resizes_groups:
             key = own._runtime.engine.grid_key(groups)
@@ -396,7 +396,7 @@ def test_device_times_need_valid_timestamps(own: dml.Device) -> None:
 
     for limit in (256, 4):  # in one submit, and in several
         times = own.time(chain, limit)
-        assert [name for name, _ in times] == ["activation_identity.b32.lines"] * 10
+        assert [name for name, _ in times] == ["activation_identity.b32"] * 10
         assert all(0 <= t < 10e9 for _, t in times)
         assert sum(t for _, t in times) > 0
 

@@ -352,7 +352,7 @@ def test_objects_tell_what_they_are(device: dml.Device) -> None:
     compiled = _identity(device)
     assert "ACTIVATION_IDENTITY" in repr(compiled)
     assert "ACTIVATION_IDENTITY" in repr(compiled.operator)
-    assert compiled.variants == ("activation_identity.b32.lines",)
+    assert compiled.variants == ("activation_identity.b32",)
     assert "1 operators" in repr(device.create_operator_initializer([compiled]))
     assert device.adapter.name in repr(device)
     assert "32 bytes" in repr(device.create_buffer(32))
@@ -362,4 +362,4 @@ def test_execution_flags_are_taken(device: dml.Device) -> None:
     operator = _identity(device).operator
     flags = (dml.ExecutionFlags.DISABLE_META_COMMANDS
              | dml.ExecutionFlags.ALLOW_HALF_PRECISION_COMPUTATION)
-    assert device.compile_operator(operator, flags).variants == ("activation_identity.b32.lines",)
+    assert device.compile_operator(operator, flags).variants == ("activation_identity.b32",)

@@ -341,9 +341,9 @@ def _prepared_b(desc: Any, target: Target) -> Plan:
         PERSISTENT, "out_offset", 4, words, writes=True
     )
     copy = Dispatch(
-        target.library.get("activation_identity", "b32", "lines"), words // 256 + 1,
+        target.library.get("activation_identity", "b32"), words // 256 + 1,
         (source, result),
-        {"count": 1, "rank": 1, "sizes": words, "in_strides": 1, "out_strides": 1},
+        {"count": 1, "sizes": words, "in_strides": 1, "out_strides": 1},
         {"LOCAL_SIZE": 256, "WHOLE": 1},
     )
     execute = tuple(

@@ -114,7 +114,7 @@ def test_spirv_is_what_the_build_wrote() -> None:
 
 
 def _identity() -> Variant:
-    return ShaderLibrary(frozenset()).get("activation_identity", "b32", "lines")
+    return ShaderLibrary(frozenset()).get("activation_identity", "b32")
 
 
 def test_constants_are_packed_by_name() -> None:
@@ -143,8 +143,8 @@ def test_constants_that_are_not_there_or_too_long_are_refused() -> None:
         v.pack_push({"colour": 1})
     with pytest.raises(KeyError, match="no specialization constant 'colour'"):
         v.pack_spec({"colour": 1})
-    with pytest.raises(ValueError, match="'out_strides' holds 8, got 9"):
-        v.pack_push({"out_strides": [1] * 9})
+    with pytest.raises(ValueError, match="'out_steps' holds 7, got 8"):
+        v.pack_push({"out_steps": [1] * 8})
 
 
 def test_shaders_that_were_never_compiled_are_an_error_that_says_how(

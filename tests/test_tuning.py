@@ -7,12 +7,14 @@ import json
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.bench import tune
 from kompute_dml.bench.case import TINY, Case, Recipe
 from kompute_dml.bench.timing import Loop, has_gpu_clock
+from kompute_dml.cli import cli
 
 KERNELS = ("first", "second", "third")
 
@@ -127,6 +129,25 @@ def test_the_fastest_right_kernel_is_found(device, wrong, best):
     assert choice.wrong == dict.fromkeys(wrong, "off")
 
 
+def test_what_was_measured_before_a_cut_is_kept(adapter, path, monkeypatch):
+    def cut(*_):
+        raise KeyboardInterrupt
+
+    first = Recipe("X", "f32", lambda device, scale: fake(device).make(device, scale))
+    monkeypatch.setattr(tune, "recipes", lambda: [first, Recipe("X", "f32", cut)])
+    result = CliRunner().invoke(cli, ["tune", "--scale", "tiny", "-a", str(adapter.index)])
+    assert result.exit_code == 1
+    assert tuning.pick(adapter, "work", KERNELS) == 2
+
+
+def test_no_work_is_begun_after_the_time_given(adapter, path):
+    arguments = ["tune", "--scale", "tiny", "--seconds", "0", "-a", str(adapter.index)]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    assert f"0 seconds were enough for 0 of {len(list(tune.recipes()))} products" in result.output
+    assert not path.exists()
+
+
 def test_little_is_not_worth_another_kernel():
     case = Case("X", "f32", "[1]", lambda: None, lambda _: "", 4)
     assert tune.Choice(case, "work", {"first": 1.02, "second": 1.0}, {}).best == "first"
@@ -140,7 +161,7 @@ def test_a_product_asks_which_kernel_to_take(device, rng, path):
         device._compiled.clear()
         dml.matrix_multiply_integer_to_float(device.tensor(a), 1.0, device.tensor(b), 1.0)
     ((work, kernels),) = trial.asked.items()
-    assert "i8 i8 4 64 32 1" in work
+    assert "b8 b8 across 4 64 32 1" in work
     assert len(kernels) > 1 or not device.features, "core alone leaves one"
     for kernel in kernels:
         tuning.keep(device.adapter, {work: kernel})

@@ -9,11 +9,13 @@ from typing import Any
 from .. import tuning
 from .case import Case, Recipe, Scale
 from .products import Product, product
-from .rows import run_case
-from .timing import Loop
+from .timing import Loop, measure
 
 _WORTH = 1.03
 """A kernel replaces the first one if it is so many times as fast: less may be noise."""
+_HOPELESS = 2.0
+"""Of a kernel that once took so many times as long as the best, no more is measured."""
+_SAMPLE_MS = 1.0
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,13 @@ class Choice:
 
 
 def recipes() -> Iterator[Recipe]:
-    """The products whose sizes are tuned, at full scale."""
-    for along in (True, False):
-        kind = Product(b_along_k=along, full=True)
-        for m in (1, 4, 16, 128, 512, 2048):
-            for k, n in ((1024, 1024), (4096, 4096), (4096, 16384), (16384, 4096)):
-                yield product(kind, m, k, n)
+    """The products whose sizes are tuned, at full scale. Those of 1 row, of 32, ... come after one
+    another: whatever is left out at the end, something is known of every number of rows."""
+    for k, n in ((1024, 1024), (4096, 4096), (512, 512), (512, 2048), (2048, 512),
+                 (4096, 16384), (16384, 4096)):
+        for m in (1, 32, 512, 4, 16, 128, 2048):
+            for along in (True, False):
+                yield product(Product(b_along_k=along, full=True), m, k, n)
 
 
 def choices(
@@ -57,11 +60,25 @@ def choices(
             for name in names if len(names) > 1 else ():
                 device._compiled.clear()
                 with tuning.trial({work: name}):
-                    row = run_case(device, case, loop)
-                if row.ok and row.ms:
-                    times[name] = row.ms
-                else:
-                    wrong[name] = row.values
+                    if problem := case.check(case.dispatch()):
+                        wrong[name] = problem
+                    else:
+                        times[name] = _time(device, case, loop, min(times.values(), default=None))
             if times:
                 yield Choice(case, work, times, wrong)
     device._compiled.clear()  # what was compiled with other kernels than from now on
+
+
+def _time(device: Any, case: Case, loop: Loop | None, best: float | None) -> float:
+    """Milliseconds of a dispatch, once it has run."""
+
+    def median(loop: Loop) -> float:
+        timings = measure(device, case.dispatch, loop)
+        return (timings.gpu or timings.cpu).hot.median
+
+    if loop is not None:
+        return median(loop)
+    once = median(Loop(iterations=2))
+    if best is not None and once > _HOPELESS * best:
+        return once
+    return median(Loop(iterations=6, repeat=min(max(int(_SAMPLE_MS / max(once, 1e-3)), 1), 8)))

@@ -13,13 +13,17 @@ from .options import adapter as adapter_option
 @adapter_option
 @click.option("--scale", "scale_name", type=click.Choice(["tiny", "small", "middle", "large"]),
               help="Sizes of the work. By default those for the speed at which the device copies.")
-def tune(adapter: str | None, scale_name: str | None) -> None:
+@click.option("--seconds", type=click.FloatRange(min=0), default=60.0, show_default=True,
+              help="After this long, no more work is begun.")
+def tune(adapter: str | None, scale_name: str | None, seconds: float) -> None:
     """Measure the kernels that a matrix product may be computed with on this device.
 
     What is fastest for its sizes is kept in tuning.json in the user's cache directory
-    (KOMPUTE_DML_TUNING names another file), for this device, driver and version of kompute_dml,
-    and taken from then on. Results never depend on it.
+    (KOMPUTE_DML_TUNING names another file) as soon as it is known, for this device, driver and
+    version of kompute_dml, and taken from then on. Results never depend on it.
     """
+    import time
+
     from tabulate import tabulate
     from tqdm import tqdm
 
@@ -32,9 +36,15 @@ def tune(adapter: str | None, scale_name: str | None) -> None:
     device = Device(adapter)
     scale = SCALES[scale_name] if scale_name else suitable_scale(device, cases.COPY)
     found: dict[str, Any] = {}
-    for recipe in tqdm(list(bench_tune.recipes()), unit="case", disable=None, leave=False):
+    recipes = list(bench_tune.recipes())
+    done, end = 0, time.monotonic() + seconds
+    for recipe in tqdm(recipes, unit="case", disable=None, leave=False):
+        if time.monotonic() >= end:
+            break
         for choice in bench_tune.choices(device, recipe, scale):
             found[choice.work] = choice
+            tuning.keep(device.adapter, {choice.work: choice.best})
+        done += 1
     click.echo(f"Running on '{device.adapter.name}'")
     click.echo(tabulate(
         [
@@ -44,7 +54,9 @@ def tune(adapter: str | None, scale_name: str | None) -> None:
         ],
         headers=("types", "sizes", "taken", "measured"), disable_numparse=True,
     ))
-    path = tuning.keep(device.adapter, {work: choice.best for work, choice in found.items()})
+    if done < len(recipes):
+        click.echo(f"{seconds:g} seconds were enough for {done} of {len(recipes)} products.")
+    path = tuning.file()
     click.echo("Nothing was kept: KOMPUTE_DML_TUNING is empty." if path is None
                else f"Kept in {path}")
     wrong = [(choice, name) for choice in found.values() for name in choice.wrong]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..desc import TensorDesc
 from ..dtypes import DataType, Scalar, saturate
 from ..errors import ValidationError, expect
-from ..layout import pad_left
+from ..layout import pad_left, power_of_two
 from .base import define, function
 from .call import as_tensor, device_of, output, run
 from .plan import UNUSED, Dispatch, Plan, Target, reads, writes
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ..tensor import Tensor
 
 _LOCAL_SIZE = 256
+_EACH = 2
+"""Vectors that an invocation makes."""
 _ELEMENTS, _LINES, _DENSE = 0, 1, 2
-_VECTORS = 4
-"""What an invocation of the dense path makes."""
 
 
 def _lower(
@@ -39,17 +39,20 @@ def _lower(
     first, last = (min(max(b + height, 0), height + width) for b in (begin, end))
     each = 16 // y.data_type.itemsize
     count = y.element_count
-    if y.is_packed and (x is None or x.is_packed):
-        path, work = _DENSE, -(-(count // each + 2) // _VECTORS)
+    lanes, per_line = 1, -(-width // each)
+    if y.is_packed and (x is None or x.is_packed) and width % each:
+        # Rows begin anywhere: what a vector holds may go over into the next row.
+        path, groups = _DENSE, -(-(count // each + 2) // (_EACH * _LOCAL_SIZE))
     elif out_strides[3] == 1:
-        path, work = _LINES, count // width * ((width + each - 2) // each + 1)
+        path, lanes = _LINES, min(power_of_two(-(-per_line // _EACH)), _LOCAL_SIZE)
+        groups = -(-count // width * lanes // _LOCAL_SIZE) * -(-per_line // (_EACH * lanes))
     else:
-        path, work = _ELEMENTS, count
+        path, groups = _ELEMENTS, -(-count // _LOCAL_SIZE)
     return Plan(
         execute=(
             Dispatch(
                 variant=target.library.get("diagonal_matrix1", y.data_type.width),
-                groups=-(-work // _LOCAL_SIZE),
+                groups=groups,
                 operands=(
                     UNUSED if x is None else reads("input_tensor", x, "in_offset"),
                     writes("output_tensor", y, "out_offset"),
@@ -68,6 +71,7 @@ def _lower(
                     PATH=path,
                     HAS_INPUT=x is not None,
                     INVERT=end < begin,
+                    LANES=lanes,
                 ),
             ),
         )

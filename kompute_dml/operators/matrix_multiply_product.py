@@ -68,12 +68,12 @@ class Product:
 
     @property
     def work(self) -> str:
-        """What products have in common that the same kernel should serve."""
-        kinds = [
-            f"{t.data_type.family}{'' if t.strides[-1] == 1 else 't'}"
-            f"{'c' if t.owned_by_dml else ''}"
-            for t in (self.a, self.b)
-        ]
+        """What products have in common that the same kernel should serve: how wide the numbers are,
+        and whether lines along the depth lie gapless, or so once they are prepared."""
+        kinds = []
+        for t, along, _ in map(self.side, "ab"):
+            gapless = t.owned_by_dml or t.strides[along] == 1
+            kinds.append(f"{t.data_type.width}{'' if gapless else ' across'}")
         sizes = self.rows, self.depth, self.columns, self.outer * self.batches
         return work_key(" ".join([SHADER, *kinds]), *sizes)
 

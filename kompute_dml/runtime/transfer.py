@@ -38,10 +38,10 @@ class Transfer:
         self._recorder = recorder
         self._engine = recorder.engine
         self._pipelines = pipelines
-        self._variant = pipelines.library.get("activation_identity", "b32", "lines")
+        self._variant = pipelines.library.get("activation_identity", "b32")
         self._spec = self._variant.pack_spec({"LOCAL_SIZE": 256, "WHOLE": 1}).tobytes()
         self._push = self._variant.pack_push(
-            {"count": 1, "rank": 1, "in_strides": 1, "out_strides": 1})
+            {"count": 1, "in_strides": 1, "out_strides": 1})
         self._fields = {n: o for n, (o, _) in self._variant.push_fields.items()}
         self._uploads: list[_Slot] = []
         self._downloads: dict[int, list[_Slot]] = {}

@@ -7,7 +7,14 @@ from typing import Any
 
 import kompute_dml as dml
 from harness import FEW, Case, ErrorCase
-from layouts import PACKED, TRANSPOSED
+from layouts import (
+    OUTER_REVERSED,
+    OUTER_REVERSED_SHIFTED,
+    PACKED,
+    REVERSED,
+    SHIFTED,
+    TRANSPOSED,
+)
 
 
 def identity(name: str, sizes: tuple[int, ...], **more: Any) -> Case:
@@ -30,6 +37,9 @@ CASES = [
     identity("four", (2, 3, 5, 7)),
     identity("eight", (2, 1, 3, 2, 1, 2, 3, 5)),
     identity("whole-tiles", (136, 192), layouts=[PACKED, TRANSPOSED]),
+    identity("sides-of-two-dimensions", (6, 32, 32, 6), layouts=[PACKED, REVERSED]),
+    identity("pieces", (6, 5, 9, 24),
+             layouts=[PACKED, SHIFTED, OUTER_REVERSED, OUTER_REVERSED_SHIFTED]),
     identity("many-workgroups", (67, 131), layouts=FEW),
 ]
 

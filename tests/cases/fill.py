@@ -152,6 +152,11 @@ CASES = [
     fill1("corner", (5, 7), 6, 7, layouts=[SHIFTED]),
     fill1("other-corner", (5, 7), -4, -3, layouts=[SHIFTED]),
     fill1("past-a-workgroup", (2, 131, 67), -60, 9, layouts=FEW),
+    fill1("whole-vectors", (2, 3, 7, 48), -5, 19, layouts=FEW),
+    fill1("whole-vectors-outside", (2, 7, 48), 19, -5, layouts=FEW),
+    fill1("parts-of-rows", (3, 8240), 555, 8111, layouts=[PACKED, SHIFTED, SLICED]),
+    fill1("parts-of-rows-outside", (3, 8240), 8111, 555, layouts=[PACKED, SHIFTED]),
+    fill("parts-of-rows", (3, 8240), 8211, 7.0, layouts=[PACKED, SHIFTED]),
 ]
 
 

@@ -1,0 +1,152 @@
+"""How a copy from one layout to another lowers: along lines, in pieces or in tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..desc import TensorDesc
+from ..layout import Ints, coalesce, power_of_two, product
+from .plan import Dispatch, Plan, Target, reads, writes
+
+SHADERS = ("activation_identity", "activation_identity_pieces", "activation_identity_tiles")
+_LOCAL_SIZE = 256
+_NEAR = 16
+"""Vectors that a workgroup should read, and write, side by side."""
+_TILE_VECTORS = 1024
+"""16 KiB: what every device has of shared memory."""
+_TILE_SIDE = 64
+"""Elements along a tile, where there are as many."""
+_Push = dict[str, int | Sequence[int]]
+_Way = tuple[str, int, _Push, dict[str, int]]
+"""Shader, workgroups, push fields and constants."""
+
+
+def lower_copy(x: TensorDesc, y: TensorDesc, target: Target) -> Plan:
+    """The plan that copies ``x`` into ``y``, whose data types are of the same width."""
+    sizes, in_strides, out_strides = _in_order_of_output(x.sizes, x.strides, y.strides)
+    layout = sizes, in_strides, out_strides, 16 // x.data_type.itemsize
+    shader, groups, push, spec = _pieces(*layout) or _tiles(*layout) or _lines(*layout)
+    return Plan(
+        execute=(
+            Dispatch(
+                variant=target.library.get(shader, x.data_type.width),
+                groups=groups,
+                operands=(reads("input_tensor", x, "in_offset"),
+                          writes("output_tensor", y, "out_offset")),
+                push=push,
+                spec={"LOCAL_SIZE": _LOCAL_SIZE, **spec},
+            ),
+        ),
+        nothing_in_place=True,
+    )
+
+
+def _in_order_of_output(
+    sizes: Ints, in_strides: Ints, out_strides: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """The fewest dimensions that both walk, the output through memory from first to last."""
+    order = sorted(range(len(sizes)), key=lambda d: -out_strides[d])
+    merged, strides = coalesce(*(tuple(v[d] for d in order)
+                                 for v in (sizes, in_strides, out_strides)))
+    return merged, strides[0], strides[1]
+
+
+def _lines(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way:
+    """Whole, where the last dimension lies gapless or repeats one element; else by elements."""
+    whole = out_strides[-1] == 1 and in_strides[-1] in (0, 1)
+    lines = product(sizes[:-1])
+    # A line of n elements meets so many vectors at most.
+    work = lines * ((sizes[-1] + each - 2) // each + 1 if whole else sizes[-1])
+    push = dict(count=lines, sizes=sizes[-1], in_strides=in_strides[-1],
+                out_strides=out_strides[-1])
+    counted = _counted(range(len(sizes) - 1), sizes, in_strides, out_strides)
+    return "activation_identity", -(-work // _LOCAL_SIZE), push | counted, dict(
+        RANK=len(sizes) - 1, WHOLE=whole)
+
+
+def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way | None:
+    """Where whole vectors lie gapless in both, but the order of what is around them differs."""
+    outer = range(len(sizes) - 1)
+    if (
+        len(sizes) < 3 or in_strides[-1] != 1 or out_strides[-1] != 1 or sizes[-1] % each
+        or any((in_strides[d] | out_strides[d]) % each for d in outer)
+    ):
+        return None
+    q = outer[-1]
+    p = min((d for d in outer if d != q), key=lambda d: in_strides[d])
+    k_size, p_size, q_size = sizes[-1] // each, sizes[p], sizes[q]
+    room = 4 * _LOCAL_SIZE
+    tile_k = min(power_of_two(k_size), _LOCAL_SIZE)
+    tile_q = min(power_of_two(q_size), max(_NEAR // tile_k, 1))
+    tile_p = min(power_of_two(p_size), room // (tile_k * tile_q))
+    tile_q = min(power_of_two(q_size), room // (tile_k * tile_p))
+    lanes = tile_k * tile_p * tile_q // 4
+    if lanes < 1:
+        return None
+    planes = sorted(set(outer) - {p, q}, key=lambda d: -in_strides[d])
+    count = product([sizes[d] for d in planes])
+    push: _Push = dict(
+        count=count, sizes=(k_size, p_size, q_size),
+        in_strides=(in_strides[p], in_strides[q]), out_strides=(out_strides[p], out_strides[q]),
+    )
+    tiles = -(-k_size // tile_k) * -(-p_size // tile_p) * -(-q_size // tile_q) * count
+    counted = _counted(planes, sizes, in_strides, out_strides)
+    return "activation_identity_pieces", -(-tiles * lanes // _LOCAL_SIZE), push | counted, dict(
+        RANK=len(planes), TILE_K=tile_k, TILE_P=tile_p, TILE_Q=tile_q)
+
+
+def _tiles(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way | None:
+    """Where what lies gapless in the input is not what does in the output."""
+
+    def gapless(strides: Ints, taken: tuple[int, ...]) -> tuple[int, ...]:
+        """The dimension of stride 1, and where it is short the one that goes on behind it."""
+        free = [d for d in range(len(sizes)) if d not in taken]
+        inner = next((d for d in free if strides[d] == 1), None)
+        if inner is None or sizes[inner] >= _TILE_SIDE:
+            return () if inner is None else (inner,)
+        outer = next((d for d in free if d not in (inner, q) and strides[d] == sizes[inner]), None)
+        return (inner,) if outer is None else (inner, outer)
+
+    q = next((d for d in range(len(sizes)) if out_strides[d] == 1), -1)
+    p_dims = gapless(in_strides, (q,))
+    q_dims = gapless(out_strides, p_dims)
+    if not p_dims or not q_dims:
+        return None
+    planes = sorted(set(range(len(sizes))) - {*p_dims, *q_dims}, key=lambda d: -in_strides[d])
+
+    def pair(values: Ints, dims: tuple[int, ...], absent: int) -> Ints:
+        return (*(values[d] for d in dims), *(absent,) * (2 - len(dims)))
+
+    p_sizes, q_sizes = pair(sizes, p_dims, 1), pair(sizes, q_dims, 1)
+    p_size, q_size, count = product(p_sizes), product(q_sizes), product([sizes[d] for d in planes])
+    room = _TILE_VECTORS * each
+    tile_p = max(min(_TILE_SIDE, power_of_two(p_size)), each)
+    tile_q = max(min(room // tile_p, power_of_two(q_size)), each)
+    tile_p = max(min(room // tile_q, power_of_two(p_size)), each)
+    together = min(room // (tile_p * tile_q), power_of_two(count))
+    push: _Push = dict(
+        count=count, sizes=(*p_sizes, *q_sizes),
+        in_strides=pair(in_strides, q_dims, 0), out_strides=pair(out_strides, p_dims, 0),
+    )
+    counted = _counted(planes, sizes, in_strides, out_strides)
+    groups = -(-p_size // tile_p) * -(-q_size // tile_q) * -(-count // together)
+    return "activation_identity_tiles", groups, push | counted, dict(
+        LOCAL_SIZE=tile_p * tile_q * together // (each * each),
+        RANK=len(planes), TILE_P=tile_p, TILE_Q=tile_q, PLANES=together,
+        VECTORS=tile_p * tile_q * together // each)
+
+
+def _counted(
+    dims: Sequence[int], sizes: Ints, in_strides: Ints, out_strides: Ints
+) -> _Push:
+    """What include/parts.glsl reads of the dimensions that count parts."""
+    below, steps = [], []
+    after, taken_back = 1, (0, 0)
+    for d in reversed(dims):
+        strides = in_strides[d], out_strides[d]
+        below.append(after)
+        steps.append([s - t for s, t in zip(strides, taken_back)])
+        after, taken_back = after * sizes[d], (strides[0] * sizes[d], strides[1] * sizes[d])
+    return dict(below=below[::-1], in_steps=[i for i, _ in steps[::-1]],
+                out_steps=[o for _, o in steps[::-1]])
+

@@ -1,0 +1,54 @@
+//@ op DML_OPERATOR_ACTIVATION_IDENTITY
+//@ variants T: b16 b32
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#include "include/grid.glsl"
+#include "include/vectors.glsl"
+#include "include/parts.glsl"
+
+// Copies elements as bits where pieces of whole vectors lie gapless in both tensors. A group of LANES
+// copies what is near in both: TILE_P pieces that are neighbours in the input by TILE_Q that are in
+// the output, TILE_K vectors of each; an invocation EACH vectors. The sizes are those of pieces (in
+// vectors), of P and of Q, the strides those of P and Q.
+layout(constant_id = 2) const uint TILE_K = 4u;
+layout(constant_id = 3) const uint TILE_P = 8u;
+layout(constant_id = 4) const uint TILE_Q = 8u;
+const uint EACH = 4u;
+const uint LANES = TILE_K * TILE_P * TILE_Q / EACH;
+
+void main() {
+    uint lane = gl_LocalInvocationID.x % LANES;
+    uint tile = group_index() * (gl_WorkGroupSize.x / LANES) + gl_LocalInvocationID.x / LANES;
+    uvec3 tiles = (uvec3(sizes[0], sizes[1], sizes[2]) + uvec3(TILE_K, TILE_P, TILE_Q) - 1u)
+        / uvec3(TILE_K, TILE_P, TILE_Q);
+    uint rest = tile / tiles.x;
+    uvec3 first = uvec3(tile - rest * tiles.x, rest % tiles.y, rest / tiles.y % tiles.z)
+        * uvec3(TILE_K, TILE_P, TILE_Q);
+    uint plane = rest / (tiles.y * tiles.z);
+    if (plane >= count) return;
+    uvec2 at = part_offsets(plane);
+    bool aligned = is_aligned();
+
+    uvec4 vectors[EACH];
+    uint to[EACH];
+    bool there[EACH];
+    [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+        uint v = e * LANES + lane;
+        uvec3 kpq = first + uvec3(v % TILE_K, v / (TILE_K * TILE_Q), v / TILE_K % TILE_Q);
+        uvec3 last = uvec3(sizes[0], sizes[1], sizes[2]) - 1u;
+        there[e] = all(lessThanEqual(kpq, last));
+        // Beyond an edge the last one is read again: loads under a condition do not overlap.
+        kpq = min(kpq, last);
+        uvec2 place = at + kpq.x * PER_VECTOR + kpq.y * uvec2(in_strides[0], out_strides[0])
+            + kpq.z * uvec2(in_strides[1], out_strides[1]);
+        to[e] = place.y;
+        vectors[e] = in_vectors[place.x / PER_VECTOR];
+        if (!aligned) vectors[e] = load_vector(place.x);
+    }
+    [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+        if (!there[e]) continue;
+        if (aligned) out_vectors[to[e] / PER_VECTOR] = vectors[e];
+        else store_vector(to[e], PER_VECTOR, vectors[e]);
+    }
+}

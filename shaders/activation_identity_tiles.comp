@@ -1,0 +1,145 @@
+//@ op DML_OPERATOR_ACTIVATION_IDENTITY
+//@ variants T: b16 b32
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#include "include/grid.glsl"
+#include "include/vectors.glsl"
+#include "include/parts.glsl"
+
+// Copies elements as bits where what lies gapless in the input, P, is not what does in the output, Q.
+// A workgroup turns TILE_P * TILE_Q elements of each of PLANES such planes. An invocation reads a
+// square block along P, one vector a row, turns it in registers and leaves it in shared memory, from
+// where all write along Q. The sizes are those of P and Q, inner and outer part each; the strides are
+// those of Q in the input, of P in the output.
+layout(constant_id = 2) const uint TILE_P = 64u;
+layout(constant_id = 3) const uint TILE_Q = 64u;
+layout(constant_id = 4) const uint PLANES = 1u;
+layout(constant_id = 5) const uint VECTORS = 1024u;  // of all these
+
+const uint SIDE = PER_VECTOR;  // of a block
+const uint P_BLOCKS = TILE_P / SIDE;
+const uint Q_BLOCKS = TILE_Q / SIDE;
+shared uvec4 s_tile[VECTORS];
+
+// Vectors change places, by their row of blocks: so neighbours along both sides lie in all banks.
+uint tile_index(uint row, uint q_block) {
+    return row * Q_BLOCKS + q_block ^ row / SIDE & 7u;
+}
+
+uint in_q(uint q) {
+    uint outer = sizes[3] == 1u ? 0u : q / sizes[2];
+    return (q - outer * sizes[2]) * in_strides[0] + outer * in_strides[1];
+}
+
+uint out_p(uint p) {
+    uint outer = sizes[1] == 1u ? 0u : p / sizes[0];
+    return (p - outer * sizes[0]) * out_strides[0] + outer * out_strides[1];
+}
+
+// What there is of a vector that begins at element ``from``.
+uvec4 load_part(uint from, uint have) {
+    if (have >= PER_VECTOR) return load_vector(from);
+    uvec4 vector = uvec4(0u);
+    for (uint e = 0u; e < have; ++e) set_element(vector, e, LOAD_ELEMENT(in_words, from + e));
+    return vector;
+}
+
+void turn_words(uvec4 a, uvec4 b, uvec4 c, uvec4 d, out uvec4 x, out uvec4 y, out uvec4 z, out uvec4 w) {
+    x = uvec4(a.x, b.x, c.x, d.x);
+    y = uvec4(a.y, b.y, c.y, d.y);
+    z = uvec4(a.z, b.z, c.z, d.z);
+    w = uvec4(a.w, b.w, c.w, d.w);
+}
+
+// Of the elements in two rows, those in the words' lower halves, and in the upper ones.
+uvec4 lower(uvec4 even, uvec4 odd) {
+    return even & 0xFFFFu | odd << 16u;
+}
+
+uvec4 upper(uvec4 even, uvec4 odd) {
+    return even >> 16u | odd & 0xFFFF0000u;
+}
+
+void turn(uvec4 r[SIDE], out uvec4 c[SIDE]) {
+#if defined(ELEMENT_BITS)
+    turn_words(lower(r[0], r[1]), lower(r[2], r[3]), lower(r[4], r[5]), lower(r[6], r[7]),
+               c[0], c[2], c[4], c[6]);
+    turn_words(upper(r[0], r[1]), upper(r[2], r[3]), upper(r[4], r[5]), upper(r[6], r[7]),
+               c[1], c[3], c[5], c[7]);
+#else
+    turn_words(r[0], r[1], r[2], r[3], c[0], c[1], c[2], c[3]);
+#endif
+}
+
+void main() {
+    uint p_size = sizes[0] * sizes[1];
+    uint q_size = sizes[2] * sizes[3];
+    uint p_tiles = (p_size + TILE_P - 1u) / TILE_P;
+    uint q_tiles = (q_size + TILE_Q - 1u) / TILE_Q;
+    uint rest = group_index() / p_tiles;
+    uint p_begin = (group_index() - rest * p_tiles) * TILE_P;
+    uint first_plane = rest / q_tiles;
+    uint q_begin = (rest - first_plane * q_tiles) * TILE_Q;
+    first_plane *= PLANES;
+    if (first_plane >= count) return;
+    // Nothing lies beyond an edge, all vectors are aligned: then no loads and stores hang on
+    // conditions, and many are under way.
+    uint inner = (sizes[1] == 1u ? 0u : sizes[0]) | (sizes[3] == 1u ? 0u : sizes[2]);
+    bool plain = is_aligned() && inner % PER_VECTOR == 0u && first_plane + PLANES <= count
+        && p_begin + TILE_P <= p_size && q_begin + TILE_Q <= q_size;
+
+    uint block = gl_LocalInvocationID.x;
+    uint plane = block / (P_BLOCKS * Q_BLOCKS);
+    bool there = first_plane + plane < count;
+    uvec2 at = part_offsets(first_plane + plane);
+    uint p_block = block % P_BLOCKS;
+    uint q_block = block / P_BLOCKS % Q_BLOCKS;
+    uint p = p_begin + p_block * SIDE;
+    uint q = q_begin + q_block * SIDE;
+    uvec4 rows[SIDE];
+    if (plain) {
+        uint from = at.x + p + in_q(q);
+        [[unroll]] for (uint e = 0u; e < SIDE; ++e)
+            rows[e] = in_vectors[(from + e * in_strides[0]) / PER_VECTOR];
+    } else {
+        // By way of shared memory: in a loop that is not unrolled nothing else would take registers.
+        uint slot = gl_LocalInvocationID.x;
+        for (uint e = 0u; e < SIDE; ++e) {
+            uvec4 row = uvec4(0u);
+            if (there && p < p_size && q + e < q_size)
+                row = load_part(at.x + p + in_q(q + e), p_size - p);
+            s_tile[e * gl_WorkGroupSize.x + slot] = row;
+        }
+        [[unroll]] for (uint e = 0u; e < SIDE; ++e) rows[e] = s_tile[e * gl_WorkGroupSize.x + slot];
+        barrier();
+    }
+    uvec4 columns[SIDE];
+    turn(rows, columns);
+    [[unroll]] for (uint e = 0u; e < SIDE; ++e)
+        s_tile[tile_index(plane * TILE_P + p_block * SIDE + e, q_block)] = columns[e];
+    barrier();
+
+    q_block = block % Q_BLOCKS;
+    p_block = block / Q_BLOCKS % P_BLOCKS;
+    q = q_begin + q_block * SIDE;
+    // Two vectors are the least that memory writes at once: where Q's side is one, neighbours write
+    // rows that follow each other.
+    bool blockwise = false;
+    if (Q_BLOCKS > 1u) blockwise = plain;
+    if (blockwise) {
+        uint to = at.y + q + out_p(p_begin + p_block * SIDE);
+        [[unroll]] for (uint e = 0u; e < SIDE; ++e)
+            out_vectors[(to + e * out_strides[0]) / PER_VECTOR]
+                = s_tile[tile_index(plane * TILE_P + p_block * SIDE + e, q_block)];
+        return;
+    }
+    [[unroll]] for (uint e = 0u; e < SIDE; ++e) {
+        uint row = e * P_BLOCKS + p_block;
+        uint to = at.y + q + out_p(p_begin + row);
+        uvec4 vector = s_tile[tile_index(plane * TILE_P + row, q_block)];
+        if (plain) out_vectors[to / PER_VECTOR] = vector;
+        else if (there && p_begin + row < p_size && q < q_size)
+            store_vector(to, min(PER_VECTOR, q_size - q), vector);
+    }
+}

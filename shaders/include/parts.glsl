@@ -1,0 +1,33 @@
+// For copies between two layouts, part by part: a part spans one to three dimensions, RANK others
+// count the parts. For each of them ``below`` has how many parts the ones after it make, and the
+// steps what a quotient by that is worth: a stride, less what the next dimension takes back (modulo
+// 2^32). So no division waits for another.
+layout(constant_id = 1) const uint RANK = 0u;
+
+layout(push_constant) uniform Push {
+    uint in_offset;
+    uint out_offset;
+    uint count;
+    uint sizes[4];
+    uint in_strides[2];
+    uint out_strides[2];
+    uint below[7];
+    uint in_steps[7];
+    uint out_steps[7];
+};
+
+// Where a part begins in the input and in the output.
+uvec2 part_offsets(uint part) {
+    uvec2 at = uvec2(in_offset, out_offset);
+    [[unroll]] for (uint d = 0u; d < RANK; ++d)
+        at += part / below[d] * uvec2(in_steps[d], out_steps[d]);
+    return at;
+}
+
+// Whether all parts begin with a vector, and all that the first strides reach.
+bool is_aligned() {
+    uint any = in_offset | out_offset;
+    for (uint i = 0u; i < 2u; ++i) any |= in_strides[i] | out_strides[i];
+    [[unroll]] for (uint d = 0u; d < RANK; ++d) any |= in_steps[d] | out_steps[d];
+    return any % PER_VECTOR == 0u;
+}
