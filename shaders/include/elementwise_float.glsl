@@ -43,13 +43,6 @@ float number(bool x) {
 // x - y * trunc(x / y), exactly: long division, eight bits of the quotient at a time.
 float modulus(float x, float y) {
     if (SHORT) return short_modulus(x, y);
-    if (HAS_EXACT_UNITS && is_moderate(x) && is_moderate(y)) {
-        // Nearest to a small quotient: less than the divisor is left, which is exact.
-        float whole = roundEven(magnitude(x) / magnitude(y));
-        float rest = fma(-whole, magnitude(y), magnitude(x));
-        if (rest < 0.0) rest += magnitude(y);
-        if (whole < 1048576.0) return with_sign(rest, sign_bit(x));
-    }
     if (is_nan(x) || is_nan(y) || is_infinite(x) || is_zero(y)) return NOT_A_NUMBER;
     if (is_infinite(y) || is_zero(x)) return x;
     int x_exponent, y_exponent;

@@ -102,8 +102,8 @@ float short_sin(float x) {
 float short_cos(float x) {
     precise float shifted = fma(x, 0.318309873, 0.5) + 12582912.0;
     precise float turns = shifted - 12582912.0;
-    precise float before = turns - 0.5;  // one constant for both differences would be rounded
-    return short_sine(short_angle(x, 2.0 * before), floatBitsToUint(shifted));
+    precise float odd = 2.0 * turns - 1.0;  // one constant for both differences would be rounded
+    return short_sine(short_angle(x, odd), floatBitsToUint(shifted));
 }
 
 float short_tan(float x) {
@@ -179,11 +179,11 @@ float short_erf(float x) {
 
 // log2 of the normal distribution's share beyond t is a polynomial too.
 float short_gelu(float x) {
-    float t = abs(x);
+    float t = min(abs(x), 14.0);
     float tail = (3.24488392e-5 * t - 7.48467632e-4) * t + 7.94246234e-3;
     tail = (tail * t - 5.30521311e-2) * t - 0.459170341;
     tail = (tail * t - 1.15103650) * t - 1.00000763;
-    return max(x, 0.0) - (t > 14.0 ? 0.0 : t * exp2(tail));
+    return rectified(x) - t * exp2(tail);
 }
 
 float short_sigmoid(float x) {

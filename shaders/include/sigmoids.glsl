@@ -28,7 +28,7 @@ float rectified(float x) {
 
 // x times the share of the normal distribution below x: what lies beyond t is t times its share.
 float gelu_of(float x) {
-    float t = magnitude(x);
+    float t = min(magnitude(x), 13.27);  // where the power is 0; NaN returns with the rectified x
     // exp(-t^2 / 2) times a rational function
     PAIR square = pair_of_product(t, t);
     float power = exp_within(-0.5 * square.x, -0.5 * square.y, 0);
@@ -37,8 +37,7 @@ float gelu_of(float x) {
     above = above * square.x + (0.436535507 * t + 0.5);
     float below = (1.01691876e-2 * t + 0.100813471) * square.x + (0.466130078 * t + 1.19715893);
     below = below * square.x + (1.67095590 * t + 1.0);
-    float beyond = t * (power * (above / below));
-    return max(x, 0.0) - (t > 13.2 ? 0.0 : beyond);
+    return rectified(x) - t * (power * (above / below));
 }
 
 float sigmoid_of(float x) {
@@ -55,9 +54,7 @@ float swish_of(float x, float scale) {
 // ln(1 + exp(scale * x))
 float softplus_of(float x, float scale) {
     PAIR z = pair_of_product(x, scale);
-    // The rest with the sign that it has when z is below 0.
-    float low = uintBitsToFloat(floatBitsToUint(z.y) ^ (~floatBitsToUint(z.x) & 0x80000000u));
-    float e = exp_below_one(-magnitude(z.x), low);
+    float e = exp_below_one(-magnitude(z.x), z.x < 0.0 ? z.y : -z.y);
     float tail = 5.36542246e-3 * e - 3.00683007e-2;
     tail = tail * e + 7.92088285e-2;
     tail = tail * e - 0.137541875;
