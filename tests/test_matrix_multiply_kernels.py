@@ -212,7 +212,8 @@ def _library_of_everything() -> ShaderLibrary:
 @pytest.mark.parametrize(("columns", "width"), [(4096, 32), (8192, 64), (14336, 64)])
 def test_few_rows_by_many_columns_take_wide_tiles(rows: int, columns: int, width: int) -> None:
     adapter = replace(
-        dml.default_device().adapter, max_shared_memory=48 << 10, max_workgroup_invocations=1024
+        dml.default_device().adapter, max_shared_memory=48 << 10, max_workgroup_invocations=1024,
+        cooperative_matrices=(),
     )
     product = Product(_desc((1, rows, 64, columns), "packed", "packed", ""))
     target = Target(_library_of_everything(), adapter)
