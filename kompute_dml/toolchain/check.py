@@ -127,14 +127,14 @@ def suite_checks(arguments: list[str]) -> list[Check]:
     """The suite everywhere, but twice nowhere.
 
     Slow tests run in the first configuration. SwiftShader runs the same shaders with either kp, and
-    lavapipe shows that stock kp records them right: of that pair a quarter of the matrix will do.
+    lavapipe shows that stock kp records them right: of that pair a twelfth of the matrix will do.
     """
     every = configurations()
     checks = []
     for c in every:
         less = [] if c is every[0] else ["-m", "not slow"]
         if c.stock and not every[0].stock and c.driver == "SwiftShader":
-            less += ["--sample", "4"]
+            less += ["--sample", "12"]
         checks.append((f"tests: {c.name}", _pytest([*less, *arguments]), c.environment()))
     if every:
         # Discrete graphics cards have memory that the host does not reach.
