@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import __version__
+from .layout import power_of_two
 from .runtime.adapters import Adapter
 
 _FORMAT = 1
@@ -39,7 +40,7 @@ def device_key(adapter: Adapter) -> str:
 
 def work_key(kind: str, *sizes: int) -> str:
     """Work of one kind whose sizes have the same next power of two shares a choice."""
-    return " ".join([kind, *(str(1 << (size - 1).bit_length()) for size in sizes)])
+    return " ".join([kind, *(str(power_of_two(size)) for size in sizes)])
 
 
 @dataclass

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from .case import Case, Peer
-from .timing import Stats
+from .timing import Stats, repeats
 from .values import Pattern
 
 _SAMPLES = 20
@@ -104,7 +104,7 @@ class Torch:
         stats = _statistics(call, self._event_sample)
         yield "", stats
         if stats.median < _GRAPH_MS:
-            repeat = _repeat(stats.median)
+            repeat = repeats(stats.median, _SAMPLE_MS, _MAX_REPEAT)
             graph = self._graph(call, repeat)
             yield " (graph)", _statistics(graph, self._event_sample, repeat)
 
@@ -144,10 +144,6 @@ def _host_sample(call: Callable[[], Any], repeat: int) -> float:
     return (time.perf_counter() - start) * 1e3 / repeat
 
 
-def _repeat(ms: float) -> int:
-    return min(max(int(_SAMPLE_MS / max(ms, 1e-3)), 1), _MAX_REPEAT)
-
-
 def _statistics(
     call: Callable[[], Any], sample: Callable[[Callable[[], Any], int], float], inside: int = 1
 ) -> Stats:
@@ -156,7 +152,7 @@ def _statistics(
     if first > _TOO_LONG_MS:
         return Stats.of([first / inside])
     once = statistics.median(sample(call, 1) for _ in range(3))
-    repeat = _repeat(once)
+    repeat = repeats(once, _SAMPLE_MS, _MAX_REPEAT)
     count = _SAMPLES if once * repeat < _LONG_MS else 3
     return Stats.of([sample(call, repeat) / inside for _ in range(count)])
 

@@ -11,7 +11,7 @@ from . import peers as peers_module
 from .case import SCALES, Case, Recipe, Scale, scale_for
 from .limits import Limit
 from .peers import PeerTime
-from .timing import Loop, Timings, measure
+from .timing import Loop, Timings, measure, repeats
 
 _SAMPLE_MS = 2.0
 """A sample repeats its dispatch until it lasts about as long, ..."""
@@ -148,7 +148,7 @@ def run_case(
     if loop is None:
         once = measure(device, case.dispatch, Loop(iterations=3), dispatches=case.dispatches)
         ms = (once.gpu or once.cpu).hot.median
-        repeat = min(max(int(_SAMPLE_MS / max(ms, 1e-3)), 1), _MAX_REPEAT)
+        repeat = repeats(ms, _SAMPLE_MS, _MAX_REPEAT)
         loop = Loop(iterations=_SAMPLES if ms < _LONG_MS else 4, repeat=repeat)
     timings = measure(device, case.dispatch, loop, dispatches=case.dispatches)
     row = make_row(case, "ok", timings)

@@ -75,6 +75,11 @@ class Timings:
     """Between the device's own timestamps around each dispatch; None where it has none."""
 
 
+def repeats(ms: float, sample_ms: float, most: int) -> int:
+    """Calls of ``ms`` in a sample of about ``sample_ms``: one at least, ``most`` at most."""
+    return min(max(int(sample_ms / max(ms, 1e-3)), 1), most)
+
+
 def has_gpu_clock(device: Any) -> bool:
     """Whether the device's own timestamps can be had."""
     try:

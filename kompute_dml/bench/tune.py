@@ -9,7 +9,7 @@ from typing import Any
 from .. import tuning
 from .case import Case, Recipe, Scale
 from .products import Product, product
-from .timing import Loop, measure
+from .timing import Loop, measure, repeats
 
 _WORTH = 1.03
 """A kernel replaces the first one if it is so many times as fast: less may be noise."""
@@ -81,4 +81,4 @@ def _time(device: Any, case: Case, loop: Loop | None, best: float | None) -> flo
     once = median(Loop(iterations=2))
     if best is not None and once > _HOPELESS * best:
         return once
-    return median(Loop(iterations=6, repeat=min(max(int(_SAMPLE_MS / max(once, 1e-3)), 1), 8)))
+    return median(Loop(iterations=6, repeat=repeats(once, _SAMPLE_MS, 8)))

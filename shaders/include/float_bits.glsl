@@ -66,10 +66,6 @@ bool less(float x, float y) {
     return from < to && from >= -0x7F800000 && to <= 0x7F800000;
 }
 
-bool equal(float x, float y) {
-    return rank_of(x) == rank_of(y) && magnitude_bits(x) <= 0x7F800000u;
-}
-
 // Not NaN: mantissa in [1, 2) and exponent of |x| > 0, denormals included.
 float split(float x, out int exponent) {
     uint bits = magnitude_bits(x);
@@ -80,10 +76,6 @@ float split(float x, out int exponent) {
     }
     exponent += int(bits >> 23);
     return uintBitsToFloat((bits & 0x7FFFFFu) | 0x3F800000u);
-}
-
-float power_of_two(int exponent) {
-    return uintBitsToFloat(uint(exponent + 127) << 23);
 }
 
 // x * 2^exponent for 0 or a normal x > 0 and any exponent; rounds denormals to nearest even.
