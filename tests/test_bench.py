@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import kompute_dml as dml
 from kompute_dml.bench import baseline, cases, formats, limits, peers, rows, values
 from kompute_dml.bench.case import SCALES, TINY, Case, Peer, Recipe, scale_for, touched_bytes
+from kompute_dml.bench.elementwise import EVERY_TYPE
 from kompute_dml.bench.limits import Limit
 from kompute_dml.bench.peers import PeerTime
 from kompute_dml.bench.timing import Clock, Loop, Stats, Timings, measure, report
@@ -117,7 +118,11 @@ def test_every_operator_has_a_case():
 
 @pytest.mark.parametrize(
     "recipe",
-    dict.fromkeys(limit.recipe for suite in cases.SUITES for limit in cases.suite(suite)),
+    [
+        pytest.param(recipe, marks=[pytest.mark.slow] * (recipe in EVERY_TYPE))
+        for recipe in dict.fromkeys(
+            limit.recipe for suite in cases.SUITES for limit in cases.suite(suite))
+    ],
     ids=lambda r: f"{r.operator[13:]} {r.types}",
 )
 def test_cases_compute_what_numpy_does(device, recipe):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..dtypes import DataType
 from .case import Recipe
-from .elementwise import ELEMENTWISE
+from .elementwise import ELEMENTWISE, EVERY_TYPE
 from .limits import LIMITS, Limit
 from .movement import diagonal, diagonal1, identity, square_transposed
 from .products import Product, product
@@ -28,6 +28,7 @@ RECIPES: tuple[Recipe, ...] = (
 )
 """Each operator, in an ordinary case."""
 
+_AS_FAST_AS_COPYING = (("copy", 0.95),)
 _TENTH_OF_NUMPY = (("numpy", 0.1),)
 
 
@@ -35,6 +36,13 @@ def suite(name: str) -> tuple[Limit, ...]:
     """The cases of a suite, with what they are to reach. The first one copies."""
     if name == "limits":
         return LIMITS
+    if name == "elementwise":
+        named = {(r.operator, r.types): r for r in (*ELEMENTWISE, *EVERY_TYPE)}
+        # A dynamic quantization has to read its input twice.
+        return (Limit(COPY), *(
+            Limit(recipe, () if "DYNAMIC" in recipe.operator else _AS_FAST_AS_COPYING)
+            for recipe in named.values()
+        ))
     if name == "numpy":
         cube = product(Product(), 512, 512, 512, scaled=False)
         return (*(Limit(recipe, _TENTH_OF_NUMPY) for recipe in RECIPES),
@@ -42,4 +50,4 @@ def suite(name: str) -> tuple[Limit, ...]:
     return tuple(Limit(recipe) for recipe in RECIPES)
 
 
-SUITES = ("operators", "limits", "numpy")
+SUITES = ("operators", "limits", "elementwise", "numpy")

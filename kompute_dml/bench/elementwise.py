@@ -49,8 +49,10 @@ _ONNX_NAMES = {
 
 
 def elementwise(name: str, reference: Reference) -> Recipe:
+    """Of arrays of as many bytes, whatever the width."""
     operator = "DML_OPERATOR_" + name
-    types = DataType.of(reference.data_type).family
+    data_type = DataType.of(reference.data_type)
+    types = data_type.family
 
     def make(device: Any, scale: Scale) -> Iterator[Case]:
         import kompute_dml as dml
@@ -58,8 +60,9 @@ def elementwise(name: str, reference: Reference) -> Recipe:
         definition = definitions()[operator]
         function = definition.function_name
         compute = getattr(dml, function)
+        count = scale.elements * 4 // data_type.itemsize
         patterns = [
-            numbers(reference.data_type, scale.elements, reference.low, reference.high, 4 + i)
+            numbers(reference.data_type, count, reference.low, reference.high, 4 + i)
             for i in range(len(definition.spec.inputs))
         ]
         inputs = [p.tensor(device) for p in patterns]
@@ -67,7 +70,7 @@ def elementwise(name: str, reference: Reference) -> Recipe:
         yield Case(
             operator, types, shape(out.sizes),
             lambda: compute(*inputs, **reference.attributes, out=out),
-            _check(patterns, scale.elements, reference.compute),
+            _check(patterns, count, reference.compute),
             touched_bytes(t.desc for t in (*inputs, out)),
             peers=_peers(function, patterns, reference.compute, reference.attributes),
         )
@@ -218,14 +221,12 @@ _WRITTEN: tuple[Recipe, ...] = (
 )
 
 
-def _by_itself(definition: Definition) -> Reference:
+def _by_itself(definition: Definition, kind: DataType) -> Reference:
     """Where nobody wrote down what NumPy does: its own results on tensors with gaps.
 
     Another path through its shader makes those.
     """
     function = functions()[definition.function_name]
-    table = definition.spec.support[0][1][definition.spec.inputs[0].name]
-    kind = DataType.FLOAT32 if DataType.FLOAT32 in table.data_types else table.data_types[0]
     options = inspect.signature(function).parameters.values()
     needed = {p.name: 1.0 for p in options
               if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name != "data_type"}
@@ -238,14 +239,51 @@ def _by_itself(definition: Definition) -> Reference:
         result: np.ndarray = function(*gaps, **needed).numpy()
         return result
 
-    high = 0.9 if kind.is_float else 100
-    return Reference(compute, kind.dtype.name, needed, 0.1, high)
+    return Reference(compute, kind.dtype.name, needed, *((0.1, 0.9) if kind.is_float else (1, 100)))
+
+
+def _types(definition: Definition) -> tuple[DataType, ...]:
+    """Of the first input, at the newest feature level."""
+    types: tuple[DataType, ...] = definition.spec.support[0][1][
+        definition.spec.inputs[0].name].data_types
+    return types
+
+
+def _usual(definition: Definition) -> DataType:
+    types = _types(definition)
+    return DataType.FLOAT32 if DataType.FLOAT32 in types else types[0]
+
+
+def _shaders(definition: Definition) -> bool:
+    return definition.shaders[0].startswith("elementwise_")
 
 
 _NAMED = {recipe.operator for recipe in _WRITTEN}
 
 ELEMENTWISE = (*_WRITTEN, *(
-    elementwise(name.removeprefix("DML_OPERATOR_"), _by_itself(definition))
+    elementwise(name.removeprefix("DML_OPERATOR_"), _by_itself(definition, _usual(definition)))
     for name, definition in definitions().items()
-    if name not in _NAMED and definition.shaders[0].startswith("elementwise_")
+    if name not in _NAMED and _shaders(definition)
 ))
+
+
+def _of_type(name: str, definition: Definition, kind: DataType) -> Reference:
+    written = REFERENCES.get(name)
+    if written and kind.is_float and DataType.of(written.data_type).is_float:
+        return written._replace(data_type=kind.dtype.name)
+    return _by_itself(definition, kind)
+
+
+def _of_types(*kinds: DataType) -> tuple[Recipe, ...]:
+    return tuple(
+        elementwise(name, _of_type(name, definition, kind))
+        for operator, definition in definitions().items()
+        for name in [operator.removeprefix("DML_OPERATOR_")]
+        if _shaders(definition) and name not in ("CAST", "VALUE_SCALE_2D")
+        for kind in kinds
+        if kind in _types(definition)
+    )
+
+
+EVERY_TYPE = _of_types(DataType.FLOAT32, DataType.FLOAT16, DataType.INT8)
+"""Unary and binary operators with each of the types that neural networks compute in."""

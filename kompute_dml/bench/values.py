@@ -136,9 +136,10 @@ def same_bits(got: np.ndarray, expected: np.ndarray) -> str:
 
 
 def close(got: np.ndarray, expected: np.ndarray) -> str:
-    """Integers exactly, floats to 1e-5."""
+    """Integers exactly, floats to 1e-5, float16 to 1e-3: one unit."""
     if got.dtype.kind == "f":
-        wrong = ~np.isclose(got.astype(np.float64), expected, rtol=1e-5, atol=1e-6)
+        rtol = 1e-3 if got.dtype == np.float16 else 1e-5
+        wrong = ~np.isclose(got.astype(np.float64), expected, rtol=rtol, atol=1e-6)
     else:
         wrong = got != expected
     return _first(wrong, got, expected, "are off")

@@ -16,9 +16,10 @@ from . import options
 @options.adapter
 @options.timing
 @click.option("--suite", default="operators", show_default=True,
-              type=click.Choice(["operators", "limits", "numpy"]),
-              help="The cases: each operator once; what a large GPU is held to; or each operator "
-                   "beside NumPy, at a tenth of whose speed it must be.")
+              type=click.Choice(["operators", "limits", "elementwise", "numpy"]),
+              help="The cases: each operator once; what a large GPU is held to; elementwise "
+                   "operators in FLOAT32, FLOAT16 and INT8, which should be as fast as copying; or "
+                   "each operator beside NumPy, at a tenth of whose speed it must be.")
 @click.option("--filter", "pattern", default="", metavar="TEXT",
               help="Only cases whose operator or types have TEXT in them, in any case.")
 @click.option("--scale", "scale_name", type=click.Choice(["tiny", "small", "middle", "large"]),
