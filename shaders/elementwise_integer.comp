@@ -30,8 +30,26 @@ int magnitude(int x) {
     return SIGNED ? max(x, int(0u - uint(x))) : x;
 }
 
+// Of numbers of at most 16 bits, by floats: integers divide slowly on a GPU. Half a unit more keeps the
+// quotient off whole numbers, below which a device's division might end.
+const bool NARROW = BYTES_OF(A_TYPE) < 4u;
+
+float small_float(int x) {
+    precise float result = intBitsToFloat(0x4B400000 + x) - 12582912.0;
+    return result;
+}
+
+float quotient_away_from_whole(int x, int y, int same_sign) {
+    float half_unit = intBitsToFloat((same_sign & 0x80000000) | 0x3F000000);
+    return (small_float(x) + half_unit) / small_float(y);
+}
+
 // By 0: all bits one. The lowest number by -1 wraps.
 int quotient(int x, int y) {
+    if (NARROW) {
+        int result = int(quotient_away_from_whole(x, y, x));
+        return y == 0 ? -1 : result;
+    }
     if (y == 0) return -1;
     uint size = uint(magnitude(x)) / uint(magnitude(y));
     return int(SIGNED && (x ^ y) < 0 ? 0u - size : size);
@@ -39,12 +57,20 @@ int quotient(int x, int y) {
 
 // By 0: the dividend.
 int modulus(int x, int y) {
+    if (NARROW) {
+        int result = x - int(quotient_away_from_whole(x, y, x)) * y;
+        return y == 0 ? x : result;
+    }
     if (y == 0) return x;
     uint size = uint(magnitude(x)) % uint(magnitude(y));
     return int(SIGNED && x < 0 ? 0u - size : size);
 }
 
 int floor_modulus(int x, int y) {
+    if (NARROW) {
+        int result = x - int(floor(quotient_away_from_whole(x, y, y))) * y;
+        return y == 0 ? x : result;
+    }
     int rest = modulus(x, y);
     return SIGNED && rest != 0 && y != 0 && (rest ^ y) < 0 ? rest + y : rest;
 }
@@ -92,7 +118,7 @@ int shrunk(int x) {
 OPERATOR(identity, x)
 OPERATOR(abs, magnitude(x))
 OPERATOR(negate, int(0u - uint(x)))
-OPERATOR(sign, less(x, 0) ? -1 : int(x != 0))
+OPERATOR(sign, SIGNED ? clamp(x, -1, 1) : int(min(uint(x), 1u)))
 OPERATOR(clip, minimum(parameter(1u), maximum(parameter(0u), x)))
 OPERATOR(clip1, maximum(parameter(0u), minimum(x, parameter(1u))))
 OPERATOR(threshold, maximum(x, parameter(0u)))

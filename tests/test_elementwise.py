@@ -129,6 +129,30 @@ def test_floats_for_integers_truncate_and_saturate(dtype: str, value: float) -> 
         [v - 1 if v > bound else v + 1 if v < low else 0 for v in integers], dtype))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_division_of_narrow_integers(dtype: str, rng: np.random.Generator) -> None:
+    """All pairs of bytes; multiples of 16-bit divisors and their neighbours."""
+    info = np.iinfo(dtype)
+    if info.bits == 8:
+        every = np.arange(info.min, info.max + 1)
+        x, y = np.repeat(every, every.size), np.tile(every, every.size)
+    else:
+        y = np.repeat([*range(-9, 300), *rng.integers(info.min, info.max, 700)], 64)
+        y = np.where((info.min <= y) & (y <= info.max), y, info.max)
+        most = 65535 // np.maximum(abs(y), 1)
+        x = y * rng.integers(-most, most + 1) + rng.integers(-1, 2, y.size)
+        x = np.clip(x, info.min, info.max)
+    divisor = np.where(y == 0, 1, y)
+    quotient = np.trunc(x / divisor).astype(int)
+    for compute, expected in (
+        (dml.divide, np.where(y == 0, -1, quotient)),
+        (dml.modulus_truncate, np.where(y == 0, x, x - quotient * divisor)),
+        (dml.modulus_floor, np.where(y == 0, x, x % divisor)),
+    ):
+        got = compute(x.astype(dtype), y.astype(dtype)).numpy()
+        np.testing.assert_array_equal(got, expected.astype(dtype))
+
+
 def test_scale_bias_comes_first() -> None:
     x = np.array([-3, 0, 5], np.float32)
     assert dml.abs(x, scale_bias=dml.ScaleBias(2, 1)).numpy().tolist() == [5, 1, 11]
