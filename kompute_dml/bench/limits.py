@@ -108,8 +108,9 @@ def _products() -> Iterator[Limit]:
     for along in (True, False):
         for k, n in ((4096, 4096), (4096, 11008), (4096, 14336), (14336, 4096)):
             for m in (1, 4, 16):
-                kind = Product(b_along_k=along, cold=True)
-                yield Limit(product(kind, m, k, n), (("copy", 0.80),))
+                for apart in (False, True):
+                    kind = Product(b_along_k=along, cold=True, apart=apart)
+                    yield Limit(product(kind, m, k, n), (("copy", 0.80),))
     for k, n in ((384, 384), (384, 1536), (1536, 384), (768, 768), (1536, 1536), (4096, 4096)):
         for m in (128, 384, 512):
             yield Limit(product(Product(b_along_k=True), m, k, n), (("torch._int_mm", 1.0),))

@@ -44,6 +44,9 @@ class Product:
     """Zero points and a bias, too."""
     cold: bool = False
     """B comes from memory and not from a cache; only its bytes count."""
+    apart: bool = False
+    """Each of these B has an output of its own, so that a product need not wait for the one before
+    it: as a layer's queries, keys and values."""
     batches: int = 0
     constant_b: bool = False
     """B is OWNED_BY_DML: what can be prepared once is no part of the time. As PyTorch's weight it
@@ -57,6 +60,7 @@ class Product:
         parts += ["B along K"] * self.b_along_k + ["A along M"] * self.a_across
         parts += [f"lines padded by {self.padding}"] * bool(self.padding)
         parts += ["zero points, bias"] * self.full + ["cold B"] * self.cold
+        parts += ["apart"] * self.apart
         parts += ["constant B"] * self.constant_b
         return ", ".join(parts)
 
@@ -143,8 +147,10 @@ def _case(device: Any, kind: Product, m: int, k: int, n: int) -> Case:
                             ("bias", data.bias))
         if value is not None
     }
-    out = device.empty((*data.a.shape[:-1], n), kind.out)
-    turns = itertools.cycle(bs)
+    outs = [device.empty((*data.a.shape[:-1], n), kind.out)
+            for _ in range(copies if kind.apart else 1)]
+    out = outs[0]
+    turns = zip(itertools.cycle(bs), itertools.cycle(outs))
 
     def torch_peers(library: Any) -> Iterator[Peer]:
         yield from _torch(library, data, copies)
@@ -154,8 +160,8 @@ def _case(device: Any, kind: Product, m: int, k: int, n: int) -> Case:
             yield _onnxruntime(library, data)
 
     def dispatch() -> Any:
-        return dml.matrix_multiply_integer_to_float(
-            a, a_scale, next(turns), b_scale, **options, out=out)
+        b, out = next(turns)
+        return dml.matrix_multiply_integer_to_float(a, a_scale, b, b_scale, **options, out=out)
 
     counted = (bs[0],) if kind.cold else (a, a_scale, bs[0], b_scale, *options.values(), out)
     batch = f"{kind.batches} of " if kind.batches else ""
