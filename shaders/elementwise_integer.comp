@@ -48,7 +48,7 @@ float quotient_away_from_whole(int x, int y, int same_sign) {
 int quotient(int x, int y) {
     if (NARROW) {
         int result = int(quotient_away_from_whole(x, y, x));
-        return y == 0 ? -1 : result;
+        return result | (y == 0 ? -1 : 0);  // no choice that might become a branch
     }
     if (y == 0) return -1;
     uint size = uint(magnitude(x)) / uint(magnitude(y));
@@ -82,6 +82,13 @@ int power(int x, int y) {
     }
     uint result = 1u;
     uint factor = uint(x);
+    if (BYTES_OF(B_TYPE) == 1u) {
+        [[unroll]] for (int i = 0; i < 8; ++i) {
+            result *= (y >> i & 1) != 0 ? factor : 1u;
+            factor *= factor;
+        }
+        return int(result);
+    }
     for (uint rest = uint(y); rest != 0u; rest >>= 1) {
         if ((rest & 1u) != 0u) result *= factor;
         factor *= factor;
