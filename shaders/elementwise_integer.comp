@@ -48,7 +48,7 @@ float quotient_away_from_whole(int x, int y, int same_sign) {
 int quotient(int x, int y) {
     if (NARROW) {
         int result = int(quotient_away_from_whole(x, y, x));
-        return result | (y == 0 ? -1 : 0);  // no choice that might become a branch
+        return y == 0 ? -1 : result;
     }
     if (y == 0) return -1;
     uint size = uint(magnitude(x)) / uint(magnitude(y));
