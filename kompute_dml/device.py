@@ -340,9 +340,21 @@ class Device:
     def time(self, work: Callable[[], Any], dispatches: int = 256) -> list[tuple[str, float]]:
         """Run ``work`` and time what it records: (shader variant, nanoseconds) per dispatch.
 
-        Device timestamps; ``dispatches`` bounds how many one submit takes. Raises UnsupportedError
-        where the device or kp has no valid timestamps (stock kp has none).
+        Device timestamps, which cost some time themselves; ``dispatches`` bounds how many one
+        submit takes. Raises UnsupportedError where the device or kp has no valid timestamps (stock
+        kp has none).
         """
+        return self._times(work, dispatches)
+
+    def elapsed(self, work: Callable[[], Any]) -> float:
+        """Run ``work`` and time what it records as a whole, in nanoseconds.
+
+        Device timestamps before the first dispatch and after the last, of each submit where they
+        are too many for one. Raises as :meth:`time` does.
+        """
+        return sum(nanoseconds for _, nanoseconds in self._times(work, 0))
+
+    def _times(self, work: Callable[[], Any], dispatches: int) -> list[tuple[str, float]]:
         with self._runtime.lock:
             if not self._runtime.engine.timestamps_valid:
                 raise UnsupportedError(

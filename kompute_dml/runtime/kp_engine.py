@@ -168,7 +168,7 @@ class CommandList:
         return True
 
     def timestamps(self) -> list[int]:
-        """Device ticks: at the start, and after each operation."""
+        """Device ticks: at the start, after each operation while there is room, and at the end."""
         return list(self._sequence.get_timestamps())
 
 
