@@ -425,6 +425,22 @@ def test_dispatches_are_timed_as_a_whole(
     assert len(own.time(copies(3))) == 3  # and afterwards each has its own again
 
 
+def test_a_barrier_names_its_own_buffers(
+    own: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = own._runtime.engine
+    if not engine.records_barriers:
+        pytest.skip("this kp records no barriers")
+    monkeypatch.setattr(engine.kp, "OpMemoryBarrier", lambda buffers, *_: tuple(buffers))
+    recorded: list[Any] = []
+    commands = engine.command_list()
+    commands._sequence = _Sequence(commands._sequence, record=recorded.append)
+    wanted = [(1,), (1,), (2,), (1, 2), (1,)]
+    for buffers in wanted:
+        commands.barrier(list(buffers))
+    assert recorded == wanted and commands.operations == len(wanted)
+
+
 def test_another_device_of_the_same_adapter_is_another_device(device: dml.Device) -> None:
     one, two = (dml.Device(dataclasses.replace(device.adapter)) for _ in range(2))
     a, b = one.tensor(np.ones(3, np.float32)), two.tensor(np.full(3, 2, np.float32))

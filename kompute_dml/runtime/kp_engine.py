@@ -98,6 +98,8 @@ class CommandList:
         engine.command_lists.add(self)
         self.operations = 0
         self.running = False
+        self._barrier: tuple[list[Any], Any] = ([], None)
+        """The last barrier's buffers and operation: the next one is often the same."""
 
     def _record(self, operation: Any) -> None:
         try:
@@ -120,11 +122,11 @@ class CommandList:
 
     def barrier(self, buffers: list[Any]) -> None:
         """Make all shader accesses to ``buffers`` so far happen before those that follow."""
-        self._record(
-            self._engine.kp.OpMemoryBarrier(
+        if self._barrier[0] != buffers:
+            self._barrier = buffers, self._engine.kp.OpMemoryBarrier(
                 buffers, _ACCESS_SHADER, _ACCESS_SHADER, _STAGE_COMPUTE, _STAGE_COMPUTE
             )
-        )
+        self._record(self._barrier[1])
 
     def show_host(self, buffers: list[Any]) -> None:
         """Make what shaders wrote to ``buffers`` visible to the host once this list is done."""

@@ -135,10 +135,10 @@ class Recorder:
         if self.lost is not None:
             self.check()
         if self._whole_blocks:
-            accesses = [a._replace(begin=0, end=a.allocation.block.size) for a in accesses]
+            accesses = [(a, 0, a.block.size, writes) for a, _, _, writes in accesses]
         recorded = self._recorded if aside else None
         # The open batch is submitted before the recorded one, but this comes after it.
-        if recorded and any(a.allocation in recorded.allocations for a in accesses):
+        if recorded and any(access[0] in recorded.allocations for access in accesses):
             self.flush()
         batch = self._batch(aside)
         conflict = batch.hazards.conflicts(accesses)
@@ -150,8 +150,7 @@ class Recorder:
         batch.commands.dispatch(pipeline, groups, push)
         batch.hazards.add(accesses)
         batch.count += 1
-        for access in accesses:
-            allocation = access.allocation
+        for allocation, _, _, _ in accesses:
             allocation.last_use = batch
             if batch.kept:
                 batch.allocations.add(allocation)
@@ -189,8 +188,8 @@ class Recorder:
         are named: they cannot go away before it is done.
         """
         blocks: set[Block] = set()
-        for access in accesses:
-            block = access.allocation.block
+        for allocation, _, _, _ in accesses:
+            block = allocation.block
             if block not in batch.blocks:
                 batch.blocks.add(block)
                 if batch.kept or self._in_flight:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from .hazards import Access
 from .heap import ALIGNMENT, Allocation, Block
 from .kp_engine import HostBuffer
 from .pipelines import Pipelines
@@ -146,7 +145,7 @@ class Transfer:
         buffers = (source.block, to.block)
         pipeline = self._pipelines.get(self._variant, self._spec, buffers, groups)
         accesses = (
-            Access(source, 4 * first, 4 * (first + words), False),
-            Access(to, 4 * at, 4 * (at + words), True),
+            (source, 4 * first, 4 * (first + words), False),
+            (to, 4 * at, 4 * (at + words), True),
         )
         self._recorder.dispatch(pipeline, groups, push, accesses, "transfer", aside=aside)
