@@ -83,7 +83,7 @@ class _Step:
         ]
 
     def record(self, device: Device, places: Sequence[Slot | None]) -> None:
-        push = self.push.copy()
+        push = self.push  # recording copies it
         accesses: list[Access] = []
         for at, offsets, touches in self.slots:
             place = places[at]

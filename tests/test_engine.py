@@ -431,14 +431,17 @@ def test_a_barrier_names_its_own_buffers(
     engine = own._runtime.engine
     if not engine.records_barriers:
         pytest.skip("this kp records no barriers")
-    monkeypatch.setattr(engine.kp, "OpMemoryBarrier", lambda buffers, *_: tuple(buffers))
+    monkeypatch.setattr(engine.kp, "OpMemoryBarrier", lambda *arguments: arguments)
     recorded: list[Any] = []
     commands = engine.command_list()
     commands._sequence = _Sequence(commands._sequence, record=recorded.append)
-    wanted = [(1,), (1,), (2,), (1, 2), (1,)]
-    for buffers in wanted:
-        commands.barrier(list(buffers))
-    assert recorded == wanted and commands.operations == len(wanted)
+    device, host = kp_engine._STAGE_COMPUTE, kp_engine._STAGE_HOST
+    wanted = [([1], device), ([1], device), ([1], host), ([2], device), ([1, 2], device),
+              ([1], host), ([1], device)]
+    for buffers, stage in wanted:
+        (commands.barrier if stage == device else commands.show_host)(buffers)
+    assert [(barrier[0], barrier[-1]) for barrier in recorded] == wanted
+    assert commands.operations == len(wanted)
 
 
 def test_another_device_of_the_same_adapter_is_another_device(device: dml.Device) -> None:

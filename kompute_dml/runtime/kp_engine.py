@@ -98,8 +98,8 @@ class CommandList:
         engine.command_lists.add(self)
         self.operations = 0
         self.running = False
-        self._barrier: tuple[list[Any], Any] = ([], None)
-        """The last barrier's buffers and operation: the next one is often the same."""
+        self._barriers: dict[int, tuple[list[Any], Any]] = {}
+        """(buffers, operation) of the last barrier before a stage: the next is often the same."""
 
     def _record(self, operation: Any) -> None:
         try:
@@ -109,6 +109,7 @@ class CommandList:
         self.operations += 1
 
     def dispatch(self, pipeline: Pipeline, groups: int, push: np.ndarray) -> None:
+        """``push`` may change afterwards."""
         algorithm = pipeline.algorithm
         if self._engine.resizes_groups and pipeline.groups != groups:
             algorithm.set_workgroup(group_grid(groups))
@@ -120,26 +121,25 @@ class CommandList:
             raise translate(error, f"recording on {self._engine.adapter.name}") from None
         self.operations += 1
 
+    def _record_barrier(self, buffers: list[Any], access: int, stage: int) -> None:
+        last, operation = self._barriers.get(stage, ([], None))
+        if last != buffers:
+            operation = self._engine.kp.OpMemoryBarrier(
+                buffers, _ACCESS_SHADER, access, _STAGE_COMPUTE, stage
+            )
+            self._barriers[stage] = buffers, operation
+        self._record(operation)
+
     def barrier(self, buffers: list[Any]) -> None:
         """Make all shader accesses to ``buffers`` so far happen before those that follow."""
-        if self._barrier[0] != buffers:
-            self._barrier = buffers, self._engine.kp.OpMemoryBarrier(
-                buffers, _ACCESS_SHADER, _ACCESS_SHADER, _STAGE_COMPUTE, _STAGE_COMPUTE
-            )
-        self._record(self._barrier[1])
+        self._record_barrier(buffers, _ACCESS_SHADER, _STAGE_COMPUTE)
 
     def show_host(self, buffers: list[Any]) -> None:
         """Make what shaders wrote to ``buffers`` visible to the host once this list is done."""
-        kp = self._engine.kp
         if self._engine.records_barriers:
-            self._record(
-                kp.OpMemoryBarrier(
-                    buffers,
-                    _ACCESS_SHADER, _ACCESS_HOST_READ, _STAGE_COMPUTE, _STAGE_HOST,
-                )
-            )
+            self._record_barrier(buffers, _ACCESS_HOST_READ, _STAGE_HOST)
         else:
-            self._record(kp.OpTensorSyncLocal(buffers))
+            self._record(self._engine.kp.OpTensorSyncLocal(buffers))
 
     def submit(self) -> None:
         """Submit; returns at once where kp can, else when the device is done."""
