@@ -375,13 +375,14 @@ class Recorder:
         try:
             self.synchronize()
             period = self.engine.adapter.timestamp_period
-            times = []
+            times: list[tuple[str, float]] = []
             for batch in self._timed or ():
                 ticks = batch.commands.timestamps() if batch.count else []
-                if not self._timed_dispatches and batch.count:
-                    times.append(("", (ticks[-1] - ticks[0]) * period))
-                for operation, name in batch.names:
-                    times.append((name, (ticks[operation] - ticks[operation - 1]) * period))
+                spans = [(name, end - 1, end) for end, name in batch.names] or [("", 0, -1)]
+                times += [
+                    (name, (ticks[end] - ticks[begin]) * period)
+                    for name, begin, end in spans if ticks
+                ]
             return times
         finally:
             self._timed, self._timed_dispatches = None, 0
