@@ -204,7 +204,7 @@ class Device:
         """
         dtype = None if data_type is None else DataType.of(data_type).dtype
         host = np.asarray(array, dtype)
-        desc = TensorDesc(DataType.of(host.dtype), host.shape or (1,))
+        desc = TensorDesc.packed(host.dtype, host.shape or (1,))
         tensor = self._new(desc)
         flat = np.ascontiguousarray(host, desc.data_type.dtype).reshape(-1).view(np.uint8)
         with self._runtime.lock:
@@ -214,7 +214,7 @@ class Device:
 
     def empty(self, sizes: Sequence[int], data_type: Any = "float32") -> Tensor:
         """A packed tensor of undefined contents."""
-        return self._new(TensorDesc(DataType.of(data_type), tuple(sizes)))
+        return self._new(TensorDesc.packed(data_type, sizes))
 
     def _new(self, desc: TensorDesc) -> Tensor:
         return Tensor(self, self._allocate(desc.total_tensor_size_in_bytes), 0, desc)
