@@ -117,18 +117,10 @@ class Need(NamedTuple):
         return cls(f"{prefix}{kind} resource", kind, size, ALIGNMENT)
 
 
-class _Range(NamedTuple):
-    need: Need
-    allocation: Allocation
-    begin: int
-    end: int
-
-
 def _find(
-    device: Device, name: str, needs: Sequence[Need], bindings: Sequence[Any],
-    ranges: list[_Range],
+    device: Device, name: str, needs: Sequence[Need], bindings: Sequence[Any]
 ) -> list[Slot | None]:
-    """Where each need lies, if the bindings meet them all; adds to ``ranges``."""
+    """Where each need lies, if the bindings meet them all."""
     places: list[Slot | None] = []
     for need, binding in zip(needs, bindings):
         if not need.size:
@@ -152,7 +144,6 @@ def _find(
         if binding.size_in_bytes < need.size:
             expect(False, name, f"the SizeInBytes of {need.path}",
                    f"be at least {need.size}", binding.size_in_bytes)
-        ranges.append(_Range(need, allocation, begin, begin + need.size))
         places.append(Slot(allocation, begin))
     return places
 
@@ -209,9 +200,8 @@ class BindingTable:
                 _expect_count(name, f"the number of {what} bindings", given, count,
                               f"{what} tensor")
         bindings = (*self._inputs, *self._outputs, self._temporary, self._persistent)
-        ranges: list[_Range] = []
-        places = _find(compiled.device, name, compiled.needs, bindings, ranges)
-        _check_overlaps(name, ranges, compiled)
+        places = _find(compiled.device, name, compiled.needs, bindings)
+        _check_overlaps(name, compiled.needs, places, compiled)
         self._places = places
         return places
 
@@ -224,8 +214,8 @@ class BindingTable:
         for what, bindings in (("input", inputs), ("output", outputs)):
             _expect_count(name, f"the number of {what} bindings", bindings, len(targets),
                           "operator")
-        result = []
-        ranges: list[_Range] = []
+        result: list[list[Slot | None]] = []
+        all_needs: list[Need] = []
         for i, (compiled, given, persistent) in enumerate(zip(targets, inputs, outputs)):
             expect(
                 not (compiled.needs_initialization and compiled.initialized), name, f"operator {i}",
@@ -237,13 +227,32 @@ class BindingTable:
                           "input tensor")
             bindings = (*given, *(None,) * written, self._temporary, persistent)
             needs = compiled.initializer_needs(f"operators[{i}].")
-            result.append(_find(initializer.device, name, needs, bindings, ranges))
-        _check_overlaps(name, ranges, None)
+            result.append(_find(initializer.device, name, needs, bindings))
+            all_needs += needs
+        _check_overlaps(name, all_needs, [place for places in result for place in places], None)
         return result
 
 
-def _check_overlaps(name: str, ranges: list[_Range], compiled: CompiledOperator | None) -> None:
+class _Range(NamedTuple):
+    need: Need
+    allocation: Allocation
+    begin: int
+    end: int
+
+
+def _check_overlaps(
+    name: str, needs: Sequence[Need], places: Sequence[Slot | None],
+    compiled: CompiledOperator | None,
+) -> None:
     """No range that is written may meet another, but for an input that aliases an output."""
+    allocations = [place.allocation for place in places if place is not None]
+    if len(set(allocations)) == len(allocations):
+        return
+    ranges = [
+        _Range(need, place.allocation, place.byte_offset, place.byte_offset + need.size)
+        for need, place in zip(needs, places)
+        if place is not None
+    ]
     for i, a in enumerate(ranges):
         for b in ranges[i + 1 :]:
             if a.allocation is b.allocation and a.begin < b.end and b.begin < a.end:

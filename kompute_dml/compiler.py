@@ -83,7 +83,7 @@ class _Step:
         ]
 
     def record(self, device: Device, places: Sequence[Slot | None]) -> None:
-        push = self.push.copy()
+        push = self.push  # recording copies it
         accesses: list[Access] = []
         for at, offsets, touches in self.slots:
             place = places[at]
@@ -99,9 +99,9 @@ class _Step:
             for first, last, is_written in touches:
                 # Shaders touch whole words.
                 accesses.append(
-                    Access(allocation, (base + first) & ~3, (base + last + 3) & ~3, is_written)
+                    (allocation, (base + first) & ~3, (base + last + 3) & ~3, is_written)
                 )
-        filler = accesses[0].allocation.block
+        filler = accesses[0][0].block
         blocks = tuple([
             filler if at < 0 or (place := places[at]) is None else place.allocation.block
             for at in self.bindings

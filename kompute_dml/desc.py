@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import index
@@ -122,6 +123,11 @@ class TensorDesc:
     def __hash__(self) -> int:
         return self._hash
 
+    @staticmethod
+    def packed(data_type: Any, sizes: Sequence[int]) -> TensorDesc:
+        """The description without gaps; one object for equal arguments, checked once."""
+        return _packed(DataType.of(data_type), _integers("Sizes", sizes))
+
     @property
     def dimension_count(self) -> int:
         return len(self.sizes)
@@ -166,3 +172,8 @@ class TensorDesc:
             "guaranteed_base_offset_alignment": self.guaranteed_base_offset_alignment,
         }
         return TensorDesc(**{**fields, **changes})
+
+
+@functools.lru_cache(1024)
+def _packed(data_type: DataType, sizes: tuple[int, ...]) -> TensorDesc:
+    return TensorDesc(data_type, sizes)

@@ -204,7 +204,7 @@ class Device:
         """
         dtype = None if data_type is None else DataType.of(data_type).dtype
         host = np.asarray(array, dtype)
-        desc = TensorDesc(DataType.of(host.dtype), host.shape or (1,))
+        desc = TensorDesc.packed(host.dtype, host.shape or (1,))
         tensor = self._new(desc)
         flat = np.ascontiguousarray(host, desc.data_type.dtype).reshape(-1).view(np.uint8)
         with self._runtime.lock:
@@ -214,7 +214,7 @@ class Device:
 
     def empty(self, sizes: Sequence[int], data_type: Any = "float32") -> Tensor:
         """A packed tensor of undefined contents."""
-        return self._new(TensorDesc(DataType.of(data_type), tuple(sizes)))
+        return self._new(TensorDesc.packed(data_type, sizes))
 
     def _new(self, desc: TensorDesc) -> Tensor:
         return Tensor(self, self._allocate(desc.total_tensor_size_in_bytes), 0, desc)
@@ -340,9 +340,21 @@ class Device:
     def time(self, work: Callable[[], Any], dispatches: int = 256) -> list[tuple[str, float]]:
         """Run ``work`` and time what it records: (shader variant, nanoseconds) per dispatch.
 
-        Device timestamps; ``dispatches`` bounds how many one submit takes. Raises UnsupportedError
-        where the device or kp has no valid timestamps (stock kp has none).
+        Device timestamps, which cost some time themselves; ``dispatches`` bounds how many one
+        submit takes. Raises UnsupportedError where the device or kp has no valid timestamps (stock
+        kp has none).
         """
+        return self._times(work, dispatches)
+
+    def elapsed(self, work: Callable[[], Any]) -> float:
+        """Run ``work`` and time what it records as a whole, in nanoseconds.
+
+        Device timestamps before the first dispatch and after the last, of each submit where they
+        are too many for one. Raises as :meth:`time` does.
+        """
+        return sum(nanoseconds for _, nanoseconds in self._times(work, 0))
+
+    def _times(self, work: Callable[[], Any], dispatches: int) -> list[tuple[str, float]]:
         with self._runtime.lock:
             if not self._runtime.engine.timestamps_valid:
                 raise UnsupportedError(

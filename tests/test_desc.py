@@ -49,6 +49,15 @@ def test_is_a_value() -> None:
         one.sizes = (1,)  # type: ignore[misc]
 
 
+def test_packed_descriptions_are_shared() -> None:
+    desc = dml.TensorDesc.packed("int8", [2, np.int64(3)])
+    assert desc == dml.TensorDesc("int8", [2, 3])
+    assert desc is dml.TensorDesc.packed(np.int8, (2, 3))
+    assert desc != dml.TensorDesc.packed("uint8", (2, 3))
+    with pytest.raises(dml.ValidationError, match="integers"):
+        dml.TensorDesc.packed("int8", (2.0, 3.0))
+
+
 def test_replace_works_the_size_out_anew() -> None:
     desc = dml.TensorDesc("int8", [4], total_tensor_size_in_bytes=64)
     assert desc.replace(sizes=[8], strides=None).total_tensor_size_in_bytes == 8

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
-from kompute_dml.runtime import kp_engine, pipelines
+from kompute_dml.runtime import kp_engine, pipelines, recorder
 from kompute_dml.runtime.kp_engine import CommandList, Engine, group_grid, translate
 from switches import shared_blocks
 
@@ -399,6 +399,49 @@ def test_device_times_need_valid_timestamps(own: dml.Device) -> None:
         assert [name for name, _ in times] == ["activation_identity.b32"] * 10
         assert all(0 <= t < 10e9 for _, t in times)
         assert sum(t for _, t in times) > 0
+
+
+@pytest.mark.parametrize("limit", [8192, 4])
+def test_dispatches_are_timed_as_a_whole(
+    own: dml.Device, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    x = own.tensor(np.ones(1 << 18, np.float32))
+    y = dml.activation_identity(x)
+    if not own._runtime.engine.timestamps_valid:
+        with pytest.raises(dml.UnsupportedError, match="no valid timestamps"):
+            own.elapsed(lambda: None)
+        return
+    monkeypatch.setattr(recorder, "MAX_KEPT_BATCH", limit)
+
+    def copies(count: int) -> Callable[[], Any]:
+        return lambda: [dml.activation_identity(x, out=y) for _ in range(count)]
+
+    assert own.elapsed(lambda: None) == 0
+    one = min(own.elapsed(copies(1)) for _ in range(5))
+    before = own._runtime.recorder.submits
+    many = min(own.elapsed(copies(300)) for _ in range(3))
+    assert own._runtime.recorder.submits - before == 3 * -(-300 // limit)
+    assert many > 30 * one > 0
+    assert len(own.time(copies(3))) == 3  # and afterwards each has its own again
+
+
+def test_a_barrier_names_its_own_buffers(
+    own: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = own._runtime.engine
+    if not engine.records_barriers:
+        pytest.skip("this kp records no barriers")
+    monkeypatch.setattr(engine.kp, "OpMemoryBarrier", lambda *arguments: arguments)
+    recorded: list[Any] = []
+    commands = engine.command_list()
+    commands._sequence = _Sequence(commands._sequence, record=recorded.append)
+    device, host = kp_engine._STAGE_COMPUTE, kp_engine._STAGE_HOST
+    wanted = [([1], device), ([1], device), ([1], host), ([2], device), ([1, 2], device),
+              ([1], host), ([1], device)]
+    for buffers, stage in wanted:
+        (commands.barrier if stage == device else commands.show_host)(buffers)
+    assert [(barrier[0], barrier[-1]) for barrier in recorded] == wanted
+    assert commands.operations == len(wanted)
 
 
 def test_another_device_of_the_same_adapter_is_another_device(device: dml.Device) -> None:

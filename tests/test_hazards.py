@@ -23,13 +23,14 @@ quick = settings(max_examples=150, deadline=None, derandomize=True)
 
 
 @quick
-@given(st.lists(ranges, max_size=25), st.lists(ranges, min_size=1, max_size=10))
+@given(st.lists(ranges, min_size=1, max_size=25), st.lists(ranges, min_size=1, max_size=10))
 def test_intervals_equal_a_set_of_bytes(
     added: list[tuple[int, int]], asked: list[tuple[int, int]]
 ) -> None:
-    intervals, model = Intervals(), set[int]()
+    intervals, model = Intervals(*added[0]), set[int]()
     for begin, end in added:
-        intervals.add(begin, end)
+        if model:
+            intervals.add(begin, end)
         model |= set(range(begin, end))
         for a, b in asked:
             assert intervals.overlaps(a, b) == bool(model & set(range(a, b)))
@@ -41,7 +42,7 @@ def test_intervals_equal_a_set_of_bytes(
 blocks = [Block(None, SPACE) for _ in range(2)]
 accesses = st.lists(
     st.builds(
-        lambda block, r, writes: Access(Allocation(blocks[block], 0, SPACE), *r, writes),
+        lambda block, r, writes: (Allocation(blocks[block], 0, SPACE), *r, writes),
         st.integers(0, 1), ranges, st.booleans(),
     ),
     min_size=1, max_size=4,
@@ -56,18 +57,18 @@ def test_hazards_equal_a_model_of_bytes(dispatches: list[list[Access]]) -> None:
     written: set[tuple[Block, int]] = set()
     for dispatch in dispatches:
         expected = False
-        for a in dispatch:
-            touched = {(a.allocation.block, i) for i in range(a.begin, a.end)}
-            expected |= bool(touched & written) or (a.writes and bool(touched & read))
+        for allocation, begin, end, writes in dispatch:
+            touched = {(allocation.block, i) for i in range(begin, end)}
+            expected |= bool(touched & written) or (writes and bool(touched & read))
         assert hazards.conflicts(dispatch) == expected
         if expected:
             hazards.clear()
             read.clear()
             written.clear()
         hazards.add(dispatch)
-        for a in dispatch:
-            touched = {(a.allocation.block, i) for i in range(a.begin, a.end)}
-            (written if a.writes else read).update(touched)
+        for allocation, begin, end, writes in dispatch:
+            touched = {(allocation.block, i) for i in range(begin, end)}
+            (written if writes else read).update(touched)
     touched_blocks = {b for b, _ in read | written}
     assert set(hazards.blocks()) == touched_blocks
 

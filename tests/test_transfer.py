@@ -64,6 +64,15 @@ def test_many_small_uploads_share_a_slot(own: dml.Device, rng: np.random.Generat
     assert sum(map(len, ring._downloads.values())) <= 4
 
 
+def test_uploads_that_are_done_leave_their_room_to_the_next(own: dml.Device) -> None:
+    ring = own._runtime.transfer
+    for value in range(2 * transfer._LARGE // transfer._SMALL):
+        tensor = own.tensor(np.full(transfer._SMALL, value % 251, np.uint8))
+        own.synchronize()
+        assert (tensor.numpy() == value % 251).all()
+    assert [slot.filled for slot in ring._uploads] in ([], [transfer._SMALL])
+
+
 def test_the_array_may_change_after_the_call(own: dml.Device) -> None:
     data = np.arange(1000, dtype=np.int32)
     tensor = own.tensor(data)

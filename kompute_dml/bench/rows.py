@@ -47,7 +47,8 @@ class Row:
     values: str
     """``ok``, ``unchecked``, or what is wrong with the values (then nothing was timed)."""
     gpu_ms: float | None = None
-    """Median between the device's timestamps around a dispatch; None where it has none."""
+    """Median of one of the dispatches that follow one another between two of the device's
+    timestamps; None where it has none."""
     spread: float | None = None
     """Half the distance of the quartiles, as a part of the median; of the clock used."""
     host_ms: float | None = None
@@ -146,11 +147,11 @@ def run_case(
     if problem:
         return Row(case.operator, case.types, case.sizes, problem)
     if loop is None:
-        once = measure(device, case.dispatch, Loop(iterations=3), dispatches=case.dispatches)
+        once = measure(device, case.dispatch, Loop(iterations=3))
         ms = (once.gpu or once.cpu).hot.median
         repeat = repeats(ms, _SAMPLE_MS, _MAX_REPEAT)
         loop = Loop(iterations=_SAMPLES if ms < _LONG_MS else 4, repeat=repeat)
-    timings = measure(device, case.dispatch, loop, dispatches=case.dispatches)
+    timings = measure(device, case.dispatch, loop)
     row = make_row(case, "ok", timings)
     return dataclasses.replace(row, peers=peers_module.measure(libraries, case))
 

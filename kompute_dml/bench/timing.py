@@ -72,7 +72,8 @@ class Timings:
     cpu: Clock
     """From the first call that records to the end of the wait, on the host's clock."""
     gpu: Clock | None
-    """Between the device's own timestamps around each dispatch; None where it has none."""
+    """Between the device's own timestamps before and after a sample's dispatches, which wait for
+    one another where they must, over their number; None where it has none."""
 
 
 def repeats(ms: float, sample_ms: float, most: int) -> int:
@@ -83,7 +84,7 @@ def repeats(ms: float, sample_ms: float, most: int) -> int:
 def has_gpu_clock(device: Any) -> bool:
     """Whether the device's own timestamps can be had."""
     try:
-        device.time(lambda: None)
+        device.elapsed(lambda: None)
     except UnsupportedError:
         return False
     return True
@@ -94,12 +95,8 @@ def measure(
     dispatch: Callable[[], Any],
     loop: Loop = ONCE,
     bind: Callable[[], Any] = lambda: None,
-    dispatches: int = 1,
 ) -> Timings:
-    """Time ``dispatch``, which records one dispatch. ``bind`` runs before each sample, untimed.
-
-    Where it records more, ``dispatches`` says how many, and they are one submit.
-    """
+    """Time ``dispatch``, which records one dispatch. ``bind`` runs before each sample, untimed."""
     gpu_clock = has_gpu_clock(device)
 
     def work() -> None:
@@ -114,8 +111,7 @@ def measure(
         bind()
         start = time.perf_counter()
         if gpu_clock:
-            times = device.time(work, *([loop.repeat * dispatches] if dispatches > 1 else ()))
-            gpu.append(sum(nanoseconds for _, nanoseconds in times) / 1e6 / loop.repeat)
+            gpu.append(device.elapsed(work) / 1e6 / loop.repeat)
         else:
             work()
             device.synchronize()

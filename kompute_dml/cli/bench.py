@@ -60,13 +60,15 @@ def bench(
     that of copying packed FLOAT32 data, measured first in the same run: the device's own, or
     PyTorch's where that takes part and is faster. 'faster than' is how many times as fast as a
     peer, 'reached/goal' what a suite asks for. Rates follow the GPU clock, or the CPU clock where
-    there is none. Without -i, -r and -t both counts follow from a case's speed.
+    there is none. Without -i, -r and -t both counts follow from a case's speed. On an NVIDIA GPU a
+    CUDA context is held meanwhile, where there is CUDA: for Vulkan alone the driver lets the clock
+    fall between submits.
     """
     import json
     import sys
 
     from .. import Device
-    from ..bench import baseline, cases, formats
+    from ..bench import baseline, cases, clock, formats
     from ..bench import peers as peers_module
     from ..bench.case import SCALES
     from ..bench.rows import copy_bandwidth, run_recipe, suitable_scale
@@ -77,6 +79,7 @@ def bench(
     old = None if against is None else baseline.load(against)
     libraries = peers_module.choose(peers or ("numpy" if suite == "numpy" else ""))
     device = Device(adapter)
+    click.get_current_context().with_resource(clock.held(device.adapter))
     counted = any(v is not None for v in (iterations, repeat, milliseconds))
     loop = Loop(iterations or 11, repeat or 1, milliseconds, warmup) if counted else None
     scale = SCALES[scale_name] if scale_name else suitable_scale(device, cases.COPY)

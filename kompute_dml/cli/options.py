@@ -9,8 +9,9 @@ import click
 
 CLOCKS = """\b
 Clocks:
-  GPU   the device's own timestamps, from before to after each dispatch. It leaves out
-        recording, submitting, waiting and barriers. Needs valid timestamps of the device.
+  GPU   the device's own timestamps, from before the first to after the last dispatch of
+        a sample, over their number. It leaves out recording, submitting and waiting, not
+        the barriers between them. Needs valid timestamps of the device.
   CPU   the host's clock, from the first dispatch of a sample being recorded until the
         host has waited for the last one (binding is left out), over their number.
 """

@@ -20,7 +20,9 @@ def tune(adapter: str | None, scale_name: str | None, seconds: float) -> None:
 
     What is fastest for its sizes is kept in tuning.json in the user's cache directory
     (KOMPUTE_DML_TUNING names another file) as soon as it is known, for this device, driver and
-    version of kompute_dml, and taken from then on. Results never depend on it.
+    version of kompute_dml, and taken from then on. Results never depend on it. On an NVIDIA GPU a
+    CUDA context is held meanwhile, where there is CUDA: for Vulkan alone the driver lets the clock
+    fall between submits.
     """
     import time
 
@@ -28,12 +30,13 @@ def tune(adapter: str | None, scale_name: str | None, seconds: float) -> None:
     from tqdm import tqdm
 
     from .. import Device, tuning
-    from ..bench import cases
+    from ..bench import cases, clock
     from ..bench import tune as bench_tune
     from ..bench.case import SCALES
     from ..bench.rows import suitable_scale
 
     device = Device(adapter)
+    click.get_current_context().with_resource(clock.held(device.adapter))
     scale = SCALES[scale_name] if scale_name else suitable_scale(device, cases.COPY)
     found: dict[str, Any] = {}
     recipes = list(bench_tune.recipes())

@@ -84,6 +84,8 @@ class Adapter:
     driver: str
     driver_version: str
     vulkan_version: tuple[int, int, int]
+    uuid: str
+    """As CUDA and other interfaces report it too, in hexadecimal."""
     device_memory: int
     """Bytes of the largest device-local heap."""
     max_allocation: int
@@ -169,7 +171,8 @@ def _describe(vk: Any, instance: Any, index: int, device: Any) -> Adapter:
     subgroup = vk.VkPhysicalDeviceSubgroupProperties()
     maintenance = vk.VkPhysicalDeviceMaintenance3Properties(pNext=subgroup)
     driver = vk.VkPhysicalDeviceDriverProperties(pNext=maintenance)
-    properties2 = vk.VkPhysicalDeviceProperties2(pNext=driver)
+    identity = vk.VkPhysicalDeviceIDProperties(pNext=driver)
+    properties2 = vk.VkPhysicalDeviceProperties2(pNext=identity)
     vk.vkGetPhysicalDeviceProperties2(device, properties2)
     properties = properties2.properties
     limits = properties.limits
@@ -200,6 +203,7 @@ def _describe(vk: Any, instance: Any, index: int, device: Any) -> Adapter:
         driver_version=text(driver.driverInfo)
         or ".".join(map(str, _version(properties.driverVersion))),
         vulkan_version=_version(properties.apiVersion),
+        uuid=bytes(identity.deviceUUID).hex(),
         device_memory=max(local or [h.size for h in heaps]),
         max_allocation=maintenance.maxMemoryAllocationSize,
         max_storage_buffer_range=limits.maxStorageBufferRange,

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from .heap import Allocation, Block
 
-
-class Access(NamedTuple):
-    """Bytes ``begin`` to ``end`` of the allocation's block, read or written by one dispatch."""
-
-    allocation: Allocation
-    begin: int
-    end: int
-    writes: bool
+Access = tuple[Allocation, int, int, bool]
+"""(allocation, begin, end, writes): bytes of the allocation's block that one dispatch touches."""
 
 
 class Intervals:
@@ -23,9 +16,9 @@ class Intervals:
 
     __slots__ = ("_begins", "_ends")
 
-    def __init__(self) -> None:
-        self._begins: list[int] = []
-        self._ends: list[int] = []
+    def __init__(self, begin: int, end: int) -> None:
+        self._begins = [begin]
+        self._ends = [end]
 
     def overlaps(self, begin: int, end: int) -> bool:
         i = bisect_right(self._ends, begin)
@@ -67,8 +60,9 @@ class Hazards:
             side = self._written if writes else self._read
             intervals = side.get(allocation.block)
             if intervals is None:
-                intervals = side[allocation.block] = Intervals()
-            intervals.add(begin, end)
+                side[allocation.block] = Intervals(begin, end)
+            else:
+                intervals.add(begin, end)
 
     def blocks(self) -> set[Block]:
         """The blocks touched."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import weakref
 from typing import Any
 
@@ -29,6 +30,10 @@ _ACCESS_SHADER, _ACCESS_HOST_READ = 0x20 | 0x40, 0x2000
 
 # A test's way to have a CPU driver's memory look like a graphics card's: out of the host's reach.
 _STAGED = "KOMPUTE_DML_TEST_STAGED"
+
+_POLL_SECONDS = 200e-6
+"""How long a submit is asked whether it is done before its waiter sleeps: to be woken takes some
+40 us (H200), as long as a small submit itself."""
 
 _GROUPS_PER_LINE = 1 << 15
 """Groups along x before a grid takes more lines; every device allows 65,535."""
@@ -98,6 +103,8 @@ class CommandList:
         engine.command_lists.add(self)
         self.operations = 0
         self.running = False
+        self._barriers: dict[int, tuple[list[Any], Any]] = {}
+        """(buffers, operation) of the last barrier before a stage: the next is often the same."""
 
     def _record(self, operation: Any) -> None:
         try:
@@ -107,6 +114,7 @@ class CommandList:
         self.operations += 1
 
     def dispatch(self, pipeline: Pipeline, groups: int, push: np.ndarray) -> None:
+        """``push`` may change afterwards."""
         algorithm = pipeline.algorithm
         if self._engine.resizes_groups and pipeline.groups != groups:
             algorithm.set_workgroup(group_grid(groups))
@@ -118,26 +126,25 @@ class CommandList:
             raise translate(error, f"recording on {self._engine.adapter.name}") from None
         self.operations += 1
 
+    def _record_barrier(self, buffers: list[Any], access: int, stage: int) -> None:
+        last, operation = self._barriers.get(stage, ([], None))
+        if last != buffers:
+            operation = self._engine.kp.OpMemoryBarrier(
+                buffers, _ACCESS_SHADER, access, _STAGE_COMPUTE, stage
+            )
+            self._barriers[stage] = buffers, operation
+        self._record(operation)
+
     def barrier(self, buffers: list[Any]) -> None:
         """Make all shader accesses to ``buffers`` so far happen before those that follow."""
-        self._record(
-            self._engine.kp.OpMemoryBarrier(
-                buffers, _ACCESS_SHADER, _ACCESS_SHADER, _STAGE_COMPUTE, _STAGE_COMPUTE
-            )
-        )
+        self._record_barrier(buffers, _ACCESS_SHADER, _STAGE_COMPUTE)
 
     def show_host(self, buffers: list[Any]) -> None:
         """Make what shaders wrote to ``buffers`` visible to the host once this list is done."""
-        kp = self._engine.kp
         if self._engine.records_barriers:
-            self._record(
-                kp.OpMemoryBarrier(
-                    buffers,
-                    _ACCESS_SHADER, _ACCESS_HOST_READ, _STAGE_COMPUTE, _STAGE_HOST,
-                )
-            )
+            self._record_barrier(buffers, _ACCESS_HOST_READ, _STAGE_HOST)
         else:
-            self._record(kp.OpTensorSyncLocal(buffers))
+            self._record(self._engine.kp.OpTensorSyncLocal(buffers))
 
     def submit(self) -> None:
         """Submit; returns at once where kp can, else when the device is done."""
@@ -153,11 +160,22 @@ class CommandList:
     def wait(self) -> None:
         """Wait until the device is done with the last submit."""
         if self.running:
-            self.running = False
             try:
-                self._sequence.eval_await()
+                if not (self._engine.polls and self._done_soon()):
+                    self._sequence.eval_await()
             except RuntimeError as error:
+                self.running = False
                 raise translate(error, f"waiting for {self._engine.adapter.name}") from None
+            # Only now, so that an interrupted wait can be taken up again.
+            self.running = False
+
+    def _done_soon(self) -> bool:
+        end = time.perf_counter() + _POLL_SECONDS
+        while time.perf_counter() < end:
+            self._sequence.eval_await(0)
+            if not self._sequence.is_running():
+                return True
+        return False
 
     def reset(self) -> bool:
         """Empty the list for another recording; False where kp cannot do so legally."""
@@ -168,7 +186,7 @@ class CommandList:
         return True
 
     def timestamps(self) -> list[int]:
-        """Device ticks: at the start, and after each operation."""
+        """Device ticks: at the start, after each operation while there is room, and at the end."""
         return list(self._sequence.get_timestamps())
 
 
@@ -185,6 +203,8 @@ class Engine:
         # reset pools) come with the one that binds the enabled features.
         self.reports_errors = fixed and hasattr(kp.Manager, "enabled_features")
         self.submits_async = self.rerecords = self.reports_errors
+        # A CPU driver needs the processor itself.
+        self.polls = self.submits_async and adapter.type != "cpu"
         self.timestamps_valid = self.reports_errors and adapter.timestamp_period > 0
         extensions = [e for e in FEATURE_EXTENSIONS if e in adapter.extensions]
         try:

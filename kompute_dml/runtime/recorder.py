@@ -34,13 +34,15 @@ class Batch:
     """Dispatches that are submitted together."""
 
     __slots__ = (
-        "allocations", "blocks", "commands", "count", "done", "freed", "hazards", "kept", "names",
-        "ticket",
+        "allocations", "blocks", "commands", "count", "done", "freed", "hazards", "kept", "limit",
+        "names", "ticket",
     )
 
-    def __init__(self, commands: CommandList, kept: bool) -> None:
+    def __init__(self, commands: CommandList, kept: bool, limit: int) -> None:
         self.commands: Any = commands
         self.kept = kept
+        self.limit = limit
+        """Dispatches after which it is submitted."""
         self.hazards = Hazards()
         self.blocks: set[Block] = set()
         """What it touches."""
@@ -54,7 +56,7 @@ class Batch:
         self.allocations: set[Allocation] = set()
         """What a kept batch touches: held, so that no one else gets the memory."""
         self.names: list[tuple[int, str]] = []
-        """(operation, shader variant) of each dispatch, where times were asked for."""
+        """(operation, shader variant) of each dispatch, where the time of each was asked for."""
 
 
 class Recording:
@@ -104,8 +106,10 @@ class Recorder:
         self._recorded: Batch | None = None
         self._in_flight: deque[Batch] = deque()
         self._spare: list[CommandList] = []
-        self._timestamps = 0
-        self._timed: list[Batch] = []
+        self._timed: list[Batch] | None = None
+        """Batches that take timestamps, while they are asked for."""
+        self._timed_dispatches = 0
+        """How many of such a batch have timestamps of their own; 0 for none."""
         self._barriers = engine.records_barriers and not os.environ.get(_NO_BARRIERS)
         self._test_no_barriers = engine.records_barriers and not self._barriers
 
@@ -131,10 +135,10 @@ class Recorder:
         if self.lost is not None:
             self.check()
         if self._whole_blocks:
-            accesses = [a._replace(begin=0, end=a.allocation.block.size) for a in accesses]
+            accesses = [(a, 0, a.block.size, writes) for a, _, _, writes in accesses]
         recorded = self._recorded if aside else None
         # The open batch is submitted before the recorded one, but this comes after it.
-        if recorded and any(a.allocation in recorded.allocations for a in accesses):
+        if recorded and any(access[0] in recorded.allocations for access in accesses):
             self.flush()
         batch = self._batch(aside)
         conflict = batch.hazards.conflicts(accesses)
@@ -146,14 +150,13 @@ class Recorder:
         batch.commands.dispatch(pipeline, groups, push)
         batch.hazards.add(accesses)
         batch.count += 1
-        for access in accesses:
-            allocation = access.allocation
+        for allocation, _, _, _ in accesses:
             allocation.last_use = batch
             if batch.kept:
                 batch.allocations.add(allocation)
-        if self._timestamps:
+        if self._timed_dispatches:
             batch.names.append((batch.commands.operations, name))
-        if batch.count >= (self._timestamps or (MAX_KEPT_BATCH if batch.kept else MAX_BATCH)):
+        if batch.count >= batch.limit:
             self.flush()
 
     def _batch(self, aside: bool) -> Batch:
@@ -166,14 +169,16 @@ class Recorder:
         return self._open
 
     def _new_batch(self, kept: bool) -> Batch:
-        reusable = self._spare and not kept and not self._timestamps
-        # Room for a barrier before each dispatch, and the reading's own.
-        timestamps = 2 * self._timestamps + 2 if self._timestamps else 0
-        commands = self._spare.pop() if reusable else self.engine.command_list(timestamps)
-        batch = Batch(commands, kept)
-        if self._timestamps:
+        if self._timed is not None:
+            # Each dispatch may have a barrier before it. The last timestamp is the end's.
+            commands = self.engine.command_list(2 * self._timed_dispatches + 1)
+            batch = Batch(commands, kept, self._timed_dispatches or MAX_KEPT_BATCH)
             self._timed.append(batch)
-        return batch
+            return batch
+        if kept:
+            return Batch(self.engine.command_list(), kept, MAX_KEPT_BATCH)
+        commands = self._spare.pop() if self._spare else self.engine.command_list()
+        return Batch(commands, kept, MAX_BATCH)
 
     def _order(self, batch: Batch, accesses: Sequence[Access], conflict: bool) -> None:
         """Put one barrier where the dispatch to come must wait for earlier ones.
@@ -183,8 +188,8 @@ class Recorder:
         are named: they cannot go away before it is done.
         """
         blocks: set[Block] = set()
-        for access in accesses:
-            block = access.allocation.block
+        for allocation, _, _, _ in accesses:
+            block = allocation.block
             if block not in batch.blocks:
                 batch.blocks.add(block)
                 if batch.kept or self._in_flight:
@@ -253,7 +258,7 @@ class Recorder:
             for allocation in batch.allocations:
                 if allocation.last_use is batch:
                     allocation.last_use = None
-        elif batch not in self._timed:
+        elif self._timed is None or batch not in self._timed:
             commands, batch.commands = batch.commands, None
             batch.hazards.clear()
             if len(self._spare) < MAX_IN_FLIGHT and commands.reset():
@@ -359,22 +364,25 @@ class Recorder:
     # Times
 
     def begin_times(self, dispatches: int) -> None:
-        """From here on every batch, of at most ``dispatches``, takes timestamps."""
+        """From here on every batch takes timestamps: around each of at most ``dispatches``, or
+        for 0 only around them all."""
         self.synchronize()
-        self._timestamps = dispatches
-        self._timed = []
+        self._timed, self._timed_dispatches = [], dispatches
 
     def end_times(self) -> list[tuple[str, float]]:
-        """(shader variant, nanoseconds on the device) of each dispatch since begin_times()."""
+        """(shader variant, nanoseconds on the device) of each dispatch since begin_times(); or of
+        each batch, without a name."""
         try:
             self.synchronize()
             period = self.engine.adapter.timestamp_period
-            times = []
-            for batch in self._timed:
-                ticks = batch.commands.timestamps() if batch.names else []
-                for operation, name in batch.names:
-                    times.append((name, (ticks[operation] - ticks[operation - 1]) * period))
+            times: list[tuple[str, float]] = []
+            for batch in self._timed or ():
+                ticks = batch.commands.timestamps() if batch.count else []
+                spans = [(name, end - 1, end) for end, name in batch.names] or [("", 0, -1)]
+                times += [
+                    (name, (ticks[end] - ticks[begin]) * period)
+                    for name, begin, end in spans if ticks
+                ]
             return times
         finally:
-            self._timestamps = 0
-            self._timed = []
+            self._timed, self._timed_dispatches = None, 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from .hazards import Access
 from .heap import ALIGNMENT, Allocation, Block
 from .kp_engine import HostBuffer
 from .pipelines import Pipelines
@@ -30,6 +29,12 @@ class _Slot:
         self.allocation = Allocation(block, 0, block.size)
         self.filled = 0
 
+    @property
+    def idle(self) -> bool:
+        """Whether the device is done with it."""
+        batch = self.allocation.last_use
+        return batch is None or batch.done
+
 
 class Transfer:
     """Copies bytes to and from allocations. Callers hold the device's lock."""
@@ -42,7 +47,8 @@ class Transfer:
         self._spec = self._variant.pack_spec({"LOCAL_SIZE": 256, "WHOLE": 1}).tobytes()
         self._push = self._variant.pack_push(
             {"count": 1, "in_strides": 1, "out_strides": 1})
-        self._fields = {n: o for n, (o, _) in self._variant.push_fields.items()}
+        fields = self._variant.push_fields
+        self._words = [fields[name][0] for name in ("in_offset", "out_offset", "sizes")]
         self._uploads: list[_Slot] = []
         self._downloads: dict[int, list[_Slot]] = {}
 
@@ -108,6 +114,8 @@ class Transfer:
         """A slot with room: the one being filled, a new one, or the one used longest ago."""
         if self._uploads:
             slot = self._uploads[-1]
+            if slot.idle:
+                slot.filled = 0  # what was written last is still in the processor's cache
             if slot.allocation.nbytes - slot.filled >= min(wanted, _SMALL):
                 return slot
         if len(self._uploads) < _SLOTS:
@@ -138,15 +146,13 @@ class Transfer:
         aside: bool = True,
     ) -> None:
         """Copy words; ``first`` and ``at`` count from the start of the blocks."""
-        push = self._push.copy()
-        push[self._fields["in_offset"]] = first
-        push[self._fields["out_offset"]] = at
-        push[self._fields["sizes"]] = words
+        for word, value in zip(self._words, (first, at, words)):
+            self._push[word] = value
         groups = -(-(words // 4 + 2) // 256)
         buffers = (source.block, to.block)
         pipeline = self._pipelines.get(self._variant, self._spec, buffers, groups)
         accesses = (
-            Access(source, 4 * first, 4 * (first + words), False),
-            Access(to, 4 * at, 4 * (at + words), True),
+            (source, 4 * first, 4 * (first + words), False),
+            (to, 4 * at, 4 * (at + words), True),
         )
-        self._recorder.dispatch(pipeline, groups, push, accesses, "transfer", aside=aside)
+        self._recorder.dispatch(pipeline, groups, self._push, accesses, "transfer", aside=aside)

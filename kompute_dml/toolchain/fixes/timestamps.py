@@ -1,8 +1,15 @@
-"""Queries must be reset before they are written, and each recording writes them anew."""
+"""Queries must be reset before they are written, and each recording writes them anew.
+
+The last query of a pool is for the end of the recording, so a pool for one timestamp times it as
+a whole, with nothing between its operations.
+"""
 
 from ..edits import after, before, replace
 
-REPAIRS = "timestamp queries were never reset, written past their pool, and awaited when unwritten"
+REPAIRS = (
+    "timestamp queries were never reset, written past their pool, and awaited when unwritten; "
+    "none could be had of a recording as a whole"
+)
 
 EDITS = [
     after(
@@ -27,12 +34,23 @@ EDITS = [
         "src/Sequence.cpp",
         "this->mOperations.push_back(op);\n\n    if (this->timestampQueryPool)",
         "this->mOperations.push_back(op);\n\n    if (this->timestampQueryPool &&\n"
-        "        this->mOperations.size() < this->mTimestampCount)",
+        "        this->mOperations.size() + 1 < this->mTimestampCount)",
+    ),
+    after(
+        "src/Sequence.cpp",
+        '        KP_LOG_INFO("Kompute Sequence command recording END");\n',
+        "        if (this->timestampQueryPool) {\n"
+        "            this->mCommandBuffer->writeTimestamp(\n"
+        "              vk::PipelineStageFlagBits::eAllCommands,\n"
+        "              *this->timestampQueryPool,\n"
+        "              std::min<uint32_t>(this->mOperations.size() + 1,\n"
+        "                                 this->mTimestampCount - 1));\n"
+        "        }\n",
     ),
     replace(
         "src/Sequence.cpp",
         "const auto n = this->mOperations.size() + 1;",
-        "const auto n = std::min<size_t>(this->mOperations.size() + 1,\n"
+        "const auto n = std::min<size_t>(this->mOperations.size() + 2,\n"
         "                                    this->mTimestampCount);",
     ),
     # The fence was waited for, so a query that is not there now will never be.

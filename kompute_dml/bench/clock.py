@@ -1,0 +1,59 @@
+"""Keeping an NVIDIA GPU's clock up while it is measured.
+
+Where only Vulkan runs, NVIDIA's driver lets the multiprocessors' clock fall (an H200's from 1980 to
+345 MHz) as soon as the host leaves gaps. A CUDA context in any process keeps it up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+from ..runtime.adapters import Adapter
+
+
+@contextlib.contextmanager
+def held(adapter: Adapter) -> Iterator[bool]:
+    """Hold a CUDA context on the device inside the block, where NVIDIA's driver runs it and CUDA
+    can be had. Yields whether one is held."""
+    cuda = _library() if adapter.driver == "NVIDIA" else None
+    device = None if cuda is None else _retain(cuda, adapter.uuid)
+    try:
+        yield device is not None
+    finally:
+        if cuda is not None and device is not None:
+            cuda.cuDevicePrimaryCtxRelease(device)
+
+
+def _library() -> Any:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+def _retain(cuda: Any, uuid: str) -> ctypes.c_int | None:
+    """The device on which a context is held now: the one of this UUID, or else the first (a part
+    of a GPU has another UUID in CUDA)."""
+    count, context = ctypes.c_int(), ctypes.c_void_p()
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return None
+    devices = [_device(cuda, ordinal) for ordinal in range(count.value)]
+    device = min(devices, key=lambda device: _uuid(cuda, device) != uuid, default=None)
+    if device is None or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
+        return None
+    return device
+
+
+def _device(cuda: Any, ordinal: int) -> ctypes.c_int:
+    device = ctypes.c_int()
+    cuda.cuDeviceGet(ctypes.byref(device), ordinal)
+    return device
+
+
+def _uuid(cuda: Any, device: ctypes.c_int) -> str:
+    uuid = ctypes.create_string_buffer(16)
+    cuda.cuDeviceGetUuid(uuid, device)
+    return uuid.raw.hex()

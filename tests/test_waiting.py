@@ -1,0 +1,97 @@
+"""A waiter asks a while before it sleeps, but on a CPU driver, which needs the processor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kompute_dml as dml
+from kompute_dml.runtime import kp_engine
+from kompute_dml.runtime.kp_engine import CommandList, Engine
+
+
+class Sequence:
+    """kp's, done after so many questions, or else when it was waited for."""
+
+    def __init__(self, questions: int) -> None:
+        self.left = questions
+        self.slept = 0
+        self.interrupts = False
+
+    def eval_async(self) -> None:
+        pass
+
+    def eval_await(self, *timeout: int) -> None:
+        if timeout:
+            assert timeout == (0,)
+            self.left -= 1
+        else:
+            self.slept += 1
+            self.left = 0
+        if self.interrupts:
+            self.interrupts = False
+            raise KeyboardInterrupt
+
+    def is_running(self) -> bool:
+        return self.left > 0
+
+
+@pytest.fixture
+def engine(device: dml.Device, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    engine = device._runtime.engine
+    if not engine.submits_async:
+        pytest.skip("this kp waits inside the submit")
+    monkeypatch.setattr(engine, "polls", True)
+    return engine
+
+
+def submitted(engine: Engine, questions: int) -> tuple[CommandList, Any]:
+    commands = engine.command_list()
+    commands._sequence = Sequence(questions)
+    commands.submit()
+    return commands, commands._sequence
+
+
+def test_only_cpu_drivers_need_the_processor(device: dml.Device) -> None:
+    engine = device._runtime.engine
+    assert engine.polls == (engine.submits_async and device.adapter.type != "cpu")
+
+
+def test_what_is_done_soon_is_not_slept_for(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kp_engine, "_POLL_SECONDS", 60.0)
+    commands, sequence = submitted(engine, 5)
+    commands.wait()
+    assert (sequence.left, sequence.slept, commands.running) == (0, 0, False)
+    commands.wait()
+    assert sequence.left == 0, "nobody asks again"
+
+
+def test_what_takes_longer_is_slept_for(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kp_engine, "_POLL_SECONDS", 1e-3)
+    commands, sequence = submitted(engine, 10**9)
+    commands.wait()
+    assert sequence.slept == 1 and not commands.running
+
+
+def test_without_polling_it_sleeps(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "polls", False)
+    commands, sequence = submitted(engine, 1)
+    commands.wait()
+    assert sequence.slept == 1
+
+
+@pytest.mark.parametrize("polls", [True, False])
+def test_an_interrupted_wait_is_taken_up_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, polls: bool
+) -> None:
+    monkeypatch.setattr(engine, "polls", polls)
+    commands, sequence = submitted(engine, 2)
+    sequence.interrupts = True
+    with pytest.raises(KeyboardInterrupt):
+        commands.wait()
+    assert commands.running
+    commands.wait()
+    assert sequence.left == 0 and not commands.running
