@@ -30,8 +30,8 @@ int magnitude(int x) {
     return SIGNED ? max(x, int(0u - uint(x))) : x;
 }
 
-// Of numbers of at most 16 bits, by floats: integers divide slowly on a GPU. Half a unit more keeps the
-// quotient off whole numbers, below which a device's division might end.
+// Numbers of at most 16 bits are divided as floats: integers divide slowly on a GPU. A device's division
+// may end below a whole number, so dividends are a little too large.
 const bool NARROW = BYTES_OF(A_TYPE) < 4u;
 
 float small_float(int x) {
@@ -39,16 +39,12 @@ float small_float(int x) {
     return result;
 }
 
-float quotient_away_from_whole(int x, int y, int same_sign) {
-    float half_unit = intBitsToFloat((same_sign & 0x80000000) | 0x3F000000);
-    return (small_float(x) + half_unit) / small_float(y);
-}
-
 // By 0: all bits one. The lowest number by -1 wraps.
 int quotient(int x, int y) {
     if (NARROW) {
-        int result = int(quotient_away_from_whole(x, y, x));
-        return y == 0 ? -1 : result;
+        float divisor = small_float(y);
+        int result = int(small_float(x) * 1.000003814697265625 / divisor);
+        return divisor == 0.0 ? -1 : result;
     }
     if (y == 0) return -1;
     uint size = uint(magnitude(x)) / uint(magnitude(y));
@@ -57,10 +53,7 @@ int quotient(int x, int y) {
 
 // By 0: the dividend.
 int modulus(int x, int y) {
-    if (NARROW) {
-        int result = x - int(quotient_away_from_whole(x, y, x)) * y;
-        return y == 0 ? x : result;
-    }
+    if (NARROW) return y == 0 ? x : x - quotient(x, y) * y;
     if (y == 0) return x;
     uint size = uint(magnitude(x)) % uint(magnitude(y));
     return int(SIGNED && x < 0 ? 0u - size : size);
@@ -68,7 +61,8 @@ int modulus(int x, int y) {
 
 int floor_modulus(int x, int y) {
     if (NARROW) {
-        int result = x - int(floor(quotient_away_from_whole(x, y, y))) * y;
+        float half_up = intBitsToFloat((y & 0x80000000) | 0x3F000000);
+        int result = x - int(floor((small_float(x) + half_up) / small_float(y))) * y;
         return y == 0 ? x : result;
     }
     int rest = modulus(x, y);
