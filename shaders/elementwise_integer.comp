@@ -39,11 +39,15 @@ float small_float(int x) {
     return result;
 }
 
+int narrow_quotient(int x, float divisor) {
+    return int(small_float(x) * 1.000003814697265625 / divisor);
+}
+
 // By 0: all bits one. The lowest number by -1 wraps.
 int quotient(int x, int y) {
     if (NARROW) {
         float divisor = small_float(y);
-        int result = int(small_float(x) * 1.000003814697265625 / divisor);
+        int result = narrow_quotient(x, divisor);
         return divisor == 0.0 ? -1 : result;
     }
     if (y == 0) return -1;
@@ -53,7 +57,11 @@ int quotient(int x, int y) {
 
 // By 0: the dividend.
 int modulus(int x, int y) {
-    if (NARROW) return y == 0 ? x : x - quotient(x, y) * y;
+    if (NARROW) {
+        float divisor = small_float(y);
+        int result = x - narrow_quotient(x, divisor) * y;
+        return divisor == 0.0 ? x : result;
+    }
     if (y == 0) return x;
     uint size = uint(magnitude(x)) % uint(magnitude(y));
     return int(SIGNED && x < 0 ? 0u - size : size);
@@ -61,9 +69,10 @@ int modulus(int x, int y) {
 
 int floor_modulus(int x, int y) {
     if (NARROW) {
+        float divisor = small_float(y);
         float half_up = intBitsToFloat((y & 0x80000000) | 0x3F000000);
-        int result = x - int(floor((small_float(x) + half_up) / small_float(y))) * y;
-        return y == 0 ? x : result;
+        int result = x - int(floor((small_float(x) + half_up) / divisor)) * y;
+        return divisor == 0.0 ? x : result;
     }
     int rest = modulus(x, y);
     return SIGNED && rest != 0 && y != 0 && (rest ^ y) < 0 ? rest + y : rest;
