@@ -10,36 +10,39 @@
 // Copies elements as bits, lines of sizes[0] of them. WHOLE where lines of the output lie gapless and
 // the input's too, or repeat one element; an invocation makes the part of a line that falls into one
 // vector of output, and a packed tensor is one line. Otherwise it copies one element.
+// EVEN where also all lines begin and end with a vector. REPEATS: each line repeats one element.
 layout(constant_id = 2) const bool WHOLE = false;
+layout(constant_id = 3) const bool EVEN = false;
+layout(constant_id = 4) const bool REPEATS = false;
 
-// 0 where every line of the output begins with a vector.
-uint out_unaligned() {
-    uint any = out_offset;
-    [[unroll]] for (uint d = 0u; d < RANK; ++d) any |= out_steps[d];
-    return any % PER_VECTOR;
+uvec4 load_part(uint from) {
+    if (REPEATS) return filled_vector(LOAD_ELEMENT(in_words, from));
+    return EVEN ? in_vectors[from / PER_VECTOR] : load_vector(from);
 }
 
 void copy_line_part(uint index) {
     uint size = sizes[0];
-    // A line meets so many vectors at most, one less where all begin and end with a vector.
-    uint per_line = (size + PER_VECTOR - 2u) / PER_VECTOR + 1u;
-    if (size % PER_VECTOR == 0u && out_unaligned() == 0u) --per_line;
+    // A line meets so many vectors at most.
+    uint per_line = EVEN ? size / PER_VECTOR : (size + PER_VECTOR - 2u) / PER_VECTOR + 1u;
     uint line = RANK == 0u ? 0u : index / per_line;
     uint part = index - line * per_line;
     if (line >= count || part >= per_line) return;
     uvec2 begin = part_offsets(line);
     uint from = begin.x, to = begin.y;
     uint vector = to / PER_VECTOR + part;
+    if (EVEN) {
+        out_vectors[vector] = load_part(from + (REPEATS ? 0u : part * PER_VECTOR));
+        return;
+    }
     uint first = max(vector * PER_VECTOR, to);
     uint last = min((vector + 1u) * PER_VECTOR, to + size);
     if (first >= last) return;
-    bool repeats = in_strides[0] == 0u;
-    if (!repeats) from += first - to;
+    if (!REPEATS) from += first - to;
     if (last - first == PER_VECTOR) {
-        out_vectors[vector] = repeats ? filled_vector(LOAD_ELEMENT(in_words, from)) : load_vector(from);
+        out_vectors[vector] = load_part(from);
         return;
     }
-    uint step = repeats ? 0u : 1u;
+    uint step = REPEATS ? 0u : 1u;
     for (uint e = first; e < last; ++e)
         STORE_ELEMENT(out_words, e, LOAD_ELEMENT(in_words, from + (e - first) * step));
 }
