@@ -103,6 +103,11 @@ class Adapter:
     cooperative_matrices: tuple[CooperativeMatrix, ...] = field(default=(), repr=False)
 
     @property
+    def is_cpu(self) -> bool:
+        """Whether the driver runs on the CPU."""
+        return self.type == "cpu"
+
+    @property
     def vulkan(self) -> str:
         return ".".join(map(str, self.vulkan_version))
 
