@@ -49,14 +49,16 @@ def frame(
     spec: Mapping[str, int] | None = None,
     more: Sequence[Operand] = (),
     select: tuple[int, int] | None = None,
+    guesses: bool = False,
 ) -> Plan:
     """The plan of a shader that includes ``elementwise.glsl``.
 
     ``inputs`` are its operands a, b, c as (field, description), None for one that is absent. An
     operand without a field is no tensor: the shader takes what its strides say as numbers.
     ``result`` is the output in the same form, and ``more`` are bindings of the shader's own.
-    ``select`` is (dimension, index) where only that part of the tensors is walked. Inputs that lie
-    gapless along another dimension than the output are turned into temporary memory before.
+    ``select`` is (dimension, index) where only that part of the tensors is walked, and ``guesses``
+    says that the shader may make a part twice. For a GPU, inputs that lie gapless along another
+    dimension than the output are turned into temporary memory before.
     """
     walked = [_Walked(name, *slot, slot[1].strides)
               for name, slot in zip(("out", *"abc"), (result, *inputs)) if slot is not None]
@@ -67,7 +69,10 @@ def frame(
         for w in walked:
             w.start = i * w.walk[d]
     sizes = _in_order_of_output(sizes, walked)
-    copies, temporary_bytes = _turn(target, sizes, walked) if select is None else ((), 0)
+    copies: Sequence[Dispatch] = ()
+    temporary_bytes = 0
+    if select is None and not target.adapter.is_cpu:
+        copies, temporary_bytes = _turn(target, sizes, walked)
     sizes = _in_order_of_output(sizes, walked)
     outer, inner = _split(sizes)
     *line_sizes, size = (sizes[d] for d in inner)
@@ -78,8 +83,11 @@ def frame(
     # One that begins anywhere meets so many parts at most.
     per_line = -(-size // each) + (layout == _ANYWHERE)
     moved = each * sum(w.desc.data_type.itemsize for w in tensors if w.walk[inner[-1]])
-    paired = layout != _STRIDED and not target.adapter.is_cpu and _in_pairs(
-        lines * per_line, moved, result[1].data_type)
+    if target.adapter.is_cpu:
+        # A loop in a loop is not unrolled there: finding a line is one, making a part anew another.
+        paired = layout >= _ALIGNED and lines == 1 and per_line >= _MANY and not guesses
+    else:
+        paired = layout != _STRIDED and _in_pairs(lines * per_line, moved, result[1].data_type)
     parts = 2 if paired else 1
     span = _LOCAL_SIZE * parts
     groups, groups_by_line = -(-lines * per_line // span), lines * -(-per_line // span)

@@ -35,7 +35,8 @@ def _linear(
     y: _Slot,
 ) -> Plan:
     third = None if zero[1] is None else (zero[0], zero[1])
-    return frame(target, target.library.get(_LINEAR, operation), [x, scale, third], y)
+    return frame(target, target.library.get(_LINEAR, operation), [x, scale, third], y,
+                 guesses=operation == "quantize")
 
 
 def _lower_linear(operation: str) -> Any:
@@ -86,6 +87,7 @@ def _lower_add(desc: Any, target: Target) -> Plan:
         spec={f"HAS_{n.upper()}": getattr(desc, slot) is not None
               for n, slot in _SCALARS.items() if n.endswith("zero")},
         more=scalars,
+        guesses=True,
     )
 
 
