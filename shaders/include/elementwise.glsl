@@ -158,10 +158,11 @@ bool is_aligned(uint at, uint bytes) {
         if (type == 0u) return part; \
         const uint bytes = BYTES_OF(type); \
         if (LAYOUT == ANYWHERE) if (have == 0u) return part; \
-        const bool single = name##_repeats ? true : LAYOUT == STRIDED; \
-        if (single) { \
+        bool plain = LAYOUT >= ALIGNED; \
+        if (ON_CPU) plain = plain || name##_is_gapless && have == EACH && is_aligned(at, bytes); \
+        if (name##_repeats || LAYOUT == STRIDED) { \
             part.low.xy = name##_element(at); \
-        } else if (LAYOUT >= ALIGNED || name##_is_gapless && have == EACH && is_aligned(at, bytes)) { \
+        } else if (plain) { \
             part = load_##name(at); \
         } else if (!name##_is_gapless) { \
             uint passes = ON_CPU ? have : EACH; \
@@ -174,8 +175,8 @@ bool is_aligned(uint at, uint bytes) {
             uint words = ON_CPU ? last - first + 1u : (EACH * bytes + 3u) / 4u; \
             [[unroll]] for (uint w = 0u; w < words; ++w) { \
                 uint x = name##_words[min(first + w, last)]; \
-                if (bytes < 4u) if (shift != 0u) \
-                    x = x >> shift | name##_words[min(first + w + 1u, last)] << (32u - shift); \
+                if (bytes < 4u) \
+                    x = x >> shift | name##_words[min(first + w + 1u, last)] << 1u << 31u - shift; \
                 if (w < 4u) part.low[w] = x; \
                 else part.high[w - 4u] = x; \
             } \
