@@ -34,8 +34,9 @@ def copied(
     slot, x = source
     sizes, in_strides, out_strides = _in_order_of_output(x.sizes, x.strides, y.strides)
     layout = sizes, in_strides, out_strides, 16 // x.data_type.itemsize
-    shader, groups, push, spec = (_pieces(*layout) or _tiles(*layout)
-                                  or _lines(*layout, x.is_aligned and y.is_aligned))
+    shader, groups, push, spec = (
+        _pieces(*layout) or _tiles(*layout)
+        or _lines(*layout, x.is_aligned and y.is_aligned, target.adapter.local_size))
     return Dispatch(
         variant=target.library.get(shader, x.data_type.width),
         groups=groups,
@@ -56,7 +57,7 @@ def _in_order_of_output(
 
 
 def _lines(
-    sizes: Ints, in_strides: Ints, out_strides: Ints, each: int, aligned: bool
+    sizes: Ints, in_strides: Ints, out_strides: Ints, each: int, aligned: bool, local_size: int
 ) -> _Way:
     """Whole, where the last dimension lies gapless or repeats one element; else by elements."""
     repeats = in_strides[-1] == 0
@@ -70,8 +71,8 @@ def _lines(
     push = dict(count=lines, sizes=sizes[-1], in_strides=in_strides[-1],
                 out_strides=out_strides[-1])
     counted = _counted(range(len(sizes) - 1), sizes, in_strides, out_strides)
-    return "activation_identity", -(-work // _LOCAL_SIZE), push | counted, dict(
-        RANK=len(sizes) - 1, WHOLE=whole, EVEN=even, REPEATS=repeats)
+    return "activation_identity", -(-work // local_size), push | counted, dict(
+        LOCAL_SIZE=local_size, RANK=len(sizes) - 1, WHOLE=whole, EVEN=even, REPEATS=repeats)
 
 
 def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way | None:

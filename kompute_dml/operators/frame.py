@@ -16,7 +16,6 @@ from ..runtime.shader_library import Variant
 from .copying import copied
 from .plan import TEMPORARY, UNUSED, Dispatch, Operand, Plan, Target, reads, writes
 
-_LOCAL_SIZE = 256
 EXACT_UNITS = ("NVIDIA",)
 """Drivers whose fma rounds once, whose float16 conversions are IEEE's, and whose exp2, log2,
 inversesqrt and quotients are good to a few ulp and keep NaN, as the tests confirm."""
@@ -84,12 +83,13 @@ def frame(
     per_line = -(-size // each) + (layout == _ANYWHERE)
     moved = each * sum(w.desc.data_type.itemsize for w in tensors if w.walk[inner[-1]])
     if target.adapter.is_cpu:
-        # A loop in a loop is not unrolled there: finding a line is one, making a part anew another.
+        # Mesa unrolls no long loop over both, nor one that holds a loop which makes a part anew.
         paired = layout >= _ALIGNED and lines == 1 and per_line >= _MANY and not guesses
     else:
         paired = layout != _STRIDED and _in_pairs(lines * per_line, moved, result[1].data_type)
     parts = 2 if paired else 1
-    span = _LOCAL_SIZE * parts
+    local_size = target.adapter.local_size
+    span = local_size * parts
     groups, groups_by_line = -(-lines * per_line // span), lines * -(-per_line // span)
     by_line = 16 * groups_by_line <= 17 * groups
     if by_line:
@@ -97,16 +97,16 @@ def frame(
 
     steps = {w.name: tuple(w.walk[d] for d in inner) for w in walked}
     fields: dict[str, int | Sequence[int]] = {
-        "lines": lines, "rank": len(inner), "sizes": (*line_sizes, size), **(push or {}),
+        "lines": lines, "sizes": (*line_sizes, size), **(push or {}),
         **{f"{name}_strides": step for name, step in steps.items()},
     }
     constants: dict[str, int] = {
-        "LOCAL_SIZE": _LOCAL_SIZE,
+        "LOCAL_SIZE": local_size,
         "LAYOUT": layout,
         "ON_CPU": target.adapter.is_cpu,
         "EXACT_UNITS": target.adapter.driver in EXACT_UNITS,
         "PARTS": parts,
-        "ONE_LINE": lines == 1,
+        "RANK": len(inner),
         "BY_LINE": by_line,
         **{which: sum((steps[name][-1] == last) << i for i, name in enumerate("abc")
                       if name in steps)

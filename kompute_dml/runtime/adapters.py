@@ -108,6 +108,11 @@ class Adapter:
         return self.type == "cpu"
 
     @property
+    def local_size(self) -> int:
+        """Invocations of a workgroup that shares nothing: a CPU takes its time to start one."""
+        return min(1024, self.max_workgroup_invocations) if self.is_cpu else 256
+
+    @property
     def vulkan(self) -> str:
         return ".".join(map(str, self.vulkan_version))
 

@@ -39,7 +39,7 @@ layout(constant_id = 7) const bool ON_CPU = false;
 layout(constant_id = 10) const bool EXACT_UNITS = false;
 #define HAS_EXACT_UNITS EXACT_UNITS
 layout(constant_id = 11) const uint PARTS = 1u;  // or 2
-layout(constant_id = 12) const bool ONE_LINE = false;
+layout(constant_id = 12) const uint RANK = 1u;  // up to 5
 // The inputs whose last stride is 0, and is 1: a bit for each.
 layout(constant_id = 13) const uint REPEATED = 0u;
 layout(constant_id = 14) const uint GAPLESS = 0u;
@@ -47,7 +47,6 @@ layout(constant_id = 15) const bool BY_LINE = false;  // a workgroup stays in on
 
 layout(push_constant) uniform Push {
     uint lines;
-    uint rank;
     uint sizes[5];
     uint out_strides[5];
     uint out_offset;
@@ -64,6 +63,7 @@ layout(push_constant) uniform Push {
     ATTRIBUTES
 };
 
+const uint LAST = RANK - 1u;
 const uint OUT_BYTES = BYTES_OF(OUT_TYPE);
 const uint A_BYTES = BYTES_OF(A_TYPE);
 const uint B_BYTES = BYTES_OF(B_TYPE);
@@ -184,8 +184,6 @@ bool is_aligned(uint at, uint bytes) {
         return part; \
     }
 
-#define LAST (ONE_LINE ? 0u : rank - 1u)
-
 INPUT(a, 0, A_TYPE)
 #if INPUTS > 1
 INPUT(b, 1, B_TYPE)
@@ -244,7 +242,7 @@ Place place_of(uint lane) {
     uint per_line = parts_per_line();
     uint group = group_index(), line = 0u, part = group * span + lane;
     if (BY_LINE) {
-        if (!ONE_LINE) {
+        if (RANK > 1u) {
             uint groups = (per_line + span - 1u) / span;
             line = group / groups;
             part -= line * groups * span;
@@ -265,20 +263,18 @@ Place place_of(uint lane) {
 #if INPUTS > 2
     at.c = c_offset;
 #endif
-    if (!ONE_LINE) {
-        for (uint d = LAST; d-- > 0u;) {
-            uint next = d == 0u ? 0u : line / sizes[d];
-            uint coordinate = line - next * sizes[d];
-            line = next;
-            at.to += coordinate * out_strides[d];
-            at.a += coordinate * a_strides[d];
+    [[unroll]] for (uint d = LAST; d-- > 0u;) {
+        uint next = d == 0u ? 0u : line / sizes[d];
+        uint coordinate = line - next * sizes[d];
+        line = next;
+        at.to += coordinate * out_strides[d];
+        at.a += coordinate * a_strides[d];
 #if INPUTS > 1
-            at.b += coordinate * b_strides[d];
+        at.b += coordinate * b_strides[d];
 #endif
 #if INPUTS > 2
-            at.c += coordinate * c_strides[d];
+        at.c += coordinate * c_strides[d];
 #endif
-        }
     }
     uint begin = part * EACH;  // from that of the line on
     uint have = LAYOUT == EVEN ? EACH : min(EACH, sizes[LAST] - begin);
