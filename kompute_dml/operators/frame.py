@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..desc import TensorDesc
+from ..desc import MINIMUM_ALIGNMENT, TensorDesc
 from ..dtypes import DataType, Scalar, saturate
 from ..layout import Ints, coalesce, extent, product
 from ..runtime.shader_library import Variant
@@ -23,8 +23,8 @@ _MANY = 1 << 16
 """Invocations that fill a GPU, and elements that are worth a dispatch of their own."""
 _MAX_RANK = 5
 """Dimensions that one dispatch walks; each further one (after merging) becomes dispatches."""
-_ALIGNMENT = 256
 _STRIDED, _ANYWHERE, _ALIGNED, _EVEN = range(4)
+"""LAYOUT of the shader."""
 
 
 @dataclass
@@ -160,7 +160,7 @@ def _turn(target: Target, sizes: Ints, walked: Sequence[_Walked]) -> tuple[list[
         copies.append(copied(target, (w.field, x), writes(TEMPORARY, y, "out_offset", begin), y))
         w.field, w.desc, w.start = TEMPORARY, y, begin
         w.walk = tuple(step and packed for step, packed in zip(w.walk, y.strides))
-        nbytes += -(-y.total_tensor_size_in_bytes // _ALIGNMENT) * _ALIGNMENT
+        nbytes += -(-y.total_tensor_size_in_bytes // MINIMUM_ALIGNMENT) * MINIMUM_ALIGNMENT
     return copies, nbytes
 
 
