@@ -14,26 +14,34 @@
 layout(constant_id = 2) const bool WHOLE = false;
 layout(constant_id = 3) const bool EVEN = false;
 layout(constant_id = 4) const bool REPEATS = false;
+layout(constant_id = 5) const uint PARTS = 1u;  // that an invocation copies of EVEN lines
 
 uvec4 load_part(uint from) {
-    if (REPEATS) return filled_vector(LOAD_ELEMENT(in_words, from));
-    return EVEN ? in_vectors[from / PER_VECTOR] : load_vector(from);
+    return REPEATS ? filled_vector(LOAD_ELEMENT(in_words, from)) : load_vector(from);
+}
+
+void copy_even_part(uint index) {
+    uint per_line = sizes[0] / PER_VECTOR;
+    uint at = min(index, count * per_line - 1u);
+    uint line = RANK == 0u ? 0u : at / per_line;
+    uint part = at - line * per_line;
+    uvec2 begin = part_offsets(line);
+    uvec4 vector;
+    if (REPEATS) vector = filled_vector(LOAD_ELEMENT(in_words, begin.x));
+    else vector = in_vectors[begin.x / PER_VECTOR + part];
+    if (index == at) out_vectors[begin.y / PER_VECTOR + part] = vector;
 }
 
 void copy_line_part(uint index) {
     uint size = sizes[0];
     // A line meets so many vectors at most.
-    uint per_line = EVEN ? size / PER_VECTOR : (size + PER_VECTOR - 2u) / PER_VECTOR + 1u;
+    uint per_line = (size + PER_VECTOR - 2u) / PER_VECTOR + 1u;
     uint line = RANK == 0u ? 0u : index / per_line;
     uint part = index - line * per_line;
     if (line >= count || part >= per_line) return;
     uvec2 begin = part_offsets(line);
     uint from = begin.x, to = begin.y;
     uint vector = to / PER_VECTOR + part;
-    if (EVEN) {
-        out_vectors[vector] = load_part(from + (REPEATS ? 0u : part * PER_VECTOR));
-        return;
-    }
     uint first = max(vector * PER_VECTOR, to);
     uint last = min((vector + 1u) * PER_VECTOR, to + size);
     if (first >= last) return;
@@ -56,6 +64,12 @@ void copy_element(uint index) {
 }
 
 void main() {
-    if (WHOLE) copy_line_part(invocation_index());
-    else copy_element(invocation_index());
+    uint first = group_index() * gl_WorkGroupSize.x * PARTS + gl_LocalInvocationID.x;
+    if (EVEN) {
+        [[unroll]] for (uint p = 0u; p < PARTS; ++p) copy_even_part(first + p * gl_WorkGroupSize.x);
+    } else if (WHOLE) {
+        copy_line_part(first);
+    } else {
+        copy_element(first);
+    }
 }

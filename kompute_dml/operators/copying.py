@@ -36,7 +36,7 @@ def copied(
     layout = sizes, in_strides, out_strides, 16 // x.data_type.itemsize
     shader, groups, push, spec = (
         _pieces(*layout) or _tiles(*layout)
-        or _lines(*layout, x.is_aligned and y.is_aligned, target.adapter.local_size))
+        or _lines(*layout, x.is_aligned and y.is_aligned, target))
     return Dispatch(
         variant=target.library.get(shader, x.data_type.width),
         groups=groups,
@@ -57,7 +57,7 @@ def _in_order_of_output(
 
 
 def _lines(
-    sizes: Ints, in_strides: Ints, out_strides: Ints, each: int, aligned: bool, local_size: int
+    sizes: Ints, in_strides: Ints, out_strides: Ints, each: int, aligned: bool, target: Target
 ) -> _Way:
     """Whole, where the last dimension lies gapless or repeats one element; else by elements."""
     repeats = in_strides[-1] == 0
@@ -71,8 +71,11 @@ def _lines(
     push = dict(count=lines, sizes=sizes[-1], in_strides=in_strides[-1],
                 out_strides=out_strides[-1])
     counted = _counted(range(len(sizes) - 1), sizes, in_strides, out_strides)
-    return "activation_identity", -(-work // local_size), push | counted, dict(
-        LOCAL_SIZE=local_size, RANK=len(sizes) - 1, WHOLE=whole, EVEN=even, REPEATS=repeats)
+    parts = 2 if even and target.adapter.is_cpu else 1
+    local_size = target.adapter.local_size
+    return "activation_identity", -(-work // (local_size * parts)), push | counted, dict(
+        LOCAL_SIZE=local_size, RANK=len(sizes) - 1, WHOLE=whole, EVEN=even, REPEATS=repeats,
+        PARTS=parts)
 
 
 def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way | None:
