@@ -141,6 +141,11 @@ class TensorDesc:
         return count
 
     @property
+    def is_aligned(self) -> bool:
+        """Whether it begins with a vector of 16 bytes, as all do that are bound to an operator."""
+        return self.guaranteed_base_offset_alignment % MINIMUM_ALIGNMENT == 0
+
+    @property
     def is_packed(self) -> bool:
         """Whether the elements lie row-major without gaps."""
         return is_packed(self.sizes, self.strides)

@@ -10,20 +10,32 @@
 // Copies elements as bits, lines of sizes[0] of them. WHOLE where lines of the output lie gapless and
 // the input's too, or repeat one element; an invocation makes the part of a line that falls into one
 // vector of output, and a packed tensor is one line. Otherwise it copies one element.
+// EVEN where also all lines begin and end with a vector. REPEATS: each line repeats one element.
 layout(constant_id = 2) const bool WHOLE = false;
+layout(constant_id = 3) const bool EVEN = false;
+layout(constant_id = 4) const bool REPEATS = false;
+layout(constant_id = 5) const uint PARTS = 1u;  // that an invocation copies of EVEN lines
 
-// 0 where every line of the output begins with a vector.
-uint out_unaligned() {
-    uint any = out_offset;
-    [[unroll]] for (uint d = 0u; d < RANK; ++d) any |= out_steps[d];
-    return any % PER_VECTOR;
+uvec4 load_part(uint from) {
+    return REPEATS ? filled_vector(LOAD_ELEMENT(in_words, from)) : load_vector(from);
+}
+
+void copy_even_part(uint index) {
+    uint per_line = sizes[0] / PER_VECTOR;
+    uint at = min(index, count * per_line - 1u);
+    uint line = RANK == 0u ? 0u : at / per_line;
+    uint part = at - line * per_line;
+    uvec2 begin = part_offsets(line);
+    uvec4 vector;
+    if (REPEATS) vector = filled_vector(LOAD_ELEMENT(in_words, begin.x));
+    else vector = in_vectors[begin.x / PER_VECTOR + part];
+    if (index == at) out_vectors[begin.y / PER_VECTOR + part] = vector;
 }
 
 void copy_line_part(uint index) {
     uint size = sizes[0];
-    // A line meets so many vectors at most, one less where all begin and end with a vector.
+    // A line meets so many vectors at most.
     uint per_line = (size + PER_VECTOR - 2u) / PER_VECTOR + 1u;
-    if (size % PER_VECTOR == 0u && out_unaligned() == 0u) --per_line;
     uint line = RANK == 0u ? 0u : index / per_line;
     uint part = index - line * per_line;
     if (line >= count || part >= per_line) return;
@@ -33,13 +45,12 @@ void copy_line_part(uint index) {
     uint first = max(vector * PER_VECTOR, to);
     uint last = min((vector + 1u) * PER_VECTOR, to + size);
     if (first >= last) return;
-    bool repeats = in_strides[0] == 0u;
-    if (!repeats) from += first - to;
+    if (!REPEATS) from += first - to;
     if (last - first == PER_VECTOR) {
-        out_vectors[vector] = repeats ? filled_vector(LOAD_ELEMENT(in_words, from)) : load_vector(from);
+        out_vectors[vector] = load_part(from);
         return;
     }
-    uint step = repeats ? 0u : 1u;
+    uint step = REPEATS ? 0u : 1u;
     for (uint e = first; e < last; ++e)
         STORE_ELEMENT(out_words, e, LOAD_ELEMENT(in_words, from + (e - first) * step));
 }
@@ -53,6 +64,12 @@ void copy_element(uint index) {
 }
 
 void main() {
-    if (WHOLE) copy_line_part(invocation_index());
-    else copy_element(invocation_index());
+    uint first = group_index() * gl_WorkGroupSize.x * PARTS + gl_LocalInvocationID.x;
+    if (EVEN) {
+        [[unroll]] for (uint p = 0u; p < PARTS; ++p) copy_even_part(first + p * gl_WorkGroupSize.x);
+    } else if (WHOLE) {
+        copy_line_part(first);
+    } else {
+        copy_element(first);
+    }
 }

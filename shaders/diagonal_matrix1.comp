@@ -19,6 +19,8 @@ layout(constant_id = 1) const uint PATH = 0u;
 layout(constant_id = 2) const bool HAS_INPUT = false;
 layout(constant_id = 3) const bool INVERT = false;
 layout(constant_id = 4) const uint LANES = 256u;
+layout(constant_id = 5) const bool EVEN = false;  // all rows begin and end with a vector
+layout(constant_id = 6) const bool ONE_MATRIX = false;
 
 layout(push_constant) uniform Push {
     uint in_offset;
@@ -151,16 +153,14 @@ void make_line_part() {
     uint lines = group_index() / parts;
     uint part = (group_index() - lines * parts) * EACH * LANES + gl_LocalInvocationID.x % LANES;
     uint line = lines * (INVOCATIONS / LANES) + gl_LocalInvocationID.x / LANES;
-    uint matrix = line / sizes[2];
+    uint matrix = ONE_MATRIX ? uint(line >= sizes[2]) : line / sizes[2];
     uint row = line - matrix * sizes[2];
-    uint batch = matrix / sizes[1];
+    uint batch = ONE_MATRIX ? matrix : matrix / sizes[1];
     if (batch >= sizes[0]) return;
     matrix -= batch * sizes[1];
     uint from = in_offset + row * in_strides[2] + matrix * in_strides[1] + batch * in_strides[0];
     uint to = out_offset + row * out_strides[2] + matrix * out_strides[1] + batch * out_strides[0];
-    bool straight = (to | sizes[3]) % PER_VECTOR == 0u;
-    if (HAS_INPUT) straight = straight && from % PER_VECTOR == 0u && in_strides[3] == 1u;
-    if (straight) {
+    if (EVEN) {
         ivec2 ranges[EACH];
         uint seen = per_line;
         [[unroll]] for (uint e = 0u; e < EACH; ++e) {

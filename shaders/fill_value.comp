@@ -23,9 +23,16 @@ uvec2 integer_sequence(uint number) {
 }
 
 uvec2 float_sequence(uint number) {
-    PAIR exact = pair_of_ordered_sum(float(number & 0xFFFF0000u), float(number & 0xFFFFu));
-    PAIR steps = multiply(exact, PAIR(uintBitsToFloat(delta[0]), 0.0));
-    float x = sum_of(add(steps, PAIR(uintBitsToFloat(start[0]), 0.0)));
+    // By their digits: conversions take longer.
+    precise float high = uintBitsToFloat(0x53000000u | number >> 16u) - 549755813888.0;
+    precise float low = uintBitsToFloat(0x4B000000u | number & 0xFFFFu) - 8388608.0;
+    PAIR exact = pair_of_ordered_sum(high, low);
+    float by = uintBitsToFloat(delta[0]);
+    PAIR steps = pair_of_product(exact.x, by);
+    PAIR sum = pair_of_sum(uintBitsToFloat(start[0]), steps.x);
+    precise float rest = sum.y + scaled_sum(exact.y, by, steps.y);
+    float x = sum_of(PAIR(sum.x, rest));
+    if (is_nan(x)) x = scaled_sum(exact.x, by, uintBitsToFloat(start[0]));  // also of infinities
     return uvec2(BYTES_OF(OUT_TYPE) == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);
 }
 

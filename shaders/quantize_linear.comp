@@ -5,7 +5,9 @@
 #extension GL_EXT_control_flow_attributes : require
 #define INPUTS 3
 #define PREPARES
+#if defined(OP_quantize)
 #define GUESSES
+#endif
 #define ATTRIBUTES
 #include "include/elementwise.glsl"
 #include "include/integers.glsl"
@@ -30,6 +32,7 @@ uvec2 wide(uint bits, uint type) {
     return IS_SIGNED(type) ? widen(int(bits)) : uvec2(bits, 0u);
 }
 
+#if defined(OP_quantize)
 float scale;
 float inverse;
 float inverse_rest;  // what the reciprocal is more than that
@@ -81,38 +84,32 @@ uint guessed(float x, int zero_point) {
     return quantized(floatBitsToInt(shifted) - 0x4B400000, zero_point, OUT_TYPE);
 }
 
-uvec2 quantize(uvec2 a, uvec2 b, uvec2 c) {
+uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     if (!is_uniform()) prepare(b, c);
     float x = float_of(a, A_TYPE);
     if (!is_tame) unsure = true;
     return uvec2(HAS_EXACT_UNITS ? quantized_by_fma(x, int(c.x)) : guessed(x, int(c.x)), 0u);
 }
 
-uvec2 quantize_exactly(uvec2 a, uvec2 b, uvec2 c) {
+uvec2 compute_exactly(uvec2 a, uvec2 b, uvec2 c) {
     int whole = whole_number(divide(float_of(a, A_TYPE), float_of(b, B_TYPE)));
     return uvec2(quantized(whole, int(c.x), OUT_TYPE), 0u);
 }
+#else
+float scale;
+float zero;
 
-uvec2 dequantize(uvec2 a, uvec2 b, uvec2 c) {
+void prepare(uvec2 b, uvec2 c) {
+    scale = float_of(b, B_TYPE);
+    zero = float(int(c.x));
+}
+
+uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     if (!is_uniform()) prepare(b, c);
     float apart;
-    if (BYTES_OF(A_TYPE) < 4u) apart = float(int(a.x) - int(c.x));
+    if (BYTES_OF(A_TYPE) < 4u) apart = float(int(a.x)) - zero;
     else apart = round_to_float(subtract64(wide(a.x, A_TYPE), wide(c.x, A_TYPE)), true);
     precise float x = apart * scale;
     return uvec2(BYTES_OF(OUT_TYPE) == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);
 }
-
-uvec2 dequantize_exactly(uvec2 a, uvec2 b, uvec2 c) {
-    return uvec2(0u);  // dequantize is never unsure
-}
-
-uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
-    return OP(a, b, c);
-}
-
-#define EXACTLY(op) op##_exactly
-#define EXACT(op) EXACTLY(op)
-
-uvec2 compute_exactly(uvec2 a, uvec2 b, uvec2 c) {
-    return EXACT(OP)(a, b, c);
-}
+#endif

@@ -12,6 +12,7 @@ import kompute_dml as dml
 from cases.elementwise import converted
 from kompute_dml.operators import frame
 from kompute_dml.operators.base import definitions
+from kompute_dml.runtime.adapters import Adapter
 
 _FLOATS = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 127.9, -128.9, 255.5, 65504, 65520, 2.0**31,
            -(2.0**63), 2.0**64, 1e-45, 6e-8, 2.98e-8, 1.0 + 2.0**-11, 1.0 + 2.0**-24]
@@ -210,7 +211,7 @@ def test_functions_say_what_they_take() -> None:
 @pytest.fixture
 def gpu_like(monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
     """A device whose elementwise shaders are made as for a GPU, with two parts an invocation."""
-    monkeypatch.setattr(frame, "_runs_on_cpu", lambda target: False)
+    monkeypatch.setattr(Adapter, "is_cpu", False)
     monkeypatch.setattr(frame, "_in_pairs", lambda *args: True)
     device = dml.Device()
     yield device
@@ -253,10 +254,11 @@ def test_pairs_of_operands_as_gpus_make_them(
     np.testing.assert_array_equal(got, grid + b[:100])
 
 
+@pytest.mark.parametrize("width", [3001, 3004, 4096, 64])
 def test_lines_of_their_own_scale_as_gpus_make_them(
-    gpu_like: dml.Device, rng: np.random.Generator
+    gpu_like: dml.Device, rng: np.random.Generator, width: int
 ) -> None:
-    x = rng.normal(size=(7, 3001)).astype(np.float32)
+    x = rng.normal(size=(7, width)).astype(np.float32)
     scale, zero = rng.uniform(0.01, 0.1, 7).astype(np.float32), np.arange(100, 107, dtype=np.uint8)
     got = dml.quantize_linear(gpu_like.tensor(x), scale, zero, axis=0).numpy()
     whole = np.rint(x / scale[:, None]) + zero[:, None]
@@ -264,6 +266,50 @@ def test_lines_of_their_own_scale_as_gpus_make_them(
     back = dml.dequantize_linear(gpu_like.tensor(got), scale, zero, axis=0).numpy()
     apart = got.astype(np.float32) - zero[:, None]
     np.testing.assert_array_equal(back, apart * scale[:, None])
+
+
+@pytest.mark.parametrize("start, delta", [
+    (3e38, 1e38), (np.inf, 1.0), (-np.inf, 1.0), (0.0, np.inf), (np.inf, -np.inf), (1.0, np.nan)])
+def test_sequences_beyond_what_is_finite(start: float, delta: float) -> None:
+    got = dml.fill_value_sequence((7,), value_start=start, value_delta=delta).numpy()
+    with np.errstate(all="ignore"):
+        expected = np.float32(start) + np.arange(7, dtype=np.float32) * np.float32(delta)
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+@pytest.mark.parametrize("skip", [0, 1])
+def test_inputs_turned_as_for_gpus(
+    gpu_like: dml.Device, rng: np.random.Generator, dtype: str, skip: int
+) -> None:
+    a, b = (rng.integers(0, 50, (skip + 256, 330)).astype(dtype) for _ in range(2))
+    x, y = (gpu_like.tensor(v)[skip:, skip : skip + 320] for v in (a, b))
+    a, b = (v[skip:, skip : skip + 320] for v in (a, b))
+    straight = rng.integers(0, 50, (320, 256)).astype(dtype)
+    np.testing.assert_array_equal(dml.add(gpu_like.tensor(straight), x.T).numpy(), straight + a.T)
+    np.testing.assert_array_equal(dml.add(x.T, y.T).numpy(), (a + b).T)
+    np.testing.assert_array_equal(dml.add(x, y.T.transpose((1, 0))).numpy(), a + b)
+    out = gpu_like.tensor(np.zeros((256, 320), dtype))
+    dml.add(x.T, y.T, out=out.T)
+    np.testing.assert_array_equal(out.numpy(), a + b)
+    many = np.stack([straight, straight + a.T])
+    got = dml.max(gpu_like.tensor(many), x.T).numpy()
+    np.testing.assert_array_equal(got, np.maximum(many, a.T))
+
+
+def test_inputs_are_turned_by_copies_on_gpus(gpu_like: dml.Device) -> None:
+    def variants(width: int, *strides: tuple[int, int]) -> tuple[str, ...]:
+        a, b, y = (dml.TensorDesc("float32", (width, width), s) for s in strides)
+        desc = dml.ElementWiseAddOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=y)
+        operator = gpu_like.create_operator(desc)
+        return gpu_like.compile_operator(operator).variants
+
+    add, turn = "elementwise_float.add", "activation_identity_tiles.b32"
+    rows, columns = (256, 1), (1, 256)
+    assert variants(256, rows, columns, rows) == (turn, add)
+    assert variants(256, columns, columns, rows) == (turn, turn, add)
+    assert variants(256, columns, columns, columns) == (add,)
+    assert variants(8, (8, 1), (1, 8), (8, 1)) == (add,)
 
 
 @pytest.mark.parametrize("zero_point", [np.int8([3]), np.uint8([131])])

@@ -137,7 +137,7 @@ def _case(device: Any, kind: Product, m: int, k: int, n: int) -> Case:
 
     data = _Data(kind, m, k, n)
     a = _lines(device, data.a, kind.a_across, kind.padding)
-    copies = max(1, _COLD_BYTES // data.b.nbytes) if kind.cold and device.adapter.type != "cpu" \
+    copies = max(1, _COLD_BYTES // data.b.nbytes) if kind.cold and not device.adapter.is_cpu \
         else 1
     bs = [_lines(device, data.b, kind.b_along_k, kind.padding) for _ in range(copies)]
     a_scale, b_scale = device.tensor(data.a_scale), device.tensor(data.b_scale)

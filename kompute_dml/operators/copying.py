@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..desc import TensorDesc
 from ..layout import Ints, coalesce, power_of_two, product
-from .plan import Dispatch, Plan, Target, reads, writes
+from .plan import Dispatch, Operand, Plan, Target, reads, writes
 
 SHADERS = ("activation_identity", "activation_identity_pieces", "activation_identity_tiles")
 _LOCAL_SIZE = 256
@@ -23,21 +23,26 @@ _Way = tuple[str, int, _Push, dict[str, int]]
 
 def lower_copy(x: TensorDesc, y: TensorDesc, target: Target) -> Plan:
     """The plan that copies ``x`` into ``y``, whose data types are of the same width."""
+    return Plan((copied(target, ("input_tensor", x), writes("output_tensor", y, "out_offset"), y),),
+                nothing_in_place=True)
+
+
+def copied(
+    target: Target, source: tuple[str, TensorDesc], made: Operand, y: TensorDesc
+) -> Dispatch:
+    """The dispatch that copies ``source`` into the operand ``made``, which lies as ``y`` does."""
+    slot, x = source
     sizes, in_strides, out_strides = _in_order_of_output(x.sizes, x.strides, y.strides)
     layout = sizes, in_strides, out_strides, 16 // x.data_type.itemsize
-    shader, groups, push, spec = _pieces(*layout) or _tiles(*layout) or _lines(*layout)
-    return Plan(
-        execute=(
-            Dispatch(
-                variant=target.library.get(shader, x.data_type.width),
-                groups=groups,
-                operands=(reads("input_tensor", x, "in_offset"),
-                          writes("output_tensor", y, "out_offset")),
-                push=push,
-                spec={"LOCAL_SIZE": _LOCAL_SIZE, **spec},
-            ),
-        ),
-        nothing_in_place=True,
+    shader, groups, push, spec = (
+        _pieces(*layout) or _tiles(*layout)
+        or _lines(*layout, x.is_aligned and y.is_aligned, target))
+    return Dispatch(
+        variant=target.library.get(shader, x.data_type.width),
+        groups=groups,
+        operands=(reads(slot, x, "in_offset"), made),
+        push=push,
+        spec={"LOCAL_SIZE": _LOCAL_SIZE, **spec},
     )
 
 
@@ -51,17 +56,26 @@ def _in_order_of_output(
     return merged, strides[0], strides[1]
 
 
-def _lines(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way:
+def _lines(
+    sizes: Ints, in_strides: Ints, out_strides: Ints, each: int, aligned: bool, target: Target
+) -> _Way:
     """Whole, where the last dimension lies gapless or repeats one element; else by elements."""
-    whole = out_strides[-1] == 1 and in_strides[-1] in (0, 1)
+    repeats = in_strides[-1] == 0
+    whole = out_strides[-1] == 1 and (repeats or in_strides[-1] == 1)
+    steps = out_strides[:-1] if repeats else (*in_strides[:-1], *out_strides[:-1])
+    even = whole and aligned and not any(n % each for n in (sizes[-1], *steps))
     lines = product(sizes[:-1])
     # A line of n elements meets so many vectors at most.
-    work = lines * ((sizes[-1] + each - 2) // each + 1 if whole else sizes[-1])
+    per_line = sizes[-1] // each if even else (sizes[-1] + each - 2) // each + 1
+    work = lines * (per_line if whole else sizes[-1])
     push = dict(count=lines, sizes=sizes[-1], in_strides=in_strides[-1],
                 out_strides=out_strides[-1])
     counted = _counted(range(len(sizes) - 1), sizes, in_strides, out_strides)
-    return "activation_identity", -(-work // _LOCAL_SIZE), push | counted, dict(
-        RANK=len(sizes) - 1, WHOLE=whole)
+    parts = 2 if even and target.adapter.is_cpu else 1
+    local_size = target.adapter.local_size
+    return "activation_identity", -(-work // (local_size * parts)), push | counted, dict(
+        LOCAL_SIZE=local_size, RANK=len(sizes) - 1, WHOLE=whole, EVEN=even, REPEATS=repeats,
+        PARTS=parts)
 
 
 def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way | None:

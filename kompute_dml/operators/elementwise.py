@@ -81,7 +81,7 @@ def row(
             inputs += [None] * (2 - len(inputs))
             family = FLOAT if in_float else _shader(types, by_order)
             variant = target.library.get(family, op if isinstance(op, str) else op(desc))
-        return Plan(frame(target, variant, inputs, result, push=push, spec=values))
+        return frame(target, variant, inputs, result, push=push, spec=values)
 
     def check_all(desc: Any, strict: bool) -> None:
         check_attributes(desc, strict)
@@ -212,8 +212,8 @@ def _lower_add1(desc: Any, target: Target) -> Plan:
     else:
         name = fused.operator.function_name.removeprefix("activation_")
         variant, words = target.library.get(_ADD1, name), parameters(fused, y.data_type)
-    return Plan(frame(target, variant, [("a_tensor", a), ("b_tensor", b)], ("output_tensor", y),
-                      push={"attributes": words}))
+    return frame(target, variant, [("a_tensor", a), ("b_tensor", b)], ("output_tensor", y),
+                 push={"attributes": words})
 
 
 ElementWiseAdd1OperatorDesc = define(
@@ -248,7 +248,7 @@ def _lower_value_scale_2d(desc: Any, target: Target) -> Plan:
             target, variant, [("input_tensor", x), None], ("output_tensor", y),
             push={"attributes": (float_bits(desc.scale), float_bits(bias))},
             select=(1, channel),
-        )
+        ).execute
     return Plan(tuple(dispatches))
 
 

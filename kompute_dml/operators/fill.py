@@ -40,6 +40,10 @@ def _lower(
     each = 16 // y.data_type.itemsize
     count = y.element_count
     lanes, per_line = 1, -(-width // each)
+    tensors = [(y, out_strides)] + ([(x, in_strides)] if x else [])
+    even = width % each == 0 and all(
+        t.is_aligned and strides[3] == 1 and not any(n % each for n in strides[:3])
+        for t, strides in tensors)
     if y.is_packed and (x is None or x.is_packed) and width % each:
         # Rows begin anywhere: what a vector holds may go over into the next row.
         path, groups = _DENSE, -(-(count // each + 2) // (_EACH * _LOCAL_SIZE))
@@ -72,6 +76,8 @@ def _lower(
                     HAS_INPUT=x is not None,
                     INVERT=end < begin,
                     LANES=lanes,
+                    EVEN=even,
+                    ONE_MATRIX=sizes[:2] == (1, 1),
                 ),
             ),
         )

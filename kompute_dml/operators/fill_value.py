@@ -23,7 +23,7 @@ def _lower(desc: Any, target: Target, operation: str, **words: tuple[int, int]) 
     y = desc.output_tensor
     numbers = TensorDesc(y.data_type, y.sizes)
     variant = target.library.get(_SHADER, operation)
-    return Plan(frame(target, variant, [(None, numbers)], ("output_tensor", y), push=words))
+    return frame(target, variant, [(None, numbers)], ("output_tensor", y), push=words)
 
 
 def _lower_constant(desc: Any, target: Target) -> Plan:

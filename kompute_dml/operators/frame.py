@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..desc import TensorDesc
+from ..desc import MINIMUM_ALIGNMENT, TensorDesc
 from ..dtypes import DataType, Scalar, saturate
 from ..layout import Ints, coalesce, extent, product
 from ..runtime.shader_library import Variant
-from .plan import UNUSED, Dispatch, Operand, Target, reads, writes
+from .copying import copied
+from .plan import TEMPORARY, UNUSED, Dispatch, Operand, Plan, Target, reads, writes
 
-_LOCAL_SIZE = 256
 EXACT_UNITS = ("NVIDIA",)
 """Drivers whose fma rounds once, whose float16 conversions are IEEE's, and whose exp2, log2,
 inversesqrt and quotients are good to a few ulp and keep NaN, as the tests confirm."""
-_MANY_PARTS = 1 << 16
+_MANY = 1 << 16
+"""Invocations that fill a GPU, and elements that are worth a dispatch of their own."""
 _MAX_RANK = 5
 """Dimensions that one dispatch walks; each further one (after merging) becomes dispatches."""
+_STRIDED, _ANYWHERE, _ALIGNED, _EVEN = range(4)
+"""LAYOUT of the shader."""
+
+
+@dataclass
+class _Walked:
+    """An operand of the shader, and how the dimensions are walked in it."""
+
+    name: str
+    field: str | None
+    desc: TensorDesc
+    walk: Ints
+    start: int = 0
 
 
 def frame(
@@ -33,95 +48,141 @@ def frame(
     spec: Mapping[str, int] | None = None,
     more: Sequence[Operand] = (),
     select: tuple[int, int] | None = None,
-) -> tuple[Dispatch, ...]:
-    """The dispatches of a shader that includes ``elementwise.glsl``.
+    guesses: bool = False,
+) -> Plan:
+    """The plan of a shader that includes ``elementwise.glsl``.
 
     ``inputs`` are its operands a, b, c as (field, description), None for one that is absent. An
     operand without a field is no tensor: the shader takes what its strides say as numbers.
     ``result`` is the output in the same form, and ``more`` are bindings of the shader's own.
-    ``select`` is (dimension, index) where only that part of the tensors is walked.
+    ``select`` is (dimension, index) where only that part of the tensors is walked, and ``guesses``
+    says that the shader may make a part twice. For a GPU, inputs that lie gapless along another
+    dimension than the output are turned into temporary memory before.
     """
-    descs = [result[1], *[t[1] for t in inputs if t is not None]]
-    whole_sizes, starts = result[1].sizes, [0] * len(descs)
+    walked = [_Walked(name, *slot, slot[1].strides)
+              for name, slot in zip(("out", *"abc"), (result, *inputs)) if slot is not None]
+    sizes = result[1].sizes
     if select is not None:
         d, i = select
-        whole_sizes = (*whole_sizes[:d], 1, *whole_sizes[d + 1 :])
-        starts = [i * t.strides[d] for t in descs]
-    sizes, walks = coalesce(whole_sizes, *(t.strides for t in descs))
+        sizes = (*sizes[:d], 1, *sizes[d + 1 :])
+        for w in walked:
+            w.start = i * w.walk[d]
+    sizes = _in_order_of_output(sizes, walked)
+    copies: Sequence[Dispatch] = ()
+    temporary_bytes = 0
+    if select is None and not target.adapter.is_cpu:
+        copies, temporary_bytes = _turn(target, sizes, walked)
+    sizes = _in_order_of_output(sizes, walked)
     outer, inner = _split(sizes)
-    inner_sizes = tuple(sizes[d] for d in inner)
-    steps = [tuple(walk[d] for d in inner) for walk in walks]
-    whole = steps[0][-1] == 1
-    # EACH of the shader
-    walked = zip((result, *[t for t in inputs if t is not None]), steps)
-    widths = [t.data_type.itemsize for (field, t), step in walked if field and step[-1] != 0]
-    each = max(16 // max(widths), 4 // widths[0]) if whole else 1
-    lines = product(inner_sizes[:-1])
-    # A line of n elements meets so many parts at most.
-    work = lines * ((inner_sizes[-1] + each - 2) // each + 1 if whole else inner_sizes[-1])
+    *line_sizes, size = (sizes[d] for d in inner)
+    tensors = [w for w in walked if w.field]
+    layout, each = _layout(sizes, inner[-1], tensors)
 
-    on_cpu = _runs_on_cpu(target)
-    kind = result[1].data_type
-    paired = whole and not on_cpu and _in_pairs(work, each * sum(widths), lines, kind)
+    lines = product(line_sizes)
+    # One that begins anywhere meets so many parts at most.
+    per_line = -(-size // each) + (layout == _ANYWHERE)
+    moved = each * sum(w.desc.data_type.itemsize for w in tensors if w.walk[inner[-1]])
+    if target.adapter.is_cpu:
+        # Mesa unrolls no long loop over both, nor one that holds a loop which makes a part anew.
+        paired = layout >= _ALIGNED and lines == 1 and per_line >= _MANY and not guesses
+    else:
+        paired = layout != _STRIDED and _in_pairs(lines * per_line, moved, result[1].data_type)
     parts = 2 if paired else 1
+    local_size = target.adapter.local_size
+    span = local_size * parts
+    groups, groups_by_line = -(-lines * per_line // span), lines * -(-per_line // span)
+    by_line = 16 * groups_by_line <= 17 * groups
+    if by_line:
+        groups = groups_by_line
 
-    fields: dict[str, int | Sequence[int]] = {"lines": lines, "rank": len(inner), **(push or {})}
-    fields["sizes"], fields["out_strides"] = inner_sizes, steps[0]
+    steps = {w.name: tuple(w.walk[d] for d in inner) for w in walked}
+    fields: dict[str, int | Sequence[int]] = {
+        "lines": lines, "sizes": (*line_sizes, size), **(push or {}),
+        **{f"{name}_strides": step for name, step in steps.items()},
+    }
     constants: dict[str, int] = {
-        "LOCAL_SIZE": _LOCAL_SIZE,
-        "WHOLE": whole,
-        "ON_CPU": on_cpu,
+        "LOCAL_SIZE": local_size,
+        "LAYOUT": layout,
+        "ON_CPU": target.adapter.is_cpu,
         "EXACT_UNITS": target.adapter.driver in EXACT_UNITS,
-        "OUT_TYPE": result[1].data_type.code,
         "PARTS": parts,
-        "ONE_LINE": lines == 1,
+        "RANK": len(inner),
+        "BY_LINE": by_line,
+        **{which: sum((steps[name][-1] == last) << i for i, name in enumerate("abc")
+                      if name in steps)
+           for last, which in enumerate(("REPEATED", "GAPLESS"))},
+        **{f"{w.name.upper()}_TYPE": w.desc.data_type.code for w in walked},
         **(spec or {}),
     }
-    walk_of: list[tuple[str, int, Ints, Ints] | None] = []
-    rest = iter(zip(starts[1:], walks[1:], steps[1:]))
-    for name, given in zip("abc", inputs):
-        constants.setdefault(f"{name.upper()}_TYPE", given[1].data_type.code if given else 0)
-        if given is None:
-            walk_of.append(None)
-            continue
-        start, walk, step = next(rest)
-        fields[f"{name}_strides"] = step
-        walk_of.append((name, start, walk, step))
-        if step[-1] in (0, 1):
-            which = ("REPEATED", "GAPLESS")[step[-1]]
-            constants[which] = constants.get(which, 0) | 1 << "abc".index(name)
 
     def dispatch(index: Sequence[int]) -> Dispatch:
-        def operand(make: Any, slot: tuple[str, TensorDesc], name: str, start: int, walk: Ints,
-                    step: Ints) -> Operand:
-            skip = start + sum(i * walk[d] for i, d in zip(index, outer))
-            made: Operand = make(*slot, f"{name}_offset", skip, extent(inner_sizes, step))
-            return made
+        operands: dict[str, Operand] = {}
+        numbers: dict[str, int] = {}
+        for w in walked:
+            begin = w.start + sum(i * w.walk[d] for i, d in zip(index, outer))
+            if w.field is None:
+                numbers[f"{w.name}_offset"] = begin
+                continue
+            make = reads if w.name in "abc" else writes
+            reach = extent((*line_sizes, size), steps[w.name])
+            operands[w.name] = make(w.field, w.desc, f"{w.name}_offset", begin, reach)
+        slots = [operands.get(name, UNUSED) for name in "abc"[: len(inputs)]]
+        return Dispatch(variant, groups, (*slots, operands["out"], *more), {**fields, **numbers},
+                        constants)
 
-        operands, numbers = [], {}
-        for slot, place in zip(inputs, walk_of):
-            if slot is None or place is None:
-                operands.append(UNUSED)
-            elif slot[0] is None:
-                operands.append(UNUSED)
-                numbers[f"{place[0]}_offset"] = sum(i * place[2][d] for i, d in zip(index, outer))
-            else:
-                operands.append(operand(reads, (slot[0], slot[1]), *place))
-        made = operand(writes, result, "out", starts[0], walks[0], steps[0])
-        return Dispatch(variant, -(-work // (_LOCAL_SIZE * parts)), (*operands, made, *more),
-                        {**fields, **numbers}, constants)
-
-    return tuple(map(dispatch, itertools.product(*(range(sizes[d]) for d in outer))))
+    dispatches = map(dispatch, itertools.product(*(range(sizes[d]) for d in outer)))
+    return Plan((*copies, *dispatches), temporary_bytes=temporary_bytes)
 
 
-def _in_pairs(parts: int, moved: int, lines: int, kind: DataType) -> bool:
+def _in_order_of_output(sizes: Ints, walked: Sequence[_Walked]) -> Ints:
+    """The fewest sizes that all operands walk, the output through memory from first to last."""
+    order = sorted(range(len(sizes)), key=lambda d: -walked[0].walk[d])
+    merged, walks = coalesce(*([v[d] for d in order] for v in (sizes, *(w.walk for w in walked))))
+    for w, walk in zip(walked, walks):
+        w.walk = walk
+    return merged
+
+
+def _turn(target: Target, sizes: Ints, walked: Sequence[_Walked]) -> tuple[list[Dispatch], int]:
+    """Copies of the inputs that are not gapless where the output is, and the bytes they take."""
+    copies: list[Dispatch] = []
+    nbytes = 0
+    for w in walked[1:]:
+        x_sizes = tuple(n if step else 1 for n, step in zip(sizes, w.walk))
+        itemsize = w.desc.data_type.itemsize
+        if (
+            w.field is None or itemsize not in (2, 4) or product(x_sizes) < _MANY
+            or walked[0].walk[-1] != 1 or w.walk[-1] < 2 or 1 not in w.walk
+        ):
+            continue
+        x, y = w.desc.replace(sizes=x_sizes, strides=w.walk), TensorDesc(w.desc.data_type, x_sizes)
+        begin = nbytes // itemsize
+        copies.append(copied(target, (w.field, x), writes(TEMPORARY, y, "out_offset", begin), y))
+        w.field, w.desc, w.start = TEMPORARY, y, begin
+        w.walk = tuple(step and packed for step, packed in zip(w.walk, y.strides))
+        nbytes += -(-y.total_tensor_size_in_bytes // MINIMUM_ALIGNMENT) * MINIMUM_ALIGNMENT
+    return copies, nbytes
+
+
+def _layout(sizes: Ints, last: int, tensors: Sequence[_Walked]) -> tuple[int, int]:
+    """LAYOUT and EACH of the shader."""
+    if tensors[0].walk[last] != 1:
+        return _STRIDED, 1
+    moving = [w for w in tensors if w.walk[last]]
+    widths = [w.desc.data_type.itemsize for w in moving]
+    each = max(16 // max(widths), 4 // widths[0])
+    for w, width in zip(moving, widths):
+        begins = w.start, *w.walk[:last], *w.walk[last + 1 :]
+        if (w.walk[last] != 1 or not w.desc.is_aligned or each * width < 4
+                or any(n % each for n in begins)):
+            return _ANYWHERE, each
+    return _ALIGNED if sizes[last] % each else _EVEN, each
+
+
+def _in_pairs(parts: int, moved: int, kind: DataType) -> bool:
     """Whether half as many invocations fill a GPU too, and a part is little for one: what it moves,
     or what there is to do besides its arithmetic."""
-    return parts >= _MANY_PARTS and (kind is DataType.FLOAT16 or (lines == 1 and moved < 32))
-
-
-def _runs_on_cpu(target: Target) -> bool:
-    return target.adapter.type == "cpu"
+    return parts >= _MANY and (kind is DataType.FLOAT16 or moved < 32)
 
 
 def _split(sizes: Ints) -> tuple[list[int], list[int]]:

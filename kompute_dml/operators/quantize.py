@@ -23,8 +23,8 @@ _LINEAR, _ADD, _RANGE = "quantize_linear", "quantized_linear_add", "quantize_ran
 _LOCAL_SIZE = 256
 _EACH = 16
 """Elements of a range that an invocation should read at least."""
-_MAX_GROUPS = {"cpu": 32}
-"""Workgroups that read a range, by the kind of device; a GPU is full with 1024."""
+_MAX_GROUPS, _MAX_GROUPS_ON_CPU = 1024, 32
+"""Workgroups that read a range: so many fill a device."""
 
 
 _Slot = tuple[str, TensorDesc]
@@ -33,16 +33,17 @@ _Slot = tuple[str, TensorDesc]
 def _linear(
     target: Target, operation: str, x: _Slot, scale: _Slot, zero: tuple[str, TensorDesc | None],
     y: _Slot,
-) -> tuple[Dispatch, ...]:
+) -> Plan:
     third = None if zero[1] is None else (zero[0], zero[1])
-    return frame(target, target.library.get(_LINEAR, operation), [x, scale, third], y)
+    return frame(target, target.library.get(_LINEAR, operation), [x, scale, third], y,
+                 guesses=operation == "quantize")
 
 
 def _lower_linear(operation: str) -> Any:
     def lower(desc: Any, target: Target) -> Plan:
         names = ("input_tensor", "scale_tensor", "zero_point_tensor", "output_tensor")
         x, scale, zero, y = ((n, getattr(desc, n)) for n in names)
-        return Plan(_linear(target, operation, x, scale, zero, y))
+        return _linear(target, operation, x, scale, zero, y)
 
     return lower
 
@@ -79,14 +80,15 @@ def _lower_add(desc: Any, target: Target) -> Plan:
     for name, slot in _SCALARS.items():
         t = getattr(desc, slot)
         scalars.append(UNUSED if t is None else reads(slot, t, f"{name}_offset"))
-    return Plan(frame(
+    return frame(
         target, target.library.get(_ADD),
         [("a_tensor", desc.a_tensor), ("b_tensor", desc.b_tensor)],
         ("output_tensor", desc.output_tensor),
         spec={f"HAS_{n.upper()}": getattr(desc, slot) is not None
               for n, slot in _SCALARS.items() if n.endswith("zero")},
         more=scalars,
-    ))
+        guesses=True,
+    )
 
 
 def _check_add(desc: Any, strict: bool) -> None:
@@ -118,7 +120,7 @@ def _lower_dynamic(desc: Any, target: Target) -> Plan:
     scale, zero = desc.output_scale_tensor, desc.output_zero_point_tensor
     sizes, (strides,) = coalesce(x.sizes, x.strides)
     groups = min(-(-product(sizes) // (_LOCAL_SIZE * _EACH)),
-                 _MAX_GROUPS.get(target.adapter.type, 1024))
+                 _MAX_GROUPS_ON_CPU if target.adapter.is_cpu else _MAX_GROUPS)
 
     def step(name: str, count: int, *operands: Operand) -> Dispatch:
         return Dispatch(
@@ -132,15 +134,16 @@ def _lower_dynamic(desc: Any, target: Target) -> Plan:
     written = Operand(TEMPORARY, "ranges_offset", 4, 2 * groups, writes=True)
     nowhere = (0,) * x.dimension_count
     each_scale, each_zero = (t.replace(sizes=x.sizes, strides=nowhere) for t in (scale, zero))
+    last = _linear(target, "quantize", ("input_tensor", x), ("output_scale_tensor", each_scale),
+                   ("output_zero_point_tensor", each_zero), ("output_tensor", y))
     return Plan(
         (
             step("partial", groups, reads("input_tensor", x, "in_offset"), written),
             step("final", 1, ranges, writes("output_scale_tensor", scale, "scale_offset"),
                  writes("output_zero_point_tensor", zero, "zero_offset")),
-            *_linear(target, "quantize", ("input_tensor", x), ("output_scale_tensor", each_scale),
-                     ("output_zero_point_tensor", each_zero), ("output_tensor", y)),
+            *last.execute,
         ),
-        temporary_bytes=-(-8 * groups // 256) * 256,
+        temporary_bytes=max(-(-8 * groups // 256) * 256, last.temporary_bytes),
     )
 
 

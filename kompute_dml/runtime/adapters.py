@@ -105,6 +105,16 @@ class Adapter:
     cooperative_matrices: tuple[CooperativeMatrix, ...] = field(default=(), repr=False)
 
     @property
+    def is_cpu(self) -> bool:
+        """Whether the driver runs on the CPU."""
+        return self.type == "cpu"
+
+    @property
+    def local_size(self) -> int:
+        """Invocations of a workgroup that shares nothing: a CPU takes its time to start one."""
+        return min(1024, self.max_workgroup_invocations) if self.is_cpu else 256
+
+    @property
     def vulkan(self) -> str:
         return ".".join(map(str, self.vulkan_version))
 

@@ -215,7 +215,7 @@ class Engine:
             frozenset(self.manager.enabled_features()) if self.reports_errors else frozenset()
         )
         # What a CPU driver calls device memory is the host's: no copy need go through a shader.
-        self.host_writes_storage = adapter.type == "cpu" and not os.environ.get(_STAGED)
+        self.host_writes_storage = adapter.is_cpu and not os.environ.get(_STAGED)
         self.host_reads_storage = self.host_writes_storage and self.records_barriers
         self.command_lists: weakref.WeakSet[CommandList] = weakref.WeakSet()
         """All there are: whoever keeps a recording has some, too."""

@@ -6,10 +6,10 @@
 //
 // With NUMBERED defined, a is no tensor: it is what a_strides say of an element, its number.
 //
-// The output is a number of lines along its last dimension. WHOLE: a line lies gapless; it is made in
-// parts of EACH elements, so many that the widest type's fill a vector of 16 bytes (but for inputs that
-// repeat one element) and the output's at least a word. Otherwise a part is one element. An invocation
-// makes PARTS of them, a workgroup's length apart, and reads all before it computes.
+// The output is a number of lines along its last dimension. A gapless line is made in parts of EACH
+// elements, so many that the widest type's fill a vector of 16 bytes (but for inputs that repeat one
+// element) and the output's at least a word; else a part is one element. An invocation makes PARTS of
+// them, a workgroup's length apart, and reads all before it computes.
 //
 // With PREPARES defined, prepare(b, c) comes before the calls of compute for parts whose first elements
 // these are, and for all of a line. With GUESSES defined, a compute that sets ``unsure`` has the part made
@@ -21,7 +21,13 @@
 #define IS_SIGNED(type) (((type) & 16u) != 0u)
 #define IS_FLOAT(type) (((type) & 32u) != 0u)
 
-layout(constant_id = 1) const bool WHOLE = false;
+// How lines lie: the output's not gapless; gapless; all of them so (but for inputs that repeat one
+// element) from the beginning of a vector on; and to the end of one.
+const uint STRIDED = 0u;
+const uint ANYWHERE = 1u;
+const uint ALIGNED = 2u;
+const uint EVEN = 3u;
+layout(constant_id = 1) const uint LAYOUT = STRIDED;
 layout(constant_id = 2) const uint OUT_TYPE = 36u;
 layout(constant_id = 3) const uint A_TYPE = 36u;
 layout(constant_id = 4) const uint B_TYPE = 0u;  // 0: there is none
@@ -33,14 +39,14 @@ layout(constant_id = 7) const bool ON_CPU = false;
 layout(constant_id = 10) const bool EXACT_UNITS = false;
 #define HAS_EXACT_UNITS EXACT_UNITS
 layout(constant_id = 11) const uint PARTS = 1u;  // or 2
-layout(constant_id = 12) const bool ONE_LINE = false;
+layout(constant_id = 12) const uint RANK = 1u;  // up to 5
 // The inputs whose last stride is 0, and is 1: a bit for each.
 layout(constant_id = 13) const uint REPEATED = 0u;
 layout(constant_id = 14) const uint GAPLESS = 0u;
+layout(constant_id = 15) const bool BY_LINE = false;  // a workgroup stays in one line
 
 layout(push_constant) uniform Push {
     uint lines;
-    uint rank;
     uint sizes[5];
     uint out_strides[5];
     uint out_offset;
@@ -57,6 +63,7 @@ layout(push_constant) uniform Push {
     ATTRIBUTES
 };
 
+const uint LAST = RANK - 1u;
 const uint OUT_BYTES = BYTES_OF(OUT_TYPE);
 const uint A_BYTES = BYTES_OF(A_TYPE);
 const uint B_BYTES = BYTES_OF(B_TYPE);
@@ -69,7 +76,7 @@ const uint OTHER = B_WIDTH > C_WIDTH ? B_WIDTH : C_WIDTH;
 const uint WIDEST = WIDER > OTHER ? WIDER : OTHER;
 const uint BY_VECTOR = 16u / WIDEST;
 const uint BY_WORD = OUT_BYTES == 8u ? 1u : 4u / OUT_BYTES;
-const uint EACH = WHOLE ? (BY_VECTOR > BY_WORD ? BY_VECTOR : BY_WORD) : 1u;
+const uint EACH = LAYOUT == STRIDED ? 1u : BY_VECTOR > BY_WORD ? BY_VECTOR : BY_WORD;
 
 // A part's elements, side by side as they lie in memory.
 struct Part {
@@ -112,8 +119,7 @@ bool is_aligned(uint at, uint bytes) {
     return span >= 4u && at * bytes % (span < 16u ? span : 16u) == 0u;
 }
 
-// An input's elements for one part. load takes whole aligned ones, fetch any: what follows the ``have``
-// that there are is undefined then.
+// An input's elements for one part; what follows the ``have`` that there are is undefined.
 #define INPUT(name, slot, type) \
     layout(binding = slot) readonly buffer name##_Vectors { uvec4 name##_vectors[]; }; \
     layout(binding = slot) readonly buffer name##_Pairs { uvec2 name##_pairs[]; }; \
@@ -125,12 +131,6 @@ bool is_aligned(uint at, uint bytes) {
         return name##_repeats ? 0u : name##_is_gapless ? 1u : name##_strides[LAST]; \
     } \
 \
-    bool name##_is_plain(uint at) { \
-        if (type == 0u) return true; \
-        if (name##_repeats) return true; \
-        return name##_is_gapless && is_aligned(at, BYTES_OF(type)); \
-    } \
-\
     uvec2 name##_element(uint at) { \
         const uint bytes = BYTES_OF(type); \
         if (bytes == 8u) return uvec2(name##_words[2u * at], name##_words[2u * at + 1u]); \
@@ -139,13 +139,10 @@ bool is_aligned(uint at, uint bytes) {
 \
     Part load_##name(uint at) { \
         Part part = Part(uvec4(0u), uvec4(0u)); \
-        if (type == 0u) return part; \
         const uint bytes = BYTES_OF(type); \
         const uint span = EACH * bytes; \
         uint byte = at * bytes; \
-        if (name##_repeats) { \
-            part.low.xy = name##_element(at); \
-        } else if (span == 4u) { \
+        if (span == 4u) { \
             part.low.x = name##_words[byte / 4u]; \
         } else if (span == 8u) { \
             part.low.xy = name##_pairs[byte / 8u]; \
@@ -156,14 +153,18 @@ bool is_aligned(uint at, uint bytes) {
         return part; \
     } \
 \
-    Part fetch_##name(uint at, uint have) { \
+    Part read_##name(uint at, uint have) { \
         Part part = Part(uvec4(0u), uvec4(0u)); \
         if (type == 0u) return part; \
         const uint bytes = BYTES_OF(type); \
-        bool is_whole = name##_repeats ? true : have == EACH; \
-        if (is_whole && name##_is_plain(at)) { \
+        if (LAYOUT == ANYWHERE) if (have == 0u) return part; \
+        bool plain = LAYOUT >= ALIGNED; \
+        if (ON_CPU) plain = plain || name##_is_gapless && have == EACH && is_aligned(at, bytes); \
+        if (name##_repeats || LAYOUT == STRIDED) { \
+            part.low.xy = name##_element(at); \
+        } else if (plain) { \
             part = load_##name(at); \
-        } else if (EACH == 1u || !name##_is_gapless) { \
+        } else if (!name##_is_gapless) { \
             uint passes = ON_CPU ? have : EACH; \
             [[unroll]] for (uint e = 0u; e < passes; ++e) \
                 insert(part, e, bytes, name##_element(at + min(e, have - 1u) * name##_step())); \
@@ -174,16 +175,14 @@ bool is_aligned(uint at, uint bytes) {
             uint words = ON_CPU ? last - first + 1u : (EACH * bytes + 3u) / 4u; \
             [[unroll]] for (uint w = 0u; w < words; ++w) { \
                 uint x = name##_words[min(first + w, last)]; \
-                if (bytes < 4u) if (shift != 0u) \
-                    x = x >> shift | name##_words[min(first + w + 1u, last)] << (32u - shift); \
+                if (bytes < 4u) \
+                    x = x >> shift | name##_words[min(first + w + 1u, last)] << 1u << 31u - shift; \
                 if (w < 4u) part.low[w] = x; \
                 else part.high[w - 4u] = x; \
             } \
         } \
         return part; \
     }
-
-#define LAST (ONE_LINE ? 0u : rank - 1u)
 
 INPUT(a, 0, A_TYPE)
 #if INPUTS > 1
@@ -214,7 +213,7 @@ void store(uint at, uvec2 x) {
 
 void store_part(uint at, uint have, Part part) {
     const uint span = EACH * OUT_BYTES;
-    if (WHOLE && have == EACH) {
+    if (LAYOUT == EVEN || LAYOUT != STRIDED && have == EACH) {
         if (span == 4u) out_words[at / EACH] = part.low.x;
         else if (span == 8u) out_pairs[at / EACH] = part.low.xy;
         else out_vectors[at / EACH] = part.low;
@@ -232,7 +231,31 @@ struct Place {
     uint c;
 };
 
-Place place_of(uint index) {
+// How many parts a line has, at most.
+uint parts_per_line() {
+    uint last = sizes[LAST] - 1u;
+    return LAYOUT == ANYWHERE ? (last + EACH - 1u) / EACH + 1u : last / EACH + 1u;
+}
+
+Place place_of(uint lane) {
+    const uint span = gl_WorkGroupSize.x * PARTS;
+    uint per_line = parts_per_line();
+    uint group = group_index(), line = 0u, part = group * span + lane;
+    if (BY_LINE) {
+        if (RANK > 1u) {
+            uint groups = (per_line + span - 1u) / span;
+            line = group / groups;
+            part -= line * groups * span;
+        }
+    } else {
+        line = part / per_line;
+        part -= line * per_line;
+    }
+    bool there = line < lines && part < per_line;
+    // Beyond the end the last ones are read once more.
+    line = min(line, lines - 1u);
+    part = min(part, per_line - 1u);
+
     Place at = Place(0u, out_offset, a_offset, 0u, 0u);
 #if INPUTS > 1
     at.b = b_offset;
@@ -240,46 +263,35 @@ Place place_of(uint index) {
 #if INPUTS > 2
     at.c = c_offset;
 #endif
-    uint size = sizes[LAST];
-    uint part = index;
-    if (!ONE_LINE) {
-        uint per_line = WHOLE ? (size + EACH - 2u) / EACH + 1u : size;
-        uint line = index / per_line;
-        part = index - line * per_line;
-        if (line >= lines) return at;
-        for (uint d = LAST; d-- > 0u;) {
-            uint next = d == 0u ? 0u : line / sizes[d];
-            uint coordinate = line - next * sizes[d];
-            line = next;
-            at.to += coordinate * out_strides[d];
-            at.a += coordinate * a_strides[d];
+    [[unroll]] for (uint d = LAST; d-- > 0u;) {
+        uint next = d == 0u ? 0u : line / sizes[d];
+        uint coordinate = line - next * sizes[d];
+        line = next;
+        at.to += coordinate * out_strides[d];
+        at.a += coordinate * a_strides[d];
 #if INPUTS > 1
-            at.b += coordinate * b_strides[d];
+        at.b += coordinate * b_strides[d];
 #endif
 #if INPUTS > 2
-            at.c += coordinate * c_strides[d];
+        at.c += coordinate * c_strides[d];
 #endif
-        }
     }
-    if (WHOLE) {
-        uint block = at.to / EACH + part;
-        uint first = max(block * EACH, at.to);
-        uint end = min(block * EACH + EACH, at.to + size);
-        if (first >= end) return at;
-        at.have = end - first;
-        part = first - at.to;
-        at.to = first;
-    } else {
-        if (part >= size) return at;
-        at.have = 1u;
-        at.to += part * out_strides[LAST];
+    uint begin = part * EACH;  // from that of the line on
+    uint have = LAYOUT == EVEN ? EACH : min(EACH, sizes[LAST] - begin);
+    if (LAYOUT == ANYWHERE) {
+        uint skipped = at.to % EACH;
+        uint end = min(begin + EACH - skipped, sizes[LAST]);
+        begin = max(begin, skipped) - skipped;
+        have = max(end, begin) - begin;
     }
-    at.a += part * a_step();
+    at.have = there ? have : 0u;
+    at.to += begin * (LAYOUT == STRIDED ? out_strides[LAST] : 1u);
+    at.a += begin * a_step();
 #if INPUTS > 1
-    at.b += part * b_step();
+    at.b += begin * b_step();
 #endif
 #if INPUTS > 2
-    at.c += part * c_step();
+    at.c += begin * c_step();
 #endif
     return at;
 }
@@ -335,42 +347,15 @@ struct Work {
     Part c;
 };
 
-bool is_plain(Place at) {
-    bool plain = at.have == EACH;
+void read(inout Work work) {
 #if !defined(NUMBERED)
-    plain = plain && a_is_plain(at.a);
+    work.a = read_a(work.at.a, work.at.have);
 #endif
 #if INPUTS > 1
-    plain = plain && b_is_plain(at.b);
+    work.b = read_b(work.at.b, work.at.have);
 #endif
 #if INPUTS > 2
-    plain = plain && c_is_plain(at.c);
-#endif
-    return plain;
-}
-
-void load(inout Work work) {
-#if !defined(NUMBERED)
-    work.a = load_a(work.at.a);
-#endif
-#if INPUTS > 1
-    work.b = load_b(work.at.b);
-#endif
-#if INPUTS > 2
-    work.c = load_c(work.at.c);
-#endif
-}
-
-void fetch(inout Work work) {
-    if (work.at.have == 0u) return;
-#if !defined(NUMBERED)
-    work.a = fetch_a(work.at.a, work.at.have);
-#endif
-#if INPUTS > 1
-    work.b = fetch_b(work.at.b, work.at.have);
-#endif
-#if INPUTS > 2
-    work.c = fetch_c(work.at.c, work.at.have);
+    work.c = read_c(work.at.c, work.at.have);
 #endif
 }
 
@@ -395,27 +380,14 @@ void finish(Work work) {
 }
 
 void main() {
-    uint index = group_index() * gl_WorkGroupSize.x * PARTS + gl_LocalInvocationID.x;
     Work x, y;
-    x.at = place_of(index);
-    bool plain = WHOLE ? is_plain(x.at) : false;
-    if (ON_CPU) plain = false;
-    if (PARTS == 2u) {
-        y.at = place_of(index + gl_WorkGroupSize.x);
-        plain = plain && is_plain(y.at);
-    }
-    // One condition for all loads: those that hang on conditions of their own wait for each other.
-    if (plain) {
-        load(x);
-        if (PARTS == 2u) load(y);
-    } else {
-        [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
-            fetch(x);
-            if (PARTS == 2u) swap(x, y);
-        }
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
+        x.at = place_of(gl_LocalInvocationID.x + p * gl_WorkGroupSize.x);
+        read(x);
+        if (PARTS == 2u) swap(x, y);
     }
     [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
-        if (p == 0u || !ONE_LINE) prepare_for(x);
+        if (p == 0u || !BY_LINE) prepare_for(x);
         finish(x);
         x = y;
     }
