@@ -20,16 +20,6 @@ float parameter(uint i) {
     return uintBitsToFloat(attributes[i]);
 }
 
-// NaN wins, and -0 is below 0: keys counted up from that of -infinity, or down from that of infinity,
-// wrap where they are NaN's and become the highest.
-float maximum(float x, float y) {
-    return uint(key_of(x)) - 0x807FFFFFu < uint(key_of(y)) - 0x807FFFFFu ? y : x;
-}
-
-float minimum(float x, float y) {
-    return 0x7F800000u - uint(key_of(x)) < 0x7F800000u - uint(key_of(y)) ? y : x;
-}
-
 // The nearest number from 0 to 1, or NaN.
 float within_one(float x) {
     float limit = x < 1.0 ? 0.0 : 1.0;
