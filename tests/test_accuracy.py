@@ -109,6 +109,10 @@ def test_powers_of_whole_numbers_are_whole() -> None:
                      if x < 5000]).T
     got = dml.pow(x.astype(np.float32), y.astype(np.float32)).numpy()
     np.testing.assert_array_equal(got, x.astype(np.int64) ** y)
+    for exponent in range(1, 25):
+        given = x[y == exponent]
+        got = dml.constant_pow(given.astype(np.float32), exponent=exponent).numpy()
+        np.testing.assert_array_equal(got, given.astype(np.int64) ** exponent)
 
 
 def test_every_function_that_rounds_is_named() -> None:

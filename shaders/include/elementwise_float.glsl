@@ -105,6 +105,10 @@ OPERATOR(atanh, EITHER(atanh, (x)))
 OPERATOR(erf, EITHER(erf, (x)))
 OPERATOR(pow, pow_of(x, y))
 OPERATOR(constant_pow, pow_of(x, parameter(0u)))
+OPERATOR(fractional_pow, fractional_pow_of(x, parameter(0u), PAIR(parameter(1u), parameter(2u)),
+                                           parameter(3u)))
+OPERATOR(square, x * x)
+OPERATOR(cube, x * x * x)
 
 OPERATOR(add, x + y)
 OPERATOR(subtract, x - y)
