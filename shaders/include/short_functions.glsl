@@ -195,10 +195,10 @@ float short_swish(float x, float scale) {
     return scale * x < -100.0 ? uintBitsToFloat(sign_bit(x)) : result;
 }
 
-float short_softplus(float x, float scale) {
-    float z = scale * x;
-    float e = exp2(-LOG2_E * abs(z));
+// ln(1 + exp(-|scale * x|))
+float short_softplus_part(float x, float scale) {
+    float e = exp2(-abs(scale * LOG2_E) * abs(x));
     float tail = (0.103592046 - 2.47342680e-2 * e) * e - 0.212403774;
     tail = (tail * e + 0.326225966) * e - 0.499539465;
-    return max(z, 0.0) + (tail * e + 1.0) * e;
+    return (tail * e + 1.0) * e;
 }
