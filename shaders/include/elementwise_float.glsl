@@ -20,6 +20,9 @@ float parameter(uint i) {
     return uintBitsToFloat(attributes[i]);
 }
 
+#define LOWER parameter(0u)
+#define UPPER parameter(1u)
+
 // The nearest number from 0 to 1, or NaN.
 float within_one(float x) {
     float limit = x < 1.0 ? 0.0 : 1.0;
@@ -30,9 +33,15 @@ float number(bool x) {
     return x ? 1.0 : 0.0;
 }
 
+// x - y * round(x / y), if it is exact for sure: with a true fma, where the quotient is small.
+bool nearest_rest(float x, float y, out float rest) {
+    float quotient = roundEven(x * (1.0 / y));
+    rest = quotient == 0.0 ? x : fma(-quotient, y, x);  // of denormals, too
+    return is_moderate(y) && abs(quotient) < 1048576.0;
+}
+
 // x - y * trunc(x / y), exactly: long division, eight bits of the quotient at a time.
-float modulus(float x, float y) {
-    if (SHORT) return short_modulus(x, y);
+float long_modulus(float x, float y) {
     if (is_nan(x) || is_nan(y) || is_infinite(x) || is_zero(y)) return NOT_A_NUMBER;
     if (is_infinite(y) || is_zero(x)) return x;
     int x_exponent, y_exponent;
@@ -49,13 +58,30 @@ float modulus(float x, float y) {
     return with_sign(scaled(float(rest), y_exponent - 23), sign_bit(x));
 }
 
+float modulus(float x, float y) {
+    float rest;
+    if (HAS_EXACT_UNITS) if (nearest_rest(x, y, rest)) {
+        if (rest * x < 0.0) rest += with_sign(y, sign_bit(x));
+        return with_sign(rest, sign_bit(x));
+    }
+    return long_modulus(x, y);
+}
+
 float floor_modulus(float x, float y) {
-    float rest = modulus(x, y);
+    float rest;
+    bool is_exact = false;
+    if (HAS_EXACT_UNITS) is_exact = nearest_rest(x, y, rest);
+    if (!is_exact) rest = long_modulus(x, y);
     if (is_nan(rest)) return rest;
     if (is_zero(rest)) return with_sign(rest, sign_bit(y));
     if (sign_bit(rest) == sign_bit(y)) return rest;
     precise float sum = rest + y;
     return sum;
+}
+
+// ``result`` where neither x nor a bound is NaN.
+float short_bounded(float x, float result) {
+    return is_nan(LOWER) || is_nan(UPPER) || isnan(x) ? NOT_A_NUMBER : result;
 }
 
 float quotient(float x, float y) {
@@ -79,8 +105,8 @@ OPERATOR(floor, floored(x))
 OPERATOR(round_half_even, rounded(x, true))
 OPERATOR(round_half_away, rounded(x, false))
 OPERATOR(truncate, truncated(x))
-OPERATOR(clip, minimum(parameter(1u), maximum(parameter(0u), x)))
-OPERATOR(clip1, maximum(parameter(0u), minimum(x, parameter(1u))))
+OPERATOR(clip, SHORT ? short_bounded(x, min(max(x, LOWER), UPPER)) : minimum(UPPER, maximum(LOWER, x)))
+OPERATOR(clip1, SHORT ? short_bounded(x, max(min(x, UPPER), LOWER)) : maximum(LOWER, minimum(x, UPPER)))
 OPERATOR(threshold, maximum(x, parameter(0u)))
 OPERATOR(is_nan, number(is_nan(x)))
 OPERATOR(is_infinity, number(is_infinite(x)))
