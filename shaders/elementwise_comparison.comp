@@ -6,53 +6,30 @@
 #define INPUTS 2
 #define ATTRIBUTES
 #include "include/elementwise.glsl"
+#include "include/float_bits.glsl"
 
 // What needs no more of FLOAT32 and FLOAT16 than their order, which their bits have: those of a FLOAT16
 // in the upper half.
 const uint INFINITE = BYTES_OF(A_TYPE) == 2u ? 0x7C000000u : 0x7F800000u;
 
-// Integers in the order of the numbers; -0 and 0 are one. NaN lies beyond the infinities.
-int rank_of(uint bits) {
-    int sign = int(bits) >> 31;
-    return (int(bits) & 0x7FFFFFFF ^ sign) - sign;
+bool less_or_equal(uint x, uint y) {
+    return rank_of(x) <= rank_of(y) && rank_of(x) >= -int(INFINITE) && rank_of(y) <= int(INFINITE);
 }
 
-// The same, but -0 is below 0.
-uint key_of(uint bits) {
-    return bits ^ uint(int(bits) >> 31) & 0x7FFFFFFFu;
-}
-
-uint less(uint x, uint y) {
-    return uint(rank_of(x) < rank_of(y) && rank_of(x) >= -int(INFINITE) && rank_of(y) <= int(INFINITE));
-}
-
-uint less_or_equal(uint x, uint y) {
-    return uint(rank_of(x) <= rank_of(y) && rank_of(x) >= -int(INFINITE) && rank_of(y) <= int(INFINITE));
-}
-
-uint equal(uint x, uint y) {
-    return uint(rank_of(x) == rank_of(y) && (x & 0x7FFFFFFFu) <= INFINITE);
-}
-
-// NaN wins: counted up from -infinity, or down from infinity, its keys are beyond all others.
-uint maximum(uint x, uint y) {
-    return key_of(x) - ~INFINITE < key_of(y) - ~INFINITE ? y : x;
-}
-
-uint minimum(uint x, uint y) {
-    return INFINITE - key_of(x) < INFINITE - key_of(y) ? y : x;
+bool equal(uint x, uint y) {
+    return rank_of(x) == rank_of(y) && (x & 0x7FFFFFFFu) <= INFINITE;
 }
 
 #define OPERATOR(name, expression) \
     uint op_##name(uint x, uint y) { \
-        return expression; \
+        return uint(expression); \
     }
 
-OPERATOR(max, maximum(x, y))
-OPERATOR(min, minimum(x, y))
+OPERATOR(max, maximum(x, y, INFINITE))
+OPERATOR(min, minimum(x, y, INFINITE))
 OPERATOR(logical_equals, equal(x, y))
-OPERATOR(logical_greater_than, less(y, x))
-OPERATOR(logical_less_than, less(x, y))
+OPERATOR(logical_greater_than, less(y, x, INFINITE))
+OPERATOR(logical_less_than, less(x, y, INFINITE))
 OPERATOR(logical_greater_than_or_equal, less_or_equal(y, x))
 OPERATOR(logical_less_than_or_equal, less_or_equal(x, y))
 

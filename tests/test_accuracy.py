@@ -85,8 +85,9 @@ def known_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
     device.close()
 
 
-_FUSED = ("sin", "cos", "tan")
-"""Their angles are reduced by a true fma, which lavapipe's is not."""
+_ANGLES = ("sin", "cos", "tan")
+_FUSED = (*_ANGLES, "modulus_truncate", "modulus_floor")
+"""What needs a true fma, which lavapipe's is not."""
 
 
 @pytest.mark.parametrize("function", [f for f in _MODULE.FUNCTIONS if f.name not in _FUSED],
@@ -96,7 +97,7 @@ def test_short_functions_of_known_devices(known_device: dml.Device, function: An
     assert worst <= _BOUNDS[function.name][1], f"{worst} ulp at {at}"
 
 
-@pytest.mark.parametrize("name", _FUSED)
+@pytest.mark.parametrize("name", _ANGLES)
 def test_short_angles_of_known_devices(known_device: dml.Device, name: str) -> None:
     x = np.linspace(-7.8, 7.8, 4001, dtype=np.float16)
     got = getattr(dml, name)(known_device.tensor(x)).numpy()
@@ -109,6 +110,10 @@ def test_powers_of_whole_numbers_are_whole() -> None:
                      if x < 5000]).T
     got = dml.pow(x.astype(np.float32), y.astype(np.float32)).numpy()
     np.testing.assert_array_equal(got, x.astype(np.int64) ** y)
+    for exponent in range(1, 25):
+        given = x[y == exponent]
+        got = dml.constant_pow(given.astype(np.float32), exponent=exponent).numpy()
+        np.testing.assert_array_equal(got, given.astype(np.int64) ** exponent)
 
 
 def test_every_function_that_rounds_is_named() -> None:

@@ -6,8 +6,11 @@ and formula come from the specification.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .. import spec
 from ..attributes import IsInfinityMode, RoundingMode
@@ -151,6 +154,24 @@ def _newer_pow(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
                desc.exponent_tensor.data_type)
 
 
+def _constant_power(desc: Any) -> str:
+    """Whole powers of whole numbers have to be whole; others have a shorter way."""
+    exponent = float(np.float32(desc.exponent))
+    general = "fractional_pow" if exponent % 1 > 0 else "constant_pow"
+    return {2.0: "square", 3.0: "cube"}.get(exponent, general)
+
+
+def _power_constants(desc: Any, data_type: DataType) -> Ints:
+    """The exponent; for the shorter way, times 2 / ln 2 as a pair, and the limit of k."""
+    words = parameters(desc, data_type)
+    if _constant_power(desc) == "fractional_pow":
+        exponent = float(np.float32(desc.exponent))
+        factor = exponent * 2 / math.log(2)
+        limit = min(125.5, 125 / abs(exponent) - 0.5) * 2**23
+        words += tuple(map(float_bits, (factor, factor - float(np.float32(factor)), limit)))
+    return words
+
+
 def _newer_fused(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
     if desc.fused_activation is not None:
         fused = desc.fused_activation.operator
@@ -184,7 +205,7 @@ row("CAST", shader="elementwise_cast")
 row("ELEMENT_WISE_CLIP", "clip")
 row("ELEMENT_WISE_CLIP1", "clip1")
 row("ELEMENT_WISE_THRESHOLD", "threshold")
-row("ELEMENT_WISE_CONSTANT_POW", "constant_pow", in_float=True)
+row("ELEMENT_WISE_CONSTANT_POW", _constant_power, in_float=True, constants=_power_constants)
 row("ELEMENT_WISE_POW", "pow", newer=_newer_pow)
 row("ELEMENT_WISE_IS_NAN", "is_nan", data_type="uint8")
 

@@ -20,15 +20,8 @@ float parameter(uint i) {
     return uintBitsToFloat(attributes[i]);
 }
 
-// NaN wins, and -0 is below 0: keys counted up from that of -infinity, or down from that of infinity,
-// wrap where they are NaN's and become the highest.
-float maximum(float x, float y) {
-    return uint(key_of(x)) - 0x807FFFFFu < uint(key_of(y)) - 0x807FFFFFu ? y : x;
-}
-
-float minimum(float x, float y) {
-    return 0x7F800000u - uint(key_of(x)) < 0x7F800000u - uint(key_of(y)) ? y : x;
-}
+#define LOWER parameter(0u)
+#define UPPER parameter(1u)
 
 // The nearest number from 0 to 1, or NaN.
 float within_one(float x) {
@@ -40,9 +33,15 @@ float number(bool x) {
     return x ? 1.0 : 0.0;
 }
 
+// x - y * round(x / y), if it is exact for sure: with a true fma, where the quotient is small.
+bool nearest_rest(float x, float y, out float rest) {
+    float quotient = roundEven(x * (1.0 / y));
+    rest = quotient == 0.0 ? x : fma(-quotient, y, x);  // of denormals, too
+    return is_moderate(y) && abs(quotient) < 1048576.0;
+}
+
 // x - y * trunc(x / y), exactly: long division, eight bits of the quotient at a time.
-float modulus(float x, float y) {
-    if (SHORT) return short_modulus(x, y);
+float long_modulus(float x, float y) {
     if (is_nan(x) || is_nan(y) || is_infinite(x) || is_zero(y)) return NOT_A_NUMBER;
     if (is_infinite(y) || is_zero(x)) return x;
     int x_exponent, y_exponent;
@@ -59,13 +58,30 @@ float modulus(float x, float y) {
     return with_sign(scaled(float(rest), y_exponent - 23), sign_bit(x));
 }
 
+float modulus(float x, float y) {
+    float rest;
+    if (HAS_EXACT_UNITS) if (nearest_rest(x, y, rest)) {
+        if (rest * x < 0.0) rest += with_sign(y, sign_bit(x));
+        return with_sign(rest, sign_bit(x));
+    }
+    return long_modulus(x, y);
+}
+
 float floor_modulus(float x, float y) {
-    float rest = modulus(x, y);
+    float rest;
+    bool is_exact = false;
+    if (HAS_EXACT_UNITS) is_exact = nearest_rest(x, y, rest);
+    if (!is_exact) rest = long_modulus(x, y);
     if (is_nan(rest)) return rest;
     if (is_zero(rest)) return with_sign(rest, sign_bit(y));
     if (sign_bit(rest) == sign_bit(y)) return rest;
     precise float sum = rest + y;
     return sum;
+}
+
+// ``result`` where neither x nor a bound is NaN.
+float short_bounded(float x, float result) {
+    return is_nan(LOWER) || is_nan(UPPER) || isnan(x) ? NOT_A_NUMBER : result;
 }
 
 float quotient(float x, float y) {
@@ -89,8 +105,8 @@ OPERATOR(floor, floored(x))
 OPERATOR(round_half_even, rounded(x, true))
 OPERATOR(round_half_away, rounded(x, false))
 OPERATOR(truncate, truncated(x))
-OPERATOR(clip, minimum(parameter(1u), maximum(parameter(0u), x)))
-OPERATOR(clip1, maximum(parameter(0u), minimum(x, parameter(1u))))
+OPERATOR(clip, SHORT ? short_bounded(x, min(max(x, LOWER), UPPER)) : minimum(UPPER, maximum(LOWER, x)))
+OPERATOR(clip1, SHORT ? short_bounded(x, max(min(x, UPPER), LOWER)) : maximum(LOWER, minimum(x, UPPER)))
 OPERATOR(threshold, maximum(x, parameter(0u)))
 OPERATOR(is_nan, number(is_nan(x)))
 OPERATOR(is_infinity, number(is_infinite(x)))
@@ -115,6 +131,10 @@ OPERATOR(atanh, EITHER(atanh, (x)))
 OPERATOR(erf, EITHER(erf, (x)))
 OPERATOR(pow, pow_of(x, y))
 OPERATOR(constant_pow, pow_of(x, parameter(0u)))
+OPERATOR(fractional_pow, fractional_pow_of(x, parameter(0u), PAIR(parameter(1u), parameter(2u)),
+                                           parameter(3u)))
+OPERATOR(square, x * x)
+OPERATOR(cube, x * x * x)
 
 OPERATOR(add, x + y)
 OPERATOR(subtract, x - y)
@@ -144,8 +164,8 @@ ACTIVATION(scaled_elu, BETA * (x > 0.0 ? x : ALPHA * EITHER(expm1, (x))))
 ACTIVATION(sigmoid, EITHER(sigmoid, (x)))
 ACTIVATION(tanh, EITHER(tanh, (x)))
 ACTIVATION(scaled_tanh, ALPHA * EITHER(tanh, (x * BETA)))
-ACTIVATION(softplus, x * ALPHA > 30.0 ? x : EITHER(softplus, (x, ALPHA)) * (1.0 / ALPHA))
-ACTIVATION(parametric_softplus, ALPHA * EITHER(softplus, (x, BETA)))
+ACTIVATION(softplus, max(x, 0.0) + EITHER(softplus_part, (x, ALPHA)) * (1.0 / ALPHA))
+ACTIVATION(parametric_softplus, ALPHA * (max(x * BETA, 0.0) + EITHER(softplus_part, (x, BETA))))
 ACTIVATION(softsign, softsign_of(x))
 ACTIVATION(gelu, EITHER(gelu, (x)))
 

@@ -1,7 +1,7 @@
-// exp, log and what is made of them, in float32: good to an ulp or two on every driver, since only its
-// quotients and inversesqrt are used. Where nothing is ``precise``, products and sums may become one
-// fma. Choices are made after computing both sides: a branch costs more. NaN passes through sums and
-// products, and fails comparisons.
+// exp, log and what is made of them, in float32: good to some ulp on every driver, since only its
+// quotients and inversesqrt are used, and exp2 and sqrt where they are known. Where nothing is
+// ``precise``, products and sums may become one fma. Choices are made after computing both sides: a
+// branch costs more. NaN passes through sums and products, and fails comparisons.
 #include "include/roots.glsl"
 
 const float LOG2_E = 1.44269502;
@@ -47,10 +47,13 @@ float exp_of(float x) {
     return exp_of(x, 0.0);
 }
 
-// exp(x + low) for x <= 0
+// exp(x + low) for x from -88 to 0; known devices have one that is good to 2 ulp.
 float exp_below_one(float x, float low) {
-    float result = exp_within(x, low, 0);
-    return x < -87.0 ? 0.0 : result;
+    if (!HAS_EXACT_UNITS) return exp_within(x, low, 0);
+    precise float high = x * LOG2_E;
+    float rest = fma(high, -LN2, x) + fma(high, 1.90465421e-9, low);  // by which LN2 is too large
+    float power = exp2(high);
+    return fma(power, rest, power);
 }
 
 float expm1_of(float x) {
@@ -84,7 +87,8 @@ float cosh_of(float x) {
 
 float tanh_of(float x) {
     float size = magnitude(x);
-    float large = 1.0 - 1.0 / (exp_within(2.0 * size, 0.0, -1) + 0.5);
+    float power = exp_below_one(-2.0 * size, 0.0);
+    float large = 1.0 - 2.0 * power / (1.0 + power);
     if (size > 10.0) large = 1.0;
     float square = size * size;
     float tail = 2.07986254e-2 - 5.89796621e-3 * square;
@@ -139,12 +143,21 @@ float log1p_or_log(float t, float x) {
 float asinh_of(float x) {
     float size = magnitude(x);
     float square = size * size;
-    float result = log1p_or_log(size + square / (1.0 + near_root(1.0 + square)), size);
+    float root = (1.0 + square) * inversesqrt(1.0 + square);
+    float result = log1p_or_log(size + square / (1.0 + root), size);
     return with_sign(result, sign_bit(x));
 }
 
 float acosh_of(float x) {
     float t = x - 1.0;
+    if (HAS_EXACT_UNITS) {
+        float root = sqrt(t) * sqrt(t + 2.0);  // NaN below 1
+        float h = fma(t, 0.125, 0.125 * root);  // an eighth, which does not overflow
+        int k = log_exponent(h + 0.125);
+        float power = intBitsToFloat(0x3F800000 - k);
+        float result = log_series(h * power + (0.125 * power - 1.0), k + 0x01800000);
+        return x < infinity(0u) ? result : x;
+    }
     float result = log1p_or_log(t + near_root(t * (t + 2.0)), x);
     return t < 0.0 ? NOT_A_NUMBER : result;
 }

@@ -47,23 +47,46 @@ bool is_zero(float x) {
     return magnitude_bits(x) == 0u;
 }
 
-// Integers in the order of the numbers; -0 and 0 are one.
-int rank_of(float x) {
-    int sign = floatBitsToInt(x) >> 31;
-    return (floatBitsToInt(x) & 0x7FFFFFFF ^ sign) - sign;
+// The order of numbers by their bits, those of a float16 in the upper half of the word; ``infinite`` are
+// infinity's. Integers in that order, where -0 and 0 are one:
+int rank_of(uint bits) {
+    int sign = int(bits) >> 31;
+    return (int(bits) & 0x7FFFFFFF ^ sign) - sign;
 }
 
-// Integers in the order of the numbers; -0 is below 0.
-int key_of(float x) {
-    int bits = floatBitsToInt(x);
-    return bits ^ (bits >> 31 & 0x7FFFFFFF);
+// And where -0 is below 0:
+uint key_of(uint bits) {
+    return bits ^ uint(int(bits) >> 31) & 0x7FFFFFFFu;
 }
 
 // The ranks of NaN lie beyond those of the infinities.
+bool less(uint x, uint y, uint infinite) {
+    return rank_of(x) < rank_of(y) && rank_of(x) >= -int(infinite) && rank_of(y) <= int(infinite);
+}
+
+// NaN wins: counted up from -infinity, or down from infinity, its keys are beyond all others.
+uint maximum(uint x, uint y, uint infinite) {
+    return key_of(x) - ~infinite < key_of(y) - ~infinite ? y : x;
+}
+
+uint minimum(uint x, uint y, uint infinite) {
+    return infinite - key_of(x) < infinite - key_of(y) ? y : x;
+}
+
+int rank_of(float x) {
+    return rank_of(floatBitsToUint(x));
+}
+
 bool less(float x, float y) {
-    int from = rank_of(x);
-    int to = rank_of(y);
-    return from < to && from >= -0x7F800000 && to <= 0x7F800000;
+    return less(floatBitsToUint(x), floatBitsToUint(y), 0x7F800000u);
+}
+
+float maximum(float x, float y) {
+    return uintBitsToFloat(maximum(floatBitsToUint(x), floatBitsToUint(y), 0x7F800000u));
+}
+
+float minimum(float x, float y) {
+    return uintBitsToFloat(minimum(floatBitsToUint(x), floatBitsToUint(y), 0x7F800000u));
 }
 
 // Not NaN: mantissa in [1, 2) and exponent of |x| > 0, denormals included.

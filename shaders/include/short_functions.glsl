@@ -37,17 +37,6 @@ float short_quotient(float x, float y) {
     return abs(rest) > 0.0 ? fma(rest, inverse, guess) : guess;
 }
 
-// x - y * trunc(x / y), exactly: 12 digits of the quotient at a time make exact products.
-float short_modulus(float x, float y) {
-    float rest = abs(x), divisor = abs(y);
-    float inverse = 0.9999995 / divisor;  // rather too small than too large
-    for (uint i = 0u; i < 8u && rest >= divisor; ++i) {
-        float part = uintBitsToFloat(floatBitsToUint(rest * inverse) & 0xFFFFF000u);
-        rest = fma(-max(trunc(part), 1.0), divisor, rest);
-    }
-    return divisor > 0.0 ? with_sign(rest, sign_bit(x)) : NOT_A_NUMBER;
-}
-
 float short_sinh(float x) {
     float power = short_exp(x);
     float large = 0.5 * power - 0.5 / power;
@@ -195,10 +184,10 @@ float short_swish(float x, float scale) {
     return scale * x < -100.0 ? uintBitsToFloat(sign_bit(x)) : result;
 }
 
-float short_softplus(float x, float scale) {
-    float z = scale * x;
-    float e = exp2(-LOG2_E * abs(z));
+// ln(1 + exp(-|scale * x|))
+float short_softplus_part(float x, float scale) {
+    float e = exp2(-abs(scale * LOG2_E) * abs(x));
     float tail = (0.103592046 - 2.47342680e-2 * e) * e - 0.212403774;
     tail = (tail * e + 0.326225966) * e - 0.499539465;
-    return max(z, 0.0) + (tail * e + 1.0) * e;
+    return (tail * e + 1.0) * e;
 }

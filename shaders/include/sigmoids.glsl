@@ -8,7 +8,7 @@ float erf_of(float x) {
     tail = tail * size - 0.650453448;
     tail = tail * size - 1.12039804;
     tail = tail * size - 1.82220014e-3;
-    float large = size > 4.0 ? 1.0 : 1.0 - exp_within(tail, 0.0, 0);
+    float large = size > 4.0 ? 1.0 : 1.0 - exp_below_one(tail, 0.0);
     tail = 5.00433939e-3 - 6.05339184e-4 * square;
     tail = tail * square - 2.67733969e-2;
     tail = tail * square + 0.112819783;
@@ -28,16 +28,20 @@ float rectified(float x) {
 
 // x times the share of the normal distribution below x: what lies beyond t is t times its share.
 float gelu_of(float x) {
-    float t = min(magnitude(x), 13.27);  // where the power is 0; NaN returns with the rectified x
+    float end = 13.27;  // where the power is 0
+    if (HAS_EXACT_UNITS) end = 20.0;
+    float t = magnitude(x) > 13.2 ? end : magnitude(x);
     // exp(-t^2 / 2) times a rational function
-    PAIR square = pair_of_product(t, t);
-    float power = exp_within(-0.5 * square.x, -0.5 * square.y, 0);
+    PAIR z = pair_of_product(t, -0.5 * t);
+    float power = exp_below_one(z.x, z.y);
     // Pairs of terms lose less than one term after the other.
-    float above = 4.05697385e-3 * square.x + (4.02158901e-2 * t + 0.181966662);
-    above = above * square.x + (0.436535507 * t + 0.5);
-    float below = (1.01691876e-2 * t + 0.100813471) * square.x + (0.466130078 * t + 1.19715893);
-    below = below * square.x + (1.67095590 * t + 1.0);
-    return rectified(x) - t * (power * (above / below));
+    float above = 1.62278954e-2 * z.x - (8.04317802e-2 * t + 0.363933324);
+    above = above * z.x + (0.436535507 * t + 0.5);
+    float below = (4.06767504e-2 * t + 0.403253884) * z.x - (0.932260156 * t + 2.39431786);
+    below = below * z.x + (1.67095590 * t + 1.0);
+    float share = above / below;
+    if (HAS_EXACT_UNITS) share = fma(rest_of(above, share, below), 1.0 / below, share);
+    return max(x, 0.0) - t * (power * share);  // t brings NaN
 }
 
 float sigmoid_of(float x) {
@@ -51,10 +55,11 @@ float swish_of(float x, float scale) {
     return z.x < -100.0 ? uintBitsToFloat(sign_bit(x)) : result;
 }
 
-// ln(1 + exp(scale * x))
-float softplus_of(float x, float scale) {
-    PAIR z = pair_of_product(x, scale);
-    float e = exp_below_one(-magnitude(z.x), z.x < 0.0 ? z.y : -z.y);
+// ln(1 + exp(-|scale * x|))
+float softplus_part_of(float x, float scale) {
+    PAIR z = pair_of_product(-magnitude(x), magnitude(scale));
+    float e = exp_below_one(z.x, z.y);
+    if (z.x < -87.0) e = 0.0;
     float tail = 5.36542246e-3 * e - 3.00683007e-2;
     tail = tail * e + 7.92088285e-2;
     tail = tail * e - 0.137541875;
@@ -62,7 +67,7 @@ float softplus_of(float x, float scale) {
     tail = tail * e - 0.248572171;
     tail = tail * e + 0.333213300;
     tail = tail * e - 0.499996483;
-    return max(z.x, 0.0) + (tail * e * e + e);  // e brings NaN
+    return tail * e * e + e;
 }
 
 float softsign_of(float x) {

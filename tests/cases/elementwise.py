@@ -280,8 +280,9 @@ CASES = [
     *case("ELEMENT_WISE_CLIP1", lambda x, min, max: _clip(x, min, max, False), min=1, max=3),
     *case("ELEMENT_WISE_THRESHOLD", lambda x, min: _clip(x, min, np.inf if x.dtype.kind == "f"
                                                           else 2.0**70, True), min=0.5),
-    *case("ELEMENT_WISE_CONSTANT_POW", lambda x, exponent: _power(x, np.float64(exponent)),
-          "function", exponent=2.5),
+    *(c for label, exponent in {"": 2.5, "square": 2, "cube": 3, "whole": -3}.items() for c in case(
+        "ELEMENT_WISE_CONSTANT_POW", lambda x, exponent: _power(x, np.float64(exponent)),
+        "function", exponent=exponent, label=label)),
     *(c for mode, f in _ROUNDINGS.items() for c in case(
         "ELEMENT_WISE_ROUND", lambda x, rounding_mode, f=f: f(x), rounding_mode=mode,
         label="" if mode == 0 else mode.name.lower())),
