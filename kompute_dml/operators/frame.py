@@ -18,7 +18,7 @@ from .plan import TEMPORARY, UNUSED, Dispatch, Operand, Plan, Target, reads, wri
 
 EXACT_UNITS = ("NVIDIA",)
 """Drivers whose fma rounds once, whose float16 conversions are IEEE's, and whose exp2, log2,
-inversesqrt and quotients are good to a few ulp and keep NaN, as the tests confirm."""
+sqrt, inversesqrt and quotients are good to a few ulp and keep NaN, as the tests confirm."""
 _MANY = 1 << 16
 """Invocations that fill a GPU, and elements that are worth a dispatch of their own."""
 _MAX_RANK = 5

@@ -204,7 +204,7 @@ class Engine:
         self.reports_errors = fixed and hasattr(kp.Manager, "enabled_features")
         self.submits_async = self.rerecords = self.reports_errors
         # A CPU driver needs the processor itself.
-        self.polls = self.submits_async and adapter.type != "cpu"
+        self.polls = self.submits_async and not adapter.is_cpu
         self.timestamps_valid = self.reports_errors and adapter.timestamp_period > 0
         extensions = [e for e in FEATURE_EXTENSIONS if e in adapter.extensions]
         try:

@@ -35,7 +35,7 @@ layout(constant_id = 5) const uint C_TYPE = 0u;
 // A driver that runs on the CPU executes both sides of a branch: the rare one is short there, a loop.
 layout(constant_id = 7) const bool ON_CPU = false;
 // The device's own fma rounds once, its conversions to and from float16 are IEEE's, and its exp2, log2,
-// inversesqrt and quotients are good to some ulp and keep NaN.
+// sqrt, inversesqrt and quotients are good to some ulp and keep NaN.
 layout(constant_id = 10) const bool EXACT_UNITS = false;
 #define HAS_EXACT_UNITS EXACT_UNITS
 layout(constant_id = 11) const uint PARTS = 1u;  // or 2
