@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
-//@ variants TILE: t128 t128w t128d t64 t64d t32 t32d t16
+//@ variants TILE: t128 t128w t128u t128d t64 t64d t32 t32d t16
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
@@ -15,7 +15,7 @@
 // parts; the SUBGROUPS_DEEP subgroups that share a part take turns along the depth.
 // Shared memory is kept so small that a multiprocessor holds two workgroups: one multiplies while
 // the other waits. Deeper tiles are for outputs that give it one only.
-#if defined(TILE_t128) || defined(TILE_t128w)
+#if defined(TILE_t128) || defined(TILE_t128w) || defined(TILE_t128u)
 const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 64u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
 #elif defined(TILE_t128d)
@@ -39,10 +39,20 @@ const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
 #endif
 // Slices that an invocation reads at once. With two, eight of them read 128 bytes of a line, which is
 // what a cache answers best; but then no register is left to add up lines in.
-#if defined(TILE_t128w)
+#if defined(TILE_t128w) || defined(TILE_t128u)
+#define NO_ADDING
 const uint SLICES_READ = 2u;
 #else
 const uint SLICES_READ = 1u;
+#endif
+// Where A and B are both unsigned and lie ready, the matrix units can take them as they are.
+#if defined(TILE_t128u)
+#define KEEPS_UNSIGNED
+#define ELEMENT uint8_t
+#define SUM uint
+#else
+#define ELEMENT int8_t
+#define SUM int
 #endif
 const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS * SUBGROUPS_DEEP;
 const uint INVOCATIONS = 32u * SUBGROUPS;
@@ -69,7 +79,7 @@ layout(constant_id = 9) const bool A_PREPARED = false;
 layout(constant_id = 10) const bool B_PREPARED = false;
 layout(constant_id = 11) const bool A_SUMMED = false;
 layout(constant_id = 12) const bool B_SUMMED = false;
-#if defined(TILE_t128w)
+#ifdef NO_ADDING
 #define ADDS_ROWS false
 #define ADDS_COLUMNS false
 #else
@@ -84,9 +94,9 @@ const uint PART_COLUMNS = TILE_COLUMNS / SUBGROUPS_ACROSS;
 const int DOWN = int(PART_ROWS / FRAGMENT);
 const int ACROSS = int(PART_COLUMNS / FRAGMENT);
 
-#define Product coopmat<int, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
-#define RowFragment coopmat<int8_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT_DEPTH, gl_MatrixUseA>
-#define ColumnFragment coopmat<int8_t, gl_ScopeSubgroup, FRAGMENT_DEPTH, FRAGMENT, gl_MatrixUseB>
+#define Product coopmat<SUM, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
+#define RowFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT, FRAGMENT_DEPTH, gl_MatrixUseA>
+#define ColumnFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT_DEPTH, FRAGMENT, gl_MatrixUseB>
 
 // One slice of the depth: rows of A, then columns of B, each with one vector after it, so that
 // eight lines meet all banks. After the last slice the products pass through here, 16 rows of each
@@ -124,17 +134,21 @@ uint vector_of(int load) {
     return SLICES_READ == 2u ? vector ^ uint(load) % 2u * LINE_VECTORS : vector;
 }
 
-uvec4 as_signed(bool already, uvec4 x) {
+uvec4 lowered_unless(bool already, uvec4 x) {
     return already ? x : x ^ 0x80808080u;
 }
 
-// A given sum comes in parts along the depth.
+// A given sum comes in parts along the depth, of lowered numbers.
 int given_sum(bool of_a, uint batch, uint line) {
     uint count = of_a ? rows : columns;
     bool repeats = (of_a ? a_strides[0] : b_strides[0]) == 0u;
     uint step = count * (repeats ? 1u : batches);
     uint at = (of_a ? row_sums_offset : column_sums_offset) + (repeats ? 0u : batch * count) + line;
+#ifdef KEEPS_UNSIGNED
+    int sum = 128 * int(depth);
+#else
     int sum = 0;
+#endif
     for (uint i = 0u; i < sum_count; ++i)
         sum += of_a ? row_sums[at + i * step] : column_sums[at + i * step];
     return sum;
@@ -291,13 +305,13 @@ void main() {
         [[unroll]] for (int slice = 0; slice < int(SLICES_READ); ++slice) {
             barrier();
             [[unroll]] for (int i = 0; i < ROW_LOADS; i += int(SLICES_READ)) {
-                uvec4 x = as_signed(A_SIGNED || A_PREPARED, a_next[i + slice]);
+                uvec4 x = lowered_unless(!A_LOWERED || A_PREPARED, a_next[i + slice]);
                 uint line = turned ? line_of(i + int(SLICES_READ) - 1 - slice) : line_of(i + slice);
                 s_slice[line * PITCH + my_vector] = x;
                 if (ADDS_ROWS) a_sum[i] += dot_product(x, uvec4(ONES));
             }
             [[unroll]] for (int i = 0; i < COLUMN_LOADS; i += int(SLICES_READ)) {
-                uvec4 x = as_signed(B_SIGNED || B_PREPARED, b_next[i + slice]);
+                uvec4 x = lowered_unless(!B_LOWERED || B_PREPARED, b_next[i + slice]);
                 uint line = turned ? line_of(i + int(SLICES_READ) - 1 - slice) : line_of(i + slice);
                 s_slice[(TILE_ROWS + line) * PITCH + my_vector] = x;
                 if (ADDS_COLUMNS) b_sum[i] += dot_product(x, uvec4(ONES));

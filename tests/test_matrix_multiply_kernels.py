@@ -50,9 +50,11 @@ def _in_memory(matrix: np.ndarray, strides: Sequence[int]) -> np.ndarray:
 
 
 def _desc(shape: tuple[int, int, int, int], a_layout: str, b_layout: str, owned: str) -> Any:
-    """With zero points, scales per row and column, and a bias; A or B unsigned."""
+    """With zero points, scales per row and column, and a bias; A or B unsigned, or both."""
     batch, m, k, n = shape
     a_type, b_type = (np.uint8, np.int8) if (m + n) % 2 else (np.int8, np.uint8)
+    if k % 128 == 0:
+        a_type = b_type = np.uint8
     real = np.float16 if a_layout == "padded" else np.float32
 
     def matrix(side: str, kind: Any, layout: str, rows: int, columns: int) -> dml.TensorDesc:
@@ -218,6 +220,29 @@ def test_few_rows_by_many_columns_take_wide_tiles(rows: int, columns: int, width
     product = Product(_desc((1, rows, 64, columns), "packed", "packed", ""))
     target = Target(_library_of_everything(), adapter)
     assert candidates(product, target)[0].name.startswith(f"few_rows-across{width}")
+
+
+@pytest.mark.parametrize(
+    ("layout", "owned", "offered"),
+    [("transposed", "", True), ("packed", "", False), ("transposed", "b", False)],
+)
+def test_the_unsigned_tile_takes_what_lies_ready(layout: str, owned: str, offered: bool) -> None:
+    every = _library_of_everything()
+    if every.find(f"{SHADER}_coopmat", "t128u") is None:
+        pytest.skip("the cooperative-matrix shader needs a newer glslang")
+    adapter = replace(
+        dml.default_device().adapter, max_shared_memory=48 << 10, subgroup_size=32,
+        cooperative_matrices=tuple(
+            CooperativeMatrix(16, 16, 32, f"{t}8", f"{t}8", f"{t}32", f"{t}32", "subgroup")
+            for t in "iu"),
+    )
+
+    def names(depth: int) -> list[str]:
+        product = Product(_desc((1, 4096, depth, 4096), "packed", layout, owned))
+        return [k.name for k in candidates(product, Target(every, adapter))]
+
+    assert (names(4096)[0] == "coopmat-t128u") == offered
+    assert "coopmat-t128u" not in names(4096 + 16)  # one of the two is signed
 
 
 @pytest.mark.parametrize("kilobytes", [16, 32, 40, 48])

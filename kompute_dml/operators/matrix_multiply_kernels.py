@@ -26,6 +26,8 @@ class Kernel:
     """Prepared lines are filled up to a multiple of this; 0 for shaders that take any strides."""
     needs_sums: bool = False
     """Whether it cannot add up lines on its way."""
+    lowers: bool = True
+    """Whether unsigned numbers become signed ones; else both sides are unsigned, and lie ready."""
 
     @property
     def name(self) -> str:
@@ -52,9 +54,11 @@ _WIDE = {
 _DOT = Kernel(SHADER + "_packed", "dot", 64, 64)
 _CORE = Kernel(SHADER + "_packed", "core", 64, 64)
 _COOPMAT = {
-    axis: Kernel(SHADER + "_coopmat", axis, rows, columns, depth, needs_sums=axis == "t128w")
+    axis: Kernel(SHADER + "_coopmat", axis, rows, columns, depth,
+                 needs_sums=axis in ("t128w", "t128u"), lowers=axis != "t128u")
     for axis, rows, columns, depth in (
-        ("t128", 128, 128, 64), ("t128w", 128, 128, 128), ("t128d", 128, 128, 128),
+        ("t128", 128, 128, 64), ("t128w", 128, 128, 128), ("t128u", 128, 128, 128),
+        ("t128d", 128, 128, 128),
         ("t64", 64, 64, 128), ("t64d", 64, 64, 256),
         ("t32", 32, 32, 128), ("t32d", 32, 32, 256), ("t16", 16, 32, 256),
     )
@@ -82,14 +86,19 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
     if product.a.data_type.itemsize > 1:
         flat, square = _WIDE[product.a.data_type.width]
         return [flat, square] if product.rows <= 4 * flat.rows else [square, flat]
-    few_rows = _few_rows(product, _has_cooperative_matrix(target.adapter))
+    few_rows = _few_rows(product, _multiplies(target.adapter, "i"))
     scalar = [k for k in (*few_rows, _DOT, _CORE) if k.variant(target)]
-    if not _has_cooperative_matrix(target.adapter):
+    if not _multiplies(target.adapter, "i"):
         return scalar
-    matrix = [k for k in _COOPMAT.values() if k.variant(target)]
+    unsigned = (
+        _multiplies(target.adapter, "u")
+        and not product.a.data_type.is_signed and not product.b.data_type.is_signed
+        and all(is_ready(product, side, _COOPMAT["t128u"].depth) for side in "ab")
+    )
+    matrix = [k for k in _COOPMAT.values() if k.variant(target) and (k.lowers or unsigned)]
     if not matrix or scalar[0] not in (_DOT, _CORE):
         return [*scalar, *matrix]
-    best = _COOPMAT[_best_tile(product)]
+    best = _COOPMAT[_best_tile(product, unsigned)]
     ready = [
         k for k in matrix
         if all(t.owned_by_dml or is_ready(product, side, k.depth)
@@ -132,25 +141,27 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
     return [*matrix, *dot] if rows > 4 else [*dot, *matrix]
 
 
-def _best_tile(product: Product) -> str:
+def _best_tile(product: Product, unsigned: bool) -> str:
     """As measured on an H200, which has 132 multiprocessors: the largest that keeps it busy."""
     if product.rows <= 16:
         return "t16"
     if (tiles := _COOPMAT["t128"].tiles(product)) >= 96:
-        # Reading whole lines pays for a dispatch that sums them.
-        return "t128w" if tiles >= 1024 else "t128" if tiles > 132 else "t128d"
+        # Reading whole lines pays for a dispatch that sums them where there are many.
+        sums = any(product.needs_sums(side, lowers=not unsigned) for side in "ab")
+        if tiles >= 1024 or (tiles > 132 and not sums):
+            return "t128u" if unsigned else "t128w"
+        return "t128" if tiles > 132 else "t128d"
     if (tiles := _COOPMAT["t64"].tiles(product)) >= 64:
         return "t64d" if tiles <= 132 and product.depth >= 2048 else "t64"
     return "t32d" if product.depth >= 1024 else "t32"
 
 
-def _has_cooperative_matrix(adapter: Adapter) -> bool:
-    """Whether the device multiplies as the cooperative-matrix shader was written to."""
-    shape = CooperativeMatrix(16, 16, 32, "i8", "i8", "i32", "i32", "subgroup")
-    return (
-        shape in adapter.cooperative_matrices
-        and adapter.subgroup_size == 32
-    )
+def _multiplies(adapter: Adapter, kind: str) -> bool:
+    """Whether the device multiplies matrices as the cooperative-matrix shaders were written to:
+    of signed ("i") or unsigned ("u") bytes."""
+    element, total = f"{kind}8", f"{kind}32"
+    shape = CooperativeMatrix(16, 16, 32, element, element, total, total, "subgroup")
+    return shape in adapter.cooperative_matrices and adapter.subgroup_size == 32
 
 
 def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
@@ -164,7 +175,8 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
         partial = temporary.take("partial_offset", 8, count)
     prepared = None
     if kernel.depth:
-        prepared = PreparedLines(product, kernel.depth, target, temporary, kernel.needs_sums)
+        prepared = PreparedLines(product, kernel.depth, target, temporary, kernel.needs_sums,
+                                 kernel.lowers)
 
     def dispatch(index: int, begin: int) -> Dispatch:
         depth = min(MAX_DEPTH, product.depth - begin)
