@@ -57,16 +57,6 @@ class _Side:
     sums_of_chunk: int
 
 
-@dataclass(frozen=True)
-class _Summed:
-    """Lines that are summed as they lie."""
-
-    matrix: Operand
-    sums: Operand
-    count: int
-    push: dict[str, Any]
-
-
 class PreparedLines:
     """A and B laid out for the matrix units, the depth filled up to a multiple, and the sums of
     their lines.
@@ -77,20 +67,16 @@ class PreparedLines:
 
     def __init__(
         self, product: Product, multiple: int, target: Target, temporary: Scratch,
-        gives_sums: bool = False, lowers: bool = True,
+        gives_sums: bool = False,
     ) -> None:
         self.product, self.multiple, self.gives_sums = product, multiple, gives_sums
         self.library = target.library
         self.execute: list[Dispatch] = []
-        self.summed: list[dict[str, _Summed]] = [{} for _ in range(product.outer)]
         self.initialize: list[Dispatch] = []
         self.repacked: list[str] = []
         self.temporary, self.persistent = temporary, Scratch(PERSISTENT)
         self.chunk = self._chunk()
-        self.sides = {
-            side: self._prepare(side, product.needs_sums(side, lowers)) for side in "ab"
-        }
-        self.execute += [self._sum(sides) for sides in self.summed if sides]
+        self.sides = {side: self._prepare(side, product.needs_sums(side)) for side in "ab"}
 
     def _chunk(self) -> int:
         """Depth that one workgroup prepares: short enough that some 250 of them are at work. It
@@ -137,10 +123,10 @@ class PreparedLines:
             into_sums = sums and _part(sums, index * sums_each, sums_each)
             if lines is None:
                 assert into_sums is not None
-                self.summed[index][side] = _Summed(matrix, into_sums, sums_each, {
-                    "batches": batches, "lines": count, "strides": own[:2],
-                    "signed": int(t.data_type.is_signed),
-                })
+                into.append(Dispatch(
+                    self.library.get(SUMS), -(-sums_each // _SUMS_EACH), (matrix, into_sums),
+                    {**push, "strides": own[:2]},
+                ))
                 continue
             to = _part(lines, index * bytes_each, bytes_each)
             into.append(Dispatch(
@@ -159,19 +145,6 @@ class PreparedLines:
             own if ready else (count * pitch if batch_step else 0, pitch, 1),
             bytes_each if outer_step else 0, sums_each if outer_step else 0, sums_of_chunk,
         )
-
-    def _sum(self, sides: dict[str, _Summed]) -> Dispatch:
-        """Both sides at once: either alone does not keep a large device busy for long."""
-        push: dict[str, Any] = {"depth": self.product.depth, "chunk": self.chunk}
-        for side, s in sides.items():
-            push |= {f"{side}_{field}": value for field, value in s.push.items()}
-        matrices, sums = (
-            [replace(getattr(sides[side], what), offset_field=f"{side}_{field}")
-             if side in sides else UNUSED for side in "ab"]
-            for what, field in (("matrix", "offset"), ("sums", "sums_offset"))
-        )
-        groups = sum(-(-s.count // _SUMS_EACH) for s in sides.values())
-        return Dispatch(self.library.get(SUMS), groups, (*matrices, *sums), push)
 
     def operands(self, index: int, begin: int, depth: int) -> list[Operand]:
         """Lines of A and of B, sums of rows and of columns."""

@@ -2,20 +2,12 @@
 // Zero points come in at the end, through the sums of the lines:
 //   sum (x - p)(y - q) = sum xy - q sum x - p sum y + depth p q
 // The host uses these shaders only where the sums on the right fit 32 bits.
-// Where A and B are both unsigned, an includer may take all as it lies instead (KEEPS_UNSIGNED).
-#ifdef KEEPS_UNSIGNED
-#define A_LOWERED false
-#define B_LOWERED false
-#else
-#define A_LOWERED (!A_SIGNED)
-#define B_LOWERED (!B_SIGNED)
-#endif
-#define ROW_SUMS (HAS_B_ZERO || B_LOWERED)
-#define COLUMN_SUMS (HAS_A_ZERO || A_LOWERED)
+#define ROW_SUMS (HAS_B_ZERO || !B_SIGNED)
+#define COLUMN_SUMS (HAS_A_ZERO || !A_SIGNED)
 #define HAS_CORRECTION (ROW_SUMS || COLUMN_SUMS)
 
 uint lowered(bool of_a, uint word) {
-    return (of_a ? A_LOWERED : B_LOWERED) ? word ^ 0x80808080u : word;
+    return (of_a ? A_SIGNED : B_SIGNED) ? word : word ^ 0x80808080u;
 }
 
 // A zero point in two steps: the word that holds it, on its way early, and the number that it is.
@@ -33,12 +25,7 @@ uint zero_word(bool of_a, uint line) {
 
 int zero_point(bool of_a, uint line, uint word) {
     bool exists = of_a ? HAS_A_ZERO : HAS_B_ZERO;
-    word = lowered(of_a, exists ? word >> (zero_place(of_a, line) % 4u * 8u) : 0u);
-#ifdef KEEPS_UNSIGNED
-    return int(word & 0xFFu);
-#else
-    return signed_byte(word);
-#endif
+    return signed_byte(lowered(of_a, exists ? word >> (zero_place(of_a, line) % 4u * 8u) : 0u));
 }
 
 int lowered_zero_point(bool of_a, uint line) {
