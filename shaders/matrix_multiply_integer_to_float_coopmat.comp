@@ -46,8 +46,8 @@ const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
 const uint TILE_ROWS = 16u, TILE_COLUMNS = 32u, TILE_DEPTH = 256u;
 const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
 #endif
-// Slices that an invocation reads at once. With two, eight of them read 128 bytes of a line, which is
-// what a cache answers best; but then no register is left to add up lines in.
+// Slices that an invocation reads at once. With two, eight of them read 128 bytes of a line, which
+// is what a cache answers best; but then no register is left to add up lines in.
 #if defined(TILE_t128w) || defined(TILE_t128u)
 #define NO_ADDING
 const uint SLICES_READ = 2u;
@@ -156,9 +156,9 @@ uvec2 sum_place(bool of_a, uint batch, uint line) {
     return uvec2(first + line, count * (repeats ? 1u : batches));
 }
 
-// What is known of an invocation's row and column before their products are: all of it asked for at
-// once, and without a condition, so that the loads are on their way together. Lines beyond the edges
-// repeat the last, and so do invocations without a line.
+// What is known of an invocation's row and column before their products are: all of it asked for
+// at once and without a condition, so that the loads are on their way together. Lines beyond the
+// edges repeat the last, and so do invocations without a line.
 void begin_lines(uint batch, uint row, uint column) {
     uint i = min(gl_LocalInvocationIndex, TILE_ROWS - 1u);
     uint j = min(gl_LocalInvocationIndex, TILE_COLUMNS - 1u);
@@ -177,9 +177,10 @@ void begin_lines(uint batch, uint row, uint column) {
         if (GIVEN_ROWS) row_sum += row_sums[row_at.x + part * row_at.y];
         if (GIVEN_COLUMNS) column_sum += column_sums[column_at.x + part * column_at.y];
     }
-    s_zero[i] = zero_point(true, row, row_zero);
+    int zero = zero_point(true, row, row_zero);
+    s_zero[i] = zero;
     s_zero[TILE_ROWS + j] = zero_point(false, column, column_zero);
-    s_sum[i] = row_sum;
+    s_sum[i] = row_sum - int(depth) * zero;
     s_sum[TILE_ROWS + j] = column_sum;
     s_scale[i] = row_scale;
     s_scale[TILE_ROWS + j] = column_scale;
@@ -190,16 +191,19 @@ void begin_lines(uint batch, uint row, uint column) {
 struct Columns {
     uint first;
     uint count;
+    bool are_vectors;  // of the output
     ivec4 zero;
     ivec4 sum;
     vec4 scale;
     vec4 shift;
 };
 
-Columns columns_at(uint column, uint tile_column) {
+Columns columns_at(uint batch, uint column, uint tile_column) {
     Columns c;
     c.first = column + tile_column;
     c.count = c.first < columns ? min(columns - c.first, 4u) : 0u;
+    c.are_vectors = c.count == 4u && out_strides[2] == 1u &&
+                    (out_offset | batch * out_strides[0] | out_strides[1]) % 4u == 0u;
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         c.zero[i] = s_zero[TILE_ROWS + tile_column + i];
         c.sum[i] = s_sum[TILE_ROWS + tile_column + i];
@@ -213,14 +217,13 @@ uint halves(vec2 x) {
     return EXACT_UNITS ? packHalf2x16(x) : float_to_half(x.x) | (float_to_half(x.y) << 16);
 }
 
-// ``vectors``: all four columns exist, and lie in one.
-void finish_row(uint batch, uint row, uint tile_row, Columns c, ivec4 products, bool vectors) {
+// ``whole``: all rows of the tile exist.
+void finish_row(uint batch, uint row, bool whole, uint tile_row, Columns c, ivec4 products) {
     row += tile_row;
-    if (row >= rows) return;
+    if (!whole && row >= rows) return;
     if (HAS_CORRECTION) {
-        int zero = s_zero[tile_row];
-        if (ROW_SUMS) products -= c.zero * (s_sum[tile_row] - int(depth) * zero);
-        if (COLUMN_SUMS) products -= zero * c.sum;
+        if (ROW_SUMS) products -= c.zero * s_sum[tile_row];
+        if (COLUMN_SUMS) products -= s_zero[tile_row] * c.sum;
     }
     if (CONTINUES || UNFINISHED) {
         [[unroll]] for (uint i = 0u; i < 4u; i += 2u)
@@ -234,22 +237,46 @@ void finish_row(uint batch, uint row, uint tile_row, Columns c, ivec4 products, 
                                                   row * bias_strides[1] +
                                                   min(c.first + i, columns - 1u) * bias_strides[2]);
     }
-    precise vec4 x = vec4(products);
-    x = x * s_scale[tile_row];
-    x = x * c.scale;
-    if (HAS_BIAS) x = x + c.shift;
-    uvec2 pairs = uvec2(halves(x.xy), halves(x.zw));
+    float scale = s_scale[tile_row];
+    vec4 result;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        precise float x = float(products[i]);
+        x = x * scale;
+        x = x * c.scale[i];
+        if (HAS_BIAS) x = x + c.shift[i];
+        result[i] = x;
+    }
+    uvec2 pairs = uvec2(halves(result.xy), halves(result.zw));
     uint to = out_offset + batch * out_strides[0] + row * out_strides[1] + c.first * out_strides[2];
-    if (vectors) {
+    if (c.are_vectors) {
         if (HALF) out_pairs[to / 4u] = pairs;
-        else out_vectors[to / 4u] = floatBitsToUint(x);
+        else out_vectors[to / 4u] = floatBitsToUint(result);
         return;
     }
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         uint at = to + i * out_strides[2];
         if (i >= c.count) break;
         if (HALF) STORE_HALF(out_words, at, pairs[i / 2u] >> (i % 2u * 16u) & 0xFFFFu)
-        else out_words[at] = floatBitsToUint(x[i]);
+        else out_words[at] = floatBitsToUint(result[i]);
+    }
+}
+
+// Finishes a strip, which the subgroups that share the part have each put into shared memory:
+// they add up what they have, four columns of two rows to an invocation at a time.
+void finish_strip(uint batch, uint row, bool whole, uint tile_row, uint part, uint member,
+                  Columns c) {
+    const uint STEP = SUBGROUPS_DEEP * 32u / ROW_VECTORS;
+    const uint TOGETHER = FRAGMENT % (2u * STEP) == 0u ? 2u : 1u;
+    [[dont_unroll]] for (uint r = member / ROW_VECTORS; r < FRAGMENT; r += TOGETHER * STEP) {
+        ivec4 sums[TOGETHER];
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
+            sums[n] = ivec4(0);
+            [[unroll]] for (uint d = 0u; d < SUBGROUPS_DEEP; ++d)
+                sums[n] += ivec4(s_slice[(part * SUBGROUPS_DEEP + d) * STRIP +
+                                         (r + n * STEP) * STRIP_PITCH + member % ROW_VECTORS]);
+        }
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n)
+            finish_row(batch, row, whole, tile_row + r + n * STEP, c, sums[n]);
     }
 }
 
@@ -357,25 +384,23 @@ void main() {
     barrier();
     uint part = gl_SubgroupID / SUBGROUPS_DEEP;
     uint member = deep * 32u + gl_SubgroupInvocationID;
-    uint my_row = member / ROW_VECTORS;
-    Columns c = columns_at(column, part_column * PART_COLUMNS + member % ROW_VECTORS * 4u);
-    bool vectors = c.count == 4u && out_strides[2] == 1u &&
-                   (out_offset | batch * out_strides[0] | out_strides[1]) % 4u == 0u;
-    // Strips of 16 rows of each part go through shared memory; there the subgroups that share the
-    // part add up what they have, four columns of a row to an invocation.
-    [[unroll]] for (int i = 0; i < DOWN; ++i) {
-        share_strip();
-        [[unroll]] for (int j = 0; j < ACROSS; ++j)
-            coopMatStore(products[i][j], s_slice, gl_SubgroupID * STRIP + uint(j) * FRAGMENT / 4u,
-                         STRIP_PITCH, gl_CooperativeMatrixLayoutRowMajor);
-        share_strip();
-        [[dont_unroll]] for (uint r = my_row; r < FRAGMENT;
-                             r += SUBGROUPS_DEEP * 32u / ROW_VECTORS) {
-            ivec4 sum = ivec4(0);
-            [[unroll]] for (uint d = 0u; d < SUBGROUPS_DEEP; ++d)
-                sum += ivec4(s_slice[(part * SUBGROUPS_DEEP + d) * STRIP + r * STRIP_PITCH +
-                                     member % ROW_VECTORS]);
-            finish_row(batch, row, part_row * PART_ROWS + uint(i) * FRAGMENT + r, c, sum, vectors);
-        }
+    Columns c = columns_at(batch, column, part_column * PART_COLUMNS + member % ROW_VECTORS * 4u);
+    bool whole = row + TILE_ROWS <= rows;
+    // Strips of 16 rows of each part, of four at most, go through shared memory. Each is written
+    // out: where a compiler leaves a loop over them, all products lie in memory.
+#define FINISH_STRIP(number) \
+    if (DOWN > number) { \
+        share_strip(); \
+        [[unroll]] for (int j = 0; j < ACROSS; ++j) \
+            coopMatStore(products[min(number, DOWN - 1)][j], s_slice, \
+                         gl_SubgroupID * STRIP + uint(j) * FRAGMENT / 4u, STRIP_PITCH, \
+                         gl_CooperativeMatrixLayoutRowMajor); \
+        share_strip(); \
+        finish_strip(batch, row, whole, part_row * PART_ROWS + uint(number) * FRAGMENT, part, \
+                     member, c); \
     }
+    FINISH_STRIP(0)
+    FINISH_STRIP(1)
+    FINISH_STRIP(2)
+    FINISH_STRIP(3)
 }

@@ -50,8 +50,8 @@ def _in_memory(matrix: np.ndarray, strides: Sequence[int]) -> np.ndarray:
 
 
 def _desc(shape: tuple[int, int, int, int], a_layout: str, b_layout: str, owned: str) -> Any:
-    """With scales per row and column, and a bias; A or B unsigned, with zero points, or both and
-    without."""
+    """With scales per row and column, and a bias of columns, or where B is padded of elements; A or
+    B unsigned, with zero points, or both and without."""
     batch, m, k, n = shape
     a_type, b_type = (np.uint8, np.int8) if (m + n) % 2 else (np.int8, np.uint8)
     plain = k % 128 == 0
@@ -73,7 +73,7 @@ def _desc(shape: tuple[int, int, int, int], a_layout: str, b_layout: str, owned:
         b_tensor=matrix("b", b_type, b_layout, k, n),
         b_scale_tensor=dml.TensorDesc(real, (1, 1, n)),
         b_zero_point_tensor=None if plain else dml.TensorDesc(b_type, (1, 1, n)),
-        bias_tensor=dml.TensorDesc(real, (batch, m, n), [0, 0, 1]),
+        bias_tensor=dml.TensorDesc(real, (batch, m, n), [0, n * (b_layout == "padded"), 1]),
         output_tensor=dml.TensorDesc(real, (batch, m, n)),
     )
 
@@ -145,7 +145,7 @@ def test_every_kernel_gives_the_exact_sums(
              if (tensor := getattr(desc, name)) is not None}
     a_zero, b_zero = (zeros.get(f"{side}_zero_point_tensor", 0) for side in "ab")
     a_scale, b_scale = scales(desc.a_scale_tensor), scales(desc.b_scale_tensor)
-    bias = rng.normal(0, 9, shape[-1]).astype(real)
+    bias = rng.normal(0, 9, (shape[1] if b_layout == "padded" else 1, shape[3])).astype(real)
     arrays = {
         "a_tensor": _in_memory(a, desc.a_tensor.strides), "a_scale_tensor": a_scale,
         "b_tensor": _in_memory(b, desc.b_tensor.strides), "b_scale_tensor": b_scale,
