@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
-//@ variants TILE: t128 t128w t128d t64 t64d t32 t32d t16
+//@ variants TILE: t128 t128w t128u t128d t96x128 t64x96 t48x96 t64 t64d t32 t32d t16
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
@@ -15,12 +15,21 @@
 // parts; the SUBGROUPS_DEEP subgroups that share a part take turns along the depth.
 // Shared memory is kept so small that a multiprocessor holds two workgroups: one multiplies while
 // the other waits. Deeper tiles are for outputs that give it one only.
-#if defined(TILE_t128) || defined(TILE_t128w)
+#if defined(TILE_t128) || defined(TILE_t128w) || defined(TILE_t128u)
 const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 64u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
 #elif defined(TILE_t128d)
 const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 128u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 2u;
+#elif defined(TILE_t96x128)
+const uint TILE_ROWS = 96u, TILE_COLUMNS = 128u, TILE_DEPTH = 128u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 2u;
+#elif defined(TILE_t64x96)
+const uint TILE_ROWS = 64u, TILE_COLUMNS = 96u, TILE_DEPTH = 256u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 2u;
+#elif defined(TILE_t48x96)
+const uint TILE_ROWS = 48u, TILE_COLUMNS = 96u, TILE_DEPTH = 256u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 4u;
 #elif defined(TILE_t64)
 const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_DEPTH = 128u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
@@ -37,12 +46,21 @@ const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
 const uint TILE_ROWS = 16u, TILE_COLUMNS = 32u, TILE_DEPTH = 256u;
 const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
 #endif
-// Slices that an invocation reads at once. With two, eight of them read 128 bytes of a line, which is
-// what a cache answers best; but then no register is left to add up lines in.
-#if defined(TILE_t128w)
+// Slices that an invocation reads at once. With two, eight of them read 128 bytes of a line, which
+// is what a cache answers best; but then no register is left to add up lines in.
+#if defined(TILE_t128w) || defined(TILE_t128u)
+#define NO_ADDING
 const uint SLICES_READ = 2u;
 #else
 const uint SLICES_READ = 1u;
+#endif
+// Where A and B are both unsigned, matrix units can take them as they lie.
+#if defined(TILE_t128u)
+#define ELEMENT uint8_t
+#define SUM uint
+#else
+#define ELEMENT int8_t
+#define SUM int
 #endif
 const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS * SUBGROUPS_DEEP;
 const uint INVOCATIONS = 32u * SUBGROUPS;
@@ -69,7 +87,9 @@ layout(constant_id = 9) const bool A_PREPARED = false;
 layout(constant_id = 10) const bool B_PREPARED = false;
 layout(constant_id = 11) const bool A_SUMMED = false;
 layout(constant_id = 12) const bool B_SUMMED = false;
-#if defined(TILE_t128w)
+#define GIVEN_ROWS (ROW_SUMS && A_SUMMED)
+#define GIVEN_COLUMNS (COLUMN_SUMS && B_SUMMED)
+#ifdef NO_ADDING
 #define ADDS_ROWS false
 #define ADDS_COLUMNS false
 #else
@@ -84,9 +104,9 @@ const uint PART_COLUMNS = TILE_COLUMNS / SUBGROUPS_ACROSS;
 const int DOWN = int(PART_ROWS / FRAGMENT);
 const int ACROSS = int(PART_COLUMNS / FRAGMENT);
 
-#define Product coopmat<int, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
-#define RowFragment coopmat<int8_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT_DEPTH, gl_MatrixUseA>
-#define ColumnFragment coopmat<int8_t, gl_ScopeSubgroup, FRAGMENT_DEPTH, FRAGMENT, gl_MatrixUseB>
+#define Product coopmat<SUM, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
+#define RowFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT, FRAGMENT_DEPTH, gl_MatrixUseA>
+#define ColumnFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT_DEPTH, FRAGMENT, gl_MatrixUseB>
 
 // One slice of the depth: rows of A, then columns of B, each with one vector after it, so that
 // eight lines meet all banks. After the last slice the products pass through here, 16 rows of each
@@ -128,58 +148,62 @@ uvec4 as_signed(bool already, uvec4 x) {
     return already ? x : x ^ 0x80808080u;
 }
 
-// A given sum comes in parts along the depth.
-int given_sum(bool of_a, uint batch, uint line) {
+// Where the first part of a given sum lies, and how far apart its parts along the depth are.
+uvec2 sum_place(bool of_a, uint batch, uint line) {
     uint count = of_a ? rows : columns;
     bool repeats = (of_a ? a_strides[0] : b_strides[0]) == 0u;
-    uint step = count * (repeats ? 1u : batches);
-    uint at = (of_a ? row_sums_offset : column_sums_offset) + (repeats ? 0u : batch * count) + line;
-    int sum = 0;
-    for (uint i = 0u; i < sum_count; ++i)
-        sum += of_a ? row_sums[at + i * step] : column_sums[at + i * step];
-    return sum;
+    uint first = (of_a ? row_sums_offset : column_sums_offset) + (repeats ? 0u : batch * count);
+    return uvec2(first + line, count * (repeats ? 1u : batches));
 }
 
-// What is known of a line before its products are. Without a condition, so that all loads are on
-// their way together: lines beyond the edges repeat the last, and so do invocations without a line.
-void begin_line(bool of_a, uint batch, uint line, uint at) {
-    line = min(line, (of_a ? rows : columns) - 1u);
-    s_zero[at] = HAS_CORRECTION ? lowered_zero_point(of_a, line) : 0;
-    s_sum[at] = (of_a ? ROW_SUMS && A_SUMMED : COLUMN_SUMS && B_SUMMED)
-        ? given_sum(of_a, batch, line) : 0;
-    s_scale[at] = of_a ? LOAD_FLOAT(a_scale, a_scale_offset + line * a_scale_stride)
-                       : LOAD_FLOAT(b_scale, b_scale_offset + line * b_scale_stride);
-    if (!of_a)
-        s_shift[at - TILE_ROWS] = HAS_BIAS && bias_strides[1] == 0u
-            ? LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] + line * bias_strides[2])
-            : 0.0;
-}
-
+// What is known of an invocation's row and column before their products are: all of it asked for
+// at once and without a condition, so that the loads are on their way together. Lines beyond the
+// edges repeat the last, and so do invocations without a line.
 void begin_lines(uint batch, uint row, uint column) {
-    [[unroll]] for (uint n = 0u; n < TILE_ROWS; n += INVOCATIONS) {
-        uint i = min(n + gl_LocalInvocationIndex, TILE_ROWS - 1u);
-        begin_line(true, batch, row + i, i);
+    uint i = min(gl_LocalInvocationIndex, TILE_ROWS - 1u);
+    uint j = min(gl_LocalInvocationIndex, TILE_COLUMNS - 1u);
+    row = min(row + i, rows - 1u);
+    column = min(column + j, columns - 1u);
+    uvec2 row_at = sum_place(true, batch, row), column_at = sum_place(false, batch, column);
+    uint row_zero = zero_word(true, row), column_zero = zero_word(false, column);
+    int row_sum = GIVEN_ROWS ? row_sums[row_at.x] : 0;
+    int column_sum = GIVEN_COLUMNS ? column_sums[column_at.x] : 0;
+    float row_scale = LOAD_FLOAT(a_scale, a_scale_offset + row * a_scale_stride);
+    float column_scale = LOAD_FLOAT(b_scale, b_scale_offset + column * b_scale_stride);
+    float shift = HAS_BIAS ? LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] +
+                                                  column * bias_strides[2])
+                           : 0.0;
+    for (uint part = 1u; part < sum_count; ++part) {
+        if (GIVEN_ROWS) row_sum += row_sums[row_at.x + part * row_at.y];
+        if (GIVEN_COLUMNS) column_sum += column_sums[column_at.x + part * column_at.y];
     }
-    [[unroll]] for (uint n = 0u; n < TILE_COLUMNS; n += INVOCATIONS) {
-        uint i = min(n + gl_LocalInvocationIndex, TILE_COLUMNS - 1u);
-        begin_line(false, batch, column + i, TILE_ROWS + i);
-    }
+    int zero = zero_point(true, row, row_zero);
+    s_zero[i] = zero;
+    s_zero[TILE_ROWS + j] = zero_point(false, column, column_zero);
+    s_sum[i] = row_sum - int(depth) * zero;
+    s_sum[TILE_ROWS + j] = column_sum;
+    s_scale[i] = row_scale;
+    s_scale[TILE_ROWS + j] = column_scale;
+    s_shift[j] = bias_strides[1] == 0u ? shift : 0.0;
 }
 
 // What the four columns of an invocation have in common in all rows.
 struct Columns {
     uint first;
     uint count;
+    bool are_vectors;  // of the output
     ivec4 zero;
     ivec4 sum;
     vec4 scale;
     vec4 shift;
 };
 
-Columns columns_at(uint column, uint tile_column) {
+Columns columns_at(uint batch, uint column, uint tile_column) {
     Columns c;
     c.first = column + tile_column;
     c.count = c.first < columns ? min(columns - c.first, 4u) : 0u;
+    c.are_vectors = c.count == 4u && out_strides[2] == 1u &&
+                    (out_offset | batch * out_strides[0] | out_strides[1]) % 4u == 0u;
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         c.zero[i] = s_zero[TILE_ROWS + tile_column + i];
         c.sum[i] = s_sum[TILE_ROWS + tile_column + i];
@@ -189,46 +213,70 @@ Columns columns_at(uint column, uint tile_column) {
     return c;
 }
 
-void finish_row(uint batch, uint row, uint tile_row, Columns c, ivec4 products) {
+uint halves(vec2 x) {
+    return EXACT_UNITS ? packHalf2x16(x) : float_to_half(x.x) | (float_to_half(x.y) << 16);
+}
+
+// ``whole``: all rows of the tile exist.
+void finish_row(uint batch, uint row, bool whole, uint tile_row, Columns c, ivec4 products) {
     row += tile_row;
-    if (row >= rows || c.count == 0u) return;
+    if (!whole && row >= rows) return;
     if (HAS_CORRECTION) {
-        int zero = s_zero[tile_row];
-        if (ROW_SUMS) products -= c.zero * (s_sum[tile_row] - int(depth) * zero);
-        if (COLUMN_SUMS) products -= zero * c.sum;
+        if (ROW_SUMS) products -= c.zero * s_sum[tile_row];
+        if (COLUMN_SUMS) products -= s_zero[tile_row] * c.sum;
     }
-    float scale = s_scale[tile_row];
     if (CONTINUES || UNFINISHED) {
         [[unroll]] for (uint i = 0u; i < 4u; i += 2u)
             finish_pair(batch, row, c.first + i, widen(products[i]), widen(products[i + 1u]));
         return;
     }
-    uvec4 words;
+    if (HAS_BIAS) {
+        if (bias_strides[1] != 0u)
+            [[unroll]] for (uint i = 0u; i < 4u; ++i)
+                c.shift[i] = LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] +
+                                                  row * bias_strides[1] +
+                                                  min(c.first + i, columns - 1u) * bias_strides[2]);
+    }
+    float scale = s_scale[tile_row];
+    vec4 result;
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         precise float x = float(products[i]);
         x = x * scale;
         x = x * c.scale[i];
-        if (HAS_BIAS) {
-            float shift = c.shift[i];
-            if (bias_strides[1] != 0u && i < c.count)
-                shift = LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] +
-                                             row * bias_strides[1] +
-                                             (c.first + i) * bias_strides[2]);
-            x = x + shift;
-        }
-        words[i] = HALF ? float_to_half(x) : floatBitsToUint(x);
+        if (HAS_BIAS) x = x + c.shift[i];
+        result[i] = x;
     }
+    uvec2 pairs = uvec2(halves(result.xy), halves(result.zw));
     uint to = out_offset + batch * out_strides[0] + row * out_strides[1] + c.first * out_strides[2];
-    if (c.count == 4u && out_strides[2] == 1u && to % 4u == 0u) {
-        if (HALF) out_pairs[to / 4u] = words.xz | (words.yw << 16);
-        else out_vectors[to / 4u] = words;
+    if (c.are_vectors) {
+        if (HALF) out_pairs[to / 4u] = pairs;
+        else out_vectors[to / 4u] = floatBitsToUint(result);
         return;
     }
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         uint at = to + i * out_strides[2];
         if (i >= c.count) break;
-        if (HALF) STORE_HALF(out_words, at, words[i])
-        else out_words[at] = words[i];
+        if (HALF) STORE_HALF(out_words, at, pairs[i / 2u] >> (i % 2u * 16u) & 0xFFFFu)
+        else out_words[at] = floatBitsToUint(result[i]);
+    }
+}
+
+// Finishes a strip, which the subgroups that share the part have each put into shared memory:
+// they add up what they have, four columns of two rows to an invocation at a time.
+void finish_strip(uint batch, uint row, bool whole, uint tile_row, uint part, uint member,
+                  Columns c) {
+    const uint STEP = SUBGROUPS_DEEP * 32u / ROW_VECTORS;
+    const uint TOGETHER = FRAGMENT % (2u * STEP) == 0u ? 2u : 1u;
+    [[dont_unroll]] for (uint r = member / ROW_VECTORS; r < FRAGMENT; r += TOGETHER * STEP) {
+        ivec4 sums[TOGETHER];
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
+            sums[n] = ivec4(0);
+            [[unroll]] for (uint d = 0u; d < SUBGROUPS_DEEP; ++d)
+                sums[n] += ivec4(s_slice[(part * SUBGROUPS_DEEP + d) * STRIP +
+                                         (r + n * STEP) * STRIP_PITCH + member % ROW_VECTORS]);
+        }
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n)
+            finish_row(batch, row, whole, tile_row + r + n * STEP, c, sums[n]);
     }
 }
 
@@ -336,23 +384,23 @@ void main() {
     barrier();
     uint part = gl_SubgroupID / SUBGROUPS_DEEP;
     uint member = deep * 32u + gl_SubgroupInvocationID;
-    uint my_row = member / ROW_VECTORS;
-    Columns c = columns_at(column, part_column * PART_COLUMNS + member % ROW_VECTORS * 4u);
-    // Strips of 16 rows of each part go through shared memory; there the subgroups that share the
-    // part add up what they have, four columns of a row to an invocation.
-    [[unroll]] for (int i = 0; i < DOWN; ++i) {
-        share_strip();
-        [[unroll]] for (int j = 0; j < ACROSS; ++j)
-            coopMatStore(products[i][j], s_slice, gl_SubgroupID * STRIP + uint(j) * FRAGMENT / 4u,
-                         STRIP_PITCH, gl_CooperativeMatrixLayoutRowMajor);
-        share_strip();
-        [[dont_unroll]] for (uint r = my_row; r < FRAGMENT;
-                             r += SUBGROUPS_DEEP * 32u / ROW_VECTORS) {
-            ivec4 sum = ivec4(0);
-            [[unroll]] for (uint d = 0u; d < SUBGROUPS_DEEP; ++d)
-                sum += ivec4(s_slice[(part * SUBGROUPS_DEEP + d) * STRIP + r * STRIP_PITCH +
-                                     member % ROW_VECTORS]);
-            finish_row(batch, row, part_row * PART_ROWS + uint(i) * FRAGMENT + r, c, sum);
-        }
+    Columns c = columns_at(batch, column, part_column * PART_COLUMNS + member % ROW_VECTORS * 4u);
+    bool whole = row + TILE_ROWS <= rows;
+    // Strips of 16 rows of each part, of four at most, go through shared memory. Each is written
+    // out: where a compiler leaves a loop over them, all products lie in memory.
+#define FINISH_STRIP(number) \
+    if (DOWN > number) { \
+        share_strip(); \
+        [[unroll]] for (int j = 0; j < ACROSS; ++j) \
+            coopMatStore(products[min(number, DOWN - 1)][j], s_slice, \
+                         gl_SubgroupID * STRIP + uint(j) * FRAGMENT / 4u, STRIP_PITCH, \
+                         gl_CooperativeMatrixLayoutRowMajor); \
+        share_strip(); \
+        finish_strip(batch, row, whole, part_row * PART_ROWS + uint(number) * FRAGMENT, part, \
+                     member, c); \
     }
+    FINISH_STRIP(0)
+    FINISH_STRIP(1)
+    FINISH_STRIP(2)
+    FINISH_STRIP(3)
 }

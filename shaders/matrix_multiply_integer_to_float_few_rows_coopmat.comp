@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
-//@ variants B: along across32 across64
+//@ variants B: along along32 across32 across64
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
@@ -14,12 +14,17 @@
 // Subgroups of 32 take turns along the depth, each through slices in shared memory of its own: none
 // waits for another before the end.
 const uint TILE_ROWS = 16u;
+// Slices of VECTORS along the depth, AHEAD of them on their way at a time.
 #if defined(B_along)
-const uint TILE_COLUMNS = 16u, SUBGROUPS = 4u, VECTORS = 8u;
+#define ALONG
+const uint TILE_COLUMNS = 16u, SUBGROUPS = 4u, VECTORS = 8u, AHEAD = 2u;
+#elif defined(B_along32)
+#define ALONG
+const uint TILE_COLUMNS = 32u, SUBGROUPS = 2u, VECTORS = 4u, AHEAD = 4u;
 #elif defined(B_across32)
-const uint TILE_COLUMNS = 32u, SUBGROUPS = 8u, VECTORS = 4u;
+const uint TILE_COLUMNS = 32u, SUBGROUPS = 8u, VECTORS = 4u, AHEAD = 2u;
 #else
-const uint TILE_COLUMNS = 64u, SUBGROUPS = 8u, VECTORS = 2u;
+const uint TILE_COLUMNS = 64u, SUBGROUPS = 8u, VECTORS = 2u, AHEAD = 2u;
 #endif
 const uint INVOCATIONS = SUBGROUPS * 32u;
 layout(local_size_x = INVOCATIONS) in;
@@ -41,8 +46,6 @@ const uint PRODUCTS = TILE_ROWS * TILE_COLUMNS / 4u;
 shared uvec4 s_slices[SUBGROUPS * (SLICE > PRODUCTS ? SLICE : PRODUCTS)];
 shared int s_sums[LINES];
 
-// Two slices are on their way at a time.
-const uint AHEAD = 2u;
 // Vectors of an invocation along the lines: LINE_STEP lines apart.
 const uint LINE_STEP = 32u / VECTORS;
 const int ROW_READS = int(TILE_ROWS / LINE_STEP);
@@ -52,7 +55,7 @@ const int COLUMN_READS = int(TILE_COLUMNS / LINE_STEP);
 const uint QUADS = TILE_COLUMNS / 4u;
 
 uint line_of(uint column) {
-#ifdef B_along
+#ifdef ALONG
     return TILE_ROWS + column;
 #else
     return TILE_ROWS + column % 4u * QUADS + column / 4u;
@@ -92,7 +95,7 @@ void main() {
         a_from[i] = row_begin(batch, row + my_line + uint(i) * LINE_STEP);
     uvec4 a_next[AHEAD][ROW_READS], b_next[AHEAD][COLUMN_READS];
     // Past the end the last vectors are read again, and count as 0 when they are stored.
-#ifdef B_along
+#ifdef ALONG
     uint b_vector = my_vector;
     uint b_from[COLUMN_READS];
     [[unroll]] for (int i = 0; i < COLUMN_READS; ++i)
@@ -131,12 +134,12 @@ void main() {
                 s_slices[slice + (my_line + uint(i) * LINE_STEP) * PITCH + my_vector] = x;
                 if (ROW_SUMS) a_sums[i] += dot_product(x, uvec4(ONES));
             }
-#ifndef B_along
+#ifndef ALONG
             uvec4 quads[4];
             [[unroll]] for (int i = 0; i < 4; ++i) quads[i] = transposed(b_next[ahead][i]);
 #endif
             [[unroll]] for (int i = 0; i < COLUMN_READS; ++i) {
-#ifdef B_along
+#ifdef ALONG
                 uint line = TILE_ROWS + my_line + uint(i) * LINE_STEP;
                 uvec4 y = b_next[ahead][i];
 #else
@@ -169,7 +172,7 @@ void main() {
             atomicAdd(s_sums[my_line + uint(i) * LINE_STEP], a_sums[i]);
     if (COLUMN_SUMS)
         [[unroll]] for (int i = 0; i < COLUMN_READS; ++i)
-#ifdef B_along
+#ifdef ALONG
             atomicAdd(s_sums[TILE_ROWS + my_line + uint(i) * LINE_STEP], b_sums[i]);
 #else
             atomicAdd(s_sums[TILE_ROWS + uint(i) * QUADS + my_quad], b_sums[i]);

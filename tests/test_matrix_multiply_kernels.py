@@ -50,9 +50,13 @@ def _in_memory(matrix: np.ndarray, strides: Sequence[int]) -> np.ndarray:
 
 
 def _desc(shape: tuple[int, int, int, int], a_layout: str, b_layout: str, owned: str) -> Any:
-    """With zero points, scales per row and column, and a bias; A or B unsigned."""
+    """With scales per row and column, and a bias of columns, or where B is padded of elements; A or
+    B unsigned, with zero points, or both and without."""
     batch, m, k, n = shape
     a_type, b_type = (np.uint8, np.int8) if (m + n) % 2 else (np.int8, np.uint8)
+    plain = k % 128 == 0
+    if plain:
+        a_type = b_type = np.uint8
     real = np.float16 if a_layout == "padded" else np.float32
 
     def matrix(side: str, kind: Any, layout: str, rows: int, columns: int) -> dml.TensorDesc:
@@ -65,11 +69,11 @@ def _desc(shape: tuple[int, int, int, int], a_layout: str, b_layout: str, owned:
     return dml.MatrixMultiplyIntegerToFloatOperatorDesc(
         a_tensor=matrix("a", a_type, a_layout, m, k),
         a_scale_tensor=dml.TensorDesc(real, (1, m, 1)),
-        a_zero_point_tensor=dml.TensorDesc(a_type, (1, m, 1)),
+        a_zero_point_tensor=None if plain else dml.TensorDesc(a_type, (1, m, 1)),
         b_tensor=matrix("b", b_type, b_layout, k, n),
         b_scale_tensor=dml.TensorDesc(real, (1, 1, n)),
-        b_zero_point_tensor=dml.TensorDesc(b_type, (1, 1, n)),
-        bias_tensor=dml.TensorDesc(real, (batch, m, n), [0, 0, 1]),
+        b_zero_point_tensor=None if plain else dml.TensorDesc(b_type, (1, 1, n)),
+        bias_tensor=dml.TensorDesc(real, (batch, m, n), [0, n * (b_layout == "padded"), 1]),
         output_tensor=dml.TensorDesc(real, (batch, m, n)),
     )
 
@@ -137,14 +141,15 @@ def test_every_kernel_gives_the_exact_sums(
         return (rng.uniform(0.5, 1, tensor.sizes) / 64).astype(real)
 
     a, b = integers(desc.a_tensor), integers(desc.b_tensor)
-    a_zero, b_zero = integers(desc.a_zero_point_tensor), integers(desc.b_zero_point_tensor)
+    zeros = {name: integers(tensor) for name in ("a_zero_point_tensor", "b_zero_point_tensor")
+             if (tensor := getattr(desc, name)) is not None}
+    a_zero, b_zero = (zeros.get(f"{side}_zero_point_tensor", 0) for side in "ab")
     a_scale, b_scale = scales(desc.a_scale_tensor), scales(desc.b_scale_tensor)
-    bias = rng.normal(0, 9, shape[-1]).astype(real)
+    bias = rng.normal(0, 9, (shape[1] if b_layout == "padded" else 1, shape[3])).astype(real)
     arrays = {
         "a_tensor": _in_memory(a, desc.a_tensor.strides), "a_scale_tensor": a_scale,
-        "a_zero_point_tensor": a_zero,
         "b_tensor": _in_memory(b, desc.b_tensor.strides), "b_scale_tensor": b_scale,
-        "b_zero_point_tensor": b_zero, "bias_tensor": bias,
+        "bias_tensor": bias, **zeros,
     }
     sums = (a.astype(np.int64) - a_zero) @ (b.astype(np.int64) - b_zero)
     expected = nearest_float32(sums) * a_scale.astype(np.float32) * b_scale.astype(np.float32)
@@ -220,17 +225,62 @@ def test_few_rows_by_many_columns_take_wide_tiles(rows: int, columns: int, width
     assert candidates(product, target)[0].name.startswith(f"few_rows-across{width}")
 
 
-@pytest.mark.parametrize("kilobytes", [16, 32, 40, 48])
-def test_no_tile_asks_for_more_shared_memory_than_there_is(kilobytes: int) -> None:
+def _with_matrix_units(kilobytes: int = 48, kinds: str = "i") -> Target:
+    """This device with an H200's matrix units, of signed ("i") or unsigned ("u") bytes."""
     every = _library_of_everything()
     if every.find(f"{SHADER}_coopmat", "t128") is None:
         pytest.skip("the cooperative-matrix shader needs a newer glslang")
-    adapter = replace(
-        dml.default_device().adapter, max_shared_memory=kilobytes << 10, subgroup_size=32,
-        cooperative_matrices=(CooperativeMatrix(16, 16, 32, "i8", "i8", "i32", "i32", "subgroup"),),
+    shapes = tuple(
+        CooperativeMatrix(16, 16, 32, f"{t}8", f"{t}8", f"{t}32", f"{t}32", "subgroup")
+        for t in kinds
     )
+    return Target(every, replace(
+        dml.default_device().adapter, max_shared_memory=kilobytes << 10, subgroup_size=32,
+        cooperative_matrices=shapes,
+    ))
+
+
+@pytest.mark.parametrize(("columns", "kernel"), [(4096, "along"), (11008, "along32")])
+def test_sixteen_rows_by_many_columns_take_wide_tiles(columns: int, kernel: str) -> None:
+    product = Product(_desc((1, 16, 4096, columns), "packed", "transposed", ""))
+    assert candidates(product, _with_matrix_units())[0].name == f"few_rows_coopmat-{kernel}"
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "tile"),
+    [
+        (128, 1536, 1536, "t32d"), (128, 4096, 4096, "t64d"), (1024, 1024, 1024, "t64"),
+        # One turn of 132 multiprocessors, where the next smaller tile would take two.
+        (384, 1536, 1536, "t48x96"), (512, 1536, 1536, "t64x96"), (384, 4096, 4096, "t96x128"),
+        (512, 4096, 4096, "t128d"),
+        # Sums of both sides to be added up on the way, or given by what prepares the lines.
+        (2048, 2048, 2048, "t128"), (4096, 4096, 4096, "t128"), (4096, 4112, 4096, "t128w"),
+    ],
+)
+def test_tiles_are_as_large_as_keeps_a_device_busy(
+    rows: int, depth: int, columns: int, tile: str
+) -> None:
+    product = Product(_desc((1, rows, depth, columns), "packed", "transposed", ""))
+    assert candidates(product, _with_matrix_units())[0].name == f"coopmat-{tile}"
+
+
+@pytest.mark.parametrize(
+    ("layout", "owned", "offered"),
+    [("transposed", "", True), ("packed", "", False), ("transposed", "b", False)],
+)
+def test_the_unsigned_tile_takes_what_lies_ready(layout: str, owned: str, offered: bool) -> None:
+    def names(depth: int) -> list[str]:
+        product = Product(_desc((1, 4096, depth, 4096), "packed", layout, owned))
+        return [k.name for k in candidates(product, _with_matrix_units(kinds="iu"))]
+
+    assert (names(4096)[0] == "coopmat-t128u") == offered
+    assert "coopmat-t128u" not in names(4096 + 64)  # one is signed, and there are zero points
+
+
+@pytest.mark.parametrize("kilobytes", [16, 32, 40, 48])
+def test_no_tile_asks_for_more_shared_memory_than_there_is(kilobytes: int) -> None:
     product = Product(_desc((1, 512, 4096, 4096), "packed", "transposed", ""))
-    target = Target(every, adapter)
+    target = _with_matrix_units(kilobytes)
     offered = {k.name: k.variant(target) for k in candidates(product, target) if k.depth}
     # 128 x 128 tiles with slices of 128 take 40,448 bytes, with slices of 64 24,064.
     assert ("coopmat-t128d" in offered) == (kilobytes >= 40)

@@ -26,6 +26,9 @@ class Kernel:
     """Prepared lines are filled up to a multiple of this; 0 for shaders that take any strides."""
     needs_sums: bool = False
     """Whether it cannot add up lines on its way."""
+    lowers: bool = True
+    """Whether unsigned numbers become signed ones; else both sides are unsigned, lie ready and have
+    no zero points."""
 
     @property
     def name(self) -> str:
@@ -52,9 +55,12 @@ _WIDE = {
 _DOT = Kernel(SHADER + "_packed", "dot", 64, 64)
 _CORE = Kernel(SHADER + "_packed", "core", 64, 64)
 _COOPMAT = {
-    axis: Kernel(SHADER + "_coopmat", axis, rows, columns, depth, needs_sums=axis == "t128w")
+    axis: Kernel(SHADER + "_coopmat", axis, rows, columns, depth,
+                 needs_sums=axis == "t128w", lowers=axis != "t128u")
     for axis, rows, columns, depth in (
-        ("t128", 128, 128, 64), ("t128w", 128, 128, 128), ("t128d", 128, 128, 128),
+        ("t128", 128, 128, 64), ("t128w", 128, 128, 128), ("t128u", 128, 128, 128),
+        ("t128d", 128, 128, 128),
+        ("t96x128", 96, 128, 128), ("t64x96", 64, 96, 256), ("t48x96", 48, 96, 256),
         ("t64", 64, 64, 128), ("t64d", 64, 64, 256),
         ("t32", 32, 32, 128), ("t32d", 32, 32, 256), ("t16", 16, 32, 256),
     )
@@ -68,8 +74,9 @@ _FEW_ROWS = {
 }
 _FEW_ROWS_COOPMAT = {
     side: Kernel(SHADER + "_few_rows_coopmat", side, 16, width)
-    for side, width in (("along", 16), ("across32", 32), ("across64", 64))
+    for side, width in (("along", 16), ("along32", 32), ("across32", 32), ("across64", 64))
 }
+_NOT_PLAIN = ("A_SIGNED", "B_SIGNED", "HAS_A_ZERO", "HAS_B_ZERO")
 SHADERS = (
     *(SHADER + suffix
       for suffix in ("", "_packed", "_few_rows", "_few_rows_coopmat", "_coopmat")),
@@ -82,14 +89,19 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
     if product.a.data_type.itemsize > 1:
         flat, square = _WIDE[product.a.data_type.width]
         return [flat, square] if product.rows <= 4 * flat.rows else [square, flat]
-    few_rows = _few_rows(product, _has_cooperative_matrix(target.adapter))
+    few_rows = _few_rows(product, _multiplies(target.adapter, "i"))
     scalar = [k for k in (*few_rows, _DOT, _CORE) if k.variant(target)]
-    if not _has_cooperative_matrix(target.adapter):
+    if not _multiplies(target.adapter, "i"):
         return scalar
-    matrix = [k for k in _COOPMAT.values() if k.variant(target)]
+    unsigned = (
+        _multiplies(target.adapter, "u")
+        and not any(product.kinds[kind] for kind in _NOT_PLAIN)
+        and all(is_ready(product, side, _COOPMAT["t128u"].depth) for side in "ab")
+    )
+    matrix = [k for k in _COOPMAT.values() if k.variant(target) and (k.lowers or unsigned)]
     if not matrix or scalar[0] not in (_DOT, _CORE):
         return [*scalar, *matrix]
-    best = _COOPMAT[_best_tile(product)]
+    best = _COOPMAT[_best_tile(product, unsigned)]
     ready = [
         k for k in matrix
         if all(t.owned_by_dml or is_ready(product, side, k.depth)
@@ -118,7 +130,10 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
     if a.strides[-1] != 1 or not lies_in(16, "a", a.strides[-2]):
         return []
     if b.strides[-2] == 1 and lies_in(16, "b", b.strides[-1]):
-        sides = ["along"]
+        sides = ["along", "along32"]
+        # Wide tiles read A less often: measured to be worth it for 9,600 to 16,384 columns.
+        if 300 <= _FEW_ROWS_COOPMAT["along32"].tiles(product) <= 512:
+            sides.reverse()
     elif b.strides[-1] == 1 and lies_in(4, "b", b.strides[-2], product.columns):
         # Wide tiles read memory faster, as soon as there is one for each of 128 multiprocessors.
         sides = ["across32", "across64"]
@@ -126,31 +141,41 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
             sides.reverse()
     else:
         return []
-    dot = [k for s in sides for k in _FEW_ROWS[s] if k.rows >= rows]
+    dot = [k for s in sides for k in _FEW_ROWS.get(s, ()) if k.rows >= rows]
     dot.sort(key=lambda k: k.rows)
     matrix = [_FEW_ROWS_COOPMAT[s] for s in sides if rows <= 16 and cooperative]
     return [*matrix, *dot] if rows > 4 else [*dot, *matrix]
 
 
-def _best_tile(product: Product) -> str:
-    """As measured on an H200, which has 132 multiprocessors: the largest that keeps it busy."""
+def _best_tile(product: Product, unsigned: bool) -> str:
+    """As measured on an H200, which has 132 multiprocessors: the largest that keeps it busy, and
+    of two sizes the one that takes one turn instead of two."""
     if product.rows <= 16:
         return "t16"
-    if (tiles := _COOPMAT["t128"].tiles(product)) >= 96:
-        # Reading whole lines pays for a dispatch that sums them.
-        return "t128w" if tiles >= 1024 else "t128" if tiles > 132 else "t128d"
-    if (tiles := _COOPMAT["t64"].tiles(product)) >= 64:
-        return "t64d" if tiles <= 132 and product.depth >= 2048 else "t64"
+    tiles = {axis: kernel.tiles(product) for axis, kernel in _COOPMAT.items()}
+    if tiles["t128"] > 132:
+        if unsigned:
+            return "t128u"
+        # Reading whole lines pays for a dispatch that sums one side's, where there are many.
+        sums = sum(product.needs_sums(side) and is_ready(product, side, _COOPMAT["t128w"].depth)
+                   for side in "ab")
+        return "t128w" if sums == 0 or (sums == 1 and tiles["t128"] >= 1024) else "t128"
+    if tiles["t64"] > 264:
+        return "t96x128" if tiles["t96x128"] <= 132 else "t128d"
+    if tiles["t64"] > 132:
+        once = [axis for axis in ("t48x96", "t64x96") if tiles[axis] <= 132]
+        return once[0] if once and product.depth >= 1024 else "t64"
+    if tiles["t64"] >= 64:
+        return "t64d" if product.depth >= 2048 else "t64"
     return "t32d" if product.depth >= 1024 else "t32"
 
 
-def _has_cooperative_matrix(adapter: Adapter) -> bool:
-    """Whether the device multiplies as the cooperative-matrix shader was written to."""
-    shape = CooperativeMatrix(16, 16, 32, "i8", "i8", "i32", "i32", "subgroup")
-    return (
-        shape in adapter.cooperative_matrices
-        and adapter.subgroup_size == 32
-    )
+def _multiplies(adapter: Adapter, kind: str) -> bool:
+    """Whether the device multiplies matrices as the cooperative-matrix shaders were written to:
+    of signed ("i") or unsigned ("u") bytes."""
+    element, total = f"{kind}8", f"{kind}32"
+    shape = CooperativeMatrix(16, 16, 32, element, element, total, total, "subgroup")
+    return shape in adapter.cooperative_matrices and adapter.subgroup_size == 32
 
 
 def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
@@ -185,6 +210,8 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
             operands += [*prepared.operands(index, begin, depth), output, output]
             push |= prepared.push(depth)
             known |= prepared.spec() | {"EXACT_UNITS": target.adapter.driver in EXACT_UNITS}
+        if not kernel.lowers:  # all numbers are taken as they lie, as signed ones are
+            known |= {"A_SIGNED": True, "B_SIGNED": True}
         return Dispatch(variant, kernel.tiles(product), tuple(operands), push, known)
 
     main = [dispatch(i, begin) for i in range(product.outer) for begin in ends]

@@ -76,18 +76,14 @@ class PreparedLines:
         self.repacked: list[str] = []
         self.temporary, self.persistent = temporary, Scratch(PERSISTENT)
         self.chunk = self._chunk()
-        kinds = product.kinds
-        # One side's sums are multiplied by the other's zero points; see include/lowered.glsl.
-        self.sides = {
-            "a": self._prepare("a", kinds["HAS_B_ZERO"] or not kinds["B_SIGNED"]),
-            "b": self._prepare("b", kinds["HAS_A_ZERO"] or not kinds["A_SIGNED"]),
-        }
+        self.sides = {side: self._prepare(side, product.needs_sums(side)) for side in "ab"}
 
     def _chunk(self) -> int:
         """Depth that one workgroup prepares: short enough that some 250 of them are at work. It
         goes by B alone, so that a constant B is prepared alike for any number of rows."""
         p = self.product
-        if is_ready(p, "a", self.multiple) and is_ready(p, "b", self.multiple):
+        # The more parts there are, the longer their reader adds them up: what is constant has time.
+        if all(p.side(s)[0].owned_by_dml or is_ready(p, s, self.multiple) for s in "ab"):
             return MAX_DEPTH
         blocks = -(-p.columns // 128)
         chunk = MAX_DEPTH

@@ -66,6 +66,11 @@ class Product:
         """A or B, its axis along the depth, and the one across, that counts its lines."""
         return (self.a, -1, -2) if name == "a" else (self.b, -2, -1)
 
+    def needs_sums(self, side: str) -> bool:
+        """One side's sums are multiplied by the other's zero points; see include/lowered.glsl."""
+        other = "B" if side == "a" else "A"
+        return self.kinds[f"HAS_{other}_ZERO"] or not self.kinds[f"{other}_SIGNED"]
+
     @property
     def work(self) -> str:
         """What products have in common that the same kernel should serve: how wide the numbers are,
