@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import kompute_dml as dml
+from kompute_dml.bench import clock
 
 DISPATCHES = 1000
 TRANSFER_BYTES = (64 << 10, 4 << 20, 64 << 20)
@@ -95,7 +96,7 @@ def cold_rows(device: dml.Device) -> list[Row]:
         for _ in range(6)
     ][1:]
     steps = [statistics.median(step) for step in zip(*runs)]
-    aim = "< 1.5" if device.adapter.type == "cpu" else "< 1"
+    aim = "< 1.5" if device.adapter.is_cpu else "< 1"
     names = ("import", "device", "first result")
     return [
         *(Row(f"cold start: {name}", value, "s") for name, value in zip(names, steps)),
@@ -230,12 +231,13 @@ def main() -> None:
     device = dml.Device()
     if not as_json:
         print(f"{device.adapter.name}, {device._runtime.engine.description} kp")
-    for rows in (cold_rows, recording_rows, small_rows, memory_rows, transfer_rows):
-        for row in rows(device):
-            if as_json:
-                print(json.dumps(row._asdict()))
-            else:
-                print(f"{row.name:<64} {row.value:>10.2f} {row.unit:<5} {row.aim}", flush=True)
+    with clock.held(device.adapter):
+        for rows in (cold_rows, recording_rows, small_rows, memory_rows, transfer_rows):
+            for row in rows(device):
+                if as_json:
+                    print(json.dumps(row._asdict()))
+                else:
+                    print(f"{row.name:<64} {row.value:>10.2f} {row.unit:<5} {row.aim}", flush=True)
 
 
 if __name__ == "__main__":

@@ -69,10 +69,9 @@ int modulus(int x, int y) {
 
 int floor_modulus(int x, int y) {
     if (NARROW) {
-        float divisor = small_float(y);
         float half_up = intBitsToFloat((y & 0x80000000) | 0x3F000000);
-        int result = x - int(floor((small_float(x) + half_up) / divisor)) * y;
-        return divisor == 0.0 ? x : result;
+        int result = x - int(floor((small_float(x) + half_up) / small_float(y))) * y;
+        return y == 0 ? x : result;
     }
     int rest = modulus(x, y);
     return SIGNED && rest != 0 && y != 0 && (rest ^ y) < 0 ? rest + y : rest;
