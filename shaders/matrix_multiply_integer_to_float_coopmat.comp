@@ -213,70 +213,79 @@ Columns columns_at(uint batch, uint column, uint tile_column) {
     return c;
 }
 
+// What becomes of a sum: the bits of a result, or of itself where more of the depth is to come.
+int finished(int x, int row_zero, int row_sum, float row_scale, int column_zero, int column_sum,
+             float column_scale, float shift) {
+    if (ROW_SUMS) x -= column_zero * row_sum;
+    if (COLUMN_SUMS) x -= row_zero * column_sum;
+    if (CONTINUES || UNFINISHED) return x;
+    precise float result = float(x);
+    result = result * row_scale;
+    result = result * column_scale;
+    if (HAS_BIAS) {
+        if (bias_strides[1] == 0u) result = result + shift;
+    }
+    return floatBitsToInt(result);
+}
+
 uint halves(vec2 x) {
     return EXACT_UNITS ? packHalf2x16(x) : float_to_half(x.x) | (float_to_half(x.y) << 16);
 }
 
-// ``whole``: all rows of the tile exist.
-void finish_row(uint batch, uint row, bool whole, uint tile_row, Columns c, ivec4 products) {
-    row += tile_row;
+// Stores what is finished. ``whole``: all rows of the tile exist.
+void store_row(uint batch, uint row, bool whole, Columns c, ivec4 bits) {
     if (!whole && row >= rows) return;
-    if (HAS_CORRECTION) {
-        if (ROW_SUMS) products -= c.zero * s_sum[tile_row];
-        if (COLUMN_SUMS) products -= s_zero[tile_row] * c.sum;
-    }
     if (CONTINUES || UNFINISHED) {
         [[unroll]] for (uint i = 0u; i < 4u; i += 2u)
-            finish_pair(batch, row, c.first + i, widen(products[i]), widen(products[i + 1u]));
+            finish_pair(batch, row, c.first + i, widen(bits[i]), widen(bits[i + 1u]));
         return;
     }
+    precise vec4 x = intBitsToFloat(bits);
     if (HAS_BIAS) {
         if (bias_strides[1] != 0u)
             [[unroll]] for (uint i = 0u; i < 4u; ++i)
-                c.shift[i] = LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] +
-                                                  row * bias_strides[1] +
-                                                  min(c.first + i, columns - 1u) * bias_strides[2]);
+                x[i] = x[i] + LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] +
+                                                   row * bias_strides[1] +
+                                                   min(c.first + i, columns - 1u) *
+                                                       bias_strides[2]);
     }
-    float scale = s_scale[tile_row];
-    vec4 result;
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-        precise float x = float(products[i]);
-        x = x * scale;
-        x = x * c.scale[i];
-        if (HAS_BIAS) x = x + c.shift[i];
-        result[i] = x;
-    }
-    uvec2 pairs = uvec2(halves(result.xy), halves(result.zw));
+    uvec2 pairs = uvec2(halves(x.xy), halves(x.zw));
     uint to = out_offset + batch * out_strides[0] + row * out_strides[1] + c.first * out_strides[2];
     if (c.are_vectors) {
         if (HALF) out_pairs[to / 4u] = pairs;
-        else out_vectors[to / 4u] = floatBitsToUint(result);
+        else out_vectors[to / 4u] = floatBitsToUint(x);
         return;
     }
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         uint at = to + i * out_strides[2];
         if (i >= c.count) break;
         if (HALF) STORE_HALF(out_words, at, pairs[i / 2u] >> (i % 2u * 16u) & 0xFFFFu)
-        else out_words[at] = floatBitsToUint(result[i]);
+        else out_words[at] = floatBitsToUint(x[i]);
     }
 }
 
-// Finishes a strip, which the subgroups that share the part have each put into shared memory:
-// they add up what they have, four columns of two rows to an invocation at a time.
-void finish_strip(uint batch, uint row, bool whole, uint tile_row, uint part, uint member,
-                  Columns c) {
+// Stores a strip, four columns of two rows to an invocation at a time. Subgroups that share the
+// part have each put theirs into shared memory: here it is added up, and finished.
+void store_strip(uint batch, uint row, bool whole, uint tile_row, uint part, uint member,
+                 Columns c) {
     const uint STEP = SUBGROUPS_DEEP * 32u / ROW_VECTORS;
     const uint TOGETHER = FRAGMENT % (2u * STEP) == 0u ? 2u : 1u;
     [[dont_unroll]] for (uint r = member / ROW_VECTORS; r < FRAGMENT; r += TOGETHER * STEP) {
-        ivec4 sums[TOGETHER];
+        ivec4 bits[TOGETHER];
         [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
-            sums[n] = ivec4(0);
-            [[unroll]] for (uint d = 0u; d < SUBGROUPS_DEEP; ++d)
-                sums[n] += ivec4(s_slice[(part * SUBGROUPS_DEEP + d) * STRIP +
-                                         (r + n * STEP) * STRIP_PITCH + member % ROW_VECTORS]);
+            uint at = (r + n * STEP) * STRIP_PITCH + member % ROW_VECTORS;
+            bits[n] = ivec4(s_slice[part * SUBGROUPS_DEEP * STRIP + at]);
+            [[unroll]] for (uint d = 1u; d < SUBGROUPS_DEEP; ++d)
+                bits[n] += ivec4(s_slice[(part * SUBGROUPS_DEEP + d) * STRIP + at]);
         }
-        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n)
-            finish_row(batch, row, whole, tile_row + r + n * STEP, c, sums[n]);
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
+            uint line = tile_row + r + n * STEP;
+            if (SUBGROUPS_DEEP > 1u)
+                [[unroll]] for (uint i = 0u; i < 4u; ++i)
+                    bits[n][i] = finished(bits[n][i], s_zero[line], s_sum[line], s_scale[line],
+                                          c.zero[i], c.sum[i], c.scale[i], c.shift[i]);
+            store_row(batch, row + line, whole, c, bits[n]);
+        }
     }
 }
 
@@ -289,6 +298,9 @@ void share_strip() {
         subgroupBarrier();
     }
 }
+
+#define SPREAD(fragment, of, line, layout) \
+    coopMatLoad(fragment, of, line, 0u, gl_CooperativeMatrixLayout##layout);
 
 void main() {
     uint batch, row, column;
@@ -386,9 +398,37 @@ void main() {
     uint member = deep * 32u + gl_SubgroupInvocationID;
     Columns c = columns_at(batch, column, part_column * PART_COLUMNS + member % ROW_VECTORS * 4u);
     bool whole = row + TILE_ROWS <= rows;
+    if (SUBGROUPS_DEEP == 1u) {
+        // Sums that no other subgroup has a part of are finished in registers. What belongs to
+        // lines comes in fragments like theirs, by a stride of 0.
+        [[unroll]] for (int j = 0; j < ACROSS; ++j) {
+            uint at = part_column * PART_COLUMNS + uint(j) * FRAGMENT;
+            Product column_zero, column_sum, column_scale, shift;
+            if (HAS_CORRECTION) {
+                SPREAD(column_zero, s_zero, TILE_ROWS + at, RowMajor)
+                SPREAD(column_sum, s_sum, TILE_ROWS + at, RowMajor)
+            }
+            SPREAD(column_scale, s_scale, TILE_ROWS + at, RowMajor)
+            if (HAS_BIAS) SPREAD(shift, s_shift, at, RowMajor)
+            [[unroll]] for (int i = 0; i < DOWN; ++i) {
+                uint line = part_row * PART_ROWS + uint(i) * FRAGMENT;
+                Product row_zero, row_sum, row_scale;
+                if (HAS_CORRECTION) {
+                    SPREAD(row_zero, s_zero, line, ColumnMajor)
+                    SPREAD(row_sum, s_sum, line, ColumnMajor)
+                }
+                SPREAD(row_scale, s_scale, line, ColumnMajor)
+                [[unroll]] for (int e = 0; e < products[i][j].length(); ++e)
+                    products[i][j][e] = SUM(finished(
+                        int(products[i][j][e]), int(row_zero[e]), int(row_sum[e]),
+                        intBitsToFloat(int(row_scale[e])), int(column_zero[e]), int(column_sum[e]),
+                        intBitsToFloat(int(column_scale[e])), intBitsToFloat(int(shift[e]))));
+            }
+        }
+    }
     // Strips of 16 rows of each part, of four at most, go through shared memory. Each is written
     // out: where a compiler leaves a loop over them, all products lie in memory.
-#define FINISH_STRIP(number) \
+#define STORE_STRIP(number) \
     if (DOWN > number) { \
         share_strip(); \
         [[unroll]] for (int j = 0; j < ACROSS; ++j) \
@@ -396,11 +436,11 @@ void main() {
                          gl_SubgroupID * STRIP + uint(j) * FRAGMENT / 4u, STRIP_PITCH, \
                          gl_CooperativeMatrixLayoutRowMajor); \
         share_strip(); \
-        finish_strip(batch, row, whole, part_row * PART_ROWS + uint(number) * FRAGMENT, part, \
-                     member, c); \
+        store_strip(batch, row, whole, part_row * PART_ROWS + uint(number) * FRAGMENT, part, \
+                    member, c); \
     }
-    FINISH_STRIP(0)
-    FINISH_STRIP(1)
-    FINISH_STRIP(2)
-    FINISH_STRIP(3)
+    STORE_STRIP(0)
+    STORE_STRIP(1)
+    STORE_STRIP(2)
+    STORE_STRIP(3)
 }
