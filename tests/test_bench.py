@@ -298,12 +298,18 @@ def test_what_moved(tmp_path):
     assert [line.split()[-1] for line in table.splitlines()[2:]] == ["spread", "faster", "SLOWER"]
 
 
-@pytest.mark.parametrize("path", sorted(BASELINES.glob("*.json")), ids=lambda p: p.stem)
-def test_readme_has_the_table_of_the_baseline(path):
-    """python -m kompute_dml.bench.baseline benchmarks/baseline/FILE.json README.md"""
-    (table,) = baseline.README.findall((BASELINES.parents[1] / "README.md").read_text())
-    run = baseline.load(path)
-    assert table == baseline.markdown(run) + "\n"
+PAGES = {"nvidia-h200": "README.md", "nvidia-h200-elementwise": "benchmarks/ELEMENTWISE.md"}
+
+
+@pytest.mark.parametrize("stem", sorted(path.stem for path in BASELINES.glob("*.json")))
+def test_pages_have_the_tables_of_the_baselines(stem):
+    """python -m kompute_dml.bench.baseline benchmarks/baseline/STEM.json PAGE.md"""
+    (table,) = baseline.MARKED.findall((BASELINES.parents[1] / PAGES[stem]).read_text())
+    assert table == baseline.markdown(baseline.load(BASELINES / f"{stem}.json")) + "\n"
+
+
+def test_what_the_readme_shows_was_measured():
+    run = baseline.load(BASELINES / "nvidia-h200.json")
     assert set(baseline.SHOWN) <= {baseline.name(row) for row in run["rows"]}
 
 
