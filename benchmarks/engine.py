@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import kompute_dml as dml
-from kompute_dml.bench import clock
+from kompute_dml.runtime import clock
 
 DISPATCHES = 1000
 TRANSFER_BYTES = (64 << 10, 4 << 20, 64 << 20)

@@ -20,6 +20,7 @@ from .dtypes import DataType
 from .errors import DeviceLostError, DmlError, OutOfMemoryError, UnsupportedError, ValidationError
 from .operators.base import OperatorDesc
 from .operators.plan import Target
+from .runtime import clock
 from .runtime.adapters import Adapter, choose
 from .runtime.heap import Allocation, Block, Heap
 from .runtime.kp_engine import Engine, HostBuffer, Pipeline
@@ -57,6 +58,9 @@ class _Runtime:
         self.dropped: deque[tuple[Block, int, int, Any]] = deque()
         self.lock = threading.RLock()
         self.closed = False
+        self._clock = contextlib.ExitStack()
+        if os.environ.get("KOMPUTE_DML_HOLD_CLOCK"):
+            self._clock.enter_context(clock.held(adapter))
 
     def _drop_block(self, block: Block) -> None:
         self.pipelines.forget(block)
@@ -117,6 +121,7 @@ class _Runtime:
                     self.recorder.synchronize()
                 self.recorder.lost = DeviceLostError(f"{self.engine.adapter.name}: it was closed")
             self.engine.close()
+            self._clock.close()
 
 
 _runtimes: weakref.WeakSet[_Runtime] = weakref.WeakSet()
@@ -150,6 +155,9 @@ class Device:
     by default ``KOMPUTE_DML_DEVICE``, else a discrete GPU before an integrated one before a
     virtual one before a CPU. Operators newer than ``feature_level`` are refused. ``strict``
     refuses the documented extensions to DirectML. Safe to use from several threads.
+
+    With ``KOMPUTE_DML_HOLD_CLOCK=1`` it holds a CUDA context as long as it is open, where the
+    driver is NVIDIA's: else that lets the GPU's clock fall whenever the host leaves gaps.
 
     Raises :class:`~kompute_dml.NoDeviceError` when there is no such device.
     """

@@ -1,4 +1,4 @@
-"""The clock of an NVIDIA GPU is held while it is measured, where CUDA can be had."""
+"""The clock of an NVIDIA GPU is held while it is measured or on request, where CUDA can be had."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import dataclasses
 import pytest
 from click.testing import CliRunner
 
-from kompute_dml.bench import clock
+import kompute_dml as dml
 from kompute_dml.cli import cli
+from kompute_dml.runtime import clock
 
 UUIDS = (bytes(range(16)), bytes(range(16, 32)))
 
@@ -127,6 +128,24 @@ def test_commands_hold_it_while_they_run(device, monkeypatch, command):
     assert result.exit_code == 0, result.output
     assert seen == [device.adapter, "released"]
     assert "CUDA context" in CliRunner().invoke(cli, [command[0], "--help"]).output
+
+
+@pytest.mark.parametrize("value, expected", [("1", ["held", "released"]), ("", [])])
+def test_a_device_holds_it_where_that_is_asked_for(device, monkeypatch, value, expected):
+    seen = []
+
+    @contextlib.contextmanager
+    def held(of):
+        seen.append("held")
+        yield True
+        seen.append("released")
+
+    monkeypatch.setattr(clock, "held", held)
+    monkeypatch.setenv("KOMPUTE_DML_HOLD_CLOCK", value)
+    mine = dml.Device(device.adapter)
+    assert seen == expected[:1]
+    mine.close()
+    assert seen == expected
 
 
 def test_devices_have_uuids(device):

@@ -68,11 +68,12 @@ def bench(
     import sys
 
     from .. import Device
-    from ..bench import baseline, cases, clock, formats
+    from ..bench import baseline, cases, formats
     from ..bench import peers as peers_module
     from ..bench.case import SCALES
     from ..bench.rows import copy_bandwidth, run_recipe, suitable_scale
     from ..bench.timing import Loop, report
+    from ..runtime import clock
 
     if plot is not None:
         _need_matplotlib()

@@ -30,10 +30,11 @@ def tune(adapter: str | None, scale_name: str | None, seconds: float) -> None:
     from tqdm import tqdm
 
     from .. import Device, tuning
-    from ..bench import cases, clock
+    from ..bench import cases
     from ..bench import tune as bench_tune
     from ..bench.case import SCALES
     from ..bench.rows import suitable_scale
+    from ..runtime import clock
 
     device = Device(adapter)
     click.get_current_context().with_resource(clock.held(device.adapter))

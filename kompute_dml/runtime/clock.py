@@ -1,4 +1,4 @@
-"""Keeping an NVIDIA GPU's clock up while it is measured.
+"""Keeping an NVIDIA GPU's clock up between submits.
 
 Where only Vulkan runs, NVIDIA's driver lets the multiprocessors' clock fall (an H200's from 1980 to
 345 MHz) as soon as the host leaves gaps. A CUDA context in any process keeps it up.
@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any
 
-from ..runtime.adapters import Adapter
+from .adapters import Adapter
 
 
 @contextlib.contextmanager
