@@ -61,6 +61,21 @@ def use(monkeypatch):
     return use
 
 
+@pytest.fixture
+def seen(monkeypatch):
+    """The adapters whose clock a stand-in was asked to hold, and when it was let go."""
+    found = []
+
+    @contextlib.contextmanager
+    def held(adapter):
+        found.append(adapter)
+        yield True
+        found.append("released")
+
+    monkeypatch.setattr(clock, "held", held)
+    return found
+
+
 def test_a_context_is_held_on_the_same_device(nvidia, use):
     cuda = use(Cuda())
     with clock.held(nvidia) as holds:
@@ -114,38 +129,20 @@ def test_other_drivers_need_no_cuda(nvidia, use):
     ["bench", "--scale", "tiny", "-i", "1", "--filter", "diagonal_matrix u8"],
     ["tune", "--scale", "tiny", "--seconds", "0"],
 ], ids=["bench", "tune"])
-def test_commands_hold_it_while_they_run(device, monkeypatch, command):
-    seen = []
-
-    @contextlib.contextmanager
-    def held(of):
-        seen.append(of)
-        yield True
-        seen.append("released")
-
-    monkeypatch.setattr(clock, "held", held)
+def test_commands_hold_it_while_they_run(device, seen, command):
     result = CliRunner().invoke(cli, [*command, "-a", str(device.adapter.index)])
     assert result.exit_code == 0, result.output
     assert seen == [device.adapter, "released"]
     assert "CUDA context" in CliRunner().invoke(cli, [command[0], "--help"]).output
 
 
-@pytest.mark.parametrize("value, expected", [("1", ["held", "released"]), ("", [])])
-def test_a_device_holds_it_where_that_is_asked_for(device, monkeypatch, value, expected):
-    seen = []
-
-    @contextlib.contextmanager
-    def held(of):
-        seen.append("held")
-        yield True
-        seen.append("released")
-
-    monkeypatch.setattr(clock, "held", held)
+@pytest.mark.parametrize("value, holds", [("1", True), ("", False)])
+def test_a_device_holds_it_where_that_is_asked_for(device, seen, monkeypatch, value, holds):
     monkeypatch.setenv("KOMPUTE_DML_HOLD_CLOCK", value)
     mine = dml.Device(device.adapter)
-    assert seen == expected[:1]
+    assert seen == [device.adapter] * holds
     mine.close()
-    assert seen == expected
+    assert seen == [device.adapter, "released"] * holds
 
 
 def test_devices_have_uuids(device):
