@@ -21,6 +21,12 @@ EXACT_UNITS = ("NVIDIA",)
 sqrt, inversesqrt and quotients are good to a few ulp and keep NaN, as the tests confirm."""
 _MANY = 1 << 16
 """Invocations that fill a GPU, and elements that are worth a dispatch of their own."""
+_WORTH_TABLES = 1 << 16
+"""Parts that are worth a table of results in each workgroup."""
+_FEW_FIT = 1 << 12
+"""Bytes of a table that takes so much of a multiprocessor that many invocations should share it."""
+_SHARING = 1 << 21
+"""Invocations that share such work, at most."""
 _MAX_RANK = 5
 """Dimensions that one dispatch walks; each further one (after merging) becomes dispatches."""
 _STRIDED, _ANYWHERE, _ALIGNED, _EVEN = range(4)
@@ -49,6 +55,8 @@ def frame(
     more: Sequence[Operand] = (),
     select: tuple[int, int] | None = None,
     guesses: bool = False,
+    long: bool = False,
+    table: Variant | None = None,
 ) -> Plan:
     """The plan of a shader that includes ``elementwise.glsl``.
 
@@ -56,8 +64,9 @@ def frame(
     operand without a field is no tensor: the shader takes what its strides say as numbers.
     ``result`` is the output in the same form, and ``more`` are bindings of the shader's own.
     ``select`` is (dimension, index) where only that part of the tensors is walked, and ``guesses``
-    says that the shader may make a part twice. For a GPU, inputs that lie gapless along another
-    dimension than the output are turned into temporary memory before.
+    says that the shader may make a part twice, ``long`` that its arithmetic takes as long as what
+    it moves. For a GPU, inputs that lie gapless along another dimension than the output are turned
+    into temporary memory before, and many bytes are looked up by ``table``, a TABULATED variant.
     """
     walked = [_Walked(name, *slot, slot[1].strides)
               for name, slot in zip(("out", *"abc"), (result, *inputs)) if slot is not None]
@@ -82,18 +91,27 @@ def frame(
     # One that begins anywhere meets so many parts at most.
     per_line = -(-size // each) + (layout == _ANYWHERE)
     moved = each * sum(w.desc.data_type.itemsize for w in tensors if w.walk[inner[-1]])
+    gapless = layout >= _ALIGNED and lines == 1 and all(w.walk[inner[-1]] for w in tensors)
+    if table and (not gapless or per_line < _WORTH_TABLES or target.adapter.is_cpu
+                  or table.shared_bytes > target.adapter.max_shared_memory):
+        table = None
     if target.adapter.is_cpu:
         # Mesa unrolls no long loop over both, nor one that holds a loop which makes a part anew.
         paired = layout >= _ALIGNED and lines == 1 and per_line >= _MANY and not guesses
     else:
-        paired = layout != _STRIDED and _in_pairs(lines * per_line, moved, result[1].data_type)
-    parts = 2 if paired else 1
+        paired = layout != _STRIDED and _in_pairs(
+            lines * per_line, moved, result[1].data_type, long)
+    parts = 2 if paired and not table else 1
     local_size = target.adapter.local_size
+    if table and table.shared_bytes > _FEW_FIT:
+        local_size = min(1024, target.adapter.max_workgroup_invocations)
     span = local_size * parts
     groups, groups_by_line = -(-lines * per_line // span), lines * -(-per_line // span)
     by_line = 16 * groups_by_line <= 17 * groups
     if by_line:
         groups = groups_by_line
+    if table:
+        groups = min(groups, _SHARING // local_size)
 
     steps = {w.name: tuple(w.walk[d] for d in inner) for w in walked}
     fields: dict[str, int | Sequence[int]] = {
@@ -127,8 +145,8 @@ def frame(
             reach = extent((*line_sizes, size), steps[w.name])
             operands[w.name] = make(w.field, w.desc, f"{w.name}_offset", begin, reach)
         slots = [operands.get(name, UNUSED) for name in "abc"[: len(inputs)]]
-        return Dispatch(variant, groups, (*slots, operands["out"], *more), {**fields, **numbers},
-                        constants)
+        return Dispatch(table or variant, groups, (*slots, operands["out"], *more),
+                        {**fields, **numbers}, constants)
 
     dispatches = map(dispatch, itertools.product(*(range(sizes[d]) for d in outer)))
     return Plan((*copies, *dispatches), temporary_bytes=temporary_bytes)
@@ -179,10 +197,10 @@ def _layout(sizes: Ints, last: int, tensors: Sequence[_Walked]) -> tuple[int, in
     return _ALIGNED if sizes[last] % each else _EVEN, each
 
 
-def _in_pairs(parts: int, moved: int, kind: DataType) -> bool:
+def _in_pairs(parts: int, moved: int, kind: DataType, long: bool) -> bool:
     """Whether half as many invocations fill a GPU too, and a part is little for one: what it moves,
     or what there is to do besides its arithmetic."""
-    return parts >= _MANY and (kind is DataType.FLOAT16 or moved < 32)
+    return parts >= _MANY and (kind is DataType.FLOAT16 or moved < 32 or long)
 
 
 def _split(sizes: Ints) -> tuple[list[int], list[int]]:
