@@ -45,7 +45,8 @@ void fill_table() {
     uvec4 x, power = uvec4(1u), step = uvec4(1u), below;
     [[unroll]] for (uint k = 0u; k < 4u; ++k) {
         int base = extended(4u * column + k, A_TYPE);
-        if (HAS_SCALE_BIAS) base = scaled_integer(base, A_TYPE, uintBitsToFloat(scale), uintBitsToFloat(bias));
+        if (HAS_SCALE_BIAS)
+            base = scaled_integer(base, A_TYPE, uintBitsToFloat(scale), uintBitsToFloat(bias));
         x[k] = uint(base);
         below[k] = base == 1 ? 1u : base != -1 ? 0u : row == 0u ? 1u : 255u;
     }

@@ -21,12 +21,12 @@ EXACT_UNITS = ("NVIDIA",)
 sqrt, inversesqrt and quotients are good to a few ulp and keep NaN, as the tests confirm."""
 _MANY = 1 << 16
 """Invocations that fill a GPU, and elements that are worth a dispatch of their own."""
-_WORTH_TABLES = 1 << 16
-"""Parts that are worth a table of results in each workgroup."""
-_FEW_FIT = 1 << 12
-"""Bytes of a table that takes so much of a multiprocessor that many invocations should share it."""
-_SHARING = 1 << 21
-"""Invocations that share such work, at most."""
+_WORTH_TABLES = 8
+"""Parts for each byte of a table of results, where every workgroup makes one."""
+_SMALL_TABLE = 1 << 12
+"""Bytes; few larger ones fit a multiprocessor, so more invocations share them."""
+_TABLES = {False: (256, 1 << 14), True: (1024, 1 << 11)}
+"""Invocations of a workgroup, and workgroups at most, by whether tables are large."""
 _MAX_RANK = 5
 """Dimensions that one dispatch walks; each further one (after merging) becomes dispatches."""
 _STRIDED, _ANYWHERE, _ALIGNED, _EVEN = range(4)
@@ -92,8 +92,9 @@ def frame(
     per_line = -(-size // each) + (layout == _ANYWHERE)
     moved = each * sum(w.desc.data_type.itemsize for w in tensors if w.walk[inner[-1]])
     gapless = layout >= _ALIGNED and lines == 1 and all(w.walk[inner[-1]] for w in tensors)
-    if table and (not gapless or per_line < _WORTH_TABLES or target.adapter.is_cpu
-                  or table.shared_bytes > target.adapter.max_shared_memory):
+    if table and (not gapless or per_line < _WORTH_TABLES * table.shared_bytes
+                  or table.shared_bytes > target.adapter.max_shared_memory
+                  or target.adapter.is_cpu):
         table = None
     if target.adapter.is_cpu:
         # Mesa unrolls no long loop over both, nor one that holds a loop which makes a part anew.
@@ -103,15 +104,16 @@ def frame(
             lines * per_line, moved, result[1].data_type, long)
     parts = 2 if paired and not table else 1
     local_size = target.adapter.local_size
-    if table and table.shared_bytes > _FEW_FIT:
-        local_size = min(1024, target.adapter.max_workgroup_invocations)
+    if table:
+        wanted, most_groups = _TABLES[table.shared_bytes > _SMALL_TABLE]
+        local_size = min(wanted, target.adapter.max_workgroup_invocations)
     span = local_size * parts
     groups, groups_by_line = -(-lines * per_line // span), lines * -(-per_line // span)
     by_line = 16 * groups_by_line <= 17 * groups
     if by_line:
         groups = groups_by_line
     if table:
-        groups = min(groups, _SHARING // local_size)
+        groups = min(groups, most_groups)
 
     steps = {w.name: tuple(w.walk[d] for d in inner) for w in walked}
     fields: dict[str, int | Sequence[int]] = {
