@@ -56,6 +56,7 @@ def frame(
     select: tuple[int, int] | None = None,
     guesses: bool = False,
     long: bool = False,
+    backwards: bool = False,
     table: Variant | None = None,
 ) -> Plan:
     """The plan of a shader that includes ``elementwise.glsl``.
@@ -63,10 +64,11 @@ def frame(
     ``inputs`` are its operands a, b, c as (field, description), None for one that is absent. An
     operand without a field is no tensor: the shader takes what its strides say as numbers.
     ``result`` is the output in the same form, and ``more`` are bindings of the shader's own.
-    ``select`` is (dimension, index) where only that part of the tensors is walked, and ``guesses``
-    says that the shader may make a part twice, ``long`` that its arithmetic takes as long as what
-    it moves. For a GPU, inputs that lie gapless along another dimension than the output are turned
-    into temporary memory before, and many bytes are looked up by ``table``, a TABULATED variant.
+    ``select`` is (dimension, index) where only that part of the tensors is walked. ``guesses`` says
+    that the shader may make a part twice, ``long`` that its arithmetic takes as long as what it
+    moves, and ``backwards`` that the last parts, which may be in a cache, should come first. For a
+    GPU, inputs that lie gapless along another dimension than the output are turned into temporary
+    memory before, and many bytes are looked up by ``table``, a TABULATED variant.
     """
     walked = [_Walked(name, *slot, slot[1].strides)
               for name, slot in zip(("out", *"abc"), (result, *inputs)) if slot is not None]
@@ -128,6 +130,7 @@ def frame(
         "PARTS": parts,
         "RANK": len(inner),
         "BY_LINE": by_line,
+        "BACKWARDS": backwards,
         **{which: sum((steps[name][-1] == last) << i for i, name in enumerate("abc")
                       if name in steps)
            for last, which in enumerate(("REPEATED", "GAPLESS"))},

@@ -48,6 +48,7 @@ layout(constant_id = 12) const uint RANK = 1u;  // up to 5
 layout(constant_id = 13) const uint REPEATED = 0u;
 layout(constant_id = 14) const uint GAPLESS = 0u;
 layout(constant_id = 15) const bool BY_LINE = false;  // a workgroup stays in one line
+layout(constant_id = 16) const bool BACKWARDS = false;  // the first workgroup makes the last parts
 
 layout(push_constant) uniform Push {
     uint lines;
@@ -412,9 +413,11 @@ void main() {
 }
 #else
 void main() {
+    uint group = group_index();
+    if (BACKWARDS) group = gl_NumWorkGroups.y * gl_NumWorkGroups.x - 1u - group;
     Work x, y;
     [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
-        x.at = place_of(group_index(), gl_LocalInvocationID.x + p * gl_WorkGroupSize.x);
+        x.at = place_of(group, gl_LocalInvocationID.x + p * gl_WorkGroupSize.x);
         read(x);
         if (PARTS == 2u) swap(x, y);
     }
