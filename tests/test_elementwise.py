@@ -302,7 +302,7 @@ def test_inputs_turned_as_for_gpus(
 def tabulating(gpu_like: dml.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
     """The same with tables for few bytes, of which each invocation looks up several parts."""
     monkeypatch.setattr(frame, "_WORTH_TABLES", 0)
-    monkeypatch.setattr(frame, "_TABLES", {False: (256, 4), True: (1024, 2)})
+    monkeypatch.setattr(frame, "_LOOKING_UP", 1)
     yield gpu_like
     ran = {name for compiled in gpu_like._compiled.values() for name in compiled.variants}
     assert ran <= {*shaders()["elementwise_table"]}, "nothing was computed by element"

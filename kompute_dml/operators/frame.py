@@ -25,8 +25,10 @@ _WORTH_TABLES = 8
 """Parts for each byte of a table of results, where every workgroup makes one."""
 _SMALL_TABLE = 1 << 12
 """Bytes; few larger ones fit a multiprocessor, so more invocations share them."""
-_TABLES = {False: (256, 1 << 14), True: (1024, 1 << 11)}
-"""Invocations of a workgroup, and workgroups at most, by whether tables are large."""
+_TABLES = {False: (256, 4), True: (1024, 8)}
+"""Invocations of a workgroup, and parts that each makes at most, by whether tables are large."""
+_LOOKING_UP = 1 << 17
+"""Invocations that should share such work at least."""
 _MAX_RANK = 5
 """Dimensions that one dispatch walks; each further one (after merging) becomes dispatches."""
 _STRIDED, _ANYWHERE, _ALIGNED, _EVEN = range(4)
@@ -107,7 +109,7 @@ def frame(
     parts = 2 if paired and not table else 1
     local_size = target.adapter.local_size
     if table:
-        wanted, most_groups = _TABLES[table.shared_bytes > _SMALL_TABLE]
+        wanted, most_parts = _TABLES[table.shared_bytes > _SMALL_TABLE]
         local_size = min(wanted, target.adapter.max_workgroup_invocations)
     span = local_size * parts
     groups, groups_by_line = -(-lines * per_line // span), lines * -(-per_line // span)
@@ -115,7 +117,7 @@ def frame(
     if by_line:
         groups = groups_by_line
     if table:
-        groups = min(groups, most_groups)
+        groups = -(-groups // max(min(most_parts, per_line // _LOOKING_UP), 1))
 
     steps = {w.name: tuple(w.walk[d] for d in inner) for w in walked}
     fields: dict[str, int | Sequence[int]] = {
