@@ -168,10 +168,6 @@ OPERATOR(shrink, shrunk(x))
 
 uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     int x = int(a.x);
-    if (HAS_SCALE_BIAS) {
-        precise float shifted = to_float(x, SIGNED);
-        shifted = shifted * uintBitsToFloat(scale) + uintBitsToFloat(bias);
-        x = int(to_integer(shifted, A_TYPE));
-    }
+    if (HAS_SCALE_BIAS) x = scaled_integer(x, A_TYPE, uintBitsToFloat(scale), uintBitsToFloat(bias));
     return uvec2(CALL(OP)(x, int(b.x)), 0u);
 }

@@ -21,6 +21,7 @@ from harness import Run, runs, switches, target
 from kompute_dml import spec, support
 from kompute_dml.operators import matrix_multiply_kernels
 from kompute_dml.operators.base import definitions, functions
+from kompute_dml.operators.elementwise import TABLE
 from kompute_dml.runtime.shader_library import ShaderLibrary, manifest, shaders
 from layouts import PACKED
 from test_matrix_multiply_kernels import variants_tested
@@ -153,8 +154,9 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
     allowed = {
         variant
         for definition in _DEFINITIONS.values()
-        # test_matrix_multiply_kernels.py runs each of these, on shapes made for them.
-        for shader in set(definition.shaders) - set(matrix_multiply_kernels.SHADERS)
+        # test_matrix_multiply_kernels.py and test_elementwise.py run each of these, on shapes made
+        # for them.
+        for shader in set(definition.shaders) - {*matrix_multiply_kernels.SHADERS, TABLE}
         for variant in shaders().get(shader, ())
         for disabled in switches() if target(disabled).library.find(*variant.split("."))
     }

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
-from cases.elementwise import converted
+from cases.elementwise import converted, power
 from kompute_dml.operators import frame
 from kompute_dml.operators.base import definitions
 from kompute_dml.runtime.adapters import Adapter
+from kompute_dml.runtime.shader_library import shaders
 
 _FLOATS = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 127.9, -128.9, 255.5, 65504, 65520, 2.0**31,
            -(2.0**63), 2.0**64, 1e-45, 6e-8, 2.98e-8, 1.0 + 2.0**-11, 1.0 + 2.0**-24]
@@ -295,6 +296,63 @@ def test_inputs_turned_as_for_gpus(
     many = np.stack([straight, straight + a.T])
     got = dml.max(gpu_like.tensor(many), x.T).numpy()
     np.testing.assert_array_equal(got, np.maximum(many, a.T))
+
+
+@pytest.fixture
+def tabulating(gpu_like: dml.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
+    """The same with tables for few bytes, of which each invocation looks up several parts."""
+    monkeypatch.setattr(frame, "_WORTH_TABLES", 0)
+    monkeypatch.setattr(frame, "_LOOKING_UP", 1)
+    yield gpu_like
+    ran = {name for compiled in gpu_like._compiled.values() for name in compiled.variants}
+    assert ran <= {*shaders()["elementwise_table"]}, "nothing was computed by element"
+
+
+_PAIRS = np.divmod(np.arange(2**16), 256)
+_BYTES = ["int8", "uint8"]
+_EXPONENTS = {"constant_pow": [1.0, 0.5, -1.5, 0.0, np.inf, np.nan], "square": [2.0], "cube": [3.0]}
+
+
+def test_every_table_is_tested() -> None:
+    assert {f"elementwise_table.{name}" for name in ("pow", *_EXPONENTS)} == {
+        *shaders()["elementwise_table"]}
+
+
+@pytest.mark.parametrize("x_type", _BYTES)
+@pytest.mark.parametrize("y_type", _BYTES)
+def test_powers_of_bytes_by_a_table(tabulating: dml.Device, x_type: str, y_type: str) -> None:
+    a, b = (v.astype(t) for v, t in zip(_PAIRS, (x_type, y_type)))
+    expected = power(a, b)
+    x, y = tabulating.tensor(a), tabulating.tensor(b)
+    np.testing.assert_array_equal(dml.pow(x, y).numpy(), expected)
+    np.testing.assert_array_equal(dml.pow(x[16:65000], y[:64984]).numpy(),
+                                  power(a[16:65000], b[:64984]))
+    scaled = dml.pow(x, y, scale_bias=dml.ScaleBias(-1.75, 20)).numpy()
+    base = converted(a.astype(np.float32) * np.float32(-1.75) + np.float32(20), a.dtype)
+    np.testing.assert_array_equal(scaled, power(base, b))
+    if x_type == y_type:
+        dml.pow(x, y, out=y)
+        np.testing.assert_array_equal(y.numpy(), expected)
+    dml.pow(x, tabulating.tensor(b), out=x)
+    np.testing.assert_array_equal(x.numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", _BYTES)
+@pytest.mark.parametrize("name", _EXPONENTS)
+@np.errstate(all="ignore")
+def test_a_power_of_bytes_by_a_table(tabulating: dml.Device, dtype: str, name: str) -> None:
+    a = _PAIRS[1].astype(dtype)
+    x = tabulating.tensor(a)
+    for exponent in map(np.float64, _EXPONENTS[name]):
+        expected = power(a, exponent)
+        np.testing.assert_array_equal(dml.constant_pow(x, exponent=exponent).numpy(), expected)
+        part = dml.constant_pow(x[32:50001], exponent=exponent).numpy()
+        np.testing.assert_array_equal(part, expected[32:50001])
+        scaled = dml.constant_pow(x, exponent=exponent, scale_bias=dml.ScaleBias(0.25, -3))
+        wide = power(a * 0.25 - 3, exponent).astype(np.float32)
+        np.testing.assert_array_equal(scaled.numpy(), converted(wide, a.dtype))
+    dml.constant_pow(x, exponent=exponent, out=x)
+    np.testing.assert_array_equal(x.numpy(), expected)
 
 
 def test_inputs_are_turned_by_copies_on_gpus(gpu_like: dml.Device) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 FLOAT, INTEGER, INTEGER64 = "elementwise_float", "elementwise_integer", "elementwise_integer64"
 COMPARISON = "elementwise_comparison"
+LONG = ("constant_pow", "fractional_pow", "gelu")
+TABLE = "elementwise_table"
 
 
 # -- rows
@@ -44,6 +46,7 @@ def row(
     on_bits: bool = False,
     in_float: bool = False,
     by_order: bool = False,
+    tabulated: bool = False,
     constants: Callable[[Any, DataType], Ints] = parameters,
     check: Check = lambda desc, strict: None,
     newer: Newer = lambda desc: (),
@@ -54,8 +57,9 @@ def row(
     ``shader`` of its own.
 
     ``on_bits`` operators take any type as unsigned integers, ``in_float`` ones compute integers in
-    float32, and ``by_order`` ones need no more of floats than their order. ``defaults`` are those
-    of the function's keyword arguments. Returns the descriptor class.
+    float32, and ``by_order`` ones need no more of floats than their order; ``tabulated`` ones
+    have tables of their results for bytes. ``defaults`` are those of the function's keyword
+    arguments. Returns the descriptor class.
     """
     entry = spec.operator("DML_OPERATOR_" + name)
     input_names = [f.snake for f in entry.inputs]
@@ -78,21 +82,27 @@ def row(
             values[f"{letter}_TYPE"] = data_type.code
         if bits and result[1].data_type is inputs[0][1].data_type:
             values["OUT_TYPE"] = types[0].code
+        operation = op if isinstance(op, str) else op(desc)
+        table = None
         if shader:
             variant = target.library.get(shader)
         else:
             inputs += [None] * (2 - len(inputs))
             family = FLOAT if in_float else _shader(types, by_order)
-            variant = target.library.get(family, op if isinstance(op, str) else op(desc))
-        return frame(target, variant, inputs, result, push=push, spec=values)
+            variant = target.library.get(family, operation)
+            if tabulated and all(t.itemsize == 1 for t in types):
+                table = target.library.get(TABLE, operation)
+        return frame(target, variant, inputs, result, push=push, spec=values,
+                     long=operation in LONG, table=table)
 
     def check_all(desc: Any, strict: bool) -> None:
         check_attributes(desc, strict)
         check(desc, strict)
 
     own = shader or (FLOAT if in_float else "")
-    desc_class = define(name, lower, shaders=(own,) if own else _shaders(entry, on_bits, by_order),
-                        check=check_all, newer=newer, in_place=in_place)
+    shaders = (own,) if own else _shaders(entry, on_bits, by_order)
+    desc_class = define(name, lower, shaders=shaders + (TABLE,) * tabulated, check=check_all,
+                        newer=newer, in_place=in_place)
     function(make_function(name, defaults))
     return desc_class
 
@@ -155,9 +165,10 @@ def _newer_pow(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
 
 
 def _constant_power(desc: Any) -> str:
-    """Whole powers of whole numbers have to be whole; others have a shorter way."""
+    """Whole powers of whole numbers have to be whole; others of floats have a shorter way."""
     exponent = float(np.float32(desc.exponent))
-    general = "fractional_pow" if exponent % 1 > 0 else "constant_pow"
+    is_short = exponent % 1 > 0 and desc.input_tensor.data_type.is_float
+    general = "fractional_pow" if is_short else "constant_pow"
     return {2.0: "square", 3.0: "cube"}.get(exponent, general)
 
 
@@ -205,8 +216,9 @@ row("CAST", shader="elementwise_cast")
 row("ELEMENT_WISE_CLIP", "clip")
 row("ELEMENT_WISE_CLIP1", "clip1")
 row("ELEMENT_WISE_THRESHOLD", "threshold")
-row("ELEMENT_WISE_CONSTANT_POW", _constant_power, in_float=True, constants=_power_constants)
-row("ELEMENT_WISE_POW", "pow", newer=_newer_pow)
+row("ELEMENT_WISE_CONSTANT_POW", _constant_power, in_float=True, tabulated=True,
+    constants=_power_constants)
+row("ELEMENT_WISE_POW", "pow", tabulated=True, newer=_newer_pow)
 row("ELEMENT_WISE_IS_NAN", "is_nan", data_type="uint8")
 
 _INFINITY = {IsInfinityMode.EITHER: "is_infinity", IsInfinityMode.POSITIVE: "is_positive_infinity",

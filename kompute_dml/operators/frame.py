@@ -21,6 +21,14 @@ EXACT_UNITS = ("NVIDIA",)
 sqrt, inversesqrt and quotients are good to a few ulp and keep NaN, as the tests confirm."""
 _MANY = 1 << 16
 """Invocations that fill a GPU, and elements that are worth a dispatch of their own."""
+_WORTH_TABLES = 8
+"""Parts for each byte of a table of results, where every workgroup makes one."""
+_SMALL_TABLE = 1 << 12
+"""Bytes; few larger ones fit a multiprocessor, so more invocations share them."""
+_TABLES = {False: (256, 4), True: (1024, 8)}
+"""Invocations of a workgroup, and parts that each makes at most, by whether tables are large."""
+_LOOKING_UP = 1 << 17
+"""Invocations that should share such work at least."""
 _MAX_RANK = 5
 """Dimensions that one dispatch walks; each further one (after merging) becomes dispatches."""
 _STRIDED, _ANYWHERE, _ALIGNED, _EVEN = range(4)
@@ -49,15 +57,20 @@ def frame(
     more: Sequence[Operand] = (),
     select: tuple[int, int] | None = None,
     guesses: bool = False,
+    long: bool = False,
+    backwards: bool = False,
+    table: Variant | None = None,
 ) -> Plan:
     """The plan of a shader that includes ``elementwise.glsl``.
 
     ``inputs`` are its operands a, b, c as (field, description), None for one that is absent. An
     operand without a field is no tensor: the shader takes what its strides say as numbers.
     ``result`` is the output in the same form, and ``more`` are bindings of the shader's own.
-    ``select`` is (dimension, index) where only that part of the tensors is walked, and ``guesses``
-    says that the shader may make a part twice. For a GPU, inputs that lie gapless along another
-    dimension than the output are turned into temporary memory before.
+    ``select`` is (dimension, index) where only that part of the tensors is walked. ``guesses`` says
+    that the shader may make a part twice, ``long`` that its arithmetic takes as long as what it
+    moves, and ``backwards`` that the last parts, which may be in a cache, should come first. For a
+    GPU, inputs that lie gapless along another dimension than the output are turned into temporary
+    memory before, and many bytes are looked up by ``table``, a TABULATED variant.
     """
     walked = [_Walked(name, *slot, slot[1].strides)
               for name, slot in zip(("out", *"abc"), (result, *inputs)) if slot is not None]
@@ -82,18 +95,29 @@ def frame(
     # One that begins anywhere meets so many parts at most.
     per_line = -(-size // each) + (layout == _ANYWHERE)
     moved = each * sum(w.desc.data_type.itemsize for w in tensors if w.walk[inner[-1]])
+    gapless = layout >= _ALIGNED and lines == 1 and all(w.walk[inner[-1]] for w in tensors)
+    if table and (not gapless or per_line < _WORTH_TABLES * table.shared_bytes
+                  or table.shared_bytes > target.adapter.max_shared_memory
+                  or target.adapter.is_cpu):
+        table = None
     if target.adapter.is_cpu:
         # Mesa unrolls no long loop over both, nor one that holds a loop which makes a part anew.
         paired = layout >= _ALIGNED and lines == 1 and per_line >= _MANY and not guesses
     else:
-        paired = layout != _STRIDED and _in_pairs(lines * per_line, moved, result[1].data_type)
-    parts = 2 if paired else 1
+        paired = layout != _STRIDED and _in_pairs(
+            lines * per_line, moved, result[1].data_type, long)
+    parts = 2 if paired and not table else 1
     local_size = target.adapter.local_size
+    if table:
+        wanted, most_parts = _TABLES[table.shared_bytes > _SMALL_TABLE]
+        local_size = min(wanted, target.adapter.max_workgroup_invocations)
     span = local_size * parts
     groups, groups_by_line = -(-lines * per_line // span), lines * -(-per_line // span)
     by_line = 16 * groups_by_line <= 17 * groups
     if by_line:
         groups = groups_by_line
+    if table:
+        groups = -(-groups // max(min(most_parts, per_line // _LOOKING_UP), 1))
 
     steps = {w.name: tuple(w.walk[d] for d in inner) for w in walked}
     fields: dict[str, int | Sequence[int]] = {
@@ -108,6 +132,7 @@ def frame(
         "PARTS": parts,
         "RANK": len(inner),
         "BY_LINE": by_line,
+        "BACKWARDS": backwards,
         **{which: sum((steps[name][-1] == last) << i for i, name in enumerate("abc")
                       if name in steps)
            for last, which in enumerate(("REPEATED", "GAPLESS"))},
@@ -127,8 +152,8 @@ def frame(
             reach = extent((*line_sizes, size), steps[w.name])
             operands[w.name] = make(w.field, w.desc, f"{w.name}_offset", begin, reach)
         slots = [operands.get(name, UNUSED) for name in "abc"[: len(inputs)]]
-        return Dispatch(variant, groups, (*slots, operands["out"], *more), {**fields, **numbers},
-                        constants)
+        return Dispatch(table or variant, groups, (*slots, operands["out"], *more),
+                        {**fields, **numbers}, constants)
 
     dispatches = map(dispatch, itertools.product(*(range(sizes[d]) for d in outer)))
     return Plan((*copies, *dispatches), temporary_bytes=temporary_bytes)
@@ -179,10 +204,10 @@ def _layout(sizes: Ints, last: int, tensors: Sequence[_Walked]) -> tuple[int, in
     return _ALIGNED if sizes[last] % each else _EVEN, each
 
 
-def _in_pairs(parts: int, moved: int, kind: DataType) -> bool:
+def _in_pairs(parts: int, moved: int, kind: DataType, long: bool) -> bool:
     """Whether half as many invocations fill a GPU too, and a part is little for one: what it moves,
     or what there is to do besides its arithmetic."""
-    return parts >= _MANY and (kind is DataType.FLOAT16 or moved < 32)
+    return parts >= _MANY and (kind is DataType.FLOAT16 or moved < 32 or long)
 
 
 def _split(sizes: Ints) -> tuple[list[int], list[int]]:

@@ -32,11 +32,11 @@ _Slot = tuple[str, TensorDesc]
 
 def _linear(
     target: Target, operation: str, x: _Slot, scale: _Slot, zero: tuple[str, TensorDesc | None],
-    y: _Slot,
+    y: _Slot, backwards: bool = False,
 ) -> Plan:
     third = None if zero[1] is None else (zero[0], zero[1])
     return frame(target, target.library.get(_LINEAR, operation), [x, scale, third], y,
-                 guesses=operation == "quantize")
+                 guesses=operation == "quantize", backwards=backwards)
 
 
 def _lower_linear(operation: str) -> Any:
@@ -135,7 +135,8 @@ def _lower_dynamic(desc: Any, target: Target) -> Plan:
     nowhere = (0,) * x.dimension_count
     each_scale, each_zero = (t.replace(sizes=x.sizes, strides=nowhere) for t in (scale, zero))
     last = _linear(target, "quantize", ("input_tensor", x), ("output_scale_tensor", each_scale),
-                   ("output_zero_point_tensor", each_zero), ("output_tensor", y))
+                   ("output_zero_point_tensor", each_zero), ("output_tensor", y),
+                   backwards=True)
     return Plan(
         (
             step("partial", groups, reads("input_tensor", x, "in_offset"), written),

@@ -14,6 +14,10 @@
 // With PREPARES defined, prepare(b, c) comes before the calls of compute for parts whose first elements
 // these are, and for all of a line. With GUESSES defined, a compute that sets ``unsure`` has the part made
 // anew by compute_exactly(a, b, c).
+//
+// With TABULATED defined, fill_table() makes a table in shared memory first, and looked_up(a, b) finds
+// there what becomes of bytes, four to a word. The operands are one line, EVEN or ALIGNED, and a workgroup
+// goes on as long as there are parts.
 #include "include/grid.glsl"
 
 // Data types as the host writes them: bytes, 16 if signed, 32 if floating point.
@@ -44,6 +48,7 @@ layout(constant_id = 12) const uint RANK = 1u;  // up to 5
 layout(constant_id = 13) const uint REPEATED = 0u;
 layout(constant_id = 14) const uint GAPLESS = 0u;
 layout(constant_id = 15) const bool BY_LINE = false;  // a workgroup stays in one line
+layout(constant_id = 16) const bool BACKWARDS = false;  // the first workgroup makes the last parts
 
 layout(push_constant) uniform Push {
     uint lines;
@@ -237,10 +242,10 @@ uint parts_per_line() {
     return LAYOUT == ANYWHERE ? (last + EACH - 1u) / EACH + 1u : last / EACH + 1u;
 }
 
-Place place_of(uint lane) {
+Place place_of(uint group, uint lane) {
     const uint span = gl_WorkGroupSize.x * PARTS;
     uint per_line = parts_per_line();
-    uint group = group_index(), line = 0u, part = group * span + lane;
+    uint line = 0u, part = group * span + lane;
     if (BY_LINE) {
         if (RANK > 1u) {
             uint groups = (per_line + span - 1u) / span;
@@ -305,6 +310,16 @@ uvec2 compute_exactly(uvec2 a, uvec2 b, uvec2 c);
 void prepare(uvec2 b, uvec2 c);
 #endif
 
+#if defined(TABULATED)
+void fill_table();
+uint looked_up(uint a, uint b);
+
+Part computed(Place at, Part a, Part b, Part c) {
+    Part result = Part(uvec4(0u), uvec4(0u));
+    [[unroll]] for (uint w = 0u; w < 4u; ++w) result.low[w] = looked_up(a.low[w], b.low[w]);
+    return result;
+}
+#else
 uvec2 computed_element(Place at, uint e, Part a, Part b, Part c, bool exactly) {
 #if defined(NUMBERED)
     uvec2 x = uvec2(at.a + e * a_step(), 0u);
@@ -339,6 +354,7 @@ Part computed(Place at, Part a, Part b, Part c) {
 #endif
     return result;
 }
+#endif
 
 struct Work {
     Place at;
@@ -379,10 +395,29 @@ void finish(Work work) {
     store_part(work.at.to, work.at.have, computed(work.at, work.a, work.b, work.c));
 }
 
+#if defined(TABULATED)
 void main() {
+    uint group = group_index(), step = gl_NumWorkGroups.y * gl_NumWorkGroups.x;
+    uint groups = (parts_per_line() - 1u) / gl_WorkGroupSize.x + 1u;
+    Work next;
+    next.at = place_of(group, gl_LocalInvocationID.x);
+    read(next);
+    fill_table();
+    barrier();
+    [[dont_unroll]] for (; group < groups; group += step) {
+        Work work = next;
+        next.at = place_of(group + step, gl_LocalInvocationID.x);
+        read(next);
+        finish(work);
+    }
+}
+#else
+void main() {
+    uint group = group_index();
+    if (BACKWARDS) group = gl_NumWorkGroups.y * gl_NumWorkGroups.x - 1u - group;
     Work x, y;
     [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
-        x.at = place_of(gl_LocalInvocationID.x + p * gl_WorkGroupSize.x);
+        x.at = place_of(group, gl_LocalInvocationID.x + p * gl_WorkGroupSize.x);
         read(x);
         if (PARTS == 2u) swap(x, y);
     }
@@ -392,3 +427,4 @@ void main() {
         x = y;
     }
 }
+#endif

@@ -30,3 +30,10 @@ float to_float(int x, bool is_signed) {
     precise float sum = high * 65536.0 + float(x & 0xFFFF);
     return sum;
 }
+
+// What ScaleBias makes of an integer of that type.
+int scaled_integer(int x, uint type, float scale, float bias) {
+    precise float scaled = to_float(x, IS_SIGNED(type));
+    scaled = scaled * scale + bias;
+    return int(to_integer(scaled, type));
+}

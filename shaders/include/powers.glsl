@@ -84,7 +84,7 @@ float pow_of(float x, float y) {
 // The same for a y that is no whole number and that all elements share, in fewer steps, to 3 ulp.
 // ``factor`` is y 2 / ln 2; below ``limit``, k belongs to a normal x > 0 and to a power near 0.
 float fractional_pow_of(float x, float y, PAIR factor, float limit) {
-    if (SHORT || !HAS_EXACT_UNITS || !IS_FLOAT(OUT_TYPE)) return pow_of(x, y);
+    if (SHORT || !HAS_EXACT_UNITS) return pow_of(x, y);
     float k, low;
     float s = log2_parts(x, k, low);
     // Whole digits of both parts of the logarithm, times y, go into the exponent field.

@@ -118,7 +118,7 @@ def _modulus(x: Any, y: Any) -> Any:
     return x if y == 0 else int(math.copysign(1, x)) * (abs(x) % abs(y))
 
 
-def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if "f" in (x.dtype.kind, y.dtype.kind):
         if x.dtype.kind == y.dtype.kind:
             return np.power(x, y)
@@ -281,7 +281,7 @@ CASES = [
     *case("ELEMENT_WISE_THRESHOLD", lambda x, min: _clip(x, min, np.inf if x.dtype.kind == "f"
                                                           else 2.0**70, True), min=0.5),
     *(c for label, exponent in {"": 2.5, "square": 2, "cube": 3, "whole": -3}.items() for c in case(
-        "ELEMENT_WISE_CONSTANT_POW", lambda x, exponent: _power(x, np.float64(exponent)),
+        "ELEMENT_WISE_CONSTANT_POW", lambda x, exponent: power(x, np.float64(exponent)),
         "function", exponent=exponent, label=label)),
     *(c for mode, f in _ROUNDINGS.items() for c in case(
         "ELEMENT_WISE_ROUND", lambda x, rounding_mode, f=f: f(x), rounding_mode=mode,
@@ -290,7 +290,7 @@ CASES = [
         "ELEMENT_WISE_IS_INFINITY", lambda x, infinity_mode, f=f: f(x), infinity_mode=mode,
         label="" if mode == 0 else mode.name.lower())),
     *case("ELEMENT_WISE_ADD1", lambda a, b, fused_activation=None: a + b),
-    *case("ELEMENT_WISE_POW", _power, "function", types=_POW_TYPES),
+    *case("ELEMENT_WISE_POW", power, "function", types=_POW_TYPES),
     *case("ACTIVATION_RELU", _relu),
     *case("ACTIVATION_LEAKY_RELU", lambda x, alpha: np.where(x >= 0, x, alpha * x), "function",
           alpha=0.25),
