@@ -21,9 +21,9 @@ const uint INVOCATIONS = 256u;
 const uint COLUMNS = TILE_ROWS == 4u ? 4u : 2u;
 const uint PARTS = TILE_ROWS == 8u ? 32u : 64u;
 #else
-const uint INVOCATIONS = TILE_ROWS == 8u ? 128u : 256u;
+const uint INVOCATIONS = 128u;
 const uint COLUMNS = 4u;
-const uint PARTS = INVOCATIONS / 32u;
+const uint PARTS = 4u;
 // Blocks on their way at a time: four rows' sums leave registers for fewer invocations.
 const uint AHEAD = TILE_ROWS == 4u ? 2u : 1u;
 #endif
@@ -99,15 +99,15 @@ void main() {
     }
     uint vectors = p.end;
     uint at = p.begin + part;
-    // By one vector of each column.
-#define MULTIPLY(y, here) \
+    // One vector of each column by row r's, which x_of_r names.
+#define MULTIPLY(x_of_r, y) \
     { \
         [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) { \
             y[c] ^= B_MASK; \
             if (COLUMN_SUMS) column_sums[c] += dot_product(y[c], uvec4(ONES)); \
         } \
         [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) { \
-            uvec4 x = a_vectors[a_from[r] + here] ^ A_MASK; \
+            uvec4 x = x_of_r ^ A_MASK; \
             if (ROW_SUMS) row_sums[r] += dot_product(x, uvec4(ONES)); \
             [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
                 products[r][c] += dot_product(x, y[c]); \
@@ -119,37 +119,42 @@ void main() {
     for (; at + PARTS < vectors; at += 2u * PARTS) {
         uvec4 y[2][COLUMNS];
         [[unroll]] for (uint u = 0u; u < 2u; ++u) READ(y[u], at + u * PARTS)
-        [[unroll]] for (uint u = 0u; u < 2u; ++u) MULTIPLY(y[u], at + u * PARTS)
+        [[unroll]] for (uint u = 0u; u < 2u; ++u) MULTIPLY(a_vectors[a_from[r] + at + u * PARTS], y[u])
     }
     for (; at < vectors; at += PARTS) {
         uvec4 y[COLUMNS];
         READ(y, at)
-        MULTIPLY(y, at)
+        MULTIPLY(a_vectors[a_from[r] + at], y)
     }
 #else
-    uvec4 next[AHEAD][4];
+    uvec4 a_next[AHEAD][TILE_ROWS], b_next[AHEAD][4];
     // Past the end the last is read again: under a condition, the compiler would wait for it.
-#define READ_NEXT(ahead, here) \
-    [[unroll]] for (uint e = 0u; e < 16u; ++e) \
-        next[ahead][e / 4u][e % 4u] = b[b_from + (min(here, vectors - 1u) * 16u + e) * b_step];
-#define MULTIPLY_TURNED(read, here) \
+#define READ_NEXT(ahead, vector) \
+    { \
+        uint from = min(vector, vectors - 1u); \
+        [[unroll]] for (uint e = 0u; e < 16u; ++e) \
+            b_next[ahead][e / 4u][e % 4u] = b[b_from + (from * 16u + e) * b_step]; \
+        [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) \
+            a_next[ahead][r] = a_vectors[a_from[r] + from]; \
+    }
+#define MULTIPLY_TURNED(x, read) \
     { \
         [[unroll]] for (uint i = 0u; i < 4u; ++i) read[i] = transposed(read[i]); \
         uvec4 y[COLUMNS]; \
         [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
             y[c] = uvec4(read[0][c], read[1][c], read[2][c], read[3][c]); \
-        MULTIPLY(y, here) \
+        MULTIPLY(x[r], y) \
     }
     [[unroll]] for (uint ahead = 0u; ahead < AHEAD; ++ahead) READ_NEXT(ahead, at + ahead * PARTS)
     for (; at + (AHEAD - 1u) * PARTS < vectors; at += AHEAD * PARTS)
         [[unroll]] for (uint ahead = 0u; ahead < AHEAD; ++ahead) {
-            uvec4 read[4] = next[ahead];
+            uvec4 rows_of_a[TILE_ROWS] = a_next[ahead], rows_of_b[4] = b_next[ahead];
             READ_NEXT(ahead, at + (ahead + AHEAD) * PARTS)
-            MULTIPLY_TURNED(read, at + ahead * PARTS)
+            MULTIPLY_TURNED(rows_of_a, rows_of_b)
         }
     [[unroll]] for (uint ahead = 0u; ahead < AHEAD - 1u; ++ahead)
         if (at < vectors) {
-            MULTIPLY_TURNED(next[ahead], at)
+            MULTIPLY_TURNED(a_next[ahead], b_next[ahead])
             at += PARTS;
         }
 #endif

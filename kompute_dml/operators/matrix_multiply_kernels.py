@@ -83,7 +83,7 @@ _FEW_ROWS = {
         for rows, width, busy in zip((1, 4, 8), widths, busies)
     ]
     for side, depth, widths, busies in (
-        ("along", 16, (8, 16, 16), (0,) * 3), ("across", 0, (128,) * 3, (448, 264, 264))
+        ("along", 16, (8, 16, 16), (0,) * 3), ("across", 0, (128,) * 3, (896, 528, 264))
     )
 }
 _FEW_ROWS_COOPMAT = {
