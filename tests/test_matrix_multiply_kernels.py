@@ -30,7 +30,7 @@ LAYOUTS = ["packed", "transposed", "padded", "turned batches"]
 # Layout of A, layout of B, and which of them are constants.
 PAIRS = [
     *((a, b, "") for a in LAYOUTS for b in LAYOUTS),
-    *((layout, layout, owned) for layout in LAYOUTS for owned in ("b", "ab")),
+    *((layout, layout, owned) for layout in LAYOUTS for owned in ("a", "b", "ab")),
 ]
 
 

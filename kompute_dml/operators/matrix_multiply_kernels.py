@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..runtime.adapters import Adapter, CooperativeMatrix
 from ..runtime.shader_library import Variant
 from .frame import EXACT_UNITS
-from .matrix_multiply_lines import LINES, SUMS, PreparedLines, Scratch, is_ready
+from .matrix_multiply_lines import LINES, SUMS, PreparedLines, Scratch, is_ready, lies_ready
 from .matrix_multiply_product import MAX_DEPTH, SHADER, SLOTS, Product
 from .plan import TEMPORARY, UNUSED, ZEROED, Dispatch, Operand, Plan, Target
 
@@ -138,16 +138,16 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
     """The kernels for the rows of a vector or little more, where they can read A and B."""
     a, b, rows = product.a, product.b, product.rows
 
-    if product.depth % 16 or not (a.owned_by_dml or is_ready(product, "a", 16)):
+    if product.depth % 16:
         return []
-    # Rows of B that begin with words.
+    # Where rows of B begin, and end: at words?
     numbers = (b.base_alignment, *product.steps["b"], b.strides[-2], product.columns)
-    if b.owned_by_dml or is_ready(product, "b", 16):
+    if all(t.owned_by_dml or is_ready(product, side, 16) for side, t in (("a", a), ("b", b))):
         side, matrix = "along", ["along", "along8"]
         # More subgroups to a tile, where there is but one for each of 132 multiprocessors.
         if _FEW_ROWS_COOPMAT["along"].tiles(product) < 200:
             matrix.reverse()
-    elif not a.owned_by_dml and b.strides[-1] == 1 and not any(n % 4 for n in numbers):
+    elif lies_ready(product, "a", 16) and b.strides[-1] == 1 and not any(n % 4 for n in numbers):
         side, matrix = "across", ["across64", "across32"]
         # To share the depth takes its time: worth it where that is long.
         if _FEW_ROWS_COOPMAT["across64"].tiles(product) < 128 and product.depth < 8192:

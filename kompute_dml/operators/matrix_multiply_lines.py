@@ -27,11 +27,14 @@ class Scratch:
 
 
 def is_ready(product: Product, side: str, multiple: int) -> bool:
+    """Whether the lines of A or B are read as they are: what is OWNED_BY_DML is prepared anyway."""
+    return not product.side(side)[0].owned_by_dml and lies_ready(product, side, multiple)
+
+
+def lies_ready(product: Product, side: str, multiple: int) -> bool:
     """Whether the lines of A or B can be read as they are, 16 elements of the depth at a time and
     none past the end, by a kernel that goes by ``multiple`` elements."""
     t, along, across = product.side(side)
-    if t.owned_by_dml:
-        return False
     line, batches = t.strides[across], product.steps[side]
     return (
         t.strides[along] == 1
