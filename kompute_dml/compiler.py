@@ -10,7 +10,7 @@ from .bindings import BindingProperties, BindingTable, Need
 from .desc import TensorDesc
 from .errors import DmlError, ValidationError
 from .operators.base import Definition, OperatorDesc
-from .operators.plan import PERSISTENT, TEMPORARY, Dispatch, Plan
+from .operators.plan import PERSISTENT, TEMPORARY, ZEROED, Dispatch, Plan
 from .runtime.hazards import Access
 from .runtime.heap import ALIGNMENT, Slot
 from .spec import Field
@@ -145,7 +145,7 @@ class CompiledOperator:
             Need.resource(PERSISTENT, self._persistent_bytes),
         ]
         """Of a dispatch, by slot."""
-        self._execute = [_Step(d, self.slots) for d in plan.execute]
+        self._execute = [_Step(d, [*self.slots, ZEROED]) for d in plan.execute]
         self._initialize = [_Step(d, self.slots) for d in plan.initialize]
 
     def __repr__(self) -> str:
@@ -198,6 +198,8 @@ class CompiledOperator:
                 places[slot] = Slot(persistent.allocation, persistent.byte_offset + begin)
         if self.plan.nothing_in_place and places[0] == places[1]:
             return
+        if self.plan.zeroed_bytes:
+            places = [*places, self.device._runtime.zeros.take(self.plan.zeroed_bytes)]
         for step in self._execute:
             step.record(self.device, places)
 

@@ -29,6 +29,7 @@ from .runtime.recorder import Recorder, Recording
 from .runtime.shader_library import ShaderLibrary
 from .runtime.transfer import Transfer
 from .runtime.windows import Windows
+from .runtime.zeros import Zeros
 from .spec import FeatureLevel
 from .tensor import Tensor
 
@@ -55,6 +56,7 @@ class _Runtime:
         self.recorder = Recorder(self.engine, self._make_ticket, self.heap.release, whole)
         self.transfer = Transfer(self.recorder, self.pipelines)
         self.windows = Windows(self.recorder, self.transfer)
+        self.zeros = Zeros(self.allocate, self.transfer)
         self.dropped: deque[tuple[Block, int, int, Any]] = deque()
         self.lock = threading.RLock()
         self.closed = False

@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
-//@ variants B: along across32 across64; ROWS: r1 r4 r8
+//@ variants B: along across; ROWS: r1 r4 r8
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -7,7 +7,8 @@
 
 // PARTS invocations share the depth of COLUMNS columns, which each multiplies by all rows, so that
 // A is read once for these. Where B lies along the depth, neighbours among them read one column;
-// else neighbouring invocations read along a row, and each turns 16 rows of its columns around.
+// else neighbouring invocations read along a row, 128 bytes of it, and each turns 16 rows of its
+// columns around.
 #if defined(ROWS_r1)
 const uint TILE_ROWS = 1u;
 #elif defined(ROWS_r4)
@@ -19,14 +20,12 @@ const uint TILE_ROWS = 8u;
 const uint INVOCATIONS = 256u;
 const uint COLUMNS = TILE_ROWS == 4u ? 4u : 2u;
 const uint PARTS = TILE_ROWS == 8u ? 32u : 64u;
-#elif defined(B_across32)
-const uint INVOCATIONS = TILE_ROWS == 8u ? 256u : 512u;
-const uint COLUMNS = 4u;
-const uint PARTS = INVOCATIONS / 8u;
 #else
-const uint INVOCATIONS = TILE_ROWS == 1u ? 512u : 256u;
+const uint INVOCATIONS = 128u;
 const uint COLUMNS = 4u;
-const uint PARTS = INVOCATIONS / 16u;
+const uint PARTS = 4u;
+// Blocks on their way at a time: four rows' sums leave registers for fewer invocations.
+const uint AHEAD = TILE_ROWS == 4u ? 2u : 1u;
 #endif
 layout(local_size_x = INVOCATIONS) in;
 const uint TILE_COLUMNS = INVOCATIONS / PARTS * COLUMNS;
@@ -34,7 +33,6 @@ const uint TILE_COLUMNS = INVOCATIONS / PARTS * COLUMNS;
 
 // The parts of all sums, a bank on from one invocation to the next: by a word between them, or by
 // turning them around where 32 KB leave no room for one.
-const uint SUMS = TILE_ROWS * TILE_COLUMNS;
 const uint PITCH = SUMS * PARTS < 8192u ? SUMS + 1u : SUMS;
 shared int s_parts[PARTS * PITCH];
 
@@ -43,12 +41,13 @@ uint place(uint sum, uint part) {
 }
 
 // Adds parts up, until SHARES of each sum are left, PITCH apart.
-const uint SHARES = 8u;
+const uint SHARES = PARTS < 8u ? PARTS : 8u;
 
 void add_parts() {
     const uint each = (SUMS * SHARES - 1u) / INVOCATIONS + 1u;
     int shares[each];
     barrier();
+    if (PARTS == SHARES) return;
     [[unroll]] for (uint j = 0u; j < each; ++j) {
         uint i = min(gl_LocalInvocationIndex + j * INVOCATIONS, SUMS * SHARES - 1u);
         shares[j] = 0;
@@ -63,40 +62,34 @@ void add_parts() {
     barrier();
 }
 
-uvec2 sum_of(uint sum) {
+int sum_of(uint sum) {
     int total = 0;
     [[unroll]] for (uint share = 0u; share < SHARES; ++share)
-        total += s_parts[share * PITCH + sum];
-    return widen(total);
+        total += s_parts[PARTS == SHARES ? place(sum, share) : share * PITCH + sum];
+    return total;
 }
 
 void main() {
-    uint batch, row, column;
-    if (!find_tile(batch, row, column)) return;
+    Part p;
+    if (!find_part(p)) return;
     uint a_from[TILE_ROWS];
-    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) a_from[r] = row_begin(batch, row + r);
+    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) a_from[r] = row_begin(p.batch, r);
 #ifdef B_along
     uint part = gl_LocalInvocationIndex % PARTS;
-    uint my_column = gl_LocalInvocationIndex / PARTS * COLUMNS;
+    uint column = p.column + gl_LocalInvocationIndex / PARTS * COLUMNS;
     uint b_from[COLUMNS];
-    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c)
-        b_from[c] = column_begin(batch, column + my_column + c);
+    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) b_from[c] = column_begin(p.batch, column + c);
 #else
     uint part = gl_LocalInvocationIndex / (INVOCATIONS / PARTS);
-    uint my_column = gl_LocalInvocationIndex % (INVOCATIONS / PARTS) * COLUMNS;
-    uint b_from = columns_begin(batch, column + my_column) / 4u;
+    uint column = p.column + gl_LocalInvocationIndex % (INVOCATIONS / PARTS) * COLUMNS;
+    uint b_from = columns_begin(p.batch, column) / 4u;
     uint b_step = b_strides[1] / 4u;
 #endif
-    // What the end needs is on its way from the beginning: of the zero points here, and of the two
-    // neighbouring sums that an invocation finishes.
-    uint first = min(gl_LocalInvocationIndex * 2u, SUMS - 2u);
-    uint my_row = row + first / TILE_COLUMNS;
-    uint first_column = column + first % TILE_COLUMNS;
-    Finish finish = finish_at(batch, my_row, first_column);
-    Finish next_finish = finish_at(batch, my_row, first_column + 1u);
-    uint p[TILE_ROWS], q[COLUMNS];
-    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) p[r] = zero_word(true, row + r);
-    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) q[c] = zero_word(false, column + my_column + c);
+    FinishPair finish[PAIRS];
+    find_finish(p, finish);
+    uint a_words[TILE_ROWS], b_words[COLUMNS];
+    [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) a_words[r] = zero_word(true, r);
+    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) b_words[c] = zero_word(false, column + c);
 
     int products[TILE_ROWS][COLUMNS], row_sums[TILE_ROWS], column_sums[COLUMNS];
     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) column_sums[c] = 0;
@@ -104,17 +97,17 @@ void main() {
         row_sums[r] = 0;
         [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) products[r][c] = 0;
     }
-    uint vectors = depth / 16u;
-    uint at = part;
-    // By one vector of each column.
-#define MULTIPLY(y, here) \
+    uint vectors = p.end;
+    uint at = p.begin + part;
+    // One vector of each column by row r's, which x_of_r names.
+#define MULTIPLY(x_of_r, y) \
     { \
         [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) { \
             y[c] ^= B_MASK; \
             if (COLUMN_SUMS) column_sums[c] += dot_product(y[c], uvec4(ONES)); \
         } \
         [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) { \
-            uvec4 x = a_vectors[a_from[r] + here] ^ A_MASK; \
+            uvec4 x = x_of_r ^ A_MASK; \
             if (ROW_SUMS) row_sums[r] += dot_product(x, uvec4(ONES)); \
             [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
                 products[r][c] += dot_product(x, y[c]); \
@@ -126,47 +119,62 @@ void main() {
     for (; at + PARTS < vectors; at += 2u * PARTS) {
         uvec4 y[2][COLUMNS];
         [[unroll]] for (uint u = 0u; u < 2u; ++u) READ(y[u], at + u * PARTS)
-        [[unroll]] for (uint u = 0u; u < 2u; ++u) MULTIPLY(y[u], at + u * PARTS)
+        [[unroll]] for (uint u = 0u; u < 2u; ++u) MULTIPLY(a_vectors[a_from[r] + at + u * PARTS], y[u])
     }
     for (; at < vectors; at += PARTS) {
         uvec4 y[COLUMNS];
         READ(y, at)
-        MULTIPLY(y, at)
+        MULTIPLY(a_vectors[a_from[r] + at], y)
     }
 #else
-    uvec4 next[4];
-    // What comes next is on its way while this is multiplied. Past the end the last is read again:
-    // under a condition, the compiler would wait for it.
-#define READ_NEXT \
-    [[unroll]] for (uint e = 0u; e < 16u; ++e) \
-        next[e / 4u][e % 4u] = b[b_from + (min(at, vectors - 1u) * 16u + e) * b_step];
-    READ_NEXT
-    while (at < vectors) {
-        uvec4 read[4] = next;
-        uint here = at;
-        at += PARTS;
-        READ_NEXT
-        [[unroll]] for (uint i = 0u; i < 4u; ++i) read[i] = transposed(read[i]);
-        uvec4 y[COLUMNS];
-        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c)
-            y[c] = uvec4(read[0][c], read[1][c], read[2][c], read[3][c]);
-        MULTIPLY(y, here)
+    uvec4 a_next[AHEAD][TILE_ROWS], b_next[AHEAD][4];
+    // Past the end the last is read again: under a condition, the compiler would wait for it.
+#define READ_NEXT(ahead, vector) \
+    { \
+        uint from = min(vector, vectors - 1u); \
+        [[unroll]] for (uint e = 0u; e < 16u; ++e) \
+            b_next[ahead][e / 4u][e % 4u] = b[b_from + (from * 16u + e) * b_step]; \
+        [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) \
+            a_next[ahead][r] = a_vectors[a_from[r] + from]; \
     }
+#define MULTIPLY_TURNED(x, read) \
+    { \
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) read[i] = transposed(read[i]); \
+        uvec4 y[COLUMNS]; \
+        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
+            y[c] = uvec4(read[0][c], read[1][c], read[2][c], read[3][c]); \
+        MULTIPLY(x[r], y) \
+    }
+    [[unroll]] for (uint ahead = 0u; ahead < AHEAD; ++ahead) READ_NEXT(ahead, at + ahead * PARTS)
+    for (; at + (AHEAD - 1u) * PARTS < vectors; at += AHEAD * PARTS)
+        [[unroll]] for (uint ahead = 0u; ahead < AHEAD; ++ahead) {
+            uvec4 rows_of_a[TILE_ROWS] = a_next[ahead], rows_of_b[4] = b_next[ahead];
+            READ_NEXT(ahead, at + (ahead + AHEAD) * PARTS)
+            MULTIPLY_TURNED(rows_of_a, rows_of_b)
+        }
+    [[unroll]] for (uint ahead = 0u; ahead < AHEAD - 1u; ++ahead)
+        if (at < vectors) {
+            MULTIPLY_TURNED(a_next[ahead], b_next[ahead])
+            at += PARTS;
+        }
 #endif
-    int count = int((at - part) / PARTS * 16u);
+    int count = int((at - p.begin - part) / PARTS * 16u);
 
     [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) {
-        int a_zero = zero_point(true, row + r, p[r]);
+        int a_zero = zero_point(true, r, a_words[r]);
         [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
-            int b_zero = zero_point(false, column + my_column + c, q[c]);
+            int b_zero = zero_point(false, column + c, b_words[c]);
             int sum = products[r][c];
             if (HAS_CORRECTION)
                 sum -= b_zero * (row_sums[r] - count * a_zero) + a_zero * column_sums[c];
-            s_parts[place(r * TILE_COLUMNS + my_column + c, part)] = sum;
+            s_parts[place(r * TILE_COLUMNS + column - p.column + c, part)] = sum;
         }
     }
     add_parts();
-    if (gl_LocalInvocationIndex * 2u < SUMS)
-        finish_pair(batch, my_row, first_column, sum_of(first), sum_of(first + 1u), finish,
-                    next_finish);
+    ivec2 sums[PAIRS];
+    [[unroll]] for (uint i = 0u; i < PAIRS; ++i) {
+        uint first = min(first_of_pair(i), SUMS - 2u);
+        sums[i] = ivec2(sum_of(first), sum_of(first + 1u));
+    }
+    finish_sums(p, sums, finish);
 }

@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
-//@ variants B: along along32 across32 across64
+//@ variants B: along along8 across32 across64
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
@@ -11,167 +11,187 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_spirv_intrinsics : require
 
-// Subgroups of 32 take turns along the depth, each through slices in shared memory of its own: none
-// waits for another before the end.
+// Subgroups of 32 take turns along the depth, each through 16 lines in shared memory of its own,
+// rows of A before 16 columns of B at a time: none waits for another before the end, and so little
+// memory leaves room for many of them.
 const uint TILE_ROWS = 16u;
 // Slices of VECTORS along the depth, AHEAD of them on their way at a time.
 #if defined(B_along)
 #define ALONG
-const uint TILE_COLUMNS = 16u, SUBGROUPS = 4u, VECTORS = 8u, AHEAD = 2u;
-#elif defined(B_along32)
+const uint TILE_COLUMNS = 32u, SUBGROUPS = 4u, VECTORS = 8u, AHEAD = 1u;
+#elif defined(B_along8)
 #define ALONG
-const uint TILE_COLUMNS = 32u, SUBGROUPS = 2u, VECTORS = 4u, AHEAD = 4u;
+const uint TILE_COLUMNS = 32u, SUBGROUPS = 8u, VECTORS = 8u, AHEAD = 1u;
 #elif defined(B_across32)
 const uint TILE_COLUMNS = 32u, SUBGROUPS = 8u, VECTORS = 4u, AHEAD = 2u;
 #else
-const uint TILE_COLUMNS = 64u, SUBGROUPS = 8u, VECTORS = 2u, AHEAD = 2u;
+const uint TILE_COLUMNS = 64u, SUBGROUPS = 4u, VECTORS = 2u, AHEAD = 2u;
 #endif
 const uint INVOCATIONS = SUBGROUPS * 32u;
 layout(local_size_x = INVOCATIONS) in;
 #include "include/few_rows.glsl"
 
 const uint FRAGMENT = 16u;
-const uint FRAGMENT_VECTORS = 2u;
 const int ACROSS = int(TILE_COLUMNS / FRAGMENT);
+// Fragments in a slice, of two vectors each.
+const uint DEEP = VECTORS / 2u;
 #define Product coopmat<int, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
 #define RowFragment coopmat<int8_t, gl_ScopeSubgroup, FRAGMENT, 32, gl_MatrixUseA>
 #define ColumnFragment coopmat<int8_t, gl_ScopeSubgroup, 32, FRAGMENT, gl_MatrixUseB>
 
-// A slice: VECTORS of each line, rows of A before columns of B. One vector more apart, eight lines
-// meet all banks. In the end the products pass through here, four of a row to a vector.
+// VECTORS of each line. One vector more apart, eight lines meet all banks. In the end the products
+// pass through here, four of a row to a vector.
 const uint PITCH = VECTORS + 1u;
-const uint LINES = TILE_ROWS + TILE_COLUMNS;
-const uint SLICE = LINES * PITCH;
+const uint SLICE = FRAGMENT * PITCH;
 const uint PRODUCTS = TILE_ROWS * TILE_COLUMNS / 4u;
-shared uvec4 s_slices[SUBGROUPS * (SLICE > PRODUCTS ? SLICE : PRODUCTS)];
-shared int s_sums[LINES];
+const uint ROOM = SLICE > PRODUCTS ? SLICE : PRODUCTS;
+shared uvec4 s_slices[SUBGROUPS * ROOM];
+// Of rows of A before columns of B.
+shared int s_sums[TILE_ROWS + TILE_COLUMNS];
 
-// Vectors of an invocation along the lines: LINE_STEP lines apart.
+// Vectors of an invocation along 16 lines: LINE_STEP lines apart.
 const uint LINE_STEP = 32u / VECTORS;
-const int ROW_READS = int(TILE_ROWS / LINE_STEP);
-const int COLUMN_READS = int(TILE_COLUMNS / LINE_STEP);
+const int READS = int(FRAGMENT / LINE_STEP);
 // In a row-major B an invocation takes 16 rows of four columns. Their lines lie apart, so that
 // invocations that store together meet different banks.
 const uint QUADS = TILE_COLUMNS / 4u;
+const int QUAD_LINES = int(FRAGMENT / QUADS);
 
+// The place of a column among the lines.
 uint line_of(uint column) {
 #ifdef ALONG
-    return TILE_ROWS + column;
+    return column;
 #else
-    return TILE_ROWS + column % 4u * QUADS + column / 4u;
+    return column % 4u * QUADS + column / 4u;
 #endif
 }
 
-// What element (i, j) of the tile at (row, column) is.
-uvec2 sum_of(uint row, uint column, uint i, uint j) {
-    uint line = line_of(j);
-    uint at = i * TILE_COLUMNS + line - TILE_ROWS;
+// What element (i, j) of the tile is.
+int sum_of(Part p, uint i, uint j) {
+    uint at = i * TILE_COLUMNS + line_of(j);
     int sum = 0;
     [[unroll]] for (uint s = 0u; s < SUBGROUPS; ++s)
         sum += int(s_slices[s * PRODUCTS + at / 4u][at % 4u]);
     if (HAS_CORRECTION) {
-        int p = lowered_zero_point(true, row + i);
-        int q = lowered_zero_point(false, column + j);
-        sum -= q * (s_sums[i] - int(depth) * p) + p * s_sums[line];
+        int a_zero = lowered_zero_point(true, i);
+        int b_zero = lowered_zero_point(false, p.column + j);
+        int count = int(p.end - p.begin) * 16;
+        sum -= b_zero * (s_sums[i] - count * a_zero) + a_zero * s_sums[TILE_ROWS + line_of(j)];
     }
-    return widen(sum);
+    return sum;
 }
 
 void main() {
-    uint batch, row, column;
-    if (!find_tile(batch, row, column)) return;
+    Part p;
+    if (!find_part(p)) return;
     uint lane = gl_SubgroupInvocationID;
-    uint slice = gl_SubgroupID * SLICE;
+    uint slice = gl_SubgroupID * ROOM;
     // Eight invocations store together: where a line has four vectors, they take two lines whose
     // banks complete one another.
     uint my_vector = lane % VECTORS;
     uint my_line = VECTORS == 4u ? lane / 4u % 2u * 4u + lane / 8u : lane / VECTORS;
-    uint vectors = depth / 16u;
-    uint at = gl_SubgroupID * VECTORS;
+    uint last = p.end - 1u;
+    uint at = p.begin + gl_SubgroupID * VECTORS;
     const uint STEP = SUBGROUPS * VECTORS;
 
-    uint a_from[ROW_READS];
-    [[unroll]] for (int i = 0; i < ROW_READS; ++i)
-        a_from[i] = row_begin(batch, row + my_line + uint(i) * LINE_STEP);
-    uvec4 a_next[AHEAD][ROW_READS], b_next[AHEAD][COLUMN_READS];
+    uint a_from[READS];
+    [[unroll]] for (int i = 0; i < READS; ++i)
+        a_from[i] = row_begin(p.batch, my_line + uint(i) * LINE_STEP);
+    uvec4 a_next[AHEAD][READS];
     // Past the end the last vectors are read again, and count as 0 when they are stored.
 #ifdef ALONG
     uint b_vector = my_vector;
-    uint b_from[COLUMN_READS];
-    [[unroll]] for (int i = 0; i < COLUMN_READS; ++i)
-        b_from[i] = column_begin(batch, column + my_line + uint(i) * LINE_STEP);
+    const int B_READS = ACROSS * READS;
+    uint b_from[B_READS];
+    [[unroll]] for (int i = 0; i < B_READS; ++i)
+        b_from[i] = column_begin(p.batch, p.column + my_line + uint(i) * LINE_STEP);
 #define READ_B(ahead, first) \
-    [[unroll]] for (int i = 0; i < COLUMN_READS; ++i) \
-        b_next[ahead][i] = b_vectors[b_from[i] + min((first) + b_vector, vectors - 1u)];
+    [[unroll]] for (int i = 0; i < B_READS; ++i) \
+        b_next[ahead][i] = b_vectors[b_from[i] + min((first) + b_vector, last)];
 #else
     uint b_vector = lane / QUADS;
     uint my_quad = lane % QUADS;
-    uint b_from = columns_begin(batch, column + my_quad * 4u) / 4u;
+    const int B_READS = 4;
+    uint b_from = columns_begin(p.batch, p.column + my_quad * 4u) / 4u;
     uint b_step = b_strides[1] / 4u;
 #define READ_B(ahead, first) \
     [[unroll]] for (uint e = 0u; e < 16u; ++e) \
         b_next[ahead][e / 4u][e % 4u] = \
-            b[b_from + (min((first) + b_vector, vectors - 1u) * 16u + e) * b_step];
+            b[b_from + (min((first) + b_vector, last) * 16u + e) * b_step];
 #endif
+    uvec4 b_next[AHEAD][B_READS];
 #define READ(ahead, first) \
     READ_B(ahead, first) \
-    [[unroll]] for (int i = 0; i < ROW_READS; ++i) \
-        a_next[ahead][i] = a_vectors[a_from[i] + min((first) + my_vector, vectors - 1u)];
+    [[unroll]] for (int i = 0; i < READS; ++i) \
+        a_next[ahead][i] = a_vectors[a_from[i] + min((first) + my_vector, last)];
     [[unroll]] for (uint ahead = 0u; ahead < AHEAD; ++ahead) { READ(ahead, at + ahead * STEP) }
+    FinishPair finish[PAIRS];
+    find_finish(p, finish);
 
-    for (uint i = gl_LocalInvocationIndex; i < LINES; i += INVOCATIONS) s_sums[i] = 0;
+    for (uint i = gl_LocalInvocationIndex; i < TILE_ROWS + TILE_COLUMNS; i += INVOCATIONS)
+        s_sums[i] = 0;
     Product products[ACROSS];
     [[unroll]] for (int j = 0; j < ACROSS; ++j) products[j] = Product(0);
-    int a_sums[ROW_READS], b_sums[COLUMN_READS];
-    [[unroll]] for (int i = 0; i < ROW_READS; ++i) a_sums[i] = 0;
-    [[unroll]] for (int i = 0; i < COLUMN_READS; ++i) b_sums[i] = 0;
-    for (; at < vectors; at += AHEAD * STEP) {
+    int a_sums[READS], b_sums[B_READS];
+    [[unroll]] for (int i = 0; i < READS; ++i) a_sums[i] = 0;
+    [[unroll]] for (int i = 0; i < B_READS; ++i) b_sums[i] = 0;
+    for (; at < p.end; at += AHEAD * STEP) {
         [[unroll]] for (uint ahead = 0u; ahead < AHEAD; ++ahead) {
             uint first = at + ahead * STEP;
-            bool has_a = first + my_vector < vectors, has_b = first + b_vector < vectors;
-            [[unroll]] for (int i = 0; i < ROW_READS; ++i) {
+            bool has_a = first + my_vector < p.end, has_b = first + b_vector < p.end;
+            [[unroll]] for (int i = 0; i < READS; ++i) {
                 uvec4 x = has_a ? a_next[ahead][i] ^ A_MASK : uvec4(0u);
                 s_slices[slice + (my_line + uint(i) * LINE_STEP) * PITCH + my_vector] = x;
                 if (ROW_SUMS) a_sums[i] += dot_product(x, uvec4(ONES));
             }
+            subgroupBarrier();
+            RowFragment rows_of_a[DEEP];
+            [[unroll]] for (uint k = 0u; k < DEEP; ++k)
+                coopMatLoad(rows_of_a[k], s_slices, slice + k * 2u, PITCH,
+                            gl_CooperativeMatrixLayoutRowMajor);
+            subgroupBarrier();
+            // Lines of B past the end meet zeros of A, but are none to be summed.
+            uvec4 read[B_READS] = b_next[ahead];
 #ifndef ALONG
-            uvec4 quads[4];
-            [[unroll]] for (int i = 0; i < 4; ++i) quads[i] = transposed(b_next[ahead][i]);
+            [[unroll]] for (int i = 0; i < 4; ++i) read[i] = transposed(read[i]);
+            read = uvec4[4](uvec4(read[0][0], read[1][0], read[2][0], read[3][0]),
+                            uvec4(read[0][1], read[1][1], read[2][1], read[3][1]),
+                            uvec4(read[0][2], read[1][2], read[2][2], read[3][2]),
+                            uvec4(read[0][3], read[1][3], read[2][3], read[3][3]));
 #endif
-            [[unroll]] for (int i = 0; i < COLUMN_READS; ++i) {
+            [[unroll]] for (int i = 0; i < B_READS; ++i) {
+                read[i] ^= B_MASK;
+                if (COLUMN_SUMS) b_sums[i] += dot_product(read[i], uvec4(has_b ? ONES : 0u));
+            }
+            [[unroll]] for (int j = 0; j < ACROSS; ++j) {
 #ifdef ALONG
-                uint line = TILE_ROWS + my_line + uint(i) * LINE_STEP;
-                uvec4 y = b_next[ahead][i];
+                [[unroll]] for (int i = 0; i < READS; ++i)
+                    s_slices[slice + (my_line + uint(i) * LINE_STEP) * PITCH + my_vector] =
+                        read[j * READS + i];
 #else
-                uint line = TILE_ROWS + uint(i) * QUADS + my_quad;
-                uvec4 y = uvec4(quads[0][i], quads[1][i], quads[2][i], quads[3][i]);
+                [[unroll]] for (int i = 0; i < QUAD_LINES; ++i)
+                    s_slices[slice + (uint(i) * QUADS + my_quad) * PITCH + b_vector] =
+                        read[j * QUAD_LINES + i];
 #endif
-                y = has_b ? y ^ B_MASK : uvec4(0u);
-                s_slices[slice + line * PITCH + b_vector] = y;
-                if (COLUMN_SUMS) b_sums[i] += dot_product(y, uvec4(ONES));
-            }
-            subgroupBarrier();
-            READ(ahead, first + AHEAD * STEP)
-            [[unroll]] for (uint k = 0u; k < VECTORS; k += FRAGMENT_VECTORS) {
-                RowFragment x;
-                coopMatLoad(x, s_slices, slice + k, PITCH, gl_CooperativeMatrixLayoutRowMajor);
-                [[unroll]] for (int j = 0; j < ACROSS; ++j) {
-                    ColumnFragment y;
-                    coopMatLoad(y, s_slices, slice + (TILE_ROWS + uint(j) * FRAGMENT) * PITCH + k,
-                                PITCH, gl_CooperativeMatrixLayoutColumnMajor);
-                    products[j] = coopMatMulAdd(x, y, products[j]);
+                subgroupBarrier();
+                if (j == ACROSS - 1) { READ(ahead, first + AHEAD * STEP) }
+                [[unroll]] for (uint k = 0u; k < DEEP; ++k) {
+                    ColumnFragment columns_of_b;
+                    coopMatLoad(columns_of_b, s_slices, slice + k * 2u, PITCH,
+                                gl_CooperativeMatrixLayoutColumnMajor);
+                    products[j] = coopMatMulAdd(rows_of_a[k], columns_of_b, products[j]);
                 }
+                subgroupBarrier();
             }
-            subgroupBarrier();
         }
     }
 
     barrier();
     if (ROW_SUMS)
-        [[unroll]] for (int i = 0; i < ROW_READS; ++i)
+        [[unroll]] for (int i = 0; i < READS; ++i)
             atomicAdd(s_sums[my_line + uint(i) * LINE_STEP], a_sums[i]);
     if (COLUMN_SUMS)
-        [[unroll]] for (int i = 0; i < COLUMN_READS; ++i)
+        [[unroll]] for (int i = 0; i < B_READS; ++i)
 #ifdef ALONG
             atomicAdd(s_sums[TILE_ROWS + my_line + uint(i) * LINE_STEP], b_sums[i]);
 #else
@@ -182,10 +202,10 @@ void main() {
                      gl_SubgroupID * PRODUCTS + uint(j) * FRAGMENT / 4u, TILE_COLUMNS / 4u,
                      gl_CooperativeMatrixLayoutRowMajor);
     barrier();
-    for (uint first = gl_LocalInvocationIndex * 2u; first < TILE_ROWS * TILE_COLUMNS;
-         first += INVOCATIONS * 2u) {
-        uint i = first / TILE_COLUMNS, j = first % TILE_COLUMNS;
-        finish_pair(batch, row + i, column + j, sum_of(row, column, i, j),
-                    sum_of(row, column, i, j + 1u));
+    ivec2 sums[PAIRS];
+    [[unroll]] for (uint i = 0u; i < PAIRS; ++i) {
+        uint row = min(row_of_pair(i), TILE_ROWS - 1u), column = column_of_pair(i);
+        sums[i] = ivec2(sum_of(p, row, column), sum_of(p, row, column + 1u));
     }
+    finish_sums(p, sums, finish);
 }

@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 from ..runtime.adapters import Adapter, CooperativeMatrix
 from ..runtime.shader_library import Variant
 from .frame import EXACT_UNITS
-from .matrix_multiply_lines import LINES, SUMS, PreparedLines, Scratch, is_ready
+from .matrix_multiply_lines import LINES, SUMS, PreparedLines, Scratch, is_ready, lies_ready
 from .matrix_multiply_product import MAX_DEPTH, SHADER, SLOTS, Product
-from .plan import TEMPORARY, UNUSED, Dispatch, Plan, Target
+from .plan import TEMPORARY, UNUSED, ZEROED, Dispatch, Operand, Plan, Target
+
+_LEAST_PART = 256
+"""Of the depth: its least multiple that a workgroup takes, PART_VECTORS in the shaders."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,9 @@ class Kernel:
     lowers: bool = True
     """Whether unsigned numbers become signed ones; else both sides are unsigned, lie ready and have
     no zero points."""
+    busy: int = 0
+    """Workgroups that it takes to keep a device busy: where there are fewer tiles, several share
+    the depth of one. 0 for shaders that cannot."""
 
     @property
     def name(self) -> str:
@@ -46,6 +52,12 @@ class Kernel:
     def tiles(self, product: Product) -> int:
         """Workgroups of one dispatch."""
         return product.batches * -(-product.rows // self.rows) * -(-product.columns // self.columns)
+
+    def parts(self, product: Product, depth: int) -> int:
+        """Workgroups that share the depth of a tile: of equal parts, as far as these go."""
+        pieces = -(-depth // _LEAST_PART)
+        wanted = max(1, self.busy // self.tiles(product))
+        return -(-pieces // -(-pieces // wanted))
 
 
 _WIDE = {
@@ -67,14 +79,19 @@ _COOPMAT = {
 }
 _FEW_ROWS = {
     side: [
-        Kernel(SHADER + "_few_rows", f"{side}-r{rows}", rows, width)
-        for rows, width in zip((1, 4, 8), widths)
+        Kernel(SHADER + "_few_rows", f"{side}-r{rows}", rows, width, depth, busy=busy)
+        for rows, width, busy in zip((1, 4, 8), widths, busies)
     ]
-    for side, widths in (("along", (8, 16, 16)), ("across32", (32,) * 3), ("across64", (64,) * 3))
+    for side, depth, widths, busies in (
+        ("along", 16, (8, 16, 16), (0,) * 3), ("across", 0, (128,) * 3, (896, 528, 264))
+    )
 }
 _FEW_ROWS_COOPMAT = {
-    side: Kernel(SHADER + "_few_rows_coopmat", side, 16, width)
-    for side, width in (("along", 16), ("along32", 32), ("across32", 32), ("across64", 64))
+    axis: Kernel(SHADER + "_few_rows_coopmat", axis, 16, width, depth, busy=busy)
+    for axis, width, depth, busy in (
+        ("along", 32, 16, 0), ("along8", 32, 16, 0), ("across32", 32, 0, 0),
+        ("across64", 64, 0, 256),
+    )
 }
 _NOT_PLAIN = ("A_SIGNED", "B_SIGNED", "HAS_A_ZERO", "HAS_B_ZERO")
 SHADERS = (
@@ -121,30 +138,25 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
     """The kernels for the rows of a vector or little more, where they can read A and B."""
     a, b, rows = product.a, product.b, product.rows
 
-    def lies_in(unit: int, side: str, *numbers: int) -> bool:
-        """Whether all that is read begins at multiples of ``unit`` elements."""
-        alignment = (a if side == "a" else b).base_alignment
-        numbers += (alignment, *product.steps[side])
-        return product.depth % 16 == 0 and not any(n % unit for n in numbers)
-
-    if a.strides[-1] != 1 or not lies_in(16, "a", a.strides[-2]):
+    if product.depth % 16:
         return []
-    if b.strides[-2] == 1 and lies_in(16, "b", b.strides[-1]):
-        sides = ["along", "along32"]
-        # Wide tiles read A less often: measured to be worth it for 9,600 to 16,384 columns.
-        if 300 <= _FEW_ROWS_COOPMAT["along32"].tiles(product) <= 512:
-            sides.reverse()
-    elif b.strides[-1] == 1 and lies_in(4, "b", b.strides[-2], product.columns):
-        # Wide tiles read memory faster, as soon as there is one for each of 128 multiprocessors.
-        sides = ["across32", "across64"]
-        if _FEW_ROWS_COOPMAT["across64"].tiles(product) >= 128:
-            sides.reverse()
+    # Where rows of B begin, and end: at words?
+    numbers = (b.base_alignment, *product.steps["b"], b.strides[-2], product.columns)
+    if all(t.owned_by_dml or is_ready(product, side, 16) for side, t in (("a", a), ("b", b))):
+        side, matrix = "along", ["along", "along8"]
+        # More subgroups to a tile, where there is but one for each of 132 multiprocessors.
+        if _FEW_ROWS_COOPMAT["along"].tiles(product) < 200:
+            matrix.reverse()
+    elif lies_ready(product, "a", 16) and b.strides[-1] == 1 and not any(n % 4 for n in numbers):
+        side, matrix = "across", ["across64", "across32"]
+        # To share the depth takes its time: worth it where that is long.
+        if _FEW_ROWS_COOPMAT["across64"].tiles(product) < 128 and product.depth < 8192:
+            matrix.reverse()
     else:
         return []
-    dot = [k for s in sides for k in _FEW_ROWS.get(s, ()) if k.rows >= rows]
-    dot.sort(key=lambda k: k.rows)
-    matrix = [_FEW_ROWS_COOPMAT[s] for s in sides if rows <= 16 and cooperative]
-    return [*matrix, *dot] if rows > 4 else [*dot, *matrix]
+    dots = [k for k in _FEW_ROWS[side] if k.rows >= rows]
+    matrices = [_FEW_ROWS_COOPMAT[axis] for axis in matrix if rows <= 16 and cooperative]
+    return [*matrices, *dots] if rows > 4 else [*dots, *matrices]
 
 
 def _best_tile(product: Product, unsigned: bool) -> str:
@@ -187,6 +199,9 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
     if len(ends) > 1:  # sums that one dispatch hands to the next have 8 bytes
         count = product.batches * product.rows * product.columns
         partial = temporary.take("partial_offset", 8, count)
+    # The sums of each tile, and how many workgroups have added theirs.
+    sums = kernel.tiles(product) * (kernel.rows * kernel.columns + 1)
+    zeroed = Operand(ZEROED, "zeroed_offset", 4, sums, writes=True)
     prepared = None
     if kernel.depth:
         prepared = PreparedLines(product, kernel.depth, target, temporary, kernel.needs_sums)
@@ -203,20 +218,31 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
         if "flags" in variant.push_fields:
             push["flags"] = sum(on << bit for bit, on in enumerate(known.values()))
             known = {}
+        parts = kernel.parts(product, depth)
         if "_few_rows" in kernel.shader:
+            if prepared is not None:
+                operands[0], operands[3] = prepared.lines(index, begin, depth)
+                push |= prepared.strides()
+                known |= prepared.spec("PREPARED")
             operands += [replace(operands[i], offset_field=None) for i in (0, 3)]
-        if prepared is not None:
+            operands.append(zeroed if parts > 1 else UNUSED)
+            push["parts"] = parts
+        elif prepared is not None:
             operands[0] = operands[3] = UNUSED
-            operands += [*prepared.operands(index, begin, depth), output, output]
-            push |= prepared.push(depth)
-            known |= prepared.spec() | {"EXACT_UNITS": target.adapter.driver in EXACT_UNITS}
+            operands += [*prepared.lines(index, begin, depth), *prepared.line_sums(index, begin)]
+            operands += [output, output]
+            push |= prepared.strides() | {"sum_count": prepared.sum_count(depth)}
+            known |= prepared.spec("PREPARED", "SUMMED")
+            known["EXACT_UNITS"] = target.adapter.driver in EXACT_UNITS
         if not kernel.lowers:  # all numbers are taken as they lie, as signed ones are
             known |= {"A_SIGNED": True, "B_SIGNED": True}
-        return Dispatch(variant, kernel.tiles(product), tuple(operands), push, known)
+        return Dispatch(variant, kernel.tiles(product) * parts, tuple(operands), push, known)
 
     main = [dispatch(i, begin) for i in range(product.outer) for begin in ends]
     if prepared is None:
-        return Plan(tuple(main), temporary_bytes=temporary.bytes)
+        shares = any(zeroed in d.operands for d in main)
+        return Plan(tuple(main), temporary_bytes=temporary.bytes,
+                    zeroed_bytes=4 * sums if shares else 0)
     return Plan(
         (*prepared.execute, *main), tuple(prepared.initialize), temporary.bytes,
         prepared.persistent.bytes, frozenset(prepared.repacked),

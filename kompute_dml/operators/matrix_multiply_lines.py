@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from .matrix_multiply_product import MAX_DEPTH, SHADER, SLOTS, Product
 from .plan import PERSISTENT, UNUSED, Dispatch, Operand, Target
@@ -28,11 +27,14 @@ class Scratch:
 
 
 def is_ready(product: Product, side: str, multiple: int) -> bool:
+    """Whether the lines of A or B are read as they are: what is OWNED_BY_DML is prepared anyway."""
+    return not product.side(side)[0].owned_by_dml and lies_ready(product, side, multiple)
+
+
+def lies_ready(product: Product, side: str, multiple: int) -> bool:
     """Whether the lines of A or B can be read as they are, 16 elements of the depth at a time and
     none past the end, by a kernel that goes by ``multiple`` elements."""
     t, along, across = product.side(side)
-    if t.owned_by_dml:
-        return False
     line, batches = t.strides[across], product.steps[side]
     return (
         t.strides[along] == 1
@@ -146,40 +148,47 @@ class PreparedLines:
             bytes_each if outer_step else 0, sums_each if outer_step else 0, sums_of_chunk,
         )
 
-    def operands(self, index: int, begin: int, depth: int) -> list[Operand]:
-        """Lines of A and of B, sums of rows and of columns."""
-        all_lines, all_sums = [], []
-        for side, field in (("a", "row_sums_offset"), ("b", "column_sums_offset")):
+    def lines(self, index: int, begin: int, depth: int) -> list[Operand]:
+        """Of A and of B."""
+        found = []
+        for side in "ab":
             s = self.sides[side]
             if s.lines is None:
-                all_lines.append(self.product.operand(side, index, begin, depth))
+                found.append(self.product.operand(side, index, begin, depth))
             else:
                 first = index * s.bytes_each + begin
-                all_lines.append(_part(s.lines, first, s.lines.length - first))
+                found.append(_part(s.lines, first, s.lines.length - first))
+        return found
+
+    def line_sums(self, index: int, begin: int) -> list[Operand]:
+        """Of rows and of columns."""
+        found = []
+        for side, field in (("a", "row_sums_offset"), ("b", "column_sums_offset")):
+            s = self.sides[side]
             if s.sums is None:
-                all_sums.append(UNUSED)
+                found.append(UNUSED)
             else:
                 first = index * s.sums_each + begin // self.chunk * s.sums_of_chunk
                 part = _part(s.sums, first, s.sums.length - first)
-                all_sums.append(replace(part, offset_field=field))
-        return all_lines + all_sums
+                found.append(replace(part, offset_field=field))
+        return found
 
-    def push(self, depth: int) -> dict[str, Any]:
+    def strides(self) -> dict[str, tuple[int, int, int]]:
         (a_batch, a_line, a_depth), (b_batch, b_line, b_depth) = (
             self.sides[side].strides for side in "ab"
         )
-        return {
-            "a_strides": (a_batch, a_line, a_depth),
-            "b_strides": (b_batch, b_depth, b_line),
-            "sum_count": -(-depth // self.chunk),
-        }
+        return {"a_strides": (a_batch, a_line, a_depth), "b_strides": (b_batch, b_depth, b_line)}
 
-    def spec(self) -> dict[str, bool]:
-        result = {}
-        for side, s in self.sides.items():
-            result[f"{side.upper()}_PREPARED"] = s.lines is not None
-            result[f"{side.upper()}_SUMMED"] = s.sums is not None
-        return result
+    def sum_count(self, depth: int) -> int:
+        """Parts in which the sums of ``depth`` elements come."""
+        return -(-depth // self.chunk)
+
+    def spec(self, *kinds: str) -> dict[str, bool]:
+        """Of each side, whether it is PREPARED, or SUMMED."""
+        return {
+            f"{side.upper()}_{kind}": (s.lines if kind == "PREPARED" else s.sums) is not None
+            for side, s in self.sides.items() for kind in kinds
+        }
 
 
 def _part(operand: Operand, first: int, length: int) -> Operand:

@@ -12,6 +12,8 @@ from ..runtime.shader_library import ShaderLibrary, Variant
 
 TEMPORARY = "temporary"
 PERSISTENT = "persistent"
+ZEROED = "zeroed"
+"""The device's own memory, which is zero before a dispatch and which that leaves zero."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,10 @@ class Operand:
     """One storage-buffer binding of a dispatch.
 
     ``slot`` names what is bound there: a tensor field (``"input_tensor"``), :data:`TEMPORARY`,
-    :data:`PERSISTENT`, or None where the shader declares a binding that this dispatch does not
-    use. The range touched begins ``offset`` elements after the slot's start and is ``length``
-    elements long. ``offset_field`` is the push field that takes the range's first element,
-    counted from the start of the buffer that is bound.
+    :data:`PERSISTENT`, :data:`ZEROED`, or None where the shader declares a binding that this
+    dispatch does not use. The range touched begins ``offset`` elements after the slot's start and
+    is ``length`` elements long. ``offset_field`` is the push field that takes the range's first
+    element, counted from the start of the buffer that is bound.
     """
 
     slot: str | None
@@ -89,5 +91,6 @@ class Plan:
     temporary_bytes: int = 0
     persistent_bytes: int = 0
     repacked: frozenset[str] = frozenset()
+    zeroed_bytes: int = 0
     nothing_in_place: bool = False
     """Whether there is nothing to do when the (only) input and the output are the same memory."""

@@ -1,6 +1,9 @@
 // For the few rows of A that a vector makes, all that counts is how fast B is read: it comes in
-// vectors of 16 or words of 4 elements, many of them on their way at a time.
+// vectors of 16 or words of 4 elements, many of them on their way at a time. Where the output has
+// too few columns to keep the device busy, workgroups share the depth of a tile, add their sums up
+// in memory, and the last to come finishes them. The includer defines INVOCATIONS, too.
 #define SPECIALIZED
+#define SHARES_DEPTH
 #include "include/matrix_multiply_integer_to_float.glsl"
 #include "include/bytes.glsl"
 #include "include/lowered.glsl"
@@ -8,9 +11,13 @@
 
 layout(binding = 9) readonly buffer AVectors { uvec4 a_vectors[]; };
 layout(binding = 10) readonly buffer BVectors { uvec4 b_vectors[]; };
+layout(binding = 11) coherent buffer Zeroed { int zeroed[]; };
 
-const uint A_MASK = A_SIGNED ? 0u : 0x80808080u;
-const uint B_MASK = B_SIGNED ? 0u : 0x80808080u;
+// Prepared lines hold signed numbers.
+layout(constant_id = 9) const bool A_PREPARED = false;
+layout(constant_id = 10) const bool B_PREPARED = false;
+const uint A_MASK = A_SIGNED ? 0u : A_PREPARED ? 0u : 0x80808080u;
+const uint B_MASK = B_SIGNED ? 0u : B_PREPARED ? 0u : 0x80808080u;
 
 // The vector of A that a row begins with; rows past the last repeat it.
 uint row_begin(uint batch, uint row) {
@@ -25,4 +32,96 @@ uint column_begin(uint batch, uint column) {
 // The element of B, a multiple of 4, that four columns begin with; past the last these repeat.
 uint columns_begin(uint batch, uint column) {
     return b_offset + batch * b_strides[0] + min(column, columns - 4u);
+}
+
+// What this workgroup does: its tile, of all rows, and its part of the depth, in vectors of 16.
+struct Part {
+    uint batch;
+    uint column;
+    uint begin;
+    uint end;
+    uint sums;  // where parts of this tile meet
+};
+
+const uint SUMS = TILE_ROWS * TILE_COLUMNS;
+// An invocation finishes pairs of neighbouring sums.
+const uint PAIRS = (SUMS / 2u - 1u) / INVOCATIONS + 1u;
+const uint PART_VECTORS = 16u;
+
+// False when nothing is left to do. Divisions take long: most often there is nothing to divide.
+bool find_part(out Part p) {
+    uint across = (columns - 1u) / TILE_COLUMNS + 1u;
+    uint tile = group_index(), part = 0u;
+    if (parts > 1u) {
+        uint tiles = batches * across;
+        part = tile / tiles;
+        tile -= part * tiles;
+    }
+    p.batch = batches > 1u ? tile / across : 0u;
+    p.column = (tile - p.batch * across) * TILE_COLUMNS;
+    p.begin = 0u;
+    p.end = depth / 16u;
+    if (parts > 1u) {
+        uint each = ((p.end - 1u) / PART_VECTORS / parts + 1u) * PART_VECTORS;
+        p.begin = part * each;
+        p.end = min(p.end, p.begin + each);
+    }
+    p.sums = zeroed_offset + tile * (SUMS + 1u);
+    return p.batch < batches && part < parts;
+}
+
+uint first_of_pair(uint pair) {
+    return (gl_LocalInvocationIndex + pair * INVOCATIONS) * 2u;
+}
+
+uint row_of_pair(uint pair) { return first_of_pair(pair) / TILE_COLUMNS; }
+
+uint column_of_pair(uint pair) { return first_of_pair(pair) % TILE_COLUMNS; }
+
+shared bool s_is_last;
+
+// Adds this part's sums to those of the others. Whether all are there now, and in ``sums``.
+bool has_all_sums(Part p, inout ivec2 sums[PAIRS]) {
+    if (parts == 1u) return true;
+    [[unroll]] for (uint i = 0u; i < PAIRS; ++i)
+        if (row_of_pair(i) < rows && first_of_pair(i) < SUMS) {
+            atomicAdd(zeroed[p.sums + first_of_pair(i)], sums[i].x);
+            atomicAdd(zeroed[p.sums + first_of_pair(i) + 1u], sums[i].y);
+        }
+    memoryBarrierBuffer();
+    barrier();
+    if (gl_LocalInvocationIndex == 0u)
+        s_is_last = atomicAdd(zeroed[p.sums + SUMS], 1) == int(parts) - 1;
+    barrier();
+    if (!s_is_last) return false;
+    memoryBarrierBuffer();
+    // What is taken is zero again for the next dispatch.
+    [[unroll]] for (uint i = 0u; i < PAIRS; ++i)
+        if (row_of_pair(i) < rows && first_of_pair(i) < SUMS)
+            sums[i] = ivec2(atomicExchange(zeroed[p.sums + first_of_pair(i)], 0),
+                            atomicExchange(zeroed[p.sums + first_of_pair(i) + 1u], 0));
+    if (gl_LocalInvocationIndex == 0u) zeroed[p.sums + SUMS] = 0;
+    return true;
+}
+
+// What the end needs, on its way from the beginning.
+struct FinishPair {
+    Finish here;
+    Finish next;
+};
+
+void find_finish(Part p, out FinishPair finish[PAIRS]) {
+    [[unroll]] for (uint i = 0u; i < PAIRS; ++i) {
+        uint column = p.column + column_of_pair(i);
+        finish[i].here = finish_at(p.batch, row_of_pair(i), column);
+        finish[i].next = finish_at(p.batch, row_of_pair(i), column + 1u);
+    }
+}
+
+void finish_sums(Part p, ivec2 sums[PAIRS], FinishPair finish[PAIRS]) {
+    if (!has_all_sums(p, sums)) return;
+    [[unroll]] for (uint i = 0u; i < PAIRS; ++i)
+        if (first_of_pair(i) < SUMS)
+            finish_pair(p.batch, row_of_pair(i), p.column + column_of_pair(i), widen(sums[i].x),
+                        widen(sums[i].y), finish[i].here, finish[i].next);
 }

@@ -65,6 +65,10 @@ layout(push_constant) uniform Push {
 #ifndef SPECIALIZED
     uint flags;
 #endif
+#ifdef SHARES_DEPTH
+    uint parts;
+    uint zeroed_offset;
+#endif
 #ifdef GIVEN_SUMS
     uint row_sums_offset;
     uint column_sums_offset;
