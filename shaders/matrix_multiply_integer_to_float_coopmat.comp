@@ -341,7 +341,10 @@ void main() {
     [[unroll]] for (int i = 0; i < ROW_LOADS; ++i) a_sum[i] = 0;
     [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i) b_sum[i] = 0;
     uint reads = (depth - 1u) / (TILE_DEPTH * SLICES_READ) + 1u;
-    LOAD(0u)
+    // Each workgroup begins elsewhere in the depth: many that share lines do not ask for the same
+    // ones at once.
+    uint read = TILE_ROWS == 128u ? group_index() % reads : 0u;
+    LOAD(read)
     begin_lines(batch, row, column);
     for (uint number = 0u; number < reads; ++number) {
         if (SLICES_READ == 2u) {
@@ -364,9 +367,10 @@ void main() {
             }
             barrier();
             // What comes next is on its way while this slice is multiplied. Without a condition (the
-            // last is read once more): with one, the compiler waits for the loads at its end.
+            // first is read once more): with one, the compiler waits for the loads at its end.
             if (slice + 1 == int(SLICES_READ)) {
-                LOAD(min(number + 1u, reads - 1u))
+                read = read + 1u < reads ? read + 1u : 0u;
+                LOAD(read)
             }
             [[unroll]] for (uint k = 0u; k < TILE_DEPTH / FRAGMENT_DEPTH / SUBGROUPS_DEEP; ++k) {
                 uint at = (k * SUBGROUPS_DEEP + deep) * FRAGMENT_DEPTH / 16u;
