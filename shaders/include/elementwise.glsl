@@ -44,6 +44,9 @@ layout(constant_id = 12) const uint RANK = 1u;  // up to 5
 layout(constant_id = 13) const uint REPEATED = 0u;
 layout(constant_id = 14) const uint GAPLESS = 0u;
 layout(constant_id = 15) const bool BY_LINE = false;  // a workgroup stays in one line
+// The device's own division rounds once, keeps denormals and knows what zero, infinity and NaN make.
+layout(constant_id = 16) const bool EXACT_QUOTIENTS = false;
+#define HAS_EXACT_QUOTIENTS EXACT_QUOTIENTS
 
 layout(push_constant) uniform Push {
     uint lines;
