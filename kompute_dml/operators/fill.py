@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..desc import TensorDesc
 from ..dtypes import DataType, Scalar, saturate
 from ..errors import ValidationError, expect
-from ..layout import pad_left, power_of_two
+from ..layout import begin_with_vectors, pad_left, power_of_two
 from .base import define, function
 from .call import as_tensor, device_of, output, run
 from .plan import UNUSED, Dispatch, Plan, Target, reads, writes
@@ -42,8 +42,7 @@ def _lower(
     lanes, per_line = 1, -(-width // each)
     tensors = [(y, out_strides)] + ([(x, in_strides)] if x else [])
     even = width % each == 0 and all(
-        t.is_aligned and strides[3] == 1 and not any(n % each for n in strides[:3])
-        for t, strides in tensors)
+        t.is_aligned and begin_with_vectors(each, strides) for t, strides in tensors)
     if y.is_packed and (x is None or x.is_packed) and width % each:
         # Rows begin anywhere: what a vector holds may go over into the next row.
         path, groups = _DENSE, -(-(count // each + 2) // (_EACH * _LOCAL_SIZE))
