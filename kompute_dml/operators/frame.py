@@ -19,8 +19,9 @@ from .plan import TEMPORARY, UNUSED, Dispatch, Operand, Plan, Target, reads, wri
 EXACT_UNITS = ("NVIDIA",)
 """Drivers whose fma rounds once, whose float16 conversions are IEEE's, and whose exp2, log2,
 sqrt, inversesqrt and quotients are good to a few ulp and keep NaN, as the tests confirm."""
-EXACT_QUOTIENTS = ("llvmpipe",)
-"""Drivers whose division is IEEE's, denormals included, as the tests confirm."""
+IEEE_UNITS = ("llvmpipe",)
+"""Drivers whose division, sqrt, floor, ceil, trunc and roundEven are IEEE's, denormals included, as
+the tests confirm."""
 _MANY = 1 << 16
 """Invocations that fill a GPU, and elements that are worth a dispatch of their own."""
 _MAX_RANK = 5
@@ -107,7 +108,7 @@ def frame(
         "LAYOUT": layout,
         "ON_CPU": target.adapter.is_cpu,
         "EXACT_UNITS": target.adapter.driver in EXACT_UNITS,
-        "EXACT_QUOTIENTS": target.adapter.driver in EXACT_QUOTIENTS,
+        "IEEE_UNITS": target.adapter.driver in IEEE_UNITS,
         "PARTS": parts,
         "RANK": len(inner),
         "BY_LINE": by_line,

@@ -44,9 +44,9 @@ layout(constant_id = 12) const uint RANK = 1u;  // up to 5
 layout(constant_id = 13) const uint REPEATED = 0u;
 layout(constant_id = 14) const uint GAPLESS = 0u;
 layout(constant_id = 15) const bool BY_LINE = false;  // a workgroup stays in one line
-// The device's own division rounds once, keeps denormals and knows what zero, infinity and NaN make.
-layout(constant_id = 16) const bool EXACT_QUOTIENTS = false;
-#define HAS_EXACT_QUOTIENTS EXACT_QUOTIENTS
+// The device's own quotients, sqrt and functions that round to whole numbers are IEEE's, denormals too.
+layout(constant_id = 16) const bool IEEE_UNITS = false;
+#define HAS_IEEE_UNITS IEEE_UNITS
 
 layout(push_constant) uniform Push {
     uint lines;

@@ -4,10 +4,6 @@
 // device that HAS_EXACT_UNITS is known to have a true fma, which gives the same pairs in fewer steps.
 #include "include/float_bits.glsl"
 
-#ifndef HAS_EXACT_QUOTIENTS
-#define HAS_EXACT_QUOTIENTS false
-#endif
-
 #define PAIR vec2
 
 PAIR pair_of_sum(float x, float y) {
@@ -94,7 +90,7 @@ float moderate_quotient(float x, float y) {
 
 // Correctly rounded from a guess that is off by some ulp: error(q) = sign(exact - q) decides.
 float divide(float x, float y) {
-    if (HAS_EXACT_QUOTIENTS) return x / y;
+    if (HAS_IEEE_UNITS) return x / y;
     if (HAS_EXACT_UNITS && is_moderate(x) && is_moderate(y))
         return moderate_quotient(x, y);
     uint sign = sign_bit(x) ^ sign_bit(y);
