@@ -42,6 +42,13 @@ def is_packed(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
+def begin_with_vectors(each: int, strides: Ints, axis: int = -1, start: int = 0) -> bool:
+    """Whether all lines along ``axis`` lie gapless, from the beginning of a vector of ``each``
+    elements on."""
+    others = strides[:axis] + strides[axis:][1:]
+    return strides[axis] == 1 and not any(n % each for n in (start, *others))
+
+
 def overlaps_itself(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether two coordinates may share an address.
 

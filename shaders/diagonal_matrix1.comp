@@ -21,6 +21,7 @@ layout(constant_id = 3) const bool INVERT = false;
 layout(constant_id = 4) const uint LANES = 256u;
 layout(constant_id = 5) const bool EVEN = false;  // all rows begin and end with a vector
 layout(constant_id = 6) const bool ONE_MATRIX = false;
+layout(constant_id = 7) const bool ONE_PART = false;  // a group of LANES makes a whole row
 
 layout(push_constant) uniform Push {
     uint in_offset;
@@ -114,7 +115,6 @@ void make_part(uint first, uint last, uint row, uint column, uint from) {
     store_vector(first, have, vector);
 }
 
-const uint INVOCATIONS = 256u;  // the workgroup's, too
 const uint EACH = 2u;  // vectors that an invocation makes
 
 // Takes what a column lies beyond the row as rows.
@@ -129,7 +129,7 @@ void step_rows(inout uint row, inout uint column) {
 void make_dense() {
     uint begin = out_offset / PER_VECTOR;
     uint end = (out_offset + count - 1u) / PER_VECTOR;
-    uint vector = begin + group_index() * INVOCATIONS * EACH + gl_LocalInvocationID.x;
+    uint vector = begin + group_index() * gl_WorkGroupSize.x * EACH + gl_LocalInvocationID.x;
     if (vector > end) return;
     uint at = max(vector * PER_VECTOR, out_offset) - out_offset;
     uint line = at / sizes[3];
@@ -139,7 +139,7 @@ void make_dense() {
         uint first = max(vector * PER_VECTOR, out_offset);
         uint last = min((vector + 1u) * PER_VECTOR, out_offset + count);
         make_part(first, last, row, column, first - out_offset + in_offset);
-        vector += INVOCATIONS;
+        vector += gl_WorkGroupSize.x;
         if (vector > end) return;
         column += vector * PER_VECTOR - first;
         step_rows(row, column);
@@ -149,10 +149,10 @@ void make_dense() {
 // LANES invocations make a part of a row, EACH vectors each.
 void make_line_part() {
     uint per_line = (sizes[3] + PER_VECTOR - 1u) / PER_VECTOR;
-    uint parts = (per_line + EACH * LANES - 1u) / (EACH * LANES);
+    uint parts = ONE_PART ? 1u : (per_line + EACH * LANES - 1u) / (EACH * LANES);
     uint lines = group_index() / parts;
     uint part = (group_index() - lines * parts) * EACH * LANES + gl_LocalInvocationID.x % LANES;
-    uint line = lines * (INVOCATIONS / LANES) + gl_LocalInvocationID.x / LANES;
+    uint line = lines * (gl_WorkGroupSize.x / LANES) + gl_LocalInvocationID.x / LANES;
     uint matrix = ONE_MATRIX ? uint(line >= sizes[2]) : line / sizes[2];
     uint row = line - matrix * sizes[2];
     uint batch = ONE_MATRIX ? matrix : matrix / sizes[1];

@@ -22,6 +22,7 @@ from kompute_dml import spec, support
 from kompute_dml.operators import matrix_multiply_kernels
 from kompute_dml.operators.base import definitions, functions
 from kompute_dml.operators.elementwise import TABLE
+from kompute_dml.runtime.longs import by_longs
 from kompute_dml.runtime.shader_library import ShaderLibrary, manifest, shaders
 from layouts import PACKED
 from test_matrix_multiply_kernels import variants_tested
@@ -171,13 +172,16 @@ def test_spirv_is_valid(shader: str) -> None:
     entry = manifest()["shaders"][shader]
     folder = resources.files("kompute_dml").joinpath("spirv")
     for variant in entry["variants"].values():
-        done = subprocess.run(
-            ["spirv-val", "--target-env", entry["target"], str(folder.joinpath(variant["file"]))],
-            capture_output=True, text=True, check=False,
-        )
-        if "Invalid capability operand" in done.stderr:
-            pytest.skip(f"this spirv-val is too old for {shader}")
-        assert done.returncode == 0, f"{variant['file']}: {done.stdout}{done.stderr}"
+        code = folder.joinpath(variant["file"]).read_bytes()
+        for module in (code, by_longs(code)):
+            done = subprocess.run(
+                ["spirv-val", "--target-env", entry["target"], "-"],
+                input=module, capture_output=True, check=False,
+            )
+            said = (done.stdout + done.stderr).decode()
+            if "Invalid capability operand" in said:
+                pytest.skip(f"this spirv-val is too old for {shader}")
+            assert done.returncode == 0, f"{variant['file']}: {said}"
 
 
 # Documents

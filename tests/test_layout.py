@@ -45,6 +45,14 @@ def test_extent_is_the_last_address(dimensions: list[tuple[int, int, int]]) -> N
     assert layout.extent(sizes, strides) == max(_addresses(sizes, strides)) + 1
 
 
+@pytest.mark.parametrize(("strides", "axis", "start", "expected"), [
+    ((8, 1), -1, 4, True), ((6, 1), -1, 0, False), ((8, 1), -1, 2, False), ((8, 2), -1, 0, False),
+    ((1, 8), 0, 0, True), ((1,), -1, 0, True), ((4, 1, 2), 1, 0, False),
+])  # fmt: skip
+def test_where_lines_begin(strides: tuple, axis: int, start: int, expected: bool) -> None:
+    assert layout.begin_with_vectors(4, strides, axis, start) == expected
+
+
 def test_overlap_of_layouts_too_large_to_count() -> None:
     # Nested: no need to count.
     assert not layout.overlaps_itself([1000, 1000], [1000, 1])

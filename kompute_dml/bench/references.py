@@ -41,6 +41,10 @@ def _erf(x: Any) -> Any:
     return 2 / math.sqrt(math.pi) * total
 
 
+def _bit_count(x: Any) -> Any:
+    return np.unpackbits(x.view(np.uint8)).reshape(-1, 32).sum(1)
+
+
 _SELU = (1.67326319217681884765625, 1.05070102214813232421875)
 
 
@@ -72,7 +76,8 @@ REFERENCES: dict[str, Reference] = {
     "ACTIVATION_SWISH": Reference(lambda x: x * _sigmoid(x), low=-4, high=4),
     "ACTIVATION_TANH": Reference(np.tanh, low=-4, high=4),
     "ACTIVATION_THRESHOLDED_RELU": Reference(lambda x: np.where(x > 1, x, 0), low=0, high=2),
-    "CAST": Reference(np.trunc, attributes={"data_type": "int32"}, low=-1000, high=1000),
+    "CAST": Reference(
+        lambda x: x.astype(np.int32), attributes={"data_type": "int32"}, low=-1000, high=1000),
     "ELEMENT_WISE_ABS": Reference(np.abs, low=-1, high=1),
     "ELEMENT_WISE_ACOS": Reference(np.arccos),
     "ELEMENT_WISE_ACOSH": Reference(np.arccosh, low=1.5, high=9),
@@ -84,8 +89,7 @@ REFERENCES: dict[str, Reference] = {
     "ELEMENT_WISE_ATANH": Reference(np.arctanh),
     "ELEMENT_WISE_ATAN_YX": Reference(np.arctan2),
     "ELEMENT_WISE_BIT_AND": _bits(np.bitwise_and),
-    "ELEMENT_WISE_BIT_COUNT": _bits(
-        lambda x: np.unpackbits(x.view(np.uint8)).reshape(-1, 32).sum(1)),
+    "ELEMENT_WISE_BIT_COUNT": _bits(getattr(np, "bitwise_count", _bit_count)),
     "ELEMENT_WISE_BIT_NOT": _bits(np.invert),
     "ELEMENT_WISE_BIT_OR": _bits(np.bitwise_or),
     "ELEMENT_WISE_BIT_SHIFT_LEFT": Reference(np.left_shift, _U32, low=0, high=31),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..desc import TensorDesc
-from ..layout import Ints, coalesce, power_of_two, product
+from ..layout import Ints, begin_with_vectors, coalesce, power_of_two, product
 from .plan import Dispatch, Operand, Plan, Target, reads, writes
 
 SHADERS = ("activation_identity", "activation_identity_pieces", "activation_identity_tiles")
@@ -61,9 +61,10 @@ def _lines(
 ) -> _Way:
     """Whole, where the last dimension lies gapless or repeats one element; else by elements."""
     repeats = in_strides[-1] == 0
-    whole = out_strides[-1] == 1 and (repeats or in_strides[-1] == 1)
-    steps = out_strides[:-1] if repeats else (*in_strides[:-1], *out_strides[:-1])
-    even = whole and aligned and not any(n % each for n in (sizes[-1], *steps))
+    moving = [out_strides] if repeats else [in_strides, out_strides]
+    whole = all(strides[-1] == 1 for strides in moving)
+    even = (aligned and sizes[-1] % each == 0
+            and all(begin_with_vectors(each, strides) for strides in moving))
     lines = product(sizes[:-1])
     # A line of n elements meets so many vectors at most.
     per_line = sizes[-1] // each if even else (sizes[-1] + each - 2) // each + 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..desc import TensorDesc
 from ..dtypes import DataType, Scalar, saturate
 from ..errors import ValidationError, expect
-from ..layout import pad_left, power_of_two
+from ..layout import begin_with_vectors, pad_left, power_of_two
 from .base import define, function
 from .call import as_tensor, device_of, output, run
 from .plan import UNUSED, Dispatch, Plan, Target, reads, writes
@@ -16,7 +16,6 @@ from .plan import UNUSED, Dispatch, Plan, Target, reads, writes
 if TYPE_CHECKING:
     from ..tensor import Tensor
 
-_LOCAL_SIZE = 256
 _EACH = 2
 """Vectors that an invocation makes."""
 _ELEMENTS, _LINES, _DENSE = 0, 1, 2
@@ -40,18 +39,18 @@ def _lower(
     each = 16 // y.data_type.itemsize
     count = y.element_count
     lanes, per_line = 1, -(-width // each)
+    local_size = target.adapter.local_size
     tensors = [(y, out_strides)] + ([(x, in_strides)] if x else [])
     even = width % each == 0 and all(
-        t.is_aligned and strides[3] == 1 and not any(n % each for n in strides[:3])
-        for t, strides in tensors)
+        t.is_aligned and begin_with_vectors(each, strides) for t, strides in tensors)
     if y.is_packed and (x is None or x.is_packed) and width % each:
         # Rows begin anywhere: what a vector holds may go over into the next row.
-        path, groups = _DENSE, -(-(count // each + 2) // (_EACH * _LOCAL_SIZE))
+        path, groups = _DENSE, -(-(count // each + 2) // (_EACH * local_size))
     elif out_strides[3] == 1:
-        path, lanes = _LINES, min(power_of_two(-(-per_line // _EACH)), _LOCAL_SIZE)
-        groups = -(-count // width * lanes // _LOCAL_SIZE) * -(-per_line // (_EACH * lanes))
+        path, lanes = _LINES, min(power_of_two(-(-per_line // _EACH)), local_size)
+        groups = -(-count // width * lanes // local_size) * -(-per_line // (_EACH * lanes))
     else:
-        path, groups = _ELEMENTS, -(-count // _LOCAL_SIZE)
+        path, groups = _ELEMENTS, -(-count // local_size)
     return Plan(
         execute=(
             Dispatch(
@@ -71,13 +70,15 @@ def _lower(
                     out_strides=out_strides,
                 ),
                 spec=dict(
-                    LOCAL_SIZE=_LOCAL_SIZE,
+                    LOCAL_SIZE=local_size,
                     PATH=path,
                     HAS_INPUT=x is not None,
                     INVERT=end < begin,
                     LANES=lanes,
                     EVEN=even,
                     ONE_MATRIX=sizes[:2] == (1, 1),
+                    # A division less, which takes its time on a CPU.
+                    ONE_PART=target.adapter.is_cpu and per_line <= _EACH * lanes,
                 ),
             ),
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..desc import MINIMUM_ALIGNMENT, TensorDesc
 from ..dtypes import DataType, Scalar, saturate
-from ..layout import Ints, coalesce, extent, product
+from ..layout import Ints, begin_with_vectors, coalesce, extent, product
 from ..runtime.shader_library import Variant
 from .copying import copied
 from .plan import TEMPORARY, UNUSED, Dispatch, Operand, Plan, Target, reads, writes
@@ -19,6 +19,9 @@ from .plan import TEMPORARY, UNUSED, Dispatch, Operand, Plan, Target, reads, wri
 EXACT_UNITS = ("NVIDIA",)
 """Drivers whose fma rounds once, whose float16 conversions are IEEE's, and whose exp2, log2,
 sqrt, inversesqrt and quotients are good to a few ulp and keep NaN, as the tests confirm."""
+IEEE_UNITS = ("llvmpipe",)
+"""Drivers whose division, sqrt, floor, ceil, trunc and roundEven are IEEE's, denormals included, as
+the tests confirm."""
 _MANY = 1 << 16
 """Invocations that fill a GPU, and elements that are worth a dispatch of their own."""
 _WORTH_TABLES = 8
@@ -129,6 +132,7 @@ def frame(
         "LAYOUT": layout,
         "ON_CPU": target.adapter.is_cpu,
         "EXACT_UNITS": target.adapter.driver in EXACT_UNITS,
+        "IEEE_UNITS": target.adapter.driver in IEEE_UNITS,
         "PARTS": parts,
         "RANK": len(inner),
         "BY_LINE": by_line,
@@ -197,9 +201,8 @@ def _layout(sizes: Ints, last: int, tensors: Sequence[_Walked]) -> tuple[int, in
     widths = [w.desc.data_type.itemsize for w in moving]
     each = max(16 // max(widths), 4 // widths[0])
     for w, width in zip(moving, widths):
-        begins = w.start, *w.walk[:last], *w.walk[last + 1 :]
-        if (w.walk[last] != 1 or not w.desc.is_aligned or each * width < 4
-                or any(n % each for n in begins)):
+        if (each * width < 4 or not w.desc.is_aligned
+                or not begin_with_vectors(each, w.walk, last, w.start)):
             return _ANYWHERE, each
     return _ALIGNED if sizes[last] % each else _EVEN, each
 

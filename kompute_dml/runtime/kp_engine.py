@@ -20,7 +20,8 @@ import numpy as np
 from ..errors import DeviceLostError, DmlError, NoDeviceError, OutOfMemoryError
 from ..layout import power_of_two
 from .adapters import FEATURE_EXTENSIONS, Adapter
-from .shader_library import Variant
+from .longs import by_longs
+from .shader_library import Variant, disabled_features
 
 KP_VERSION = "0.9.0"
 
@@ -214,6 +215,7 @@ class Engine:
         self.features = (
             frozenset(self.manager.enabled_features()) if self.reports_errors else frozenset()
         )
+        self.moves_longs = adapter.is_cpu and "shaderInt64" in self.features - disabled_features()
         # What a CPU driver calls device memory is the host's: no copy need go through a shader.
         self.host_writes_storage = adapter.is_cpu and not os.environ.get(_STAGED)
         self.host_reads_storage = self.host_writes_storage and self.records_barriers
@@ -282,8 +284,9 @@ class Engine:
         """Compile ``variant`` for these buffers (in binding order) and constants."""
         grid = group_grid(grid_key) if grid_key else (1, 1, 1)
         push = np.zeros(variant.push_words, np.uint32)
+        code = by_longs(variant.spirv) if self.moves_longs else variant.spirv
         try:
-            algorithm = self.manager.algorithm(buffers, variant.spirv, grid, spec, push)
+            algorithm = self.manager.algorithm(buffers, code, grid, spec, push)
         except RuntimeError as error:
             raise translate(
                 error, f"making the pipeline {variant.name} on {self.adapter.name}"

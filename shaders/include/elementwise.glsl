@@ -49,6 +49,9 @@ layout(constant_id = 13) const uint REPEATED = 0u;
 layout(constant_id = 14) const uint GAPLESS = 0u;
 layout(constant_id = 15) const bool BY_LINE = false;  // a workgroup stays in one line
 layout(constant_id = 16) const bool BACKWARDS = false;  // the first workgroup makes the last parts
+// The device's own quotients, sqrt and functions that round to whole numbers are IEEE's, denormals too.
+layout(constant_id = 17) const bool IEEE_UNITS = false;
+#define HAS_IEEE_UNITS IEEE_UNITS
 
 layout(push_constant) uniform Push {
     uint lines;

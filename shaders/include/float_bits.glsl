@@ -9,6 +9,11 @@
 #define HAS_EXACT_UNITS false
 #endif
 
+// Its quotients, sqrt and functions that round to whole numbers are IEEE's.
+#ifndef HAS_IEEE_UNITS
+#define HAS_IEEE_UNITS false
+#endif
+
 #define NOT_A_NUMBER uintBitsToFloat(0x7FC00000u)
 
 uint magnitude_bits(float x) {
@@ -119,6 +124,7 @@ float scaled(float x, int exponent) {
 
 float truncated(float x) {
     if (HAS_EXACT_UNITS) return trunc(x);
+    if (HAS_IEEE_UNITS) return trunc(x);
     uint bits = floatBitsToUint(x);
     uint field = (bits >> 23) & 0xFFu;
     if (field < 127u) return uintBitsToFloat(bits & 0x80000000u);
@@ -128,18 +134,23 @@ float truncated(float x) {
 
 float floored(float x) {
     if (HAS_EXACT_UNITS) return floor(x);
+    if (HAS_IEEE_UNITS) return floor(x);
     float whole = truncated(x);
     return is_nan(x) || !less(x, whole) ? whole : whole - 1.0;
 }
 
 float ceiled(float x) {
     if (HAS_EXACT_UNITS) return ceil(x);
+    if (HAS_IEEE_UNITS) return ceil(x);
     return negated(floored(negated(x)));
 }
 
 // To the nearest whole number: halves go to the even one, or away from zero.
 float rounded(float x, bool halves_to_even) {
     if (HAS_EXACT_UNITS) {
+        if (halves_to_even) return roundEven(x);
+    }
+    if (HAS_IEEE_UNITS) {
         if (halves_to_even) return roundEven(x);
     }
     float whole = truncated(x);

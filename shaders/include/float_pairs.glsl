@@ -90,6 +90,7 @@ float moderate_quotient(float x, float y) {
 
 // Correctly rounded from a guess that is off by some ulp: error(q) = sign(exact - q) decides.
 float divide(float x, float y) {
+    if (HAS_IEEE_UNITS) return x / y;
     if (HAS_EXACT_UNITS && is_moderate(x) && is_moderate(y))
         return moderate_quotient(x, y);
     uint sign = sign_bit(x) ^ sign_bit(y);

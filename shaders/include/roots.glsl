@@ -10,6 +10,7 @@ float near_root(float x) {
 
 // To hardly more than half an ulp, denormals included.
 float sqrt_of(float x) {
+    if (HAS_IEEE_UNITS) return sqrt(x);
     uint bits = floatBitsToUint(x);
     // Scaled to where the rest is no denormal and the root's square finite.
     bool small = bits < 0x10000000u;
