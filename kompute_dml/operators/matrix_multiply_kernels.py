@@ -209,7 +209,9 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
             operands[0] = operands[3] = UNUSED
             operands += [*prepared.operands(index, begin, depth), output, output]
             push |= prepared.push(depth)
-            known |= prepared.spec() | {"EXACT_UNITS": target.adapter.driver in EXACT_UNITS}
+            known |= prepared.spec()
+        if "EXACT_UNITS" in variant.spec_ids:
+            known["EXACT_UNITS"] = target.adapter.driver in EXACT_UNITS
         if not kernel.lowers:  # all numbers are taken as they lie, as signed ones are
             known |= {"A_SIGNED": True, "B_SIGNED": True}
         return Dispatch(variant, kernel.tiles(product), tuple(operands), push, known)

@@ -1,6 +1,8 @@
 // For the few rows of A that a vector makes, all that counts is how fast B is read: it comes in
 // vectors of 16 or words of 4 elements, many of them on their way at a time.
 #define SPECIALIZED
+layout(constant_id = 13) const bool EXACT_UNITS = false;
+#define HAS_EXACT_UNITS EXACT_UNITS
 #include "include/matrix_multiply_integer_to_float.glsl"
 #include "include/bytes.glsl"
 #include "include/lowered.glsl"
