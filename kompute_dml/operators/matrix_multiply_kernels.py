@@ -72,6 +72,7 @@ _FEW_ROWS = {
     ]
     for side, widths in (("along", (8, 16, 16)), ("across32", (32,) * 3), ("across64", (64,) * 3))
 }
+_ONE_ROW = Kernel(SHADER + "_one_row", "along", 1, 4)
 _FEW_ROWS_COOPMAT = {
     side: Kernel(SHADER + "_few_rows_coopmat", side, 16, width)
     for side, width in (("along", 16), ("along32", 32), ("across32", 32), ("across64", 64))
@@ -79,7 +80,7 @@ _FEW_ROWS_COOPMAT = {
 _NOT_PLAIN = ("A_SIGNED", "B_SIGNED", "HAS_A_ZERO", "HAS_B_ZERO")
 SHADERS = (
     *(SHADER + suffix
-      for suffix in ("", "_packed", "_few_rows", "_few_rows_coopmat", "_coopmat")),
+      for suffix in ("", "_packed", "_one_row", "_few_rows", "_few_rows_coopmat", "_coopmat")),
     LINES, SUMS,
 )
 
@@ -143,6 +144,11 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
         return []
     dot = [k for s in sides for k in _FEW_ROWS.get(s, ()) if k.rows >= rows]
     dot.sort(key=lambda k: k.rows)
+    # Its subgroups are of 32 (elsewhere that may be the most they are), store words and hand on no
+    # sums.
+    whole_words = not product.kinds["HALF"] and product.depth <= MAX_DEPTH
+    if rows == 1 and "along" in sides and cooperative and whole_words:
+        dot.insert(0, _ONE_ROW)
     matrix = [_FEW_ROWS_COOPMAT[s] for s in sides if rows <= 16 and cooperative]
     return [*matrix, *dot] if rows > 4 else [*dot, *matrix]
 
@@ -178,6 +184,14 @@ def _multiplies(adapter: Adapter, kind: str) -> bool:
     return shape in adapter.cooperative_matrices and adapter.subgroup_size == 32
 
 
+def _ahead(depth: int) -> dict[str, int]:
+    """How many vectors of 16 each of 32 lanes asks for at once: up to eight, as many each time."""
+    count = -(-depth // (16 * 32))
+    times = -(-count // 8)
+    ahead = -(-count // times)
+    return {"AHEAD": ahead, "WHOLE": depth % (16 * 32 * ahead) == 0}
+
+
 def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
     """The plan that computes ``product`` with ``kernel``."""
     variant = target.library.get(kernel.shader, *kernel.axes.split("-"))
@@ -203,7 +217,7 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
         if "flags" in variant.push_fields:
             push["flags"] = sum(on << bit for bit, on in enumerate(known.values()))
             known = {}
-        if "_few_rows" in kernel.shader:
+        if "_row" in kernel.shader:
             operands += [replace(operands[i], offset_field=None) for i in (0, 3)]
         if prepared is not None:
             operands[0] = operands[3] = UNUSED
@@ -212,6 +226,8 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
             known |= prepared.spec()
         if "EXACT_UNITS" in variant.spec_ids:
             known["EXACT_UNITS"] = target.adapter.driver in EXACT_UNITS
+        if "AHEAD" in variant.spec_ids:
+            known |= _ahead(depth)
         if not kernel.lowers:  # all numbers are taken as they lie, as signed ones are
             known |= {"A_SIGNED": True, "B_SIGNED": True}
         return Dispatch(variant, kernel.tiles(product), tuple(operands), push, known)

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import DeviceLostError, DmlError, NoDeviceError, OutOfMemoryError
 from ..layout import power_of_two
-from .adapters import FEATURE_EXTENSIONS, Adapter
+from .adapters import FEATURE_EXTENSIONS, UNASKED_FEATURES, Adapter
 from .shader_library import Variant
 
 KP_VERSION = "0.9.0"
@@ -212,7 +212,8 @@ class Engine:
         except RuntimeError as error:
             raise NoDeviceError(f"kp cannot open {adapter.name}: {error}") from None
         self.features = (
-            frozenset(self.manager.enabled_features()) if self.reports_errors else frozenset()
+            (adapter.features & UNASKED_FEATURES).union(self.manager.enabled_features())
+            if self.reports_errors else frozenset()
         )
         # What a CPU driver calls device memory is the host's: no copy need go through a shader.
         self.host_writes_storage = adapter.is_cpu and not os.environ.get(_STAGED)
