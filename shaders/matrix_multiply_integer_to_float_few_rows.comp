@@ -71,8 +71,9 @@ uvec2 sum_of(uint sum) {
 }
 
 void main() {
-    uint batch, row, column;
-    if (!find_tile(batch, row, column)) return;
+    const uint row = 0u;
+    uint batch, column;
+    if (!find_columns(batch, column)) return;
     uint a_from[TILE_ROWS];
     [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) a_from[r] = row_begin(batch, row + r);
 #ifdef B_along

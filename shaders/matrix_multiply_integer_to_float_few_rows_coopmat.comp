@@ -78,8 +78,9 @@ uvec2 sum_of(uint row, uint column, uint i, uint j) {
 }
 
 void main() {
-    uint batch, row, column;
-    if (!find_tile(batch, row, column)) return;
+    const uint row = 0u;
+    uint batch, column;
+    if (!find_columns(batch, column)) return;
     uint lane = gl_SubgroupInvocationID;
     uint slice = gl_SubgroupID * SLICE;
     // Eight invocations store together: where a line has four vectors, they take two lines whose

@@ -22,15 +22,9 @@ layout(constant_id = 14) const uint AHEAD = 8u;
 layout(constant_id = 15) const bool WHOLE = false;
 
 void main() {
-    // Nothing is read before this is done: no division where there is one batch.
-    uint across = (columns - 1u) / TILE_COLUMNS + 1u;
-    uint tile = group_index(), batch = 0u;
-    if (batches > 1u || tile >= across) {
-        batch = tile / across;
-        if (batch >= batches) return;
-        tile -= batch * across;
-    }
-    uint column = tile * TILE_COLUMNS + gl_LocalInvocationIndex / LANES;
+    uint batch, column;
+    if (!find_columns(batch, column)) return;
+    column += gl_LocalInvocationIndex / LANES;
     uint lane = gl_LocalInvocationIndex % LANES;
     uint a_from = row_begin(batch, 0u), b_from = column_begin(batch, column);
     // What the end needs is on its way from the beginning.

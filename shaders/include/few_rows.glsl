@@ -14,6 +14,17 @@ layout(binding = 10) readonly buffer BVectors { uvec4 b_vectors[]; };
 const uint A_MASK = A_SIGNED ? 0u : 0x80808080u;
 const uint B_MASK = B_SIGNED ? 0u : 0x80808080u;
 
+// The tile of this workgroup, where all rows are in one. Nothing is read before this is known, so
+// that there is no division where there is one batch: it takes a third of a microsecond.
+bool find_columns(out uint batch, out uint column) {
+    uint across = (columns - 1u) / TILE_COLUMNS + 1u;
+    uint tile = group_index();
+    batch = 0u;
+    if (batches > 1u || tile >= across) batch = tile / across;
+    column = (tile - batch * across) * TILE_COLUMNS;
+    return batch < batches;
+}
+
 // The vector of A that a row begins with; rows past the last repeat it.
 uint row_begin(uint batch, uint row) {
     return (a_offset + batch * a_strides[0] + min(row, rows - 1u) * a_strides[1]) / 16u;
