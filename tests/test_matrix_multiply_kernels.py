@@ -270,6 +270,38 @@ def _with_matrix_units(kilobytes: int = 48, kinds: str = "i") -> Target:
     ))
 
 
+@pytest.mark.parametrize(
+    ("depth", "a_layout", "lanes", "serves"),
+    [
+        (4096, "packed", 32, True), (1 << 15, "packed", 32, True), (1 << 16, "packed", 32, False),
+        (4096, "padded", 32, False),  # to float16
+        (4096, "packed", 8, False),
+    ],
+)
+def test_one_row_is_served_by_subgroups(
+    depth: int, a_layout: str, lanes: int, serves: bool
+) -> None:
+    target = _with_matrix_units()
+    target = replace(target, adapter=replace(target.adapter, subgroup_size=lanes))
+    product = Product(_desc((1, 1, depth, 4096), a_layout, "transposed", ""))
+    best = candidates(product, target)[0]
+    assert best.name == ("one_row-along" if serves else "few_rows-along-r1")
+
+
+@pytest.mark.parametrize(
+    ("depth", "ahead", "whole"),
+    [
+        (4096, 8, True), (14336, 7, True), (512 * 13, 7, False), (4096 + 16, 5, False),
+        (384, 1, False),
+    ],
+)
+def test_lanes_ask_for_as_many_vectors_each_time(depth: int, ahead: int, whole: bool) -> None:
+    target = _with_matrix_units()
+    product = Product(_desc((1, 1, depth, 64), "packed", "transposed", ""))
+    plan = lower(product, candidates(product, target)[0], target)
+    assert (plan.execute[0].spec["AHEAD"], plan.execute[0].spec["WHOLE"]) == (ahead, whole)
+
+
 @pytest.mark.parametrize(("columns", "kernel"), [(4096, "along8"), (11008, "along")])
 def test_sixteen_rows_by_few_columns_take_more_subgroups(columns: int, kernel: str) -> None:
     product = Product(_desc((1, 16, 4096, columns), "packed", "transposed", ""))

@@ -17,8 +17,9 @@ from .copying import copied
 from .plan import TEMPORARY, UNUSED, Dispatch, Operand, Plan, Target, reads, writes
 
 EXACT_UNITS = ("NVIDIA",)
-"""Drivers whose fma rounds once, whose float16 conversions are IEEE's, and whose exp2, log2,
-sqrt, inversesqrt and quotients are good to a few ulp and keep NaN, as the tests confirm."""
+"""Drivers whose fma rounds once, whose float16 conversions are IEEE's, whose integers become the
+nearest float32, and whose exp2, log2, sqrt, inversesqrt and quotients are good to a few ulp and
+keep NaN, as the tests confirm."""
 IEEE_UNITS = ("llvmpipe",)
 """Drivers whose division, sqrt, floor, ceil, trunc and roundEven are IEEE's, denormals included, as
 the tests confirm."""

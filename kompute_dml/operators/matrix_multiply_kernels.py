@@ -86,6 +86,7 @@ _FEW_ROWS = {
         ("along", 16, (8, 16, 16), (0,) * 3), ("across", 0, (128,) * 3, (896, 528, 264))
     )
 }
+_ONE_ROW = Kernel(SHADER + "_one_row", "along", 1, 4, 16)
 _FEW_ROWS_COOPMAT = {
     axis: Kernel(SHADER + "_few_rows_coopmat", axis, 16, width, depth, busy=busy)
     for axis, width, depth, busy in (
@@ -96,7 +97,7 @@ _FEW_ROWS_COOPMAT = {
 _NOT_PLAIN = ("A_SIGNED", "B_SIGNED", "HAS_A_ZERO", "HAS_B_ZERO")
 SHADERS = (
     *(SHADER + suffix
-      for suffix in ("", "_packed", "_few_rows", "_few_rows_coopmat", "_coopmat")),
+      for suffix in ("", "_packed", "_one_row", "_few_rows", "_few_rows_coopmat", "_coopmat")),
     LINES, SUMS,
 )
 
@@ -155,6 +156,11 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
     else:
         return []
     dots = [k for k in _FEW_ROWS[side] if k.rows >= rows]
+    # Its subgroups are of 32 (elsewhere that may be the most they are), store words and hand on no
+    # sums.
+    whole_words = not product.kinds["HALF"] and product.depth <= MAX_DEPTH
+    if rows == 1 and side == "along" and cooperative and whole_words:
+        dots.insert(0, _ONE_ROW)
     matrices = [_FEW_ROWS_COOPMAT[axis] for axis in matrix if rows <= 16 and cooperative]
     return [*matrices, *dots] if rows > 4 else [*dots, *matrices]
 
@@ -190,6 +196,14 @@ def _multiplies(adapter: Adapter, kind: str) -> bool:
     return shape in adapter.cooperative_matrices and adapter.subgroup_size == 32
 
 
+def _ahead(depth: int) -> dict[str, int]:
+    """How many vectors of 16 each of 32 lanes asks for at once: up to eight, as many each time."""
+    count = -(-depth // (16 * 32))
+    times = -(-count // 8)
+    ahead = -(-count // times)
+    return {"AHEAD": ahead, "WHOLE": depth % (16 * 32 * ahead) == 0}
+
+
 def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
     """The plan that computes ``product`` with ``kernel``."""
     variant = target.library.get(kernel.shader, *kernel.axes.split("-"))
@@ -219,7 +233,7 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
             push["flags"] = sum(on << bit for bit, on in enumerate(known.values()))
             known = {}
         parts = kernel.parts(product, depth)
-        if "_few_rows" in kernel.shader:
+        if "_row" in kernel.shader:
             if prepared is not None:
                 operands[0], operands[3] = prepared.lines(index, begin, depth)
                 push |= prepared.strides()
@@ -233,7 +247,10 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
             operands += [output, output]
             push |= prepared.strides() | {"sum_count": prepared.sum_count(depth)}
             known |= prepared.spec("PREPARED", "SUMMED")
+        if "EXACT_UNITS" in variant.spec_ids:
             known["EXACT_UNITS"] = target.adapter.driver in EXACT_UNITS
+        if "AHEAD" in variant.spec_ids:
+            known |= _ahead(depth)
         if not kernel.lowers:  # all numbers are taken as they lie, as signed ones are
             known |= {"A_SIGNED": True, "B_SIGNED": True}
         return Dispatch(variant, kernel.tiles(product) * parts, tuple(operands), push, known)

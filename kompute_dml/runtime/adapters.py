@@ -54,6 +54,8 @@ _FEATURE_STRUCTS = {
 }
 _CORE_FEATURES = ("shaderInt16", "shaderInt64", "shaderFloat64")
 
+UNASKED_FEATURES = frozenset({"subgroupArithmetic"})
+"""Names of our own for what Vulkan reports as properties: there is nothing to enable."""
 FEATURE_EXTENSIONS = tuple(_FEATURE_STRUCTS)
 """Extensions to ask for at device creation, so that their features can be enabled."""
 
@@ -197,6 +199,9 @@ def _describe(vk: Any, instance: Any, index: int, device: Any) -> Adapter:
     present = [names for ext, (_, names) in _FEATURE_STRUCTS.items() if ext in extensions]
     for struct, names in zip(structs, present):
         features.update(name for name in names if getattr(struct, name))
+    if subgroup.supportedStages & vk.VK_SHADER_STAGE_COMPUTE_BIT \
+            and subgroup.supportedOperations & vk.VK_SUBGROUP_FEATURE_ARITHMETIC_BIT:
+        features.add("subgroupArithmetic")
 
     memory = vk.vkGetPhysicalDeviceMemoryProperties(device)
     heaps = [memory.memoryHeaps[i] for i in range(memory.memoryHeapCount)]

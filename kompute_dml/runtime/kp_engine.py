@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import DeviceLostError, DmlError, NoDeviceError, OutOfMemoryError
 from ..layout import power_of_two
-from .adapters import FEATURE_EXTENSIONS, Adapter
+from .adapters import FEATURE_EXTENSIONS, UNASKED_FEATURES, Adapter
 from .longs import by_longs
 from .shader_library import Variant, disabled_features
 
@@ -213,7 +213,8 @@ class Engine:
         except RuntimeError as error:
             raise NoDeviceError(f"kp cannot open {adapter.name}: {error}") from None
         self.features = (
-            frozenset(self.manager.enabled_features()) if self.reports_errors else frozenset()
+            (adapter.features & UNASKED_FEATURES).union(self.manager.enabled_features())
+            if self.reports_errors else frozenset()
         )
         self.moves_longs = adapter.is_cpu and "shaderInt64" in self.features - disabled_features()
         # What a CPU driver calls device memory is the host's: no copy need go through a shader.

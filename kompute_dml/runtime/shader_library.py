@@ -23,6 +23,7 @@ from ..errors import DmlError, UnsupportedError
 _FEATURES_OF: dict[str, tuple[str, ...]] = {
     "Shader": (),
     "GroupNonUniform": (),  # what gl_SubgroupID needs: Vulkan 1.1 itself
+    "GroupNonUniformArithmetic": ("subgroupArithmetic",),
     "Int8": ("shaderInt8",),
     "Int16": ("shaderInt16",),
     "Int64": ("shaderInt64",),
