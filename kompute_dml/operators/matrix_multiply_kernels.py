@@ -233,7 +233,7 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
             push["flags"] = sum(on << bit for bit, on in enumerate(known.values()))
             known = {}
         parts = kernel.parts(product, depth)
-        if "_row" in kernel.shader:
+        if "parts" in variant.push_fields:
             if prepared is not None:
                 operands[0], operands[3] = prepared.lines(index, begin, depth)
                 push |= prepared.strides()

@@ -9,7 +9,8 @@
 #define HAS_EXACT_UNITS false
 #endif
 
-// Its quotients, sqrt and functions that round to whole numbers are IEEE's.
+// Its quotients, sqrt and functions that round to whole numbers are IEEE's. Asked apart from the
+// above: glslang 15 writes || and && of specialization constants in an order that drivers refuse.
 #ifndef HAS_IEEE_UNITS
 #define HAS_IEEE_UNITS false
 #endif
