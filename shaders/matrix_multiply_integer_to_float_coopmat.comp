@@ -66,8 +66,6 @@ const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS * SUBGROUPS_DEEP;
 const uint INVOCATIONS = 32u * SUBGROUPS;
 layout(local_size_x = INVOCATIONS) in;
 #define SPECIALIZED
-layout(constant_id = 13) const bool EXACT_UNITS = false;
-#define HAS_EXACT_UNITS EXACT_UNITS
 #define GIVEN_SUMS
 #include "include/matrix_multiply_integer_to_float.glsl"
 #include "include/bytes.glsl"

@@ -4,8 +4,6 @@
 // in memory, and the last to come finishes them. The includer defines INVOCATIONS, too.
 #define SPECIALIZED
 #define SHARES_DEPTH
-layout(constant_id = 13) const bool EXACT_UNITS = false;
-#define HAS_EXACT_UNITS EXACT_UNITS
 #include "include/matrix_multiply_integer_to_float.glsl"
 #include "include/bytes.glsl"
 #include "include/lowered.glsl"

@@ -1,6 +1,10 @@
 // What the matrix_multiply_integer_to_float shaders share: the interface, the place of a
 // workgroup's tile, and the way of an exact sum into the output. The includer defines TILE_ROWS and
 // TILE_COLUMNS.
+#ifdef SPECIALIZED
+layout(constant_id = 13) const bool EXACT_UNITS = false;
+#define HAS_EXACT_UNITS EXACT_UNITS
+#endif
 #include "include/grid.glsl"
 #include "include/integers.glsl"
 #include "include/float16.glsl"
@@ -115,17 +119,14 @@ Finish finish_at(uint batch, uint row, uint column) {
     return f;
 }
 
-float scale_and_bias(float sum, Finish f) {
-    precise float x = sum * f.a_scale;
-    x = x * f.b_scale;
-    if (HAS_BIAS) x = x + f.shift;
-    return x;
-}
-
 float scale_and_bias(uvec2 sum, Finish f) {
     const bool is_signed = A_SIGNED || B_SIGNED || HAS_A_ZERO || HAS_B_ZERO;
     bool is_word = HAS_EXACT_UNITS && sum.y == uint(int(sum.x) >> 31);
-    return scale_and_bias(is_word ? float(int(sum.x)) : round_to_float(sum, is_signed), f);
+    precise float x = is_word ? float(int(sum.x)) : round_to_float(sum, is_signed);
+    x = x * f.a_scale;
+    x = x * f.b_scale;
+    if (HAS_BIAS) x = x + f.shift;
+    return x;
 }
 
 // Finishes the sums of two neighbouring columns; what lies outside the output is dropped.
