@@ -7,6 +7,7 @@ import io
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -261,6 +262,17 @@ def test_peers_are_checked_and_timed():
 def test_unknown_peers_are_refused():
     with pytest.raises(dml.UnsupportedError, match=r"names of torch, .* got 'cupy'"):
         peers.choose("numpy,cupy")
+
+
+def test_torch_gets_a_swapped_matrix_as_it_is_meant_to_be_stored():
+    """A view's own strides would give PyTorch another layout than the case names."""
+    sent = []
+    library = object.__new__(peers.Torch)
+    library.place = "cpu"
+    library.torch = SimpleNamespace(
+        from_numpy=lambda array: SimpleNamespace(to=lambda place: sent.append(array)))
+    library.send(np.zeros((2, 3), np.int8).T)
+    assert sent[0].shape == (3, 2) and sent[0].flags.c_contiguous
 
 
 def test_onnxruntime_stands_beside(device):

@@ -265,8 +265,9 @@ def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
     def corrections(b: Any) -> Any:
         return (b.sum(0, dtype=torch.int32) - k * b_zero) * a_zero
 
-    # A weight's column sums are known beforehand; those of a B that comes at run time are not.
-    known = corrections(bs[0]) if along_k else None
+    # As on the device: a constant's column sums are known beforehand; those of a B that comes at
+    # run time are part of the time.
+    known = corrections(bs[0]) if kind.constant_b else None
 
     def pipeline(a: Any, b: Any) -> Any:
         columns = corrections(b) if known is None else known
