@@ -140,6 +140,20 @@ def test_a_wrong_value_is_found_and_not_timed(device):
     assert row.values.startswith("1 of 4 elements differ, the first at [1]: expected 0.0")
 
 
+def test_a_value_that_goes_wrong_while_it_is_timed_is_found(device):
+    calls = []
+
+    def dispatch():
+        calls.append(None)
+        return np.float32([len(calls) > 3])
+
+    case = Case("X", "f32", "[1]", dispatch,
+                lambda x: values.same_bits(x, np.zeros(1, np.float32)), 4)
+    row = rows.run_case(device, case, Loop(iterations=4))
+    assert not row.ok and row.gpu_ms is None
+    assert row.values.startswith("after it was timed: 1 of 1 elements differ")
+
+
 def test_zeros_of_different_sign_are_different():
     assert values.same_bits(np.float32([-0.0]), np.float32([0.0]))
 

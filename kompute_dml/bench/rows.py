@@ -142,16 +142,27 @@ def make_row(case: Case, values: str, timings: Timings) -> Row:
 def run_case(
     device: Any, case: Case, loop: Loop | None = None, libraries: Sequence[Any] = ()
 ) -> Row:
-    """Check a case's values, then time it. Without ``loop`` the repeats follow from its speed."""
-    problem = case.check(case.dispatch())
-    if problem:
+    """Check a case's values, time it, and check what the last dispatch that was timed left behind.
+
+    Dispatches that follow one another may go wrong where one alone does not. Without ``loop`` the
+    repeats follow from the case's speed.
+    """
+    output = case.dispatch()
+    if problem := case.check(output):
         return Row(case.operator, case.types, case.sizes, problem)
+
+    def dispatch() -> None:
+        nonlocal output
+        output = case.dispatch()
+
     if loop is None:
-        once = measure(device, case.dispatch, Loop(iterations=3))
+        once = measure(device, dispatch, Loop(iterations=3))
         ms = (once.gpu or once.cpu).hot.median
         repeat = repeats(ms, _SAMPLE_MS, _MAX_REPEAT)
         loop = Loop(iterations=_SAMPLES if ms < _LONG_MS else 4, repeat=repeat)
-    timings = measure(device, case.dispatch, loop)
+    timings = measure(device, dispatch, loop)
+    if problem := case.check(output):
+        return Row(case.operator, case.types, case.sizes, f"after it was timed: {problem}")
     row = make_row(case, "ok", timings)
     return dataclasses.replace(row, peers=peers_module.measure(libraries, case))
 

@@ -55,9 +55,9 @@ def bench(
 ) -> None:
     """Measure the operators, or the dispatches of MODEL (a DxDispatch JSON model).
 
-    Parts of a case's values are compared with NumPy's before it is timed (a model's values are not
-    checked). The rate is TOPS where a row computes sums, else GB/s; 'of copy' is its bandwidth over
-    that of copying packed FLOAT32 data, measured first in the same run: the device's own, or
+    Parts of a case's values are compared with NumPy's before it is timed and after (a model's are
+    not checked). The rate is TOPS where a row computes sums, else GB/s; 'of copy' is its bandwidth
+    over that of copying packed FLOAT32 data, measured first in the same run: the device's own, or
     PyTorch's where that takes part and is faster. 'faster than' is how many times as fast as a
     peer, 'reached/goal' what a suite asks for. Rates follow the GPU clock, or the CPU clock where
     there is none. Without -i, -r and -t both counts follow from a case's speed. On an NVIDIA GPU a
