@@ -289,6 +289,69 @@ def test_torch_gets_a_swapped_matrix_as_it_is_meant_to_be_stored():
     assert sent[0].shape == (3, 2) and sent[0].flags.c_contiguous
 
 
+class Array(np.ndarray):
+    """A NumPy array with those of PyTorch's methods that the peers call."""
+
+    def transpose(self, x, y):
+        return np.swapaxes(self, x, y)
+
+    def contiguous(self):
+        return np.ascontiguousarray(self).view(Array)
+
+    def sum(self, axis, keepdim=False, dtype=None):
+        return np.add.reduce(self, axis, dtype, keepdims=keepdim)
+
+    def new_zeros(self, *sizes):
+        return np.zeros(sizes, self.dtype).view(Array)
+
+    clone, float = np.ndarray.copy, lambda self: self.astype(np.float32)
+    to = np.ndarray.astype
+
+
+ALONG, ROWS, TURNED = "B along K", "row-major B", " (B turned first)"
+
+
+@pytest.mark.parametrize("fields, given", [
+    (dict(b_along_k=True, full=True), {"": ALONG}),
+    (dict(b_along_k=True, full=True, out=dml.DataType.FLOAT16), {"": ALONG}),
+    (dict(constant_b=True, full=True, compiled=True), {"": ALONG}),
+    (dict(full=True), {"": ROWS, TURNED: ALONG}),
+    (dict(cold=True), {"": ROWS, TURNED: ALONG}),
+    (dict(batches=2, b_along_k=True), {"": ALONG}),
+    (dict(batches=2), {"": ROWS, TURNED: ALONG}),
+], ids=str)
+def test_torch_multiplies_what_the_case_says(device, fields, given):
+    """PyTorch's part played by NumPy: its values, and how B lies where it is multiplied."""
+    seen = []
+
+    def int_mm(a, b):
+        assert a.flags.c_contiguous
+        seen.append(ALONG if b.flags.f_contiguous else ROWS)
+        return a.astype(np.int32) @ b
+
+    library = object.__new__(peers.Torch)
+    library.send = lambda array: np.array(array, order="C").view(Array)
+    library.torch = SimpleNamespace(
+        int32=np.int32, float16=np.float16, _int_mm=int_mm, cat=np.concatenate,
+        addcmul=lambda sum, x, y: (sum + x * y).astype(np.float32),
+        compile=lambda call, dynamic: call, _dynamo=SimpleNamespace(reset=lambda: None))
+    kind = limits.Product(**fields)
+    m = 6 if kind.cold else 40
+    (case,) = limits.product(kind, m, 32, 48).make(device, SCALES["large"])
+    assert case.check(case.dispatch()) == ""
+    names = [f"torch._int_mm{suffix}" for suffix in given]
+    if kind.full:
+        names += [f"torch{suffix}" for suffix in given]
+    made = {peer.name: peer for peer in case.peers["torch"](library)}
+    assert [name for name in made if name != "torch.compile"] == names
+    assert ("torch.compile" in made) == kind.compiled
+    for name, peer in made.items():
+        seen.clear()
+        result = peer.call()
+        assert not peer.checked or case.check(result) == "", name
+        assert set(seen) == {given[TURNED if name.endswith(TURNED) else ""]}, name
+
+
 def test_onnxruntime_stands_beside(device):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -252,11 +253,24 @@ def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
     bs = [stored if i == 0 else stored.clone() for i in range(copies)]
     bs = [b.transpose(-1, -2) if along_k else b for b in bs]
     turns = itertools.cycle(bs)
-    if kind.batches:
-        yield Peer("torch._int_mm", lambda: [torch._int_mm(x, y) for x, y in zip(a, bs[0])],
-                   checked=False)
-        return
-    yield Peer("torch._int_mm", lambda: torch._int_mm(a, next(turns)), checked=False)
+
+    def as_it_lies(b: Any) -> Any:
+        return b
+
+    def turned(b: Any) -> Any:
+        return b.transpose(-1, -2).contiguous().transpose(-1, -2)
+
+    ways = {"": as_it_lies}
+    if not along_k:
+        # cuBLASLt takes several times as long for such a B: it may be worth a copy each time.
+        ways[" (B turned first)"] = turned
+
+    def products(way: Callable[[Any], Any]) -> Any:
+        b = way(next(turns))
+        return [torch._int_mm(x, y) for x, y in zip(a, b)] if kind.batches else torch._int_mm(a, b)
+
+    for suffix, way in ways.items():
+        yield Peer(f"torch._int_mm{suffix}", partial(products, way), checked=False)
     if not kind.full or data.a_zero is None or data.b_zero is None:
         return
     a_scale, b_scale, bias = map(library.send, (data.a_scale, data.b_scale, data.bias))
@@ -279,7 +293,11 @@ def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
             return scaled.to(torch.float16)
         return torch.addcmul(bias, sums * a_scale, b_scale)
 
-    yield Peer("torch", lambda: pipeline(a, bs[0])[:m])
+    def whole(way: Callable[[Any], Any]) -> Any:
+        return pipeline(a, way(bs[0]))[:m]
+
+    for suffix, way in ways.items():
+        yield Peer(f"torch{suffix}", partial(whole, way))
     if kind.compiled:
         torch._dynamo.reset()
         fast = torch.compile(pipeline, dynamic=False)
