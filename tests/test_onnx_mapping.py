@@ -10,10 +10,15 @@ import kompute_dml as dml
 pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("onnxruntime", "1.24", reason="the models are compared with ONNX Runtime's")
 
+import onnx.defs
+
 import kompute_dml.onnx_backend as backend
 from kompute_dml.onnx import mapping
 from kompute_dml.operators import base
 from onnx_graphs import FLOAT, INT8, UINT8, cpu, model, node
+
+_OPSET = min(28, onnx.defs.onnx_opset_version())
+"""The newest that was looked at."""
 
 WITHOUT_ROW = {
     "ACTIVATION_LINEAR": "ONNX's Affine was experimental and is gone",
@@ -36,6 +41,17 @@ def test_every_elementwise_operator_and_activation_has_a_row_or_a_reason() -> No
     names = {name.removeprefix("DML_OPERATOR_") for name in base.definitions()}
     implemented = {n for n in names if n.startswith(("ELEMENT_WISE_", "ACTIVATION_"))}
     assert implemented - rows == WITHOUT_ROW.keys()
+
+
+def test_rows_know_the_newest_versions_of_their_operators() -> None:
+    """A version that no row knows is refused, and its node tests with it: nothing else would tell.
+    """
+    known: dict[str, set[int]] = {}
+    for row in mapping.TABLE:
+        if not row.domain:
+            known.setdefault(row.op, set()).update(row.since)
+    newest = {op: onnx.defs.get_schema(op, _OPSET, "").since_version for op in known}
+    assert {op for op, version in newest.items() if version not in known[op]} == set()
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])

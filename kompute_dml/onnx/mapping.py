@@ -235,7 +235,7 @@ def _zero_points(first: int) -> Refusal:
 
 # The table
 
-_QUANTIZED = (10, 13, 19, 21, 23, 24, 25)
+_QUANTIZED = (10, 13, 19, 21, 23, 24, 25, 28)
 _SHAPED = (1, 13, 14, 19, 21, 23, 24, 25)
 
 
@@ -302,9 +302,9 @@ TABLE: tuple[Row, ...] = (
     _elementwise("Div", _ARITHMETIC, "ELEMENT_WISE_DIVIDE"),
     _elementwise("Pow", (7, 12, 13, 15), "ELEMENT_WISE_POW", refuses=_same_types,
                  fields=("InputTensor", "ExponentTensor")),
-    _elementwise("Mod", (10, 13), "ELEMENT_WISE_MODULUS_TRUNCATE", reads=("fmod",),
+    _elementwise("Mod", (10, 13, 28), "ELEMENT_WISE_MODULUS_TRUNCATE", reads=("fmod",),
                  refuses=_attribute("fmod", 1, 0)),
-    _elementwise("Mod", (10, 13), "ELEMENT_WISE_MODULUS_FLOOR", reads=("fmod",),
+    _elementwise("Mod", (10, 13, 28), "ELEMENT_WISE_MODULUS_FLOOR", reads=("fmod",),
                  refuses=_attribute("fmod", 0, 0)),
     Row("Max", _FOLDED, "ELEMENT_WISE_MAX", rows.folded("ELEMENT_WISE_MAX"), fields=_TWO),
     Row("Min", _FOLDED, "ELEMENT_WISE_MIN", rows.folded("ELEMENT_WISE_MIN"), fields=_TWO),
@@ -337,7 +337,7 @@ TABLE: tuple[Row, ...] = (
     _elementwise("IsNaN", (9, 13, 20), "ELEMENT_WISE_IS_NAN"),
     _elementwise("IsInf", (10, 20), "ELEMENT_WISE_IS_INFINITY", rows.infinity_mode,
                  reads=("detect_negative", "detect_positive"), refuses=_either_infinity),
-    _elementwise("Cast", (6, 9, 13, 19, 21, 23, 24, 25), "CAST",
+    _elementwise("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), "CAST",
                  reads=("to", "saturate", "round_mode"), refuses=_cast),
     Row("Clip", (6, 11, 12, 13), "ELEMENT_WISE_CLIP1",
         rows.elementwise("ELEMENT_WISE_CLIP1", rows.clip_bounds, tensors=1),
@@ -357,9 +357,9 @@ TABLE: tuple[Row, ...] = (
     _elementwise("BitwiseOr", (18,), "ELEMENT_WISE_BIT_OR"),
     _elementwise("BitwiseXor", (18,), "ELEMENT_WISE_BIT_XOR"),
     _elementwise("BitwiseNot", (18,), "ELEMENT_WISE_BIT_NOT"),
-    _elementwise("BitShift", (11,), "ELEMENT_WISE_BIT_SHIFT_LEFT", reads=("direction",),
+    _elementwise("BitShift", (11, 28), "ELEMENT_WISE_BIT_SHIFT_LEFT", reads=("direction",),
                  refuses=_attribute("direction", "LEFT", None)),
-    _elementwise("BitShift", (11,), "ELEMENT_WISE_BIT_SHIFT_RIGHT", reads=("direction",),
+    _elementwise("BitShift", (11, 28), "ELEMENT_WISE_BIT_SHIFT_RIGHT", reads=("direction",),
                  refuses=_attribute("direction", "RIGHT", None)),
     # Activations
     _elementwise("Relu", _ACTIVATION, "ACTIVATION_RELU"),
@@ -370,7 +370,7 @@ TABLE: tuple[Row, ...] = (
     _elementwise("LeakyRelu", _ACTIVATION, "ACTIVATION_LEAKY_RELU", rows.floats(alpha=0.01),
                  reads=("alpha",)),
     _elementwise("Elu", _ACTIVATION, "ACTIVATION_ELU", rows.floats(alpha=1.0), reads=("alpha",)),
-    _elementwise("Celu", (12,), "ACTIVATION_CELU", rows.floats(alpha=1.0), reads=("alpha",)),
+    _elementwise("Celu", (12, 28), "ACTIVATION_CELU", rows.floats(alpha=1.0), reads=("alpha",)),
     _elementwise("Selu", _ACTIVATION, "ACTIVATION_SCALED_ELU",
                  rows.floats(alpha=1.67326319217681884765625, gamma=1.05070102214813232421875),
                  reads=("alpha", "gamma")),
