@@ -213,7 +213,12 @@ class Device:
         that DirectML does not have, sizes of 0, and more than 8 dimensions.
         """
         dtype = None if data_type is None else DataType.of(data_type).dtype
-        host = np.asarray(array, dtype)
+        try:
+            host = np.asarray(array, dtype)
+        except OverflowError:
+            raise ValidationError(
+                f"tensor: expected numbers that {dtype} can hold, but got {array!r}"
+            ) from None
         desc = TensorDesc.packed(host.dtype, host.shape or (1,))
         tensor = self._new(desc)
         flat = np.ascontiguousarray(host, desc.data_type.dtype).reshape(-1).view(np.uint8)

@@ -321,6 +321,7 @@ def test_more_than_the_device_holds(device: dml.Device) -> None:
 
 def _calls(device: dml.Device) -> dict[str, tuple[Callable[[], Any], list[str]]]:
     x = device.tensor(np.ones((3, 4), np.float32))
+    whole, scale = device.tensor(np.ones(3, np.int8)), device.empty([1, 1])
     fill = dict(value=1, diagonal_fill_begin=0, diagonal_fill_end=1)
     return {
         "out-sizes": (lambda: dml.activation_identity(x, out=device.empty([4, 3])),
@@ -358,13 +359,36 @@ def _calls(device: dml.Device) -> dict[str, tuple[Callable[[], Any], list[str]]]
                              ["DiagonalFillEnd", "integer", "0.5"]),
         "textual-bound": (lambda: dml.diagonal_matrix1(x, **fill | {"diagonal_fill_begin": "0"}),
                           ["DiagonalFillBegin", "integer", "'0'"]),
+        "fraction-for-integers": (
+            lambda: dml.add(whole, 1.5), ["add: expected b", "a number that INT8 can hold", "1.5"]),
+        "number-too-large": (lambda: dml.add(300, whole), ["add: expected a", "INT8", "300"]),
+        "array-too-large": (lambda: device.tensor([300], "int8"), ["int8", "300"]),
+        "zero-point-too-large": (lambda: dml.quantize_linear(x, 1.0, 300),
+                                 ["quantize_linear", "zero_point", "UINT8", "300"]),
+        "zero-points-too-small": (
+            lambda: dml.dequantize_linear(whole, 1.0, np.int32([-129])),
+            ["dequantize_linear", "zero_point", "INT8", "-129"]),
+        "fractional-zero-point": (
+            lambda: dml.quantized_linear_add(whole, 1.0, 0.5, whole, 1.0, None, 1.0),
+            ["quantized_linear_add", "zero point", "INT8", "0.5"]),
+        "zero-point-type": (
+            lambda: dml.quantize_linear(x, 1.0, device.tensor(np.uint8([3])), data_type="int8"),
+            ["ZeroPointTensor.DataType", "UINT8", "INT8"]),
+        "outputs-overlap": (
+            lambda: dml.dynamic_quantize_linear(x, data_type="int8", out=(
+                device.empty([3, 4], "int8"), scale,
+                dml.Tensor(device, scale.allocation, 0, dml.TensorDesc(I8, [1, 1])))),
+            ["OutputScaleTensor and OutputZeroPointTensor", "not overlap"]),
+        "steepness-0": (lambda: dml.activation_softplus(x, steepness=0.0), ["Steepness", "above"]),
     }
 
 
 @pytest.mark.parametrize("name", [
     "out-sizes", "out-type", "out-array", "overlapping-out", "integers", "complex", "empty-array",
     "nine-dimensions", "vector-sizes", "size-0", "unknown-type", "offset", "no-sizes", "two-sizes",
-    "two-types", "value", "bound", "fractional-bound", "textual-bound",
+    "two-types", "value", "bound", "fractional-bound", "textual-bound", "fraction-for-integers",
+    "number-too-large", "array-too-large", "zero-point-too-large", "zero-points-too-small",
+    "fractional-zero-point", "zero-point-type", "outputs-overlap", "steepness-0",
 ])
 def test_bad_call(name: str, device: dml.Device) -> None:
     call, parts = _calls(device)[name]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import spec
-from ..dtypes import DataType
-from ..errors import ValidationError
+from ..dtypes import DataType, Scalar
+from ..errors import ValidationError, expect
 from ..layout import broadcast_sizes
 from .base import Definition, definitions
 from .call import as_tensor, device_of, output, run
@@ -41,7 +41,7 @@ def make_function(name: str, defaults: Mapping[str, Any]) -> Callable[..., Tenso
         out = values.pop("out")
         data_type = values.pop("data_type", None)
         device = device_of(*given, out)
-        tensors = _tensors(name, device, given)
+        tensors = _tensors(name, device, inputs, given)
         if typed_as is not None:
             data_type = tensors[typed_as].data_type
         elif out is not None and "data_type" not in kwargs:
@@ -79,14 +79,22 @@ def _argument(field: str) -> str:
     return "x" if field == "input_tensor" else field.removesuffix("_tensor")
 
 
-def _tensors(name: str, device: Any, values: list[Any]) -> list[Tensor]:
-    """The inputs as tensors of one size. Python numbers take the type of the first other input."""
+def _tensors(name: str, device: Any, fields: list[str], values: list[Any]) -> list[Tensor]:
+    """The inputs as tensors of one size. Python numbers take the type of the first other input,
+    which must hold them."""
     main = next((v for v in values if not isinstance(v, (bool, int, float))), None)
     kind = None if main is None else DataType.of(main.dtype if hasattr(main, "dtype")
                                                  else np.asarray(main).dtype)
-    return broadcast(name, [
-        as_tensor(device, v, kind if isinstance(v, (bool, int, float)) else None) for v in values
-    ])
+    tensors = []
+    for field, value in zip(fields, values):
+        is_number = kind is not None and isinstance(value, (bool, int, float))
+        if kind is not None and is_number:
+            try:
+                Scalar.of(value, kind)
+            except ValidationError:
+                expect(False, name, _argument(field), f"be a number that {kind} can hold", value)
+        tensors.append(as_tensor(device, value, kind if is_number else None))
+    return broadcast(name, tensors)
 
 
 def broadcast(name: str, tensors: list[Tensor]) -> list[Tensor]:

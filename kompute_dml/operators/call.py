@@ -41,6 +41,20 @@ def as_tensor(device: Device, value: Any, data_type: Any = None) -> Tensor:
     return value if isinstance(value, Tensor) else device.tensor(value, data_type)
 
 
+def whole_numbers(
+    device: Device, name: str, field: str, value: Any, data_type: DataType
+) -> Tensor:
+    """``value`` as a tensor of an integer type, which must hold every number; a tensor as it is."""
+    if isinstance(value, Tensor):
+        return value
+    given = np.asarray(value)
+    if given.size and not data_type.is_float:
+        limits = np.iinfo(data_type.dtype)
+        whole = given.dtype.kind in "iu" and limits.min <= given.min() and given.max() <= limits.max
+        expect(whole, name, field, f"hold numbers of type {data_type}", value)
+    return device.tensor(given, data_type)
+
+
 def output(
     device: Device, out: Tensor | None, name: str, sizes: tuple[int, ...], data_type: DataType
 ) -> Tensor:
@@ -94,14 +108,15 @@ def run(
 
 
 def _check_sharing(compiled: Any, tensors: Mapping[str, Tensor | None]) -> None:
-    """Refuse an output that shares bytes with an input, but for a true in-place call."""
+    """Refuse an output that shares bytes with an input, but for a true in-place call, or with
+    another output."""
     fields = compiled.definition.spec
-    for out_field in fields.outputs:
+    for i, out_field in enumerate(fields.outputs):
         out = tensors[out_field.snake]
         if out is None:
             continue
-        for in_field in fields.inputs:
-            given = tensors[in_field.snake]
+        for field in (*fields.inputs, *fields.outputs[:i]):
+            given = tensors[field.snake]
             if given is None or given.allocation is not out.allocation:
                 continue
             a, b = given.byte_offset, out.byte_offset
@@ -111,7 +126,10 @@ def _check_sharing(compiled: Any, tensors: Mapping[str, Tensor | None]) -> None:
                 continue
             from ..bindings import check_alias
 
-            check_alias(compiled, in_field.name, out_field.name, a == b)
+            expect(field.kind == "input", compiled.definition.name,
+                   f"the ranges of {field.name} and {out_field.name}",
+                   "not overlap (both are outputs)", "ranges that do")
+            check_alias(compiled, field.name, out_field.name, a == b)
 
 
 def _interleave(x: TensorDesc, x_offset: int, y: TensorDesc, y_offset: int) -> bool:

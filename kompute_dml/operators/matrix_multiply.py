@@ -12,13 +12,12 @@ from ..dtypes import DataType
 from ..errors import ValidationError, expect
 from ..layout import broadcast_sizes, pad_left
 from .base import Same, define, function
-from .call import as_tensor, device_of, output, run
+from .call import as_tensor, device_of, output, run, whole_numbers
 from .matrix_multiply_kernels import SHADERS, candidates, lower
 from .matrix_multiply_product import SLOTS, VECTORS, Product
 from .plan import Plan, Target
 
 if TYPE_CHECKING:
-    from ..device import Device
     from ..tensor import Tensor
 
 _NAME = "DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
@@ -138,9 +137,11 @@ def matrix_multiply_integer_to_float(
             expect(False, name, "bias.sizes", f"broadcast to {list(sizes)}", list(bias.sizes))
     vectors = {
         "a_scale": as_tensor(device, a_scale, kind),
-        "a_zero": _zero_point(device, name, "a_zero_point", a_zero_point, a.data_type),
+        "a_zero": None if a_zero_point is None else whole_numbers(
+            device, name, "a_zero_point", a_zero_point, a.data_type),
         "b_scale": as_tensor(device, b_scale, kind),
-        "b_zero": _zero_point(device, name, "b_zero_point", b_zero_point, b.data_type),
+        "b_zero": None if b_zero_point is None else whole_numbers(
+            device, name, "b_zero_point", b_zero_point, b.data_type),
     }
     rank = max(2, *(t.ndim for t in vectors.values() if t is not None))
     tensors = {
@@ -156,19 +157,6 @@ def matrix_multiply_integer_to_float(
         {SLOTS[name]: t for name, t in tensors.items()},
     )
     return y
-
-
-def _zero_point(
-    device: Device, name: str, field: str, value: Any, data_type: DataType
-) -> Tensor | None:
-    """``value`` as a tensor of its matrix's type, which must hold every number."""
-    if value is None or hasattr(value, "desc"):
-        return value
-    given = np.asarray(value)
-    limits = np.iinfo(data_type.dtype)
-    whole = given.dtype.kind in "iu" and limits.min <= given.min() and given.max() <= limits.max
-    expect(whole, name, field, f"hold numbers of type {data_type}", value)
-    return device.tensor(given.astype(data_type.dtype))
 
 
 def _along(t: Tensor | None, axis: int, rank: int) -> Tensor | None:

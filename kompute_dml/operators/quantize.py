@@ -12,7 +12,7 @@ from ..layout import coalesce, product
 from ..spec import FeatureLevel
 from .base import define, function
 from .broadcasting import broadcast
-from .call import as_tensor, device_of, output, run
+from .call import as_tensor, device_of, output, run, whole_numbers
 from .frame import frame
 from .plan import TEMPORARY, UNUSED, Dispatch, Operand, Plan, Target, reads, writes
 
@@ -186,9 +186,9 @@ def quantize_linear(
     scale_type = DataType.FLOAT32 if x.data_type is DataType.INT32 else x.data_type
     scale = _along(axis, as_tensor(device, scale, scale_type), x)
     if zero_point is not None:
-        kind = data_type or getattr(zero_point, "dtype", "uint8")
-        zero_point = _along(axis, as_tensor(device, zero_point, kind), x)
-        data_type = zero_point.data_type
+        data_type = DataType.of(data_type or getattr(zero_point, "dtype", "uint8"))
+        zero_point = _along(
+            axis, whole_numbers(device, name, "zero_point", zero_point, data_type), x)
     y = output(device, out, name, x.sizes, DataType.of(data_type or "uint8"))
     scale, zero_point = (None if t is None else _spread(name, t, x) for t in (scale, zero_point))
     run(ElementWiseQuantizeLinearOperatorDesc, device, {
@@ -213,7 +213,8 @@ def dequantize_linear(
     scale_type = "float32" if isinstance(scale, float) else None
     scale = _along(axis, as_tensor(device, scale, scale_type), x)
     if zero_point is not None:
-        zero_point = _along(axis, as_tensor(device, zero_point, x.data_type), x)
+        zero_point = _along(
+            axis, whole_numbers(device, name, "zero_point", zero_point, x.data_type), x)
     y = output(device, out, name, x.sizes, scale.data_type)
     scale, zero_point = (None if t is None else _spread(name, t, x) for t in (scale, zero_point))
     run(ElementWiseDequantizeLinearOperatorDesc, device, {
@@ -244,20 +245,21 @@ def quantized_linear_add(
     a, b = broadcast(name, [as_tensor(device, a), as_tensor(device, b)])
     kind = DataType.of(data_type or getattr(output_zero_point, "dtype", a.data_type))
 
-    def single(value: Any, kind: Any) -> Tensor | None:
+    def single(value: Any, kind: DataType) -> Tensor | None:
         if value is None:
             return None
-        t = as_tensor(device, value, kind)
+        t = as_tensor(device, value, kind) if kind.is_float else whole_numbers(
+            device, name, "every zero point", value, kind)
         expect(t.size == 1, name, "every scale and zero point", "have one element", list(t.sizes))
         return t.reshape([1] * a.ndim)
 
     y = output(device, out, name, a.sizes, kind)
     run(ElementWiseQuantizedLinearAddOperatorDesc, device, {
-        "a_tensor": a, "a_scale_tensor": single(a_scale, "float32"),
+        "a_tensor": a, "a_scale_tensor": single(a_scale, DataType.FLOAT32),
         "a_zero_point_tensor": single(a_zero_point, a.data_type),
-        "b_tensor": b, "b_scale_tensor": single(b_scale, "float32"),
+        "b_tensor": b, "b_scale_tensor": single(b_scale, DataType.FLOAT32),
         "b_zero_point_tensor": single(b_zero_point, b.data_type),
-        "output_scale_tensor": single(output_scale, "float32"),
+        "output_scale_tensor": single(output_scale, DataType.FLOAT32),
         "output_zero_point_tensor": single(output_zero_point, kind), "output_tensor": y})
     return y
 
