@@ -155,6 +155,13 @@ def test_division_of_narrow_integers(dtype: str, rng: np.random.Generator) -> No
         np.testing.assert_array_equal(got, expected.astype(dtype))
 
 
+def test_attributes_are_told_apart_by_their_bits() -> None:
+    """Operators are kept by their attributes, and 0.0 equals -0.0."""
+    for value in (0.0, -0.0, 0.0):
+        got = dml.diagonal_matrix([1, 1], value=value).numpy()
+        assert np.signbit(got) == np.signbit(value)
+
+
 def test_scale_bias_comes_first() -> None:
     x = np.array([-3, 0, 5], np.float32)
     assert dml.abs(x, scale_bias=dml.ScaleBias(2, 1)).numpy().tolist() == [5, 1, 11]

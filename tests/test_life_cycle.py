@@ -158,6 +158,30 @@ def test_an_owned_input_is_copied_at_initialization(device: dml.Device) -> None:
         assert (result.read().view(np.float32) == np.arange(8)).all()
 
 
+def test_owned_inputs_are_kept_where_vectors_begin(
+    device: dml.Device, rng: np.random.Generator
+) -> None:
+    """Of a size that is no multiple of 16 bytes, behind which the next one lies."""
+    a, b = (rng.integers(0, 100, 37, np.uint8) for _ in range(2))
+    owned = dml.TensorDesc("uint8", [37], flags=OWNED)
+    compiled = _compile(device, dml.ElementWiseAddOperatorDesc(
+        a_tensor=owned, b_tensor=owned, output_tensor=dml.TensorDesc("uint8", [37])))
+    persistent = device.create_buffer(compiled.binding_properties.persistent_resource_size)
+    initializer = device.create_operator_initializer([compiled])
+    table = device.create_binding_table(initializer)
+    table.bind_inputs([[_bind(_buffer(device, np.append(x, [0] * 3).astype(np.uint8)))
+                        for x in (a, b)]])
+    table.bind_outputs([_bind(persistent)])
+    device.record_dispatch(initializer, table)
+    result = device.create_buffer(40)
+    table = device.create_binding_table(compiled)
+    table.bind_inputs([None, None])
+    table.bind_outputs([_bind(result)])
+    table.bind_persistent_resource(_bind(persistent))
+    device.record_dispatch(compiled, table)
+    np.testing.assert_array_equal(result.read()[:37], a + b)
+
+
 @pytest.mark.parametrize("owned", [("b",), ("a", "b", "scale"), ("scale",)], ids=".".join)
 def test_product_with_owned_inputs(
     owned: tuple[str, ...], device: dml.Device, rng: np.random.Generator

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from kompute_dml.operators.matrix_multiply_product import SHADER, SLOTS, Product
 from kompute_dml.operators.plan import Plan, Target
 from kompute_dml.runtime import zeros
 from kompute_dml.runtime.adapters import CooperativeMatrix
+from kompute_dml.runtime.heap import Allocation, Block
 from kompute_dml.runtime.shader_library import ShaderLibrary, _all_variants
 
 # One past tiles, whole tiles, what vectors of 16 divide and do not, and stacks of either.
@@ -165,6 +167,52 @@ def test_every_kernel_gives_the_exact_sums(
         np.testing.assert_array_max_ulp(y, expected, 1)
 
 
+@pytest.mark.parametrize("columns", [48, 130])
+@pytest.mark.parametrize("rows", [1, 4, 20])
+@pytest.mark.parametrize("shift, gap", [(0, 0), (16, 16), (4, 0), (1, 0), (0, 4), (0, 1)])
+@pytest.mark.parametrize("side", "ab")
+@pytest.mark.parametrize("along", [False, True], ids=["row-major", "along-k"])
+def test_every_kernel_reads_matrices_that_lie_anywhere(
+    along: bool, side: str, shift: int, gap: int, rows: int, columns: int, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One ``side`` ``shift`` bytes after the beginning of a vector, its batches ``gap`` apart."""
+    device = dml.default_device()
+    depth, batches = 64, 3
+
+    def placed(matrices: np.ndarray, shift: int, gap: int) -> dml.Tensor:
+        count = matrices[0].size
+        memory = rng.integers(-128, 128, shift + batches * (count + gap) + 16, np.int8)
+        view = memory[shift:][: batches * (count + gap)].reshape(batches, count + gap)
+        view[:, :count] = matrices.reshape(batches, count)
+        tensor = device.tensor(memory)[shift : shift + batches * (count + gap)]
+        return tensor.reshape(batches, count + gap)[:, :count].reshape(matrices.shape)
+
+    a, b = (rng.integers(-128, 128, (batches, *sizes), np.int8)
+            for sizes in ((rows, depth), (depth, columns)))
+    x = placed(a, *((shift, gap) if side == "a" else (0, 0)))
+    stored = np.ascontiguousarray(b.swapaxes(1, 2)) if along else b
+    y = placed(stored, *((shift, gap) if side == "b" else (0, 0)))
+    y = y.transpose(0, 2, 1) if along else y
+    expected = a.astype(np.int64) @ b
+    asked: list[list[Kernel]] = []
+
+    def ask(product: Product, target: Target) -> list[Kernel]:
+        asked.append(candidates(product, target))
+        return asked[-1]
+
+    def run() -> np.ndarray:
+        device._compiled.clear()
+        return dml.matrix_multiply_integer_to_float(x, 1.0, y, 1.0).numpy()
+
+    monkeypatch.setattr(matrix_multiply, "candidates", ask)
+    np.testing.assert_array_equal(run(), expected)
+    for kernel in asked[0][1:]:
+        monkeypatch.setattr(matrix_multiply, "candidates", lambda *_, chosen=kernel: [chosen])
+        np.testing.assert_array_equal(run(), expected)
+    device._compiled.clear()
+
+
 @pytest.mark.parametrize(("a_layout", "b_layout", "owned"), [p for p in PAIRS if not p[2]])
 @pytest.mark.parametrize("shape", [(1, 700, 200, 400), (2, 480, 272, 496),
                                    (1, 513, 333, 417), (2, 500, 320, 512)])
@@ -253,6 +301,26 @@ def test_workgroups_that_share_the_depth_leave_their_memory_zero(
     for out in outs:
         assert (out.numpy() == a.astype(np.int64) @ b).all()
     device.close()
+
+
+def test_the_ring_of_zeros_hands_out_what_is_its_own() -> None:
+    uploads = []
+
+    def upload(data: np.ndarray, to: Allocation, offset: int) -> None:
+        uploads.append((to, offset, data.nbytes))
+        assert not data.any()
+
+    block = Block(None, 1 << 30)
+    ring = zeros.Zeros(lambda nbytes: Allocation(block, 0, nbytes),
+                       SimpleNamespace(upload=upload))  # type: ignore[arg-type]
+    places = [(ring.take(nbytes), nbytes) for nbytes in (2 << 20, 1 << 20, 1000, 2 << 20, 5 << 20)]
+    for slot, nbytes in places:
+        assert slot.byte_offset % 256 == 0
+        assert slot.byte_offset + nbytes <= slot.allocation.nbytes
+    first, second, third, fourth, _ = [slot.byte_offset for slot, _ in places]
+    assert (first, second, third, fourth) == (0, 2 << 20, 3 << 20, 0)
+    assert uploads == [(slot.allocation, 0, slot.allocation.nbytes)
+                       for slot, _ in (places[0], places[4])]
 
 
 def _with_matrix_units(kilobytes: int = 48, kinds: str = "i") -> Target:

@@ -10,7 +10,7 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml.runtime import transfer
-from switches import SCALE
+from switches import SCALE, shared_blocks
 
 
 @pytest.fixture(params=["direct", "staged"])
@@ -43,6 +43,27 @@ def test_every_size_round_trips(
 ) -> None:
     data = rng.integers(0, 256, nbytes, np.uint8)
     assert (own.tensor(data).numpy() == data).all()
+
+
+@shared_blocks
+def test_an_upload_ends_its_last_word_with_zeros(own: dml.Device) -> None:
+    own.tensor(np.full(100, -1, np.int8))
+    own.synchronize()
+    t = own.tensor(np.full(5, -1, np.int8))
+    assert t.allocation.offset == 0  # where the bytes of before lie
+    raw = own._read(t.allocation, 0, 12)
+    np.testing.assert_array_equal(raw, [255] * 5 + [0] * 3 + [255] * 4)
+
+
+def test_an_upload_inside_a_recording_comes_after_what_was_recorded(own: dml.Device) -> None:
+    source, before, after = own.tensor(np.arange(64, dtype=np.float32)), own.empty([64]), \
+        own.empty([64])
+    with own.record():
+        dml.activation_identity(source, out=before)
+        own._write(source.allocation, 0, np.full(64, 7, np.float32).view(np.uint8))
+        dml.activation_identity(source, out=after)
+    np.testing.assert_array_equal(before.numpy(), np.arange(64))
+    np.testing.assert_array_equal(after.numpy(), np.full(64, 7))
 
 
 def test_more_uploads_than_the_ring_holds(own: dml.Device, rng: np.random.Generator) -> None:
