@@ -273,9 +273,13 @@ def _run_descriptor(
     table = device.create_binding_table(compiled)
     table.bind_inputs([binding(f.snake) for f in spec.inputs])
     table.bind_outputs([binding(f.snake) for f in spec.outputs])
-    bind_resources(device, compiled, table)
+    scratch = bind_resources(device, compiled, table)
     device.record_dispatch(compiled, table)
     result = buffer.read()
+    if scratch is not None:
+        size = compiled.binding_properties.temporary_resource_size
+        behind = scratch.read(size + -size % 4)
+        assert (behind == _GARBAGE).all(), "bytes behind the temporary resource changed"
     after = {}
     for operand in distinct:
         at = places[id(operand)]
@@ -296,15 +300,21 @@ def compile_desc(
     return device.compile_operator(operator)
 
 
+_GARBAGE, _BEHIND = 0xAB, 1 << 16
+
+
 def bind_resources(
     device: dml.Device, compiled: dml.CompiledOperator, table: dml.BindingTable
-) -> None:
-    """Bind the temporary resource that ``compiled`` asks for, full of garbage."""
+) -> dml.Buffer | None:
+    """Bind the temporary resource that ``compiled`` asks for, full of garbage, which goes on behind
+    it in the buffer that is returned."""
     size = compiled.binding_properties.temporary_resource_size
-    if size:
-        scratch = device.create_buffer(size)
-        scratch.write(np.full(size, 0xAB, np.uint8))
-        table.bind_temporary_resource(dml.BufferBinding(scratch))
+    if not size:
+        return None
+    scratch = device.create_buffer(size + -size % 4 + _BEHIND)
+    scratch.write(np.full(scratch.size_in_bytes, _GARBAGE, np.uint8))
+    table.bind_temporary_resource(dml.BufferBinding(scratch, 0, size))
+    return scratch
 
 
 _LEVELS = {"function": _run_function, "descriptor": _run_descriptor}

@@ -19,13 +19,23 @@ import kompute_dml as dml
 from cases import CASES, ERRORS
 from harness import Run, runs, switches, target
 from kompute_dml import spec, support
-from kompute_dml.operators import matrix_multiply_kernels
+from kompute_dml.operators import frame, matrix_multiply_kernels
 from kompute_dml.operators.base import definitions, functions
 from kompute_dml.operators.elementwise import TABLE
+from kompute_dml.operators.matrix_multiply_kernels import candidates, lower
+from kompute_dml.operators.matrix_multiply_product import SLOTS, Product
+from kompute_dml.operators.plan import PERSISTENT, TEMPORARY, ZEROED, Plan
+from kompute_dml.runtime.adapters import Adapter
 from kompute_dml.runtime.longs import by_longs
 from kompute_dml.runtime.shader_library import ShaderLibrary, manifest, shaders
 from layouts import PACKED
-from test_matrix_multiply_kernels import variants_tested
+from test_matrix_multiply_kernels import (
+    PAIRS,
+    SHAPES,
+    _desc,
+    _with_matrix_units,
+    variants_tested,
+)
 
 _ROOT = Path(__file__).parent.parent
 _DEFINITIONS = definitions()
@@ -90,6 +100,75 @@ def test_descriptor_has_the_structures_fields(name: str) -> None:
     definition = _DEFINITIONS[name]
     fields = set(definition.desc_class.__dataclass_fields__)
     assert fields == {f.snake for f in definition.spec.fields}
+
+
+def _outside(plan: Plan, descs: dict[str, dml.TensorDesc]) -> list[str]:
+    """What a plan's dispatches touch beyond the tensors and the memory that it asks for."""
+    room = {name: desc.total_tensor_size_in_bytes for name, desc in descs.items()}
+    room |= {TEMPORARY: plan.temporary_bytes, PERSISTENT: plan.persistent_bytes,
+             ZEROED: plan.zeroed_bytes}
+    return [
+        f"{d.variant.name}: {operand} of {room[operand.slot]} bytes"
+        for d in (*plan.initialize, *plan.execute) for operand in d.operands
+        if operand.slot is not None
+        and (operand.offset + operand.length) * operand.itemsize > room[operand.slot]
+    ]
+
+
+@pytest.mark.parametrize("as_gpu", [False, True], ids=["as-it-is", "as-a-gpu"])
+@each_operator
+def test_plans_stay_within_the_memory_that_they_ask_for(
+    name: str, as_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver does not tell: one block holds many ranges."""
+    if as_gpu:
+        monkeypatch.setattr(Adapter, "is_cpu", False)
+        monkeypatch.setattr(frame, "_MANY", 1)
+    for run in _RUNS[name]:
+        if run.level != "descriptor" or run.in_place:
+            continue  # another lowers to the same
+        descs = {n: run._desc(n, tuple(s)) for n, s in run.case.sizes.items()}
+        assert _outside(run.plan(), descs) == [], str(run)
+
+
+def _turned(t: str) -> dml.TensorDesc:
+    return dml.TensorDesc(t, [256, 260], [1, 256])
+
+
+@pytest.mark.parametrize("desc", [
+    dml.ElementWiseAddOperatorDesc(
+        a_tensor=_turned("float16"), b_tensor=_turned("float16"),
+        output_tensor=dml.TensorDesc("float16", [256, 260])),
+    dml.ElementWisePowOperatorDesc(
+        input_tensor=_turned("int16"), exponent_tensor=_turned("float32"),
+        output_tensor=dml.TensorDesc("int16", [256, 260])),
+    dml.DynamicQuantizeLinearOperatorDesc(
+        input_tensor=dml.TensorDesc("float32", [1 << 24]),
+        output_tensor=dml.TensorDesc("int8", [1 << 24]),
+        output_scale_tensor=dml.TensorDesc("float32", [1]),
+        output_zero_point_tensor=dml.TensorDesc("int8", [1])),
+], ids=lambda desc: desc.operator.function_name)
+def test_large_plans_stay_within_the_memory_that_they_ask_for(
+    desc: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Adapter, "is_cpu", False)
+    plan = desc.operator.lower(desc, target(""))
+    assert len(plan.execute) == 3 and plan.temporary_bytes
+    assert _outside(plan, {f.snake: t for f in desc.operator.spec.tensors
+                           if (t := getattr(desc, f.snake)) is not None}) == []
+
+
+@pytest.mark.parametrize("units", [False, True], ids=["as-it-is", "with-matrix-units"])
+def test_every_kernels_plan_stays_within_the_memory_that_it_asks_for(units: bool) -> None:
+    device = _with_matrix_units(kinds="iu") if units else target("")
+    for shape in (*SHAPES, (2, 3, 100_000, 37), (1, 20, 70_000, 130)):
+        for pair in PAIRS:
+            desc = _desc(shape, *pair)
+            product = Product(desc)
+            descs = {name: t for name in SLOTS.values() if (t := getattr(desc, name)) is not None}
+            for kernel in candidates(product, device):
+                found = _outside(lower(product, kernel, device), descs)
+                assert found == [], f"{kernel.name} of {shape} {pair}"
 
 
 def test_ids_are_unique() -> None:
