@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,9 @@ import onnx.defs
 
 import kompute_dml.onnx_backend as backend
 from kompute_dml.onnx import mapping
+from kompute_dml.onnx.fusion import fuse
+from kompute_dml.onnx.graph import Node, Value
+from kompute_dml.onnx.model import read
 from kompute_dml.operators import base
 from onnx_graphs import FLOAT, INT8, UINT8, cpu, model, node
 
@@ -86,3 +91,118 @@ def test_mean(rng: np.random.Generator) -> None:
     three = model([node("Mean", "a b b", "y")], infos, [("y", FLOAT, [2, 3])])
     with pytest.raises(dml.UnsupportedError, match="more or fewer than two"):
         backend.prepare(three)
+
+
+# What decides whether nodes run here, and what a region gives back
+
+
+def _claims(*nodes: onnx.NodeProto, inputs: list, outputs: list, constants: Any = None,
+            opset: int = 17) -> list[mapping.Row | str]:
+    graph = read(onnx.load_model_from_string(model(nodes, inputs, outputs, constants, opset)))
+    return [mapping.candidate(n, dml.default_device()) for n in fuse(graph)]
+
+
+def test_what_no_row_understands_is_refused(device: dml.Device) -> None:
+    x, whole = (Value(t, np.dtype(t), (3,)) for t in ("float32", "int32"))
+    for node_, reason in (
+        (Node("Relu", "", 99, (x,), (x,)), "version 99"),
+        (Node("Relu", "", 14, (x,), (x,), {"slope": 1.0}), "attribute slope"),
+        (Node("Pow", "", 15, (x, whole), (x,)), "differ in data type"),
+        (Node("QuantizeLinear", "", 21, (x, Value("s", np.dtype("float32"), (1, 3))),
+              (Value("y", np.dtype("uint8"), (3,)),)), "more than one dimension"),
+    ):
+        assert reason in str(mapping.candidate(node_, device))
+
+
+_CHAIN = [
+    node("MatMulInteger", "a b az bz", "s"), node("Cast", "s", "c", to=FLOAT),
+    node("Mul", "c a_scale", "p"), node("Mul", "p b_scale", "q"), node("Add", "q bias", "y"),
+]
+_MATRICES = [("a", UINT8, [4, 8]), ("b", INT8, [8, 6])]
+
+
+def _fused(nodes: list, outputs: str = "y", **shapes: list[int]) -> list[str]:
+    sizes = {"az": [], "bz": [6], "a_scale": [4, 1], "b_scale": [6], "bias": [6], **shapes}
+    constants = {name: np.ones(shape, np.float32) for name, shape in sizes.items()}
+    constants |= {"az": np.ones(sizes["az"], np.uint8), "bz": np.ones(sizes["bz"], np.int8)}
+    built = model(nodes, _MATRICES, [(name, FLOAT, None) for name in outputs.split()], constants)
+    return [n.op for n in fuse(read(onnx.load_model_from_string(built)))]
+
+
+def test_chains_that_are_one_product() -> None:
+    rest = ["MatMulIntegerToFloat"]
+    assert _fused(_CHAIN) == rest
+    assert _fused(_CHAIN, bias=[4, 6]) == rest
+    assert _fused(_CHAIN[:4], "q") == rest
+    # A value in the middle that is seen elsewhere has to be made.
+    assert _fused(_CHAIN, "y c") == [n.op_type for n in _CHAIN]
+    assert _fused(_CHAIN, "y q") == [*rest, "Add"]
+    assert _fused([*_CHAIN, node("Neg", "q", "z")], "y z") == [*rest, "Add", "Neg"]
+    # B's scale before A's, scales of something else, and a bias that makes the result larger.
+    assert _fused(_CHAIN, a_scale=[6], b_scale=[4, 1]) == [*rest, "Mul", "Add"]
+    assert _fused(_CHAIN, a_scale=[4, 6]) == [n.op_type for n in _CHAIN]
+    assert _fused(_CHAIN, bias=[1, 4, 6]) == [*rest, "Add"]
+
+
+def test_a_bias_that_makes_the_result_larger_is_added_after_the_product(
+    rng: np.random.Generator
+) -> None:
+    """How many rows A has only a run tells, and the bias has some of its own."""
+    a, b = rng.integers(0, 99, (1, 8), np.uint8), rng.integers(-99, 99, (8, 6), np.int8)
+    bias = rng.random((4, 6), np.float32)
+    built = model(
+        [node("MatMulInteger", "a b", "s"), *_CHAIN[1:]], [("a", UINT8, ["rows", 8])],
+        [("y", FLOAT, [4, 6])],
+        {"b": b, "a_scale": np.float32(0.5), "b_scale": np.float32(2), "bias": bias})
+    got = backend.prepare(built, fallback=True).run([a])[0]
+    np.testing.assert_array_equal(got, a.astype(np.float32) @ b + bias)
+
+
+@pytest.mark.parametrize("depth", [0, 5])
+@pytest.mark.parametrize("a_scale", [[], [4, 1], [1, 1]])
+@pytest.mark.parametrize("a_sizes, b_sizes", [([2, 3, 4], []), ([4], []), ([3, 4], [3]),
+                                             ([2, 3, 4], [2, 3])])
+def test_products_of_stacks(
+    a_sizes: list[int], b_sizes: list[int], a_scale: list[int], depth: int,
+    rng: np.random.Generator,
+) -> None:
+    """One B for all, or one each; scales of rows; and a depth of nothing, which leaves the bias."""
+    sizes = ([*a_sizes, depth], [*b_sizes, depth, 6])
+    a, b = (rng.integers(-128, 127, n, np.int8) for n in sizes)
+    scales = rng.random(a_scale, np.float32), rng.random(6, np.float32)
+    bias = rng.random(6, np.float32)
+    built = model(
+        [node("MatMulIntegerToFloat", "a b as bs - - bias", "y", "com.microsoft")],
+        [("a", INT8, sizes[0]), ("b", INT8, sizes[1])], [("y", FLOAT, [None] * len(sizes[0]))],
+        {"as": scales[0], "bs": scales[1], "bias": bias})
+    (got,) = backend.run_model(built, [a, b])
+    sums = (a.astype(np.int64) @ b).astype(np.float32)
+    np.testing.assert_array_equal(got, sums * scales[0] * scales[1] + bias)
+
+
+def test_a_zero_point_for_each_batch_is_refused() -> None:
+    def reasons(shape: list[int]) -> list[Any]:
+        return _claims(
+            node("MatMulIntegerToFloat", "a b s s az", "y", "com.microsoft"),
+            inputs=[("a", INT8, [2, 3, 8]), ("b", INT8, [8, 6]), ("az", INT8, shape)],
+            outputs=[("y", FLOAT, None)], constants={"s": np.ones([], np.float32)})
+
+    assert reasons([2, 1, 1]) == ["a zero point for each batch"]
+    assert isinstance(reasons([3, 1])[0], mapping.Row)
+
+
+def test_outputs_that_are_inputs_or_one_another(rng: np.random.Generator) -> None:
+    built = model(
+        [node("Identity", "x", "same"), node("Add", "x z", "t"), node("Identity", "t", "one"),
+         node("Identity", "t", "two"), node("Identity", "k", "kept")],
+        [("x", FLOAT, [2, 3]), ("z", FLOAT, [2, 3])],
+        [*[(name, FLOAT, [2, 3]) for name in ("same", "one", "two")], ("kept", FLOAT, [2])],
+        {"k": np.float32([7, 8])})
+    prepared = backend.prepare(built)
+    results = []
+    for _ in range(2):
+        x, z = (rng.random((2, 3), np.float32) for _ in range(2))
+        results.append((prepared.run([x, z]), [x, x + z, x + z, np.float32([7, 8])]))
+    for got, expected in results:  # those of the first run outlive the second
+        for y, wanted in zip(got, expected):
+            np.testing.assert_array_equal(y, wanted)

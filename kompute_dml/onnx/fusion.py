@@ -60,7 +60,7 @@ def _chain(
             if side is None:
                 break
             scales[side] = other
-        elif not scales or not _is_bias(other, user):
+        elif not scales or not _is_bias(other, parts[-1].outputs[0]):
             break
         else:
             bias = other
@@ -94,13 +94,12 @@ def _scales(value: Value, axis: int, matrix: Shape) -> bool:
     )
 
 
-def _is_bias(value: Value, add: Node) -> bool:
+def _is_bias(value: Value, product: Value | None) -> bool:
     """Whether adding it leaves the product's sizes as they are."""
-    out = add.outputs[0]
-    if value.shape is None or out is None or out.shape is None:
+    if value.shape is None or product is None or product.shape is None:
         return False
-    if len(value.shape) > len(out.shape):
+    if len(value.shape) > len(product.shape):
         return False
-    sizes = zip(reversed(value.shape), reversed(out.shape))
+    sizes = zip(reversed(value.shape), reversed(product.shape))
     return all(n == 1 or (n is not None and n == m) for n, m in sizes)
 
