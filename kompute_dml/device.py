@@ -37,6 +37,10 @@ MAX_COMPILED = 1024
 """Compiled operators that the function level keeps."""
 # A validation run's view of memory: every tensor is a buffer of its own, and touched whole.
 _WHOLE_BUFFERS = "KOMPUTE_DML_TEST_WHOLE_BUFFERS"
+MAX_IDLE = 1 << 30
+"""Bytes of memory without tensors that a device keeps for the next ones, ..."""
+MAX_IDLE_SHARE = 8
+"""... but no more than this part of all that it has."""
 MAX_WAITING_TO_FREE = 256 << 20
 """Bytes of dropped tensors that pending work may hold before an allocation waits for it."""
 
@@ -51,7 +55,8 @@ class _Runtime:
         # The validation layer takes a bound buffer as touched whole, where we count bytes.
         whole = bool(os.environ.get(_WHOLE_BUFFERS))
         self.heap = Heap(
-            self.engine.storage, self._drop_block, self.engine.max_buffer, shares_blocks=not whole
+            self.engine.storage, self._drop_block, self.engine.max_buffer,
+            min(MAX_IDLE, adapter.device_memory // MAX_IDLE_SHARE), shares_blocks=not whole,
         )
         self.recorder = Recorder(self.engine, self._make_ticket, self.heap.release, whole)
         self.transfer = Transfer(self.recorder, self.pipelines)

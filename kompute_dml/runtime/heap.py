@@ -93,7 +93,9 @@ class Heap:
     """Allocates ranges from blocks that ``make_block(nbytes)`` brings.
 
     ``make_block`` raises OutOfMemoryError itself. ``drop_block`` is told when an empty block goes.
-    Without ``shares_blocks`` every range is a block of its own, as the validation layer likes it.
+    Up to ``keep`` bytes of empty blocks stay for what comes next, as to make a block takes
+    milliseconds. Without ``shares_blocks`` every range is a block of its own, as the validation
+    layer likes it.
     """
 
     def __init__(
@@ -101,12 +103,14 @@ class Heap:
         make_block: Callable[[int], Any],
         drop_block: Callable[[Block], None],
         max_block: int,
+        keep: int = 0,
         shares_blocks: bool = True,
     ) -> None:
         self._make_block = make_block
         self._drop_block = drop_block
         self.max_block = max_block // ALIGNMENT * ALIGNMENT
         self.blocks: list[Block] = []
+        self._keep = keep
         self._shares_blocks = shares_blocks
 
     @property
@@ -143,14 +147,21 @@ class Heap:
         return Allocation(block, offset, size)
 
     def release(self, block: Block, offset: int, nbytes: int) -> None:
-        """Return a range. Empty blocks go, but for one of the first size kept for the next."""
+        """Return a range. Where more would lie idle than is kept, empty blocks go: those that are
+        too large to keep, then the small ones, as a large one serves all. One of the first size may
+        always stay."""
         block.give(offset, nbytes)
         if block.used:
             return
-        spare = any(b is not block and not b.used for b in self.blocks)
-        if spare or block.size > _FIRST_BLOCK or not self._shares_blocks:
-            self.blocks.remove(block)
-            self._drop_block(block)
+        most = max(self._keep, _FIRST_BLOCK) if self._shares_blocks else 0
+        idle = [b for b in self.blocks if not b.used]
+        total = sum(b.size for b in idle)
+        for b in sorted(idle, key=lambda b: (b.size <= most, b.size)):
+            if total <= most:
+                break
+            total -= b.size
+            self.blocks.remove(b)
+            self._drop_block(b)
 
     def trim(self) -> None:
         """Give every empty block back to the device."""
