@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -395,6 +396,13 @@ def test_pages_have_the_tables_of_the_baselines(stem):
     """python -m kompute_dml.bench.baseline benchmarks/baseline/STEM.json PAGE.md"""
     (table,) = baseline.MARKED.findall((BASELINES.parents[1] / PAGES[stem]).read_text())
     assert table == baseline.markdown(baseline.load(BASELINES / f"{stem}.json")) + "\n"
+
+
+def test_the_readme_tells_how_many_goals_are_met():
+    readme = " ".join((BASELINES.parents[1] / "README.md").read_text().split())
+    table = baseline.markdown(baseline.load(BASELINES / "nvidia-h200-elementwise.json"))
+    (met,) = re.findall(r"(\d+ of \d+) goals are met", table)
+    assert f"[{met} on an H200](benchmarks/ELEMENTWISE.md)" in readme
 
 
 def test_what_the_readme_shows_was_measured():

@@ -180,6 +180,21 @@ def test_products_of_stacks(
     np.testing.assert_array_equal(got, sums * scales[0] * scales[1] + bias)
 
 
+def test_each_constant_is_prepared(rng: np.random.Generator) -> None:
+    """Of equal sizes, by operators that keep them in a form of their own."""
+    weights = rng.integers(-128, 127, (2, 128, 64), np.int8)
+    built = model(
+        [node("MatMulIntegerToFloat", "a b0 s s", "y0", "com.microsoft"),
+         node("MatMulIntegerToFloat", "a b1 s s", "y1", "com.microsoft")],
+        [("a", INT8, ["rows", 128])], [("y0", FLOAT, ["rows", 64]), ("y1", FLOAT, ["rows", 64])],
+        {"b0": weights[0], "b1": weights[1], "s": np.float32(1)})
+    prepared = backend.prepare(built)
+    for rows in (1, 3, 200):
+        a = rng.integers(-128, 127, (rows, 128), np.int8)
+        for y, b in zip(prepared.run([a]), weights):
+            np.testing.assert_array_equal(y, a.astype(np.int64) @ b)
+
+
 def test_a_zero_point_for_each_batch_is_refused() -> None:
     def reasons(shape: list[int]) -> list[Any]:
         return _claims(
