@@ -141,6 +141,11 @@ def test_a_wrong_value_is_found_and_not_timed(device):
     assert row.values.startswith("1 of 4 elements differ, the first at [1]: expected 0.0")
 
 
+def test_values_of_other_sizes_are_not_close():
+    assert values.close(np.ones(3), np.ones(3)) == ""
+    assert values.close(np.ones((3, 1)), np.ones(3)) == "expected sizes [3], but got [3, 1]"
+
+
 def test_a_value_that_goes_wrong_while_it_is_timed_is_found(device):
     calls = []
 

@@ -137,6 +137,8 @@ def same_bits(got: np.ndarray, expected: np.ndarray) -> str:
 
 def close(got: np.ndarray, expected: np.ndarray) -> str:
     """Integers exactly, floats to 1e-5, float16 to 1e-3: one unit."""
+    if got.shape != expected.shape:
+        return f"expected sizes {list(expected.shape)}, but got {list(got.shape)}"
     if got.dtype.kind == "f":
         rtol = 1e-3 if got.dtype == np.float16 else 1e-5
         wrong = ~np.isclose(got.astype(np.float64), expected, rtol=rtol, atol=1e-6)
