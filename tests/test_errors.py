@@ -288,6 +288,20 @@ def test_use_after_free(device: dml.Device) -> None:
             use()
 
 
+@pytest.mark.parametrize("desc", [
+    dml.DiagonalMatrixOperatorDesc(
+        output_tensor=dml.TensorDesc("uint8", [1, 1 << 31]), offset=0, value=1.0),
+    dml.DynamicQuantizeLinearOperatorDesc(
+        input_tensor=dml.TensorDesc(F32, [2**32 - 256], [0]),
+        output_tensor=dml.TensorDesc("uint8", [2**32 - 256]),
+        output_scale_tensor=dml.TensorDesc(F32, [1]),
+        output_zero_point_tensor=dml.TensorDesc("uint8", [1])),
+], ids=lambda desc: desc.operator.function_name)
+def test_what_32_bits_do_not_count_is_refused(desc: Any, device: dml.Device) -> None:
+    with pytest.raises(dml.UnsupportedError, match="not served"):
+        device.compile_operator(device.create_operator(desc))
+
+
 # Buffers
 
 

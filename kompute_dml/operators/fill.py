@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..desc import TensorDesc
 from ..dtypes import DataType, Scalar, saturate
-from ..errors import ValidationError, expect
+from ..errors import UnsupportedError, ValidationError, expect
 from ..layout import begin_with_vectors, pad_left, power_of_two
 from .base import define, function
 from .call import as_tensor, device_of, output, run
@@ -33,6 +33,10 @@ def _lower(
             (*v[:2], v[3], v[2]) for v in (sizes, in_strides, out_strides))
         begin, end = 1 - end, 1 - begin
     height, width = sizes[2:]
+    if height + width > 1 << 31:
+        raise UnsupportedError(
+            f"a diagonal matrix of {height} rows and {width} columns: more than 2^31 together are "
+            "not served (distances from the diagonal are computed in 32 bits)")
     # Columns are counted from `height` up, so that column - row stays positive; bounds beyond
     # the matrix mean what the nearest one inside means.
     first, last = (min(max(b + height, 0), height + width) for b in (begin, end))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..desc import TensorDesc
 from ..dtypes import DataType
-from ..errors import expect
+from ..errors import UnsupportedError, expect
 from ..layout import coalesce, product
 from ..spec import FeatureLevel
 from .base import define, function
@@ -121,6 +121,12 @@ def _lower_dynamic(desc: Any, target: Target) -> Plan:
     sizes, (strides,) = coalesce(x.sizes, x.strides)
     groups = min(-(-product(sizes) // (_LOCAL_SIZE * _EACH)),
                  _MAX_GROUPS_ON_CPU if target.adapter.is_cpu else _MAX_GROUPS)
+
+    if product(sizes) + groups * _LOCAL_SIZE > 1 << 32:
+        # The next one that an invocation reads would have a number beyond 32 bits.
+        raise UnsupportedError(
+            f"DYNAMIC_QUANTIZE_LINEAR of {product(sizes)} elements: more than "
+            f"{(1 << 32) - groups * _LOCAL_SIZE} are not served")
 
     def step(name: str, count: int, *operands: Operand) -> Dispatch:
         return Dispatch(
