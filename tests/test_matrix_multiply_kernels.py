@@ -28,7 +28,7 @@ SHAPES = [
     (1, 1, 1104, 272), (1, 4, 160, 48), (1, 7, 1040, 48), (1, 16, 256, 64), (3, 2, 1104, 20),
     (1, 17, 40, 19), (1, 129, 257, 131), (1, 128, 128, 128), (3, 20, 64, 36),
 ]
-LAYOUTS = ["packed", "transposed", "padded", "turned batches"]
+LAYOUTS = ["packed", "transposed", "padded", "turned batches", "stepped"]
 # Layout of A, layout of B, and which of them are constants.
 PAIRS = [
     *((a, b, "") for a in LAYOUTS for b in LAYOUTS),
@@ -42,6 +42,7 @@ def _strides(layout: str, batch: int, rows: int, columns: int) -> list[int]:
         "transposed": [rows * columns, 1, rows],
         "padded": [rows * (columns + 16), columns + 16, 1],
         "turned batches": [columns, batch * columns, 1],
+        "stepped": [2 * rows * columns, 2 * columns, 2],
     }[layout]
 
 

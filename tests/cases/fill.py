@@ -151,6 +151,7 @@ CASES = [
     fill1("far-left", (5, 7), INT32_MIN, INT32_MIN, layouts=[SHIFTED]),
     fill1("corner", (5, 7), 6, 7, layouts=[SHIFTED]),
     fill1("other-corner", (5, 7), -4, -3, layouts=[SHIFTED]),
+    fill1("many-small", (70, 60, 2, 3), 0, 1, layouts=[PACKED, SHIFTED]),
     fill1("past-a-workgroup", (2, 131, 67), -60, 9, layouts=FEW),
     fill1("whole-vectors", (2, 3, 7, 48), -5, 19, layouts=FEW),
     fill1("whole-vectors-outside", (2, 7, 48), 19, -5, layouts=FEW),
