@@ -37,6 +37,7 @@ CASES = [
     identity("four", (2, 3, 5, 7)),
     identity("eight", (2, 1, 3, 2, 1, 2, 3, 5)),
     identity("whole-tiles", (136, 192), layouts=[PACKED, TRANSPOSED]),
+    identity("fewer-planes-than-a-tile-holds", (3, 16, 32), layouts=[PACKED, TRANSPOSED]),
     identity("sides-of-two-dimensions", (6, 32, 32, 6), layouts=[PACKED, REVERSED]),
     identity("pieces", (6, 5, 9, 24),
              layouts=[PACKED, SHIFTED, OUTER_REVERSED, OUTER_REVERSED_SHIFTED]),
