@@ -76,52 +76,35 @@ def frame(
     GPU, inputs that lie gapless along another dimension than the output are turned into temporary
     memory before, and many bytes are looked up by ``table``, a TABULATED variant.
     """
-    walked = [_Walked(name, *slot, slot[1].strides)
-              for name, slot in zip(("out", *"abc"), (result, *inputs)) if slot is not None]
-    sizes = result[1].sizes
-    if select is not None:
-        d, i = select
-        sizes = (*sizes[:d], 1, *sizes[d + 1 :])
-        for w in walked:
-            w.start = i * w.walk[d]
-    sizes = _in_order_of_output(sizes, walked)
-    copies: Sequence[Dispatch] = ()
-    temporary_bytes = 0
-    if select is None and not target.adapter.is_cpu:
-        copies, temporary_bytes = _turn(target, sizes, walked)
-    sizes = _in_order_of_output(sizes, walked)
+    sizes, walked, copies, temporary_bytes = _walk(target, inputs, result, select)
     outer, inner = _split(sizes)
     *line_sizes, size = (sizes[d] for d in inner)
     tensors = [w for w in walked if w.field]
     layout, each = _layout(sizes, inner[-1], tensors)
-
     lines = product(line_sizes)
     # One that begins anywhere meets so many parts at most.
     per_line = -(-size // each) + (layout == _ANYWHERE)
-    moved = each * sum(w.desc.data_type.itemsize for w in tensors if w.walk[inner[-1]])
-    gapless = layout >= _ALIGNED and lines == 1 and all(w.walk[inner[-1]] for w in tensors)
-    if table and (not gapless or per_line < _WORTH_TABLES * table.shared_bytes
-                  or table.shared_bytes > target.adapter.max_shared_memory
-                  or target.adapter.is_cpu):
-        table = None
-    if target.adapter.is_cpu:
+    moving = [w for w in tensors if w.walk[inner[-1]]]
+    one_line = layout >= _ALIGNED and lines == 1
+
+    adapter = target.adapter
+    local_size, parts, times = adapter.local_size, 1, 1
+    if table and one_line and len(moving) == len(tensors) and _is_worth(table, per_line, target):
+        variant = table
+        wanted, most = _TABLES[table.shared_bytes > _SMALL_TABLE]
+        local_size = min(wanted, adapter.max_workgroup_invocations)
+        times = max(min(most, per_line // _LOOKING_UP), 1)
+    elif adapter.is_cpu:
         # Mesa unrolls no long loop over both, nor one that holds a loop which makes a part anew.
-        paired = layout >= _ALIGNED and lines == 1 and per_line >= _MANY and not guesses
+        parts += one_line and per_line >= _MANY and not guesses
     else:
-        paired = layout != _STRIDED and _in_pairs(
+        moved = each * sum(w.desc.data_type.itemsize for w in moving)
+        parts += layout != _STRIDED and _in_pairs(
             lines * per_line, moved, result[1].data_type, long)
-    parts = 2 if paired and not table else 1
-    local_size = target.adapter.local_size
-    if table:
-        wanted, most_parts = _TABLES[table.shared_bytes > _SMALL_TABLE]
-        local_size = min(wanted, target.adapter.max_workgroup_invocations)
     span = local_size * parts
     groups, groups_by_line = -(-lines * per_line // span), lines * -(-per_line // span)
     by_line = 16 * groups_by_line <= 17 * groups
-    if by_line:
-        groups = groups_by_line
-    if table:
-        groups = -(-groups // max(min(most_parts, per_line // _LOOKING_UP), 1))
+    groups = -(-(groups_by_line if by_line else groups) // times)
 
     steps = {w.name: tuple(w.walk[d] for d in inner) for w in walked}
     fields: dict[str, int | Sequence[int]] = {
@@ -131,9 +114,9 @@ def frame(
     constants: dict[str, int] = {
         "LOCAL_SIZE": local_size,
         "LAYOUT": layout,
-        "ON_CPU": target.adapter.is_cpu,
-        "EXACT_UNITS": target.adapter.driver in EXACT_UNITS,
-        "IEEE_UNITS": target.adapter.driver in IEEE_UNITS,
+        "ON_CPU": adapter.is_cpu,
+        "EXACT_UNITS": adapter.driver in EXACT_UNITS,
+        "IEEE_UNITS": adapter.driver in IEEE_UNITS,
         "PARTS": parts,
         "RANK": len(inner),
         "BY_LINE": by_line,
@@ -157,11 +140,31 @@ def frame(
             reach = extent((*line_sizes, size), steps[w.name])
             operands[w.name] = make(w.field, w.desc, f"{w.name}_offset", begin, reach)
         slots = [operands.get(name, UNUSED) for name in "abc"[: len(inputs)]]
-        return Dispatch(table or variant, groups, (*slots, operands["out"], *more),
+        return Dispatch(variant, groups, (*slots, operands["out"], *more),
                         {**fields, **numbers}, constants)
 
     dispatches = map(dispatch, itertools.product(*(range(sizes[d]) for d in outer)))
     return Plan((*copies, *dispatches), temporary_bytes=temporary_bytes)
+
+
+def _walk(
+    target: Target, inputs: Sequence[tuple[str | None, TensorDesc] | None],
+    result: tuple[str, TensorDesc], select: tuple[int, int] | None,
+) -> tuple[Ints, list[_Walked], list[Dispatch], int]:
+    """The sizes that are walked, the operands in them, the copies made before, and their bytes."""
+    walked = [_Walked(name, *slot, slot[1].strides)
+              for name, slot in zip(("out", *"abc"), (result, *inputs)) if slot is not None]
+    sizes = result[1].sizes
+    if select is not None:
+        d, i = select
+        sizes = (*sizes[:d], 1, *sizes[d + 1 :])
+        for w in walked:
+            w.start = i * w.walk[d]
+    sizes = _in_order_of_output(sizes, walked)
+    if select is not None or target.adapter.is_cpu:
+        return sizes, walked, [], 0
+    copies, temporary_bytes = _turn(target, sizes, walked)
+    return _in_order_of_output(sizes, walked), walked, copies, temporary_bytes
 
 
 def _in_order_of_output(sizes: Ints, walked: Sequence[_Walked]) -> Ints:
@@ -206,6 +209,12 @@ def _layout(sizes: Ints, last: int, tensors: Sequence[_Walked]) -> tuple[int, in
                 or not begin_with_vectors(each, w.walk, last, w.start)):
             return _ANYWHERE, each
     return _ALIGNED if sizes[last] % each else _EVEN, each
+
+
+def _is_worth(table: Variant, parts: int, target: Target) -> bool:
+    """Whether a GPU has memory to share for the table, and enough parts to look up in it."""
+    return (not target.adapter.is_cpu and table.shared_bytes <= target.adapter.max_shared_memory
+            and parts >= _WORTH_TABLES * table.shared_bytes)
 
 
 def _in_pairs(parts: int, moved: int, kind: DataType, long: bool) -> bool:
