@@ -49,6 +49,11 @@ def begin_with_vectors(each: int, strides: Ints, axis: int = -1, start: int = 0)
     return strides[axis] == 1 and not any(n % each for n in (start, *others))
 
 
+def are_of_vectors(each: int, size: int, *strides: Ints) -> bool:
+    """Whether all lines of ``size`` along the last dimension are whole vectors of ``each``."""
+    return size % each == 0 and all(begin_with_vectors(each, s) for s in strides)
+
+
 def overlaps_itself(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether two coordinates may share an address.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..desc import TensorDesc
-from ..layout import Ints, begin_with_vectors, coalesce, power_of_two, product
+from ..layout import Ints, are_of_vectors, coalesce, power_of_two, product
 from .plan import Dispatch, Operand, Plan, Target, reads, writes
 
 SHADERS = ("activation_identity", "activation_identity_pieces", "activation_identity_tiles")
@@ -63,8 +63,7 @@ def _lines(
     repeats = in_strides[-1] == 0
     moving = [out_strides] if repeats else [in_strides, out_strides]
     whole = all(strides[-1] == 1 for strides in moving)
-    even = (aligned and sizes[-1] % each == 0
-            and all(begin_with_vectors(each, strides) for strides in moving))
+    even = aligned and are_of_vectors(each, sizes[-1], *moving)
     lines = product(sizes[:-1])
     # A line of n elements meets so many vectors at most.
     per_line = sizes[-1] // each if even else (sizes[-1] + each - 2) // each + 1
@@ -81,12 +80,9 @@ def _lines(
 
 def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way | None:
     """Where whole vectors lie gapless in both, but the order of what is around them differs."""
-    outer = range(len(sizes) - 1)
-    if (
-        len(sizes) < 3 or in_strides[-1] != 1 or out_strides[-1] != 1 or sizes[-1] % each
-        or any((in_strides[d] | out_strides[d]) % each for d in outer)
-    ):
+    if len(sizes) < 3 or not are_of_vectors(each, sizes[-1], in_strides, out_strides):
         return None
+    outer = range(len(sizes) - 1)
     q = outer[-1]
     p = min((d for d in outer if d != q), key=lambda d: in_strides[d])
     k_size, p_size, q_size = sizes[-1] // each, sizes[p], sizes[q]

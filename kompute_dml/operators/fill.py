@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..desc import TensorDesc
 from ..dtypes import DataType, Scalar, saturate
 from ..errors import UnsupportedError, ValidationError, expect
-from ..layout import begin_with_vectors, pad_left, power_of_two
+from ..layout import are_of_vectors, pad_left, power_of_two
 from .base import define, function
 from .call import as_tensor, device_of, output, run
 from .plan import UNUSED, Dispatch, Plan, Target, reads, writes
@@ -44,9 +44,9 @@ def _lower(
     count = y.element_count
     lanes, per_line = 1, -(-width // each)
     local_size = target.adapter.local_size
-    tensors = [(y, out_strides)] + ([(x, in_strides)] if x else [])
-    even = width % each == 0 and all(
-        t.is_aligned and begin_with_vectors(each, strides) for t, strides in tensors)
+    walked = (out_strides, in_strides) if x else (out_strides,)
+    aligned = y.is_aligned and (x is None or x.is_aligned)
+    even = aligned and are_of_vectors(each, width, *walked)
     if y.is_packed and (x is None or x.is_packed) and width % each:
         # Rows begin anywhere: what a vector holds may go over into the next row.
         path, groups = _DENSE, -(-(count // each + 2) // (_EACH * local_size))
