@@ -6,6 +6,7 @@ import gc
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import settings
 
 import kompute_dml as dml
 from kompute_dml.runtime.adapters import choose
+from workers import by_pipelines
 
 _SEED = 20240229
 
@@ -24,19 +26,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="run one in N of the operator matrix, chosen by name (all other tests run)",
+        help="run one in N of the tests marked values, chosen by name (all others run)",
     )
 
 
-def _name(item: pytest.Item) -> str:
-    """The test's id, without the group that pytest-xdist hangs on it."""
-    return item.nodeid.split("@")[0]
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return by_pipelines(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     n = config.getoption("--sample")
-    matrix = [i for i in items if _name(i).startswith("tests/test_operators.py")]
-    left_out = {i for i in matrix if zlib.crc32(_name(i).encode()) % n}
+    values = [i for i in items if i.get_closest_marker("values")]
+    left_out = {i for i in values if zlib.crc32(i.nodeid.encode()) % n}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [i for i in items if i not in left_out]
@@ -56,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # What was measured on this machine must not decide what the tests run.
     os.environ["KOMPUTE_DML_TUNING"] = ""
     config.addinivalue_line("markers", "slow: seconds long, on any driver with any kp the same")
+    config.addinivalue_line("markers", "values: of what shaders compute, however kp records them")
     config.addinivalue_line("markers", "stress: many calls, threads or much memory")
 
 
@@ -73,7 +76,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = outcome.get_result()  # type: ignore[attr-defined]
     if report.failed:
         seed = item.config.getoption("seed")
-        report.sections.append(("to repeat", f"pytest '{_name(item)}' --seed {seed}"))
+        report.sections.append(("to repeat", f"pytest '{item.nodeid}' --seed {seed}"))
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +87,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def rng(request: pytest.FixtureRequest, seed: int) -> np.random.Generator:
     """Random numbers that depend on the seed and the test's id only, not on order."""
-    return np.random.default_rng([seed, zlib.crc32(_name(request.node).encode())])
+    return np.random.default_rng([seed, zlib.crc32(request.node.nodeid.encode())])
 
 
 @pytest.fixture(scope="session")

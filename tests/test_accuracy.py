@@ -19,6 +19,8 @@ import kompute_dml as dml
 from cases import CASES
 from kompute_dml.operators import frame
 
+pytestmark = pytest.mark.values
+
 
 def _benchmark() -> ModuleType:
     path = Path(__file__).parent.parent / "benchmarks" / "accuracy.py"

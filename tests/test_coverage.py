@@ -245,6 +245,7 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
     assert allowed - chosen == set()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("spirv-val") is None, reason="spirv-val is not installed")
 @pytest.mark.parametrize("shader", manifest()["shaders"])
 def test_spirv_is_valid(shader: str) -> None:

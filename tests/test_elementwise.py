@@ -15,6 +15,8 @@ from kompute_dml.operators.base import definitions
 from kompute_dml.runtime.adapters import Adapter
 from kompute_dml.runtime.shader_library import shaders
 
+pytestmark = pytest.mark.values
+
 _FLOATS = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 127.9, -128.9, 255.5, 65504, 65520, 2.0**31,
            -(2.0**63), 2.0**64, 1e-45, 6e-8, 2.98e-8, 1.0 + 2.0**-11, 1.0 + 2.0**-24]
 

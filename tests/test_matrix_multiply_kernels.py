@@ -128,6 +128,7 @@ def _run(device: dml.Device, compiled: Any, desc: Any, arrays: dict[str, np.ndar
     return output.read().view(kind)[: int(np.prod(sizes))].reshape(sizes)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(("a_layout", "b_layout", "owned"), PAIRS)
 @pytest.mark.parametrize("shape", SHAPES, ids="x".join("%d" for _ in range(4)).__mod__)
 def test_every_kernel_gives_the_exact_sums(
@@ -168,6 +169,7 @@ def test_every_kernel_gives_the_exact_sums(
         np.testing.assert_array_max_ulp(y, expected, 1)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("columns", [48, 130])
 @pytest.mark.parametrize("rows", [1, 4, 20])
 @pytest.mark.parametrize("shift, gap", [(0, 0), (16, 16), (4, 0), (1, 0), (0, 4), (0, 1)])
@@ -214,6 +216,7 @@ def test_every_kernel_reads_matrices_that_lie_anywhere(
     device._compiled.clear()
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(("a_layout", "b_layout", "owned"), [p for p in PAIRS if not p[2]])
 @pytest.mark.parametrize("shape", [(1, 700, 200, 400), (2, 480, 272, 496),
                                    (1, 513, 333, 417), (2, 500, 320, 512)])

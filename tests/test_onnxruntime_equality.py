@@ -16,6 +16,8 @@ import kompute_dml as dml
 from onnx_cpu import result, results
 from tolerance import compare
 
+pytestmark = pytest.mark.values
+
 f32, f16, i32, u32 = np.float32, np.float16, np.int32, np.uint32
 
 # -- quantization, bit for bit

@@ -12,15 +12,8 @@ from cases import CASES
 from harness import Run, check, runs
 
 
-# One worker per operator, so that its shaders are compiled once.
-@pytest.mark.parametrize(
-    "run",
-    [
-        pytest.param(run, id=str(run), marks=pytest.mark.xdist_group(case.operator))
-        for case in CASES
-        for run in runs(case)
-    ],
-)
+@pytest.mark.values
+@pytest.mark.parametrize("run", [run for case in CASES for run in runs(case)], ids=str)
 def test_operator(
     run: Run, device_without: Callable[[str], dml.Device], rng: np.random.Generator
 ) -> None:

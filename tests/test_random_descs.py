@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ import kompute_dml as dml
 from cases import activation, elementwise, fill, matrix_multiply, quantize
 from harness import Case, Run, check
 from layouts import Layout, Sizes
+
+pytestmark = pytest.mark.values
 
 _MAX_ELEMENTS = 700
 

@@ -18,6 +18,8 @@ from harness import Case
 from kompute_dml import DataType
 from tolerance import compare
 
+pytestmark = pytest.mark.values
+
 _SMALLEST = 2.0**-126  # that is no denormal
 _SPECIAL = [0.0, _SMALLEST, 1.5 * _SMALLEST, 0.5, 1.0, 1.5, 2.5, np.pi, 88.75, 1e10, 2.0**127,
             float(np.finfo(np.float32).max), np.inf, np.nan]
@@ -50,8 +52,7 @@ def _cases(data_type: DataType) -> Iterator[Any]:
             if kinds == {data_type}:
                 yield pytest.param(
                     case, types, id=f"{case.operator.lower()}-{case.name}-"
-                    + ".".join(dict.fromkeys(t.family for t in types.values())),
-                    marks=pytest.mark.xdist_group(case.operator))
+                    + ".".join(dict.fromkeys(t.family for t in types.values())))
 
 
 def _call(case: Case, types: Any, x: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,7 @@ import pytest
 from kompute_dml.runtime.shader_library import manifest
 from kompute_dml.toolchain import edits, glslang, kp, spirv
 from kompute_dml.toolchain.system import ToolchainError
+from workers import sharing
 
 SHADER = """\
 #version 450
@@ -190,3 +191,16 @@ def test_make_lists_its_targets() -> None:
     assert done.returncode == 0
     for target in ("demo", "test", "validate", "lint", "bench"):
         assert f"make {target}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "group"),
+    [
+        ("tests/test_operators.py::test_operator[element_wise_add1-line-f32-packed]", "add1"),
+        ("tests/test_accuracy.py::test_error_in_ulp[f16-sin]", "sin"),
+        ("tests/test_bench.py::test_cases[ACTIVATION_IDENTITY f32]", "identity"),
+        ("tests/test_transfer.py::test_sizes[4]", "tests/test_transfer.py::test_sizes"),
+    ],
+)
+def test_one_worker_compiles_the_pipelines_of_an_operator(nodeid: str, group: str) -> None:
+    assert sharing(nodeid) == group

@@ -76,7 +76,7 @@ def configurations() -> list[Configuration]:
 
 
 def _pytest(arguments: list[str]) -> list[str]:
-    return [sys.executable, "-m", "pytest", "-q", "-n", _WORKERS, "--dist", "loadgroup", *arguments]
+    return [sys.executable, "-m", "pytest", "-q", "-n", _WORKERS, *arguments]
 
 
 def _run(command: list[str], env: Mapping[str, str] | None = None) -> bool:
@@ -127,7 +127,8 @@ def suite_checks(arguments: list[str]) -> list[Check]:
     """The suite everywhere, but twice nowhere.
 
     Slow tests run in the first configuration. SwiftShader runs the same shaders with either kp, and
-    lavapipe shows that stock kp records them right: of that pair a twelfth of the matrix will do.
+    lavapipe shows that stock kp records them right: of that pair a twelfth of the tests of values
+    will do.
     """
     every = configurations()
     checks = []
