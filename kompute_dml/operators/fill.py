@@ -11,6 +11,7 @@ from ..errors import UnsupportedError, ValidationError, expect
 from ..layout import are_of_vectors, pad_left, power_of_two
 from .base import define, function
 from .call import as_tensor, device_of, output, run
+from .fill_value import filled
 from .plan import UNUSED, Dispatch, Plan, Target, reads, writes
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 _EACH = 2
 """Vectors that an invocation makes."""
 _ELEMENTS, _LINES, _DENSE = 0, 1, 2
+_MASKS_ALL = ("llvmpipe",)
+"""Drivers that compute the mask of every vector, whichever way a branch goes."""
+_WORTH_TWICE = 1 << 18
+"""Bytes from which on they make zeros, and then a diagonal, sooner than both at once."""
 
 
 def _lower(
@@ -37,6 +42,11 @@ def _lower(
         raise UnsupportedError(
             f"a diagonal matrix of {height} rows and {width} columns: more than 2^31 together are "
             "not served (distances from the diagonal are computed in 32 bits)")
+    nbytes = y.element_count * y.data_type.itemsize
+    if (x is None and end - begin == 1 and nbytes >= _WORTH_TWICE
+            and target.adapter.driver in _MASKS_ALL):
+        return _zeros_and_diagonal(
+            target, y.replace(sizes=sizes, strides=out_strides), value, begin)
     # Columns are counted from `height` up, so that column - row stays positive; bounds beyond
     # the matrix mean what the nearest one inside means.
     first, last = (min(max(b + height, 0), height + width) for b in (begin, end))
@@ -89,6 +99,17 @@ def _lower(
     )
 
 
+def _zeros_and_diagonal(target: Target, y: TensorDesc, value: Scalar, offset: int) -> Plan:
+    dispatches = filled(y, target, saturate(0, y.data_type)).execute
+    row, column = max(-offset, 0), max(offset, 0)
+    length = min(y.sizes[-2] - row, y.sizes[-1] - column)
+    if length > 0:
+        *outer, down, right = y.strides
+        diagonal = y.replace(sizes=(*y.sizes[:-2], length), strides=(*outer, down + right))
+        dispatches += filled(diagonal, target, value, row * down + column * right).execute
+    return Plan(dispatches)
+
+
 def _lower_diagonal_matrix(desc: Any, target: Target) -> Plan:
     y = desc.output_tensor
     value = saturate(desc.value, y.data_type)
@@ -122,12 +143,12 @@ def _check_diagonal_matrix1(desc: Any, strict: bool) -> None:
 
 
 DiagonalMatrixOperatorDesc = define(
-    "DIAGONAL_MATRIX", _lower_diagonal_matrix, shaders=("diagonal_matrix1",)
+    "DIAGONAL_MATRIX", _lower_diagonal_matrix, shaders=("diagonal_matrix1", "fill_value")
 )
 DiagonalMatrix1OperatorDesc = define(
     "DIAGONAL_MATRIX1",
     _lower_diagonal_matrix1,
-    shaders=("diagonal_matrix1",),
+    shaders=("diagonal_matrix1", "fill_value"),
     check=_check_diagonal_matrix1,
     in_place=True,
 )

@@ -19,25 +19,31 @@ if TYPE_CHECKING:
 _SHADER = "fill_value"
 
 
-def _lower(desc: Any, target: Target, operation: str, **words: tuple[int, int]) -> Plan:
-    y = desc.output_tensor
+def _lower(
+    y: TensorDesc, target: Target, operation: str, *, first: int = 0, **words: tuple[int, int]
+) -> Plan:
     numbers = TensorDesc(y.data_type, y.sizes)
     variant = target.library.get(_SHADER, operation)
-    return frame(target, variant, [(None, numbers)], ("output_tensor", y), push=words)
+    return frame(target, variant, [(None, numbers)], ("output_tensor", y), push=words, first=first)
+
+
+def filled(y: TensorDesc, target: Target, value: Scalar, first: int = 0) -> Plan:
+    """The plan that makes all of ``y`` be ``value``, which begins at element ``first`` of the
+    output."""
+    return _lower(y, target, "constant", first=first, start=value.words)
 
 
 def _lower_constant(desc: Any, target: Target) -> Plan:
-    value = Scalar.of(desc.value, desc.value_data_type)
-    return _lower(desc, target, "constant", start=value.words)
+    return filled(desc.output_tensor, target, Scalar.of(desc.value, desc.value_data_type))
 
 
 def _lower_sequence(desc: Any, target: Target) -> Plan:
-    kind = desc.value_data_type
+    y, kind = desc.output_tensor, desc.value_data_type
     start, delta = (Scalar.of(v, kind) for v in (desc.value_start, desc.value_delta))
     if kind.is_float:
-        return _lower(desc, target, "float_sequence", start=(float_bits(start.item()), 0),
+        return _lower(y, target, "float_sequence", start=(float_bits(start.item()), 0),
                       delta=(float_bits(delta.item()), 0))
-    return _lower(desc, target, "integer_sequence", start=start.words, delta=delta.words)
+    return _lower(y, target, "integer_sequence", start=start.words, delta=delta.words)
 
 
 FillValueConstantOperatorDesc = define(

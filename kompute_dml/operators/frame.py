@@ -60,6 +60,7 @@ def frame(
     spec: Mapping[str, int] | None = None,
     more: Sequence[Operand] = (),
     select: tuple[int, int] | None = None,
+    first: int = 0,
     guesses: bool = False,
     long: bool = False,
     backwards: bool = False,
@@ -70,13 +71,15 @@ def frame(
     ``inputs`` are its operands a, b, c as (field, description), None for one that is absent. An
     operand without a field is no tensor: the shader takes what its strides say as numbers.
     ``result`` is the output in the same form, and ``more`` are bindings of the shader's own.
-    ``select`` is (dimension, index) where only that part of the tensors is walked. ``guesses`` says
-    that the shader may make a part twice, ``long`` that its arithmetic takes as long as what it
-    moves, and ``backwards`` that the last parts, which may be in a cache, should come first. For a
-    GPU, inputs that lie gapless along another dimension than the output are turned into temporary
-    memory before, and many bytes are looked up by ``table``, a TABULATED variant.
+    ``select`` is (dimension, index) where only that part of the tensors is walked; ``result``
+    begins at element ``first`` of what is bound. ``guesses`` says that the shader may make a part
+    twice, ``long`` that its arithmetic takes as long as what it moves, and ``backwards`` that the
+    last parts, which may be in a cache, should come first. For a GPU, inputs that lie gapless along
+    another dimension than the output are turned into temporary memory before, and many bytes are
+    looked up by ``table``, a TABULATED variant.
     """
     sizes, walked, copies, temporary_bytes = _walk(target, inputs, result, select)
+    walked[0].start += first
     outer, inner = _split(sizes)
     *line_sizes, size = (sizes[d] for d in inner)
     tensors = [w for w in walked if w.field]

@@ -12,7 +12,7 @@ import numpy as np
 
 import kompute_dml as dml
 from harness import FEW, Arrays, Case, ErrorCase, Types
-from layouts import PACKED, SHIFTED, SLICED, STEPPED
+from layouts import PACKED, SHIFTED, SLICED, STEPPED, TRANSPOSED
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
@@ -137,6 +137,11 @@ CASES = [
     fill("past-int64", (3, 3), 0, 9.3e18, layouts=[SHIFTED]),
     fill("past-int32", (3, 3), 0, -2147483904.0, layouts=[SHIFTED]),
     fill("tiny", (3, 3), 0, 3e-8, layouts=[SHIFTED]),
+    # Where lavapipe makes the zeros first.
+    fill("large", (3, 300, 301), -4, 2.0, layouts=[PACKED, TRANSPOSED, SLICED]),
+    fill("large-beyond", (513, 512), 512, 2.0, layouts=[PACKED]),
+    fill1("large-on-zeros", (513, 512), 5, 6, _pattern, with_input=False,
+          layouts=[PACKED, STEPPED]),
     fill1("band", (2, 3, 5, 7), -1, 3, _pattern),
     fill1("band-on-zeros", (3, 5, 11), -1, 3, _pattern, with_input=False),
     fill1("outside", (5, 7), 2, -1, _lowest, layouts=[*FEW, STEPPED]),
