@@ -48,16 +48,17 @@ class _nothing_happens:
         self.device = device
 
     def _state(self) -> tuple[Any, ...]:
-        gc.collect()
         runtime = self.device._runtime
         batch = runtime.recorder._open
         return (self.device.memory_used, runtime.recorder.submits, batch and batch.count)
 
     def __enter__(self) -> None:
+        gc.disable()  # or memory of tests before might go meanwhile
         self.device.synchronize()
         self.before = self._state()
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        gc.enable()
         if error is None:
             assert self._state() == self.before
 
