@@ -273,9 +273,12 @@ def _library_of_everything() -> ShaderLibrary:
 def test_few_rows_by_few_columns_share_the_depth(rows: int, columns: int, depth: int) -> None:
     product = Product(_desc((1, rows, depth, columns), "packed", "packed", ""))
     adapter = replace(dml.default_device().adapter, cooperative_matrices=())
-    kernel = candidates(product, Target(_library_of_everything(), adapter))[0]
+    target = Target(_library_of_everything(), adapter)
+    kernel = candidates(product, target)[0]
     assert kernel.name == f"few_rows-across-r{rows}"
-    parts = kernel.parts(product, depth)
+    variant = kernel.variant(target)
+    assert variant is not None
+    parts = kernel.parts(product, depth, variant)
     assert (parts > 1) == (columns <= 14336 and depth > 256)
     # As the shader divides it: to each part an equal number of pieces, and to the last one some.
     pieces = -(-depth // 256)

@@ -12,9 +12,6 @@ from .matrix_multiply_lines import LINES, SUMS, PreparedLines, Scratch, is_ready
 from .matrix_multiply_product import MAX_DEPTH, SHADER, SLOTS, Product
 from .plan import TEMPORARY, UNUSED, ZEROED, Dispatch, Operand, Plan, Target
 
-_LEAST_PART = 256
-"""Of the depth: its least multiple that a workgroup takes, PART_VECTORS in the shaders."""
-
 
 @dataclass(frozen=True)
 class Kernel:
@@ -53,9 +50,12 @@ class Kernel:
         """Workgroups of one dispatch."""
         return product.batches * -(-product.rows // self.rows) * -(-product.columns // self.columns)
 
-    def parts(self, product: Product, depth: int) -> int:
+    def parts(self, product: Product, depth: int, variant: Variant) -> int:
         """Workgroups that share the depth of a tile: of equal parts, as far as these go."""
-        pieces = -(-depth // _LEAST_PART)
+        if not self.busy:
+            return 1
+        _, vectors = variant.spec_ids["PART_VECTORS"]
+        pieces = -(-depth // (16 * vectors))
         wanted = max(1, self.busy // self.tiles(product))
         return -(-pieces // -(-pieces // wanted))
 
@@ -232,7 +232,7 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
         if "flags" in variant.push_fields:
             push["flags"] = sum(on << bit for bit, on in enumerate(known.values()))
             known = {}
-        parts = kernel.parts(product, depth)
+        parts = kernel.parts(product, depth, variant)
         if "parts" in variant.push_fields:
             if prepared is not None:
                 operands[0], operands[3] = prepared.lines(index, begin, depth)

@@ -46,7 +46,7 @@ struct Part {
 const uint SUMS = TILE_ROWS * TILE_COLUMNS;
 // An invocation finishes pairs of neighbouring sums.
 const uint PAIRS = (SUMS / 2u - 1u) / INVOCATIONS + 1u;
-const uint PART_VECTORS = 16u;
+layout(constant_id = 16) const uint PART_VECTORS = 16u;  // constant to tell the host
 
 // False when nothing is left to do. Divisions take long: most often there is nothing to divide.
 bool find_part(out Part p) {
