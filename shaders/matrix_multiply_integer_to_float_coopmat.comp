@@ -85,6 +85,8 @@ layout(constant_id = 9) const bool A_PREPARED = false;
 layout(constant_id = 10) const bool B_PREPARED = false;
 layout(constant_id = 11) const bool A_SUMMED = false;
 layout(constant_id = 12) const bool B_SUMMED = false;
+// Whether given sums come in several parts: a loop that never runs makes the whole product slower.
+layout(constant_id = 14) const bool SUMS_IN_PARTS = false;
 #define GIVEN_ROWS (ROW_SUMS && A_SUMMED)
 #define GIVEN_COLUMNS (COLUMN_SUMS && B_SUMMED)
 #ifdef NO_ADDING
@@ -171,10 +173,11 @@ void begin_lines(uint batch, uint row, uint column) {
     float shift = HAS_BIAS ? LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] +
                                                   column * bias_strides[2])
                            : 0.0;
-    for (uint part = 1u; part < sum_count; ++part) {
-        if (GIVEN_ROWS) row_sum += row_sums[row_at.x + part * row_at.y];
-        if (GIVEN_COLUMNS) column_sum += column_sums[column_at.x + part * column_at.y];
-    }
+    if (SUMS_IN_PARTS)
+        for (uint part = 1u; part < sum_count; ++part) {
+            if (GIVEN_ROWS) row_sum += row_sums[row_at.x + part * row_at.y];
+            if (GIVEN_COLUMNS) column_sum += column_sums[column_at.x + part * column_at.y];
+        }
     int zero = zero_point(true, row, row_zero);
     s_zero[i] = zero;
     s_zero[TILE_ROWS + j] = zero_point(false, column, column_zero);

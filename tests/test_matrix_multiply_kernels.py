@@ -401,6 +401,21 @@ def test_tiles_are_as_large_as_keeps_a_device_busy(
     assert candidates(product, _with_matrix_units())[0].name == f"coopmat-{tile}"
 
 
+@pytest.mark.parametrize(("layout", "owned", "depth", "parts"), [
+    ("transposed", "b", 2048, False), ("packed", "b", 2048, False), ("packed", "b", 1 << 16, False),
+    ("transposed", "", 2048, False), ("packed", "", 2048, True),
+])
+def test_constant_sums_come_in_one_part(
+    layout: str, owned: str, depth: int, parts: bool
+) -> None:
+    """Where the kernel knows so, it is as fast as if it made them."""
+    target = _with_matrix_units()
+    product = Product(_desc((1, 2048, depth, 2048), "packed", layout, owned))
+    for dispatch in lower(product, candidates(product, target)[0], target).execute:
+        if "SUMS_IN_PARTS" in dispatch.variant.spec_ids:
+            assert dispatch.spec["SUMS_IN_PARTS"] == parts
+
+
 @pytest.mark.parametrize(
     ("layout", "owned", "offered"),
     [("transposed", "", True), ("packed", "", False), ("transposed", "b", False)],

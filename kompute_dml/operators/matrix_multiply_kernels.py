@@ -247,6 +247,7 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
             operands += [output, output]
             push |= prepared.strides() | {"sum_count": prepared.sum_count(depth)}
             known |= prepared.spec("PREPARED", "SUMMED")
+            known["SUMS_IN_PARTS"] = prepared.sum_count(depth) > 1
         if "EXACT_UNITS" in variant.spec_ids:
             known["EXACT_UNITS"] = target.adapter.driver in EXACT_UNITS
         if "AHEAD" in variant.spec_ids:
