@@ -255,7 +255,7 @@ def test_lines_are_summed_and_prepared_where_they_need_it(
             kept = got[at:][: expected.size].view(np.int8).reshape(expected.shape)
             assert (kept == expected).all()
         if made.sums is None:
-            assert made.lines is None and not gives_sums
+            assert not gives_sums
             continue
         chunks = range(0, depth, prepared[-1].chunk)
         sums = np.stack([lines[..., c : c + prepared[-1].chunk].sum(-1, np.int32) for c in chunks])
@@ -401,19 +401,19 @@ def test_tiles_are_as_large_as_keeps_a_device_busy(
     assert candidates(product, _with_matrix_units())[0].name == f"coopmat-{tile}"
 
 
-@pytest.mark.parametrize(("layout", "owned", "depth", "parts"), [
-    ("transposed", "b", 2048, False), ("packed", "b", 2048, False), ("packed", "b", 1 << 16, False),
-    ("transposed", "", 2048, False), ("packed", "", 2048, True),
+@pytest.mark.parametrize(("layout", "owned", "side", "depth", "given", "parts"), [
+    ("transposed", "b", 2048, 2048, True, False), ("packed", "b", 2048, 1 << 16, True, False),
+    ("transposed", "", 2048, 2048, False, False), ("packed", "", 2048, 2048, False, False),
+    ("packed", "", 4096, 4096, True, True),
 ])
-def test_constant_sums_come_in_one_part(
-    layout: str, owned: str, depth: int, parts: bool
+def test_sums_are_given_in_parts_only_to_a_kernel_that_makes_none(
+    layout: str, owned: str, side: int, depth: int, given: bool, parts: bool
 ) -> None:
-    """Where the kernel knows so, it is as fast as if it made them."""
     target = _with_matrix_units()
-    product = Product(_desc((1, 2048, depth, 2048), "packed", layout, owned))
+    product = Product(_desc((1, side, depth, side), "packed", layout, owned))
     for dispatch in lower(product, candidates(product, target)[0], target).execute:
         if "SUMS_IN_PARTS" in dispatch.variant.spec_ids:
-            assert dispatch.spec["SUMS_IN_PARTS"] == parts
+            assert (dispatch.spec["B_SUMMED"], dispatch.spec["SUMS_IN_PARTS"]) == (given, parts)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,8 @@ class PreparedLines:
     their lines.
 
     What is OWNED_BY_DML is prepared once, at initialization, and kept. Lines that need not be
-    prepared are summed only where ``gives_sums``: else the kernel adds them up on its way.
+    prepared are summed only where ``gives_sums``, and so are those whose sums would come in several
+    parts: else the kernel adds them up itself, which is sooner done than to gather the parts.
     """
 
     def __init__(
@@ -99,7 +100,9 @@ class PreparedLines:
         outer_step, batch_step = p.steps[side]
         own = (batch_step, t.strides[across], t.strides[along])
         ready = is_ready(p, side, self.multiple)
-        if ready and not (wants_sums and self.gives_sums):
+        whole = not ready and min(p.depth, MAX_DEPTH) <= self.chunk
+        wants_sums = wants_sums and (self.gives_sums or whole)
+        if ready and not wants_sums:
             return _Side(None, None, own, 0, 0, 0)
 
         count = t.sizes[across]
@@ -180,8 +183,9 @@ class PreparedLines:
         return {"a_strides": (a_batch, a_line, a_depth), "b_strides": (b_batch, b_depth, b_line)}
 
     def sum_count(self, depth: int) -> int:
-        """Parts in which the sums of ``depth`` elements come."""
-        return -(-depth // self.chunk)
+        """Parts in which the sums of ``depth`` elements come, where any are given."""
+        given = any(s.sums is not None for s in self.sides.values())
+        return -(-depth // self.chunk) if given else 1
 
     def spec(self, *kinds: str) -> dict[str, bool]:
         """Of each side, whether it is PREPARED, or SUMMED."""
