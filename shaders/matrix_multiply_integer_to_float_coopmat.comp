@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
-//@ variants TILE: t128 t128w t128u t128d t96x128 t64x96 t48x96 t64 t64d t32 t32d t16
+//@ variants TILE: t128 t128s t128w t128u t128d t96x128 t64x96 t48x96 t64 t64d t32 t32d t16
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
@@ -15,7 +15,7 @@
 // parts; the SUBGROUPS_DEEP subgroups that share a part take turns along the depth.
 // Shared memory is kept so small that a multiprocessor holds two workgroups: one multiplies while
 // the other waits. Deeper tiles are for outputs that give it one only.
-#if defined(TILE_t128) || defined(TILE_t128w) || defined(TILE_t128u)
+#if defined(TILE_t128) || defined(TILE_t128s) || defined(TILE_t128w) || defined(TILE_t128u)
 const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 64u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
 #elif defined(TILE_t128d)
@@ -48,11 +48,17 @@ const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
 #endif
 // Slices that an invocation reads at once. With two, eight of them read 128 bytes of a line, which
 // is what a cache answers best; but then no register is left to add up lines in.
-#if defined(TILE_t128w) || defined(TILE_t128u)
+#if defined(TILE_t128s) || defined(TILE_t128w) || defined(TILE_t128u)
 #define NO_ADDING
 const uint SLICES_READ = 2u;
 #else
 const uint SLICES_READ = 1u;
+#endif
+// Sums that are not given are made by workgroups of their own, the first ones.
+#ifdef TILE_t128s
+#define SUMS_ASIDE
+#define TILE_INDEX (group_index() - summing_groups())
+uint summing_groups();
 #endif
 // Where A and B are both unsigned, matrix units can take them as they lie.
 #if defined(TILE_t128u)
@@ -79,6 +85,10 @@ layout(binding = 11) readonly buffer RowSums { int row_sums[]; };
 layout(binding = 12) readonly buffer ColumnSums { int column_sums[]; };
 layout(binding = 13) writeonly buffer OutputVectors { uvec4 out_vectors[]; };
 layout(binding = 14) writeonly buffer OutputPairs { uvec2 out_pairs[]; };
+#ifdef SUMS_ASIDE
+layout(binding = 15) coherent buffer MadeSums { int made_sums[]; };
+layout(binding = 16) coherent buffer Zeroed { uint zeroed[]; };
+#endif
 
 // Whether the lines are signed numbers already, and whether their sums are given.
 layout(constant_id = 9) const bool A_PREPARED = false;
@@ -173,11 +183,13 @@ void begin_lines(uint batch, uint row, uint column) {
     float shift = HAS_BIAS ? LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] +
                                                   column * bias_strides[2])
                            : 0.0;
+#ifndef SUMS_ASIDE
     if (SUMS_IN_PARTS)
         for (uint part = 1u; part < sum_count; ++part) {
             if (GIVEN_ROWS) row_sum += row_sums[row_at.x + part * row_at.y];
             if (GIVEN_COLUMNS) column_sum += column_sums[column_at.x + part * column_at.y];
         }
+#endif
     int zero = zero_point(true, row, row_zero);
     s_zero[i] = zero;
     s_zero[TILE_ROWS + j] = zero_point(false, column, column_zero);
@@ -187,6 +199,10 @@ void begin_lines(uint batch, uint row, uint column) {
     s_scale[TILE_ROWS + j] = column_scale;
     s_shift[j] = bias_strides[1] == 0u ? shift : 0.0;
 }
+
+#ifdef SUMS_ASIDE
+#include "include/made_sums.glsl"
+#endif
 
 // What the four columns of an invocation have in common in all rows.
 struct Columns {
@@ -304,6 +320,13 @@ void share_strip() {
     coopMatLoad(fragment, of, line, 0u, gl_CooperativeMatrixLayout##layout);
 
 void main() {
+#ifdef SUMS_ASIDE
+    if (group_index() < summing_groups()) {
+        bool of_a = group_index() < groups_of(true);
+        make_sums(of_a, group_index() - (of_a ? 0u : groups_of(true)));
+        return;
+    }
+#endif
     uint batch, row, column;
     if (!find_tile(batch, row, column)) return;
     uint deep = gl_SubgroupID % SUBGROUPS_DEEP;
@@ -398,6 +421,9 @@ void main() {
     if (ADDS_COLUMNS)
         [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i)
             atomicAdd(s_sum[TILE_ROWS + line_of(i)], b_sum[i]);
+#ifdef SUMS_ASIDE
+    if (MAKES_ROWS || MAKES_COLUMNS) add_made_sums(batch, row, column);
+#endif
     barrier();
     uint part = gl_SubgroupID / SUBGROUPS_DEEP;
     uint member = deep * 32u + gl_SubgroupInvocationID;

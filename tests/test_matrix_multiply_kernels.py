@@ -330,6 +330,41 @@ def test_the_ring_of_zeros_hands_out_what_is_its_own() -> None:
                        for slot, _ in (places[0], places[4])]
 
 
+@pytest.mark.parametrize("owned", ["", "b"])
+@pytest.mark.parametrize("in_time", [True, False])
+def test_tiles_take_the_sums_of_other_workgroups_or_make_them(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, in_time: bool, owned: str
+) -> None:
+    """Several workgroups sum each side, in three batches; over and over, as each dispatch finds the
+    count of those that have come where the one before left it."""
+    device = dml.Device(dml.default_device().adapter)
+    shape = batch, m, k, n = (3, 300, 384, 520)
+    desc = _desc(shape, "packed", "transposed", owned)
+    target = Target(device._runtime.library, device.adapter)
+    offered = [c for c in candidates(Product(desc), target) if c.makes_sums]
+    if not offered:
+        pytest.skip("the kernel needs matrix units")
+    monkeypatch.setattr(matrix_multiply, "candidates", lambda *_: offered)
+    a, b = (rng.integers(0, 256, sizes, np.uint8) for sizes in ((batch, m, k), (batch, k, n)))
+    arrays = {
+        "a_tensor": a, "a_scale_tensor": np.ones(m, np.float32),
+        "b_tensor": _in_memory(b, desc.b_tensor.strides), "b_scale_tensor": np.ones(n, np.float32),
+        "bias_tensor": np.zeros(n, np.float32),
+    }
+    for _ in range(4):
+        compiled = device.compile_operator(device.create_operator(desc))
+        assert compiled.plan.zeroed_bytes
+        y = _run(device, compiled, desc, arrays)
+        assert (y == a.astype(np.int64) @ b).all()
+        ring = device._runtime.zeros._ring
+        assert ring is not None
+        left = device._read(ring, 0, ring.nbytes).view(np.uint32)
+        assert (left == (0 if in_time else left)).all()
+        if not in_time:  # a count that never comes to what it should be
+            device._write(ring, 0, np.full(ring.nbytes // 4, 100, np.uint32).view(np.uint8))
+    device.close()
+
+
 def _with_matrix_units(kilobytes: int = 48, kinds: str = "i") -> Target:
     """This device with an H200's matrix units, of signed ("i") or unsigned ("u") bytes."""
     every = _library_of_everything()
@@ -390,8 +425,9 @@ def test_sixteen_rows_by_few_columns_take_more_subgroups(columns: int, kernel: s
         # One turn of 132 multiprocessors, where the next smaller tile would take two.
         (384, 1536, 1536, "t48x96"), (512, 1536, 1536, "t64x96"), (384, 4096, 4096, "t96x128"),
         (512, 4096, 4096, "t128d"),
-        # Sums of both sides to be added up on the way, or given by what prepares the lines.
-        (2048, 2048, 2048, "t128"), (4096, 4096, 4096, "t128"), (4096, 4112, 4096, "t128w"),
+        # Sums of both sides to be added up on the way, or by workgroups of their own where there
+        # are many tiles, or given by what prepares the lines.
+        (2048, 2048, 2048, "t128"), (4096, 4096, 4096, "t128s"), (4096, 4112, 4096, "t128w"),
     ],
 )
 def test_tiles_are_as_large_as_keeps_a_device_busy(

@@ -12,6 +12,8 @@ from .matrix_multiply_lines import LINES, SUMS, PreparedLines, Scratch, is_ready
 from .matrix_multiply_product import MAX_DEPTH, SHADER, SLOTS, Product
 from .plan import TEMPORARY, UNUSED, ZEROED, Dispatch, Operand, Plan, Target
 
+_SUMMED_LINES = 128
+"""That one workgroup adds up; LINES_EACH in the shader."""
 
 @dataclass(frozen=True)
 class Kernel:
@@ -29,6 +31,8 @@ class Kernel:
     lowers: bool = True
     """Whether unsigned numbers become signed ones; else both sides are unsigned, lie ready and have
     no zero points."""
+    makes_sums: bool = False
+    """Whether workgroups of its own add up lines."""
     busy: int = 0
     """Workgroups that it takes to keep a device busy: where there are fewer tiles, several share
     the depth of one. 0 for shaders that cannot."""
@@ -50,6 +54,12 @@ class Kernel:
         """Workgroups of one dispatch."""
         return product.batches * -(-product.rows // self.rows) * -(-product.columns // self.columns)
 
+    def counts(self, product: Product) -> bool:
+        """Whether the workgroups that make sums, and the others, are few enough to be counted in
+        one word: TILES_BIT in include/made_sums.glsl."""
+        groups = 2 + sum(product.lines(side) for side in "ab") // _SUMMED_LINES
+        return not self.makes_sums or (groups < 1 << 12 and self.tiles(product) < 1 << 20)
+
     def parts(self, product: Product, depth: int, variant: Variant) -> int:
         """Workgroups that share the depth of a tile: of equal parts, as far as these go."""
         if not self.busy:
@@ -68,10 +78,10 @@ _DOT = Kernel(SHADER + "_packed", "dot", 64, 64)
 _CORE = Kernel(SHADER + "_packed", "core", 64, 64)
 _COOPMAT = {
     axis: Kernel(SHADER + "_coopmat", axis, rows, columns, depth,
-                 needs_sums=axis == "t128w", lowers=axis != "t128u")
+                 needs_sums=axis == "t128w", lowers=axis != "t128u", makes_sums=axis == "t128s")
     for axis, rows, columns, depth in (
-        ("t128", 128, 128, 64), ("t128w", 128, 128, 128), ("t128u", 128, 128, 128),
-        ("t128d", 128, 128, 128),
+        ("t128", 128, 128, 64), ("t128s", 128, 128, 128), ("t128w", 128, 128, 128),
+        ("t128u", 128, 128, 128), ("t128d", 128, 128, 128),
         ("t96x128", 96, 128, 128), ("t64x96", 64, 96, 256), ("t48x96", 48, 96, 256),
         ("t64", 64, 64, 128), ("t64d", 64, 64, 256),
         ("t32", 32, 32, 128), ("t32d", 32, 32, 256), ("t16", 16, 32, 256),
@@ -116,7 +126,10 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
         and not any(product.kinds[kind] for kind in _NOT_PLAIN)
         and all(is_ready(product, side, _COOPMAT["t128u"].depth) for side in "ab")
     )
-    matrix = [k for k in _COOPMAT.values() if k.variant(target) and (k.lowers or unsigned)]
+    matrix = [
+        k for k in _COOPMAT.values()
+        if k.variant(target) and (k.lowers or unsigned) and k.counts(product)
+    ]
     if not matrix or scalar[0] not in (_DOT, _CORE):
         return [*scalar, *matrix]
     best = _COOPMAT[_best_tile(product, unsigned)]
@@ -174,10 +187,13 @@ def _best_tile(product: Product, unsigned: bool) -> str:
     if tiles["t128"] > 132:
         if unsigned:
             return "t128u"
-        # Reading whole lines pays for a dispatch that sums one side's, where there are many.
-        sums = sum(product.needs_sums(side) and is_ready(product, side, _COOPMAT["t128w"].depth)
-                   for side in "ab")
-        return "t128w" if sums == 0 or (sums == 1 and tiles["t128"] >= 1024) else "t128"
+        summed = [side for side in "ab" if product.needs_sums(side)
+                  and not product.side(side)[0].owned_by_dml]
+        ready = [side for side in summed if is_ready(product, side, _COOPMAT["t128w"].depth)]
+        # What is prepared is summed by the way; a dispatch for the other side pays for many tiles.
+        if not ready or (len(ready) < len(summed) and tiles["t128"] >= 1024):
+            return "t128w"
+        return "t128s" if _sums_aside(product, summed, tiles["t128"]) else "t128"
     if tiles["t64"] > 264:
         return "t96x128" if tiles["t96x128"] <= 132 else "t128d"
     if tiles["t64"] > 132:
@@ -186,6 +202,15 @@ def _best_tile(product: Product, unsigned: bool) -> str:
     if tiles["t64"] >= 64:
         return "t64d" if product.depth >= 2048 else "t64"
     return "t32d" if product.depth >= 1024 else "t32"
+
+
+def _sums_aside(product: Product, summed: list[str], tiles: int) -> bool:
+    """Whether to have workgroups of their own for sums: not where they take the places of tiles, so
+    that these need one more turn, unless there are many turns."""
+    places = 2 * 132
+    both = tiles + sum(-(-product.lines(side) // _SUMMED_LINES) for side in summed)
+    fits = tiles >= 1024 or -(-both // places) == -(-tiles // places)
+    return tiles > places and fits and _COOPMAT["t128s"].counts(product)
 
 
 def _multiplies(adapter: Adapter, kind: str) -> bool:
@@ -216,9 +241,18 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
     # The sums of each tile, and how many workgroups have added theirs.
     sums = kernel.tiles(product) * (kernel.rows * kernel.columns + 1)
     zeroed = Operand(ZEROED, "zeroed_offset", 4, sums, writes=True)
-    prepared = None
+    prepared, made_sums, summing = None, None, 0
     if kernel.depth:
         prepared = PreparedLines(product, kernel.depth, target, temporary, kernel.needs_sums)
+    if kernel.makes_sums:
+        assert prepared is not None
+        made = {side: product.lines(side) for side in "ab"
+                if product.needs_sums(side) and prepared.sides[side].sums is None}
+        summing = sum(-(-lines // _SUMMED_LINES) for lines in made.values())
+        if made:
+            field = "row_sums_offset" if "a" in made else "column_sums_offset"
+            made_sums = temporary.take(field, 4, sum(made.values()))
+            zeroed = Operand(ZEROED, "zeroed_offset", 4, 1, writes=True)
 
     def dispatch(index: int, begin: int) -> Dispatch:
         depth = min(MAX_DEPTH, product.depth - begin)
@@ -245,16 +279,21 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
             operands[0] = operands[3] = UNUSED
             operands += [*prepared.lines(index, begin, depth), *prepared.line_sums(index, begin)]
             operands += [output, output]
-            push |= prepared.strides() | {"sum_count": prepared.sum_count(depth)}
+            push |= prepared.strides()
             known |= prepared.spec("PREPARED", "SUMMED")
-            known["SUMS_IN_PARTS"] = prepared.sum_count(depth) > 1
+            if kernel.makes_sums:
+                operands += [made_sums or output, zeroed if made_sums else output]
+            else:
+                push["sum_count"] = prepared.sum_count(depth)
+                known["SUMS_IN_PARTS"] = prepared.sum_count(depth) > 1
         if "EXACT_UNITS" in variant.spec_ids:
             known["EXACT_UNITS"] = target.adapter.driver in EXACT_UNITS
         if "AHEAD" in variant.spec_ids:
             known |= _ahead(depth)
         if not kernel.lowers:  # all numbers are taken as they lie, as signed ones are
             known |= {"A_SIGNED": True, "B_SIGNED": True}
-        return Dispatch(variant, kernel.tiles(product) * parts, tuple(operands), push, known)
+        return Dispatch(
+            variant, summing + kernel.tiles(product) * parts, tuple(operands), push, known)
 
     main = [dispatch(i, begin) for i in range(product.outer) for begin in ends]
     if prepared is None:
@@ -263,5 +302,5 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
                     zeroed_bytes=4 * sums if shares else 0)
     return Plan(
         (*prepared.execute, *main), tuple(prepared.initialize), temporary.bytes,
-        prepared.persistent.bytes, frozenset(prepared.repacked),
+        prepared.persistent.bytes, frozenset(prepared.repacked), 4 if made_sums else 0,
     )

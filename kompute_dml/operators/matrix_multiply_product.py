@@ -66,6 +66,11 @@ class Product:
         """A or B, its axis along the depth, and the one across, that counts its lines."""
         return (self.a, -1, -2) if name == "a" else (self.b, -2, -1)
 
+    def lines(self, side: str) -> int:
+        """Of all batches that differ."""
+        t, _, across = self.side(side)
+        return int(t.sizes[across]) * (self.batches if self.steps[side][1] else 1)
+
     def needs_sums(self, side: str) -> bool:
         """One side's sums are multiplied by the other's zero points; see include/lowered.glsl."""
         other = "B" if side == "a" else "A"

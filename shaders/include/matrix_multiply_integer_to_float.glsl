@@ -76,17 +76,24 @@ layout(push_constant) uniform Push {
 #ifdef GIVEN_SUMS
     uint row_sums_offset;
     uint column_sums_offset;
+#ifdef SUMS_ASIDE
+    uint zeroed_offset;
+#else
     uint sum_count;
+#endif
 #endif
 };
 
 // The tile of this workgroup. Tiles go down in bands of 16 rows of tiles before they go across,
 // so that workgroups that run together share what they read. False when nothing is left to do.
+#ifndef TILE_INDEX
+#define TILE_INDEX group_index()
+#endif
 bool find_tile(out uint batch, out uint row, out uint column) {
     const uint band = 16u;
     uint down = (rows - 1u) / TILE_ROWS + 1u;
     uint across = (columns - 1u) / TILE_COLUMNS + 1u;
-    uint tile = group_index();
+    uint tile = TILE_INDEX;
     batch = tile / (down * across);
     tile -= batch * (down * across);
     uint first = tile / (band * across) * band;
