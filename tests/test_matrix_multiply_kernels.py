@@ -425,9 +425,11 @@ def test_sixteen_rows_by_few_columns_take_more_subgroups(columns: int, kernel: s
         # One turn of 132 multiprocessors, where the next smaller tile would take two.
         (384, 1536, 1536, "t48x96"), (512, 1536, 1536, "t64x96"), (384, 4096, 4096, "t96x128"),
         (512, 4096, 4096, "t128d"),
-        # Sums of both sides to be added up on the way, or by workgroups of their own where there
-        # are many tiles, or given by what prepares the lines.
-        (2048, 2048, 2048, "t128"), (4096, 4096, 4096, "t128s"), (4096, 4112, 4096, "t128w"),
+        # Sums of both sides to be added up on the way, or by workgroups of their own where these
+        # take no turn more or one of many, or given by what prepares the lines.
+        (2048, 2048, 2048, "t128"), (4096, 4096, 4096, "t128"), (4096, 4112, 4096, "t128w"),
+        (2560, 2048, 2048, "t128s"), (2560, 1024, 2048, "t128"), (2048, 2048, 4096, "t128"),
+        (3072, 3072, 3072, "t128s"), (6144, 4096, 6144, "t128s"),
     ],
 )
 def test_tiles_are_as_large_as_keeps_a_device_busy(

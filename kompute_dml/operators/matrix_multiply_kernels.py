@@ -190,10 +190,11 @@ def _best_tile(product: Product, unsigned: bool) -> str:
         summed = [side for side in "ab" if product.needs_sums(side)
                   and not product.side(side)[0].owned_by_dml]
         ready = [side for side in summed if is_ready(product, side, _COOPMAT["t128w"].depth)]
-        # What is prepared is summed by the way; a dispatch for the other side pays for many tiles.
-        if not ready or (len(ready) < len(summed) and tiles["t128"] >= 1024):
-            return "t128w"
-        return "t128s" if _sums_aside(product, summed, tiles["t128"]) else "t128"
+        # What is prepared is summed by the way; a dispatch for one side more pays for many tiles.
+        gathers = not ready or (len(ready) == 1 and tiles["t128"] >= 1024)
+        if (ready == summed or not gathers) and _sums_aside(product, summed, tiles["t128"]):
+            return "t128s"
+        return "t128w" if gathers else "t128"
     if tiles["t64"] > 264:
         return "t96x128" if tiles["t96x128"] <= 132 else "t128d"
     if tiles["t64"] > 132:
@@ -205,12 +206,15 @@ def _best_tile(product: Product, unsigned: bool) -> str:
 
 
 def _sums_aside(product: Product, summed: list[str], tiles: int) -> bool:
-    """Whether to have workgroups of their own for sums: not where they take the places of tiles, so
-    that these need one more turn, unless there are many turns."""
+    """Whether workgroups of their own should make sums: not where tiles are soon done, nor where
+    they take one more turn of the device, unless this is one of many (or FLOAT16 ends them)."""
+    if not summed or product.depth < 2048 or not _COOPMAT["t128s"].counts(product):
+        return False
     places = 2 * 132
-    both = tiles + sum(-(-product.lines(side) // _SUMMED_LINES) for side in summed)
-    fits = tiles >= 1024 or -(-both // places) == -(-tiles // places)
-    return tiles > places and fits and _COOPMAT["t128s"].counts(product)
+    turns = -(-tiles // places)
+    groups = sum(-(-product.lines(side) // _SUMMED_LINES) for side in summed)
+    many = 4 if product.kinds["HALF"] else 8
+    return turns >= (2 if -(-(tiles + groups) // places) == turns else many)
 
 
 def _multiplies(adapter: Adapter, kind: str) -> bool:
