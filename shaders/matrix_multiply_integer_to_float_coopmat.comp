@@ -60,6 +60,19 @@ const uint SLICES_READ = 1u;
 #define TILE_INDEX (group_index() - summing_groups())
 uint summing_groups();
 #endif
+// Whether the rows of a strip are stored all at once, where that is possible. As measured: what
+// comes after the loop decides which registers a compiler finds for it.
+#if defined(TILE_t128d) || defined(TILE_t48x96)
+#define STORES_AT_ONCE HAS_CORRECTION
+#elif defined(TILE_t128) || defined(TILE_t32d) || defined(TILE_t16)
+#define STORES_AT_ONCE false
+#else
+#define STORES_AT_ONCE true
+#endif
+// And whether the tile's place waits for the end in shared memory.
+#ifdef TILE_t96x128
+#define KEEPS_PLACE
+#endif
 // Where A and B are both unsigned, matrix units can take them as they lie.
 #if defined(TILE_t128u)
 #define ELEMENT uint8_t
@@ -134,6 +147,9 @@ shared int s_zero[LINES];
 shared int s_sum[LINES];
 shared float s_scale[LINES];
 shared float s_shift[TILE_COLUMNS];
+#ifdef KEEPS_PLACE
+shared uint s_place[4];  // batch, row, column
+#endif
 
 const uint READ_VECTORS = SLICES_READ * LINE_VECTORS;
 const int ROW_LOADS = int(TILE_ROWS * READ_VECTORS / INVOCATIONS);
@@ -286,6 +302,35 @@ void store_row(uint batch, uint row, bool whole, Columns c, ivec4 bits) {
 void store_strip(uint batch, uint row, bool whole, uint tile_row, uint part, uint member,
                  Columns c) {
     const uint STEP = SUBGROUPS_DEEP * 32u / ROW_VECTORS;
+    bool is_plain = false;
+    if (STORES_AT_ONCE) is_plain = whole && c.are_vectors;
+    if (CONTINUES || UNFINISHED) is_plain = false;
+    if (HAS_BIAS) is_plain = is_plain && bias_strides[1] == 0u;
+    if (is_plain) {
+        const uint COUNT = (FRAGMENT - 1u) / STEP + 1u;
+        uint to = out_offset + batch * out_strides[0] + (row + tile_row) * out_strides[1] + c.first;
+        ivec4 bits[COUNT];
+        [[unroll]] for (uint n = 0u; n < COUNT; ++n) {
+            uint r = min(member / ROW_VECTORS + n * STEP, FRAGMENT - 1u);
+            uint at = r * STRIP_PITCH + member % ROW_VECTORS;
+            bits[n] = ivec4(s_slice[part * SUBGROUPS_DEEP * STRIP + at]);
+            [[unroll]] for (uint d = 1u; d < SUBGROUPS_DEEP; ++d)
+                bits[n] += ivec4(s_slice[(part * SUBGROUPS_DEEP + d) * STRIP + at]);
+        }
+        [[unroll]] for (uint n = 0u; n < COUNT; ++n) {
+            uint r = min(member / ROW_VECTORS + n * STEP, FRAGMENT - 1u);
+            uint line = tile_row + r;
+            if (SUBGROUPS_DEEP > 1u)
+                [[unroll]] for (uint i = 0u; i < 4u; ++i)
+                    bits[n][i] = finished(bits[n][i], s_zero[line], s_sum[line], s_scale[line],
+                                          c.zero[i], c.sum[i], c.scale[i], c.shift[i]);
+            uint at = (to + r * out_strides[1]) / 4u;
+            vec4 x = intBitsToFloat(bits[n]);
+            if (HALF) out_pairs[at] = uvec2(halves(x.xy), halves(x.zw));
+            else out_vectors[at] = floatBitsToUint(x);
+        }
+        return;
+    }
     const uint TOGETHER = FRAGMENT % (2u * STEP) == 0u ? 2u : 1u;
     [[dont_unroll]] for (uint r = member / ROW_VECTORS; r < FRAGMENT; r += TOGETHER * STEP) {
         ivec4 bits[TOGETHER];
@@ -370,6 +415,13 @@ void main() {
     uint read = TILE_ROWS == 128u ? group_index() % reads : 0u;
     LOAD(read)
     begin_lines(batch, row, column);
+#ifdef KEEPS_PLACE
+    if (gl_LocalInvocationIndex == 0u) {
+        s_place[0] = batch;
+        s_place[1] = row;
+        s_place[2] = column;
+    }
+#endif
     for (uint number = 0u; number < reads; ++number) {
         if (SLICES_READ == 2u) {
             TURN(a_next, ROW_LOADS)
@@ -421,6 +473,11 @@ void main() {
     if (ADDS_COLUMNS)
         [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i)
             atomicAdd(s_sum[TILE_ROWS + line_of(i)], b_sum[i]);
+#ifdef KEEPS_PLACE
+    batch = s_place[0];
+    row = s_place[1];
+    column = s_place[2];
+#endif
 #ifdef SUMS_ASIDE
     if (MAKES_ROWS || MAKES_COLUMNS) add_made_sums(batch, row, column);
 #endif
