@@ -30,6 +30,9 @@ uvec4 line_vector(bool of_a, uint at) {
                 : as_signed(B_SIGNED || B_PREPARED, b_vectors[at]);
 }
 
+// Past the depth prepared lines hold zeros.
+uint line_vectors() { return (depth - 1u) / 16u + 1u; }
+
 uint line_begin(bool of_a, uint batch, uint line) {
     return (of_a ? a_offset + batch * a_strides[0] + line * a_strides[1]
                  : b_offset + batch * b_strides[0] + line * b_strides[2]) / 16u;
@@ -46,7 +49,7 @@ uint come(uint bit) {
 }
 
 void make_sums(bool of_a, uint group) {
-    uint all_lines = lines_of(of_a), lines = of_a ? rows : columns, vectors = depth / 16u;
+    uint all_lines = lines_of(of_a), lines = of_a ? rows : columns, vectors = line_vectors();
     for (uint i = gl_LocalInvocationIndex; i < LINES_EACH; i += INVOCATIONS) s_sum[i] = 0;
     barrier();
     for (uint l = gl_SubgroupID * 2u; l < LINES_EACH; l += SUBGROUPS * 2u) {
@@ -85,7 +88,7 @@ int made_sum(bool of_a, uint batch, uint line, bool are_made) {
                          (repeats(of_a) ? 0u : batch * (of_a ? rows : columns))];
     uint from = line_begin(of_a, batch, line);
     int sum = 0;
-    for (uint v = 0u; v < depth / 16u; ++v)
+    for (uint v = 0u; v < line_vectors(); ++v)
         sum += dot_product(line_vector(of_a, from + v), uvec4(ONES));
     return sum;
 }
