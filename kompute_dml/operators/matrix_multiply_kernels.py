@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ..runtime.adapters import Adapter, CooperativeMatrix
@@ -12,8 +13,6 @@ from .matrix_multiply_lines import LINES, SUMS, PreparedLines, Scratch, is_ready
 from .matrix_multiply_product import MAX_DEPTH, SHADER, SLOTS, Product
 from .plan import TEMPORARY, UNUSED, ZEROED, Dispatch, Operand, Plan, Target
 
-_SUMMED_LINES = 128
-"""That one workgroup adds up; LINES_EACH in the shader."""
 
 @dataclass(frozen=True)
 class Kernel:
@@ -32,7 +31,7 @@ class Kernel:
     """Whether unsigned numbers become signed ones; else both sides are unsigned, lie ready and have
     no zero points."""
     makes_sums: bool = False
-    """Whether workgroups of its own add up lines."""
+    """Whether workgroups of its own add up lines, each as many as a tile has rows."""
     busy: int = 0
     """Workgroups that it takes to keep a device busy: where there are fewer tiles, several share
     the depth of one. 0 for shaders that cannot."""
@@ -57,8 +56,12 @@ class Kernel:
     def counts(self, product: Product) -> bool:
         """Whether the workgroups that make sums, and the others, are few enough to be counted in
         one word: TILES_BIT in include/made_sums.glsl."""
-        groups = 2 + sum(product.lines(side) for side in "ab") // _SUMMED_LINES
-        return not self.makes_sums or (groups < 1 << 12 and self.tiles(product) < 1 << 20)
+        return not self.makes_sums or (
+            self.summing(product, "ab") < 1 << 12 and self.tiles(product) < 1 << 20)
+
+    def summing(self, product: Product, sides: Iterable[str]) -> int:
+        """Workgroups that add up the lines of these sides."""
+        return sum(-(-product.lines(side) // self.rows) for side in sides)
 
     def parts(self, product: Product, depth: int, variant: Variant) -> int:
         """Workgroups that share the depth of a tile: of equal parts, as far as these go."""
@@ -212,7 +215,7 @@ def _sums_aside(product: Product, summed: list[str], tiles: int) -> bool:
         return False
     places = 2 * 132
     turns = -(-tiles // places)
-    groups = sum(-(-product.lines(side) // _SUMMED_LINES) for side in summed)
+    groups = _COOPMAT["t128s"].summing(product, summed)
     many = 4 if product.kinds["HALF"] else 8
     return turns >= (2 if -(-(tiles + groups) // places) == turns else many)
 
@@ -252,7 +255,7 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
         assert prepared is not None
         made = {side: product.lines(side) for side in "ab"
                 if product.needs_sums(side) and prepared.sides[side].sums is None}
-        summing = sum(-(-lines // _SUMMED_LINES) for lines in made.values())
+        summing = kernel.summing(product, made)
         if made:
             field = "row_sums_offset" if "a" in made else "column_sums_offset"
             made_sums = temporary.take(field, 4, sum(made.values()))

@@ -3,7 +3,7 @@
 // that, and waiting might be for ever: where they are not, it makes them itself.
 #define MAKES_ROWS (ROW_SUMS && !A_SUMMED)
 #define MAKES_COLUMNS (COLUMN_SUMS && !B_SUMMED)
-const uint LINES_EACH = 128u;  // that one workgroup sums
+const uint LINES_EACH = TILE_ROWS;  // that one workgroup sums
 const uint TOGETHER = 8u;      // vectors of a line on their way to each lane, of two lines
 // How many workgroups have come so far: those that sum, then from this bit on the others.
 const uint TILES_BIT = 12u;
@@ -79,7 +79,10 @@ void make_sums(bool of_a, uint group) {
     }
     memoryBarrierBuffer();
     barrier();
-    if (gl_LocalInvocationIndex == 0u) come(0u);
+    if (gl_LocalInvocationIndex == 0u) {
+        memoryBarrierBuffer();  // what the others wrote comes before this word, too
+        come(0u);
+    }
 }
 
 int made_sum(bool of_a, uint batch, uint line, bool are_made) {
@@ -95,7 +98,10 @@ int made_sum(bool of_a, uint batch, uint line, bool are_made) {
 
 // Adds the sums of this tile's lines.
 void add_made_sums(uint batch, uint row, uint column) {
-    if (gl_LocalInvocationIndex == 0u) s_come[0] = come(TILES_BIT);
+    if (gl_LocalInvocationIndex == 0u) {
+        s_come[0] = come(TILES_BIT);
+        memoryBarrierBuffer();
+    }
     barrier();
     memoryBarrierBuffer();
     bool are_made = s_come[0] % (1u << TILES_BIT) == summing_groups();
