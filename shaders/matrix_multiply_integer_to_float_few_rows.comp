@@ -21,6 +21,10 @@ const uint INVOCATIONS = 256u;
 const uint COLUMNS = TILE_ROWS == 4u ? 4u : 2u;
 const uint PARTS = TILE_ROWS == 8u ? 32u : 64u;
 #else
+#define SHARES_TILES
+#ifdef ROWS_r1  // an addition that returns the sum takes too long for more
+#define COUNTS_PARTS
+#endif
 const uint INVOCATIONS = 128u;
 const uint COLUMNS = 4u;
 const uint PARTS = 4u;

@@ -27,6 +27,9 @@ const uint TILE_COLUMNS = 32u, SUBGROUPS = 8u, VECTORS = 4u, AHEAD = 2u;
 #else
 const uint TILE_COLUMNS = 64u, SUBGROUPS = 4u, VECTORS = 2u, AHEAD = 2u;
 #endif
+#ifndef ALONG
+#define SHARES_TILES
+#endif
 const uint INVOCATIONS = SUBGROUPS * 32u;
 layout(local_size_x = INVOCATIONS) in;
 #include "include/few_rows.glsl"

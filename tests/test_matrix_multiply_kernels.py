@@ -365,6 +365,32 @@ def test_tiles_take_the_sums_of_other_workgroups_or_make_them(
     device.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "x", "y", "depth"),
+    [
+        ("int8", -128, -128, 4096), ("int8", -128, 127, 4096), ("int8", 127, 127, 4096),
+        ("uint8", 255, 255, 2048),
+        # Their sums leave too few bits to count in.
+        ("uint8", 255, 255, 4096), ("int8", -128, -128, 14336),
+    ],
+)
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("half", [False, True])
+def test_parts_are_counted_above_the_largest_sums(
+    kind: str, x: int, y: int, depth: int, rows: int, half: bool
+) -> None:
+    device = dml.default_device()
+    if device._runtime.library.find(f"{SHADER}_few_rows", "across", "r1") is None:
+        pytest.skip("the only kernels that share the depth need packed dot products")
+    a, b = np.full((rows, depth), x, kind), np.full((depth, 132), y, kind)
+    a[-1, ::3] = 1
+    scale = np.array([2.0**-16 if half else 1], np.float16 if half else np.float32)
+    expected = (a.astype(np.int64) @ b) * scale.astype(np.float64)
+    for _ in range(3):
+        got = dml.matrix_multiply_integer_to_float(a, scale, b, np.ones_like(scale)).numpy()
+        assert (got == expected.astype(scale.dtype)).all()
+
+
 def _with_matrix_units(kilobytes: int = 48, kinds: str = "i") -> Target:
     """This device with an H200's matrix units, of signed ("i") or unsigned ("u") bytes."""
     every = _library_of_everything()

@@ -236,6 +236,17 @@ def _ahead(depth: int) -> dict[str, int]:
     return {"AHEAD": ahead, "WHOLE": depth % (16 * 32 * ahead) == 0}
 
 
+def _count_shift(product: Product, depth: int, parts: int) -> int:
+    """Bits that a sum of 8-bit products takes, with its sign, where the rest of a word of 32 can
+    count the parts that were added; else 0."""
+    reach = depth
+    for side in "AB":
+        plain = product.kinds[f"{side}_SIGNED"] and not product.kinds[f"HAS_{side}_ZERO"]
+        reach *= 128 if plain else 255
+    bits = reach.bit_length() + 1
+    return bits if 1 < parts <= 2 ** (32 - bits) else 0
+
+
 def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
     """The plan that computes ``product`` with ``kernel``."""
     variant = target.library.get(kernel.shader, *kernel.axes.split("-"))
@@ -281,7 +292,7 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
                 known |= prepared.spec("PREPARED")
             operands += [replace(operands[i], offset_field=None) for i in (0, 3)]
             operands.append(zeroed if parts > 1 else UNUSED)
-            push["parts"] = parts
+            push |= {"parts": parts, "count_shift": _count_shift(product, depth, parts)}
         elif prepared is not None:
             operands[0] = operands[3] = UNUSED
             operands += [*prepared.lines(index, begin, depth), *prepared.line_sums(index, begin)]

@@ -1,7 +1,8 @@
 // For the few rows of A that a vector makes, all that counts is how fast B is read: it comes in
 // vectors of 16 or words of 4 elements, many of them on their way at a time. Where the output has
 // too few columns to keep the device busy, workgroups share the depth of a tile, add their sums up
-// in memory, and the last to come finishes them. The includer defines INVOCATIONS, too.
+// in memory, and the last to come finishes them. The includer defines INVOCATIONS, too, and
+// SHARES_TILES if workgroups do; COUNTS_PARTS if each sum may count its parts.
 #define SPECIALIZED
 #define SHARES_DEPTH
 #include "include/matrix_multiply_integer_to_float.glsl"
@@ -52,21 +53,25 @@ layout(constant_id = 16) const uint PART_VECTORS = 16u;  // constant to tell the
 bool find_part(out Part p) {
     uint across = (columns - 1u) / TILE_COLUMNS + 1u;
     uint tile = group_index(), part = 0u;
+#ifdef SHARES_TILES
     if (parts > 1u) {
         uint tiles = batches * across;
         part = tile / tiles;
         tile -= part * tiles;
     }
+#endif
     p.batch = batches > 1u ? tile / across : 0u;
     p.column = (tile - p.batch * across) * TILE_COLUMNS;
     p.begin = 0u;
     p.end = depth / 16u;
+#ifdef SHARES_TILES
     if (parts > 1u) {
         uint each = ((p.end - 1u) / PART_VECTORS / parts + 1u) * PART_VECTORS;
         p.begin = part * each;
         p.end = min(p.end, p.begin + each);
     }
     p.sums = zeroed_offset + tile * (SUMS + 1u);
+#endif
     return p.batch < batches && part < parts;
 }
 
@@ -78,6 +83,38 @@ uint row_of_pair(uint pair) { return first_of_pair(pair) / TILE_COLUMNS; }
 
 uint column_of_pair(uint pair) { return first_of_pair(pair) % TILE_COLUMNS; }
 
+#ifdef SHARES_TILES
+// Where a sum of a pair meets those of other parts: neighbouring invocations add to neighbours.
+uint place_of_sum(Part p, uint pair, uint n) {
+    const uint step = min(INVOCATIONS, SUMS / 2u);
+    return p.sums + (pair * 2u + n) * step + gl_LocalInvocationIndex;
+}
+
+#ifdef COUNTS_PARTS
+// Where sums leave bits for it, these hold how many parts have added theirs, from count_shift on:
+// the one that finds all others there has the whole sum, and waits for nothing else.
+bool is_counted() { return parts > 1u && count_shift > 0u; }
+
+void add_counted(Part p, inout ivec2 sums[PAIRS]) {
+    int one = 1 << count_shift;
+    [[unroll]] for (uint i = 0u; i < PAIRS; ++i)
+        if (row_of_pair(i) < rows && first_of_pair(i) < SUMS) {
+            sums[i].x += atomicAdd(zeroed[place_of_sum(p, i, 0u)], sums[i].x + one);
+            sums[i].y += atomicAdd(zeroed[place_of_sum(p, i, 1u)], sums[i].y + one);
+        }
+}
+
+// Whether this is such a whole sum, which then stands without the count. What was taken is zero
+// again for the next dispatch.
+bool take_counted(uint at, inout int sum) {
+    uint others = parts - 1u;
+    if (uint(sum + (1 << (count_shift - 1u))) >> count_shift != others) return false;
+    sum -= int(others << count_shift);
+    zeroed[at] = 0;
+    return true;
+}
+#endif
+
 shared bool s_is_last;
 
 // Adds this part's sums to those of the others. Whether all are there now, and in ``sums``.
@@ -85,8 +122,8 @@ bool has_all_sums(Part p, inout ivec2 sums[PAIRS]) {
     if (parts == 1u) return true;
     [[unroll]] for (uint i = 0u; i < PAIRS; ++i)
         if (row_of_pair(i) < rows && first_of_pair(i) < SUMS) {
-            atomicAdd(zeroed[p.sums + first_of_pair(i)], sums[i].x);
-            atomicAdd(zeroed[p.sums + first_of_pair(i) + 1u], sums[i].y);
+            atomicAdd(zeroed[place_of_sum(p, i, 0u)], sums[i].x);
+            atomicAdd(zeroed[place_of_sum(p, i, 1u)], sums[i].y);
         }
     memoryBarrierBuffer();
     barrier();
@@ -95,14 +132,14 @@ bool has_all_sums(Part p, inout ivec2 sums[PAIRS]) {
     barrier();
     if (!s_is_last) return false;
     memoryBarrierBuffer();
-    // What is taken is zero again for the next dispatch.
     [[unroll]] for (uint i = 0u; i < PAIRS; ++i)
         if (row_of_pair(i) < rows && first_of_pair(i) < SUMS)
-            sums[i] = ivec2(atomicExchange(zeroed[p.sums + first_of_pair(i)], 0),
-                            atomicExchange(zeroed[p.sums + first_of_pair(i) + 1u], 0));
+            sums[i] = ivec2(atomicExchange(zeroed[place_of_sum(p, i, 0u)], 0),
+                            atomicExchange(zeroed[place_of_sum(p, i, 1u)], 0));
     if (gl_LocalInvocationIndex == 0u) zeroed[p.sums + SUMS] = 0;
     return true;
 }
+#endif
 
 // What the end needs, on its way from the beginning.
 struct FinishPair {
@@ -119,9 +156,24 @@ void find_finish(Part p, out FinishPair finish[PAIRS]) {
 }
 
 void finish_sums(Part p, ivec2 sums[PAIRS], FinishPair finish[PAIRS]) {
+#ifdef COUNTS_PARTS
+    if (is_counted())
+        add_counted(p, sums);
+    else if (!has_all_sums(p, sums))
+        return;
+#elif defined(SHARES_TILES)
     if (!has_all_sums(p, sums)) return;
+#endif
     [[unroll]] for (uint i = 0u; i < PAIRS; ++i)
-        if (first_of_pair(i) < SUMS)
+        if (first_of_pair(i) < SUMS) {
+            bvec2 whole = bvec2(true);
+#ifdef COUNTS_PARTS
+            if (is_counted()) {
+                whole.x = take_counted(place_of_sum(p, i, 0u), sums[i].x);
+                whole.y = take_counted(place_of_sum(p, i, 1u), sums[i].y);
+            }
+#endif
             finish_pair(p.batch, row_of_pair(i), p.column + column_of_pair(i), widen(sums[i].x),
-                        widen(sums[i].y), finish[i].here, finish[i].next);
+                        widen(sums[i].y), finish[i].here, finish[i].next, whole);
+        }
 }
