@@ -86,7 +86,7 @@ void main() {
 #else
     uint part = gl_LocalInvocationIndex / (INVOCATIONS / PARTS);
     uint column = p.column + gl_LocalInvocationIndex % (INVOCATIONS / PARTS) * COLUMNS;
-    uint b_from = columns_begin(p.batch, column) / 4u;
+    uint b_from = columns_begin(p.batch, column, 4u) / 4u;
     uint b_step = b_strides[1] / 4u;
 #endif
     FinishPair finish[PAIRS];

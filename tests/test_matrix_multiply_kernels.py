@@ -444,6 +444,22 @@ def test_sixteen_rows_by_few_columns_take_more_subgroups(columns: int, kernel: s
     assert candidates(product, _with_matrix_units())[0].name == f"few_rows_coopmat-{kernel}"
 
 
+@pytest.mark.parametrize("rows", [5, 16])
+@pytest.mark.parametrize(
+    ("depth", "columns", "kernel"),
+    [
+        (4096, 4096, "turned-across16"), (2048, 4096, "coopmat-across"),
+        (8192, 512, "turned-across16"),
+        (4096, 8196, "turned-across4"), (4096, 4100, "coopmat-across"),
+    ],
+)
+def test_wide_tiles_read_much_of_a_row_major_matrix(
+    rows: int, depth: int, columns: int, kernel: str
+) -> None:
+    product = Product(_desc((1, rows, depth, columns), "packed", "packed", ""))
+    assert candidates(product, _with_matrix_units())[0].name == f"few_rows_{kernel}"
+
+
 @pytest.mark.parametrize(
     ("rows", "depth", "columns", "tile"),
     [

@@ -101,16 +101,18 @@ _FEW_ROWS = {
 }
 _ONE_ROW = Kernel(SHADER + "_one_row", "along", 1, 4, 16)
 _FEW_ROWS_COOPMAT = {
-    axis: Kernel(SHADER + "_few_rows_coopmat", axis, 16, width, depth, busy=busy)
-    for axis, width, depth, busy in (
-        ("along", 32, 16, 0), ("along8", 32, 16, 0), ("across32", 32, 0, 0),
-        ("across64", 64, 0, 256),
-    )
+    axis: Kernel(SHADER + "_few_rows_coopmat", axis, 16, 32, depth)
+    for axis, depth in (("along", 16), ("along8", 16), ("across", 0))
+}
+_TURNED = {
+    width: Kernel(SHADER + "_few_rows_turned", f"across{width}", 16, 128, busy=128)
+    for width in (4, 16)
 }
 _NOT_PLAIN = ("A_SIGNED", "B_SIGNED", "HAS_A_ZERO", "HAS_B_ZERO")
 SHADERS = (
     *(SHADER + suffix
-      for suffix in ("", "_packed", "_one_row", "_few_rows", "_few_rows_coopmat", "_coopmat")),
+      for suffix in ("", "_packed", "_one_row", "_few_rows", "_few_rows_coopmat",
+                     "_few_rows_turned", "_coopmat")),
     LINES, SUMS,
 )
 
@@ -160,14 +162,18 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
     # Where rows of B begin, and end: at words?
     numbers = (b.base_alignment, *product.steps["b"], b.strides[-2], product.columns)
     if all(t.owned_by_dml or is_ready(product, side, 16) for side, t in (("a", a), ("b", b))):
-        side, matrix = "along", ["along", "along8"]
+        side, matrix = "along", [_FEW_ROWS_COOPMAT["along"], _FEW_ROWS_COOPMAT["along8"]]
         # More subgroups to a tile, where there is but one for each of 132 multiprocessors.
-        if _FEW_ROWS_COOPMAT["along"].tiles(product) < 200:
+        if matrix[0].tiles(product) < 200:
             matrix.reverse()
     elif lies_ready(product, "a", 16) and b.strides[-1] == 1 and not any(n % 4 for n in numbers):
-        side, matrix = "across", ["across64", "across32"]
-        # To share the depth takes its time: worth it where that is long.
-        if _FEW_ROWS_COOPMAT["across64"].tiles(product) < 128 and product.depth < 8192:
+        whole = not any(n % 16 for n in numbers)
+        side, turned = "across", _TURNED[16 if whole else 4]
+        matrix = [_FEW_ROWS_COOPMAT["across"], turned]
+        # Wide tiles read faster, once there is much to read; those of words later.
+        if max(product.depth, product.columns) >= 8192 or (
+            whole and product.depth * product.columns >= 12 << 20
+        ):
             matrix.reverse()
     else:
         return []
@@ -177,7 +183,7 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
     whole_words = not product.kinds["HALF"] and product.depth <= MAX_DEPTH
     if rows == 1 and side == "along" and cooperative and whole_words:
         dots.insert(0, _ONE_ROW)
-    matrices = [_FEW_ROWS_COOPMAT[axis] for axis in matrix if rows <= 16 and cooperative]
+    matrices = matrix if rows <= 16 and cooperative else []
     return [*matrices, *dots] if rows > 4 else [*dots, *matrices]
 
 

@@ -30,9 +30,10 @@ uint column_begin(uint batch, uint column) {
     return (b_offset + batch * b_strides[0] + min(column, columns - 1u) * b_strides[2]) / 16u;
 }
 
-// The element of B, a multiple of 4, that four columns begin with; past the last these repeat.
-uint columns_begin(uint batch, uint column) {
-    return b_offset + batch * b_strides[0] + min(column, columns - 4u);
+// The element of B that ``count`` columns begin with; past the last these repeat. All numbers here
+// are multiples of ``count``.
+uint columns_begin(uint batch, uint column, uint count) {
+    return b_offset + batch * b_strides[0] + min(column, columns - count);
 }
 
 // What this workgroup does: its tile, of all rows, and its part of the depth, in vectors of 16.
