@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
-//@ variants B: across4 across16
+//@ variants B: across
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
@@ -39,13 +39,9 @@ shared uvec4 s_slice[(TILE_ROWS + TILE_COLUMNS) * PITCH];
 // Of rows of A before columns of B.
 shared int s_sums[TILE_ROWS + TILE_COLUMNS];
 
-// An invocation reads 16 columns of four rows, or where rows begin at words only, four columns of 16
-// rows. Their lines lie apart, so that invocations that store together meet different banks.
-#ifdef B_across16
+// An invocation reads 16 columns of four rows. Their lines lie apart, so that invocations that store
+// together meet different banks.
 const uint COLUMNS = 16u;
-#else
-const uint COLUMNS = 4u;
-#endif
 const uint GROUPS = TILE_COLUMNS / COLUMNS;
 
 // The place of a column among the lines.
@@ -79,29 +75,14 @@ void main() {
     uvec2 a_next[AHEAD];
     uvec4 b_next[AHEAD][4];
     // Four words to be turned at a time, and what becomes of them: four rows of a column in each.
-#ifdef B_across16
-#define READ_B(ahead, from) \
-    [[unroll]] for (uint e = 0u; e < 4u; ++e) { \
-        uvec4 columns_of_row = b_vectors[from + e * b_step]; \
-        [[unroll]] for (uint j = 0u; j < 4u; ++j) b_next[ahead][j][e] = columns_of_row[j]; \
-    }
-#define PUT(y) \
-    [[unroll]] for (uint c = 0u; c < 16u; ++c) \
-        s_slice[(TILE_ROWS + c * GROUPS + group) * PITCH + part][quad] = y[c / 4u][c % 4u];
-#else
-#define READ_B(ahead, from) \
-    [[unroll]] for (uint e = 0u; e < 16u; ++e) \
-        b_next[ahead][e / 4u][e % 4u] = b[from + e * b_step];
-#define PUT(y) \
-    [[unroll]] for (uint c = 0u; c < 4u; ++c) \
-        s_slice[(TILE_ROWS + c * GROUPS + group) * PITCH + part] = \
-            uvec4(y[0][c], y[1][c], y[2][c], y[3][c]);
-#endif
     // Past the end the last vectors are read again, and count as 0 when they are stored.
 #define READ(ahead, first) \
     { \
         uint from = b_from + (min((first) + part, last) * 16u + quad * 4u) * b_step; \
-        READ_B(ahead, from) \
+        [[unroll]] for (uint e = 0u; e < 4u; ++e) { \
+            uvec4 columns_of_row = b_vectors[from + e * b_step]; \
+            [[unroll]] for (uint j = 0u; j < 4u; ++j) b_next[ahead][j][e] = columns_of_row[j]; \
+        } \
         a_next[ahead] = a_pairs[a_from + min((first) + a_half / 2u, last) * 2u]; \
     }
     [[unroll]] for (uint ahead = 0u; ahead < AHEAD; ++ahead)
@@ -120,15 +101,16 @@ void main() {
         if (ROW_SUMS) a_sum += dot_product(x.x, ONES) + dot_product(x.y, ONES); \
         uvec4 y[4] = b_next[ahead]; \
         uint ones = first + part < p.end ? ONES : 0u; \
-        [[unroll]] for (uint c = 0u; c < 16u; ++c) { \
+        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) { \
             if (c % 4u == 0u) y[c / 4u] = transposed(y[c / 4u]) ^ B_MASK; \
-            if (COLUMN_SUMS) b_sums[c % COLUMNS] += dot_product(y[c / 4u][c % 4u], ones); \
+            if (COLUMN_SUMS) b_sums[c] += dot_product(y[c / 4u][c % 4u], ones); \
         } \
         barrier(); \
         uint a_at = a_line * PITCH + a_half / 2u; \
         s_slice[a_at][a_half % 2u * 2u] = x.x; \
         s_slice[a_at][a_half % 2u * 2u + 1u] = x.y; \
-        PUT(y) \
+        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
+            s_slice[(TILE_ROWS + c * GROUPS + group) * PITCH + part][quad] = y[c / 4u][c % 4u]; \
         read \
         barrier(); \
         [[unroll]] for (uint k = 0u; k < VECTORS; k += 2u) { \

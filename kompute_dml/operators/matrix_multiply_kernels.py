@@ -104,10 +104,7 @@ _FEW_ROWS_COOPMAT = {
     axis: Kernel(SHADER + "_few_rows_coopmat", axis, 16, 32, depth)
     for axis, depth in (("along", 16), ("along8", 16), ("across", 0))
 }
-_TURNED = {
-    width: Kernel(SHADER + "_few_rows_turned", f"across{width}", 16, 128, busy=128)
-    for width in (4, 16)
-}
+_TURNED = Kernel(SHADER + "_few_rows_turned", "across", 16, 128, busy=128)
 _NOT_PLAIN = ("A_SIGNED", "B_SIGNED", "HAS_A_ZERO", "HAS_B_ZERO")
 SHADERS = (
     *(SHADER + suffix
@@ -167,14 +164,13 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
         if matrix[0].tiles(product) < 200:
             matrix.reverse()
     elif lies_ready(product, "a", 16) and b.strides[-1] == 1 and not any(n % 4 for n in numbers):
-        whole = not any(n % 16 for n in numbers)
-        side, turned = "across", _TURNED[16 if whole else 4]
-        matrix = [_FEW_ROWS_COOPMAT["across"], turned]
-        # Wide tiles read faster, once there is much to read; those of words later.
-        if max(product.depth, product.columns) >= 8192 or (
-            whole and product.depth * product.columns >= 12 << 20
-        ):
-            matrix.reverse()
+        side, matrix = "across", [_FEW_ROWS_COOPMAT["across"]]
+        if not any(n % 16 for n in numbers):
+            matrix.append(_TURNED)
+            # Wide tiles read faster, once there is much to read.
+            much = product.depth * product.columns >= 12 << 20
+            if much or max(product.depth, product.columns) >= 8192:
+                matrix.reverse()
     else:
         return []
     dots = [k for k in _FEW_ROWS[side] if k.rows >= rows]
