@@ -58,9 +58,10 @@ class _nothing_happens:
         self.before = self._state()
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        now = self._state()
         gc.enable()
         if error is None:
-            assert self._state() == self.before
+            assert now == self.before
 
 
 # Descriptions of tensors
