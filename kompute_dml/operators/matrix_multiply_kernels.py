@@ -254,28 +254,25 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
     variant = target.library.get(kernel.shader, *kernel.axes.split("-"))
     temporary = Scratch(TEMPORARY)
     ends = range(0, product.depth, MAX_DEPTH)
-    partial = None
+    partial = prepared = made_sums = None
     if len(ends) > 1:  # sums that one dispatch hands to the next have 8 bytes
         count = product.batches * product.rows * product.columns
         partial = temporary.take("partial_offset", 8, count)
-    # The sums of each tile, and how many workgroups have added theirs.
-    sums = kernel.tiles(product) * (kernel.rows * kernel.columns + 1)
-    zeroed = Operand(ZEROED, "zeroed_offset", 4, sums, writes=True)
-    prepared, made_sums, summing = None, None, 0
     if kernel.depth:
         prepared = PreparedLines(product, kernel.depth, target, temporary, kernel.needs_sums)
-    if kernel.makes_sums:
-        assert prepared is not None
-        made = {side: product.lines(side) for side in "ab"
-                if product.needs_sums(side) and prepared.sides[side].sums is None}
-        summing = kernel.summing(product, made)
-        if made:
-            field = "row_sums_offset" if "a" in made else "column_sums_offset"
-            made_sums = temporary.take(field, 4, sum(made.values()))
-            zeroed = Operand(ZEROED, "zeroed_offset", 4, 1, writes=True)
+    # Sides whose lines are summed by workgroups of the product's own.
+    made = [side for side in "ab" if kernel.makes_sums and product.needs_sums(side)
+            and prepared is not None and prepared.sides[side].sums is None]
+    if made:
+        field = "row_sums_offset" if "a" in made else "column_sums_offset"
+        made_sums = temporary.take(field, 4, sum(map(product.lines, made)))
+    # The workgroups that have come; or the sums of each tile, and how many have added theirs.
+    words = 1 if made else kernel.tiles(product) * (kernel.rows * kernel.columns + 1)
+    zeroed = Operand(ZEROED, "zeroed_offset", 4, words, writes=True)
 
     def dispatch(index: int, begin: int) -> Dispatch:
         depth = min(MAX_DEPTH, product.depth - begin)
+        groups = kernel.tiles(product)
         operands = [product.operand(name, index, begin, depth) for name in SLOTS]
         output = replace(operands[-1], offset_field=None)
         # A binding that the shader may write to must not stand on an input.
@@ -286,12 +283,14 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
         if "flags" in variant.push_fields:
             push["flags"] = sum(on << bit for bit, on in enumerate(known.values()))
             known = {}
-        parts = kernel.parts(product, depth, variant)
+        if prepared is not None:
+            push |= prepared.strides()
+            known |= prepared.spec("PREPARED")
         if "parts" in variant.push_fields:
+            parts = kernel.parts(product, depth, variant)
+            groups *= parts
             if prepared is not None:
                 operands[0], operands[3] = prepared.lines(index, begin, depth)
-                push |= prepared.strides()
-                known |= prepared.spec("PREPARED")
             operands += [replace(operands[i], offset_field=None) for i in (0, 3)]
             operands.append(zeroed if parts > 1 else UNUSED)
             push |= {"parts": parts, "count_shift": _count_shift(product, depth, parts)}
@@ -299,10 +298,10 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
             operands[0] = operands[3] = UNUSED
             operands += [*prepared.lines(index, begin, depth), *prepared.line_sums(index, begin)]
             operands += [output, output]
-            push |= prepared.strides()
-            known |= prepared.spec("PREPARED", "SUMMED")
+            known |= prepared.spec("SUMMED")
             if kernel.makes_sums:
-                operands += [made_sums or output, zeroed if made_sums else output]
+                groups += kernel.summing(product, made)
+                operands += [made_sums, zeroed] if made_sums else [output, output]
             else:
                 push["sum_count"] = prepared.sum_count(depth)
                 known["SUMS_IN_PARTS"] = prepared.sum_count(depth) > 1
@@ -312,15 +311,14 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
             known |= _ahead(depth)
         if not kernel.lowers:  # all numbers are taken as they lie, as signed ones are
             known |= {"A_SIGNED": True, "B_SIGNED": True}
-        return Dispatch(
-            variant, summing + kernel.tiles(product) * parts, tuple(operands), push, known)
+        return Dispatch(variant, groups, tuple(operands), push, known)
 
     main = [dispatch(i, begin) for i in range(product.outer) for begin in ends]
+    plan = Plan(tuple(main), temporary_bytes=temporary.bytes,
+                zeroed_bytes=4 * words if any(zeroed in d.operands for d in main) else 0)
     if prepared is None:
-        shares = any(zeroed in d.operands for d in main)
-        return Plan(tuple(main), temporary_bytes=temporary.bytes,
-                    zeroed_bytes=4 * sums if shares else 0)
-    return Plan(
-        (*prepared.execute, *main), tuple(prepared.initialize), temporary.bytes,
-        prepared.persistent.bytes, frozenset(prepared.repacked), 4 if made_sums else 0,
+        return plan
+    return replace(
+        plan, execute=(*prepared.execute, *main), initialize=tuple(prepared.initialize),
+        persistent_bytes=prepared.persistent.bytes, repacked=frozenset(prepared.repacked),
     )
