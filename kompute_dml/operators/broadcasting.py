@@ -82,18 +82,20 @@ def _argument(field: str) -> str:
 def _tensors(name: str, device: Any, fields: list[str], values: list[Any]) -> list[Tensor]:
     """The inputs as tensors of one size. Python numbers take the type of the first other input,
     which must hold them."""
-    main = next((v for v in values if not isinstance(v, (bool, int, float))), None)
+    numbers = [isinstance(v, (bool, int, float)) for v in values]
+    main = next((v for v, is_number in zip(values, numbers) if not is_number), None)
     kind = None if main is None else DataType.of(main.dtype if hasattr(main, "dtype")
                                                  else np.asarray(main).dtype)
     tensors = []
-    for field, value in zip(fields, values):
-        is_number = kind is not None and isinstance(value, (bool, int, float))
-        if kind is not None and is_number:
-            try:
-                Scalar.of(value, kind)
-            except ValidationError:
-                expect(False, name, _argument(field), f"be a number that {kind} can hold", value)
-        tensors.append(as_tensor(device, value, kind if is_number else None))
+    for field, value, is_number in zip(fields, values, numbers):
+        if kind is None or not is_number:
+            tensors.append(as_tensor(device, value))
+            continue
+        try:
+            Scalar.of(value, kind)
+        except ValidationError:
+            expect(False, name, _argument(field), f"be a number that {kind} can hold", value)
+        tensors.append(as_tensor(device, value, kind))
     return broadcast(name, tensors)
 
 
