@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -44,13 +43,11 @@ def fail(*arguments: object) -> str:
 
 
 def test_module_and_quick_help():
-    start = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "kompute_dml.cli", "--help"],
         capture_output=True, text=True, check=True,
     )
     assert "selftest" in done.stdout
-    assert time.perf_counter() - start < 5
     imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
     assert not imported & {"numpy", "kp", "vulkan", "matplotlib", "onnxruntime"}
 

@@ -13,7 +13,7 @@ import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.bench import tune
 from kompute_dml.bench.case import TINY, Case, Recipe
-from kompute_dml.bench.timing import Loop, has_gpu_clock
+from kompute_dml.bench.timing import Clock, Loop, Timings, has_gpu_clock
 from kompute_dml.cli import cli
 
 KERNELS = ("first", "second", "third")
@@ -104,15 +104,30 @@ def test_sizes_share_their_next_power_of_two():
     assert tuning.work_key("i8", 1, 3, 4, 5) == "i8 1 4 4 8"
 
 
-def fake(device, wrong=()):
-    """Work whose kernels are faster from one to the next; those in ``wrong`` err."""
-    x, out = device.tensor(np.arange(1 << 16, dtype=np.float32)), device.empty([1 << 16])
+MS = {"first": 4.0, "second": 2.0, "third": 1.0}
 
+
+@pytest.fixture
+def stopwatch(monkeypatch):
+    """Dispatches return the kernel that they take and are said to last as long as ``MS`` has it: a
+    machine's own times would now and then be in another order. Holds what was asked for."""
+    loops = []
+
+    def measure(device, dispatch, loop):
+        kernel = dispatch()
+        loops.append((kernel, loop.iterations))
+        clock = Clock((100.0, MS[kernel]), 1)  # the first is cold
+        without_gpu_clock = kernel == "third"
+        return Timings(clock, None) if without_gpu_clock else Timings(Clock((0.0,), 0), clock)
+
+    monkeypatch.setattr(tune, "measure", measure)
+    return loops
+
+
+def fake(device, wrong=()):
+    """Work that has ``KERNELS``; those in ``wrong`` err."""
     def dispatch():
-        index = tuning.pick(device.adapter, "work", KERNELS)
-        for _ in range((20, 10, 1)[index]):
-            dml.activation_identity(x, out=out)
-        return KERNELS[index]
+        return KERNELS[tuning.pick(device.adapter, "work", KERNELS)]
 
     case = Case("X", "f32", "[1]", dispatch, lambda got: "off" if got in wrong else "", 4)
     return Recipe("X", "f32", lambda *_: [case])
@@ -121,15 +136,26 @@ def fake(device, wrong=()):
 @pytest.mark.parametrize(
     ("wrong", "best"), [((), "third"), (("third",), "second"), (("second", "third"), "first")]
 )
-def test_the_fastest_right_kernel_is_found(device, wrong, best):
+def test_the_fastest_right_kernel_is_found(device, stopwatch, wrong, best):
     (choice,) = tune.choices(device, fake(device, wrong), TINY, Loop(iterations=5))
+    right = [name for name in KERNELS if name not in wrong]
     assert choice.work == "work"
-    assert list(choice.ms) == [name for name in KERNELS if name not in wrong]
+    assert list(choice.ms.items()) == [(name, MS[name]) for name in right]
     assert choice.best == best
     assert choice.wrong == dict.fromkeys(wrong, "off")
+    assert stopwatch == [(name, 5) for name in right]
 
 
-def test_what_was_measured_before_a_cut_is_kept(adapter, path, monkeypatch):
+def test_of_a_hopeless_kernel_no_more_is_measured(device, stopwatch, monkeypatch):
+    monkeypatch.setitem(MS, "second", 8.1)
+    monkeypatch.setitem(MS, "third", 7.9)
+    (choice,) = tune.choices(device, fake(device), TINY)
+    assert choice.ms == {"first": 4.0, "second": 8.1, "third": 7.9}
+    taken = [kernel for kernel, _ in stopwatch]
+    assert taken == ["first", "first", "second", "third", "third"]
+
+
+def test_what_was_measured_before_a_cut_is_kept(adapter, path, stopwatch, monkeypatch):
     def cut(*_):
         raise KeyboardInterrupt
 
