@@ -10,7 +10,7 @@ from operator import index
 from typing import Any
 
 from .dtypes import DataType
-from .errors import ValidationError
+from .errors import ValidationError, whole
 from .layout import extent, is_packed, overlaps_itself, packed_strides
 
 MAX_DIMENSIONS = 8
@@ -31,12 +31,13 @@ def buffer_tensor_size(data_type: DataType, sizes: Sequence[int], strides: Seque
     return (extent(sizes, strides) * data_type.itemsize + 3) & ~3
 
 
-def _integers(name: str, values: Any) -> tuple[int, ...]:
+def integers(operator: str, field: str, values: Any) -> tuple[int, ...]:
+    """``values`` as ints, if they are integers."""
     try:
         return tuple(index(v) for v in values)
     except TypeError:
         raise ValidationError(
-            f"TensorDesc: expected {name} to be a sequence of integers, but got {values!r}"
+            f"{operator}: expected {field} to be a sequence of integers, but got {values!r}"
         ) from None
 
 
@@ -65,7 +66,7 @@ class TensorDesc:
             object.__setattr__(self, name, value)
 
         put("data_type", DataType.of(self.data_type))
-        put("sizes", _integers("Sizes", self.sizes))
+        put("sizes", integers("TensorDesc", "Sizes", self.sizes))
         sizes = self.sizes
         if not 1 <= len(sizes) <= MAX_DIMENSIONS:
             raise ValidationError(
@@ -86,7 +87,7 @@ class TensorDesc:
         if self.strides is None:
             put("strides", packed_strides(sizes))
         else:
-            put("strides", _integers("Strides", self.strides))
+            put("strides", integers("TensorDesc", "Strides", self.strides))
             if len(self.strides) != len(sizes):
                 raise ValidationError(
                     "TensorDesc: expected Strides to have one entry per size, but got "
@@ -98,20 +99,23 @@ class TensorDesc:
                     f"but got {list(self.strides)}"
                 )
         needed = buffer_tensor_size(self.data_type, sizes, self.strides)
-        if self.total_tensor_size_in_bytes is None:
-            put("total_tensor_size_in_bytes", needed)
-        elif self.total_tensor_size_in_bytes < needed:
+        total = self.total_tensor_size_in_bytes
+        total = needed if total is None else whole("TensorDesc", "TotalTensorSizeInBytes", total)
+        put("total_tensor_size_in_bytes", total)
+        if total < needed:
             raise ValidationError(
                 f"TensorDesc: expected TotalTensorSizeInBytes to be at least {needed} (what "
-                f"Sizes and Strides reach), but got {self.total_tensor_size_in_bytes}"
+                f"Sizes and Strides reach), but got {total}"
             )
-        elif self.total_tensor_size_in_bytes % 4:
+        if total % 4:
             raise ValidationError(
                 "TensorDesc: expected TotalTensorSizeInBytes to be a multiple of 4, "
-                f"but got {self.total_tensor_size_in_bytes}"
+                f"but got {total}"
             )
         put("flags", TensorFlags(self.flags))
-        alignment = self.guaranteed_base_offset_alignment
+        alignment = whole("TensorDesc", "GuaranteedBaseOffsetAlignment",
+                          self.guaranteed_base_offset_alignment)
+        put("guaranteed_base_offset_alignment", alignment)
         if alignment and (alignment & (alignment - 1) or alignment < self.data_type.itemsize):
             raise ValidationError(
                 "TensorDesc: expected GuaranteedBaseOffsetAlignment to be 0 or a power of two "
@@ -126,7 +130,7 @@ class TensorDesc:
     @staticmethod
     def packed(data_type: Any, sizes: Sequence[int]) -> TensorDesc:
         """The description without gaps; one object for equal arguments, checked once."""
-        return _packed(DataType.of(data_type), _integers("Sizes", sizes))
+        return _packed(DataType.of(data_type), integers("TensorDesc", "Sizes", sizes))
 
     @property
     def dimension_count(self) -> int:

@@ -17,7 +17,14 @@ from .bindings import BindingTable, Buffer
 from .compiler import CompiledOperator, ExecutionFlags, Operator, OperatorInitializer
 from .desc import TensorDesc
 from .dtypes import DataType
-from .errors import DeviceLostError, DmlError, OutOfMemoryError, UnsupportedError, ValidationError
+from .errors import (
+    DeviceLostError,
+    DmlError,
+    OutOfMemoryError,
+    UnsupportedError,
+    ValidationError,
+    whole,
+)
 from .operators.base import OperatorDesc
 from .operators.plan import Target
 from .runtime import clock
@@ -177,7 +184,13 @@ class Device:
         strict: bool = False,
     ) -> None:
         self.adapter = adapter if isinstance(adapter, Adapter) else choose(adapter)
-        self.feature_level = FeatureLevel(feature_level)
+        try:
+            self.feature_level = FeatureLevel(feature_level)
+        except ValueError:
+            names = ", ".join(level.name for level in FeatureLevel)
+            raise ValidationError(
+                f"Device: expected feature_level to be one of {names}, but got {feature_level!r}"
+            ) from None
         self.strict = strict
         self._runtime = _Runtime(self.adapter)
         self._compiled: OrderedDict[Any, CompiledOperator] = OrderedDict()
@@ -214,15 +227,20 @@ class Device:
     def tensor(self, array: Any, data_type: Any = None) -> Tensor:
         """Upload ``array`` (anything NumPy takes, any memory layout) as a packed tensor.
 
-        A 0-dimensional array becomes one of sizes ``[1]``. Raises ValidationError for data types
-        that DirectML does not have, sizes of 0, and more than 8 dimensions.
+        A 0-dimensional array becomes one of sizes ``[1]``. ``data_type`` converts as
+        ``numpy.asarray(array, dtype)`` does; without it the array's own is kept, which for Python's
+        floats is FLOAT64. Raises ValidationError for data types that DirectML does not have, sizes
+        of 0, and more than 8 dimensions.
         """
         dtype = None if data_type is None else DataType.of(data_type).dtype
+        if array is None:  # for NumPy a number that is missing
+            raise ValidationError("expected a tensor or an array, but got None")
         try:
             host = np.asarray(array, dtype)
-        except OverflowError:
+        except (OverflowError, TypeError, ValueError) as error:
             raise ValidationError(
-                f"tensor: expected numbers that {dtype} can hold, but got {array!r}"
+                "expected a tensor or what NumPy makes an array of, but got "
+                f"{type(array).__name__}: {error}"
             ) from None
         desc = TensorDesc.packed(host.dtype, host.shape or (1,))
         tensor = self._new(desc)
@@ -296,11 +314,12 @@ class Device:
 
     def create_buffer(self, size_in_bytes: int) -> Buffer:
         """Device memory to bind ranges of. Its contents are undefined."""
-        if size_in_bytes < 1:
+        size = whole("create_buffer", "size_in_bytes", size_in_bytes)
+        if size < 1:
             raise ValidationError(
-                f"create_buffer: expected a size of at least 1 byte, but got {size_in_bytes}"
+                f"create_buffer: expected a size of at least 1 byte, but got {size}"
             )
-        return Buffer(self, self._allocate(size_in_bytes), size_in_bytes)
+        return Buffer(self, self._allocate(size), size)
 
     def record_dispatch(
         self, dispatchable: CompiledOperator | OperatorInitializer, table: BindingTable

@@ -83,13 +83,15 @@ class DataType(enum.Enum):
             if name in cls.__members__:
                 return cls[name]
         try:
-            dtype = np.dtype(value)
-            return cls[dtype.name.upper()]
+            if value is not None:  # for NumPy that is float64
+                return cls[np.dtype(value).name.upper()]
         except (TypeError, KeyError):
-            names = ", ".join(cls.__members__)
-            raise ValidationError(
-                f"expected a data type among {names} (or its NumPy name), but got {value!r}"
-            ) from None
+            pass
+        names = ", ".join(cls.__members__)
+        raise ValidationError(
+            f"expected a data type among {names} (or its NumPy name; truth values are UINT8), "
+            f"but got {value!r}"
+        )
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,9 @@ Each kind is also one of Python's own, so that callers may catch either. A messa
 
 from __future__ import annotations
 
+from operator import index
+from typing import Any
+
 
 class DmlError(Exception):
     """Base of every error of this package."""
@@ -42,3 +45,13 @@ def expect(holds: object, operator: str, field: str, rule: str, *got: object) ->
             f"{operator}: expected {field} to {rule}, but "
             + (f"{values} were given" if len(got) > 1 else f"got {values}")
         )
+
+
+def whole(operator: str, field: str, value: Any) -> int:
+    """``value`` as an int, if it is an integer of Python's or NumPy's."""
+    try:
+        return index(value)
+    except TypeError:
+        raise ValidationError(
+            f"{operator}: expected {field} to be an integer, but got {value!r}"
+        ) from None

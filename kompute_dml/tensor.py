@@ -79,6 +79,10 @@ class Tensor:
     def __len__(self) -> int:
         return self.sizes[0]
 
+    def __bool__(self) -> bool:
+        """Whether the only element is true, as NumPy's arrays say it; many have no answer."""
+        return bool(self.numpy())
+
     def numpy(self) -> np.ndarray:
         """The elements as a new array, once everything recorded before is computed."""
         itemsize = self.data_type.itemsize
@@ -163,6 +167,8 @@ class Tensor:
                 skip += start * s
             else:
                 try:
+                    if isinstance(k, bool):  # a mask, for NumPy
+                        raise TypeError
                     i = index(k)
                 except TypeError:
                     raise IndexError(

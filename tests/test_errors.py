@@ -91,6 +91,12 @@ _TENSOR_DESCS: dict[str, tuple[Callable[[], Any], list[str]]] = {
         ["GuaranteedBaseOffsetAlignment", "element size 4", "2"]),
     "unknown-type": (lambda: dml.TensorDesc("complex64", [2]), ["FLOAT32", "complex64"]),
     "type-of-nothing": (lambda: dml.TensorDesc(object(), [2]), ["FLOAT32", "object"]),
+    "no-type": (lambda: dml.TensorDesc(None, [2]), ["FLOAT32", "None"]),
+    "total-fractional": (lambda: dml.TensorDesc(F32, [2], total_tensor_size_in_bytes=8.0),
+                         ["TotalTensorSizeInBytes", "an integer", "8.0"]),
+    "alignment-fractional": (
+        lambda: dml.TensorDesc(F32, [2], guaranteed_base_offset_alignment=16.0),
+        ["GuaranteedBaseOffsetAlignment", "an integer", "16.0"]),
 }
 
 
@@ -322,6 +328,8 @@ def test_buffer_ranges(device: dml.Device) -> None:
     for size in (0, -1):
         with pytest.raises(dml.ValidationError, match=rf"at least 1 byte.*{size}"):
             device.create_buffer(size)
+    with pytest.raises(dml.ValidationError, match=r"size_in_bytes to be an integer.*16\.0"):
+        device.create_buffer(16.0)  # type: ignore[arg-type]
 
 
 def test_more_than_the_device_holds(device: dml.Device) -> None:
@@ -352,7 +360,27 @@ def _calls(device: dml.Device) -> dict[str, tuple[Callable[[], Any], list[str]]]
             ["OutputTensor.Strides", "[0, 1]"]),
         "integers": (lambda: dml.activation_identity(np.ones(3, np.int64)),
                      ["InputTensor.DataType", "INT64"]),
-        "complex": (lambda: dml.activation_identity(np.ones(3, np.complex64)), ["complex64"]),
+        "complex": (lambda: dml.activation_identity(np.ones(3, np.complex64)),
+                    ["activation_identity, x", "complex64"]),
+        "truth-values": (lambda: dml.logical_and(np.uint8([1]), np.array([True])),
+                         ["logical_and, b", "truth values are UINT8", "bool"]),
+        "ragged": (lambda: dml.abs([[1.0], [1.0, 2.0]]), ["abs, x", "list", "shape"]),
+        "text": (lambda: device.tensor(["a"], "float32"), ["list", "'a'"]),
+        "no-input": (lambda: dml.add(x, None), ["add, b", "array", "None"]),
+        "no-scale": (lambda: dml.quantize_linear(x, None), ["quantize_linear, scale", "None"]),
+        "one-size": (lambda: dml.diagonal_matrix(3), ["diagonal_matrix", "sizes", "integers", "3"]),
+        "fractional-sizes": (lambda: dml.fill_value_constant([2.0], value=1.0, out=scale),
+                             ["fill_value_constant", "sizes", "integers", "2.0"]),
+        "no-type": (lambda: dml.cast(x, data_type=None), ["data type", "None"]),
+        "axis": (lambda: dml.quantize_linear(x, np.ones(4, np.float32), axis=2),
+                 ["quantize_linear", "axis", "[-2, 2)", "2"]),
+        "textual-axis": (lambda: dml.dequantize_linear(whole, np.float32([1.0]), axis="0"),
+                         ["dequantize_linear", "axis", "integer", "'0'"]),
+        "one-of-three-outs": (lambda: dml.dynamic_quantize_linear(x, out=scale),
+                              ["dynamic_quantize_linear", "out", "three tensors", "FLOAT32"]),
+        "one-bias": (lambda: dml.value_scale_2d(np.ones((1, 1, 2, 2), np.float32), scale=1.0,
+                                                bias=1.0),
+                     ["value_scale_2d", "bias", "sequence", "1.0"]),
         "empty-array": (lambda: dml.activation_identity(np.ones((3, 0), np.float32)),
                         ["Sizes[1]", "0"]),
         "nine-dimensions": (lambda: dml.activation_identity(np.ones([1] * 9, np.float32)),
@@ -400,7 +428,9 @@ def _calls(device: dml.Device) -> dict[str, tuple[Callable[[], Any], list[str]]]
 
 
 @pytest.mark.parametrize("name", [
-    "out-sizes", "out-type", "out-array", "overlapping-out", "integers", "complex", "empty-array",
+    "out-sizes", "out-type", "out-array", "overlapping-out", "integers", "complex", "truth-values",
+    "ragged", "text", "no-input", "no-scale", "one-size", "fractional-sizes", "no-type", "axis",
+    "textual-axis", "one-of-three-outs", "one-bias", "empty-array",
     "nine-dimensions", "vector-sizes", "size-0", "unknown-type", "offset", "no-sizes", "two-sizes",
     "two-types", "value", "bound", "fractional-bound", "textual-bound", "fraction-for-integers",
     "number-too-large", "array-too-large", "zero-point-too-large", "zero-points-too-small",
@@ -425,8 +455,19 @@ def test_kinds_of_errors_are_pythons_too() -> None:
 
 @pytest.mark.parametrize("adapter", [99, "no such device", "99"])
 def test_no_such_device(adapter: int | str) -> None:
-    with pytest.raises(dml.NoDeviceError, match="there are 0: "):
+    with pytest.raises(dml.NoDeviceError, match=r"those here: \[0\] "):
         dml.Device(adapter)
+
+
+@pytest.mark.parametrize("arguments", [(1.5,), (0, "6_4"), (0, 0x1001)])
+def test_device_of_wrong_arguments(arguments: Any) -> None:
+    with pytest.raises(dml.ValidationError, match=r"Device: .*(adapter|feature_level).* but got"):
+        dml.Device(*arguments)
+
+
+def test_arguments_that_a_function_does_not_have() -> None:
+    with pytest.raises(TypeError, match=r"clip\(\) .*'min'"):
+        dml.clip(np.float32([1.0]))
 
 
 def test_unknown_switch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,13 @@ def test_scalars_become_vectors_of_one(device: dml.Device) -> None:
     assert t.item() == 3.0
 
 
+@pytest.mark.parametrize("value", [0, 1])
+def test_truth_of_one_element(value: int, device: dml.Device) -> None:
+    assert bool(device.tensor(np.uint8([value]))) is bool(value)
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(device.tensor(np.uint8([value, 1])))
+
+
 def test_asarray(device: dml.Device) -> None:
     t = device.tensor(np.arange(3, dtype=np.int32))
     assert np.asarray(t).dtype == np.int32
@@ -142,7 +149,7 @@ def test_a_view_keeps_the_memory(device: dml.Device) -> None:
 
 @pytest.mark.parametrize("wrong", [
     lambda t: t[4], lambda t: t[-5], lambda t: t[0, 0, 0], lambda t: t[0.5], lambda t: t["x"],
-    lambda t: t[[0, 1]], lambda t: t[..., ...],
+    lambda t: t[[0, 1]], lambda t: t[True], lambda t: t[..., ...],
 ])
 def test_bad_indices(wrong: Any, device: dml.Device) -> None:
     with pytest.raises(IndexError):

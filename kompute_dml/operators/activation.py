@@ -36,9 +36,8 @@ def activation_identity(x: Any, *, out: Tensor | None = None) -> Tensor:
     sizes and type of ``x``; it may be ``x`` itself. Returns ``out`` or a new packed tensor.
     Raises ValidationError or UnsupportedError.
     """
-    device = device_of(x, out)
-    x = as_tensor(device, x)
-    name = "activation_identity"
+    name, device = "activation_identity", device_of(x, out)
+    x = as_tensor(device, name, "x", x)
     y = output(device, out, name, x.sizes, x.data_type)
     run(ActivationIdentityOperatorDesc, device, {"input_tensor": x, "output_tensor": y})
     return y

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from keyword import iskeyword
-from operator import index
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from .. import spec
 from ..attributes import IsInfinityMode, RoundingMode, ScaleBias
 from ..desc import TensorDesc
 from ..dtypes import DataType
-from ..errors import UnsupportedError, expect
+from ..errors import UnsupportedError, expect, whole
 from ..spec import FeatureLevel, Field, OperatorSpec
 from .plan import Plan, Target
 
@@ -172,10 +171,7 @@ def check_field(operator: str, f: Field, value: Any) -> None:
                f"be one of {', '.join(m.name for m in members)}", repr(value))
     elif f.type in _INT_RANGES:
         low, high = _INT_RANGES[f.type]
-        try:
-            number = index(value)
-        except TypeError:
-            expect(False, operator, f.name, "be an integer", repr(value))
+        number = whole(operator, f.name, value)
         expect(low <= number <= high, operator, f.name, f"be in [{low}, {high}]", number)
     elif f.type == "FLOAT_ARRAY":
         expect(isinstance(value, (tuple, list)), operator, f.name, "be a tuple of numbers",

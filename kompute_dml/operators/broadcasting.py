@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .. import spec
 from ..dtypes import DataType, Scalar
 from ..errors import ValidationError, expect
@@ -34,7 +32,10 @@ def make_function(name: str, defaults: Mapping[str, Any]) -> Callable[..., Tenso
     attributes = [f for f in entry.fields if not f.is_tensor and f.snake != type_field]
 
     def call(*args: Any, **kwargs: Any) -> Tensor:
-        bound = signature.bind(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{name}() {error}") from None
         bound.apply_defaults()
         values = bound.arguments
         given = [values.pop(_argument(i)) for i in inputs]
@@ -83,20 +84,19 @@ def _tensors(name: str, device: Any, fields: list[str], values: list[Any]) -> li
     """The inputs as tensors of one size. Python numbers take the type of the first other input,
     which must hold them."""
     numbers = [isinstance(v, (bool, int, float)) for v in values]
-    main = next((v for v, is_number in zip(values, numbers) if not is_number), None)
-    kind = None if main is None else DataType.of(main.dtype if hasattr(main, "dtype")
-                                                 else np.asarray(main).dtype)
-    tensors = []
-    for field, value, is_number in zip(fields, values, numbers):
-        if kind is None or not is_number:
-            tensors.append(as_tensor(device, value))
+    main = next((i for i, is_number in enumerate(numbers) if not is_number), 0)
+    tensors = {main: as_tensor(device, name, _argument(fields[main]), values[main])}
+    kind = tensors[main].data_type
+    for i, (field, value, is_number) in enumerate(zip(fields, values, numbers)):
+        if i == main:
             continue
-        try:
-            Scalar.of(value, kind)
-        except ValidationError:
-            expect(False, name, _argument(field), f"be a number that {kind} can hold", value)
-        tensors.append(as_tensor(device, value, kind))
-    return broadcast(name, tensors)
+        if is_number:
+            try:
+                Scalar.of(value, kind)
+            except ValidationError:
+                expect(False, name, _argument(field), f"be a number that {kind} can hold", value)
+        tensors[i] = as_tensor(device, name, _argument(field), value, kind if is_number else None)
+    return broadcast(name, [tensors[i] for i in range(len(values))])
 
 
 def broadcast(name: str, tensors: list[Tensor]) -> list[Tensor]:

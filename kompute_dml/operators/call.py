@@ -36,9 +36,16 @@ def device_of(*values: Any) -> Device:
     return default_device()
 
 
-def as_tensor(device: Device, value: Any, data_type: Any = None) -> Tensor:
+def as_tensor(
+    device: Device, name: str, field: str, value: Any, data_type: Any = None
+) -> Tensor:
     """``value`` itself if it is a tensor, else uploaded."""
-    return value if isinstance(value, Tensor) else device.tensor(value, data_type)
+    if isinstance(value, Tensor):
+        return value
+    try:
+        return device.tensor(value, data_type)
+    except ValidationError as error:
+        raise ValidationError(f"{name}, {field}: {error}") from None
 
 
 def whole_numbers(
@@ -52,7 +59,7 @@ def whole_numbers(
         limits = np.iinfo(data_type.dtype)
         whole = given.dtype.kind in "iu" and limits.min <= given.min() and given.max() <= limits.max
         expect(whole, name, field, f"hold numbers of type {data_type}", value)
-    return device.tensor(given, data_type)
+    return as_tensor(device, name, field, given, data_type)
 
 
 def output(

@@ -307,9 +307,10 @@ def value_scale_2d(
     ``x`` has 4 dimensions with 1 or 3 channels, any strides, FLOAT32 or FLOAT16. Returns ``out`` or
     a new packed tensor. Raises ValidationError or UnsupportedError.
     """
-    device = device_of(x, out)
-    x = as_tensor(device, x)
-    y = output(device, out, "value_scale_2d", x.sizes, x.data_type)
+    name, device = "value_scale_2d", device_of(x, out)
+    x = as_tensor(device, name, "x", x)
+    expect(np.iterable(bias), name, "bias", "be a sequence of numbers", bias)
+    y = output(device, out, name, x.sizes, x.data_type)
     run(ValueScale2dOperatorDesc, device, {"input_tensor": x, "output_tensor": y},
         scale=scale, channel_count=len(bias), bias=tuple(bias))
     return y

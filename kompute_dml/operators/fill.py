@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..desc import TensorDesc
+from ..desc import TensorDesc, integers
 from ..dtypes import DataType, Scalar, saturate
 from ..errors import UnsupportedError, ValidationError, expect
 from ..layout import are_of_vectors, pad_left, power_of_two
@@ -170,9 +170,8 @@ def diagonal_matrix(
     All eleven data types. Returns ``out`` or a new packed tensor. Raises ValidationError or
     UnsupportedError.
     """
-    device = device_of(out)
-    name = "diagonal_matrix"
-    y = output(device, out, name, tuple(sizes), DataType.of(data_type))
+    name, device = "diagonal_matrix", device_of(out)
+    y = output(device, out, name, integers(name, "sizes", sizes), DataType.of(data_type))
     run(
         DiagonalMatrixOperatorDesc, device, {"output_tensor": y},
         offset=offset, value=value,
@@ -203,12 +202,14 @@ def diagonal_matrix1(
     device = device_of(input, out)
     if input is None:
         expect(sizes is not None or out is not None, name, "sizes", "be given without input", None)
-        shape = tuple(sizes) if sizes is not None else out.sizes  # type: ignore[union-attr]
+        shape = (out.sizes if sizes is None  # type: ignore[union-attr]
+                 else integers(name, "sizes", sizes))
         kind = DataType.of(data_type or (out.data_type if out is not None else "float32"))
     else:
-        input = as_tensor(device, input, data_type)
+        input = as_tensor(device, name, "input", input, data_type)
         shape, kind = input.sizes, input.data_type
-        expect(sizes is None or tuple(sizes) == shape, name, "sizes", f"be {list(shape)}", sizes)
+        expect(sizes is None or integers(name, "sizes", sizes) == shape, name, "sizes",
+               f"be {list(shape)}", sizes)
         expect(data_type is None or DataType.of(data_type) is kind, name, "data_type",
                f"be {kind}", data_type)
     y = output(device, out, name, shape, kind)

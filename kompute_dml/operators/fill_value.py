@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..desc import TensorDesc
+from ..desc import TensorDesc, integers
 from ..dtypes import DataType, Scalar
 from .base import define, function
 from .call import device_of, output, run
@@ -64,9 +64,8 @@ def fill_value_constant(
     All eleven data types, 1 to 8 dimensions. Returns ``out`` or a new packed tensor. Raises
     ValidationError or UnsupportedError.
     """
-    device = device_of(out)
-    name = "fill_value_constant"
-    y = output(device, out, name, tuple(sizes), DataType.of(data_type))
+    name, device = "fill_value_constant", device_of(out)
+    y = output(device, out, name, integers(name, "sizes", sizes), DataType.of(data_type))
     run(FillValueConstantOperatorDesc, device, {"output_tensor": y},
         value_data_type=y.data_type, value=scalar(name, "value", value, y.data_type))
     return y
@@ -83,9 +82,8 @@ def fill_value_sequence(
     FLOAT64, 1 to 8 dimensions. Returns ``out`` or a new packed tensor. Raises ValidationError or
     UnsupportedError.
     """
-    device = device_of(out)
-    name = "fill_value_sequence"
-    y = output(device, out, name, tuple(sizes), DataType.of(data_type))
+    name, device = "fill_value_sequence", device_of(out)
+    y = output(device, out, name, integers(name, "sizes", sizes), DataType.of(data_type))
     run(FillValueSequenceOperatorDesc, device, {"output_tensor": y}, value_data_type=y.data_type,
         value_start=scalar(name, "value_start", value_start, y.data_type),
         value_delta=scalar(name, "value_delta", value_delta, y.data_type))

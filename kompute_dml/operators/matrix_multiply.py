@@ -113,7 +113,7 @@ def matrix_multiply_integer_to_float(
     """
     name = "matrix_multiply_integer_to_float"
     device = device_of(a, a_scale, b, b_scale, a_zero_point, b_zero_point, bias, out)
-    a, b = as_tensor(device, a), as_tensor(device, b)
+    a, b = as_tensor(device, name, "a", a), as_tensor(device, name, "b", b)
     for field, t in (("a", a), ("b", b)):
         expect(t.ndim >= 2, name, f"{field}.sizes", "have at least 2 dimensions", list(t.sizes))
     try:
@@ -130,16 +130,16 @@ def matrix_multiply_integer_to_float(
     kind = DataType.of(output_data_type)
     y = output(device, out, name, sizes, kind)
     if bias is not None:
-        bias = as_tensor(device, bias, kind)
+        bias = as_tensor(device, name, "bias", bias, kind)
         try:
             bias = bias.broadcast_to(sizes)
         except ValidationError:
             expect(False, name, "bias.sizes", f"broadcast to {list(sizes)}", list(bias.sizes))
     vectors = {
-        "a_scale": as_tensor(device, a_scale, kind),
+        "a_scale": as_tensor(device, name, "a_scale", a_scale, kind),
         "a_zero": None if a_zero_point is None else whole_numbers(
             device, name, "a_zero_point", a_zero_point, a.data_type),
-        "b_scale": as_tensor(device, b_scale, kind),
+        "b_scale": as_tensor(device, name, "b_scale", b_scale, kind),
         "b_zero": None if b_zero_point is None else whole_numbers(
             device, name, "b_zero_point", b_zero_point, b.data_type),
     }

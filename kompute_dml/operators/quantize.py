@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..desc import TensorDesc
 from ..dtypes import DataType
-from ..errors import UnsupportedError, expect
+from ..errors import UnsupportedError, expect, whole
 from ..layout import coalesce, product
 from ..spec import FeatureLevel
 from .base import define, function
@@ -166,6 +166,15 @@ DynamicQuantizeLinearOperatorDesc = define(
 # -- the function level
 
 
+def _axis(name: str, axis: int | None, x: Tensor) -> int | None:
+    """``axis``, if ``x`` has it."""
+    if axis is not None:
+        axis = whole(name, "axis", axis)
+        expect(-x.ndim <= axis < x.ndim, name, "axis",
+               f"be in [{-x.ndim}, {x.ndim}) (x has {x.ndim} dimensions)", axis)
+    return axis
+
+
 def _along(axis: int | None, value: Tensor, x: Tensor) -> Tensor:
     """A vector of scales or zero points along ``axis``; anything else broadcasts as in NumPy."""
     if axis is not None and value.ndim == 1 and value.size > 1:
@@ -188,13 +197,14 @@ def quantize_linear(
     ``axis``. Raises ValidationError or UnsupportedError.
     """
     name, device = "quantize_linear", device_of(x, scale, zero_point, out)
-    x = as_tensor(device, x)
+    x = as_tensor(device, name, "x", x)
+    at = _axis(name, axis, x)
     scale_type = DataType.FLOAT32 if x.data_type is DataType.INT32 else x.data_type
-    scale = _along(axis, as_tensor(device, scale, scale_type), x)
+    scale = _along(at, as_tensor(device, name, "scale", scale, scale_type), x)
     if zero_point is not None:
         data_type = DataType.of(data_type or getattr(zero_point, "dtype", "uint8"))
         zero_point = _along(
-            axis, whole_numbers(device, name, "zero_point", zero_point, data_type), x)
+            at, whole_numbers(device, name, "zero_point", zero_point, data_type), x)
     y = output(device, out, name, x.sizes, DataType.of(data_type or "uint8"))
     scale, zero_point = (None if t is None else _spread(name, t, x) for t in (scale, zero_point))
     run(ElementWiseQuantizeLinearOperatorDesc, device, {
@@ -215,12 +225,13 @@ def dequantize_linear(
     ``axis``. Raises ValidationError or UnsupportedError.
     """
     name, device = "dequantize_linear", device_of(x, scale, zero_point, out)
-    x = as_tensor(device, x)
+    x = as_tensor(device, name, "x", x)
+    at = _axis(name, axis, x)
     scale_type = "float32" if isinstance(scale, float) else None
-    scale = _along(axis, as_tensor(device, scale, scale_type), x)
+    scale = _along(at, as_tensor(device, name, "scale", scale, scale_type), x)
     if zero_point is not None:
         zero_point = _along(
-            axis, whole_numbers(device, name, "zero_point", zero_point, x.data_type), x)
+            at, whole_numbers(device, name, "zero_point", zero_point, x.data_type), x)
     y = output(device, out, name, x.sizes, scale.data_type)
     scale, zero_point = (None if t is None else _spread(name, t, x) for t in (scale, zero_point))
     run(ElementWiseDequantizeLinearOperatorDesc, device, {
@@ -248,14 +259,14 @@ def quantized_linear_add(
     name = "quantized_linear_add"
     device = device_of(a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale,
                        output_zero_point, out)
-    a, b = broadcast(name, [as_tensor(device, a), as_tensor(device, b)])
+    a, b = broadcast(name, [as_tensor(device, name, "a", a), as_tensor(device, name, "b", b)])
     kind = DataType.of(data_type or getattr(output_zero_point, "dtype", a.data_type))
 
     def single(value: Any, kind: DataType) -> Tensor | None:
         if value is None:
             return None
-        t = as_tensor(device, value, kind) if kind.is_float else whole_numbers(
-            device, name, "every zero point", value, kind)
+        t = (as_tensor(device, name, "every scale", value, kind) if kind.is_float
+             else whole_numbers(device, name, "every zero point", value, kind))
         expect(t.size == 1, name, "every scale and zero point", "have one element", list(t.sizes))
         return t.reshape([1] * a.ndim)
 
@@ -281,10 +292,12 @@ def dynamic_quantize_linear(
     ``out`` is a tuple of the three. Raises ValidationError or UnsupportedError.
     """
     name = "dynamic_quantize_linear"
-    device = device_of(x, *(out or ()))
-    x = as_tensor(device, x)
+    given = (None, None, None) if out is None else out
+    expect(isinstance(given, (tuple, list)) and len(given) == 3, name, "out",
+           "be a tuple of three tensors", out)
+    device = device_of(x, *given)
+    x = as_tensor(device, name, "x", x)
     kind, ones = DataType.of(data_type), (1,) * x.ndim
-    given = out or (None, None, None)
     y = output(device, given[0], name, x.sizes, kind)
     scale = output(device, given[1], name, ones, DataType.FLOAT32)
     zero = output(device, given[2], name, ones, kind)

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import NoDeviceError
+from ..errors import NoDeviceError, whole
 
 _INSTALL_HINT = (
     "install the vendor's driver, or Mesa's: 'apt install mesa-vulkan-drivers' (which includes "
@@ -269,13 +269,12 @@ def choose(selector: int | str | None = None) -> Adapter:
         selector, source = os.environ["KOMPUTE_DML_DEVICE"], "KOMPUTE_DML_DEVICE"
     if selector is None:
         return min(adapters, key=lambda a: _PREFERENCE.index(a.type))
-    if isinstance(selector, str) and selector.isdecimal():
-        selector = int(selector)
-    if isinstance(selector, int):
-        matches = [a for a in adapters if a.index == selector]
-    else:
+    if isinstance(selector, str) and not selector.isdecimal():
         matches = [a for a in adapters if selector.lower() in a.name.lower()]
+    else:
+        wanted = int(selector) if isinstance(selector, str) else whole("Device", source, selector)
+        matches = [a for a in adapters if a.index == wanted]
     if not matches:
-        there = ", ".join(f"{a.index}: {a.name}" for a in adapters)
-        raise NoDeviceError(f"{source} {selector!r} matches no device; there are {there}")
+        there = ", ".join(f"[{a.index}] {a.name}" for a in adapters)
+        raise NoDeviceError(f"{source} {selector!r} matches no device; those here: {there}")
     return matches[0]
