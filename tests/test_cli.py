@@ -156,6 +156,20 @@ def test_run_refuses(tmp_path):
     assert "unknown field 'resource'" in fail("run", tmp_path / "unknown.json")
 
 
+def test_bench_says_at_once_what_it_cannot_do(tmp_path):
+    assert "expected FILE to end in one of ." in fail("bench", "--plot", tmp_path / "plot.xyz")
+    assert "no case of this suite has 'quux'" in fail("bench", "--filter", "quux")
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
+    """The measurements are printed all the same."""
+    (tmp_path / "file").write_text("")
+    arguments = ("bench", "--scale", "tiny", "--filter", "floor", "-i", 1,
+                 "--output", tmp_path / "file" / "run.json")
+    assert f"{tmp_path / 'file'}" in fail(*arguments)
+    assert "ELEMENT_WISE_FLOOR" in call(*arguments).stdout
+
+
 @pytest.mark.parametrize(
     "arguments",
     [("run",), ("run", "m.json", "-i", "0"), ("run", "m.json", "-v", "3"), ("jump",),
@@ -170,7 +184,7 @@ def test_wrong_usage_ends_with_2(arguments):
 
 def test_demo_names_what_is_missing(monkeypatch):
     monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None)
-    assert "needs onnx, onnxruntime, magika: pip install 'kompute_dml[demo]'" in fail("demo")
+    assert "needs onnx, onnxruntime, magika: pip install 'kompute-dml[demo]'" in fail("demo")
 
 
 def test_demo_diagonals(device, capsys):

@@ -39,7 +39,8 @@ def draw(rows: Sequence[Row], device: str, path: str) -> None:
 def _bars(axes: Any, rows: Sequence[Row], copy: float | None) -> None:
     bars = axes.barh(range(len(rows)), [row.gb_per_s for row in rows], color="tab:blue")
     labels = [rate(r) + (f" ({r.share_of_copy:.0%})" if r.share_of_copy else "") for r in rows]
-    axes.bar_label(bars, labels, padding=3, fontsize=7)
+    axes.bar_label(bars, labels, padding=3, fontsize=7,
+                   bbox=dict(facecolor="white", edgecolor="none", pad=0.5))
     axes.set_yticks(range(len(rows)), [row.name for row in rows], fontsize=7)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.margins(x=0.2)
@@ -47,7 +48,7 @@ def _bars(axes: Any, rows: Sequence[Row], copy: float | None) -> None:
     if copy is not None:
         axes.axvline(copy, color="black", linestyle="--", linewidth=1,
                      label=f"copying packed FLOAT32: {copy:.3g} GB/s")
-        axes.legend(loc="lower right", fontsize=8)
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), fontsize=8)  # above the bars
 
 
 def _roofline(axes: Any, rows: Sequence[Row], copy: float | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import IO, Any
 
 import click
@@ -26,6 +27,11 @@ class _Group(click.Group):
             raise _Failure(str(error)) from error
         except MemoryError as error:
             raise _Failure(f"the host has too little memory: {error}") from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # whoever read has seen enough: click ends quietly
+                raise
+            about = "" if error.filename is None else f"{error.filename}: "
+            raise _Failure(f"{about}{error.strerror or error}") from error
 
 
 @click.group(

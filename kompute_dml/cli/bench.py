@@ -30,11 +30,11 @@ from . import options
                    "onnxruntime, numpy. Without names the first two.")
 @click.option("--against", type=click.Path(path_type=Path), metavar="FILE.json",
               help="Print what moved since the run in FILE.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE.json",
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.json",
               help="Write the run, for --against.")
 @click.option("--format", "layout", type=click.Choice(["table", "csv", "json"]),
               default="table", show_default=True, help="What to print.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png",
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png",
               help="Draw the rows against the copy bandwidth (needs matplotlib).")
 def bench(
     model: Path | None,
@@ -73,19 +73,23 @@ def bench(
     from ..bench.case import SCALES
     from ..bench.rows import copy_bandwidth, run_recipe, suitable_scale
     from ..bench.timing import Loop, report
+    from ..errors import ValidationError
     from ..runtime import clock
 
     if plot is not None:
-        _need_matplotlib()
+        _check_plot(plot)
     old = None if against is None else baseline.load(against)
     libraries = peers_module.choose(peers or ("numpy" if suite == "numpy" else ""))
+    first, *rest = cases.suite(suite)
+    if not any(_matches(limit.recipe, pattern) for limit in (first, *rest)):
+        raise ValidationError(f"--filter: no case of this suite has {pattern!r} in its operator "
+                              "or types")
     device = Device(adapter)
     click.get_current_context().with_resource(clock.held(device.adapter))
     counted = any(v is not None for v in (iterations, repeat, milliseconds))
     loop = Loop(iterations or 11, repeat or 1, milliseconds, warmup) if counted else None
     scale = SCALES[scale_name] if scale_name else suitable_scale(device, cases.COPY)
 
-    first, *rest = cases.suite(suite)
     (copy_row,) = run_recipe(device, first.recipe, loop, scale, libraries)
     copy = copy_bandwidth(copy_row)
     measured = {first.recipe: [copy_row.with_copy(copy)]}
@@ -108,9 +112,6 @@ def bench(
             click.echo("\n".join(report(row.name, row.timings, verbosity)), err=True)
 
     run = formats.document(found, device, copy, _command(sys.argv[1:]))
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(run, indent=1) + "\n")
     if layout == "json":
         click.echo(json.dumps(run, indent=2))
     elif layout == "csv":
@@ -122,9 +123,13 @@ def bench(
             click.echo(line)
         if old is not None:
             click.echo(baseline.against_table(run["rows"], old))
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(run, indent=1) + "\n")
     if plot is not None:
         from ..bench.plot import draw
 
+        plot.parent.mkdir(parents=True, exist_ok=True)
         draw(found, device.adapter.name, str(plot))
     wrong = [row for row in found if not row.ok]
     for row in wrong:
@@ -191,10 +196,16 @@ def _model(device: Any, loop: Any, path: Path) -> Iterator[Any]:
         )
 
 
-def _need_matplotlib() -> None:
-    import importlib.util
+def _check_plot(path: Path) -> None:
+    """What would only be found out after everything is measured."""
+    from ..errors import UnsupportedError, expect
 
-    from ..errors import UnsupportedError
-
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UnsupportedError("--plot needs matplotlib: pip install 'kompute_dml[plot]'")
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise UnsupportedError(
+            "--plot needs matplotlib: pip install 'kompute-dml[plot]'"
+        ) from None
+    kinds = sorted(Figure().canvas.get_supported_filetypes())
+    expect(path.suffix[1:].lower() in kinds, "--plot", "FILE",
+           f"end in one of .{', .'.join(kinds)}", path)

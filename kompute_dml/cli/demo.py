@@ -44,5 +44,5 @@ def _need(*packages: str) -> None:
     missing = [p for p in packages if importlib.util.find_spec(p) is None]
     if missing:
         raise UnsupportedError(
-            f"the demonstration needs {', '.join(missing)}: pip install 'kompute_dml[demo]'"
+            f"the demonstration needs {', '.join(missing)}: pip install 'kompute-dml[demo]'"
         )

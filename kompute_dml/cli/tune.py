@@ -61,8 +61,12 @@ def tune(adapter: str | None, scale_name: str | None, seconds: float) -> None:
     if done < len(recipes):
         click.echo(f"{seconds:g} seconds were enough for {done} of {len(recipes)} products.")
     path = tuning.file()
-    click.echo("Nothing was kept: KOMPUTE_DML_TUNING is empty." if path is None
-               else f"Kept in {path}")
+    if not found:
+        click.echo("Nothing was kept: no product that was measured leaves a choice of kernels.")
+    elif path is None:
+        click.echo("Nothing was kept: KOMPUTE_DML_TUNING is empty.")
+    else:
+        click.echo(f"Kept in {path}")
     wrong = [(choice, name) for choice in found.values() for name in choice.wrong]
     for choice, name in wrong:
         click.echo(f"error: {name} for {choice.case.types} {choice.case.sizes}: "
