@@ -58,6 +58,8 @@ def _operators() -> dict[str, Any]:
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         value = getattr(importlib.import_module(f".{_PUBLIC[name]}", __name__), name)
+    elif name == "__all__":
+        value = [public for public in __dir__() if not public.startswith("_")]
     elif name.startswith("_"):
         raise AttributeError(name)
     else:

@@ -171,15 +171,19 @@ class BindingTable:
         """What places() found, until something else is bound."""
 
     def bind_inputs(self, bindings: Sequence[Any]) -> None:
+        """One :class:`BufferBinding` or None for each input (IDMLBindingTable::BindInputs)."""
         self._inputs, self._places = tuple(bindings), None
 
     def bind_outputs(self, bindings: Sequence[Binding]) -> None:
+        """One :class:`BufferBinding` or None for each output (IDMLBindingTable::BindOutputs)."""
         self._outputs, self._places = tuple(bindings), None
 
     def bind_temporary_resource(self, binding: Binding) -> None:
+        """Scratch memory of the size that ``binding_properties`` asks for."""
         self._temporary, self._places = binding, None
 
     def bind_persistent_resource(self, binding: Binding) -> None:
+        """What the initializer filled, of the size that ``binding_properties`` asks for."""
         self._persistent, self._places = binding, None
 
     # Checks

@@ -37,12 +37,14 @@ class Operator:
 
     @property
     def definition(self) -> Definition:
+        """What is known of operators of this kind."""
         return self.desc.operator
 
     def __repr__(self) -> str:
         return f"<Operator {self.definition.name}>"
 
     def tensor(self, field: Field) -> TensorDesc | None:
+        """The description of a tensor field; None for an absent one."""
         result: TensorDesc | None = getattr(self.desc, field.snake)
         return result
 
@@ -182,6 +184,7 @@ class CompiledOperator:
 
     @property
     def binding_properties(self) -> BindingProperties:
+        """What a dispatch wants bound (IDMLDispatchable::GetBindingProperties)."""
         return BindingProperties(
             len(self.definition.spec.tensors),
             self.plan.temporary_bytes,
@@ -218,6 +221,7 @@ class CompiledOperator:
         self.initialized = True
 
     def record(self, table: BindingTable) -> None:
+        """What :meth:`Device.record_dispatch` calls."""
         self.run(table.places(self))
 
 
@@ -239,6 +243,7 @@ class OperatorInitializer:
 
     @property
     def binding_properties(self) -> BindingProperties:
+        """What the initialization wants bound (IDMLDispatchable::GetBindingProperties)."""
         # Persistent memory is bound as the initializer's outputs, so it needs none of its own.
         temporary = max((c.plan.temporary_bytes for c in self.operators if c.plan.initialize),
                         default=0)
@@ -246,5 +251,6 @@ class OperatorInitializer:
         return BindingProperties(count, temporary, 0)
 
     def record(self, table: BindingTable) -> None:
+        """What :meth:`Device.record_dispatch` calls."""
         for compiled, places in zip(self.operators, table.initializer_places(self)):
             compiled.initialize(places)

@@ -134,6 +134,7 @@ class TensorDesc:
 
     @property
     def dimension_count(self) -> int:
+        """Entries of ``sizes``."""
         return len(self.sizes)
 
     @property
@@ -169,6 +170,7 @@ class TensorDesc:
 
     @property
     def owned_by_dml(self) -> bool:
+        """Whether it is bound once, to the operator's initializer."""
         return bool(self.flags & TensorFlags.OWNED_BY_DML)
 
     def replace(self, **changes: Any) -> TensorDesc:

@@ -42,10 +42,12 @@ class DataType(enum.Enum):
 
     @property
     def is_float(self) -> bool:
+        """Whether it is FLOAT16, FLOAT32 or FLOAT64."""
         return self.dtype.kind == "f"
 
     @property
     def is_signed(self) -> bool:
+        """Whether it has numbers below 0."""
         return self.dtype.kind != "u"
 
     @property

@@ -38,6 +38,7 @@ class Tensor:
 
     @property
     def sizes(self) -> tuple[int, ...]:
+        """Elements along each dimension; ``shape`` is another name for it."""
         return self.desc.sizes
 
     shape = sizes
@@ -49,14 +50,17 @@ class Tensor:
 
     @property
     def data_type(self) -> DataType:
+        """The type of the elements, as DirectML names it."""
         return self.desc.data_type
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """The type of the elements, as NumPy names it."""
         return self.desc.data_type.dtype
 
     @property
     def ndim(self) -> int:
+        """Number of dimensions, 1 to 8."""
         return len(self.desc.sizes)
 
     @property
@@ -194,6 +198,7 @@ class Tensor:
 
     @property
     def T(self) -> Tensor:
+        """A view with its dimensions in reversed order."""
         return self.transpose()
 
     def reshape(self, *sizes: Any) -> Tensor:

@@ -285,4 +285,27 @@ def test_readme_says_what_a_wheel_weighs() -> None:
 
 
 def test_public_names_have_docstrings() -> None:
-    assert [n for n in dir(dml) if n != "__version__" and not inspect.getdoc(getattr(dml, n))] == []
+    assert [n for n in dml.__all__ if not inspect.getdoc(getattr(dml, n))] == []
+    members = {
+        f"{n}.{member}": value
+        for n in dml.__all__ if isinstance(kind := getattr(dml, n), type)
+        for member, value in vars(kind).items()
+        if not member.startswith("_")
+        and (callable(value) or isinstance(value, (property, classmethod, staticmethod)))
+    }
+    assert "Tensor.numpy" in members
+    assert [n for n, value in members.items() if not inspect.getdoc(value)] == []
+
+
+def test_public_names_are_all_imported() -> None:
+    names: dict[str, Any] = {}
+    exec("from kompute_dml import *", names)
+    assert {*names, "__version__"} - {"__builtins__"} == set(dir(dml))
+
+
+@pytest.mark.parametrize("name", ["add", "is_infinity", "fill_value_sequence"])
+def test_docstrings_name_classes_and_pages(name: str) -> None:
+    desc = next(d for d in _DEFINITIONS.values() if d.function_name == name)
+    assert f"https://learn.microsoft.com/windows/win32/api/directml/{desc.spec.page}" in \
+        inspect.getdoc(desc.desc_class)  # type: ignore[operator]
+    assert "TensorDesc" in inspect.getdoc(desc.desc_class)  # type: ignore[operator]

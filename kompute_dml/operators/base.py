@@ -148,6 +148,24 @@ _PROPERTIES: dict[str, tuple[str, Callable[[TensorDesc], Any]]] = {
 }
 
 
+_DESCRIBED = {
+    "TENSOR_DESC": "TensorDesc",
+    "SCALE_BIAS": "ScaleBias (g(x) = x * scale + bias)",
+    "SCALAR_UNION": "Scalar, number or bytes",
+    "OPERATOR_DESC": "description of an activation, without tensors",
+    "FLOAT_ARRAY": "tuple of FLOAT",
+}
+
+
+def described(f: Field) -> str:
+    """What a field takes, for a docstring: a class of this package's or a C type."""
+    if f.enum == "DML_TENSOR_DATA_TYPE":
+        what = "DataType"
+    else:
+        what = _ENUMS[f.enum].__name__ if f.enum in _ENUMS else _DESCRIBED.get(f.type, f.type)
+    return f"{what}, optional" if f.optional else what
+
+
 def check_field(operator: str, f: Field, value: Any) -> None:
     if f.is_tensor:
         if value is None:
@@ -223,9 +241,9 @@ def define(
         bases=(OperatorDesc,),
         frozen=True,
         namespace={
-            "__doc__": f"DML_{name}_OPERATOR_DESC ({entry.page}).\n\n"
-            + "\n".join(f"    {f.snake}: {f.type}{', optional' if f.optional else ''}"
-                        for f in entry.fields),
+            "__doc__": f"DML_{name}_OPERATOR_DESC: ``{entry.formula}``.\n\n"
+            + "\n".join(f"    {f.snake}: {described(f)}" for f in entry.fields)
+            + f"\n\n{entry.url}",
             "__module__": "kompute_dml",
         },
     )

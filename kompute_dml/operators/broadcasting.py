@@ -10,7 +10,7 @@ from .. import spec
 from ..dtypes import DataType, Scalar
 from ..errors import ValidationError, expect
 from ..layout import broadcast_sizes
-from .base import Definition, definitions
+from .base import Definition, definitions, described
 from .call import as_tensor, device_of, output, run
 
 if TYPE_CHECKING:
@@ -120,17 +120,19 @@ def _docstring(definition: Definition, options: Mapping[str, Any]) -> str:
         low, high = tables[f.name].dimension_counts
         lines.append(f"    {_argument(f.snake)}: {low} to {high} dimensions, any strides, "
                      + " ".join(map(str, tables[f.name].data_types)))
-    types = {f.snake: f.type + (", optional" if f.optional else "") for f in entry.fields}
+    types = {f.snake: described(f) for f in entry.fields}
     types["data_type"] = "of the result: " + " ".join(
         map(str, tables[entry.outputs[0].name].data_types))
     lines += [f"    {n}: {types[n]}" for n in options]
     lines += [
         "",
-        "Inputs are tensors or arrays."
-        + (" They broadcast as in NumPy; Python numbers take the type of another input."
+        "Inputs are tensors or arrays of these types."
+        + (" They broadcast as in NumPy;\nPython numbers take the type of another input."
            if len(entry.inputs) > 1 else ""),
         f"``out`` takes the result{' and may be an input' if definition.in_place else ''}; "
-        "without it a packed tensor is made. Raises ValidationError or UnsupportedError.",
-        f"Page: {entry.page}.",
+        "without it a packed tensor is made.",
+        "Raises ValidationError or UnsupportedError.",
+        "",
+        entry.url,
     ]
     return "\n".join(lines)

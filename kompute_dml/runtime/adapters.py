@@ -118,6 +118,7 @@ class Adapter:
 
     @property
     def vulkan(self) -> str:
+        """The version of Vulkan that it offers."""
         return ".".join(map(str, self.vulkan_version))
 
 

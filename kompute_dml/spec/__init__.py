@@ -41,6 +41,7 @@ class FeatureLevel(enum.IntEnum):
 
     @classmethod
     def of(cls, text: str) -> FeatureLevel:
+        """The level that prints as ``text``: ``6_4``."""
         return cls["FL_" + text]
 
 
@@ -88,9 +89,15 @@ class OperatorSpec:
     same: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
     """(tensor names, properties among ``data type``, ``dimension count``, ``sizes``)."""
     page: str
+    """Of DirectML's reference: the name in :attr:`url`."""
     formula: str
     fusable: bool
     """Whether it may be another operator's FusedActivation."""
+
+    @property
+    def url(self) -> str:
+        """The page of DirectML's reference that describes it."""
+        return f"https://learn.microsoft.com/windows/win32/api/directml/{self.page}"
 
     @functools.cached_property
     def tensors(self) -> tuple[Field, ...]:
