@@ -9,7 +9,7 @@ run := @.venv/bin/python -m
 .PHONY: help demo test validate lint bench clean
 
 help:
-	@echo "make demo      multiplies a trained weight matrix on the Vulkan device, and checks it"
+	@echo "make demo      classifies files with an int8 model on the Vulkan device, and checks it"
 	@echo "make test      lint, types, and the tests on both drivers with both states of kp"
 	@echo "make validate  the tests under the Khronos validation layer"
 	@echo "make lint      ruff and mypy"
@@ -38,5 +38,5 @@ bench:
 
 clean:
 	rm -rf .venv .cache build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	rm -rf kompute_dml/spirv
+	rm -rf kompute_dml/spirv kompute_dml/onnxruntime/libkompute_dml_provider*
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -6,13 +6,14 @@ import json
 import shutil
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 from kompute_dml.runtime.shader_library import manifest
-from kompute_dml.toolchain import edits, glslang, kp, spirv
-from kompute_dml.toolchain.system import ToolchainError
+from kompute_dml.toolchain import edits, glslang, kp, native, spirv
+from kompute_dml.toolchain.system import PACKAGE, ToolchainError
 from workers import sharing
 
 SHADER = """\
@@ -185,6 +186,15 @@ def test_the_cooperative_matrix_shader_asks_for_what_it_needs() -> None:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_what_is_built_stays_out_of_a_source_distribution() -> None:
+    """Hatch leaves out what the topmost .gitignore names."""
+    root = Path(__file__).parents[1]
+    ignored = (root / ".gitignore").read_text().splitlines()
+    for built in (PACKAGE / "spirv", native.library()):
+        path = str(built.relative_to(root))
+        assert any(fnmatch(path, line.rstrip("/")) for line in ignored), path
+
+
 def test_make_lists_its_targets() -> None:
     root = Path(__file__).parents[1]
     done = subprocess.run(["make", "-C", str(root), "help"], capture_output=True, text=True)

@@ -12,7 +12,7 @@ from ..errors import UnsupportedError
 from .options import adapter as adapter_option
 
 
-@click.command(short_help="Run trained layers on the device and compare.")
+@click.command(short_help="Classify files with an int8 model, and compare.")
 @adapter_option
 @click.option("--files", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="A directory of files to classify, instead of this Python installation.")

@@ -23,7 +23,7 @@ __all__ = [
     "unregister",
 ]
 
-_INSTALL = "pip install 'kompute-dml[onnxruntime]'"
+_INSTALL = "pip install 'kompute-dml[onnxruntime]', with Python 3.11 or newer"
 
 
 def get_ep_name() -> str:
