@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import kompute_dml as dml
@@ -272,6 +273,20 @@ def test_readme_has_the_support_table() -> None:
     between = re.search(r"<!-- support table -->\n(.*?)<!-- end -->", text, re.DOTALL)
     assert between, "README.md has no support table"
     assert between[1].strip() == support.markdown_table().strip()
+
+
+def test_what_the_readme_shows_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (_ROOT / "README.md").read_text("utf-8")
+    code = [block for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+            if "onnxruntime" not in block]
+    names: dict[str, Any] = {}
+    for block in code:
+        exec(block, names)
+    shown, *_ = capsys.readouterr().out.splitlines()
+    stated = re.search(r"print\(y\) +# (<Tensor .*, on )", text)
+    assert stated and shown.startswith(stated[1])
+    assert (names["host"] == np.arange(6).reshape(2, 3) * np.maximum(
+        np.arange(6).reshape(2, 3) - 2, 0)).all()
 
 
 def test_readme_says_what_a_wheel_weighs() -> None:
