@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .desc import MINIMUM_ALIGNMENT, TensorDesc
-from .errors import ValidationError, expect
+from .errors import ValidationError, expect, whole
 from .runtime.heap import ALIGNMENT, Allocation, Slot
 
 if TYPE_CHECKING:
@@ -74,13 +74,16 @@ class BufferBinding:
             raise ValidationError(
                 f"BufferBinding: expected Buffer to be a Buffer, but got {self.buffer!r}"
             )
-        whole = self.buffer.size_in_bytes
-        if self.size_in_bytes is None:
-            object.__setattr__(self, "size_in_bytes", whole - self.offset)
-        if self.offset < 0 or self.size_in_bytes < 1 or self.offset + self.size_in_bytes > whole:
+        most = self.buffer.size_in_bytes
+        offset = whole("BufferBinding", "Offset", self.offset)
+        size = self.size_in_bytes
+        size = most - offset if size is None else whole("BufferBinding", "SizeInBytes", size)
+        object.__setattr__(self, "offset", offset)
+        object.__setattr__(self, "size_in_bytes", size)
+        if offset < 0 or size < 1 or offset + size > most:
             raise ValidationError(
                 f"BufferBinding: expected a range inside {self.buffer!r}, "
-                f"but got Offset {self.offset} and SizeInBytes {self.size_in_bytes}"
+                f"but got Offset {offset} and SizeInBytes {size}"
             )
 
 

@@ -330,7 +330,7 @@ class Device:
         enough is pending, or at :meth:`synchronize`.
         """
         self._own(dispatchable, "record_dispatch")
-        if table.dispatchable is not dispatchable:
+        if getattr(table, "dispatchable", None) is not dispatchable:
             raise ValidationError(
                 "record_dispatch: expected a binding table made for this dispatchable"
             )

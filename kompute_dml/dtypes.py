@@ -110,6 +110,7 @@ class Scalar:
         Floats are rounded to the type; an integer type takes whole numbers in its range only.
         Raises ValidationError for everything else.
         """
+        data_type = DataType.of(data_type)
         if isinstance(value, Scalar):
             if value.data_type is data_type:
                 return value

@@ -183,6 +183,15 @@ def test_broadcasting_and_python_numbers() -> None:
         dml.add(x, x[:, :3])
 
 
+def test_numbers_to_choose_between_take_no_type_of_the_condition() -> None:
+    condition, x = np.uint8([[1, 0]]), np.float32([[1.5], [-2.0]])
+    for result, expected in ((dml.if_(condition, x, 0.5), np.where(condition, x, 0.5)),
+                             (dml.if_(condition, 0.5, x), np.where(condition, 0.5, x)),
+                             (dml.if_(condition, 0.5, 2.0), np.where(condition, 0.5, 2.0))):
+        np.testing.assert_array_equal(result.numpy(), expected)
+    assert dml.if_(condition, x, 0.5).dtype == np.float32
+
+
 def test_fused_activations() -> None:
     a, b = np.linspace(-4, 4, 9, dtype=np.float32), np.float32([0.25])
     sigmoid = dml.add(a, b, fused_activation=dml.ActivationSigmoidOperatorDesc()).numpy()

@@ -197,6 +197,12 @@ def test_binding_outside_its_buffer(device: dml.Device, offset: int, size: int |
         dml.BufferBinding(buffer, offset, size)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("offset, size", [(16.0, 16), ("16", None), (16, 16.0)])
+def test_binding_of_fractions(device: dml.Device, offset: Any, size: Any) -> None:
+    with pytest.raises(dml.ValidationError, match=r"(Offset|SizeInBytes) to be an integer.*16"):
+        dml.BufferBinding(device.create_buffer(1024), offset, size)
+
+
 def test_binding_without_a_buffer() -> None:
     with pytest.raises(dml.ValidationError, match="Buffer"):
         dml.BufferBinding(None)  # type: ignore[arg-type]
@@ -243,6 +249,8 @@ def test_table_of_another_operator(device: dml.Device) -> None:
     a, b = _Bound(device), _Bound(device)
     with pytest.raises(dml.ValidationError, match="binding table made for this dispatchable"):
         device.record_dispatch(a.compiled, device.create_binding_table(b.compiled))
+    with pytest.raises(dml.ValidationError, match="binding table made for this dispatchable"):
+        device.record_dispatch(a.compiled, None)  # type: ignore[arg-type]
 
 
 def test_tensors_of_two_devices_in_one_call(
@@ -376,6 +384,10 @@ def _calls(device: dml.Device) -> dict[str, tuple[Callable[[], Any], list[str]]]
                  ["quantize_linear", "axis", "[-2, 2)", "2"]),
         "textual-axis": (lambda: dml.dequantize_linear(whole, np.float32([1.0]), axis="0"),
                          ["dequantize_linear", "axis", "integer", "'0'"]),
+        "array-for-a-number": (lambda: dml.clip(x, min=np.zeros(3), max=1.0),
+                               ["ELEMENT_WISE_CLIP", "Min", "a number", "array"]),
+        "list-for-a-mode": (lambda: dml.round(x, rounding_mode=[1]),
+                            ["ELEMENT_WISE_ROUND", "RoundingMode", "TOWARD_ZERO", "[1]"]),
         "one-of-three-outs": (lambda: dml.dynamic_quantize_linear(x, out=scale),
                               ["dynamic_quantize_linear", "out", "three tensors", "FLOAT32"]),
         "one-bias": (lambda: dml.value_scale_2d(np.ones((1, 1, 2, 2), np.float32), scale=1.0,
@@ -430,11 +442,12 @@ def _calls(device: dml.Device) -> dict[str, tuple[Callable[[], Any], list[str]]]
 @pytest.mark.parametrize("name", [
     "out-sizes", "out-type", "out-array", "overlapping-out", "integers", "complex", "truth-values",
     "ragged", "text", "no-input", "no-scale", "one-size", "fractional-sizes", "no-type", "axis",
-    "textual-axis", "one-of-three-outs", "one-bias", "empty-array",
-    "nine-dimensions", "vector-sizes", "size-0", "unknown-type", "offset", "no-sizes", "two-sizes",
-    "two-types", "value", "bound", "fractional-bound", "textual-bound", "fraction-for-integers",
-    "number-too-large", "array-too-large", "zero-point-too-large", "zero-points-too-small",
-    "fractional-zero-point", "zero-point-type", "outputs-overlap", "steepness-0",
+    "textual-axis", "array-for-a-number", "list-for-a-mode", "one-of-three-outs", "one-bias",
+    "empty-array", "nine-dimensions", "vector-sizes", "size-0", "unknown-type", "offset",
+    "no-sizes", "two-sizes", "two-types", "value", "bound", "fractional-bound", "textual-bound",
+    "fraction-for-integers", "number-too-large", "array-too-large", "zero-point-too-large",
+    "zero-points-too-small", "fractional-zero-point", "zero-point-type", "outputs-overlap",
+    "steepness-0",
 ])
 def test_bad_call(name: str, device: dml.Device) -> None:
     call, parts = _calls(device)[name]

@@ -185,7 +185,7 @@ def check_field(operator: str, f: Field, value: Any) -> None:
                repr(value))
     elif f.enum in _ENUMS:
         members = _ENUMS[f.enum]
-        expect(value in set(members), operator, f.name,
+        expect(value in list(members), operator, f.name,
                f"be one of {', '.join(m.name for m in members)}", repr(value))
     elif f.type in _INT_RANGES:
         low, high = _INT_RANGES[f.type]

@@ -28,6 +28,7 @@ def make_function(name: str, defaults: Mapping[str, Any]) -> Callable[..., Tenso
     inputs = [f.snake for f in entry.inputs]
     result = entry.outputs[0]
     typed_as = next((i for i, f in enumerate(entry.inputs) if _same_type(entry, f, result)), None)
+    kin = [_kin(entry, f) for f in entry.inputs]
     type_field = next((f.snake for f in entry.fields if f.enum == "DML_TENSOR_DATA_TYPE"), None)
     attributes = [f for f in entry.fields if not f.is_tensor and f.snake != type_field]
 
@@ -42,7 +43,7 @@ def make_function(name: str, defaults: Mapping[str, Any]) -> Callable[..., Tenso
         out = values.pop("out")
         data_type = values.pop("data_type", None)
         device = device_of(*given, out)
-        tensors = _tensors(name, device, inputs, given)
+        tensors = _tensors(name, device, inputs, given, kin)
         if typed_as is not None:
             data_type = tensors[typed_as].data_type
         elif out is not None and "data_type" not in kwargs:
@@ -75,27 +76,38 @@ def _same_type(entry: spec.OperatorSpec, x: spec.Field, y: spec.Field) -> bool:
     return any({x.name, y.name} <= set(t) and "data type" in of for t, of in entry.same)
 
 
+def _kin(entry: spec.OperatorSpec, x: spec.Field) -> list[int]:
+    """The inputs whose type a number for ``x`` takes: those that must have one with it; where no
+    input must, any other."""
+    others = [(i, f) for i, f in enumerate(entry.inputs) if f is not x]
+    return [i for i, f in others if _same_type(entry, x, f)] or [i for i, _ in others]
+
+
 def _argument(field: str) -> str:
     """``a_tensor`` -> ``a``; the input of an operator that has one main input is ``x``."""
     return "x" if field == "input_tensor" else field.removesuffix("_tensor")
 
 
-def _tensors(name: str, device: Any, fields: list[str], values: list[Any]) -> list[Tensor]:
-    """The inputs as tensors of one size. Python numbers take the type of the first other input,
-    which must hold them."""
-    numbers = [isinstance(v, (bool, int, float)) for v in values]
-    main = next((i for i, is_number in enumerate(numbers) if not is_number), 0)
-    tensors = {main: as_tensor(device, name, _argument(fields[main]), values[main])}
-    kind = tensors[main].data_type
-    for i, (field, value, is_number) in enumerate(zip(fields, values, numbers)):
-        if i == main:
-            continue
-        if is_number:
+def _tensors(
+    name: str, device: Any, fields: list[str], values: list[Any], kin: list[list[int]]
+) -> list[Tensor]:
+    """The inputs as tensors of one size. Python numbers take the type of the first of their
+    ``kin`` that is none, which must hold them."""
+    numbers = [i for i, v in enumerate(values) if isinstance(v, (bool, int, float))]
+    tensors = {
+        i: as_tensor(device, name, _argument(field), value)
+        for i, (field, value) in enumerate(zip(fields, values)) if i not in numbers
+    }
+    types = {i: tensor.data_type for i, tensor in tensors.items()}
+    for i in numbers:
+        field, value = _argument(fields[i]), values[i]
+        kind = next((types[j] for j in kin[i] if j in types), None)
+        if kind is not None:
             try:
                 Scalar.of(value, kind)
             except ValidationError:
-                expect(False, name, _argument(field), f"be a number that {kind} can hold", value)
-        tensors[i] = as_tensor(device, name, _argument(field), value, kind if is_number else None)
+                expect(False, name, field, f"be a number that {kind} can hold", value)
+        tensors[i] = as_tensor(device, name, field, value, kind)
     return broadcast(name, [tensors[i] for i in range(len(values))])
 
 

@@ -98,7 +98,11 @@ def run(
     descs = {name: None if t is None else t.desc for name, t in tensors.items()}
     key = (desc_class, *descs.values(), *[_bits(v) for v in attributes.values()])
     with device._runtime.lock:
-        compiled = device._compiled.get(key)
+        try:
+            compiled = device._compiled.get(key)
+        except TypeError:  # no attribute that an operator takes cannot be a key
+            device.create_operator(desc_class(**descs, **attributes))
+            raise
         if compiled is None:
             desc: OperatorDesc = desc_class(**descs, **attributes)
             compiled = device._compile_cached(desc, key)
