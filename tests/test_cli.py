@@ -106,6 +106,8 @@ def test_missing_ops():
 def test_selftest_passes_on_the_default_device():
     text = succeed("selftest", "-a", dml.default_device().adapter.index)
     assert "PASS" in text and "FAIL" not in text
+    count = text.count("PASS")
+    assert text.splitlines()[-1] == f"{count} of {count} pass"
 
 
 def test_selftest_reports_a_wrong_value(monkeypatch):
@@ -124,6 +126,7 @@ def test_selftest_reports_a_wrong_value(monkeypatch):
     assert "f32 [1]: off by 1" in result.stdout
     assert "OutOfMemoryError: too big" in result.stdout
     assert "FAIL  DIAGONAL_MATRIX: no case computes it" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("0 of ")
 
 
 def test_run():

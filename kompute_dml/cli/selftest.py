@@ -16,13 +16,15 @@ def selftest(adapter: str | None) -> None:
     """Compute a small case of every operator on every device, and compare with NumPy."""
     from ..runtime.adapters import choose, list_devices
 
-    failures = 0
+    cases = failures = 0
     for each in list_devices() if adapter is None else (choose(adapter),):
         click.echo(f"{each.index}: {each.name} ({each.driver} {each.driver_version})")
         for what, problem in _results(each):
+            cases += 1
             failures += bool(problem)
             click.echo(f"   {'FAIL' if problem else 'PASS'}  {what}"
                        + (f": {problem}" if problem else ""))
+    click.echo(f"{cases - failures} of {cases} pass")
     if failures:
         raise click.exceptions.Exit(1)
 

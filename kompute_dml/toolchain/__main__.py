@@ -48,11 +48,11 @@ def main() -> int:
     command.set_defaults(run=_spirv)
 
     command = commands.add_parser("glslang", help="get a newer glslang without installing it")
-    command.add_argument("dir", type=lambda text: Path(text).resolve())
+    command.add_argument("dir", type=lambda text: Path(text).resolve(), help="where to put it")
     command.set_defaults(run=_glslang)
 
     command = commands.add_parser("swiftshader", help="get a second Vulkan driver for the CPU")
-    command.add_argument("dir", type=lambda text: Path(text).resolve())
+    command.add_argument("dir", type=lambda text: Path(text).resolve(), help="where to put it")
     command.set_defaults(run=_swiftshader)
 
     options = parser.parse_args()
