@@ -33,7 +33,11 @@ class Buffer:
         if isinstance(data, (bytes, bytearray, memoryview)):
             raw = np.frombuffer(data, np.uint8)
         else:
-            raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+            array = np.ascontiguousarray(data)
+            expect(not array.dtype.hasobject, "Buffer.write", "data",
+                   "be an array of numbers or bytes", repr(data))
+            raw = array.reshape(-1).view(np.uint8)
+        offset = whole("Buffer.write", "offset", offset)
         self._check_range("write", offset, raw.nbytes)
         if raw.nbytes % 4 and offset + raw.nbytes != self.size_in_bytes:
             # Copies move whole words: keep the bytes that follow in the last one.
@@ -49,7 +53,8 @@ class Buffer:
 
     def read(self, offset: int = 0, size: int | None = None) -> np.ndarray:
         """The bytes from ``offset`` (a multiple of 4) on, once what is recorded is computed."""
-        size = self.size_in_bytes - offset if size is None else size
+        offset = whole("Buffer.read", "offset", offset)
+        size = self.size_in_bytes - offset if size is None else whole("Buffer.read", "size", size)
         self._check_range("read", offset, size)
         return self.device._read(self.allocation, offset, size)
 

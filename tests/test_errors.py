@@ -333,6 +333,14 @@ def test_buffer_ranges(device: dml.Device) -> None:
     ):
         with pytest.raises(dml.ValidationError, match=r"64 bytes.*offset"):
             call()
+    for call, words in (
+        (lambda: buffer.read("0"), r"Buffer\.read: .*offset.*'0'"),  # type: ignore[arg-type]
+        (lambda: buffer.read(0, 4.0), r"Buffer\.read: .*size.*4\.0"),  # type: ignore[arg-type]
+        (lambda: buffer.write(bytes(4), 4.0), r"Buffer\.write: .*offset.*4\.0"),  # type: ignore[arg-type]
+        (lambda: buffer.write(None), r"Buffer\.write: .*data.*None"),
+    ):
+        with pytest.raises(dml.ValidationError, match=words):
+            call()
     for size in (0, -1):
         with pytest.raises(dml.ValidationError, match=rf"at least 1 byte.*{size}"):
             device.create_buffer(size)
