@@ -27,7 +27,7 @@ def cache_dir(name: str) -> Path:
     if root is not None:
         return root / ".cache" / name
     user = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(user).expanduser() / "kompute-dml" / name
+    return Path(user).expanduser() / "kompute_dml" / name
 
 
 def say(text: str) -> None:
