@@ -39,17 +39,18 @@ class Buffer:
             raw = array.reshape(-1).view(np.uint8)
         offset = whole("Buffer.write", "offset", offset)
         self._check_range("write", offset, raw.nbytes)
-        if raw.nbytes % 4 and offset + raw.nbytes != self.size_in_bytes:
-            # Copies move whole words: keep the bytes that follow in the last one.
-            end = offset + raw.nbytes
-            tail = self.read(end // 4 * 4, min(4, self.size_in_bytes - end // 4 * 4))
-            raw = np.concatenate([raw, tail[end % 4 :]])
-        if raw.nbytes:
-            self.device._write(self.allocation, offset, raw)
+        with self.device._runtime.lock:
+            if raw.nbytes % 4 and offset + raw.nbytes != self.size_in_bytes:
+                # Copies move whole words: keep the bytes that follow in the last one.
+                end = offset + raw.nbytes
+                tail = self.read(end // 4 * 4, min(4, self.size_in_bytes - end // 4 * 4))
+                raw = np.concatenate([raw, tail[end % 4 :]])
+            if raw.nbytes:
+                self.device._write(self.allocation, offset, raw)
 
     def free(self) -> None:
         """Give the memory back now. Every later use raises ValidationError."""
-        self.allocation.free()
+        self.device._free(self.allocation)
 
     def read(self, offset: int = 0, size: int | None = None) -> np.ndarray:
         """The bytes from ``offset`` (a multiple of 4) on, once what is recorded is computed."""

@@ -70,11 +70,15 @@ class _Runtime:
         self.windows = Windows(self.recorder, self.transfer)
         self.zeros = Zeros(self.allocate, self.transfer)
         self.dropped: deque[tuple[Block, int, int, Any]] = deque()
-        self.lock = threading.RLock()
         self.closed = False
         self._clock = contextlib.ExitStack()
         if os.environ.get("KOMPUTE_DML_HOLD_CLOCK"):
             self._clock.enter_context(clock.held(adapter))
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held by whoever touches the device."""
+        return self.recorder.lock
 
     def _drop_block(self, block: Block) -> None:
         self.pipelines.forget(block)
@@ -115,7 +119,7 @@ class _Runtime:
     def abandon(self) -> None:
         """Leave the device to the process that made it: this one is its forked child."""
         self.closed = True
-        self.lock = threading.RLock()
+        self.recorder.lock = threading.RLock()
         self.recorder.lost = DeviceLostError(
             f"{self.engine.adapter.name}: this Device belongs to the parent process; "
             "make a new Device after fork()"
@@ -261,6 +265,11 @@ class Device:
         with self._runtime.lock:
             self._runtime.recorder.check()
             return self._runtime.allocate(nbytes)
+
+    def _free(self, allocation: Allocation) -> None:
+        # No other thread may be at work on it, or be freeing it as well.
+        with self._runtime.lock:
+            allocation.free()
 
     def _read(self, allocation: Allocation, offset: int, nbytes: int) -> np.ndarray:
         with self._runtime.lock:

@@ -118,7 +118,7 @@ class Tensor:
 
         Without it the memory goes back with the last reference.
         """
-        self.allocation.free()
+        self.device._free(self.allocation)
 
     # Views
 

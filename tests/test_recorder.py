@@ -83,7 +83,7 @@ def test_several_submits_are_in_flight_and_no_more_than_the_limit(
 
     def submit(self: CommandList) -> None:
         real(self)
-        seen.append(len(recorder._in_flight) + 1)
+        seen.append(len(recorder._in_flight))
 
     x, *outs = [numbers(own) for _ in range(9)]
     own.synchronize()
@@ -125,6 +125,63 @@ def test_a_batch_waits_for_those_in_flight_where_it_first_touches_their_memory(
     with own.record():  # may be replayed after anything
         dml.activation_identity(x, out=y)
     assert [block in n for n in named] == [True]
+
+
+# Ctrl-C
+
+
+def interrupted_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """From here on a command list's method ends in KeyboardInterrupt, the first time."""
+    real = getattr(CommandList, name)
+
+    def method(self: CommandList) -> None:
+        if name == "submit":
+            real(self)
+        monkeypatch.setattr(CommandList, name, real)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CommandList, name, method)
+
+
+@pytest.mark.parametrize("name", ["wait", "submit"])
+def test_what_was_recorded_before_an_interrupt_is_computed(
+    own: dml.Device, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The wait for an earlier submit, or stock kp's own in the submit, is where Ctrl-C strikes."""
+    monkeypatch.setattr(recorder_module, "MAX_BATCH", 2)
+    x, ones = own.tensor(np.zeros(64, np.float32)), own.tensor(np.ones(64, np.float32))
+    own.synchronize()
+    interrupted_once(monkeypatch, name)
+    calls = 0
+    with pytest.raises(KeyboardInterrupt):
+        while calls < 100:
+            dml.add(x, ones, out=x)
+            calls += 1
+    dml.add(x, ones, out=x)
+    counted = set(x.numpy())
+    assert counted in ({calls + 1}, {calls + 2}), "of the interrupted call either will do"
+    own.synchronize()
+    assert own.memory_used == 2 * 256
+
+
+@pytest.mark.parametrize("name", ["wait", "submit"])
+def test_a_recording_whose_end_is_interrupted_is_whole(
+    own: dml.Device, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    x, ones = own.tensor(np.zeros(64, np.float32)), own.tensor(np.ones(64, np.float32))
+    y = own.empty([64])
+    own.synchronize()
+    for _ in range(MAX_IN_FLIGHT):
+        dml.add(x, ones, out=x)
+        own._runtime.recorder.flush()
+    with pytest.raises(KeyboardInterrupt), own.record() as recording:
+        dml.add(x, ones, out=y)
+        dml.add(y, ones, out=x)
+        interrupted_once(monkeypatch, name if own._runtime.engine.submits_async else "submit")
+    dml.add(x, ones, out=x)
+    recording.replay()
+    assert len(recording) == 2
+    np.testing.assert_array_equal(x.numpy(), np.full(64, MAX_IN_FLIGHT + 2 + 1 + 2))
 
 
 # Memory

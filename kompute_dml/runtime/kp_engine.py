@@ -151,8 +151,9 @@ class CommandList:
         """Submit; returns at once where kp can, else when the device is done."""
         try:
             if self._engine.submits_async:
-                self._sequence.eval_async()
+                # First: what is interrupted in the submit may be under way.
                 self.running = True
+                self._sequence.eval_async()
             else:
                 self._sequence.eval()
         except RuntimeError as error:

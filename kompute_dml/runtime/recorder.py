@@ -8,6 +8,7 @@ own batch takes the dispatches, and is kept so that it can be submitted again.
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -73,7 +74,8 @@ class Recording:
 
     def replay(self) -> None:
         """Submit the recorded dispatches once more."""
-        self._recorder.replay(self)
+        with self._recorder.lock:
+            self._recorder.replay(self)
 
     def __len__(self) -> int:
         """Dispatches recorded."""
@@ -81,7 +83,7 @@ class Recording:
 
 
 class Recorder:
-    """Orders everything that runs on one device. Callers hold the device's lock."""
+    """Orders everything that runs on one device. Callers hold its lock, which is the device's."""
 
     def __init__(
         self,
@@ -93,6 +95,7 @@ class Recorder:
         """``release`` takes freed ranges back; ``whole_blocks`` counts every access as one to the
         whole block, which is what the validation layer sees."""
         self.engine = engine
+        self.lock = threading.RLock()
         self.lost: DmlError | None = None
         self.submits = 0
         """Submits so far."""
@@ -105,6 +108,7 @@ class Recorder:
         self._recording: Recording | None = None
         self._recorded: Batch | None = None
         self._in_flight: deque[Batch] = deque()
+        self._most_in_flight = MAX_IN_FLIGHT if engine.submits_async else 1
         self._spare: list[CommandList] = []
         self._timed: list[Batch] | None = None
         """Batches that take timestamps, while they are asked for."""
@@ -160,9 +164,13 @@ class Recorder:
             self.flush()
 
     def _batch(self, aside: bool) -> Batch:
-        if self._recording is not None and not aside:
+        if self._recording is None:
+            if self._recorded is not None:
+                self.flush()  # what the end of a recording left, as its wait was interrupted
+        elif not aside:
             if self._recorded is None:
                 self._recorded = self._new_batch(kept=True)
+                self._recording.batches.append(self._recorded)
             return self._recorded
         if self._open is None:
             self._open = self._new_batch(kept=False)
@@ -203,18 +211,22 @@ class Recorder:
     # Submitting
 
     def flush(self) -> None:
-        """Submit what is pending."""
-        batch, self._open = self._open, None
-        if batch is not None:
+        """Submit what is pending. Where a wait is interrupted it stays pending."""
+        if self._open is not None:
+            self._make_room()
+            batch, self._open = self._open, None
             self._submit(batch)
-        batch, self._recorded = self._recorded, None
-        if batch is not None:
-            if self._recording is not None:
-                self._recording.batches.append(batch)
+        if self._recorded is not None:
+            self._make_room()
+            batch, self._recorded = self._recorded, None
             self._submit(batch)
 
-    def _submit(self, batch: Batch) -> None:
+    def _make_room(self) -> None:
         self.check()
+        while len(self._in_flight) >= self._most_in_flight:
+            self._retire()
+
+    def _submit(self, batch: Batch) -> None:
         try:
             if not self.engine.reports_errors:
                 self._record_ticket(batch)
@@ -225,15 +237,17 @@ class Recorder:
         self._launch(batch)
 
     def _launch(self, batch: Batch) -> None:
-        while len(self._in_flight) >= MAX_IN_FLIGHT or batch in self._in_flight:
+        self._make_room()
+        while batch in self._in_flight:
             self._retire()
         self.submits += 1
         batch.done = False
+        # Before the submit, in which stock kp waits: what is interrupted there has been submitted.
+        self._in_flight.append(batch)
         try:
             batch.commands.submit()
         except DmlError as error:
             raise self._lose(error) from None
-        self._in_flight.append(batch)
         if not self.engine.submits_async:
             self._retire()
 

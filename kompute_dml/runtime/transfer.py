@@ -121,9 +121,10 @@ class Transfer:
         if len(self._uploads) < _SLOTS:
             slot = _Slot(self._engine.upload_buffer(_LARGE))
         else:
-            slot = self._uploads.pop(0)
+            slot = self._uploads[0]
             if slot.allocation.last_use is not None:
                 self._recorder.finish(slot.allocation.last_use)
+            del self._uploads[0]
             slot.filled = 0
         self._uploads.append(slot)
         return slot
