@@ -151,13 +151,15 @@ class Recorder:
         elif conflict and not self._test_no_barriers:
             self.flush()
             batch = self._batch(aside)
-        batch.commands.dispatch(pipeline, groups, push)
+        # What a dispatch touches is noted before it is recorded, and what waits for a barrier until
+        # that is recorded: so an interrupt leaves too much in order, never too little.
         batch.hazards.add(accesses)
-        batch.count += 1
         for allocation, _, _, _ in accesses:
             allocation.last_use = batch
             if batch.kept:
                 batch.allocations.add(allocation)
+        batch.commands.dispatch(pipeline, groups, push)
+        batch.count += 1
         if self._timed_dispatches:
             batch.names.append((batch.commands.operations, name))
         if batch.count >= batch.limit:
@@ -195,38 +197,26 @@ class Recorder:
         overlap, so the first touch of a block waits as well. Only blocks that the batch touches
         are named: they cannot go away before it is done.
         """
-        blocks: set[Block] = set()
-        for allocation, _, _, _ in accesses:
-            block = allocation.block
-            if block not in batch.blocks:
-                batch.blocks.add(block)
-                if batch.kept or self._in_flight:
-                    blocks.add(block)
+        touched = {allocation.block for allocation, _, _, _ in accesses}
+        blocks = touched - batch.blocks if batch.kept or self._in_flight else set()
         if conflict:
             blocks |= batch.hazards.blocks()
-            batch.hazards.clear()
         if blocks:
             batch.commands.barrier([b.buffer for b in blocks])
+        if conflict:
+            batch.hazards.clear()
+        batch.blocks |= touched
 
     # Submitting
 
     def flush(self) -> None:
-        """Submit what is pending. Where a wait is interrupted it stays pending."""
-        if self._open is not None:
-            self._make_room()
-            batch, self._open = self._open, None
-            self._submit(batch)
-        if self._recorded is not None:
-            self._make_room()
-            batch, self._recorded = self._recorded, None
-            self._submit(batch)
-
-    def _make_room(self) -> None:
-        self.check()
-        while len(self._in_flight) >= self._most_in_flight:
-            self._retire()
+        """Submit what is pending."""
+        for batch in (self._open, self._recorded):
+            if batch is not None:
+                self._submit(batch)
 
     def _submit(self, batch: Batch) -> None:
+        self.check()
         try:
             if not self.engine.reports_errors:
                 self._record_ticket(batch)
@@ -237,12 +227,16 @@ class Recorder:
         self._launch(batch)
 
     def _launch(self, batch: Batch) -> None:
-        self._make_room()
-        while batch in self._in_flight:
+        while len(self._in_flight) >= self._most_in_flight or batch in self._in_flight:
             self._retire()
         self.submits += 1
         batch.done = False
-        # Before the submit, in which stock kp waits: what is interrupted there has been submitted.
+        # Pending until here, where an interrupted wait leaves it, and in flight before the submit,
+        # in which stock kp waits: what is interrupted there has been submitted.
+        if batch is self._open:
+            self._open = None
+        elif batch is self._recorded:
+            self._recorded = None
         self._in_flight.append(batch)
         try:
             batch.commands.submit()
