@@ -330,6 +330,28 @@ def test_the_ring_of_zeros_hands_out_what_is_its_own() -> None:
                        for slot, _ in (places[0], places[4])]
 
 
+def test_a_ring_that_could_not_be_filled_is_not_taken_for_zeros() -> None:
+    """A host buffer may fail for want of memory, and a wait for one be interrupted."""
+    filled: list[Allocation] = []
+
+    def upload(data: np.ndarray, to: Allocation, offset: int) -> None:
+        if not failures:
+            filled.append(to)
+            return
+        raise failures.pop()
+
+    ring = zeros.Zeros(lambda nbytes: Allocation(Block(None, nbytes), 0, nbytes),
+                       SimpleNamespace(upload=upload))  # type: ignore[arg-type]
+    failures = [dml.OutOfMemoryError("the first")]
+    with pytest.raises(dml.OutOfMemoryError):
+        ring.take(1000)
+    small = ring.take(1000)
+    failures = [dml.OutOfMemoryError("a larger one")]
+    with pytest.raises(dml.OutOfMemoryError):
+        ring.take(small.allocation.nbytes + 1)
+    assert [ring.take(1000).allocation, small.allocation] == filled * 2
+
+
 @pytest.mark.parametrize("owned", ["", "b"])
 @pytest.mark.parametrize("in_time", [True, False])
 def test_tiles_take_the_sums_of_other_workgroups_or_make_them(

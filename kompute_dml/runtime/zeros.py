@@ -30,10 +30,9 @@ class Zeros:
     def take(self, nbytes: int) -> Slot:
         """The next range. Callers hold the device's lock."""
         if self._ring is None or nbytes > self._ring.nbytes:
-            self._ring = self._allocate(max(nbytes, _BYTES))
-            self._next = 0
-            zeros = np.zeros(self._ring.nbytes, np.uint8)
-            self._transfer.upload(zeros, self._ring, 0)
+            ring = self._allocate(max(nbytes, _BYTES))
+            self._transfer.upload(np.zeros(ring.nbytes, np.uint8), ring, 0)
+            self._ring, self._next = ring, 0  # only now: a failed upload leaves what it finds
         if self._next + nbytes > self._ring.nbytes:
             self._next = 0
         begin = self._next
