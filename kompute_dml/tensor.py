@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from .device import Device
 
 
+def _given(values: tuple[Any, ...]) -> list[Any]:
+    """Integers that were given one by one, or as one sequence."""
+    if len(values) == 1 and not isinstance(values[0], (int, np.integer)):
+        return list(values[0])
+    return list(values)
+
+
 class Tensor:
     """Elements on a device. Made by ``device.tensor(array)``, ``device.empty(...)`` and operators.
 
@@ -186,7 +193,7 @@ class Tensor:
 
     def transpose(self, *axes: int) -> Tensor:
         """A view with its dimensions in another order; reversed by default."""
-        order = list(axes[0]) if len(axes) == 1 and not isinstance(axes[0], int) else list(axes)
+        order = _given(axes)
         if not order:
             order = list(reversed(range(self.ndim)))
         order = [a % self.ndim if -self.ndim <= a < self.ndim else a for a in order]
@@ -204,7 +211,7 @@ class Tensor:
     def reshape(self, *sizes: Any) -> Tensor:
         """A view under other sizes (one may be -1). Raises ValidationError where only a copy can
         have them."""
-        wanted = list(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else [*sizes]
+        wanted = _given(sizes)
         if wanted.count(-1) == 1:
             known = product([n for n in wanted if n != -1])
             if known and self.size % known == 0:
@@ -222,7 +229,7 @@ class Tensor:
 
     def broadcast_to(self, *sizes: Any) -> Tensor:
         """A view that repeats dimensions of size 1, by zero strides."""
-        wanted = list(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else [*sizes]
+        wanted = _given(sizes)
         try:
             fits = broadcast_sizes(self.sizes, wanted) == tuple(wanted)
         except ValueError:

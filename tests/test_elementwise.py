@@ -287,6 +287,18 @@ def test_lines_of_their_own_scale_as_gpus_make_them(
     np.testing.assert_array_equal(back, apart * scale[:, None])
 
 
+@pytest.mark.parametrize("side", [6, 512])
+def test_diagonals_begin_where_numpys_integers_say(side: int) -> None:
+    """Whose own arithmetic wraps."""
+    array = np.eye(side, k=2, dtype=np.float32)
+    for number in (np.uint8(2), np.int8(2), np.int64(2)):
+        made = dml.diagonal_matrix([side, side], offset=number)
+        np.testing.assert_array_equal(made.numpy(), array)
+        made = dml.diagonal_matrix1(sizes=[side, side], value=1.0, diagonal_fill_begin=number,
+                                    diagonal_fill_end=number + number.dtype.type(1))
+        np.testing.assert_array_equal(made.numpy(), array)
+
+
 @pytest.mark.parametrize("start, delta", [
     (3e38, 1e38), (np.inf, 1.0), (-np.inf, 1.0), (0.0, np.inf), (np.inf, -np.inf), (1.0, np.nan)])
 def test_sequences_beyond_what_is_finite(start: float, delta: float) -> None:

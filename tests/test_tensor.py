@@ -128,6 +128,16 @@ def test_other_views(device: dml.Device) -> None:
     assert (t[1:3].T[2:5:2].numpy() == array[1:3].T[2:5:2]).all()
 
 
+def test_views_take_the_integers_of_numpy(device: dml.Device) -> None:
+    array = np.arange(24, dtype=np.int32).reshape(4, 6)
+    t = device.tensor(array)
+    flat = t.reshape(np.prod(t.shape))
+    assert (flat.numpy() == array.reshape(-1)).all()
+    assert flat.reshape(np.int64(-1)).sizes == flat.transpose(np.int8(0)).sizes == (24,)
+    assert flat[:1].broadcast_to(np.int16(5)).sizes == (5,)
+    assert t.reshape(np.array([2, 12])).sizes == (2, 12)
+
+
 def test_views_share_memory(device: dml.Device) -> None:
     before = device.memory_used
     t = device.tensor(np.zeros((4, 6), np.uint8))

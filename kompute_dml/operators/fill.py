@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from ..desc import TensorDesc, integers
@@ -113,14 +114,15 @@ def _zeros_and_diagonal(target: Target, y: TensorDesc, value: Scalar, offset: in
 def _lower_diagonal_matrix(desc: Any, target: Target) -> Plan:
     y = desc.output_tensor
     value = saturate(desc.value, y.data_type)
-    return _lower(target, None, y, value, desc.offset, desc.offset + 1)
+    offset = index(desc.offset)
+    return _lower(target, None, y, value, offset, offset + 1)
 
 
 def _lower_diagonal_matrix1(desc: Any, target: Target) -> Plan:
     value = Scalar.of(desc.value, desc.value_data_type)
     return _lower(
         target, desc.input_tensor, desc.output_tensor, value,
-        desc.diagonal_fill_begin, desc.diagonal_fill_end,
+        index(desc.diagonal_fill_begin), index(desc.diagonal_fill_end),
     )
 
 
