@@ -25,7 +25,7 @@ _ENGINE = [
     f"tests/test_{name}.py"
     for name in (
         "engine", "errors", "heap", "life_cycle", "process", "recorder", "stress", "tensor",
-        "transfer",
+        "threads", "transfer",
     )
 ]  # fmt: skip
 
