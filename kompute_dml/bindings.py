@@ -35,7 +35,7 @@ class Buffer:
         else:
             array = np.ascontiguousarray(data)
             expect(not array.dtype.hasobject, "Buffer.write", "data",
-                   "be an array of numbers or bytes", repr(data))
+                   "be an array of numbers or bytes", data)
             raw = array.reshape(-1).view(np.uint8)
         offset = whole("Buffer.write", "offset", offset)
         self._check_range("write", offset, raw.nbytes)
