@@ -61,6 +61,8 @@ def test_prepare_and_run(rng: np.random.Generator) -> None:
         prepared.run({"x": x})
     with pytest.raises(dml.ValidationError, match="expected input 'x' to be float32"):
         prepared.run([x.astype(np.float64), np.array(0)])
+    with pytest.raises(dml.ValidationError, match=r"expected input 'k' to be int64 of sizes \(\)"):
+        prepared.run([x, np.array([0])])
 
 
 def test_run_node(rng: np.random.Generator) -> None:

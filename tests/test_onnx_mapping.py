@@ -20,7 +20,8 @@ from kompute_dml.onnx.fusion import fuse
 from kompute_dml.onnx.graph import Node, Value
 from kompute_dml.onnx.model import read
 from kompute_dml.operators import base
-from onnx_graphs import FLOAT, INT8, UINT8, cpu, model, node
+from onnx_graphs import FLOAT, INT8, INT64, UINT8, cpu, model, node, placement
+from provider_tools import NAME, needs_library, session
 
 _OPSET = min(28, onnx.defs.onnx_opset_version())
 """The newest that was looked at."""
@@ -158,6 +159,28 @@ def test_a_bias_that_makes_the_result_larger_is_added_after_the_product(
     np.testing.assert_array_equal(got, a.astype(np.float32) @ b + bias)
 
 
+@pytest.mark.parametrize("a, b, factor, fused", [
+    ([4, 8], [8], [4, 1], False), ([8], [8, 6], [1, 6], False), ([4, 8], [8], [1, 1], False),
+    ([8], [8, 6], [6], True), ([8], [2, 8, 6], [1, 6], True), ([4, 8], [2, 8, 6], [4, 1], True),
+], ids=str)
+def test_factors_of_products_of_vectors(
+    a: list[int], b: list[int], factor: list[int], fused: bool, rng: np.random.Generator
+) -> None:
+    """The product of a vector has fewer dimensions, so factors for a matrix's lines widen it."""
+    values = rng.integers(0, 99, a, np.uint8), rng.integers(-99, 99, b, np.int8)
+    factors = rng.random(factor, np.float32)
+    expected = (values[0].astype(np.int64) @ values[1]).astype(np.float32) * factors
+    built = model([node("MatMulInteger", "a b", "s"), node("Cast", "s", "c", to=FLOAT),
+                   node("Mul", "c factors", "y")],
+                  [("a", UINT8, a), ("b", INT8, b)], [("y", FLOAT, [None] * expected.ndim)],
+                  {"factors": factors})
+    ops = [n.op for n in fuse(read(onnx.load_model_from_string(built)))]
+    assert (ops == ["MatMulIntegerToFloat"]) == fused
+    (got,) = backend.prepare(built, fallback=True).run(values)
+    assert got.shape == expected.shape
+    np.testing.assert_array_equal(got, expected)
+
+
 @pytest.mark.parametrize("depth", [0, 5])
 @pytest.mark.parametrize("a_scale", [[], [4, 1], [1, 1]])
 @pytest.mark.parametrize("a_sizes, b_sizes", [([2, 3, 4], []), ([4], []), ([3, 4], [3]),
@@ -195,15 +218,25 @@ def test_each_constant_is_prepared(rng: np.random.Generator) -> None:
             np.testing.assert_array_equal(y, a.astype(np.int64) @ b)
 
 
-def test_a_zero_point_for_each_batch_is_refused() -> None:
-    def reasons(shape: list[int]) -> list[Any]:
-        return _claims(
-            node("MatMulIntegerToFloat", "a b s s az", "y", "com.microsoft"),
-            inputs=[("a", INT8, [2, 3, 8]), ("b", INT8, [8, 6]), ("az", INT8, shape)],
-            outputs=[("y", FLOAT, None)], constants={"s": np.ones([], np.float32)})
-
-    assert reasons([2, 1, 1]) == ["a zero point for each batch"]
-    assert isinstance(reasons([3, 1])[0], mapping.Row)
+@pytest.mark.parametrize("shape, served", [([2, 1, 1], False), ([1, 1, 1], True)])
+@pytest.mark.parametrize("op, names, at", [
+    ("MatMulIntegerToFloat", "a b s s z z", (2, 3, 4, 5)),
+    ("DynamicQuantizeMatMul", "x b s z", (2, 3)),
+])
+def test_scales_and_zero_points_for_each_batch_are_refused(
+    op: str, names: str, at: tuple[int, ...], shape: list[int], served: bool
+) -> None:
+    """Also where the sizes of A, which only a run tells, cannot say that they do not fit."""
+    for i in at:
+        given = names.split()
+        given[i] = "many"
+        kind = INT8 if names.split()[i] == "z" else FLOAT
+        (row,) = _claims(
+            node(op, " ".join(given), "y", "com.microsoft"),
+            inputs=[("a", INT8, ["n", 3, 8]), ("x", FLOAT, ["n", 3, 8]), ("b", INT8, [2, 8, 6]),
+                    ("many", kind, shape), ("s", FLOAT, []), ("z", INT8, [])],
+            outputs=[("y", FLOAT, None)])
+        assert isinstance(row, mapping.Row) if served else "for each batch" in row
 
 
 def test_outputs_that_are_inputs_or_one_another(rng: np.random.Generator) -> None:
@@ -221,3 +254,52 @@ def test_outputs_that_are_inputs_or_one_another(rng: np.random.Generator) -> Non
     for got, expected in results:  # those of the first run outlive the second
         for y, wanted in zip(got, expected):
             np.testing.assert_array_equal(y, wanted)
+
+
+@pytest.mark.parametrize("nodes, y", [
+    ([node("Add", "k k", "made"), node("Trilu", "x made", "y")], [4, 4]),
+    ([node("Add", "sizes sizes", "made"), node("Reshape", "x made", "y")], [2, 8]),
+    ([node("Add", "sizes sizes", "made"), node("Expand", "one made", "y")], [2, 8]),
+    ([node("Cast", "k", "made", to=FLOAT), node("Clip", "x made", "y")], [4, 4]),
+], ids=["Trilu", "Reshape", "Expand", "Clip"])
+def test_values_that_only_the_device_knows(
+    nodes: list[onnx.NodeProto], y: list[int], rng: np.random.Generator
+) -> None:
+    """They do not count as absent: ONNX Runtime has to split the model there."""
+    built = model(nodes, [("x", FLOAT, [4, 4]), ("one", FLOAT, [1, 1]), ("k", INT64, []),
+                          ("sizes", INT64, [2])], [("y", FLOAT, y)])
+    with pytest.raises(dml.UnsupportedError, match="the host would have to know"):
+        backend.prepare(built)
+    feed = {"x": rng.standard_normal((4, 4)).astype(np.float32), "one": np.float32([[3]]),
+            "k": np.array(1), "sizes": np.array([1, 4])}
+    (got,) = backend.prepare(built, fallback=True).run(feed)
+    np.testing.assert_array_equal(got, cpu(built).run(None, feed)[0])
+
+
+@needs_library
+def test_defaults_that_onnx_runtime_spells_out(rng: np.random.Generator) -> None:
+    """Its nodes carry every attribute, those that the model leaves out too."""
+    infos = [("x", FLOAT, [4, 3])], [("y", UINT8, [4, 3])]
+    x = {"x": rng.standard_normal((4, 3)).astype(np.float32)}
+    for given, claimed in (({}, True), ({"precision": FLOAT}, True), ({"precision": 10}, False)):
+        built = model([node("QuantizeLinear", "x scale", "y", **given)], *infos,
+                      {"scale": np.float32(0.25)}, opset=23)
+        made = session(built, claim="all")
+        assert placement(made, NAME) == ["QuantizeLinear"] * claimed
+        np.testing.assert_array_equal(made.run(None, x)[0], cpu(built).run(None, x)[0])
+
+
+@needs_library
+@pytest.mark.parametrize("op, more, kind, sizes", [
+    ("QuantizeLinear", np.float32([0.5, 1, 2]), UINT8, [4, 3]),
+    ("Squeeze", np.array([0]), FLOAT, [1, 3]),
+])
+def test_an_axis_of_an_input_of_unknown_rank(
+    op: str, more: np.ndarray, kind: int, sizes: list[int], rng: np.random.Generator
+) -> None:
+    x = {"x": rng.standard_normal(sizes).astype(np.float32)}
+    built = model([node(op, "x more", "y")], [("x", FLOAT, None)], [("y", kind, None)],
+                  {"more": more})
+    made = session(built, claim="all")
+    assert placement(made, NAME) == [op]
+    np.testing.assert_array_equal(made.run(None, x)[0], cpu(built).run(None, x)[0])

@@ -37,8 +37,15 @@ def _device(name: str) -> Device:
 
 def unserved(nodes: Sequence[Node], device: Device) -> dict[Node, str]:
     """The nodes that cannot run on the device, and why."""
-    rows = {node: mapping.match(node, device) for node in nodes}
-    return {node: row for node, row in rows.items() if isinstance(row, str)}
+    made = {value for node in nodes for value in node.outputs}
+    reasons = {}
+    for node in nodes:
+        row = mapping.match(node, device)
+        if isinstance(row, str):
+            reasons[node] = row
+        elif mapping.waits_for_device(node, row, made):
+            reasons[node] = "the host would have to know a value that only the device does"
+    return reasons
 
 
 class PreparedModel(BackendRep):

@@ -40,8 +40,9 @@ def _chain(
     if cast is None or (made := cast.outputs[0]) is None or made.dtype not in FLOATS:
         return None
     a, b = product.inputs[:2]
-    if a is None or b is None or a.shape is None or b.shape is None:
+    if a is None or b is None or a.shape is None or b.shape is None or made.shape is None:
         return None
+    rank = len(made.shape)
     matrices = {"a": (-2, a.shape), "b": (-1, b.shape)}
     parts = [product, cast]
     scales: dict[str, Value] = {}
@@ -54,7 +55,7 @@ def _chain(
             # Scaled one after the other, A's first, as the chain does: the results are equal.
             side = next(
                 (s for s in matrices if s not in scales and "b" not in scales
-                 and _scales(other, *matrices[s])),
+                 and _scales(other, rank, *matrices[s])),
                 None,
             )
             if side is None:
@@ -84,9 +85,12 @@ def _other(user: Node, previous: Node) -> Value | None:
     return right if left is made else left
 
 
-def _scales(value: Value, axis: int, matrix: Shape) -> bool:
-    """Whether there is one element, or one per row (axis -2) or column (axis -1), for sure."""
-    if value.shape is None or len(matrix) < 2 or len(value.shape) > len(matrix):
+def _scales(value: Value, rank: int, axis: int, matrix: Shape) -> bool:
+    """Whether there is one element, or one per row (axis -2) or column (axis -1), for sure.
+
+    ``rank`` is the product's: that of a vector has fewer dimensions than the matrix.
+    """
+    if value.shape is None or len(matrix) < 2 or len(value.shape) > min(rank, len(matrix)):
         return False
     return all(
         n == 1 or (d == axis and n is not None and n == matrix[axis])

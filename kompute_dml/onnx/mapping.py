@@ -7,7 +7,7 @@ data types at hand; so a new operator needs its row and nothing else.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ..device import Device
 
 MICROSOFT = "com.microsoft"
+_FLOAT = 1
+"""float32's number among ONNX's data types."""
 Refusal = Callable[[Node], "str | None"]
 
 
@@ -125,6 +127,14 @@ def candidate(node: Node, device: Device) -> Row | str:
     return reason
 
 
+def waits_for_device(node: Node, row: Row, made: Collection[Value | None]) -> bool:
+    """Whether the host would have to know a value that is ``made`` on the device."""
+    return any(
+        (value := node.input(i)) is not None and value.constant is None and value in made
+        for i in row.host
+    )
+
+
 def _trial(row: Row, node: Node, device: Device) -> str | None:
     """Why the node does not compile on the device: it may lack a feature that shaders need."""
     builder = Builder(device, trial=True)
@@ -202,6 +212,8 @@ def _either_infinity(node: Node) -> str | None:
 def _quantization(node: Node) -> str | None:
     if node.attributes.get("block_size", 0) or node.attributes.get("output_dtype", 0):
         return "blocks, or an output type of its own"
+    if node.attributes.get("precision", 0) not in (0, _FLOAT):
+        return "a quotient in another precision than float32"
     scale = node.input(1)
     if scale is None or scale.shape is None or len(scale.shape) > 1:
         return "a scale that may have more than one dimension"
@@ -215,19 +227,21 @@ def _matrices(node: Node) -> str | None:
     return None
 
 
-def _zero_points(first: int) -> Refusal:
-    """Zero points that vary over batches are not served."""
+def _vectors(*, a: tuple[int, ...], b: tuple[int, ...]) -> Refusal:
+    """Scales and zero points, of A's rows and B's columns, that vary over batches are not served.
+    """
+    axes = {**dict.fromkeys(a, -2), **dict.fromkeys(b, -1)}
 
     def refuses(node: Node) -> str | None:
-        for i, axis in ((first, -2), (first + 1, -1)):
-            zero = node.input(i)
-            if zero is None:
+        for i, axis in axes.items():
+            vector = node.input(i)
+            if vector is None:
                 continue
-            if zero.shape is None:
-                return "a zero point of unknown shape"
-            if any(n != 1 for d, n in enumerate(zero.shape, -len(zero.shape))
-                   if d != axis and len(zero.shape) > 1):
-                return "a zero point for each batch"
+            if vector.shape is None:
+                return "a scale or zero point of unknown shape"
+            if any(n != 1 for d, n in enumerate(vector.shape, -len(vector.shape))
+                   if d != axis and len(vector.shape) > 1):
+                return "a scale or zero point for each batch"
         return _matrices(node)
 
     return refuses
@@ -263,20 +277,21 @@ TABLE: tuple[Row, ...] = (
         products.matmul_integer_to_float, MICROSOFT,
         fields=("ATensor", "BTensor", "AScaleTensor", "BScaleTensor", "AZeroPointTensor",
                 "BZeroPointTensor", "BiasTensor"),
-        refuses=_zero_points(4), multiplies=True),
+        refuses=_vectors(a=(2, 4), b=(3, 5)), multiplies=True),
     Row("MatMulInteger", (10,), "MATRIX_MULTIPLY_INTEGER", products.matmul_integer,
         fields=("ATensor", "BTensor", "AZeroPointTensor", "BZeroPointTensor"),
-        refuses=_zero_points(2), multiplies=True),
+        refuses=_vectors(a=(2,), b=(3,)), multiplies=True),
     Row("DynamicQuantizeMatMul", (1,), "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
         products.dynamic_quantize_matmul, MICROSOFT,
         # A is of the output's type until it is quantized.
         fields=("OutputTensor", "BTensor", "BScaleTensor", "BZeroPointTensor", "BiasTensor"),
-        refuses=_matrices, multiplies=True),
+        refuses=_vectors(a=(), b=(2, 3)), multiplies=True),
     # Quantization
     Row("DynamicQuantizeLinear", (11,), "DYNAMIC_QUANTIZE_LINEAR", rows.dynamic_quantize),
     Row("QuantizeLinear", _QUANTIZED, "ELEMENT_WISE_QUANTIZE_LINEAR",
         rows.quantization("ELEMENT_WISE_QUANTIZE_LINEAR"),
-        attributes=("axis", "block_size", "output_dtype", "saturate"), refuses=_quantization),
+        attributes=("axis", "block_size", "output_dtype", "precision", "saturate"),
+        refuses=_quantization),
     Row("DequantizeLinear", _QUANTIZED, "ELEMENT_WISE_DEQUANTIZE_LINEAR",
         rows.quantization("ELEMENT_WISE_DEQUANTIZE_LINEAR"),
         attributes=("axis", "block_size", "output_dtype"), refuses=_quantization),

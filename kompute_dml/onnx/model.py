@@ -120,7 +120,7 @@ def check_inputs(graph: Graph, given: Any) -> list[np.ndarray]:
         if array is None:
             raise UnsupportedError(f"input {value.name!r}: only tensors are supported")
         array = np.ascontiguousarray(array).reshape(np.shape(array))
-        sizes = value.shape or array.shape
+        sizes = array.shape if value.shape is None else value.shape
         if array.dtype != value.dtype or len(sizes) != array.ndim or any(
             n not in (None, m) for n, m in zip(sizes, array.shape)
         ):

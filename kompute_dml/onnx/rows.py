@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import spec
-from ..errors import ValidationError
+from ..errors import UnsupportedError, ValidationError
 from ..layout import coalesce, packed_strides, pad_left, product
 from ..operators import base
 from .array import Array, device_type
@@ -41,7 +41,16 @@ def given(inputs: Inputs, index: int) -> Array:
 def host(inputs: Inputs, index: int) -> np.ndarray | None:
     """The values of an input that the row wants on the host; None where it is absent."""
     x = inputs[index] if index < len(inputs) else None
+    if x is not None and x.host is None:
+        raise UnsupportedError(f"only the device knows the values of input {index}")
     return None if x is None else x.host
+
+
+def dimension(axis: int, rank: int) -> int:
+    """Which one of ``rank`` dimensions ``axis`` names, counted from the last where negative."""
+    if not -rank <= axis < rank:
+        raise ValidationError(f"expected an axis of {rank} dimensions, but got {axis}")
+    return axis % rank
 
 
 def _broadcast(arrays: Sequence[Array]) -> tuple[int, ...]:
@@ -175,7 +184,7 @@ def quantization(operator: str) -> Build:
         def spread(p: Array) -> Array:
             if product(p.shape) == 1:
                 return builder.reshape(p, (1,) * rank)
-            at = axis % rank
+            at = dimension(axis, rank)
             return builder.reshape(p, [p.shape[0] if d == at else 1 for d in range(rank)])
 
         arrays = [x, *[spread(p) for p in inputs[1:] if p is not None]]
@@ -304,7 +313,7 @@ def _axes(node: Node, inputs: Inputs) -> list[int] | None:
 def squeeze(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     x, axes = given(inputs, 0), _axes(node, inputs)
     rank = len(x.shape)
-    gone = ({a % rank for a in axes} if axes is not None
+    gone = ({dimension(a, rank) for a in axes} if axes is not None
             else {d for d, n in enumerate(x.shape) if n == 1})
     return [_reshaped(builder, x, [n for d, n in enumerate(x.shape) if d not in gone])]
 
@@ -312,7 +321,7 @@ def squeeze(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 def unsqueeze(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     x, axes = given(inputs, 0), _axes(node, inputs) or []
     rank = len(x.shape) + len(axes)
-    new, old = {a % rank for a in axes}, iter(x.shape)
+    new, old = {dimension(a, rank) for a in axes}, iter(x.shape)
     return [_reshaped(builder, x, [1 if d in new else next(old) for d in range(rank)])]
 
 

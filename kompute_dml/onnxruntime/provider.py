@@ -112,9 +112,7 @@ class Provider:
         rows = {n: r for n, r in matches.items() if isinstance(r, mapping.Row) and self._names(n)}
         made_here = {v for n in rows for v in n.outputs}
         for node, row in list(rows.items()):
-            if any((value := node.input(i)) is not None and value.constant is None
-                   and value in made_here for i in row.host):
-                # The host would have to know a value in the middle of a region.
+            if mapping.waits_for_device(node, row, made_here):
                 del rows[node]
                 made_here.difference_update(node.outputs)
         found = regions(nodes, rows.__contains__)
