@@ -266,6 +266,9 @@ DISAGREEMENTS = {
     "POW of negative integers with a fraction": Twin("Pow", dml.pow, [i32([-2]), f32([0.5])]),
     "CAST of NaN and of what the integer type cannot hold": Twin(
         "Cast", lambda x: dml.cast(x, data_type="int32"), [f32([np.nan, 1e20])], {"to": 6}),
+    "QUANTIZE_LINEAR of FLOAT16 infinities": Twin(
+        "QuantizeLinear", lambda x, scale: dml.quantize_linear(x, scale, data_type="uint8"),
+        [f16([np.inf]), f16([0.5])]),
     "GELU of -infinity": Twin("Gelu", dml.activation_gelu, [_LOW], domain="com.microsoft"),
 }
 
