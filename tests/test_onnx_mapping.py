@@ -135,35 +135,48 @@ def test_chains_that_are_one_product() -> None:
     assert _fused(_CHAIN) == rest
     assert _fused(_CHAIN, bias=[4, 6]) == rest
     assert _fused(_CHAIN[:4], "q") == rest
+    assert _fused([*_CHAIN[:2], node("Mul", "a_scale c", "p"), node("Mul", "b_scale p", "q"),
+                   node("Add", "bias q", "y")]) == rest
     # A value in the middle that is seen elsewhere has to be made.
     assert _fused(_CHAIN, "y c") == [n.op_type for n in _CHAIN]
     assert _fused(_CHAIN, "y q") == [*rest, "Add"]
     assert _fused([*_CHAIN, node("Neg", "q", "z")], "y z") == [*rest, "Add", "Neg"]
+    # What has the name alone, and what is never a float.
+    assert _fused([*_CHAIN[:2], node("Mul", "c a_scale", "y", "elsewhere")])[1:] == ["Cast", "Mul"]
+    whole = node("Cast", "s", "c", to=INT64)
+    assert _fused([_CHAIN[0], whole, node("Mul", "c a_scale", "y")])[1:] == ["Cast", "Mul"]
     # B's scale before A's, scales of something else, and a bias that makes the result larger.
     assert _fused(_CHAIN, a_scale=[6], b_scale=[4, 1]) == [*rest, "Mul", "Add"]
     assert _fused(_CHAIN, a_scale=[4, 6]) == [n.op_type for n in _CHAIN]
     assert _fused(_CHAIN, bias=[1, 4, 6]) == [*rest, "Add"]
 
 
-def test_a_bias_that_makes_the_result_larger_is_added_after_the_product(
-    rng: np.random.Generator
+@pytest.mark.parametrize("larger, sizes", [("a_scale", [4, 1]), ("bias", [4, 6])])
+def test_what_makes_the_result_larger_comes_after_the_product(
+    larger: str, sizes: list[int], rng: np.random.Generator
 ) -> None:
-    """How many rows A has only a run tells, and the bias has some of its own."""
+    """Only a run tells that A has one row, and the other several."""
     a, b = rng.integers(0, 99, (1, 8), np.uint8), rng.integers(-99, 99, (8, 6), np.int8)
-    bias = rng.random((4, 6), np.float32)
+    more = {"a_scale": np.float32(0.5), "b_scale": np.float32(2), "bias": np.float32(3)}
+    many = rng.random(sizes, np.float32)
     built = model(
-        [node("MatMulInteger", "a b", "s"), *_CHAIN[1:]], [("a", UINT8, ["rows", 8])],
-        [("y", FLOAT, [4, 6])],
-        {"b": b, "a_scale": np.float32(0.5), "b_scale": np.float32(2), "bias": bias})
-    got = backend.prepare(built, fallback=True).run([a])[0]
-    np.testing.assert_array_equal(got, a.astype(np.float32) @ b + bias)
+        [node("MatMulInteger", "a b", "s"), *_CHAIN[1:]],
+        [("a", UINT8, ["rows", 8]), (larger, FLOAT, ["n", sizes[1]])], [("y", FLOAT, [4, 6])],
+        {"b": b, **{name: value for name, value in more.items() if name != larger}})
+    got = backend.prepare(built, fallback=True).run([a, many])[0]
+    more[larger] = many
+    expected = a.astype(np.float32) @ b * more["a_scale"] * more["b_scale"] + more["bias"]
+    assert got.shape == expected.shape == (4, 6)
+    np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("a, b, factor, fused", [
     ([4, 8], [8], [4, 1], False), ([8], [8, 6], [1, 6], False), ([4, 8], [8], [1, 1], False),
-    ([8], [8, 6], [6], True), ([8], [2, 8, 6], [1, 6], True), ([4, 8], [2, 8, 6], [4, 1], True),
+    ([8, 8], [8], [8], False), ([8], [2, 8, 6], [2, 1], False), ([8], [8, 6], [6], True),
+    ([8], [2, 8, 6], [1, 6], True), ([4, 8], [2, 8, 6], [4, 1], True),
+    ([2, 4, 8], [8, 6], [1, 1, 6], True),
 ], ids=str)
-def test_factors_of_products_of_vectors(
+def test_factors_of_products_of_vectors_and_stacks(
     a: list[int], b: list[int], factor: list[int], fused: bool, rng: np.random.Generator
 ) -> None:
     """The product of a vector has fewer dimensions, so factors for a matrix's lines widen it."""

@@ -22,7 +22,7 @@ def fuse(graph: Graph) -> list[Node]:
     visible = set(graph.outputs)
     fused: dict[Node, Node] = {}
     for node in graph.nodes:
-        chain = _chain(node, users, visible) if node.op == "MatMulInteger" else None
+        chain = _chain(node, users, visible) if node.label == "MatMulInteger" else None
         if chain is not None:
             fused.update(dict.fromkeys(chain.parts, chain))
     return topological(list(dict.fromkeys(fused.get(n, n) for n in graph.nodes)))
@@ -34,7 +34,7 @@ def _chain(
     def only_user(node: Node, ops: Sequence[str]) -> Node | None:
         value = node.outputs[0]
         found = users.get(value, []) if value is not None and value not in visible else []
-        return found[0] if len(found) == 1 and found[0].op in ops and not found[0].domain else None
+        return found[0] if len(found) == 1 and found[0].label in ops else None
 
     cast = only_user(product, ("Cast",))
     if cast is None or (made := cast.outputs[0]) is None or made.dtype not in FLOATS:
@@ -48,7 +48,8 @@ def _chain(
     scales: dict[str, Value] = {}
     bias: Value | None = None
     while bias is None and (user := only_user(parts[-1], ("Mul", "Add"))) is not None:
-        other = _other(user, parts[-1])
+        left, right = user.inputs
+        other = right if left is parts[-1].outputs[0] else left
         if other is None:
             break
         if user.op == "Mul":
@@ -61,7 +62,7 @@ def _chain(
             if side is None:
                 break
             scales[side] = other
-        elif not scales or not _is_bias(other, parts[-1].outputs[0]):
+        elif not _is_bias(other, parts[-1].outputs[0]):
             break
         else:
             bias = other
@@ -77,20 +78,12 @@ def _chain(
     )
 
 
-def _other(user: Node, previous: Node) -> Value | None:
-    left, right = user.inputs
-    made = previous.outputs[0]
-    if left is right:
-        return None
-    return right if left is made else left
-
-
 def _scales(value: Value, rank: int, axis: int, matrix: Shape) -> bool:
     """Whether there is one element, or one per row (axis -2) or column (axis -1), for sure.
 
-    ``rank`` is the product's: that of a vector has fewer dimensions than the matrix.
+    ``rank`` is the product's, which has one dimension less for each vector.
     """
-    if value.shape is None or len(matrix) < 2 or len(value.shape) > min(rank, len(matrix)):
+    if value.shape is None or len(matrix) < 2 or len(value.shape) > rank:
         return False
     return all(
         n == 1 or (d == axis and n is not None and n == matrix[axis])
