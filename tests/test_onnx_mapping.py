@@ -151,6 +151,15 @@ def test_chains_that_are_one_product() -> None:
     assert _fused(_CHAIN, bias=[1, 4, 6]) == [*rest, "Add"]
 
 
+@pytest.mark.parametrize("unknown", ["a", "b"])
+def test_matrices_of_unknown_rank_begin_no_chain(unknown: str) -> None:
+    infos = [(name, kind, None if name == unknown else sizes) for name, kind, sizes in _MATRICES]
+    nodes = [node("MatMulInteger", "a b", "s"), *_CHAIN[1:3]]
+    built = model(nodes, infos, [("p", FLOAT, None)], {"a_scale": np.float32(2)})
+    ops = [n.op for n in fuse(read(onnx.load_model_from_string(built)))]
+    assert ops == [n.op_type for n in nodes]
+
+
 @pytest.mark.parametrize("larger, sizes", [("a_scale", [4, 1]), ("bias", [4, 6])])
 def test_what_makes_the_result_larger_comes_after_the_product(
     larger: str, sizes: list[int], rng: np.random.Generator

@@ -53,7 +53,8 @@ def _chain(
         if other is None:
             break
         if user.op == "Mul":
-            # Scaled one after the other, A's first, as the chain does: the results are equal.
+            # Scaled one after the other, A's first, as the chain does: the results are equal, but
+            # that float16 is rounded once, at the end.
             side = next(
                 (s for s in matrices if s not in scales and "b" not in scales
                  and _scales(other, rank, *matrices[s])),
