@@ -21,7 +21,7 @@ from ..device import Device
 from ..errors import UnsupportedError, ValidationError
 from ..onnx import mapping
 from ..onnx.fusion import fuse
-from ..onnx.graph import Node, Value
+from ..onnx.graph import Node
 from ..onnx.partition import regions
 from ..onnx.region import Region
 from ..runtime.adapters import list_devices
@@ -132,9 +132,7 @@ class Kernel:
 
     def __init__(self, provider: Provider, reader: GraphReader) -> None:
         graph = reader.graph
-        inputs = [value for value in graph.inputs if value.constant is None]
-        self.slots = _input_slots(graph.inputs, inputs)
-        self.region = Region(provider.device, fuse(graph), inputs, graph.outputs)
+        self.region = Region(provider.device, fuse(graph), graph.inputs, graph.outputs)
         self.trace = provider.trace
         self.handle = ffi.new_handle(self)
         self.table = ffi.new("Kernel *", {
@@ -144,7 +142,8 @@ class Kernel:
 
     def compute(self, context: Any) -> None:
         ort = api()
-        for i, y in enumerate(self._run([ort.input(context, slot) for slot in self.slots])):
+        inputs = [ort.input(context, i) for i in range(len(self.region.inputs))]
+        for i, y in enumerate(self._run(inputs)):
             ort.output(context, i, y)
 
     def _run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -161,11 +160,6 @@ class Kernel:
             results.append(plan.run(inputs))
         self.trace.add(self.region.label, begin, now(), times)
         return results[0]
-
-
-def _input_slots(inputs: Sequence[Value], wanted: Sequence[Value]) -> list[int]:
-    """Which of the fused node's inputs to read: it is handed its constants too."""
-    return [i for i, value in enumerate(inputs) if value in wanted]
 
 
 # Callbacks. What ONNX Runtime holds a pointer to stays in here until it lets go.
@@ -291,6 +285,7 @@ def _ep_name(this: Any) -> Any:
 def _get_capability(this: Any, graph: Any, support: Any) -> None:
     ort = api()
     reader = GraphReader(ort, graph)
+    # Constants are taken over when a kernel is made; then they are no inputs of the fused node.
     options = ffi.new("FusionOptions *", {
         "version": capi.API_VERSION, "drop_constant_initializers": True,
     })
