@@ -192,6 +192,21 @@ def test_a_value_that_the_host_must_know_is_not_made_inside_a_region(
         assert (made.run(None, {"x": x, "k": np.array(k)})[0] == np.triu(x, k)).all()
 
 
+def test_what_the_cpu_makes_may_be_known_to_the_host(rng: np.random.Generator) -> None:
+    """The first Reshape is the CPU's, as a claimed node makes its sizes; the second one's are not.
+    """
+    nodes = [node("Identity", "s", "sizes"), node("Reshape", "more sizes", "other"),
+             node("Reshape", "x other", "y")]
+    built = model(nodes, [("x", FLOAT, [6]), ("s", INT64, [1]), ("more", INT64, [1, 2])],
+                  [("y", FLOAT, ["a", "b"])])
+    made = session(built, False, claim="all")
+    assert placement(made, NAME) == ["Identity", "Reshape"]
+    x = rng.standard_normal(6).astype(np.float32)
+    for sizes in ([2, 3], [6, 1]):
+        y = made.run(None, {"x": x, "s": np.array([2]), "more": np.array([sizes])})[0]
+        np.testing.assert_array_equal(y, x.reshape(sizes))
+
+
 def test_scalars(rng: np.random.Generator) -> None:
     built = model([node("Identity", "x", "i"), node("Identity", "i", "y")],
                   [("x", INT64, [])], [("y", INT64, [])])
@@ -199,13 +214,17 @@ def test_scalars(rng: np.random.Generator) -> None:
     assert y.shape == () and y == 2**40 + 1
 
 
-def test_claim_option() -> None:
+def test_claim_option(dense: bytes) -> None:
     nodes = [node("Trilu", "x", "t"), node("EyeLike", "x", "e")]
     built = model(nodes, [("x", FLOAT, [3, 3])], [("t", FLOAT, [3, 3]), ("e", FLOAT, [3, 3])])
     assert placement(session(built), NAME) == []
     assert placement(session(built, claim="all"), NAME) == ["EyeLike", "Trilu"]
     assert placement(session(built, claim="Trilu"), NAME) == ["Trilu"]
     assert placement(session(built, claim=["Trilu", "Abs"]), NAME) == ["Trilu"]
+    # A chain goes by the name of any of its nodes, and of the one that they become.
+    product = "MatMulIntegerToFloat"
+    for claim in ("Cast", product, f"com.microsoft.{product}", f" {product} , Abs"):
+        assert "MatMulInteger" in placement(session(dense, False, claim=claim), NAME)
 
 
 def test_by_default_only_regions_with_a_product_are_claimed(rng: np.random.Generator) -> None:
