@@ -325,3 +325,15 @@ def test_an_axis_of_an_input_of_unknown_rank(
     made = session(built, claim="all")
     assert placement(made, NAME) == [op]
     np.testing.assert_array_equal(made.run(None, x)[0], cpu(built).run(None, x)[0])
+
+
+def test_expanded_to_nothing() -> None:
+    """What is read has elements, and what is made has none."""
+    nodes = [node("Expand", "x sizes", "e"), node("Transpose", "e", "t"),
+             node("DynamicQuantizeLinear", "e", "q scale zero")]
+    built = model(nodes, [("x", FLOAT, [3, 1])],
+                  [("e", FLOAT, [3, 0]), ("t", FLOAT, [0, 3]), ("q", UINT8, [3, 0]),
+                   ("scale", FLOAT, []), ("zero", UINT8, [])], {"sizes": np.array([3, 0])})
+    results = backend.run_model(built, [np.ones((3, 1), np.float32)])
+    assert [y.shape for y in results] == [(3, 0), (0, 3), (3, 0), (), ()]
+    assert results.scale == 1 and results.zero == 0

@@ -66,7 +66,8 @@ class Array:
         return TensorDesc(device_type(self.dtype), tuple(sizes) or (1,), tuple(strides) or (1,))
 
     def view(self, shape: Sequence[int], strides: Sequence[int]) -> Array:
-        return replace(self, shape=tuple(shape), strides=tuple(strides), host=None)
+        storage = self.storage if product(shape) else None
+        return replace(self, shape=tuple(shape), strides=tuple(strides), storage=storage, host=None)
 
     def broadcast_to(self, shape: Sequence[int]) -> Array:
         sizes = pad_left(self.shape, len(shape), 1)
