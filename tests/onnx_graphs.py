@@ -10,8 +10,8 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-FLOAT, UINT8, INT8, INT64 = (
-    TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT8, TensorProto.INT64
+FLOAT, UINT8, INT8, INT64, BOOL = (
+    TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT8, TensorProto.INT64, TensorProto.BOOL
 )
 Info = tuple[str, int, Sequence[Any] | None]
 

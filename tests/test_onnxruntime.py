@@ -17,6 +17,9 @@ ort = pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnx
 pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
+import onnx  # noqa: E402
+from onnx import helper  # noqa: E402
+
 import kompute_dml.onnxruntime as kompute  # noqa: E402
 from kompute_dml.onnx import builder  # noqa: E402
 from kompute_dml.onnx.graph import Graph, Node, Value  # noqa: E402
@@ -34,6 +37,7 @@ from kompute_dml.operators.plan import (  # noqa: E402
 from kompute_dml.runtime import windows  # noqa: E402
 from kompute_dml.runtime.kp_engine import Engine  # noqa: E402
 from onnx_graphs import (  # noqa: E402
+    BOOL,
     FLOAT,
     INT8,
     INT64,
@@ -205,6 +209,57 @@ def test_what_the_cpu_makes_may_be_known_to_the_host(rng: np.random.Generator) -
     for sizes in ([2, 3], [6, 1]):
         y = made.run(None, {"x": x, "s": np.array([2]), "more": np.array([sizes])})[0]
         np.testing.assert_array_equal(y, x.reshape(sizes))
+
+
+def test_attributes_of_every_kind(rng: np.random.Generator) -> None:
+    nodes = [
+        node("Transpose", "x", "turned", perm=[2, 0, 1]),
+        node("Squeeze", "one", "squeezed", axes=[0, 2]),
+        node("IsInf", "x", "high", detect_negative=0), node("LeakyRelu", "x", "leaky", alpha=0.25),
+        node("BitShift", "bits bits", "left", direction="LEFT"),
+        node("BitShift", "bits bits", "right", direction="RIGHT"),
+    ]
+    kinds = {"high": BOOL, "left": UINT8, "right": UINT8}
+    outputs = [(n.output[0], kinds.get(n.output[0], FLOAT), None) for n in nodes]
+    built = model(nodes, [("x", FLOAT, [2, 3, 4]), ("bits", UINT8, [5]), ("one", FLOAT, [1, 4, 1])],
+                  outputs, opset=11)
+    made = session(built, False, claim="all")
+    assert placement(made, NAME) == sorted(n.op_type for n in nodes)
+    x = rng.standard_normal((2, 3, 4)).astype(np.float32)
+    x[0, 0, :2] = np.inf, -np.inf
+    feed = {"x": x, "bits": np.arange(1, 6, dtype=np.uint8), "one": x[0, :1, :, None]}
+    for got, wanted in zip(made.run(None, feed), cpu(built, False).run(None, feed)):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_what_a_nested_graph_reads(rng: np.random.Generator) -> None:
+    """a -> If -> b and a -> y cannot be one region, and the If reads a from outside."""
+    branches = {
+        name: helper.make_graph(
+            [node(op, "a", f"{op}.b")], name, [],
+            [helper.make_tensor_value_info(f"{op}.b", FLOAT, None)])
+        for name, op in (("then_branch", "Abs"), ("else_branch", "Relu"))
+    }
+    nodes = [node("Neg", "x", "a"), node("If", "which", "b", **branches), node("Add", "a b", "y")]
+    built = model(nodes, [("x", FLOAT, [3]), ("which", BOOL, [])], [("y", FLOAT, [3])])
+    made = session(built, False, claim="all")
+    assert placement(made, NAME) == ["Abs", "Add", "Neg", "Relu"]
+    for which in (True, False):
+        feed = {"x": rng.standard_normal(3).astype(np.float32), "which": np.array(which)}
+        assert (made.run(None, feed)[0] == cpu(built).run(None, feed)[0]).all()
+
+
+def test_constants_of_types_that_are_not_read(rng: np.random.Generator) -> None:
+    """NumPy has no bfloat16: that node is the CPU's, and the others are not."""
+    graph = onnx.load_model_from_string(model(
+        [node("Cast", "w", "f", to=FLOAT), node("Neg", "x", "n"), node("Sub", "n f", "y")],
+        [("x", FLOAT, [2])], [("y", FLOAT, [2])]))
+    graph.graph.initializer.append(helper.make_tensor("w", onnx.TensorProto.BFLOAT16, [2], [1, 2]))
+    built = graph.SerializeToString()
+    made = session(built, False, claim="all")
+    assert placement(made, NAME) == ["Neg", "Sub"]
+    x = rng.standard_normal(2).astype(np.float32)
+    np.testing.assert_array_equal(made.run(None, {"x": x})[0], -x - np.float32([1, 2]))
 
 
 def test_scalars(rng: np.random.Generator) -> None:
