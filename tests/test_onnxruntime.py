@@ -375,9 +375,10 @@ def test_where_the_host_does_not_reach_the_device(
 def test_plans_are_bounded(dense: bytes, rng: np.random.Generator) -> None:
     made = session(dense)
     region = last_kernel().region
-    for rows in [*range(1, MAX_PLANS + 5), 1]:
+    for rows in [*range(1, MAX_PLANS + 1), 1, MAX_PLANS + 1]:
         made.run(None, {"x": np.ones((rows, K), np.float32)})
     assert len(region._plans) == MAX_PLANS
+    assert ((1, K),) in region._plans and ((2, K),) not in region._plans, "the oldest use goes"
 
 
 def test_constants_are_prepared_once(
