@@ -59,7 +59,7 @@ class Node:
 
 @dataclass(eq=False)
 class Graph:
-    """Nodes in an order in which they can run."""
+    """Nodes in any order; those that :func:`.fusion.fuse` returns can run in theirs."""
 
     nodes: list[Node]
     inputs: list[Value]

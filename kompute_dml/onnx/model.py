@@ -11,7 +11,7 @@ import onnx.numpy_helper
 import onnx.shape_inference
 
 from ..errors import UnsupportedError, ValidationError
-from .graph import DTYPES, Graph, Node, Value, topological
+from .graph import DTYPES, Graph, Node, Value
 
 
 def load(model: Any) -> onnx.ModelProto:
@@ -49,7 +49,7 @@ def read(model: onnx.ModelProto) -> Graph:
         else:
             nodes.append(_node(proto, attributes, opsets, values))
     inputs = [values[i.name] for i in graph.input if values[i.name].constant is None]
-    return Graph(topological(nodes), inputs, [values[o.name] for o in graph.output])
+    return Graph(nodes, inputs, [values[o.name] for o in graph.output])
 
 
 def _set_constant(values: dict[str, Value], name: str, array: np.ndarray) -> None:

@@ -234,8 +234,7 @@ class Api:
         """Copy ``values`` to an output of the node that is being computed."""
         out = self._outs.pointer
         self.check(self.KernelContext_GetOutput(context, index, values.shape, values.ndim, out))
-        if values.size:
-            self.memory(out[0], values.shape, values.dtype)[...] = values
+        self.memory(out[0], values.shape, values.dtype)[...] = values
 
     def options(self, session_options: Any) -> dict[str, str]:
         """The configuration entries of a session."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..onnx.graph import DTYPES, Graph, Node, Value, topological
+from ..onnx.graph import DTYPES, Graph, Node, Value
 from .capi import Api, ffi
 
 # OrtOpAttrType
@@ -24,7 +24,7 @@ class GraphReader:
         inputs = [self._value(v) for v in api.items("Graph_Inputs", graph)]
         outputs = [self._value(v) for v in api.items("Graph_Outputs", graph)]
         self.graph = Graph(
-            topological(nodes),
+            nodes,
             [v for v in inputs if v is not None],
             [v for v in outputs if v is not None],
         )
