@@ -266,15 +266,17 @@ def test_outputs_that_are_inputs_or_one_another(rng: np.random.Generator) -> Non
         [node("Identity", "x", "same"), node("Add", "x z", "t"), node("Identity", "t", "one"),
          node("Identity", "t", "two"), node("Identity", "k", "kept")],
         [("x", FLOAT, [2, 3]), ("z", FLOAT, [2, 3])],
-        [*[(name, FLOAT, [2, 3]) for name in ("same", "one", "two")], ("kept", FLOAT, [2])],
-        {"k": np.float32([7, 8])})
+        [*[(name, FLOAT, [2, 3]) for name in ("same", "one", "two", "x")], ("kept", FLOAT, [2]),
+         ("alone", FLOAT, [1])],
+        {"k": np.float32([7, 8]), "alone": np.float32([9])})
     prepared = backend.prepare(built)
     results = []
     for _ in range(2):
         x, z = (rng.random((2, 3), np.float32) for _ in range(2))
-        results.append((prepared.run([x, z]), [x, x + z, x + z, np.float32([7, 8])]))
+        constants = np.float32([7, 8]), np.float32([9])
+        results.append((prepared.run([x, z]), [x, x + z, x + z, x, *constants]))
     for got, expected in results:  # those of the first run outlive the second
-        for y, wanted in zip(got, expected):
+        for y, wanted in zip(got, expected, strict=True):
             np.testing.assert_array_equal(y, wanted)
 
 

@@ -26,7 +26,7 @@ MAX_PLANS = 16
 _STAND_INS = (1, 256)
 """For sizes that only a run will tell: operators choose another shader for few rows."""
 _KEPT_ON_HOST = 4 << 10
-"""Bytes of a constant up to which the host keeps a copy: rows may want the values."""
+"""Bytes of a constant up to which the host keeps a copy: rows may want sizes, axes or bounds."""
 
 
 class Region:
@@ -48,7 +48,7 @@ class Region:
         }
         self._host_inputs = [i for i, value in enumerate(inputs) if value in on_host]
         self._constants: dict[Value, Array] = {}
-        self._upload_constants(on_host)
+        self._upload_constants()
         self._prepared: list[Prepared] = []
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
         self._lock = threading.Lock()
@@ -78,15 +78,14 @@ class Region:
                 self._plans.move_to_end(key)
         return plan
 
-    def _upload_constants(self, on_host: set[Value]) -> None:
+    def _upload_constants(self) -> None:
         builder = Builder(self.device)
         for value in [v for node in self.nodes for v in node.inputs] + list(self.outputs):
             if value is None or value.constant is None or value in self._constants:
                 continue
             array = builder.constant(value.constant)
             # A copy, if at all: the memory of a constant may go once the region is made.
-            keep = value in on_host or value.constant.nbytes <= _KEPT_ON_HOST
-            host = value.constant.copy() if keep else None
+            host = value.constant.copy() if value.constant.nbytes <= _KEPT_ON_HOST else None
             self._constants[value] = replace(array, host=host)
         for value, array in self._constants.items():
             value.constant = array.host
