@@ -106,9 +106,11 @@ def _claims(*nodes: onnx.NodeProto, inputs: list, outputs: list, constants: Any 
 
 def test_what_no_row_understands_is_refused(device: dml.Device) -> None:
     x, whole = (Value(t, np.dtype(t), (3,)) for t in ("float32", "int32"))
+    many = Value("many", np.dtype("float32"), (None,) * 9)
     for node_, reason in (
         (Node("Relu", "", 99, (x,), (x,)), "version 99"),
         (Node("Relu", "", 14, (x,), (x,), {"slope": 1.0}), "attribute slope"),
+        (Node("Relu", "", 14, (many,), (many,)), "more than 8 dimensions"),
         (Node("Pow", "", 15, (x, whole), (x,)), "differ in data type"),
         (Node("QuantizeLinear", "", 21, (x, Value("s", np.dtype("float32"), (1, 3))),
               (Value("y", np.dtype("uint8"), (3,)),)), "more than one dimension"),
@@ -205,9 +207,9 @@ def test_factors_of_products_of_vectors_and_stacks(
 
 
 @pytest.mark.parametrize("depth", [0, 5])
-@pytest.mark.parametrize("a_scale", [[], [4, 1], [1, 1]])
+@pytest.mark.parametrize("a_scale", [[], [4], [4, 1], [1, 1]])
 @pytest.mark.parametrize("a_sizes, b_sizes", [([2, 3, 4], []), ([4], []), ([3, 4], [3]),
-                                             ([2, 3, 4], [2, 3])])
+                                             ([2, 3, 4], [2, 3]), ([2, 1, 3, 4], [2, 2, 1])])
 def test_products_of_stacks(
     a_sizes: list[int], b_sizes: list[int], a_scale: list[int], depth: int,
     rng: np.random.Generator,
@@ -223,7 +225,9 @@ def test_products_of_stacks(
         {"as": scales[0], "bs": scales[1], "bias": bias})
     (got,) = backend.run_model(built, [a, b])
     sums = (a.astype(np.int64) @ b).astype(np.float32)
-    np.testing.assert_array_equal(got, sums * scales[0] * scales[1] + bias)
+    # A vector scales A's rows.
+    of_rows = scales[0][:, None] if len(a_scale) == 1 else scales[0]
+    np.testing.assert_array_equal(got, sums * of_rows * scales[1] + bias)
 
 
 @pytest.mark.parametrize("b, sizes", [([8, 6], [6, 8]), ([1, 8, 6], [6, 8]),

@@ -22,7 +22,7 @@ from onnx import helper  # noqa: E402
 
 import kompute_dml.onnxruntime as kompute  # noqa: E402
 from kompute_dml.onnx import builder  # noqa: E402
-from kompute_dml.onnx.graph import Graph, Node, Value  # noqa: E402
+from kompute_dml.onnx.graph import Node, Value  # noqa: E402
 from kompute_dml.onnx.partition import regions  # noqa: E402
 from kompute_dml.onnx.region import MAX_PLANS, Region  # noqa: E402
 from kompute_dml.onnxruntime import provider  # noqa: E402
@@ -445,7 +445,45 @@ def test_regions_do_not_enclose_what_is_not_theirs() -> None:
     found = regions(nodes, lambda n: n.op == "A")
     names = [[n.outputs[0].name for n in region if n.outputs[0]] for region in found]
     assert names == [["a", "e"], ["c", "d"]]
-    assert Graph(nodes, [v["x"]], [v["e"]]).nodes[0].label == "A"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_regions_can_run_one_after_the_other_and_none_could_be_larger(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values, nodes = [Value("x")], []
+    for i in range(30):
+        read = rng.integers(max(0, len(values) - 6), len(values), 2)
+        values.append(Value(str(i)))
+        nodes.append(Node(rng.choice(["A", "A", "B"]), "", 1,
+                          tuple(values[j] for j in read), (values[-1],)))
+    found = regions(nodes, lambda n: n.op == "A")
+    region_of = {n: i for i, region in enumerate(found) for n in region}
+    assert sorted(region_of, key=nodes.index) == [n for n in nodes if n.op == "A"]
+    assert all(region == sorted(region, key=nodes.index) for region in found)
+    assert _can_run(nodes, region_of)
+    for node_, region in region_of.items():
+        for maker, other in region_of.items():
+            if other != region and maker.outputs[0] in node_.inputs:
+                merged = {n: other if r == region else r for n, r in region_of.items()}
+                assert not _can_run(nodes, merged)
+
+
+def _can_run(nodes: list[Node], region_of: dict[Node, int]) -> bool:
+    """Whether there is always a region, or a node of none, that has all it reads."""
+    waiting: dict[Any, list[Node]] = {}
+    for n in nodes:
+        waiting.setdefault(region_of.get(n, n), []).append(n)
+    missing = {v for n in nodes for v in n.outputs}
+    while waiting:
+        ready = [
+            key for key, inside in waiting.items()
+            if missing.isdisjoint({v for n in inside for v in n.inputs}
+                                  - {v for n in inside for v in n.outputs})
+        ]
+        if not ready:
+            return False
+        missing -= {v for key in ready for n in waiting.pop(key) for v in n.outputs}
+    return True
 
 
 def test_profile(dense: bytes, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def regions(nodes: Sequence[Node], claimed: Callable[[Node], bool]) -> list[list
         if not (claimed(nodes[maker]) and claimed(nodes[user])):
             continue
         a, b = group[maker], group[user]
-        if a == b or path_around(a, b) or path_around(b, a):
+        if a == b or path_around(a, b):
             continue
         for n in members[b]:
             group[n] = a
