@@ -21,6 +21,7 @@ from kompute_dml.onnx.fusion import fuse
 from kompute_dml.onnx.graph import Node, Value
 from kompute_dml.onnx.model import read
 from kompute_dml.operators import base
+from kompute_dml.runtime.windows import Windows
 from onnx_graphs import FLOAT, INT8, INT64, UINT8, cpu, model, node, placement
 from provider_tools import NAME, needs_library, session
 
@@ -283,17 +284,18 @@ def test_scales_and_zero_points_for_each_batch_are_refused(
 def test_outputs_that_are_inputs_or_one_another(rng: np.random.Generator) -> None:
     built = model(
         [node("Identity", "x", "same"), node("Add", "x z", "t"), node("Identity", "t", "one"),
-         node("Identity", "t", "two"), node("Identity", "k", "kept")],
+         node("Identity", "t", "two"), node("Identity", "k", "kept"),
+         node("Transpose", "t", "turned")],
         [("x", FLOAT, [2, 3]), ("z", FLOAT, [2, 3])],
         [*[(name, FLOAT, [2, 3]) for name in ("same", "one", "two", "x")], ("kept", FLOAT, [2]),
-         ("alone", FLOAT, [1])],
+         ("alone", FLOAT, [1]), ("turned", FLOAT, [3, 2])],
         {"k": np.float32([7, 8]), "alone": np.float32([9])})
     prepared = backend.prepare(built)
     results = []
     for _ in range(2):
         x, z = (rng.random((2, 3), np.float32) for _ in range(2))
         constants = np.float32([7, 8]), np.float32([9])
-        results.append((prepared.run([x, z]), [x, x + z, x + z, x, *constants]))
+        results.append((prepared.run([x, z]), [x, x + z, x + z, x, *constants, (x + z).T]))
     for got, expected in results:  # those of the first run outlive the second
         for y, wanted in zip(got, expected, strict=True):
             np.testing.assert_array_equal(y, wanted)
@@ -348,6 +350,17 @@ def test_an_axis_of_an_input_of_unknown_rank(
     np.testing.assert_array_equal(made.run(None, x)[0], cpu(built).run(None, x)[0])
 
 
+def test_equal_results_are_arrays_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one plain transfer brings them all."""
+    monkeypatch.setattr(Windows, "_window", lambda *arguments: None)
+    built = model([node("Neg", "x", "t"), node("Identity", "t", "one"),
+                   node("Identity", "t", "two")],
+                  [("x", FLOAT, [3])], [("one", FLOAT, [3]), ("two", FLOAT, [3])])
+    one, two = backend.run_model(built, [np.ones(3, np.float32)])
+    one[...] = 5
+    assert (two == -1).all()
+
+
 def test_expanded_to_nothing() -> None:
     """What is read has elements, and what is made has none."""
     nodes = [node("Expand", "x sizes", "e"), node("Transpose", "e", "t"),
@@ -358,3 +371,11 @@ def test_expanded_to_nothing() -> None:
     results = backend.run_model(built, [np.ones((3, 1), np.float32)])
     assert [y.shape for y in results] == [(3, 0), (0, 3), (3, 0), (), ()]
     assert results.scale == 1 and results.zero == 0
+
+
+def test_what_a_step_reads_and_what_it_writes_lie_apart(rng: np.random.Generator) -> None:
+    nodes = [node("Neg", "x", "a"), node("Transpose", "a", "turned"), node("Neg", "turned", "b"),
+             node("Neg", "b", "y")]
+    built = model(nodes, [("x", FLOAT, [64, 64])], [("y", FLOAT, [64, 64])])
+    x = rng.standard_normal((64, 64)).astype(np.float32)
+    np.testing.assert_array_equal(backend.run_model(built, [x])[0], -x.T)

@@ -35,10 +35,10 @@ class Storage:
     offset: int = 0
     constant: bool = False
 
-    def slot(self, nbytes: int = 0) -> Slot:
-        """Where the byte ``nbytes`` after its start lies."""
+    def slot(self) -> Slot:
+        """Where it lies."""
         assert self.allocation is not None
-        return Slot(self.allocation, self.offset + nbytes)
+        return Slot(self.allocation, self.offset)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +49,7 @@ class Array:
     shape: Ints
     strides: Ints
     storage: Storage | None
-    offset: int = 0
-    """In elements."""
+    """Its first element is the array's."""
     host: np.ndarray | None = None
     """What it holds, where the host knows."""
 
@@ -83,5 +82,4 @@ class Array:
 
     def place(self) -> Slot | None:
         """Where the first element lies."""
-        storage = self.storage
-        return None if storage is None else storage.slot(self.offset * self.dtype.itemsize)
+        return None if self.storage is None else self.storage.slot()

@@ -204,11 +204,10 @@ class Builder:
         ends: list[Array] = []
         for y in outputs:
             shared = y.storage is not None and (
-                y.storage in owned or y.storage.constant or not y.packed or y.offset
-                or any(y.storage is e.storage for e in ends)
+                y.storage in owned or y.storage.constant or not y.packed
+                or any(y.storage is e.storage for e in ends)  # else writing to one writes to both
             )
             ends.append(self.copy(y) if shared else y)
-        self._touch(*[e.storage for e in ends])
         used = [a for a in inputs if a.storage is not None and a.storage.first >= 0]
         together = self._fitting(used)
         ours = {id(a.storage) for a in (*used, *ends)}
@@ -285,8 +284,7 @@ def _in_halves(x: Array) -> Array | None:
     if x.dtype.itemsize != 8:
         return None
     strides = (*[2 * s for s in x.strides], 1)
-    return replace(x, dtype=np.dtype("float32"), shape=(*x.shape, 2), strides=strides,
-                   offset=2 * x.offset)
+    return replace(x, dtype=np.dtype("float32"), shape=(*x.shape, 2), strides=strides)
 
 
 # Ways to copy bits, best first: the operators differ in data types and dimension counts.
