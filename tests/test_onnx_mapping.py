@@ -107,11 +107,20 @@ def _claims(*nodes: onnx.NodeProto, inputs: list, outputs: list, constants: Any 
 
 def test_what_no_row_understands_is_refused(device: dml.Device) -> None:
     x, whole = (Value(t, np.dtype(t), (3,)) for t in ("float32", "int32"))
-    many = Value("many", np.dtype("float32"), (None,) * 9)
+    many, double = (Value(t, np.dtype(t), sizes) for t, sizes in
+                    (("float32", (None,) * 9), ("float64", (None,))))
+    asked, on, off = (Value("training", np.dtype("bool"), (), value) for value in
+                      (None, np.array(True), np.array(False)))
+    assert isinstance(mapping.candidate(Node("Dropout", "", 13, (x, None, off), (x,)), device),
+                      mapping.Row)
     for node_, reason in (
         (Node("Relu", "", 99, (x,), (x,)), "version 99"),
         (Node("Relu", "", 14, (x,), (x,), {"slope": 1.0}), "attribute slope"),
         (Node("Relu", "", 14, (many,), (many,)), "more than 8 dimensions"),
+        (Node("Abs", "", 13, (double,), (double,)), "InputTensor cannot be FLOAT64"),
+        (Node("Dropout", "", 13, (x, None, on), (x,)), "only inference"),
+        (Node("Dropout", "", 13, (x, None, asked), (x,)), "only inference"),
+        (Node("Dropout", "", 13, (x,), (x, asked)), "mask is not computed"),
         (Node("Pow", "", 15, (x, whole), (x,)), "differ in data type"),
         (Node("QuantizeLinear", "", 21, (x, Value("s", np.dtype("float32"), (1, 3))),
               (Value("y", np.dtype("uint8"), (3,)),)), "more than one dimension"),
