@@ -38,7 +38,6 @@ WITHOUT_ROW = {
     "ELEMENT_WISE_CLIP": "CLIP1 serves Clip",
     "ELEMENT_WISE_CONSTANT_POW": "POW serves Pow",
     "ELEMENT_WISE_DIFFERENCE_SQUARE": "no ONNX operator",
-    "ELEMENT_WISE_IDENTITY": "Identity and its kin are views; their copies use it",
     "ELEMENT_WISE_TANH": "ACTIVATION_TANH serves Tanh",
     "ELEMENT_WISE_THRESHOLD": "no ONNX operator",
 }

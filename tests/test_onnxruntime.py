@@ -312,6 +312,13 @@ def test_feature_level_option(dense: bytes) -> None:
     built = model([node("Trilu", "x", "t")], [("x", FLOAT, [3, 3])], [("t", FLOAT, [3, 3])])
     assert placement(session(built, claim="all", feature_level="4.1"), NAME) == []
     assert "MatMulInteger" not in placement(session(dense, feature_level="5.2"), NAME)
+    # A view is of use where it can be copied, and 64 bits can be since 4.1.
+    x = np.arange(6).reshape(2, 3)
+    view = model([node("Transpose", "x", "y")], [("x", INT64, [2, 3])], [("y", INT64, [3, 2])])
+    for level, names in (("4.0", []), ("4.1", ["Transpose"])):
+        made = session(view, False, claim="all", feature_level=level)
+        assert placement(made, NAME) == names
+        assert (made.run(None, {"x": x})[0] == x.T).all()
 
 
 def test_values_stay_on_the_device_inside_a_region(

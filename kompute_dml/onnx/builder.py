@@ -8,7 +8,7 @@ costs more than the bytes of a small tensor; storages that are never alive toget
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from ..desc import TensorFlags
 from ..dtypes import Scalar
-from ..errors import UnsupportedError
 from ..layout import coalesce, packed_strides, pad_left, product, reshape_strides
 from ..operators import base
 from ..operators.plan import Dispatch
@@ -92,28 +91,15 @@ class Builder:
         y = self.new(x.shape, x.dtype)
         if x.storage is None:
             return y
-        for name, reinterpret in _COPIES:
-            given, made = reinterpret(x), reinterpret(y)
-            if given is None or made is None:
-                continue
-            support = supported(self.device, "DML_OPERATOR_" + name, "InputTensor")
-            sizes, strides = coalesce(given.shape, given.strides, made.strides)
-            if support is None or device_type(given.dtype) not in support.data_types:
-                continue
-            low, high = support.dimension_counts
-            if len(sizes) > high:
-                continue
-            rank = max(low, len(sizes))
-            fields = zip(("input_tensor", "output_tensor"), (given, made), strides)
-            self.emit(name, {
-                f: (array, pad_left(sizes, rank, 1), pad_left(steps, rank, 0))
-                for f, array, steps in fields
-            }, **_copy_attributes(name, given.dtype))
-            return y
-        raise UnsupportedError(
-            f"a copy of {x.dtype} {list(x.shape)} with strides {list(x.strides)} needs "
-            "DML_OPERATOR_ELEMENT_WISE_IDENTITY"
-        )
+        sizes, strides = coalesce(x.shape, x.strides, y.strides)
+        support = supported(self.device, "DML_OPERATOR_ELEMENT_WISE_IDENTITY", "InputTensor")
+        rank = max(len(sizes), support.dimension_counts[0])
+        sizes = pad_left(sizes, rank, 1)
+        source, target = (pad_left(s, rank, 0) for s in strides)
+        self.emit("ELEMENT_WISE_IDENTITY", {
+            "input_tensor": (x, sizes, source), "output_tensor": (y, sizes, target)
+        })
+        return y
 
     def emit(
         self,
@@ -267,42 +253,6 @@ def supported(device: Device, operator: str, tensor: str) -> Any:
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def _as(kind: str) -> Callable[[Array], Array | None]:
-    """See elements as ones of a type with the same width."""
-    dtype = np.dtype(kind)
-
-    def reinterpret(x: Array) -> Array | None:
-        return replace(x, dtype=dtype) if x.dtype.itemsize == dtype.itemsize else None
-
-    return reinterpret
-
-
-def _in_halves(x: Array) -> Array | None:
-    """See 8-byte elements as pairs of floats."""
-    if x.dtype.itemsize != 8:
-        return None
-    strides = (*[2 * s for s in x.strides], 1)
-    return replace(x, dtype=np.dtype("float32"), shape=(*x.shape, 2), strides=strides)
-
-
-# Ways to copy bits, best first: the operators differ in data types and dimension counts.
-_COPIES: tuple[tuple[str, Callable[[Array], Array | None]], ...] = (
-    ("ELEMENT_WISE_IDENTITY", lambda x: x),
-    ("ACTIVATION_IDENTITY", _as("float32")),
-    ("ACTIVATION_IDENTITY", _as("float16")),
-    ("ACTIVATION_IDENTITY", _in_halves),
-    ("DIAGONAL_MATRIX1", lambda x: x),
-)
-
-
-def _copy_attributes(operator: str, dtype: np.dtype[Any]) -> dict[str, Any]:
-    if operator != "DIAGONAL_MATRIX1":
-        return {}
-    # An empty range of diagonals: nothing is filled.
-    return dict(value_data_type=device_type(dtype), value=scalar(0, dtype),
-                diagonal_fill_begin=0, diagonal_fill_end=0)
 
 
 def scalar(value: Any, dtype: np.dtype[Any]) -> Scalar:

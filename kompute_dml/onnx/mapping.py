@@ -35,8 +35,8 @@ class Row:
     op: str
     since: tuple[int, ...]
     """Versions of the operator that this row understands."""
-    operator: str | None
-    """The DirectML operator, without ``DML_OPERATOR_``. None for views, which compute nothing."""
+    operator: str
+    """The DirectML operator, without ``DML_OPERATOR_``; of views the one that copies them."""
     build: rows.Build
     domain: str = ""
     fields: tuple[str | None, ...] = ()
@@ -61,31 +61,27 @@ class Row:
         return self.refuses(node) or self._refuses_types(node, device)
 
     def _refuses_types(self, node: Node, device: Device) -> str | None:
-        tensors: dict[str, spec.TensorSupport] | None = {}
-        if self.operator is not None:
-            name = "DML_OPERATOR_" + self.operator
-            entry = spec.operator(name)
-            if supported(device, name, entry.tensors[0].name) is None:
-                return f"{name} is not implemented at feature level {device.feature_level}"
-            tensors = entry.support_at(device.feature_level)
+        name = "DML_OPERATOR_" + self.operator
+        entry = spec.operator(name)
+        if supported(device, name, entry.tensors[0].name) is None:
+            return f"{name} is not implemented at feature level {device.feature_level}"
+        tensors = entry.support_at(device.feature_level) or {}
         for i, value in enumerate(node.inputs):
             if value is not None:
                 field = None if i in self.host else self._input_field(i)
-                if reason := _refuses_value(value, field, tensors or {}):
+                if reason := _refuses_value(value, field, tensors):
                     return f"input {i}: {reason}"
         for i, value in enumerate(node.outputs):
             if value is not None:
-                outputs = spec.operator(name).outputs if self.operator is not None else ()
-                field = outputs[i].name if i < len(outputs) else None
-                if reason := _refuses_value(value, field, tensors or {}):
+                field = entry.outputs[i].name if i < len(entry.outputs) else None
+                if reason := _refuses_value(value, field, tensors):
                     return f"output {i}: {reason}"
         return None
 
     def _input_field(self, index: int) -> str | None:
         fields = self.fields
-        if not fields and self.operator is not None:
-            inputs = spec.operator("DML_OPERATOR_" + self.operator).inputs
-            fields = tuple(f.name for f in inputs)
+        if not fields:
+            fields = tuple(f.name for f in spec.operator("DML_OPERATOR_" + self.operator).inputs)
         return fields[min(index, len(fields) - 1)] if fields else None
 
 
@@ -270,6 +266,7 @@ _FOLDED = (6, 8, 12, 13)
 _COMPARISON = (7, 9, 11, 13, 19)
 _ACTIVATION = (1, 6, 13, 14, 16, 22)
 _TWO = ("ATensor", "BTensor")
+_COPY = "ELEMENT_WISE_IDENTITY"
 
 TABLE: tuple[Row, ...] = (
     # Quantized products
@@ -300,16 +297,16 @@ TABLE: tuple[Row, ...] = (
     Row("EyeLike", (9, 22), "DIAGONAL_MATRIX", rows.eye_like, fields=(None,),
         attributes=("dtype", "k")),
     Row("Trilu", (14,), "DIAGONAL_MATRIX1", rows.trilu, attributes=("upper",), host=(1,)),
-    # Views
-    Row("Identity", (*_SHAPED, 16), None, rows.identity),
+    # Views: nothing is computed, but a region's outputs are copied
+    Row("Identity", (*_SHAPED, 16), _COPY, rows.identity),
     Row("Dropout", (7, 10, 12, 13, 22), "ACTIVATION_IDENTITY", rows.identity,
         attributes=("ratio", "seed"), host=(1, 2), refuses=_dropout),
-    Row("Reshape", (5, *_SHAPED), None, rows.reshape, attributes=("allowzero",), host=(1,)),
-    Row("Squeeze", (11, *_SHAPED), None, rows.squeeze, attributes=("axes",), host=(1,)),
-    Row("Unsqueeze", (11, *_SHAPED), None, rows.unsqueeze, attributes=("axes",), host=(1,)),
-    Row("Flatten", (9, 11, *_SHAPED), None, rows.flatten, attributes=("axis",)),
-    Row("Transpose", _SHAPED, None, rows.transpose, attributes=("perm",)),
-    Row("Expand", (8, 13), None, rows.expand, host=(1,)),
+    Row("Reshape", (5, *_SHAPED), _COPY, rows.reshape, attributes=("allowzero",), host=(1,)),
+    Row("Squeeze", (11, *_SHAPED), _COPY, rows.squeeze, attributes=("axes",), host=(1,)),
+    Row("Unsqueeze", (11, *_SHAPED), _COPY, rows.unsqueeze, attributes=("axes",), host=(1,)),
+    Row("Flatten", (9, 11, *_SHAPED), _COPY, rows.flatten, attributes=("axis",)),
+    Row("Transpose", _SHAPED, _COPY, rows.transpose, attributes=("perm",)),
+    Row("Expand", (8, 13), _COPY, rows.expand, host=(1,)),
     # Arithmetic
     _elementwise("Add", _ARITHMETIC, "ELEMENT_WISE_ADD"),
     _elementwise("Sub", _ARITHMETIC, "ELEMENT_WISE_SUBTRACT"),
