@@ -105,7 +105,7 @@ def _claims(*nodes: onnx.NodeProto, inputs: list, outputs: list, constants: Any 
 
 
 def test_what_no_row_understands_is_refused(device: dml.Device) -> None:
-    x, whole = (Value(t, np.dtype(t), (3,)) for t in ("float32", "int32"))
+    x, whole, y = (Value(t, np.dtype(t), (3,)) for t in ("float32", "int32", "uint8"))
     many, double = (Value(t, np.dtype(t), sizes) for t, sizes in
                     (("float32", (None,) * 9), ("float64", (None,))))
     asked, on, off = (Value("training", np.dtype("bool"), (), value) for value in
@@ -121,8 +121,10 @@ def test_what_no_row_understands_is_refused(device: dml.Device) -> None:
         (Node("Dropout", "", 13, (x, None, asked), (x,)), "only inference"),
         (Node("Dropout", "", 13, (x,), (x, asked)), "mask is not computed"),
         (Node("Pow", "", 15, (x, whole), (x,)), "differ in data type"),
-        (Node("QuantizeLinear", "", 21, (x, Value("s", np.dtype("float32"), (1, 3))),
-              (Value("y", np.dtype("uint8"), (3,)),)), "more than one dimension"),
+        (Node("Cast", "", 19, (x,), (on,), {"to": 9}), "a cast to this data type"),
+        (Node("QuantizeLinear", "", 21, (x, x), (y,), {"output_dtype": UINT8}), "of its own"),
+        *((Node("QuantizeLinear", "", 21, (x, Value("s", np.dtype("float32"), shape)), (y,)),
+           "more than one dimension") for shape in ((1, 3), None)),
     ):
         assert reason in str(mapping.candidate(node_, device))
 
