@@ -65,6 +65,14 @@ def test_prepare_and_run(rng: np.random.Generator) -> None:
         prepared.run([x, np.array([0])])
 
 
+def test_the_name_of_onnx_own_domain(rng: np.random.Generator) -> None:
+    built = onnx.load_model_from_string(
+        model([node("Neg", "x", "y")], [("x", FLOAT, [3])], [("y", FLOAT, [3])]))
+    built.opset_import[0].domain = "ai.onnx"
+    x = rng.standard_normal(3).astype(np.float32)
+    assert (backend.run_model(built, [x])[0] == -x).all()
+
+
 def test_run_node(rng: np.random.Generator) -> None:
     x = rng.standard_normal((4, 6)).astype(np.float32)
     (y,) = backend.run_node(node("Trilu", "x", "y", upper=0), [x])

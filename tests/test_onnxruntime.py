@@ -312,6 +312,11 @@ def test_feature_level_option(dense: bytes) -> None:
     built = model([node("Trilu", "x", "t")], [("x", FLOAT, [3, 3])], [("t", FLOAT, [3, 3])])
     assert placement(session(built, claim="all", feature_level="4.1"), NAME) == []
     assert "MatMulInteger" not in placement(session(dense, feature_level="5.2"), NAME)
+    # The first operators took no fewer than four dimensions.
+    added = model([node("Add", "x x", "y")], [("x", FLOAT, [3])], [("y", FLOAT, [3])])
+    made = session(added, claim="all", feature_level="1.0")
+    assert placement(made, NAME) == ["Add"]
+    assert (made.run(None, {"x": np.float32([1, 2, 3])})[0] == [2, 4, 6]).all()
     # A view is of use where it can be copied, and 64 bits can be since 4.1.
     x = np.arange(6).reshape(2, 3)
     view = model([node("Transpose", "x", "y")], [("x", INT64, [2, 3])], [("y", INT64, [3, 2])])

@@ -36,6 +36,7 @@ class Node:
 
     op: str
     domain: str
+    """Empty for ONNX's own operators."""
     since: int
     """The operator set that brought this version of the operator."""
     inputs: tuple[Value | None, ...]

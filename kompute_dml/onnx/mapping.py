@@ -113,9 +113,8 @@ def find(node: Node, device: Device) -> Row:
 
 def candidate(node: Node, device: Device) -> Row | str:
     """The row that serves ``node``, as far as the tables tell, or why there is none."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
     reason = "no row of the mapping table has this operator"
-    for row in _by_operator().get((domain, node.op), ()):
+    for row in _by_operator().get((node.domain, node.op), ()):
         refused = row.refusal(node, device)
         if refused is None:
             return row
@@ -125,10 +124,7 @@ def candidate(node: Node, device: Device) -> Row | str:
 
 def waits_for_device(node: Node, row: Row, made: Collection[Value | None]) -> bool:
     """Whether the host would have to know a value that is ``made`` on the device."""
-    return any(
-        (value := node.input(i)) is not None and value.constant is None and value in made
-        for i in row.host
-    )
+    return any((value := node.input(i)) is not None and value in made for i in row.host)
 
 
 def _trial(row: Row, node: Node, device: Device) -> str | None:

@@ -35,7 +35,7 @@ def read(model: onnx.ModelProto) -> Graph:
     except onnx.shape_inference.InferenceError as error:
         raise ValidationError(f"the model's types do not fit together: {error}") from None
     graph = inferred.graph
-    opsets = {o.domain: o.version for o in model.opset_import}
+    opsets = {_domain(o.domain): o.version for o in model.opset_import}
     values: dict[str, Value] = {}
     for info in (*graph.input, *graph.output, *graph.value_info):
         values[info.name] = Value(info.name, *_type(info))
@@ -44,12 +44,17 @@ def read(model: onnx.ModelProto) -> Graph:
     nodes = []
     for proto in graph.node:
         attributes = {a.name: _attribute(a) for a in proto.attribute}
-        if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
+        if proto.op_type == "Constant" and not _domain(proto.domain):
             _set_constant(values, proto.output[0], _constant(attributes))
         else:
             nodes.append(_node(proto, attributes, opsets, values))
     inputs = [values[i.name] for i in graph.input if values[i.name].constant is None]
     return Graph(nodes, inputs, [values[o.name] for o in graph.output])
+
+
+def _domain(name: str) -> str:
+    """ONNX's own operators are those of the empty domain, which also goes by a name."""
+    return "" if name == "ai.onnx" else name
 
 
 def _set_constant(values: dict[str, Value], name: str, array: np.ndarray) -> None:
@@ -72,7 +77,7 @@ def _node(
     def of(names: Iterable[str]) -> tuple[Value | None, ...]:
         return tuple(values.setdefault(n, Value(n)) if n else None for n in names)
 
-    domain = "" if proto.domain == "ai.onnx" else proto.domain
+    domain = _domain(proto.domain)
     try:
         schema = onnx.defs.get_schema(proto.op_type, opsets.get(domain, 1), domain)
         since = schema.since_version
