@@ -349,6 +349,7 @@ def test_defaults_that_onnx_runtime_spells_out(rng: np.random.Generator) -> None
 @needs_library
 @pytest.mark.parametrize("op, more, kind, sizes", [
     ("QuantizeLinear", np.float32([0.5, 1, 2]), UINT8, [4, 3]),
+    ("QuantizeLinear", np.float32([0.5]), UINT8, [4]),  # the axis, 1, does not matter then
     ("Squeeze", np.array([0]), FLOAT, [1, 3]),
 ])
 def test_an_axis_of_an_input_of_unknown_rank(
