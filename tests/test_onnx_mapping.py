@@ -386,6 +386,24 @@ def test_expanded_to_nothing() -> None:
     assert results.scale == 1 and results.zero == 0
 
 
+@pytest.mark.parametrize("nodes", [
+    [node("Transpose", "x", "t", perm=[1, 0, 2, 4, 3]),
+     node("DynamicQuantizeLinear", "t", "y scale zero")],
+    [node("Transpose", "x", "t"), node("Trilu", "t", "y", upper=0)],
+    [node("Flatten", "x", "t"), node("EyeLike", "t", "y", k=2**40)],
+    [node("Flatten", "x", "t"), node("EyeLike", "t", "y", k=-1)],
+], ids=lambda nodes: nodes[1].op_type)
+def test_of_views_and_of_many_dimensions(
+    nodes: list[onnx.NodeProto], rng: np.random.Generator
+) -> None:
+    kind = UINT8 if nodes[1].op_type == "DynamicQuantizeLinear" else FLOAT
+    built = model(nodes, [("x", FLOAT, [2, 3, 1, 4, 3])],
+                  [("y", kind, [None] * (2 if nodes[0].op_type == "Flatten" else 5))])
+    x = rng.standard_normal((2, 3, 1, 4, 3)).astype(np.float32)
+    np.testing.assert_array_equal(backend.run_model(built, [x])[0],
+                                  cpu(built).run(None, {"x": x})[0])
+
+
 def test_what_a_step_reads_and_what_it_writes_lie_apart(rng: np.random.Generator) -> None:
     nodes = [node("Neg", "x", "a"), node("Transpose", "a", "turned"), node("Neg", "turned", "b"),
              node("Neg", "b", "y")]
