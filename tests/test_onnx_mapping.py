@@ -363,6 +363,15 @@ def test_an_axis_of_an_input_of_unknown_rank(
     np.testing.assert_array_equal(made.run(None, x)[0], cpu(built).run(None, x)[0])
 
 
+def test_sizes_that_do_not_hold_the_elements() -> None:
+    built = model([node("Reshape", "x sizes", "y")], [("x", FLOAT, ["n"])], [("y", FLOAT, [2, 2])],
+                  {"sizes": np.array([2, 2])})
+    prepared = backend.prepare(built)
+    assert prepared.run([np.ones(4, np.float32)])[0].shape == (2, 2)
+    with pytest.raises(dml.ValidationError, match=r"\[3\] cannot take the sizes \[2, 2\]"):
+        prepared.run([np.ones(3, np.float32)])
+
+
 def test_equal_results_are_arrays_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where one plain transfer brings them all."""
     monkeypatch.setattr(Windows, "_window", lambda *arguments: None)
@@ -391,7 +400,7 @@ def test_expanded_to_nothing() -> None:
      node("DynamicQuantizeLinear", "t", "y scale zero")],
     [node("Transpose", "x", "t"), node("Trilu", "t", "y", upper=0)],
     [node("Flatten", "x", "t"), node("EyeLike", "t", "y", k=2**40)],
-    [node("Flatten", "x", "t"), node("EyeLike", "t", "y", k=-1)],
+    [node("Flatten", "x", "t", axis=-2), node("EyeLike", "t", "y", k=-1)],
 ], ids=lambda nodes: nodes[1].op_type)
 def test_of_views_and_of_many_dimensions(
     nodes: list[onnx.NodeProto], rng: np.random.Generator

@@ -300,7 +300,6 @@ def _reshaped(builder: Builder, x: Array, sizes: Sequence[int]) -> Array:
 def flatten(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     axis = node.attributes.get("axis", 1)
-    axis += len(x.shape) if axis < 0 else 0
     return [_reshaped(builder, x, (product(x.shape[:axis]), product(x.shape[axis:])))]
 
 
