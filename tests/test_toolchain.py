@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import subprocess
 import sys
+import venv
 from fnmatch import fnmatch
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from kompute_dml.runtime.shader_library import manifest
-from kompute_dml.toolchain import edits, glslang, kp, native, spirv
+from kompute_dml.toolchain import check, debian, edits, glslang, kp, native, spirv, validation
 from kompute_dml.toolchain.system import PACKAGE, ToolchainError
 from workers import sharing
 
@@ -151,6 +154,59 @@ def test_the_manifest_comes_from_the_shader_itself(tmp_path: Path) -> None:
     assert changed.removed == 1
 
 
+def test_what_decides_how_shaders_are_compiled_compiles_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "//@ op -\n" + SHADER
+    assert build(tmp_path, text)[0].compiled == 1
+    assert build(tmp_path, text + "// other\n")[0].compiled == 1
+    assert build(tmp_path, text)[0].compiled == 1
+    assert build(tmp_path, text.replace("op -\n", "op -\n//@ target vulkan1.2\n"))[0].compiled == 1
+    assert build(tmp_path, text)[0].compiled == 1
+    monkeypatch.setattr(spirv, "_own_code", lambda: "another")
+    assert build(tmp_path, text)[0].compiled == 1
+    (tmp_path / "spirv" / "trial.spv").unlink()
+    assert build(tmp_path, text)[0].compiled == 1
+    assert build(tmp_path, text)[0].compiled == 0
+
+
+def test_an_included_file_compiles_its_shaders_again(tmp_path: Path) -> None:
+    folder = tmp_path / "shaders" / "include"
+    folder.mkdir(parents=True)
+    (folder / "outer.glsl").write_text('#include "inner.glsl"\n')
+    inner = folder / "inner.glsl"
+    inner.write_text("")
+    text = "//@ op -\n" + SHADER.replace(
+        "#version 450\n",
+        '#version 450\n#extension GL_GOOGLE_include_directive : require\n#include "outer.glsl"\n')
+    assert build(tmp_path, text)[0].compiled == 1
+    assert build(tmp_path, text)[0].compiled == 0
+    inner.write_text("// other\n")
+    assert build(tmp_path, text)[0].compiled == 1
+
+
+def test_a_build_that_was_cut_short_leaves_nothing_old_under_a_new_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "//@ op -\n//@ variants T: a b\n" + SHADER
+    build(tmp_path, text)
+    files = [tmp_path / "spirv" / f"trial.{name}.spv" for name in "ab"]
+    first = [file.read_bytes() for file in files]
+    compile_one = spirv._compile
+
+    def cut(*arguments: object) -> dict:
+        if "trial.b" in arguments:
+            raise KeyboardInterrupt
+        return compile_one(*arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(spirv, "_compile", cut)
+        build(tmp_path, text.replace("sizes[2]", "1"))
+    assert files[0].read_bytes() != first[0]
+    build(tmp_path, text)  # as when the change is taken back
+    assert [file.read_bytes() for file in files] == first
+
+
 @pytest.mark.parametrize(
     ("header", "words"),
     [
@@ -185,7 +241,6 @@ def test_the_cooperative_matrix_shader_asks_for_what_it_needs() -> None:
             assert {"CooperativeMatrixKHR", "Int8"} <= set(variant["capabilities"])
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_what_is_built_stays_out_of_a_source_distribution() -> None:
     """Hatch leaves out what the topmost .gitignore names."""
     root = Path(__file__).parents[1]
@@ -195,6 +250,7 @@ def test_what_is_built_stays_out_of_a_source_distribution() -> None:
         assert any(fnmatch(path, line.rstrip("/")) for line in ignored), path
 
 
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_lists_its_targets() -> None:
     root = Path(__file__).parents[1]
     done = subprocess.run(["make", "-C", str(root), "help"], capture_output=True, text=True)
@@ -214,3 +270,184 @@ def test_make_lists_its_targets() -> None:
 )
 def test_one_worker_compiles_the_pipelines_of_an_operator(nodeid: str, group: str) -> None:
     assert sharing(nodeid) == group
+
+
+@pytest.fixture
+def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """bootstrap.py as `make` runs it, by path, for an environment and a cache of its own."""
+    path = PACKAGE / "toolchain" / "bootstrap.py"
+    monkeypatch.syspath_prepend("what gives way to the toolchain's folder")
+    spec = importlib.util.spec_from_file_location("bootstrap", path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "bootstrap", module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(module, "VENV_PYTHON", tmp_path / ".venv" / "bin" / "python")
+    monkeypatch.setattr(module, "cache_dir", lambda name: tmp_path / ".cache" / name)
+    return module
+
+
+HERE = "{}.{}".format(*sys.version_info[:2])
+
+
+@pytest.mark.parametrize("state", ["none", "cut short", "not executable", "other", "whole"])
+def test_an_environment_is_made_where_there_is_no_whole_one(
+    state: str, bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = bootstrap.VENV_PYTHON
+    if state == "cut short":
+        venv.create(tmp_path / ".venv", symlinks=True)  # before pip
+    elif state != "none":
+        version = "3.9" if state == "other" else HERE
+        python.parent.mkdir(parents=True)
+        python.write_text(f"#!/bin/sh\necho 'pip 1.2 from /a/b (python {version})'\n")
+        python.chmod(0o644 if state == "not executable" else 0o755)
+    made, run = [], bootstrap.run
+
+    def pretend(command: list) -> str:
+        if command[1:3] != ["-m", "venv"]:
+            return run(command)
+        made.append(command[3])
+        assert not python.exists()
+        return ""
+
+    monkeypatch.setattr(bootstrap, "run", pretend)
+    assert bootstrap.virtual_environment(bootstrap.JOBS["demo"]) == (state != "whole")
+    assert made == ([] if state == "whole" else [tmp_path / ".venv"])
+
+
+def test_what_is_not_available_is_asked_for_once_and_again_when_told(
+    bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    asked = []
+
+    def unavailable(folder: Path) -> None:
+        asked.append(folder)
+        raise bootstrap.ToolchainError("no network")
+
+    monkeypatch.setattr(bootstrap.drivers, "swiftshader", lambda: None)
+    monkeypatch.setattr(bootstrap.debian, "swiftshader", unavailable)
+    job = bootstrap.JOBS["test"]
+    assert bootstrap.swiftshader(job)
+    file = tmp_path / ".cache" / "SwiftShader-unavailable"
+    assert f"remove {file} to try again (no network)" in capsys.readouterr().out
+    assert not bootstrap.swiftshader(job)
+    file.unlink()
+    assert bootstrap.swiftshader(job)
+    assert asked == [tmp_path / ".cache" / "swiftshader"] * 2
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def refuse(job: object) -> bool:
+        raise PermissionError(13, "Permission denied", "/a/.cache")
+
+    monkeypatch.setattr(bootstrap, "system_packages", refuse)
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py", "demo"])
+    assert bootstrap.main() == 1
+    assert capsys.readouterr().err == "error: [Errno 13] Permission denied: '/a/.cache'\n"
+
+
+def test_swiftshader_may_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unpack(command: list) -> str:
+        command[-1].mkdir()
+        (command[-1] / "libvk_swiftshader.so").touch()
+        return ""
+
+    monkeypatch.setattr(debian, "_download", lambda *_: [Path("chromium-common.deb")])
+    monkeypatch.setattr(debian, "run", unpack)
+    debian.swiftshader(tmp_path / "before")
+    moved = (tmp_path / "before").rename(tmp_path / "after")
+    icd = json.loads((moved / "swiftshader_icd.json").read_text())["ICD"]
+    # The loader takes a path with a slash from where the description lies.
+    assert icd["library_path"].startswith("./")
+    assert (moved / icd["library_path"]).is_file()
+
+
+OLD_STYLE = "VUID-VkBufferCreateInfo-size-00912(ERROR / SPEC): msgNum: 1 - Validation\n"
+NEW_STYLE = "Validation Error: [ SYNC-HAZARD-WRITE-AFTER-READ ] Object 0: handle = 0x1\n"
+SLOW = "Validation Performance Warning: [ BestPractices-x ] | MessageID = 0x2\n"
+DETAIL = "    Objects: 1\n"
+
+
+def test_every_message_of_the_layer_is_counted() -> None:
+    said = validation.Outcome(0, OLD_STYLE + DETAIL + NEW_STYLE + NEW_STYLE + SLOW)
+    assert said.messages == {
+        "VUID-VkBufferCreateInfo-size-00912": 1, "SYNC-HAZARD-WRITE-AFTER-READ": 2,
+        "BestPractices-x": 1,
+    }
+    assert said.faults == said.messages
+
+
+@pytest.mark.parametrize(
+    ("canary", "returncode", "log", "allowed", "passed"),
+    [
+        (True, 0, "", {}, True),
+        (True, 0, NEW_STYLE, {}, False),
+        (True, 0, NEW_STYLE, {"SYNC-HAZARD-WRITE-AFTER-READ": "why"}, True),
+        (True, 1, "", {}, False),
+        (False, 0, "", {}, False),
+    ],
+)
+def test_a_message_of_the_layer_fails_the_run(
+    canary: bool, returncode: int, log: str, allowed: dict, passed: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(validation, "ALLOWED", allowed)
+    monkeypatch.setattr(validation, "canary", lambda *_: canary)
+    monkeypatch.setattr(validation, "validated", lambda *_: validation.Outcome(returncode, log))
+    monkeypatch.setattr(check, "cache_dir", lambda name: tmp_path / name)
+    configuration = check.Configuration("lavapipe", Path("lvp.json"), stock=False)
+    assert check._validate(configuration, []) == passed
+
+
+@pytest.fixture
+def two_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KOMPUTE_DML_KP", raising=False)
+    monkeypatch.setattr(check.drivers, "lavapipe", lambda: Path("lvp.json"))
+    monkeypatch.setattr(check.drivers, "swiftshader", lambda: Path("swift.json"))
+
+
+def test_the_suite_runs_on_both_drivers_with_both_states_of_kp(two_drivers: None) -> None:
+    checks = {name: what.args for name, what in check.suite_checks(["-k", "x"])}
+    assert {
+        name: (env["VK_DRIVER_FILES"], env["VK_ICD_FILENAMES"], env.get("KOMPUTE_DML_KP"),
+               "not slow" in command, "--sample" in command)
+        for name, (command, env) in checks.items()
+    } == {
+        "tests: lavapipe, fixed kp": ("lvp.json", "lvp.json", None, False, False),
+        "tests: SwiftShader, fixed kp": ("swift.json", "swift.json", None, True, False),
+        "tests: lavapipe, stock kp": ("lvp.json", "lvp.json", "stock", True, False),
+        "tests: SwiftShader, stock kp": ("swift.json", "swift.json", "stock", True, True),
+        "engine, memory out of reach: lavapipe, fixed kp":
+            ("lvp.json", "lvp.json", None, False, False),
+    }
+    for name, (command, env) in checks.items():
+        assert command[-2:] == ["-k", "x"]
+        assert ("kp-stock" in env.get("PYTHONPATH", "")) == ("stock" in name)
+        assert ("KOMPUTE_DML_TEST_STAGED" in env) == name.startswith("engine")
+    assert [name for name, _ in check.validation_checks([])] == [
+        "validation: lavapipe, fixed kp", "validation: lavapipe, stock kp"]
+
+
+def test_where_there_is_only_stock_kp_nothing_else_is_tested(
+    two_drivers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KOMPUTE_DML_KP", "stock")
+    assert [c.name for c in check.configurations()] == [
+        "lavapipe, stock kp", "SwiftShader, stock kp"]
+
+
+@pytest.mark.parametrize(
+    ("job", "results", "code"),
+    [("lint", [True, True], 0), ("lint", [True, False], 1), ("lint", [False, True], 1),
+     ("other", [], 2)],
+)
+def test_one_check_that_fails_fails_the_job(
+    job: str, results: list[bool], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "lint_checks", lambda: [("x", lambda r=r: r) for r in results])
+    monkeypatch.setattr(sys, "argv", ["check", job])
+    assert check.main() == code

@@ -58,7 +58,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         options.run(options)
-    except ToolchainError as error:
+    except (ToolchainError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

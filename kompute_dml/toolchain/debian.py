@@ -86,7 +86,8 @@ def swiftshader(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(found, library)
     description = folder / "swiftshader_icd.json"
-    icd = {"library_path": str(library.resolve()), "api_version": "1.3.0"}
+    # As seen from the description, so that the folder may be moved.
+    icd = {"library_path": f"./{library.name}", "api_version": "1.3.0"}
     description.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": icd}))
     return description
 

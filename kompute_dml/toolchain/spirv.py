@@ -104,6 +104,9 @@ def build(source: Path | None = None, output: Path | None = None) -> Report:
         if variant not in entries[shader.name]["variants"]
     ]
     kept = sum(len(entry["variants"]) for entry in entries.values())
+    manifest = {"compiler": compiler.name, "shaders": entries, "left_out": left_out}
+    # Should this be cut short, no manifest may say of a new file that it is of the old sources.
+    _write_manifest(output, manifest)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda job: _attempt(compiler, source, output, *job), work))
     errors = [result for result in results if isinstance(result, ShaderError)]
@@ -115,9 +118,8 @@ def build(source: Path | None = None, output: Path | None = None) -> Report:
         done = entries[shader.name]["variants"]
         ordered = {name: done[name] for name, _ in shader.variants() if name in done}
         entries[shader.name]["variants"] = ordered
-    manifest = {"compiler": compiler.name, "shaders": entries, "left_out": left_out}
     removed = _remove_stale(output, entries)
-    _write(output / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+    _write_manifest(output, manifest)
     if errors:
         raise ShaderError("\n".join(map(str, errors)))
     return Report(len(work), kept, removed, left_out, compiler.name)
@@ -216,7 +218,7 @@ def _entry(
     shader: Shader, source: Path, compiler: glslang.Compiler, before: dict[str, Any], output: Path
 ) -> dict[str, Any]:
     """The shader's manifest entry, with the variants that need no compiling."""
-    digest = hashlib.sha256(repr((compiler.name, shader.target, _reflection_code())).encode())
+    digest = hashlib.sha256(repr((compiler.name, shader.target, _own_code())).encode())
     for path in _closure(shader.path, source):
         digest.update(path.read_bytes())
     entry = {
@@ -236,8 +238,10 @@ def _entry(
     return entry
 
 
-def _reflection_code() -> str:
-    return hashlib.sha256((Path(__file__).parent / "reflect.py").read_bytes()).hexdigest()
+def _own_code() -> str:
+    """Of what decides how shaders are compiled, and what is written down of them."""
+    files = (Path(__file__), Path(__file__).with_name("reflect.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _closure(path: Path, source: Path) -> list[Path]:
@@ -327,6 +331,10 @@ def _read_manifest(output: Path) -> dict[str, Any]:
     except (FileNotFoundError, ValueError, KeyError):
         return {}
     return dict(shaders)
+
+
+def _write_manifest(output: Path, manifest: dict[str, Any]) -> None:
+    _write(output / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
 
 
 def _remove_stale(output: Path, entries: dict[str, Any]) -> int:

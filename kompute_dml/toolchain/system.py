@@ -45,6 +45,8 @@ def run(
         )
     except FileNotFoundError:
         raise ToolchainError(f"{words[0]} is not installed") from None
+    except OSError as error:
+        raise ToolchainError(f"{words[0]} cannot be run: {error.strerror}") from None
     if done.returncode:
         tail = "\n".join(done.stdout.splitlines()[-25:])
         raise ToolchainError(f"`{' '.join(words)}` failed ({done.returncode}):\n{tail}")
