@@ -15,12 +15,12 @@ import pytest
 from click.testing import CliRunner
 
 import kompute_dml as dml
-from kompute_dml.bench import baseline, cases, formats, limits, peers, rows, values
+from kompute_dml.bench import baseline, cases, formats, limits, peers, rows, timing, values
 from kompute_dml.bench.case import SCALES, TINY, Case, Peer, Recipe, scale_for, touched_bytes
 from kompute_dml.bench.elementwise import EVERY_TYPE
 from kompute_dml.bench.limits import Limit
 from kompute_dml.bench.peers import PeerTime
-from kompute_dml.bench.timing import Clock, Loop, Stats, Timings, measure, report
+from kompute_dml.bench.timing import Clock, Loop, Stats, Timings, measure, repeats, report
 from kompute_dml.cli import cli
 from kompute_dml.cli.bench import _command as command_of
 from kompute_dml.operators.base import definitions
@@ -75,6 +75,48 @@ def test_repeats_are_divided_out():
     fake = Slow()
     timings = measure(fake, fake.dispatch, Loop(iterations=3, repeat=5))
     assert timings.gpu.samples == (2.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize("gpu_clock", [True, False])
+def test_clocks_tell_what_a_dispatch_took(monkeypatch, gpu_clock):
+    """Recording takes 1 ms, running 3 ms, of which the device's own clock sees 2."""
+    class Device:
+        now, recorded = 100.0, 7  # which are none of what is measured
+
+        def synchronize(self):
+            self.now += 3e-3 * self.recorded
+            self.recorded = 0
+
+        def elapsed(self, work):
+            if not gpu_clock:
+                raise dml.UnsupportedError("no timestamps")
+            work()
+            count = self.recorded
+            self.synchronize()
+            return 2e6 * count
+
+        def dispatch(self):
+            self.now += 1e-3
+            self.recorded += 1
+
+        def bind(self):
+            self.now += 0.5
+
+    device = Device()
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: device.now))
+    timings = measure(device, device.dispatch, Loop(iterations=3, repeat=5), device.bind)
+    assert timings.cpu.samples == pytest.approx((4.0, 4.0, 4.0))
+    assert timings.gpu == (Clock((2.0, 2.0, 2.0), 1) if gpu_clock else None)
+    # 20 ms a sample: the third begins after 40.
+    timings = measure(device, device.dispatch, Loop(iterations=9, repeat=5, milliseconds=50))
+    assert timings.cpu.samples == pytest.approx((4.0, 4.0, 4.0))
+
+
+@pytest.mark.parametrize(
+    ("ms", "count"), [(0.0, 50), (0.01, 50), (0.5, 4), (0.7, 2), (1.9, 1), (9.0, 1)]
+)
+def test_repeats_fill_a_sample(ms, count):
+    assert repeats(ms, 2.0, 50) == count
 
 
 def test_without_device_timestamps():
@@ -202,6 +244,26 @@ def test_bytes_of_a_triangle_leave_out_what_becomes_value(device):
     assert case.bytes == 2 * (256 * 256 + 256 * 257 // 2)
 
 
+@pytest.mark.parametrize(("recipe", "size"), [
+    (cases.identity(dml.DataType.FLOAT32, "", limits.packed(1024, 1024)), 4 * (16 + 16)),
+    (limits.identity(dml.DataType.FLOAT16, "", limits.broadcast(1024, 2048)), 2 * (8 + 32)),
+    (limits.identity(dml.DataType.FLOAT32, "", limits.padded(1024, 1024, 8),
+                     limits.transposed(1024, 1024)), 4 * (16 + 16)),
+    (limits.identity(dml.DataType.FLOAT32, "", limits.eight(6, 2, 4, 0, 5, 1, 3, 7)),
+     4 * (1024 + 1024)),
+    (limits.small_identities(64, 1000), 4 * (4096 + 4096)),
+    (limits.diagonal(dml.DataType.INT64, limits.packed(1024, 1024)), 8 * 16),
+    (limits.diagonal1(dml.DataType.FLOAT32, "lower", limits.packed(1024, 1024)), 4 * (10 + 16)),
+    (limits.diagonal1(dml.DataType.UINT8, "band", limits.packed(2048, 2048)), 52 + 64),
+    (limits.product(limits.Product(full=True), 512, 1024, 2048),
+     2 * 4 + 4 * 2 + 4 * 8 + 4 * 8 + 1 + 1 + 4 * 8 + 4 * 16),
+    (limits.product(limits.Product(cold=True), 512, 1024, 2048), 4 * 8),
+], ids=lambda x: x.types if isinstance(x, Recipe) else str(x))
+def test_bytes_are_those_read_and_written(device, recipe, size):
+    (case,) = recipe.make(device, TINY)
+    assert case.bytes == size
+
+
 def test_a_product_that_is_off_in_one_row_is_found(device):
     kind = limits.Product(full=True)
     (case,) = limits.product(kind, 64, 32, 48).make(device, SCALES["large"])
@@ -213,8 +275,17 @@ def test_a_product_that_is_off_in_one_row_is_found(device):
 
 def test_scales_follow_the_bandwidth():
     assert scale_for(5.0) is SCALES["small"]
+    assert scale_for(50.0) is SCALES["middle"]
     assert scale_for(4000.0) is SCALES["large"]
     assert all(math.prod(p) for s in SCALES.values() for p in s.products)
+
+
+def test_the_scale_is_that_of_copying_a_little(monkeypatch):
+    made = []
+    copy = Recipe("X", "f32", lambda device, scale: made.append(scale) or [None])
+    monkeypatch.setattr(rows, "run_case", lambda *_: SimpleNamespace(gb_per_s=60.0))
+    assert rows.suitable_scale(None, copy) is SCALES["middle"]
+    assert made == [SCALES["small"]]
 
 
 # -- rows
@@ -238,6 +309,58 @@ def test_figures_are_those_of_one_dispatch():
     row = timed(2.0, dispatches=10)
     assert (row.gpu_ms, row.host_ms) == (0.2, 0.5)
     assert row.gb_per_s == pytest.approx(10.0)
+
+
+def test_figures_are_medians_of_the_hot_samples():
+    case = Case("X", "f32", "[1]", lambda: None, lambda _: "", 3_000_000)
+    host, gpu = Clock((99.0, 4.0, 5.0, 90.0), 1), Clock((99.0, 2.0, 3.0, 70.0), 1)
+    row = rows.make_row(case, "ok", Timings(host, gpu))
+    assert (row.gpu_ms, row.host_ms, row.ms) == (3.0, 5.0, 3.0)
+    assert row.gb_per_s == pytest.approx(1.0) and row.spread == gpu.hot.spread
+    row = rows.make_row(case, "ok", Timings(host, None))
+    assert (row.gpu_ms, row.host_ms, row.ms) == (None, 5.0, 5.0)
+    assert row.gb_per_s == pytest.approx(0.6) and row.spread == host.hot.spread
+
+
+@pytest.mark.parametrize(("ms", "loop"), [(0.1, Loop(21, 20)), (20.0, Loop(4, 1))])
+def test_samples_follow_from_the_speed(monkeypatch, ms, loop):
+    loops = []
+
+    def measure(device, dispatch, loop):
+        loops.append(loop)
+        return Timings(Clock((50.0,), 0), Clock((ms,), 0))
+
+    monkeypatch.setattr(rows, "measure", measure)
+    case = Case("X", "f32", "[1]", lambda: None, lambda _: "", 1)
+    assert rows.run_case(None, case).gpu_ms == ms
+    assert loops == [Loop(3), loop]
+
+
+@pytest.mark.parametrize(("figures", "text"), [
+    (dict(tops=0.1), "0.1 TOPS"), (dict(tops=0.0999), "99.9 GOPS"),
+    (dict(gb_per_s=999.0), "999 GB/s"), (dict(gb_per_s=2000.0), "2.00 TB/s"), ({}, "-"),
+])
+def test_rates_have_their_units(figures, text):
+    assert formats.rate(rows.Row("X", "f32", "[1]", "ok", **figures)) == text
+
+
+def test_what_a_table_says():
+    row = rows.Row(
+        "DML_OPERATOR_X", "f32", "[1]", "ok", gpu_ms=0.25, spread=0.034, host_ms=1.5,
+        bytes=2_500_000, gb_per_s=10.0, share_of_copy=0.5, peers={"torch": PeerTime(1.0)},
+        goals=(rows.Judged("copy", 0.6, 0.5), rows.Judged("torch", 1.0, 4.0),
+               rows.Judged("eye", 1.0, None)),
+    )
+    wrong = rows.Row("DML_OPERATOR_Y", "f32", "[1]", "off by 1", bytes=2_000_000_000)
+    *_, first, second = formats.as_table([row, wrong]).splitlines()
+    assert re.split("  +", first) == [
+        "X", "f32", "[1]", "250.0 us", "+-3%", "1.500 ms", "2.5 MB", "10 GB/s", "50%",
+        "torch 4.00x", "copy 0.50/0.6 MISSED, torch 4.00/1 met, eye -/1 ?", "ok",
+    ]
+    assert re.split("  +", second) == ["Y", "f32", "[1]", *"---", "2.0 GB", *"--", "WRONG"]
+    assert formats.summary([row, wrong]) == ["1 of 2 goals are met."]
+    (line,) = formats.summary([rows.dataclasses.replace(row, gpu_ms=None, goals=())])
+    assert line.startswith("No device timestamps here")
 
 
 def with_peers(row, **times):
@@ -394,6 +517,19 @@ def test_what_moved(tmp_path):
     assert [line.split()[-1] for line in table.splitlines()[2:]] == ["spread", "faster", "SLOWER"]
 
 
+@pytest.mark.parametrize(("before", "now", "ms", "moved"), [
+    (0.0, 0.0, 1.009, False), (0.0, 0.0, 1.011, True), (0.0, 0.0, 0.989, True),
+    (0.05, 0.0, 1.04, False), (0.0, 0.05, 1.04, False), (0.03, 0.03, 1.05, False),
+    (0.03, 0.03, 1.07, True),
+])
+def test_what_differs_by_more_than_both_spreads_moved(before, now, ms, moved):
+    old, new = kept(1.0), kept(ms)
+    old["rows"][0]["spread"], new["rows"][0]["spread"] = before, now
+    old["by_key"] = {("DML_OPERATOR_X", "f32", "[0]"): old["rows"][0]}
+    assert [case[-1] for case in baseline.against(new["rows"], old)] == [moved]
+    assert "1000.0 us" in baseline.against_table(new["rows"], old)
+
+
 PAGES = {"nvidia-h200": "README.md", "nvidia-h200-elementwise": "benchmarks/ELEMENTWISE.md"}
 
 
@@ -402,6 +538,19 @@ def test_pages_have_the_tables_of_the_baselines(stem):
     """python -m kompute_dml.bench.baseline benchmarks/baseline/STEM.json PAGE.md"""
     (table,) = baseline.MARKED.findall((BASELINES.parents[1] / PAGES[stem]).read_text())
     assert table == baseline.markdown(baseline.load(BASELINES / f"{stem}.json")) + "\n"
+
+
+@pytest.mark.parametrize("stem, suite", [
+    ("nvidia-h200", "limits"), ("nvidia-h200-elementwise", "elementwise")])
+def test_baselines_were_held_to_the_goals_of_their_suites(stem, suite):
+    run = baseline.load(BASELINES / f"{stem}.json")
+    for row, limit in zip(run["rows"], cases.suite(suite), strict=True):
+        assert (row["operator"], row["types"]) == (limit.recipe.operator, limit.recipe.types)
+        asked = rows.Row("X", "f32", "[1]", "ok").judged(limit, {}).goals
+        told = [(g["against"], g["goal"]) for g in row["goals"]]
+        # A goal against another case names that with its sizes.
+        assert [goal for _, goal in told] == [g.goal for g in asked]
+        assert all(g.against in against for g, (against, _) in zip(asked, told))
 
 
 def test_the_readme_tells_how_many_goals_are_met():
@@ -511,13 +660,13 @@ def test_a_run_is_kept_and_compared(tmp_path):
     assert result.stdout.splitlines()[-1].endswith("faster")
 
 
-@pytest.mark.slow
 def test_the_command_of_a_run_names_no_file_of_its_machine():
     arguments = ["bench", "--peers", "--output", "/a/b.json", "--suite", "limits"]
     assert command_of(arguments) == "kompute-dml bench --peers --suite limits"
     assert command_of(["bench", "--output=/a/b.json"]) == "kompute-dml bench"
 
 
+@pytest.mark.slow
 def test_plot(tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "roofline.png"
