@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -189,6 +190,15 @@ def test_values_of_other_sizes_are_not_close():
     assert values.close(np.ones((3, 1)), np.ones(3)) == "expected sizes [3], but got [3, 1]"
 
 
+@pytest.mark.parametrize("x, y, dtype", [
+    (1 + 2e-5, 1.0, "f4"), (2e-6, 0.0, "f4"), (1.002, 1.0, "f2"), (np.nan, 1.0, "f4"),
+    (3, 2, "i4")])
+def test_values_are_close_by_a_unit_or_so(x, y, dtype):
+    assert values.close(np.array([y, x], dtype), np.array([y, y])).startswith("1 of 2 elements")
+    near = y if dtype == "i4" else y + (x - y) / 4 if x == x else y
+    assert values.close(np.array([near], dtype), np.array([y])) == ""
+
+
 def test_a_value_that_goes_wrong_while_it_is_timed_is_found(device):
     calls = []
 
@@ -251,7 +261,6 @@ def test_bytes_of_a_triangle_leave_out_what_becomes_value(device):
                      limits.transposed(1024, 1024)), 4 * (16 + 16)),
     (limits.identity(dml.DataType.FLOAT32, "", limits.eight(6, 2, 4, 0, 5, 1, 3, 7)),
      4 * (1024 + 1024)),
-    (limits.small_identities(64, 1000), 4 * (4096 + 4096)),
     (limits.diagonal(dml.DataType.INT64, limits.packed(1024, 1024)), 8 * 16),
     (limits.diagonal1(dml.DataType.FLOAT32, "lower", limits.packed(1024, 1024)), 4 * (10 + 16)),
     (limits.diagonal1(dml.DataType.UINT8, "band", limits.packed(2048, 2048)), 52 + 64),
@@ -264,13 +273,31 @@ def test_bytes_are_those_read_and_written(device, recipe, size):
     assert case.bytes == size
 
 
-def test_a_product_that_is_off_in_one_row_is_found(device):
-    kind = limits.Product(full=True)
+def test_small_copies_in_one_submit_are_counted(device):
+    (case,) = limits.small_identities(8, 30).make(device, TINY)
+    assert (case.dispatches, case.bytes) == (30, 2 * 4 * 64)
+
+
+def test_operands_lie_as_the_case_says():
+    scale = SCALES["large"]
+    assert limits.packed(3, 5)(scale) == ([3, 5], [5, 1])
+    assert limits.transposed(3, 5)(scale) == ([3, 5], [1, 3])
+    assert limits.padded(3, 5, 8)(scale) == ([3, 5], [13, 1])
+    assert limits.broadcast(3, 5)(scale) == ([3, 5], [0, 1])
+    sizes, strides = limits.eight(7, 6, 5, 4, 3, 2, 1, 0)(TINY)
+    assert (sizes, strides) == ([4, *[2] * 6, 4], [1, 4, 8, 16, 32, 64, 128, 256])
+
+
+@pytest.mark.parametrize("at", [(-1, 0, 0), (0, -1, 3), (0, 3, -1)], ids=str)
+@pytest.mark.parametrize("out", [dml.DataType.FLOAT32, dml.DataType.FLOAT16], ids=str)
+def test_a_product_that_is_off_in_one_element_is_found(device, at, out):
+    kind = limits.Product(full=not at[0], batches=2 * -at[0], out=out)
     (case,) = limits.product(kind, 64, 32, 48).make(device, SCALES["large"])
     result = case.dispatch().numpy()
     assert case.check(result) == ""
-    result[-1] += 0.01 * np.abs(result).max()
-    assert "elements are off" in case.check(result)
+    at = at[-result.ndim:]
+    result[at] *= 1 + 8 * np.finfo(out.dtype).eps
+    assert case.check(result).startswith("1 of ")
 
 
 def test_scales_follow_the_bandwidth():
@@ -403,6 +430,75 @@ def test_peers_are_checked_and_timed():
     assert times["broken"].problem == "ZeroDivisionError: division by zero"
 
 
+def test_a_peers_time_is_its_median():
+    samples = Stats.of([1.0, 2.0, 60.0])
+    library = SimpleNamespace(
+        name="numpy", close=lambda: None, times=lambda call: [("", samples), (" (graph)", samples)])
+    case = Case("X", "f32", "[1]", lambda: None, lambda _: "", 1,
+                peers={"numpy": lambda _: [Peer("x", lambda: None)]})
+    assert peers.measure([library], case) == dict.fromkeys(
+        ("x", "x (graph)"), PeerTime(2.0, samples.spread))
+
+
+@pytest.mark.parametrize(("ms", "count"), [(1.0, 20), (40.0, 3), (300.0, 1)])
+def test_a_peer_on_the_host_is_timed_by_its_clock(monkeypatch, ms, count):
+    now, calls = [0.0], []
+    monkeypatch.setattr(peers, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def call():
+        calls.append(None)
+        now[0] += (ms if len(calls) > 1 or count == 1 else 9 * ms / 2) / 1e3  # slow at first
+
+    (suffix, stats), = peers.NumPy().times(call)
+    assert (suffix, stats.count) == ("", count)
+    assert stats.minimum == pytest.approx(ms) and stats.maximum == pytest.approx(ms)
+
+
+@pytest.mark.parametrize(("ms", "graph"), [(0.1, True), (0.3, False)])
+def test_a_peer_on_a_gpu_is_timed_by_its_clock(ms, graph):
+    """Called from the host it takes ``ms``, in a graph a fourth of that."""
+    gpu = SimpleNamespace(now=0.0, captured=None)
+
+    class Event:
+        def __init__(self, enable_timing):
+            self.synchronized = False
+
+        def record(self):
+            self.at = gpu.now
+
+        def synchronize(self):
+            self.synchronized = True
+
+        def elapsed_time(self, end):
+            assert end.synchronized
+            return end.at - self.at
+
+    class Graph:
+        def replay(self):
+            gpu.now += ms / 4 * self.count
+
+    @contextlib.contextmanager
+    def capture(graph):
+        gpu.captured = 0
+        yield
+        graph.count, gpu.captured = gpu.captured, None
+
+    def call():
+        if gpu.captured is None:
+            gpu.now += ms
+        else:
+            gpu.captured += 1
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    library = object.__new__(peers.Torch)
+    library.cuda = True
+    library.torch = SimpleNamespace(cuda=SimpleNamespace(
+        Event=Event, CUDAGraph=Graph, graph=capture, stream=contextlib.nullcontext,
+        Stream=lambda: stream, current_stream=lambda: stream))
+    times = {suffix: stats.median for suffix, stats in library.times(call)}
+    assert times == pytest.approx({"": ms} | ({" (graph)": ms / 4} if graph else {}))
+
+
 def test_unknown_peers_are_refused():
     with pytest.raises(dml.UnsupportedError, match=r"names of torch, .* got 'cupy'"):
         peers.choose("numpy,cupy")
@@ -527,7 +623,8 @@ def test_what_differs_by_more_than_both_spreads_moved(before, now, ms, moved):
     old["rows"][0]["spread"], new["rows"][0]["spread"] = before, now
     old["by_key"] = {("DML_OPERATOR_X", "f32", "[0]"): old["rows"][0]}
     assert [case[-1] for case in baseline.against(new["rows"], old)] == [moved]
-    assert "1000.0 us" in baseline.against_table(new["rows"], old)
+    table = baseline.against_table(new["rows"], old)
+    assert re.search(f"1000.0 us +{ms * 1e3:.1f} us +{1 / ms:.3f} ", table)
 
 
 PAGES = {"nvidia-h200": "README.md", "nvidia-h200-elementwise": "benchmarks/ELEMENTWISE.md"}

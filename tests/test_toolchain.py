@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -42,7 +43,9 @@ def test_each_fix_says_what_it_repairs() -> None:
 
 def test_edits_hit_their_anchors() -> None:
     pairs = [("a", edits.after("f", "one", "!")), ("b", edits.replace("f", "two", "2"))]
-    assert edits.edited("one two", pairs) == "one! 2"
+    assert edits.edited("one two", pairs) == edits.edited("one two", pairs[::-1]) == "one! 2"
+    assert edits.edited("one two", [("a", edits.before("f", "two", "1.5 "))]) == "one 1.5 two"
+    assert edits.edited("a b a", [("a", edits.replace("f", "a", "c", times=2))]) == "c b c"
 
 
 @pytest.mark.parametrize(
@@ -120,6 +123,50 @@ def test_a_build_without_network_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     assert "Is the package index reachable?" in failed_build(tmp_path, monkeypatch)
 
 
+def test_a_wheel_is_kept_by_all_that_decides_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = kp.wheel_key(sys.executable, stock=False)
+    keys = [plain, kp.wheel_key(sys.executable, stock=True)]
+    fix = edits.after("f", "a", "b")
+    for name, value in (
+        ("SDIST_SHA256", "0"), ("BUILD_REQUIREMENTS", ()), ("BUILD_ENVIRONMENT", {}),
+        ("load_fixes", lambda: {}), ("load_fixes", lambda: {"x": [fix]}),
+        ("load_fixes", lambda: {"x": [edits.before("f", "a", "b")]}),
+        ("_ask", lambda python, expression: "cpython-314"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(kp, name, value)
+            keys.append(kp.wheel_key(sys.executable, stock=False))
+    assert len(set(keys)) == len(keys)
+    assert kp.wheel_key(sys.executable, stock=False) == plain
+    with monkeypatch.context() as patch:
+        patch.setattr(kp, "load_fixes", lambda: {"x": [fix]})
+        assert kp.wheel_key(sys.executable, stock=True) == keys[1], "stock kp has no fixes"
+
+
+def test_what_is_installed_is_not_installed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = kp.wheel_key(sys.executable, stock=False)
+    site = tmp_path / "site"
+    (site / "kp-0.9.0.dist-info").mkdir(parents=True)
+    (site / "kp-0.9.0.dist-info" / "METADATA").write_text("Name: kp\nVersion: 0.9.0\n")
+    record = site / "kp-0.9.0.dist-info" / "direct_url.json"
+    asked = []
+
+    def wheel(python: str, stock: bool) -> Path:
+        asked.append(stock)
+        raise ToolchainError("no wheel here")
+
+    monkeypatch.setattr(kp, "wheel", wheel)
+    record.write_text(json.dumps({"url": f"file:///a%20b/{key}/kp-0.9.0.whl"}))
+    assert not kp.install(folder=site)
+    for stock, url in ((True, f"file:///a/{key}/kp-0.9.0.whl"), (False, "file:///a/b/kp.whl")):
+        record.write_text(json.dumps({"url": url}))
+        with pytest.raises(ToolchainError, match="no wheel here"):
+            kp.install(stock=stock, folder=site)
+    assert asked == [True, False]
+
+
 def test_another_source_distribution_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +199,8 @@ def test_the_manifest_comes_from_the_shader_itself(tmp_path: Path) -> None:
     assert build(tmp_path, "//@ op -\n//@ variants T: a b\n" + SHADER)[0].compiled == 0
     changed, _ = build(tmp_path, "//@ op -\n//@ variants T: b c\n" + SHADER)
     assert changed.removed == 1
+    files = [path.name for path in (tmp_path / "spirv").iterdir()]
+    assert sorted(files) == ["manifest.json", "trial.b.spv", "trial.c.spv"]
 
 
 def test_what_decides_how_shaders_are_compiled_compiles_them_again(
@@ -159,9 +208,7 @@ def test_what_decides_how_shaders_are_compiled_compiles_them_again(
 ) -> None:
     text = "//@ op -\n" + SHADER
     assert build(tmp_path, text)[0].compiled == 1
-    assert build(tmp_path, text + "// other\n")[0].compiled == 1
-    assert build(tmp_path, text)[0].compiled == 1
-    assert build(tmp_path, text.replace("op -\n", "op -\n//@ target vulkan1.2\n"))[0].compiled == 1
+    text += "// other\n"
     assert build(tmp_path, text)[0].compiled == 1
     monkeypatch.setattr(spirv, "_own_code", lambda: "another")
     assert build(tmp_path, text)[0].compiled == 1
@@ -207,6 +254,13 @@ def test_a_build_that_was_cut_short_leaves_nothing_old_under_a_new_name(
     assert [file.read_bytes() for file in files] == first
 
 
+def test_a_push_block_that_some_device_cannot_take_is_refused(tmp_path: Path) -> None:
+    text = "//@ op -\n" + SHADER
+    build(tmp_path, text.replace("uint sizes[3]", "uint sizes[31]"))
+    with pytest.raises(spirv.ShaderError, match="at most 128 bytes, but it has 132"):
+        build(tmp_path, text.replace("uint sizes[3]", "uint sizes[32]"))
+
+
 @pytest.mark.parametrize(
     ("header", "words"),
     [
@@ -224,6 +278,53 @@ def test_wrong_headers_name_file_and_line(tmp_path: Path, header: str, words: st
 def test_an_error_names_the_authors_line(tmp_path: Path) -> None:
     with pytest.raises(spirv.ShaderError, match=r"trial\.comp:7"):
         build(tmp_path, "//@ op -\n" + SHADER.replace("sizes[0]", "nothing"))
+
+
+def test_a_warning_is_an_error(tmp_path: Path) -> None:
+    text = SHADER.replace("#version 450\n", "#version 450\n#extension GL_unheard_of : enable\n")
+    with pytest.raises(spirv.ShaderError, match=r"WARNING: .*GL_unheard_of"):
+        build(tmp_path, "//@ op -\n" + text)
+
+
+@pytest.fixture
+def compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Of the system, in the cache and by the variable: only what is made there is there."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'system'}:/usr/bin:/bin")
+    monkeypatch.setattr(glslang, "PROGRAM", "trial-glslang")
+    monkeypatch.setattr(glslang, "private_dir", lambda: tmp_path / "private")
+    monkeypatch.delenv("GLSLANG_VALIDATOR", raising=False)
+    folders = {name: tmp_path / name for name in ("system", "private/bin", "chosen")}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    return {name: folder / "trial-glslang" for name, folder in folders.items()}
+
+
+def compiler(path: Path, version: str) -> None:
+    path.write_text(f"#!/bin/sh\necho 'Glslang Version: 11:{version}'\n")
+    path.chmod(0o755)
+
+
+def test_the_newest_compiler_is_found(
+    compilers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ToolchainError, match="apt install glslang-tools"):
+        glslang.find()
+    compiler(compilers["system"], "9.9.9")
+    assert glslang.find().version == (9, 9, 9)
+    compiler(compilers["private/bin"], "14.0.0")
+    assert glslang.find() == glslang.Compiler(str(compilers["private/bin"]), (14, 0, 0))
+    compiler(compilers["system"], "14.1.0")
+    assert glslang.find().path == str(compilers["system"])
+    compiler(compilers["chosen"], "8.0.1")
+    monkeypatch.setenv("GLSLANG_VALIDATOR", str(compilers["chosen"]))
+    assert glslang.find().name == "glslang 8.0.1"
+
+
+def test_a_shader_is_compiled_by_the_compiler_it_asks_for(tmp_path: Path) -> None:
+    build(tmp_path, "//@ op -\n" + SHADER)  # which skips where there is no compiler
+    major = glslang.find().version[0]
+    _, written = build(tmp_path, f"//@ op -\n//@ glslang >= {major}\n" + SHADER)
+    assert "trial" in written["shaders"]
 
 
 def test_a_shader_for_a_newer_compiler_is_left_out_with_the_reason(tmp_path: Path) -> None:
@@ -248,6 +349,18 @@ def test_what_is_built_stays_out_of_a_source_distribution() -> None:
     for built in (PACKAGE / "spirv", native.library()):
         path = str(built.relative_to(root))
         assert any(fnmatch(path, line.rstrip("/")) for line in ignored), path
+
+
+def test_the_library_is_compiled_again_when_its_source_is_newer(tmp_path: Path) -> None:
+    if native.compiler() is None:
+        pytest.skip("a C compiler is missing")
+    target = native.build(tmp_path)
+    os.utime(target, (0, 0))
+    native.build(tmp_path)
+    built = target.stat().st_mtime
+    assert built > 0
+    native.build(tmp_path)
+    assert target.stat().st_mtime == built
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -369,14 +482,15 @@ def test_swiftshader_may_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 OLD_STYLE = "VUID-VkBufferCreateInfo-size-00912(ERROR / SPEC): msgNum: 1 - Validation\n"
 NEW_STYLE = "Validation Error: [ SYNC-HAZARD-WRITE-AFTER-READ ] Object 0: handle = 0x1\n"
 SLOW = "Validation Performance Warning: [ BestPractices-x ] | MessageID = 0x2\n"
+OLD_AND_SLOW = "UNASSIGNED-x(PERF / SPEC): msgNum: 2 - Validation\n"
 DETAIL = "    Objects: 1\n"
 
 
 def test_every_message_of_the_layer_is_counted() -> None:
-    said = validation.Outcome(0, OLD_STYLE + DETAIL + NEW_STYLE + NEW_STYLE + SLOW)
+    said = validation.Outcome(0, OLD_STYLE + DETAIL + NEW_STYLE + NEW_STYLE + SLOW + OLD_AND_SLOW)
     assert said.messages == {
         "VUID-VkBufferCreateInfo-size-00912": 1, "SYNC-HAZARD-WRITE-AFTER-READ": 2,
-        "BestPractices-x": 1,
+        "BestPractices-x": 1, "UNASSIGNED-x": 1,
     }
     assert said.faults == said.messages
 

@@ -13,6 +13,7 @@ import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.bench import tune
 from kompute_dml.bench.case import TINY, Case, Recipe
+from kompute_dml.bench.products import Product, product
 from kompute_dml.bench.timing import Clock, Loop, Timings, has_gpu_clock
 from kompute_dml.cli import cli
 
@@ -146,13 +147,33 @@ def test_the_fastest_right_kernel_is_found(device, stopwatch, wrong, best):
     assert stopwatch == [(name, 5) for name in right]
 
 
-def test_of_a_hopeless_kernel_no_more_is_measured(device, stopwatch, monkeypatch):
-    monkeypatch.setitem(MS, "second", 8.1)
-    monkeypatch.setitem(MS, "third", 7.9)
+@pytest.mark.parametrize(("second", "third", "hopeless"), [
+    (8.1, 7.9, "second"), (1.0, 2.1, "third")])
+def test_of_a_hopeless_kernel_no_more_is_measured(
+    device, stopwatch, monkeypatch, second, third, hopeless
+):
+    monkeypatch.setitem(MS, "second", second)
+    monkeypatch.setitem(MS, "third", third)
     (choice,) = tune.choices(device, fake(device), TINY)
-    assert choice.ms == {"first": 4.0, "second": 8.1, "third": 7.9}
+    assert choice.ms == {"first": 4.0, "second": second, "third": third}
     taken = [kernel for kernel, _ in stopwatch]
-    assert taken == ["first", "first", "second", "third", "third"]
+    assert taken == [n for name in KERNELS for n in [name] * (1 if name == hopeless else 2)]
+
+
+def test_each_time_is_of_the_kernel_it_is_said_to_be_of(device, monkeypatch):
+    ran = []
+
+    def measure(device, dispatch, loop):
+        dispatch()
+        ran.append(" ".join(v for c in device._compiled.values() for v in c.variants))
+        return Timings(Clock((1.0,), 0), None)
+
+    monkeypatch.setattr(tune, "measure", measure)
+    recipe = product(Product(b_along_k=True), 4, 64, 32, scaled=False)
+    for choice in tune.choices(device, recipe, TINY, Loop()):
+        for name, variants in zip(choice.ms, ran, strict=True):
+            assert name.split("-")[0] in variants
+    assert len(ran) > 1 or not device.features, "core alone leaves one"
 
 
 def test_what_was_measured_before_a_cut_is_kept(adapter, path, stopwatch, monkeypatch):
