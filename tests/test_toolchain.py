@@ -429,6 +429,32 @@ def test_an_environment_is_made_where_there_is_no_whole_one(
     assert made == ([] if state == "whole" else [tmp_path / ".venv"])
 
 
+def test_packages_are_installed_where_a_job_needs_more_or_the_project_changed(
+    bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = []
+    monkeypatch.setattr(bootstrap, "run", lambda command: installed.append(command[-1]))
+    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
+    monkeypatch.setattr(bootstrap, "STAMP", tmp_path / "stamp.json")
+    (tmp_path / "pyproject.toml").write_text("")
+
+    def extras(job: str) -> str:
+        """Those that are installed for it."""
+        installed.clear()
+        assert bootstrap.python_packages(bootstrap.JOBS[job]) == bool(installed)
+        return "".join(installed).removeprefix(str(tmp_path))
+
+    assert extras("demo") == "[demo,plot]"
+    assert extras("bench") == ""
+    assert extras("lint") == "[demo,dev,plot]"
+    assert extras("test") == extras("demo") == ""
+    (tmp_path / "pyproject.toml").write_text("# other\n")
+    assert extras("demo") == "[demo,plot]"
+    (tmp_path / "stamp.json").write_text("{")
+    assert extras("test") == "[dev]"
+    assert extras("demo") == ""
+
+
 def test_what_is_not_available_is_asked_for_once_and_again_when_told(
     bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
