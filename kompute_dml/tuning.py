@@ -103,5 +103,4 @@ def keep(adapter: Adapter, choices: Mapping[str, str]) -> Path | None:
     with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".json", delete=False) as new:
         json.dump({"format": _FORMAT, "devices": devices}, new, indent=1, sort_keys=True)
     os.replace(new.name, path)
-    _load.cache_clear()
     return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -18,6 +19,7 @@ from kompute_dml import spec
 from kompute_dml.bench import cases
 from kompute_dml.bench.case import Case, Recipe
 from kompute_dml.cli import cli, demo, demo_layers
+from kompute_dml.cli.devices import show
 from kompute_dml.operators.base import definitions
 
 MODELS = Path(__file__).parent / "models"
@@ -127,6 +129,28 @@ def test_selftest_reports_a_wrong_value(monkeypatch):
     assert "OutOfMemoryError: too big" in result.stdout
     assert "FAIL  DIAGONAL_MATRIX: no case computes it" in result.stdout
     assert result.stdout.splitlines()[-1].startswith("0 of ")
+
+
+def test_selftest_reports_a_device_that_does_not_start(monkeypatch):
+    def refuse(adapter):
+        raise dml.DeviceLostError("gone")
+
+    index = dml.default_device().adapter.index
+    monkeypatch.setattr(dml, "Device", refuse)
+    result = call("selftest", "-a", index)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[1:] == [
+        "   FAIL  create the device: DeviceLostError: gone", "0 of 1 pass"]
+
+
+def test_sizes_have_binary_units(capsys):
+    adapter = dataclasses.replace(
+        dml.list_devices()[0], device_memory=3 << 30, max_allocation=5 << 20,
+        max_shared_memory=48 << 10, max_push_constants=256)
+    show((adapter,))
+    text = capsys.readouterr().out
+    for words in ("3 GiB, at most 5 MiB at once", "48 KiB shared", "256 B"):
+        assert words in text
 
 
 def test_run():

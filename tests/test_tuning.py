@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def adapter(device):
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    path = tmp_path / "folder" / "tuning.json"
+    path = tmp_path / "cache" / "folder" / "tuning.json"
     monkeypatch.setenv("KOMPUTE_DML_TUNING", str(path))
     yield path
     tuning._load.cache_clear()
@@ -58,6 +59,16 @@ def test_what_was_kept_is_taken(adapter, path):
     assert [p.name for p in path.parent.iterdir()] == ["tuning.json"]
 
 
+def test_what_another_process_kept_stays(adapter, path):
+    tuning.keep(adapter, {"work": "third"})
+    theirs = json.loads(path.read_text())
+    theirs["devices"][tuning.device_key(adapter)]["other"] = "second"
+    path.write_text(json.dumps(theirs))
+    tuning.keep(adapter, {"work": "second"})
+    (kept,) = json.loads(path.read_text())["devices"].values()
+    assert kept == {"work": "second", "other": "second"}
+
+
 def test_a_kernel_that_is_not_offered_is_not_taken(adapter, path):
     tuning.keep(adapter, {"work": "third"})
     assert tuning.pick(adapter, "work", KERNELS[:2]) == 0
@@ -79,7 +90,7 @@ def test_choices_hold_for_one_version(adapter, path, monkeypatch):
     "text", ["", "{", "[]", '{"format": 99, "devices": {}}', '{"format": 1, "devices": [1]}']
 )
 def test_a_file_that_is_not_ours_is_as_none(adapter, path, text):
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     path.write_text(text)
     assert tuning.pick(adapter, "work", KERNELS) == 0
     tuning.keep(adapter, {"work": "second"})
@@ -185,6 +196,15 @@ def test_what_was_measured_before_a_cut_is_kept(adapter, path, stopwatch, monkey
     result = CliRunner().invoke(cli, ["tune", "--scale", "tiny", "-a", str(adapter.index)])
     assert result.exit_code == 1
     assert tuning.pick(adapter, "work", KERNELS) == 2
+
+
+def test_tuning_says_what_it_measured_and_what_was_wrong(adapter, path, stopwatch, monkeypatch):
+    monkeypatch.setattr(tune, "recipes", lambda: [
+        Recipe("X", "f32", lambda device, scale: fake(device, ("third",)).make(device, scale))])
+    result = CliRunner().invoke(cli, ["tune", "--scale", "tiny", "-a", str(adapter.index)])
+    assert result.exit_code == 1
+    assert re.search("f32 +.1. +second +first 4000.0 us, second 2000.0 us", result.stdout)
+    assert "error: third for f32 [1]: off" in result.stderr
 
 
 def test_no_work_is_begun_after_the_time_given(adapter, path):
