@@ -714,6 +714,27 @@ def test_model_rows_are_measured_unchecked():
     assert product["bytes"] == 6 + 8 + 6 + 4 + 2 + 8 + 16
 
 
+@pytest.mark.parametrize(("options", "loop"), [
+    ("", None), ("-r 4", Loop(11, 4)), ("-i 3 -r 4 -t 50 -w 2", Loop(3, 4, 50.0, 2))])
+def test_what_is_asked_for_is_how_it_is_timed(monkeypatch, options, loop):
+    asked = []
+
+    def run_recipe(device, recipe, loop, scale, libraries):
+        asked.append((loop, scale))
+        # PyTorch copies twice as fast.
+        yield with_peers(timed(2.0 if recipe is cases.COPY else 4.0), torch=1.0)
+
+    monkeypatch.setattr(rows, "run_recipe", run_recipe)
+    monkeypatch.setattr(rows, "suitable_scale", lambda device, copy: SCALES["middle"])
+    result = CliRunner().invoke(cli, [
+        "bench", "--filter", "diagonal_matrix u8", "--format", "json", *options.split()])
+    assert result.exit_code == 0, result.output
+    assert asked == [(loop, SCALES["middle"])] * 2
+    run = json.loads(result.stdout)
+    assert run["copy_gb_per_s"] == pytest.approx(2.0)
+    assert [row["share_of_copy"] for row in run["rows"]] == pytest.approx([0.25])
+
+
 def test_verbosity_goes_to_stderr():
     result = bench("--filter", "diagonal_matrix u8", "-v", 1)
     assert result.exit_code == 0

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,10 @@ def test_ops():
     identity = records["DML_OPERATOR_ACTIVATION_IDENTITY"]
     assert identity["support"][0]["tensors"]["InputTensor"]["dimension_counts"] == [1, 8]
     assert all(any(r["variants"].values()) for r in records.values())
+    # Types and dimensions of the newest level.
+    name = "DML_OPERATOR_ELEMENT_WISE_ADD"
+    variants = [v for listed in records[name]["variants"].values() for v in listed]
+    assert re.search(f"{name} +1_0 +1 to 8 +f32 f16 u32 .* i64 +{len(variants)}\n", text)
 
 
 def test_missing_ops():
