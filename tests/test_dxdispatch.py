@@ -42,9 +42,11 @@ def test_malformed_json_names_line_and_column(text, place):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"a": NaN}', "write it as a string"),
+        ('{"a": NaN}', 'NaN is not JSON; write it as a string: "nan"'),
+        ('{"a": -Infinity}', 'write it as a string: "-inf"'),
         ('{"a": 1, "a": 2}', "'a' stands twice"),
         ("[" * 100_000, "nested too deeply"),
+        (r'["\ud83d\ude00", "\ud83d"]', "surrogates not allowed"),
     ],
 )
 def test_json_beyond_the_format(text, words):
@@ -82,6 +84,13 @@ def test_special_floats_and_64_bit_integers():
     np.testing.assert_array_equal(halves.values, np.array([np.nan, np.inf, -np.inf, 65504], "f2"))
     wide = resource(initialValues=[2**64 - 1], initialValuesDataType="UINT64")
     assert wide.values.tolist() == [2**64 - 1]
+
+
+def test_numbers_beyond_the_largest_float_are_no_infinities():
+    with pytest.raises(dml.ValidationError, match=r"\[1\]: expected a number, .*got -Infinity"):
+        parse("""{"resources": {"A": {"initialValuesDataType": "FLOAT64",
+                                      "initialValues": [1e308, -1e309]}},
+                  "dispatchables": {}, "commands": []}""")
 
 
 def test_sequence_adds_up_in_its_own_type():
@@ -157,11 +166,18 @@ def test_bad_files(tmp_path):
     np.save(tmp_path / "complex.npy", np.zeros(2, complex))
     np.save(tmp_path / "float.npy", np.zeros(2, "f4"))
     (tmp_path / "text.npy").write_text("no array")
+    (tmp_path / "empty.npy").touch()
+    np.savez(tmp_path / "several", np.zeros(2, "f4"))
+    (tmp_path / "several.npz").rename(tmp_path / "several.npy")
+    for name, shape in (("half", "((("), ("far", f"({2**70},)")):
+        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}".ljust(127) + "\n"
+        (tmp_path / f"{name}.npy").write_bytes(b"\x93NUMPY\1\0\x80\0" + header.encode())
     (tmp_path / "odd.dat").write_bytes(b"12345")
     for path, data_type, words in (
         ("complex.npy", None, "no DirectML type"),
         ("float.npy", "INT32", "initialValuesDataType INT32, but got FLOAT32"),
-        ("text.npy", None, "not a .npy file"),
+        *((f"{name}.npy", None, f"{name}.npy is not a .npy file")
+          for name in ("text", "empty", "several", "half", "far")),
         ("odd.dat", "FLOAT32", "whole FLOAT32 values, but got 5 bytes"),
         ("odd.dat", None, "needs initialValuesDataType"),
     ):
@@ -295,6 +311,12 @@ def test_tensor_defaults_and_flags():
          "expected 2 entries in Sizes, but got 1"),
         ("ACTIVATION_IDENTITY", {**IDENTITY, "InputTensor": tensor(3, data_type="UINT4")},
          "expected a data type among"),
+        ("ACTIVATION_IDENTITY", {**IDENTITY, "InputTensor": tensor(3, Flags=1)},
+         r"^model: dispatchables.op.desc.InputTensor.Flags: expected a string or an array of str"),
+        ("ACTIVATION_IDENTITY", {**IDENTITY, "InputTensor": tensor(3, Strides=[-1])},
+         r"^model: dispatchables.op.desc.InputTensor.Strides\[0\]: expected an integer in"),
+        ("ACTIVATION_IDENTITY", {**IDENTITY, "InputTensor": tensor(3, Type="INVALID")},
+         "op.desc.InputTensor.Type: expected BUFFER"),
         ("ACTIVATION_IDENTITY", {**IDENTITY, "InputTensor": tensor(3, Flags="OWNED")},
          "DML_TENSOR_FLAGS to be one of NONE, OWNED_BY_DML, but got 'OWNED'"),
         ("DIAGONAL_MATRIX", {"OutputTensor": tensor(3, 3), "Offset": 2**31, "Value": 1},

@@ -52,6 +52,26 @@ def test_offsets_mixed_types_and_files(device, tmp_path):
     assert (tmp_path / "values.dat").read_bytes() == out.tobytes()
 
 
+def test_offsets_within_a_word(device, tmp_path):
+    model = model_of({"A": {"initialValuesDataType": "FLOAT32", "initialValues": [1, -2],
+                            "initialValuesOffsetInBytes": 3, "sizeInBytes": 14}}, {}, [
+        {"type": "print", "resource": "A"},
+        {"type": "writeFile", "resource": "A", "targetPath": "a.dat"},
+    ])
+    assert lines_of(model, device, output_folder=tmp_path)[0] == "Resource 'A': 1, -2"
+    whole = bytes(3) + np.float32([1, -2]).tobytes() + bytes(3)
+    assert (tmp_path / "a.dat").read_bytes() == whole
+
+
+@pytest.mark.parametrize("fields", [
+    {"sizeInBytes": 2**64 - 1}, {"initialValuesOffsetInBytes": 2**63, "sizeInBytes": 2**63 + 4},
+])
+def test_sizes_beyond_every_device(device, fields):
+    model = model_of({"A": {"initialValuesDataType": "FLOAT32", "initialValues": [1], **fields}})
+    with pytest.raises(dml.DmlError, match=r"^resource 'A': .* bytes was asked for"):
+        dxdispatch.Runner(model, device)
+
+
 def test_in_place_and_repeated(device):
     model = model_of(BUFFERS, COPY, [
         {"type": "dispatch", "dispatchable": "copy",
@@ -141,6 +161,27 @@ def test_dimensions_beyond_the_resource(device, tmp_path):
         lines_of(model, device, output_folder=tmp_path)
 
 
+def test_names_in_capitals(device, tmp_path):
+    np.save(tmp_path / "a.npy", np.float32([1, 2]))
+    (tmp_path / "a.npy").rename(tmp_path / "A.NPY")
+    text = json.dumps({
+        "resources": {"A": {"initialValues": {"sourcePath": "A.NPY"}}}, "dispatchables": {},
+        "commands": [{"type": "WRITEFILE", "resource": "A", "targetPath": "B.NPY"}]})
+    lines_of(parse(text, folder=tmp_path), device, output_folder=tmp_path)
+    assert (tmp_path / "B.NPY").read_bytes() == (tmp_path / "A.NPY").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({"dimensions": [1] * 70}, "writeFile of 'A': maximum supported dimension"),
+     ({"targetPath": "\0.npy"}, r"cannot write .*\\x00.npy': embedded null byte")],
+)
+def test_files_that_cannot_be_written(device, tmp_path, fields, words):
+    command = {"type": "writeFile", "resource": "A", "targetPath": "a.npy", **fields}
+    with pytest.raises(dml.DmlError, match=words):
+        lines_of(model_of(BUFFERS, {}, [command]), device, output_folder=tmp_path)
+
+
 def test_models_are_found_beside_their_files(device, tmp_path, monkeypatch):
     shutil.copy(MODELS / "diagonal_matrix.json", tmp_path / "m.json")
     monkeypatch.chdir(tmp_path)
@@ -189,9 +230,29 @@ def test_fused_activations(device, data_type):
 
 
 def test_fused_activations_that_are_none(device):
-    desc = {**SUM, "FusedActivation": {"Type": "ELEMENT_WISE_ABS"}}
-    with pytest.raises(dml.ValidationError, match=r"^dispatchable 'op': .*FusedActivation .*fused"):
-        _result(device, "ELEMENT_WISE_ADD1", desc, {})
+    nested = {"Type": "ACTIVATION_RELU"}
+    for _ in range(300):
+        nested = {"Type": "ELEMENT_WISE_ADD1", "FusedActivation": nested}
+    for activation in ({"Type": "ELEMENT_WISE_ABS"}, nested):
+        desc = {**SUM, "FusedActivation": activation}
+        with pytest.raises(dml.ValidationError,
+                           match=r"^dispatchable 'op': .*FusedActivation .*fused"):
+            _result(device, "ELEMENT_WISE_ADD1", desc, {})
+
+
+def test_bindings_that_say_nothing(device):
+    """Zeros are the defaults, as in DxDispatch, and an empty list binds no optional tensor."""
+    desc = {"InputTensor": tensor(3), "ScaleTensor": tensor(3),
+            "OutputTensor": tensor(3, data_type="INT8")}
+    out = {"name": "Out", "elementCount": 0, "elementSizeInBytes": 0}
+    model = model_of(
+        {**BUFFERS, "Out": {"initialValuesDataType": "INT8", "initialValues": [9, 9, 9]}},
+        {"op": {"type": "ELEMENT_WISE_QUANTIZE_LINEAR", "desc": desc}},
+        [{"type": "dispatch", "dispatchable": "op", "bindings": {
+            "InputTensor": "A", "ScaleTensor": "B", "ZeroPointTensor": [], "OutputTensor": out}},
+         {"type": "print", "resource": "Out"}],
+    )
+    assert lines_of(model, device) == ["Resource 'Out': 1, 1, 1"]
 
 
 def _owned(*sizes, **more):

@@ -20,7 +20,8 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON; write it as a string: \"{name.lower()}\"")
+    text = name.lower().replace("infinity", "inf")
+    raise ValueError(f'{name} is not JSON; write it as a string: "{text}"')
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -38,7 +39,10 @@ def parse(text: str, source: str) -> Any:
     decoder = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique)
     start = len(plain) - len(plain.lstrip())
     try:
-        return decoder.raw_decode(plain, start)[0]
+        value = decoder.raw_decode(plain, start)[0]
+        if r"\u" in plain:  # half of a pair of surrogates is no text: it cannot be printed
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except json.JSONDecodeError as error:
         raise ValidationError(
             f"{source}:{error.lineno}:{error.colno}: malformed JSON (line {error.lineno}, "

@@ -211,6 +211,6 @@ def _binding(node: Node, resources: Mapping[str, Resource]) -> Binding:
     return Binding(
         _reference(node.need("name"), resources, "resource"),
         0 if offset is None else offset.integer(),
-        None if count is None else count.integer(1),
-        None if size is None else size.integer(1),
+        None if count is None else count.integer() or None,
+        None if size is None else size.integer() or None,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -126,7 +127,7 @@ class Node:
         for i, value in enumerate(self.value):
             if isinstance(value, str) and value.lower() in ("nan", "inf", "-inf"):
                 value = float(value)
-            elif type(value) not in (int, float):
+            elif type(value) not in (int, float) or abs(value) == math.inf:  # as 1e999 is
                 element(i).fail('a number, "nan", "inf" or "-inf"')
             try:
                 numbers.append(float(value))

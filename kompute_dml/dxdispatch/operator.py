@@ -66,8 +66,8 @@ def _count_fields(operator: str) -> dict[str, str]:
 
 
 def _field(desc: Node, entry: spec.OperatorSpec, f: spec.Field, fused: bool) -> Any:
-    if f.is_tensor and fused:
-        return None  # the operator that it is fused into has the tensors
+    if fused and (f.is_tensor or f.type.startswith("OPERATOR_DESC")):
+        return None  # the operator that it is fused into has the tensors; it fuses none itself
     counts = _count_fields(entry.name)
     node = desc.get(f.name)
     if node is None and f.name in counts.values():
@@ -139,8 +139,8 @@ def _tensor(node: Node) -> TensorDesc:
     fields = ("DataType", "Flags", "DimensionCount", "Sizes", "Strides",
               "TotalTensorSizeInBytes", "GuaranteedBaseOffsetAlignment")
     kind = node.get("Type")
-    if kind is not None:
-        _enum(kind, "DML_TENSOR_TYPE")
+    if kind is not None and not _enum(kind, "DML_TENSOR_TYPE"):
+        kind.fail("BUFFER")
     desc = node.get("Desc")
     if desc is None:
         desc = node.known("Type", *fields)
@@ -154,15 +154,16 @@ def _tensor(node: Node) -> TensorDesc:
     alignment = desc.get("GuaranteedBaseOffsetAlignment")
     if count is not None and count.integer() != len(sizes):
         raise count.error(f"expected {count.value} entries in Sizes, but got {len(sizes)}")
+    given = (
+        data_type,
+        tuple(sizes),
+        tuple(n.integer(0, _UINT) for n in strides.items()) or None if strides else None,
+        TensorFlags(0 if flags is None else read_flags(flags, "DML_TENSOR_FLAGS")),
+        (total.integer() or None) if total else None,
+        0 if alignment is None else alignment.integer(0, _UINT),
+    )
     try:
-        return TensorDesc(
-            data_type,
-            tuple(sizes),
-            tuple(n.integer(0, _UINT) for n in strides.items()) or None if strides else None,  # type: ignore[arg-type]
-            TensorFlags(0 if flags is None else read_flags(flags, "DML_TENSOR_FLAGS")),
-            (total.integer() or None) if total else None,  # type: ignore[arg-type]
-            0 if alignment is None else alignment.integer(0, _UINT),
-        )
+        return TensorDesc(*given)  # type: ignore[arg-type]
     except ValidationError as error:
         raise desc.error(str(error)) from None
 
@@ -182,6 +183,8 @@ def _enum(node: Node, enum: str) -> int:
 def read_flags(node: Node, enum: str) -> int:
     if isinstance(node.value, str):
         return _enum(node, enum)
+    if not isinstance(node.value, list):
+        node.fail("a string or an array of strings")
     flags = 0
     for item in node.items():
         flags |= _enum(item, enum)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -117,8 +118,9 @@ def _find(node: Node, folder: Path) -> Path:
 def _file(node: Node, path: Path, data_type: DataType | None) -> np.ndarray:
     if path.suffix.lower() == ".npy":
         try:
-            array = np.load(path, allow_pickle=False)
-        except (ValueError, OSError) as error:
+            with path.open("rb") as file:
+                array = np.lib.format.read_array(file, allow_pickle=False)
+        except (ValueError, SyntaxError, OverflowError, TokenError) as error:  # of its header
             raise node.error(f"{path} is not a .npy file: {error}") from None
         if array.dtype == np.bool_:
             array = array.astype(np.uint8)

@@ -116,8 +116,9 @@ class Runner:
     def contents(self, name: str) -> np.ndarray:
         """What a resource holds now, where its initial values were."""
         resource = self.model.resources[name]
-        data = self.buffers[name].read(resource.offset, resource.values.nbytes)
-        return np.frombuffer(data.tobytes(), resource.values.dtype)
+        # From the start on, as a transfer begins at a whole word and the values may not.
+        data = self.buffers[name].read(0, resource.offset + resource.values.nbytes)
+        return np.frombuffer(data[resource.offset :].tobytes(), resource.values.dtype)
 
     def binding(self, source: Binding) -> Any:
         """The range of a buffer that ``source`` stands for."""
@@ -155,10 +156,11 @@ class Runner:
 
     def _upload(self, resource: Resource) -> Any:
         with _naming(f"resource {resource.name!r}"):
-            contents = np.zeros(_round_up(resource.size), np.uint8)
+            # The device first: it refuses sizes that NumPy cannot even count.
+            buffer = self.device.create_buffer(_round_up(resource.size))
+            contents = np.zeros(buffer.size_in_bytes, np.uint8)
             values = resource.values.view(np.uint8)
             contents[resource.offset : resource.offset + values.size] = values
-            buffer = self.device.create_buffer(contents.size)
             buffer.write(contents)
             return buffer
 
@@ -181,14 +183,18 @@ class Runner:
                 f"writeFile of {command.resource!r}: images are not encoded; write .npy instead"
             )
         data = self.buffers[command.resource].read(0, resource.size).tobytes()
+        array = _shaped(data, resource, command) if suffix == ".npy" else None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if suffix == ".npy":
-                np.save(path, _shaped(data, resource, command))
-            else:
-                path.write_bytes(data)
+            with path.open("wb") as file:  # by its path NumPy would add .npy to a name in capitals
+                if array is None:
+                    file.write(data)
+                else:
+                    np.save(file, array)
         except OSError as error:
-            raise DmlError(f"cannot write {path}: {error.strerror}") from None
+            raise DmlError(f"cannot write {path}: {error.strerror or error}") from None
+        except ValueError as error:  # a path with a NUL
+            raise DmlError(f"cannot write {str(path)!r}: {error}") from None
         self._write(f"Resource '{command.resource}' written to '{path}'")
 
 
@@ -238,7 +244,7 @@ class _Executable:
             described = self._operator.fields[f.snake]
             count = len(described) if isinstance(described, tuple) else 1
             sources = bindings.get(f.name)
-            ranges += [None] * count if sources is None else map(self._runner.binding, sources)
+            ranges += map(self._runner.binding, sources) if sources else [None] * count
         return ranges
 
     def _scratch(self, size: int) -> Any:
@@ -267,4 +273,7 @@ def _shaped(data: bytes, resource: Resource, command: WriteFile) -> np.ndarray:
             f"writeFile of {command.resource!r}: expected dimensions to span at most "
             f"{values.size} elements, but {list(command.dimensions)} span {count}"
         )
-    return values[:count].reshape(command.dimensions)
+    try:
+        return values[:count].reshape(command.dimensions)
+    except ValueError as error:  # more of them than NumPy's arrays may have
+        raise ValidationError(f"writeFile of {command.resource!r}: {error}") from None
