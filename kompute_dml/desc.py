@@ -112,6 +112,10 @@ class TensorDesc:
                 "TensorDesc: expected TotalTensorSizeInBytes to be a multiple of 4, "
                 f"but got {total}"
             )
+        if self.flags not in (TensorFlags.NONE, TensorFlags.OWNED_BY_DML):
+            raise ValidationError(
+                f"TensorDesc: expected Flags to be NONE or OWNED_BY_DML, but got {self.flags!r}"
+            )
         put("flags", TensorFlags(self.flags))
         alignment = whole("TensorDesc", "GuaranteedBaseOffsetAlignment",
                           self.guaranteed_base_offset_alignment)

@@ -42,7 +42,7 @@ def test_is_a_value() -> None:
     one = dml.TensorDesc("int8", (np.int64(2), 3), flags=1)
     other = dml.TensorDesc(np.int8, [2, 3], [3, 1], dml.TensorFlags.OWNED_BY_DML)
     assert one == other and hash(one) == hash(other)
-    assert one.owned_by_dml
+    assert one.owned_by_dml and one.flags is dml.TensorFlags.OWNED_BY_DML
     assert one != other.replace(flags=0)
     assert all(isinstance(n, int) for n in one.sizes)
     with pytest.raises(AttributeError):

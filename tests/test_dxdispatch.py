@@ -152,6 +152,9 @@ def test_files(tmp_path):
         ({"initialValues": [1, 2], "initialValuesDataType": "FLOAT32", "sizeInBytes": 7},
          "expected at least 8 bytes .* but got 7"),
         ({"initialValues": {"sourcePath": "none.npy"}}, "no file 'none.npy'"),
+        ({"initialValuesDataType": "UNKNOWN",
+          "initialValues": [{"type": "INT8", "value": 1, "comment": 5}]},
+         r"initialValues\[0\]: unknown field 'comment'"),
         ({"initialvalues": [1]},
          r"unknown field 'initialvalues' \(did you mean 'initialValues'\?\); known are type"),
         ({"initialValues": [1], "initialValuesDataType": "INT8", "type": "texture"}, '"buffer"'),
@@ -288,11 +291,13 @@ def test_tensor_defaults_and_flags():
     parsed = operator("ACTIVATION_IDENTITY", {
         "InputTensor": tensor(2, 3, Flags=["NONE", "OWNED_BY_DML"], TotalTensorSizeInBytes=0,
                               Strides=[]),
-        "OutputTensor": tensor(2, 3, Strides=[4, 1]),
+        "OutputTensor": tensor(2, 3, Strides=[4, 1], TotalTensorSizeInBytes=64,
+                               GuaranteedBaseOffsetAlignment=256),
     })
     x, y = parsed.fields["input_tensor"], parsed.fields["output_tensor"]
     assert x == dml.TensorDesc("float32", (2, 3), flags=dml.TensorFlags.OWNED_BY_DML)
-    assert y.total_tensor_size_in_bytes == 28
+    assert y == dml.TensorDesc("float32", (2, 3), (4, 1), total_tensor_size_in_bytes=64,
+                               guaranteed_base_offset_alignment=256)
 
 
 @pytest.mark.parametrize(
@@ -368,6 +373,11 @@ def test_other_kinds_of_dispatchables_are_read_and_named(kind):
         ({"type": "jump"}, r'commands\[0\].type: expected "dispatch", "print" or "writeFile"'),
         ({"type": "print", "resource": "C"}, "the model has no resource 'C'"),
         ({"type": "print", "resource": "A", "loud": 1}, "unknown field 'loud'"),
+        ({"type": "print", "resource": "A", "verbose": 1}, "verbose: expected true or false"),
+        ({"type": "dispatch", "dispatchable": "copy", "bindings": ["A"]},
+         "bindings: expected an object"),
+        ({"type": "writeFile", "resource": "A", "targetPath": ["out"] * 20},
+         r'targetPath: expected a string, but got \[("out", ){8}.*\.\.\.$'),
         ({"type": "dispatch", "dispatchable": "Copy", "bindings": {}},
          r"no dispatchable 'Copy' \(did you mean 'copy'"),
         ({"type": "dispatch", "dispatchable": "copy"}, "field 'bindings' is required"),

@@ -89,6 +89,9 @@ _TENSOR_DESCS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "alignment-below-element": (
         lambda: dml.TensorDesc(F32, [2], guaranteed_base_offset_alignment=2),
         ["GuaranteedBaseOffsetAlignment", "element size 4", "2"]),
+    "flags-undefined": (lambda: dml.TensorDesc(F32, [2], flags=3), ["Flags", "OWNED_BY_DML", "3"]),
+    "flags-by-name": (lambda: dml.TensorDesc(F32, [2], flags="OWNED_BY_DML"),
+                      ["Flags", "OWNED_BY_DML", "'OWNED_BY_DML'"]),
     "unknown-type": (lambda: dml.TensorDesc("complex64", [2]), ["FLOAT32", "complex64"]),
     "type-of-nothing": (lambda: dml.TensorDesc(object(), [2]), ["FLOAT32", "object"]),
     "no-type": (lambda: dml.TensorDesc(None, [2]), ["FLOAT32", "None"]),
