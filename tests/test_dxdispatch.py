@@ -359,6 +359,19 @@ def test_bad_operators(name, desc, words):
         operator(name, desc)
 
 
+def test_how_an_operator_is_compiled():
+    for flags in ("DML_EXECUTION_FLAG_NONE", ["NONE", "DESCRIPTORS_VOLATILE"]):
+        operator("ACTIVATION_IDENTITY", IDENTITY, dmlCompileType="DmlCompileGraph",
+                 executionFlags=flags)
+    for fields, words in (
+        ({"dmlCompileType": "Graph"}, "op.dmlCompileType: expected DmlCompileOp or DmlCompileGr"),
+        ({"executionFlags": ["NONE", "FAST"]},
+         r"op.executionFlags\[1\]: expected DML_EXECUTION_FLAGS to be one of NONE, ALLOW_HALF"),
+    ):
+        with pytest.raises(dml.ValidationError, match=words):
+            operator("ACTIVATION_IDENTITY", IDENTITY, **fields)
+
+
 @pytest.mark.parametrize("kind", ["hlsl", "onnx", "dmlSerializedGraph"])
 def test_other_kinds_of_dispatchables_are_read_and_named(kind):
     op = model_of(dispatchables={"x": {"type": kind, "sourcePath": "y"}}).dispatchables["x"]
@@ -397,5 +410,8 @@ def test_bad_commands(command, words):
 def test_values_without_one_type_are_not_printed():
     mixed = {"A": {"initialValuesDataType": "UNKNOWN",
                    "initialValues": [{"type": "INT8", "value": 1}]}}
-    with pytest.raises(dml.ValidationError, match="UNKNOWN"):
-        model_of(mixed, {}, [{"type": "print", "resource": "A"}])
+    write = {"type": "writeFile", "resource": "A", "targetPath": "a.dat"}
+    for command in ({"type": "print", "resource": "A"}, {**write, "targetPath": "a.NPY"}):
+        with pytest.raises(dml.ValidationError, match=r"commands\[0\]: .* UNKNOWN"):
+            model_of(mixed, {}, [command])
+    model_of(mixed, {}, [write])

@@ -136,6 +136,8 @@ def _dispatch(**bindings):
         ({"InputTensor": "A"}, "OutputTensor"),
         ({"InputTensor": {"name": "A", "elementOffset": 4}, "OutputTensor": "B"},
          "elementOffset inside its 12 bytes, but got 16"),
+        ({"InputTensor": "A", "OutputTensor": {"name": "B", "elementOffset": 3}},
+         "elementOffset inside its 12 bytes, but got 12"),
         ({"InputTensor": {"name": "A", "elementCount": 9}, "OutputTensor": "B"},
          "expected 9 elements of 4 bytes at offset 0 to lie in its 12 bytes"),
         ({"InputTensor": {"name": "A", "elementCount": 1}, "OutputTensor": "B"}, "InputTensor"),

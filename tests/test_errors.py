@@ -269,6 +269,26 @@ def test_not_a_descriptor(device: dml.Device) -> None:
         device.create_operator({"type": "DML_OPERATOR_DIAGONAL_MATRIX"})  # type: ignore[arg-type]
 
 
+def test_an_activation_that_is_no_descriptor(device: dml.Device) -> None:
+    t = dml.TensorDesc(F32, [2])
+    for activation in ("relu", t):
+        with pytest.raises(dml.ValidationError, match="FusedActivation to be an operator's desc"):
+            device.create_operator(dml.ElementWiseAdd1OperatorDesc(
+                a_tensor=t, b_tensor=t, output_tensor=t, fused_activation=activation))
+
+
+def test_integers_are_of_32_bits(device: dml.Device) -> None:
+    def create(offset: int) -> None:
+        device.create_operator(dml.DiagonalMatrixOperatorDesc(
+            output_tensor=dml.TensorDesc(F32, [2, 2]), offset=offset, value=1.0))
+
+    for offset in (-(2**31), 2**31 - 1):
+        create(offset)
+    for offset in (-(2**31) - 1, 2**31):
+        with pytest.raises(dml.ValidationError, match=r"Offset to be in \[-2147483648, 21474836"):
+            create(offset)
+
+
 def test_use_after_close() -> None:
     device = dml.Device()
     t = device.tensor(np.ones(3, np.float32))

@@ -171,7 +171,7 @@ def _tensor(node: Node) -> TensorDesc:
 def _enum(node: Node, enum: str) -> int:
     """A value of a DirectML enumeration, by its full name or without its prefix."""
     values: dict[str, int] = spec.document()["enums"][enum]
-    prefix = enum.removesuffix("S") if enum.endswith("FLAGS") else enum
+    prefix = enum.removesuffix("S")  # of FLAGS
     name = node.string()
     for full in (name, f"{prefix}_{name}"):
         if full in values:
