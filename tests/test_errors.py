@@ -277,6 +277,15 @@ def test_an_activation_that_is_no_descriptor(device: dml.Device) -> None:
                 a_tensor=t, b_tensor=t, output_tensor=t, fused_activation=activation))
 
 
+def test_a_scale_that_is_no_scale_bias(device: dml.Device) -> None:
+    t = dml.TensorDesc(F32, [2])
+    for scale_bias, words in (((2, 1), r"ScaleBias to be a ScaleBias, but got \(2, 1\)"),
+                              (dml.ScaleBias(bias="1"), r"ScaleBias\.Bias to be a number")):  # type: ignore[arg-type]
+        with pytest.raises(dml.ValidationError, match=words):
+            device.create_operator(dml.ElementWiseAbsOperatorDesc(
+                input_tensor=t, output_tensor=t, scale_bias=scale_bias))
+
+
 def test_integers_are_of_32_bits(device: dml.Device) -> None:
     def create(offset: int) -> None:
         device.create_operator(dml.DiagonalMatrixOperatorDesc(
