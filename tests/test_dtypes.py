@@ -96,3 +96,9 @@ def test_float_attributes_in_float_types(value: float, data_type: dml.DataType) 
         expected = np.float32(value).astype(data_type.dtype)
     result = data_type.dtype.type(saturate(value, data_type).item())
     assert result == expected or (np.isnan(result) and np.isnan(expected))
+
+
+@pytest.mark.parametrize("value", [Scalar.of(1, "int8"), np.complex64(1), np.datetime64(1, "s")])
+def test_scalars_of_other_kinds_are_refused(value: Any) -> None:
+    with pytest.raises(dml.ValidationError, match="a scalar that FLOAT32 can hold"):
+        Scalar.of(value, "float32")  # type: ignore[arg-type]

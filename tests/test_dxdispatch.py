@@ -340,6 +340,8 @@ def test_tensor_defaults_and_flags():
          "op.desc.ScaleBias: unknown field 'Shift'"),
         ("ELEMENT_WISE_ABS", {**IDENTITY, "ScaleBias": {"Scale": "two", "Bias": 1}},
          "op.desc.ScaleBias.Scale: "),
+        ("VALUE_SCALE_2D", {**IDENTITY, "Scale": 2, "ChannelCount": 1, "Bias": 5},
+         "op.desc.Bias: expected an array, but got 5"),
         ("ELEMENT_WISE_ADD", {**SUM, "ScaleBias": {"Scale": 2, "Bias": 1}},
          "op.desc: unknown field 'ScaleBias'"),
         ("ELEMENT_WISE_ADD1", {**SUM, "FusedActivation": {"Type": "ACTIVATION_ELU"}},

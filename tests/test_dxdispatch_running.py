@@ -52,6 +52,14 @@ def test_offsets_mixed_types_and_files(device, tmp_path):
     assert (tmp_path / "values.dat").read_bytes() == out.tobytes()
 
 
+@pytest.mark.parametrize(("data_type", "text"),
+                         [("INT32", "-1234567, 0"), ("FLOAT32", "-1.23457e+06, 0")])
+def test_only_floats_are_printed_with_six_digits(device, data_type, text):
+    values = {"initialValuesDataType": data_type, "initialValues": [-1234567, 0]}
+    model = model_of({"A": values}, {}, [{"type": "print", "resource": "A"}])
+    assert lines_of(model, device) == [f"Resource 'A': {text}"]
+
+
 def test_offsets_within_a_word(device, tmp_path):
     model = model_of({"A": {"initialValuesDataType": "FLOAT32", "initialValues": [1, -2],
                             "initialValuesOffsetInBytes": 3, "sizeInBytes": 14}}, {}, [
@@ -176,6 +184,7 @@ def test_names_in_capitals(device, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [({"dimensions": [1] * 70}, "writeFile of 'A': maximum supported dimension"),
+     ({"targetPath": "a.PNG"}, "writeFile of 'A': images are not encoded"),
      ({"targetPath": "\0.npy"}, r"cannot write .*\\x00.npy': embedded null byte")],
 )
 def test_files_that_cannot_be_written(device, tmp_path, fields, words):
