@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kompute_dml as dml
@@ -77,6 +77,9 @@ def test_scalars_that_do_not_fit(value: Any, data_type: str) -> None:
 
 
 @given(st.floats(width=32), st.sampled_from([t for t in DataType if not t.is_float]))
+@example(math.inf, DataType.INT8)
+@example(-math.inf, DataType.INT8)
+@example(math.nan, DataType.INT8)
 def test_float_attributes_saturate(value: float, data_type: dml.DataType) -> None:
     limits = np.iinfo(data_type.dtype)
     result = saturate(value, data_type).item()
