@@ -426,6 +426,8 @@ def _calls(device: dml.Device) -> dict[str, tuple[Callable[[], Any], list[str]]]
                          ["dequantize_linear", "axis", "integer", "'0'"]),
         "array-for-a-number": (lambda: dml.clip(x, min=np.zeros(3), max=1.0),
                                ["ELEMENT_WISE_CLIP", "Min", "a number", "array"]),
+        "integer-beyond-floats": (lambda: dml.clip(x, min=0, max=10**400),
+                                  ["ELEMENT_WISE_CLIP", "Max", "a float can hold", "1000000"]),
         "list-for-a-mode": (lambda: dml.round(x, rounding_mode=[1]),
                             ["ELEMENT_WISE_ROUND", "RoundingMode", "TOWARD_ZERO", "[1]"]),
         "one-of-three-outs": (lambda: dml.dynamic_quantize_linear(x, out=scale),
@@ -482,7 +484,8 @@ def _calls(device: dml.Device) -> dict[str, tuple[Callable[[], Any], list[str]]]
 @pytest.mark.parametrize("name", [
     "out-sizes", "out-type", "out-array", "overlapping-out", "integers", "complex", "truth-values",
     "ragged", "text", "no-input", "no-scale", "one-size", "fractional-sizes", "no-type", "axis",
-    "textual-axis", "array-for-a-number", "list-for-a-mode", "one-of-three-outs", "one-bias",
+    "textual-axis", "array-for-a-number", "integer-beyond-floats", "list-for-a-mode",
+    "one-of-three-outs", "one-bias",
     "empty-array", "nine-dimensions", "vector-sizes", "size-0", "unknown-type", "offset",
     "no-sizes", "two-sizes", "two-types", "value", "bound", "fractional-bound", "textual-bound",
     "fraction-for-integers", "number-too-large", "array-too-large", "zero-point-too-large",

@@ -203,6 +203,10 @@ def check_field(operator: str, f: Field, value: Any) -> None:
 def _check_float(operator: str, name: str, value: Any) -> None:
     ok = isinstance(value, (int, float, np.integer, np.floating))
     expect(ok, operator, name, "be a number", repr(value))
+    try:
+        float(value)
+    except OverflowError:
+        expect(False, operator, name, "be a number that a float can hold", value)
 
 
 _definitions: dict[str, Definition] = {}
