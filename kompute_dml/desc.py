@@ -6,11 +6,10 @@ import enum
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import index
 from typing import Any
 
 from .dtypes import DataType
-from .errors import ValidationError, whole
+from .errors import ValidationError, integers, whole
 from .layout import extent, is_packed, overlaps_itself, packed_strides
 
 MAX_DIMENSIONS = 8
@@ -29,16 +28,6 @@ class TensorFlags(enum.IntFlag):
 def buffer_tensor_size(data_type: DataType, sizes: Sequence[int], strides: Sequence[int]) -> int:
     """Bytes a tensor needs at least (DMLCalcBufferTensorSize): rounded up to 4."""
     return (extent(sizes, strides) * data_type.itemsize + 3) & ~3
-
-
-def integers(operator: str, field: str, values: Any) -> tuple[int, ...]:
-    """``values`` as ints, if they are integers."""
-    try:
-        return tuple(index(v) for v in values)
-    except TypeError:
-        raise ValidationError(
-            f"{operator}: expected {field} to be a sequence of integers, but got {values!r}"
-        ) from None
 
 
 @dataclass(frozen=True)

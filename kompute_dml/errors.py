@@ -55,3 +55,13 @@ def whole(operator: str, field: str, value: Any) -> int:
         raise ValidationError(
             f"{operator}: expected {field} to be an integer, but got {value!r}"
         ) from None
+
+
+def integers(operator: str, field: str, values: Any) -> tuple[int, ...]:
+    """``values`` as ints, if they are integers."""
+    try:
+        return tuple(index(v) for v in values)
+    except TypeError:
+        raise ValidationError(
+            f"{operator}: expected {field} to be a sequence of integers, but got {values!r}"
+        ) from None

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from ..desc import TensorDesc, integers
+from ..desc import TensorDesc
 from ..dtypes import DataType, Scalar, saturate
-from ..errors import UnsupportedError, ValidationError, expect
+from ..errors import UnsupportedError, ValidationError, expect, integers
 from ..layout import are_of_vectors, pad_left, power_of_two
 from .base import define, function
 from .call import as_tensor, device_of, output, run

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..desc import TensorDesc, integers
+from ..desc import TensorDesc
 from ..dtypes import DataType, Scalar
+from ..errors import integers
 from .base import define, function
 from .call import device_of, output, run
 from .elementwise import check_attributes, scalar
