@@ -96,6 +96,14 @@ def device() -> dml.Device:
     return dml.default_device()
 
 
+@pytest.fixture
+def own(device: dml.Device) -> Iterator[dml.Device]:
+    """A device of the test's own, so that nothing else is pending on it."""
+    own = dml.Device(device.adapter)
+    yield own
+    own.close()
+
+
 @pytest.fixture(scope="session")
 def device_without(device: dml.Device) -> Iterator[Callable[[str], dml.Device]]:
     """Makes the device on which ``KOMPUTE_DML_DISABLE`` names these features ("" for none)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,6 @@ import kompute_dml as dml
 from kompute_dml.runtime import kp_engine, pipelines, recorder
 from kompute_dml.runtime.kp_engine import CommandList, Engine, group_grid, translate
 from switches import shared_blocks
-
-
-@pytest.fixture
-def own(device: dml.Device) -> Iterator[dml.Device]:
-    own = dml.Device(device.adapter)
-    yield own
-    own.close()
 
 
 class _Sequence:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,6 @@ from kompute_dml.runtime import recorder as recorder_module
 from kompute_dml.runtime.kp_engine import CommandList
 from kompute_dml.runtime.recorder import MAX_BATCH, MAX_IN_FLIGHT
 from switches import shared_blocks
-
-
-@pytest.fixture
-def own(device: dml.Device) -> Iterator[dml.Device]:
-    """A device of the test's own, so that nothing else is pending on it."""
-    own = dml.Device(device.adapter)
-    yield own
-    own.close()
 
 
 def numbers(device: dml.Device, count: int = 64, start: float = 0) -> dml.Tensor:

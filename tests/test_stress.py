@@ -20,13 +20,6 @@ pytestmark = pytest.mark.stress
 _SIDE = 48
 
 
-@pytest.fixture
-def own(device: dml.Device) -> Iterator[dml.Device]:
-    own = dml.Device(device.adapter)
-    yield own
-    own.close()
-
-
 class Pair:
     """A square tensor and the array it should equal."""
 

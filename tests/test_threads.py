@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -11,13 +11,6 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
-
-
-@pytest.fixture
-def own(device: dml.Device) -> Iterator[dml.Device]:
-    own = dml.Device(device.adapter)
-    yield own
-    own.close()
 
 
 def numbers(device: dml.Device) -> dml.Tensor:
