@@ -1,9 +1,11 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
-//@ variants B: along across; ROWS: r1 r4 r8
+//@ variants B: along across across64; ROWS: r1 r4 r8
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_spirv_intrinsics : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#extension GL_EXT_shader_atomic_int64 : require
 
 // PARTS invocations share the depth of COLUMNS columns, which each multiplies by all rows, so that
 // A is read once for these. Where B lies along the depth, neighbours among them read one column;
@@ -21,15 +23,13 @@ const uint INVOCATIONS = 256u;
 const uint COLUMNS = TILE_ROWS == 4u ? 4u : 2u;
 const uint PARTS = TILE_ROWS == 8u ? 32u : 64u;
 #else
-#define SHARES_TILES
-#ifdef ROWS_r1  // an addition that returns the sum takes too long for more
+#define SHARES_TILES 8u
+#ifdef B_across64
 #define COUNTS_PARTS
 #endif
 const uint INVOCATIONS = 128u;
 const uint COLUMNS = 4u;
 const uint PARTS = 4u;
-// Blocks on their way at a time: four rows' sums leave registers for fewer invocations.
-const uint AHEAD = TILE_ROWS == 4u ? 2u : 1u;
 #endif
 layout(local_size_x = INVOCATIONS) in;
 const uint TILE_COLUMNS = INVOCATIONS / PARTS * COLUMNS;
@@ -131,36 +131,26 @@ void main() {
         MULTIPLY(a_vectors[a_from[r] + at], y)
     }
 #else
-    uvec4 a_next[AHEAD][TILE_ROWS], b_next[AHEAD][4];
+    uvec4 a_next[TILE_ROWS], b_next[4];
     // Past the end the last is read again: under a condition, the compiler would wait for it.
-#define READ_NEXT(ahead, vector) \
+#define READ_NEXT(vector) \
     { \
         uint from = min(vector, vectors - 1u); \
         [[unroll]] for (uint e = 0u; e < 16u; ++e) \
-            b_next[ahead][e / 4u][e % 4u] = b[b_from + (from * 16u + e) * b_step]; \
+            b_next[e / 4u][e % 4u] = b[b_from + (from * 16u + e) * b_step]; \
         [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) \
-            a_next[ahead][r] = a_vectors[a_from[r] + from]; \
+            a_next[r] = a_vectors[a_from[r] + from]; \
     }
-#define MULTIPLY_TURNED(x, read) \
-    { \
-        [[unroll]] for (uint i = 0u; i < 4u; ++i) read[i] = transposed(read[i]); \
-        uvec4 y[COLUMNS]; \
-        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
-            y[c] = uvec4(read[0][c], read[1][c], read[2][c], read[3][c]); \
-        MULTIPLY(x[r], y) \
+    READ_NEXT(at)
+    for (; at < vectors; at += PARTS) {
+        uvec4 rows_of_a[TILE_ROWS] = a_next, rows_of_b[4] = b_next;
+        READ_NEXT(at + PARTS)
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) rows_of_b[i] = transposed(rows_of_b[i]);
+        uvec4 y[COLUMNS];
+        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c)
+            y[c] = uvec4(rows_of_b[0][c], rows_of_b[1][c], rows_of_b[2][c], rows_of_b[3][c]);
+        MULTIPLY(rows_of_a[r], y)
     }
-    [[unroll]] for (uint ahead = 0u; ahead < AHEAD; ++ahead) READ_NEXT(ahead, at + ahead * PARTS)
-    for (; at + (AHEAD - 1u) * PARTS < vectors; at += AHEAD * PARTS)
-        [[unroll]] for (uint ahead = 0u; ahead < AHEAD; ++ahead) {
-            uvec4 rows_of_a[TILE_ROWS] = a_next[ahead], rows_of_b[4] = b_next[ahead];
-            READ_NEXT(ahead, at + (ahead + AHEAD) * PARTS)
-            MULTIPLY_TURNED(rows_of_a, rows_of_b)
-        }
-    [[unroll]] for (uint ahead = 0u; ahead < AHEAD - 1u; ++ahead)
-        if (at < vectors) {
-            MULTIPLY_TURNED(a_next[ahead], b_next[ahead])
-            at += PARTS;
-        }
 #endif
     int count = int((at - p.begin - part) / PARTS * 16u);
 

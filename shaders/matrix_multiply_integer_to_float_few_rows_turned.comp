@@ -20,7 +20,7 @@ const uint TILE_COLUMNS = 128u;
 const uint SUBGROUPS = 8u;
 const uint INVOCATIONS = SUBGROUPS * 32u;
 layout(local_size_x = INVOCATIONS) in;
-#define SHARES_TILES
+#define SHARES_TILES 16u
 #include "include/few_rows.glsl"
 layout(binding = 9) readonly buffer APairs { uvec2 a_pairs[]; };
 

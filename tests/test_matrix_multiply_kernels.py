@@ -267,7 +267,7 @@ def _library_of_everything() -> ShaderLibrary:
     return ShaderLibrary(frozenset().union(*(v.features for v in _all_variants().values())))
 
 
-@pytest.mark.parametrize("depth", [256, 4096, 14336, 14352])
+@pytest.mark.parametrize("depth", [128, 4096, 14336, 14352])
 @pytest.mark.parametrize("columns", [128, 4096, 14336, 128 << 10])
 @pytest.mark.parametrize("rows", [1, 4, 8])
 def test_few_rows_by_few_columns_share_the_depth(rows: int, columns: int, depth: int) -> None:
@@ -275,13 +275,13 @@ def test_few_rows_by_few_columns_share_the_depth(rows: int, columns: int, depth:
     adapter = replace(dml.default_device().adapter, cooperative_matrices=())
     target = Target(_library_of_everything(), adapter)
     kernel = candidates(product, target)[0]
-    assert kernel.name == f"few_rows-across-r{rows}"
+    assert kernel.name == f"few_rows-across64-r{rows}"
     variant = kernel.variant(target)
     assert variant is not None
     parts = kernel.parts(product, depth, variant)
-    assert (parts > 1) == (columns <= 14336 and depth > 256)
+    assert (parts > 1) == (columns <= 14336 and depth > 128)
     # As the shader divides it: to each part an equal number of pieces, and to the last one some.
-    pieces = -(-depth // 256)
+    pieces = -(-depth // 128)
     assert (parts - 1) * -(-pieces // parts) < pieces <= parts * -(-pieces // parts)
 
 
@@ -388,29 +388,38 @@ def test_tiles_take_the_sums_of_other_workgroups_or_make_them(
 
 
 @pytest.mark.parametrize(
-    ("kind", "x", "y", "depth"),
+    ("kind", "x", "y", "depth", "counted"),
     [
-        ("int8", -128, -128, 4096), ("int8", -128, 127, 4096), ("int8", 127, 127, 4096),
-        ("uint8", 255, 255, 2048),
-        # Their sums leave too few bits to count in.
-        ("uint8", 255, 255, 4096), ("int8", -128, -128, 14336),
+        ("int8", -128, 127, 4096, True), ("int8", 127, 127, 4096, True),
+        ("uint8", 255, 255, 4096, True),
+        ("int8", -128, -128, 8192, True),  # in just as many parts as the bits above can count
+        ("uint8", 255, 255, 8192, False), ("int8", -128, -128, 14336, False),
     ],
 )
-@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("rows", [1, 4, 8])
 @pytest.mark.parametrize("half", [False, True])
 def test_parts_are_counted_above_the_largest_sums(
-    kind: str, x: int, y: int, depth: int, rows: int, half: bool
+    kind: str, x: int, y: int, depth: int, counted: bool, rows: int, half: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def few_rows(product: Product, target: Target) -> list[Kernel]:
+        return [k for k in candidates(product, target) if k.shader == f"{SHADER}_few_rows"]
+
+    monkeypatch.setattr(matrix_multiply, "candidates", few_rows)
     device = dml.default_device()
-    if device._runtime.library.find(f"{SHADER}_few_rows", "across", "r1") is None:
-        pytest.skip("the only kernels that share the depth need packed dot products")
+    if device._runtime.library.find(f"{SHADER}_few_rows", "across64", "r1") is None:
+        pytest.skip("parts are counted in words of 64 bits")
     a, b = np.full((rows, depth), x, kind), np.full((depth, 132), y, kind)
     a[-1, ::3] = 1
     scale = np.array([2.0**-16 if half else 1], np.float16 if half else np.float32)
     expected = (a.astype(np.int64) @ b) * scale.astype(np.float64)
+    device._compiled.clear()
     for _ in range(3):
         got = dml.matrix_multiply_integer_to_float(a, scale, b, np.ones_like(scale)).numpy()
         assert (got == expected.astype(scale.dtype)).all()
+    (compiled,) = device._compiled.values()
+    device._compiled.clear()
+    assert (compiled.plan.execute[0].push["count_shift"] > 0) == counted
 
 
 def _with_matrix_units(kilobytes: int = 48, kinds: str = "i") -> Target:

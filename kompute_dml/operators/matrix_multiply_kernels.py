@@ -91,13 +91,15 @@ _COOPMAT = {
     )
 }
 _FEW_ROWS = {
-    side: [
-        Kernel(SHADER + "_few_rows", f"{side}-r{rows}", rows, width, depth, busy=busy)
-        for rows, width, busy in zip((1, 4, 8), widths, busies)
-    ]
-    for side, depth, widths, busies in (
-        ("along", 16, (8, 16, 16), (0,) * 3), ("across", 0, (128,) * 3, (896, 528, 264))
-    )
+    "along": [
+        Kernel(SHADER + "_few_rows", f"along-r{rows}", rows, width, 16)
+        for rows, width in ((1, 8), (4, 16), (8, 16))
+    ],
+    "across": [
+        Kernel(SHADER + "_few_rows", f"{axis}-r{rows}", rows, 128, busy=busy)
+        for axis in ("across64", "across")
+        for rows, busy in ((1, 896), (4, 660), (8, 264))
+    ],
 }
 _ONE_ROW = Kernel(SHADER + "_one_row", "along", 1, 4, 16)
 _FEW_ROWS_COOPMAT = {
@@ -239,14 +241,14 @@ def _ahead(depth: int) -> dict[str, int]:
 
 
 def _count_shift(product: Product, depth: int, parts: int) -> int:
-    """Bits that a sum of 8-bit products takes, with its sign, where the rest of a word of 32 can
-    count the parts that were added; else 0."""
+    """Bits that a sum of 8-bit products takes, with its sign, where a word of 64 that holds two can
+    count the parts that were added, too; else 0."""
     reach = depth
     for side in "AB":
         plain = product.kinds[f"{side}_SIGNED"] and not product.kinds[f"HAS_{side}_ZERO"]
         reach *= 128 if plain else 255
     bits = reach.bit_length() + 1
-    return bits if 1 < parts <= 2 ** (32 - bits) else 0
+    return bits if 1 < parts <= 1 << max(0, 64 - 2 * bits) else 0
 
 
 def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
@@ -267,7 +269,7 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
         field = "row_sums_offset" if "a" in made else "column_sums_offset"
         made_sums = temporary.take(field, 4, sum(map(product.lines, made)))
     # The workgroups that have come; or the sums of each tile, and how many have added theirs.
-    words = 1 if made else kernel.tiles(product) * (kernel.rows * kernel.columns + 1)
+    words = 1 if made else kernel.tiles(product) * (kernel.rows * kernel.columns + 2)
     zeroed = Operand(ZEROED, "zeroed_offset", 4, words, writes=True)
 
     def dispatch(index: int, begin: int) -> Dispatch:

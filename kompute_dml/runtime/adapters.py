@@ -35,6 +35,10 @@ _FEATURE_STRUCTS = {
         "VkPhysicalDeviceShaderFloat16Int8Features",
         ("shaderFloat16", "shaderInt8"),
     ),
+    "VK_KHR_shader_atomic_int64": (
+        "VkPhysicalDeviceShaderAtomicInt64Features",
+        ("shaderBufferInt64Atomics",),
+    ),
     "VK_KHR_shader_integer_dot_product": (
         "VkPhysicalDeviceShaderIntegerDotProductFeatures",
         ("shaderIntegerDotProduct",),

@@ -27,6 +27,7 @@ _FEATURES_OF: dict[str, tuple[str, ...]] = {
     "Int8": ("shaderInt8",),
     "Int16": ("shaderInt16",),
     "Int64": ("shaderInt64",),
+    "Int64Atomics": ("shaderBufferInt64Atomics",),
     "Float16": ("shaderFloat16",),
     "Float64": ("shaderFloat64",),
     "StorageBuffer8BitAccess": ("storageBuffer8BitAccess",),
@@ -45,7 +46,7 @@ _FEATURES_OF: dict[str, tuple[str, ...]] = {
 SWITCHES: dict[str, tuple[str, ...]] = {
     "int8": ("shaderInt8", "storageBuffer8BitAccess", "uniformAndStorageBuffer8BitAccess"),
     "int16": ("shaderInt16", "storageBuffer16BitAccess", "uniformAndStorageBuffer16BitAccess"),
-    "int64": ("shaderInt64",),
+    "int64": ("shaderInt64", "shaderBufferInt64Atomics"),
     "float16": ("shaderFloat16",),
     "float64": ("shaderFloat64",),
     "dot": ("shaderIntegerDotProduct",),

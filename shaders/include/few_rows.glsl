@@ -1,8 +1,9 @@
 // For the few rows of A that a vector makes, all that counts is how fast B is read: it comes in
 // vectors of 16 or words of 4 elements, many of them on their way at a time. Where the output has
 // too few columns to keep the device busy, workgroups share the depth of a tile, add their sums up
-// in memory, and the last to come finishes them. The includer defines INVOCATIONS, too, and
-// SHARES_TILES if workgroups do; COUNTS_PARTS if each sum may count its parts.
+// in memory, and the last to come finishes them. The includer defines INVOCATIONS, too; SHARES_TILES
+// if workgroups do, as the vectors of 16 that it takes at a time; COUNTS_PARTS if sums may count
+// their parts, which takes GL_EXT_shader_atomic_int64.
 #define SPECIALIZED
 #define SHARES_DEPTH
 #include "include/matrix_multiply_integer_to_float.glsl"
@@ -13,6 +14,9 @@
 layout(binding = 9) readonly buffer AVectors { uvec4 a_vectors[]; };
 layout(binding = 10) readonly buffer BVectors { uvec4 b_vectors[]; };
 layout(binding = 11) coherent buffer Zeroed { int zeroed[]; };
+#ifdef COUNTS_PARTS
+layout(binding = 11) coherent buffer ZeroedPairs { uint64_t zeroed_pairs[]; };
+#endif
 
 // Prepared lines hold signed numbers.
 layout(constant_id = 9) const bool A_PREPARED = false;
@@ -48,7 +52,9 @@ struct Part {
 const uint SUMS = TILE_ROWS * TILE_COLUMNS;
 // An invocation finishes pairs of neighbouring sums.
 const uint PAIRS = (SUMS / 2u - 1u) / INVOCATIONS + 1u;
-layout(constant_id = 16) const uint PART_VECTORS = 16u;  // constant to tell the host
+#ifdef SHARES_TILES
+layout(constant_id = 16) const uint PART_VECTORS = SHARES_TILES;  // constant to tell the host
+#endif
 
 // False when nothing is left to do. Divisions take long: most often there is nothing to divide.
 bool find_part(out Part p) {
@@ -71,7 +77,7 @@ bool find_part(out Part p) {
         p.begin = part * each;
         p.end = min(p.end, p.begin + each);
     }
-    p.sums = zeroed_offset + tile * (SUMS + 1u);
+    p.sums = zeroed_offset + tile * (SUMS + 2u);
 #endif
     return p.batch < batches && part < parts;
 }
@@ -92,27 +98,41 @@ uint place_of_sum(Part p, uint pair, uint n) {
 }
 
 #ifdef COUNTS_PARTS
-// Where sums leave bits for it, these hold how many parts have added theirs, from count_shift on:
-// the one that finds all others there has the whole sum, and waits for nothing else.
+// Where two sums leave bits for it, a word of 64 holds both, count_shift bits each, and above them
+// how many parts have added theirs: the one that finds all others there has the whole sums, and
+// waits for nothing else.
 bool is_counted() { return parts > 1u && count_shift > 0u; }
 
-void add_counted(Part p, inout ivec2 sums[PAIRS]) {
-    int one = 1 << count_shift;
-    [[unroll]] for (uint i = 0u; i < PAIRS; ++i)
-        if (row_of_pair(i) < rows && first_of_pair(i) < SUMS) {
-            sums[i].x += atomicAdd(zeroed[place_of_sum(p, i, 0u)], sums[i].x + one);
-            sums[i].y += atomicAdd(zeroed[place_of_sum(p, i, 1u)], sums[i].y + one);
-        }
+uint place_of_pair(Part p, uint pair) {
+    return p.sums / 2u + pair * min(INVOCATIONS, SUMS / 2u) + gl_LocalInvocationIndex;
 }
 
-// Whether this is such a whole sum, which then stands without the count. What was taken is zero
-// again for the next dispatch.
-bool take_counted(uint at, inout int sum) {
-    uint others = parts - 1u;
-    if (uint(sum + (1 << (count_shift - 1u))) >> count_shift != others) return false;
-    sum -= int(others << count_shift);
-    zeroed[at] = 0;
-    return true;
+uint64_t as_word(int sum) { return uint64_t(int64_t(sum)); }
+
+// Takes the lower sum out of a word.
+int take_sum(inout uint64_t word) {
+    uint above = 64u - count_shift;
+    int sum = int(int64_t(word << above) >> above);
+    word = (word - as_word(sum)) >> count_shift;
+    return sum;
+}
+
+// Which sums are whole now, of all parts. Their words are zero again for the next dispatch.
+void add_counted(Part p, inout ivec2 sums[PAIRS], out bool whole[PAIRS]) {
+    uint64_t words[PAIRS];
+    [[unroll]] for (uint i = 0u; i < PAIRS; ++i) {
+        words[i] = as_word(sums[i].x) + (as_word(sums[i].y) << count_shift);
+        whole[i] = row_of_pair(i) < rows && first_of_pair(i) < SUMS;
+        if (whole[i])
+            words[i] += atomicAdd(zeroed_pairs[place_of_pair(p, i)],
+                                  words[i] + (uint64_t(1u) << 2u * count_shift));
+    }
+    [[unroll]] for (uint i = 0u; i < PAIRS; ++i) {
+        sums[i].x = take_sum(words[i]);
+        sums[i].y = take_sum(words[i]);
+        whole[i] = whole[i] && uint(words[i]) == parts - 1u;
+        if (whole[i]) zeroed_pairs[place_of_pair(p, i)] = uint64_t(0u);
+    }
 }
 #endif
 
@@ -157,24 +177,18 @@ void find_finish(Part p, out FinishPair finish[PAIRS]) {
 }
 
 void finish_sums(Part p, ivec2 sums[PAIRS], FinishPair finish[PAIRS]) {
+    bool whole[PAIRS];
+    [[unroll]] for (uint i = 0u; i < PAIRS; ++i) whole[i] = first_of_pair(i) < SUMS;
 #ifdef COUNTS_PARTS
     if (is_counted())
-        add_counted(p, sums);
+        add_counted(p, sums, whole);
     else if (!has_all_sums(p, sums))
         return;
 #elif defined(SHARES_TILES)
     if (!has_all_sums(p, sums)) return;
 #endif
     [[unroll]] for (uint i = 0u; i < PAIRS; ++i)
-        if (first_of_pair(i) < SUMS) {
-            bvec2 whole = bvec2(true);
-#ifdef COUNTS_PARTS
-            if (is_counted()) {
-                whole.x = take_counted(place_of_sum(p, i, 0u), sums[i].x);
-                whole.y = take_counted(place_of_sum(p, i, 1u), sums[i].y);
-            }
-#endif
+        if (whole[i])
             finish_pair(p.batch, row_of_pair(i), p.column + column_of_pair(i), widen(sums[i].x),
-                        widen(sums[i].y), finish[i].here, finish[i].next, whole);
-        }
+                        widen(sums[i].y), finish[i].here, finish[i].next);
 }

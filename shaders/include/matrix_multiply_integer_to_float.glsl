@@ -137,19 +137,18 @@ float scale_and_bias(uvec2 sum, Finish f) {
     return x;
 }
 
-// Finishes the sums of two neighbouring columns, those that are whole; what lies outside the output
-// is dropped.
+// Finishes the sums of two neighbouring columns; what lies outside the output is dropped.
 void finish_pair(uint batch, uint row, uint column, uvec2 sum, uvec2 next_sum, Finish finish,
-                 Finish next_finish, bvec2 whole) {
+                 Finish next_finish) {
     if (row >= rows || column >= columns) return;
-    bool has = whole.x, has_next = whole.y && column + 1u < columns;
+    bool has_next = column + 1u < columns;
     uint at = partial_offset + (batch * rows + row) * columns + column;
     if (CONTINUES) {
-        if (has) sum = add64(sum, partial[at]);
+        sum = add64(sum, partial[at]);
         if (has_next) next_sum = add64(next_sum, partial[at + 1u]);
     }
     if (UNFINISHED) {
-        if (has) partial[at] = sum;
+        partial[at] = sum;
         if (has_next) partial[at + 1u] = next_sum;
         return;
     }
@@ -158,17 +157,17 @@ void finish_pair(uint batch, uint row, uint column, uvec2 sum, uvec2 next_sum, F
     uint to = out_offset + batch * out_strides[0] + row * out_strides[1] + column * out_strides[2];
     uint next_to = to + out_strides[2];
     if (!HALF) {
-        if (has) out_words[to] = floatBitsToUint(x);
+        out_words[to] = floatBitsToUint(x);
         if (has_next) out_words[next_to] = floatBitsToUint(y);
-    } else if (has && has_next && out_strides[2] == 1u && to % 2u == 0u) {
+    } else if (has_next && out_strides[2] == 1u && to % 2u == 0u) {
         out_words[to / 2u] = float_to_half(x) | (float_to_half(y) << 16);
     } else {
-        if (has) STORE_HALF(out_words, to, float_to_half(x))
+        STORE_HALF(out_words, to, float_to_half(x))
         if (has_next) STORE_HALF(out_words, next_to, float_to_half(y))
     }
 }
 
 void finish_pair(uint batch, uint row, uint column, uvec2 sum, uvec2 next_sum) {
     finish_pair(batch, row, column, sum, next_sum, finish_at(batch, row, column),
-                finish_at(batch, row, column + 1u), bvec2(true));
+                finish_at(batch, row, column + 1u));
 }

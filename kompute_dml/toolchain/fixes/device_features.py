@@ -20,6 +20,7 @@ _CHAIN = """\
     vk::PhysicalDevice8BitStorageFeatures storage8;
     vk::PhysicalDevice16BitStorageFeatures storage16;
     vk::PhysicalDeviceShaderFloat16Int8Features float16Int8;
+    vk::PhysicalDeviceShaderAtomicInt64Features atomicInt64;
     vk::PhysicalDeviceShaderIntegerDotProductFeatures dotProduct;
     vk::PhysicalDeviceVulkanMemoryModelFeatures memoryModel;
     vk::PhysicalDeviceSubgroupSizeControlFeatures subgroupSize;
@@ -55,6 +56,9 @@ _CHAIN = """\
           float16Int8,
           { KP_FEATURE(float16Int8, shaderFloat16),
             KP_FEATURE(float16Int8, shaderInt8) });
+    chain("VK_KHR_shader_atomic_int64",
+          atomicInt64,
+          { KP_FEATURE(atomicInt64, shaderBufferInt64Atomics) });
     chain("VK_KHR_shader_integer_dot_product",
           dotProduct,
           { KP_FEATURE(dotProduct, shaderIntegerDotProduct) });
