@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
-//@ variants B: along across across64; ROWS: r1 r4 r8
+//@ variants B: along across across64; ROWS: r1 r2 r4 r8
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -13,6 +13,8 @@
 // columns around.
 #if defined(ROWS_r1)
 const uint TILE_ROWS = 1u;
+#elif defined(ROWS_r2)
+const uint TILE_ROWS = 2u;
 #elif defined(ROWS_r4)
 const uint TILE_ROWS = 4u;
 #else
@@ -20,7 +22,7 @@ const uint TILE_ROWS = 8u;
 #endif
 #if defined(B_along)
 const uint INVOCATIONS = 256u;
-const uint COLUMNS = TILE_ROWS == 4u ? 4u : 2u;
+const uint COLUMNS = TILE_ROWS == 2u ? 4u : 2u;
 const uint PARTS = TILE_ROWS == 8u ? 32u : 64u;
 #else
 #define SHARES_TILES 8u

@@ -269,7 +269,7 @@ def _library_of_everything() -> ShaderLibrary:
 
 @pytest.mark.parametrize("depth", [128, 4096, 14336, 14352])
 @pytest.mark.parametrize("columns", [128, 4096, 14336, 128 << 10])
-@pytest.mark.parametrize("rows", [1, 4, 8])
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
 def test_few_rows_by_few_columns_share_the_depth(rows: int, columns: int, depth: int) -> None:
     product = Product(_desc((1, rows, depth, columns), "packed", "packed", ""))
     adapter = replace(dml.default_device().adapter, cooperative_matrices=())
@@ -396,7 +396,7 @@ def test_tiles_take_the_sums_of_other_workgroups_or_make_them(
         ("uint8", 255, 255, 8192, False), ("int8", -128, -128, 14336, False),
     ],
 )
-@pytest.mark.parametrize("rows", [1, 4, 8])
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
 @pytest.mark.parametrize("half", [False, True])
 def test_parts_are_counted_above_the_largest_sums(
     kind: str, x: int, y: int, depth: int, counted: bool, rows: int, half: bool,
@@ -438,34 +438,43 @@ def _with_matrix_units(kilobytes: int = 48, kinds: str = "i") -> Target:
 
 
 @pytest.mark.parametrize(
-    ("depth", "a_layout", "lanes", "serves"),
+    ("rows", "depth", "columns", "a_layout", "lanes", "kernel"),
     [
-        (4096, "packed", 32, True), (1 << 15, "packed", 32, True), (1 << 16, "packed", 32, False),
-        (4096, "padded", 32, False),  # to float16
-        (4096, "packed", 8, False),
+        (1, 4096, 4096, "packed", 32, "few_rows_subgroups-r1"),
+        (1, 1 << 15, 4096, "packed", 32, "few_rows_subgroups-r1"),
+        (1, 1 << 16, 4096, "packed", 32, "few_rows-along-r1"),
+        (1, 4096, 4096, "padded", 32, "few_rows-along-r1"),  # to float16
+        (1, 4096, 4096, "packed", 8, "few_rows-along-r1"),
+        (2, 4096, 8192, "packed", 32, "few_rows-along-r2"),
+        (3, 4096, 8184, "packed", 32, "few_rows-along-r4"),
+        (3, 4096, 8192, "packed", 32, "few_rows_subgroups-r4"),
+        (4, 4096, 8184, "packed", 32, "few_rows-along-r4"),
+        (4, 4096, 8192, "packed", 32, "few_rows_subgroups-r4"),
     ],
 )
-def test_one_row_is_served_by_subgroups(
-    depth: int, a_layout: str, lanes: int, serves: bool
+def test_few_rows_are_served_by_subgroups(
+    rows: int, depth: int, columns: int, a_layout: str, lanes: int, kernel: str
 ) -> None:
     target = _with_matrix_units()
     target = replace(target, adapter=replace(target.adapter, subgroup_size=lanes))
-    product = Product(_desc((1, 1, depth, 4096), a_layout, "transposed", ""))
-    best = candidates(product, target)[0]
-    assert best.name == ("one_row-along" if serves else "few_rows-along-r1")
+    product = Product(_desc((1, rows, depth, columns), a_layout, "transposed", ""))
+    assert candidates(product, target)[0].name == kernel
 
 
 @pytest.mark.parametrize(
-    ("depth", "ahead", "whole"),
+    ("rows", "depth", "ahead", "whole"),
     [
-        (4096, 8, True), (14336, 7, True), (512 * 13, 7, False), (4096 + 16, 5, False),
-        (384, 1, False),
+        (1, 4096, 8, True), (1, 14336, 7, True), (1, 512 * 13, 7, False), (1, 4096 + 16, 5, False),
+        (1, 384, 1, False), (4, 4096, 1, True), (4, 4096 + 16, 1, False),
     ],
 )
-def test_lanes_ask_for_as_many_vectors_each_time(depth: int, ahead: int, whole: bool) -> None:
+def test_lanes_ask_for_as_many_vectors_each_time(
+    rows: int, depth: int, ahead: int, whole: bool
+) -> None:
     target = _with_matrix_units()
-    product = Product(_desc((1, 1, depth, 64), "packed", "transposed", ""))
-    plan = lower(product, candidates(product, target)[0], target)
+    product = Product(_desc((1, rows, depth, 64), "packed", "transposed", ""))
+    kernel = next(k for k in candidates(product, target) if "subgroups" in k.name)
+    plan = lower(product, kernel, target)
     assert (plan.execute[0].spec["AHEAD"], plan.execute[0].spec["WHOLE"]) == (ahead, whole)
 
 

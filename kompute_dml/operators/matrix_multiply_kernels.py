@@ -93,15 +93,18 @@ _COOPMAT = {
 _FEW_ROWS = {
     "along": [
         Kernel(SHADER + "_few_rows", f"along-r{rows}", rows, width, 16)
-        for rows, width in ((1, 8), (4, 16), (8, 16))
+        for rows, width in ((1, 8), (2, 16), (4, 8), (8, 16))
     ],
     "across": [
         Kernel(SHADER + "_few_rows", f"{axis}-r{rows}", rows, 128, busy=busy)
         for axis in ("across64", "across")
-        for rows, busy in ((1, 896), (4, 660), (8, 264))
+        for rows, busy in ((1, 896), (2, 896), (4, 660), (8, 264))
     ],
 }
-_ONE_ROW = Kernel(SHADER + "_one_row", "along", 1, 4, 16)
+_FEW_ROWS_SUBGROUPS = [
+    Kernel(SHADER + "_few_rows_subgroups", f"r{rows}", rows, columns, 16)
+    for rows, columns in ((1, 4), (4, 16))
+]
 _FEW_ROWS_COOPMAT = {
     axis: Kernel(SHADER + "_few_rows_coopmat", axis, 16, 32, depth)
     for axis, depth in (("along", 16), ("along8", 16), ("across", 0))
@@ -110,7 +113,7 @@ _TURNED = Kernel(SHADER + "_few_rows_turned", "across", 16, 128, busy=128)
 _NOT_PLAIN = ("A_SIGNED", "B_SIGNED", "HAS_A_ZERO", "HAS_B_ZERO")
 SHADERS = (
     *(SHADER + suffix
-      for suffix in ("", "_packed", "_one_row", "_few_rows", "_few_rows_coopmat",
+      for suffix in ("", "_packed", "_few_rows", "_few_rows_subgroups", "_few_rows_coopmat",
                      "_few_rows_turned", "_coopmat")),
     LINES, SUMS,
 )
@@ -179,8 +182,11 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
     # Its subgroups are of 32 (elsewhere that may be the most they are), store words and hand on no
     # sums.
     whole_words = not product.kinds["HALF"] and product.depth <= MAX_DEPTH
-    if rows == 1 and side == "along" and cooperative and whole_words:
-        dots.insert(0, _ONE_ROW)
+    if side == "along" and cooperative and whole_words:
+        alone = [k for k in _FEW_ROWS_SUBGROUPS if k.rows >= rows]
+        # Lanes of four rows ask for one vector at a time: it takes many to keep a device busy.
+        busy = rows == 1 or (rows > 2 and product.columns >= 8192)
+        dots = [*alone, *dots] if busy else [*dots, *alone]
     matrices = matrix if rows <= 16 and cooperative else []
     return [*matrices, *dots] if rows > 4 else [*dots, *matrices]
 
@@ -232,10 +238,11 @@ def _multiplies(adapter: Adapter, kind: str) -> bool:
     return shape in adapter.cooperative_matrices and adapter.subgroup_size == 32
 
 
-def _ahead(depth: int) -> dict[str, int]:
-    """How many vectors of 16 each of 32 lanes asks for at once: up to eight, as many each time."""
+def _ahead(depth: int, most: int) -> dict[str, int]:
+    """How many vectors of 16 each of 32 lanes asks for at once: up to ``most``, as many each
+    time."""
     count = -(-depth // (16 * 32))
-    times = -(-count // 8)
+    times = -(-count // most)
     ahead = -(-count // times)
     return {"AHEAD": ahead, "WHOLE": depth % (16 * 32 * ahead) == 0}
 
@@ -310,7 +317,7 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
         if "EXACT_UNITS" in variant.spec_ids:
             known["EXACT_UNITS"] = target.adapter.driver in EXACT_UNITS
         if "AHEAD" in variant.spec_ids:
-            known |= _ahead(depth)
+            known |= _ahead(depth, most=variant.spec_ids["AHEAD"][1])
         if not kernel.lowers:  # all numbers are taken as they lie, as signed ones are
             known |= {"A_SIGNED": True, "B_SIGNED": True}
         return Dispatch(variant, groups, tuple(operands), push, known)
