@@ -521,6 +521,20 @@ def test_tiles_are_as_large_as_keeps_a_device_busy(
     assert candidates(product, _with_matrix_units())[0].name == f"coopmat-{tile}"
 
 
+@pytest.mark.parametrize(
+    ("side", "tile"), [(2048, "t128"), (3072, "t128s"), (4096, "t128w"), (6144, "t128s")]
+)
+def test_sums_of_one_side_are_made_before_or_beside(side: int, tile: str) -> None:
+    desc = replace(
+        _desc((1, side, side, side), "packed", "transposed", ""),
+        b_tensor=dml.TensorDesc(np.int8, (1, side, side), [side * side, 1, side],
+                                guaranteed_base_offset_alignment=16),
+    )
+    product = Product(desc)
+    assert [product.needs_sums(side) for side in "ab"] == [False, True]
+    assert candidates(product, _with_matrix_units())[0].name == f"coopmat-{tile}"
+
+
 @pytest.mark.parametrize(("layout", "owned", "side", "depth", "given", "parts"), [
     ("transposed", "b", 2048, 2048, True, False), ("packed", "b", 2048, 1 << 16, True, False),
     ("transposed", "", 2048, 2048, False, False), ("packed", "", 2048, 2048, False, False),

@@ -205,7 +205,8 @@ def _best_tile(product: Product, unsigned: bool) -> str:
         ready = [side for side in summed if is_ready(product, side, _COOPMAT["t128w"].depth)]
         # What is prepared is summed by the way; a dispatch for one side more pays for many tiles.
         gathers = not ready or (len(ready) == 1 and tiles["t128"] >= 1024)
-        if (ready == summed or not gathers) and _sums_aside(product, summed, tiles["t128"]):
+        aside = _sums_aside(product, summed, tiles["t128"], gathers)
+        if aside and (ready == summed or not gathers):
             return "t128s"
         return "t128w" if gathers else "t128"
     if tiles["t64"] > 264:
@@ -218,16 +219,18 @@ def _best_tile(product: Product, unsigned: bool) -> str:
     return "t32d" if product.depth >= 1024 else "t32"
 
 
-def _sums_aside(product: Product, summed: list[str], tiles: int) -> bool:
+def _sums_aside(product: Product, summed: list[str], tiles: int, gathers: bool) -> bool:
     """Whether workgroups of their own should make sums: not where tiles are soon done, nor where
-    they take one more turn of the device, unless this is one of many (or FLOAT16 ends them)."""
+    they take one more turn of the device or what ``gathers`` sums before is as fast, unless turns
+    are many (or FLOAT16 ends them)."""
     if not summed or product.depth < 2048 or not _COOPMAT["t128s"].counts(product):
         return False
     places = 2 * 132
     turns = -(-tiles // places)
     groups = _COOPMAT["t128s"].summing(product, summed)
     many = 4 if product.kinds["HALF"] else 8
-    return turns >= (2 if -(-(tiles + groups) // places) == turns else many)
+    adds_none = -(-(tiles + groups) // places) == turns
+    return turns >= (2 if adds_none and not gathers else many)
 
 
 def _multiplies(adapter: Adapter, kind: str) -> bool:
