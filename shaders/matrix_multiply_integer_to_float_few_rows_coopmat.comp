@@ -15,6 +15,7 @@
 // rows of A before 16 columns of B at a time: none waits for another before the end, and so little
 // memory leaves room for many of them.
 const uint TILE_ROWS = 16u;
+#define ROW_TILES
 // Slices of VECTORS along the depth, AHEAD of them on their way at a time.
 #if defined(B_along)
 #define ALONG
@@ -71,7 +72,7 @@ int sum_of(Part p, uint i, uint j) {
     [[unroll]] for (uint s = 0u; s < SUBGROUPS; ++s)
         sum += int(s_slices[s * PRODUCTS + at / 4u][at % 4u]);
     if (HAS_CORRECTION) {
-        int a_zero = lowered_zero_point(true, i);
+        int a_zero = lowered_zero_point(true, p.row + i);
         int b_zero = lowered_zero_point(false, p.column + j);
         int count = int(p.end - p.begin) * 16;
         sum -= b_zero * (s_sums[i] - count * a_zero) + a_zero * s_sums[TILE_ROWS + line_of(j)];
@@ -94,7 +95,7 @@ void main() {
 
     uint a_from[READS];
     [[unroll]] for (int i = 0; i < READS; ++i)
-        a_from[i] = row_begin(p.batch, my_line + uint(i) * LINE_STEP);
+        a_from[i] = row_begin(p.batch, p.row + my_line + uint(i) * LINE_STEP);
     uvec4 a_next[AHEAD][READS];
     // Past the end the last vectors are read again, and count as 0 when they are stored.
 #ifdef ALONG
@@ -216,7 +217,7 @@ void main() {
     barrier();
     ivec2 sums[PAIRS];
     [[unroll]] for (uint i = 0u; i < PAIRS; ++i) {
-        uint row = min(row_of_pair(i), TILE_ROWS - 1u), column = column_of_pair(i);
+        uint row = min(row_of_pair(p, i) - p.row, TILE_ROWS - 1u), column = column_of_pair(i);
         sums[i] = ivec2(sum_of(p, row, column), sum_of(p, row, column + 1u));
     }
     finish_sums(p, sums, finish);

@@ -26,7 +26,7 @@ from kompute_dml.runtime.shader_library import ShaderLibrary, _all_variants
 # One past tiles, whole tiles, what vectors of 16 divide and do not, and stacks of either.
 SHAPES = [
     (1, 1, 1104, 272), (1, 4, 160, 48), (1, 7, 1040, 48), (1, 16, 256, 64), (3, 2, 1104, 20),
-    (1, 17, 40, 19), (1, 129, 257, 131), (1, 128, 128, 128), (3, 20, 64, 36),
+    (1, 17, 40, 19), (1, 40, 1104, 272), (1, 129, 257, 131), (1, 128, 128, 128), (3, 20, 64, 36),
 ]
 LAYOUTS = ["packed", "transposed", "padded", "turned batches", "stepped"]
 # Layout of A, layout of B, and which of them are constants.
@@ -478,19 +478,27 @@ def test_lanes_ask_for_as_many_vectors_each_time(
     assert (plan.execute[0].spec["AHEAD"], plan.execute[0].spec["WHOLE"]) == (ahead, whole)
 
 
-@pytest.mark.parametrize(("columns", "kernel"), [(4096, "along8"), (11008, "along")])
-def test_sixteen_rows_by_few_columns_take_more_subgroups(columns: int, kernel: str) -> None:
-    product = Product(_desc((1, 16, 4096, columns), "packed", "transposed", ""))
-    assert candidates(product, _with_matrix_units())[0].name == f"few_rows_coopmat-{kernel}"
-
-
-@pytest.mark.parametrize("rows", [5, 16])
 @pytest.mark.parametrize(
-    ("depth", "columns", "kernel"),
+    ("rows", "columns", "kernel"),
     [
-        (4096, 4096, "turned-across"), (2048, 4096, "coopmat-across"),
-        (8192, 512, "turned-across"),
-        (4096, 8196, "coopmat-across"),  # rows that no vector begins
+        (16, 4096, "few_rows_coopmat-along8"), (16, 11008, "few_rows_coopmat-along"),
+        (32, 4096, "few_rows_coopmat-along8"), (32, 11008, "coopmat-t48x96"),
+        (33, 4096, "coopmat-t64d"),
+    ],
+)
+def test_few_columns_take_more_subgroups_to_a_tile(rows: int, columns: int, kernel: str) -> None:
+    product = Product(_desc((1, rows, 4096, columns), "packed", "transposed", ""))
+    assert candidates(product, _with_matrix_units())[0].name == kernel
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "kernel"),
+    [
+        (5, 4096, 4096, "turned-r16"), (16, 4096, 4096, "turned-r16"),
+        (17, 4096, 4096, "turned-r32"), (128, 4096, 4096, "turned-r32"),
+        (5, 2048, 4096, "coopmat-across"), (64, 2048, 4096, "coopmat-across"),
+        (16, 8192, 512, "turned-r16"),
+        (16, 4096, 8196, "coopmat-across"),  # rows that no vector begins
     ],
 )
 def test_wide_tiles_read_much_of_a_row_major_matrix(
@@ -498,6 +506,12 @@ def test_wide_tiles_read_much_of_a_row_major_matrix(
 ) -> None:
     product = Product(_desc((1, rows, depth, columns), "packed", "packed", ""))
     assert candidates(product, _with_matrix_units())[0].name == f"few_rows_{kernel}"
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(65, 2048), (129, 4096)])
+def test_many_rows_of_a_row_major_matrix_have_its_lines_prepared(rows: int, depth: int) -> None:
+    product = Product(_desc((1, rows, depth, 4096), "packed", "packed", ""))
+    assert not any("few_rows" in k.name for k in candidates(product, _with_matrix_units()))
 
 
 @pytest.mark.parametrize(

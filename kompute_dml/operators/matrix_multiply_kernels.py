@@ -109,7 +109,9 @@ _FEW_ROWS_COOPMAT = {
     axis: Kernel(SHADER + "_few_rows_coopmat", axis, 16, 32, depth)
     for axis, depth in (("along", 16), ("along8", 16), ("across", 0))
 }
-_TURNED = Kernel(SHADER + "_few_rows_turned", "across", 16, 128, busy=128)
+_TURNED = [
+    Kernel(SHADER + "_few_rows_turned", f"r{rows}", rows, 128, busy=128) for rows in (16, 32)
+]
 _NOT_PLAIN = ("A_SIGNED", "B_SIGNED", "HAS_A_ZERO", "HAS_B_ZERO")
 SHADERS = (
     *(SHADER + suffix
@@ -156,26 +158,29 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
 
 
 def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
-    """The kernels for the rows of a vector or little more, where they can read A and B."""
+    """The kernels for the rows of a vector or some more, where they can read A and B."""
     a, b, rows = product.a, product.b, product.rows
-
     if product.depth % 16:
         return []
     # Where rows of B begin, and end: at words?
     numbers = (b.base_alignment, *product.steps["b"], b.strides[-2], product.columns)
     if all(t.owned_by_dml or is_ready(product, side, 16) for side, t in (("a", a), ("b", b))):
         side, matrix = "along", [_FEW_ROWS_COOPMAT["along"], _FEW_ROWS_COOPMAT["along8"]]
-        # More subgroups to a tile, where there is but one for each of 132 multiprocessors.
-        if matrix[0].tiles(product) < 200:
+        # More subgroups to a tile, where there is but one for each of 132 multiprocessors; larger
+        # tiles leave these idle.
+        few = product.batches * -(-product.columns // matrix[0].columns) < 200
+        if few:
             matrix.reverse()
+        most = 32 if few else 16
     elif lies_ready(product, "a", 16) and b.strides[-1] == 1 and not any(n % 4 for n in numbers):
-        side, matrix = "across", [_FEW_ROWS_COOPMAT["across"]]
+        side, matrix, most = "across", [_FEW_ROWS_COOPMAT["across"]], 64
         if not any(n % 16 for n in numbers):
-            matrix.append(_TURNED)
-            # Wide tiles read faster, once there is much to read.
+            matrix.append(_TURNED[rows > 16])
+            # Wide tiles read faster, once there is much to read, and much to turn beforehand.
             much = product.depth * product.columns >= 12 << 20
             if much or max(product.depth, product.columns) >= 8192:
                 matrix.reverse()
+                most = 128
     else:
         return []
     dots = [k for k in _FEW_ROWS[side] if k.rows >= rows]
@@ -187,7 +192,7 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
         # Lanes of four rows ask for one vector at a time: it takes many to keep a device busy.
         busy = rows == 1 or (rows > 2 and product.columns >= 8192)
         dots = [*alone, *dots] if busy else [*dots, *alone]
-    matrices = matrix if rows <= 16 and cooperative else []
+    matrices = matrix if rows <= most and cooperative else []
     return [*matrices, *dots] if rows > 4 else [*dots, *matrices]
 
 
