@@ -207,40 +207,6 @@ def test_an_adapter_that_is_not_there_is_refused_with_those_that_are() -> None:
     assert dml.list_devices()[0].name in out
 
 
-def _lavapipe() -> Path | None:
-    for folder in (Path("/usr/share/vulkan/icd.d"), Path("/etc/vulkan/icd.d")):
-        for file in folder.glob("lvp_icd*.json"):
-            return file
-    return None
-
-
-def test_two_drivers_in_one_process() -> None:
-    swiftshader, lavapipe = os.environ.get("KOMPUTE_DML_SWIFTSHADER"), _lavapipe()
-    if not swiftshader or not lavapipe:
-        pytest.skip("needs lavapipe, and SwiftShader where KOMPUTE_DML_SWIFTSHADER says")
-    both = f"{lavapipe}:{swiftshader}"
-    out = succeeds("""
-    import numpy as np, kompute_dml as dml
-    devices = [dml.Device(name) for name in ("llvmpipe", "swiftshader")]
-    data = np.arange(999, dtype=np.float32)
-    tensors = [d.tensor(data + i) for i, d in enumerate(devices)]
-    for _ in range(50):  # in turn, all pending
-        tensors = [dml.activation_identity(t) for t in tensors]
-    for i, t in enumerate(tensors):
-        assert (t.numpy() == data + i).all()
-    try:
-        dml.activation_identity(tensors[0], out=tensors[1])
-    except dml.ValidationError as error:
-        assert "llvmpipe" in str(error) and "SwiftShader" in str(error), error
-    else:
-        raise SystemExit("tensors of two devices in one call")
-    devices[0].close()
-    assert (dml.activation_identity(tensors[1]).numpy() == data + 1).all()
-    print(len({d.adapter.name for d in devices}))
-    """, VK_DRIVER_FILES=both, VK_ICD_FILENAMES=both)
-    assert out == "2\n"
-
-
 # Switches
 
 

@@ -539,7 +539,7 @@ def test_a_message_of_the_layer_fails_the_run(
     monkeypatch.setattr(validation, "canary", lambda *_: canary)
     monkeypatch.setattr(validation, "validated", lambda *_: validation.Outcome(returncode, log))
     monkeypatch.setattr(check, "cache_dir", lambda name: tmp_path / name)
-    configuration = check.Configuration("lavapipe", Path("lvp.json"), stock=False)
+    configuration = check.Configuration("lavapipe", (Path("lvp.json"),), stock=False)
     assert check._validate(configuration, []) == passed
 
 
@@ -552,6 +552,7 @@ def two_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_suite_runs_on_both_drivers_with_both_states_of_kp(two_drivers: None) -> None:
     checks = {name: what.args for name, what in check.suite_checks(["-k", "x"])}
+    both = os.pathsep.join(["lvp.json", "swift.json"])
     assert {
         name: (env["VK_DRIVER_FILES"], env["VK_ICD_FILENAMES"], env.get("KOMPUTE_DML_KP"),
                "not slow" in command, "--sample" in command)
@@ -563,6 +564,8 @@ def test_the_suite_runs_on_both_drivers_with_both_states_of_kp(two_drivers: None
         "tests: SwiftShader, stock kp": ("swift.json", "swift.json", "stock", True, True),
         "engine, memory out of reach: lavapipe, fixed kp":
             ("lvp.json", "lvp.json", None, False, False),
+        "several devices: lavapipe and SwiftShader, fixed kp":
+            (both, both, None, True, False),
     }
     for name, (command, env) in checks.items():
         assert command[-2:] == ["-k", "x"]

@@ -32,10 +32,10 @@ _ENGINE = [
 
 @dataclass(frozen=True)
 class Configuration:
-    """A Vulkan driver and a state of kp."""
+    """What Vulkan lists, and a state of kp."""
 
     driver: str
-    description: Path
+    descriptions: tuple[Path, ...]
     stock: bool
 
     @property
@@ -50,9 +50,7 @@ class Configuration:
             for name, value in os.environ.items()
             if name not in {"KOMPUTE_DML_DEVICE", "KOMPUTE_DML_KP", "PYTHONPATH"}
         }
-        env.update(dict.fromkeys(variables, str(self.description)))
-        if other := drivers.swiftshader():
-            env["KOMPUTE_DML_SWIFTSHADER"] = str(other)  # for the test of two drivers
+        env.update(dict.fromkeys(variables, os.pathsep.join(map(str, self.descriptions))))
         if self.stock:
             env["KOMPUTE_DML_KP"] = "stock"
             env["PYTHONPATH"] = str(cache_dir("kp-stock") / "site")
@@ -68,7 +66,7 @@ def configurations() -> list[Configuration]:
     # With KOMPUTE_DML_KP=stock, the environment has no other.
     kinds = (True,) if os.environ.get("KOMPUTE_DML_KP") == "stock" else (False, True)
     return [
-        Configuration(name, description, stock)
+        Configuration(name, (description,), stock)
         for stock in kinds
         for name, description in known.items()
         if description is not None
@@ -142,6 +140,14 @@ def suite_checks(arguments: list[str]) -> list[Check]:
         env = every[0].environment() | {"KOMPUTE_DML_TEST_STAGED": "1"}
         name = f"engine, memory out of reach: {every[0].name}"
         checks.append((name, _pytest([*_ENGINE, *arguments]), env))
+    alike = [c for c in every if c.stock == every[0].stock]
+    if len(alike) > 1:
+        both = Configuration(
+            " and ".join(c.driver for c in alike),
+            tuple(d for c in alike for d in c.descriptions), every[0].stock,
+        )
+        command = _pytest(["-m", "not slow", "tests/test_several_devices.py", *arguments])
+        checks.append((f"several devices: {both.name}", command, both.environment()))
     return [(name, partial(_run, command, env)) for name, command, env in checks]
 
 

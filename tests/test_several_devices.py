@@ -1,0 +1,317 @@
+"""Several devices in one process, in threads, in processes, under the command line and in ONNX.
+
+Where Vulkan lists two adapters, of any drivers, the devices are of the first two. Elsewhere they
+are two devices of one adapter, and what needs two adapters is skipped.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml.runtime import adapters
+from switches import SCALE
+from test_process import succeeds
+
+F32 = np.float32
+Pair = tuple[dml.Device, dml.Device]
+
+
+@pytest.fixture(scope="module")
+def two() -> tuple[adapters.Adapter, adapters.Adapter]:
+    found = dml.list_devices()
+    if len(found) < 2:
+        pytest.skip("needs two adapters, but Vulkan lists one")
+    return found[0], found[1]
+
+
+def _open() -> Pair:
+    found = dml.list_devices()
+    return dml.Device(found[0]), dml.Device(found[1 % len(found)])
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    made = _open()
+    yield made
+    for device in made:
+        device.close()
+
+
+@pytest.fixture
+def brief() -> Iterator[Pair]:
+    """Devices that a test may close."""
+    made = _open()
+    yield made
+    for device in made:
+        device.close()
+
+
+@pytest.fixture
+def no_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was told which device to take may not ask for the default one."""
+
+    def refuse() -> None:
+        raise AssertionError("the default device was asked for")
+
+    monkeypatch.setattr(dml, "default_device", refuse)
+    monkeypatch.setattr("kompute_dml.device.default_device", refuse)
+
+
+# Tensors of one on the other
+
+
+def _negation(device: dml.Device, flags: Any = dml.TensorFlags.NONE) -> dml.CompiledOperator:
+    desc = dml.TensorDesc("float32", [64])
+    return device.compile_operator(device.create_operator(dml.ElementWiseNegateOperatorDesc(
+        input_tensor=replace(desc, flags=flags), output_tensor=desc)))
+
+
+@pytest.mark.parametrize("staged", ["", "1"])
+def test_device_tensor_brings_a_tensor_over(
+    monkeypatch: pytest.MonkeyPatch, staged: str
+) -> None:
+    """With what is pending on both, in any layout, both ways; memory may be out of reach on one."""
+    first, beside = _open()
+    beside.close()
+    monkeypatch.setenv("KOMPUTE_DML_TEST_STAGED", staged)
+    second = dml.Device(beside.adapter)
+    x = np.arange(2 * 3 * 5, dtype=np.int16).reshape(2, 3, 5)
+    here = dml.negate(first.tensor(x))
+    there = dml.add(second.tensor(here.transpose(2, 0, 1)[1:]), np.int16([7]))
+    here = dml.multiply(first.tensor(there), first.tensor(there))
+    assert here.device is first and there.device is second
+    assert (here.numpy() == (7 - x.transpose(2, 0, 1)[1:]) ** 2).all()
+    buffer = second.create_buffer(here.nbytes)
+    buffer.write(here)
+    assert (buffer.read().view(np.int16).reshape(here.sizes) == here.numpy()).all()
+    first.close()
+    assert (dml.negate(there).numpy() == x.transpose(2, 0, 1)[1:] - 7).all()
+    second.close()
+
+
+# Work on both: what is compared is exact on every device
+
+
+def _product(device: dml.Device, rng: np.random.Generator) -> None:
+    m, k, n = int(rng.choice([1, 20])), 96, 40
+    a, b = rng.integers(-128, 128, (m, k), np.int8), rng.integers(-128, 128, (k, n), np.int8)
+    bias = rng.integers(-99, 99, n).astype(F32)
+    zero, half, quarter = np.int8([3]), F32([0.5]), F32([0.25])
+    got = dml.matrix_multiply_integer_to_float(
+        device.tensor(a), half, b, quarter, a_zero_point=zero, bias=bias)
+    assert (got.numpy() == (a.astype(int) - 3) @ b.astype(int) / 8 + bias).all()
+
+
+def _layouts(device: dml.Device, rng: np.random.Generator) -> None:
+    x = rng.integers(-60, 60, (3, int(rng.integers(2, 40)), 5), np.int8)
+    y = dml.clip(device.tensor(x).transpose(2, 0, 1), min=-40, max=30)
+    z = dml.cast(y[1:, :, 1:], data_type="float16")
+    assert (z.numpy() == np.clip(x.transpose(2, 0, 1), -40, 30)[1:, :, 1:]).all()
+
+
+def _fills(device: dml.Device, rng: np.random.Generator) -> None:
+    n, offset = (int(number) for number in rng.integers(2, 30, 2))
+    y = dml.diagonal_matrix([n, n], offset=offset, value=2, out=device.empty([n, n]))
+    y = dml.diagonal_matrix1(y, value=9.0, diagonal_fill_begin=0, diagonal_fill_end=1, out=y)
+    expected = 2 * np.eye(n, k=offset, dtype=F32) + 9 * np.eye(n, dtype=F32)
+    assert (y.numpy() == expected).all()
+
+
+def _quantized(device: dml.Device, rng: np.random.Generator) -> None:
+    x = rng.integers(0, 256, int(rng.integers(2, 3000))).astype(F32)
+    x[:2] = 0, 255
+    y, _, zero = dml.dynamic_quantize_linear(device.tensor(x))
+    assert (y.numpy() == x).all() and zero.item() == 0
+    assert (dml.dequantize_linear(y, F32([0.5]), zero).numpy() == x / 2).all()
+
+
+def _recorded(device: dml.Device, rng: np.random.Generator) -> None:
+    x = device.tensor(rng.integers(-9, 9, 33).astype(np.int32))
+    before = x.numpy()
+    with device.record() as recording:
+        dml.add(x, x, out=x)
+        dml.negate(x, out=x)
+    recording.replay()
+    assert (x.numpy() == before * 4).all() and len(recording) == 2
+
+
+def _initialized(device: dml.Device, rng: np.random.Generator) -> None:
+    """The life cycle, with an input that the operator keeps."""
+    compiled = _negation(device, dml.TensorFlags.OWNED_BY_DML)
+    x = rng.standard_normal(64, F32)
+    given, kept, result = (dml.BufferBinding(device.create_buffer(n)) for n in (
+        256, compiled.binding_properties.persistent_resource_size, 256))
+    given.buffer.write(x)
+    initializer = device.create_operator_initializer([compiled])
+    table = device.create_binding_table(initializer)
+    table.bind_inputs([[given]])
+    table.bind_outputs([kept])
+    device.record_dispatch(initializer, table)
+    given.buffer.free()
+    table = device.create_binding_table(compiled)
+    table.bind_inputs([None])
+    table.bind_outputs([result])
+    table.bind_persistent_resource(kept)
+    device.record_dispatch(compiled, table)
+    assert (result.buffer.read().view(F32) == -x).all()
+
+
+WORK = (_product, _layouts, _fills, _quantized, _recorded, _initialized)
+
+
+def _rounds(devices: Pair, seed: int, count: int) -> None:
+    """Every kind of work on every device, in an order of its own."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        for i in rng.permutation(2 * len(WORK)):
+            WORK[i // 2](devices[i % 2], rng)
+
+
+def test_devices_take_turns(pair: Pair, no_default: None) -> None:
+    _rounds(pair, 0, 3)
+
+
+@pytest.mark.slow
+def test_devices_of_different_abilities_take_turns(
+    no_default: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one adapter: with all of its features, and with none of those that can be given up."""
+    full = dml.Device()
+    monkeypatch.setenv("KOMPUTE_DML_DISABLE", "int8,int16,int64,float16,float64,dot,coopmat")
+    core = dml.Device(full.adapter)
+    monkeypatch.delenv("KOMPUTE_DML_DISABLE")
+    _rounds((full, core), 1, 2)
+    assert core.features <= full.features
+    core.close()
+    full.close()
+
+
+@pytest.mark.stress
+def test_threads_on_both_devices(pair: Pair, no_default: None) -> None:
+    """Each thread on both: neither lock may be held while the other is waited for."""
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(_rounds, pair, seed, max(1, 4 // SCALE)) for seed in range(4)]:
+            done.result()
+
+
+def test_recordings_of_two_devices_nest(pair: Pair) -> None:
+    first, second = pair
+    x, y = first.tensor(F32([1, 2])), second.tensor(F32([3, 4]))
+    with first.record() as one, second.record() as two:
+        dml.add(x, x, out=x)
+        dml.negate(y, out=y)
+        dml.add(x, x, out=x)
+    assert (len(one), len(two)) == (2, 1), "each takes its own device's calls"
+    one.replay()
+    two.replay()
+    assert x.numpy().tolist() == [16, 32] and y.numpy().tolist() == [3, 4]
+
+
+def test_a_device_is_closed_while_the_other_works(brief: Pair) -> None:
+    first, second = brief
+    started, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        while not go_on.is_set():
+            try:
+                _layouts(second, np.random.default_rng(5))
+            finally:
+                started.set()
+        _recorded(second, np.random.default_rng(6))
+
+    x = dml.negate(first.tensor(F32([1])))  # pending
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work)
+        started.wait()
+        first.close()
+        go_on.set()
+        done.result()
+    with pytest.raises(dml.DeviceLostError, match="it was closed"):
+        x.numpy()
+
+
+@pytest.mark.parametrize("order", ["tensors", "devices", "mixed"])
+def test_memory_goes_in_any_order(order: str) -> None:
+    first, second = _open()
+    tensors = [[dml.negate(device.tensor(np.full(1 << 12, i, F32))) for i in range(3)]
+               for device in (first, second)]
+    first.synchronize()
+    second.synchronize()
+    used = [device.memory_used for device in (first, second)]
+    assert min(used) >= 3 << 14
+    if order == "tensors":
+        tensors[1].clear()
+        assert (first.memory_used, second.memory_used) == (used[0], 0)
+        tensors[0].clear()
+        assert first.memory_used == 0
+    elif order == "devices":
+        first.close()
+        second.close()
+    else:
+        tensors[0][1].free()
+        first.close()
+        assert second.memory_used == used[1]
+    runtimes = [first._runtime, second._runtime]
+    del first, second, tensors
+    gc.collect()
+    assert all(runtime.closed for runtime in runtimes)
+
+
+def test_one_device_is_lost_alone(brief: Pair) -> None:
+    x, y = (dml.negate(device.tensor(F32([5]))) for device in brief)
+    brief[0]._runtime.recorder._lose(dml.DeviceLostError("gone"))
+    with pytest.raises(dml.DeviceLostError, match="gone"):
+        x.numpy()
+    with pytest.raises(dml.DeviceLostError, match="gone"):
+        dml.negate(x)
+    assert y.item() == -5 and dml.negate(y).item() == 5
+
+
+# Processes
+
+
+def _in_a_process(adapter: adapters.Adapter) -> tuple[int, str]:
+    """What a worker does that was given a device."""
+    device = dml.Device(adapter)
+    _layouts(device, np.random.default_rng(adapter.index))
+    return adapter.index, device._runtime.engine.manager.get_device_properties()["device_name"]
+
+
+def test_each_process_has_a_device_of_its_own(two: Any) -> None:
+    with multiprocessing.get_context("spawn").Pool(2, maxtasksperchild=1) as pool:
+        found = pool.map(_in_a_process, two, chunksize=1)
+    assert found == [(a.index, a.name) for a in two]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_each_forked_process_has_a_device_of_its_own() -> None:
+    """Of a parent that has listed them, but opened none."""
+    out = succeeds("""
+    import os, sys, numpy as np, kompute_dml as dml
+    adapters = dml.list_devices()[:2]
+    children = []
+    for adapter in adapters:
+        child = os.fork()
+        if child == 0:
+            device = dml.Device(adapter)
+            y = dml.negate(device.tensor(np.float32([adapter.index])))
+            assert y.item() == -adapter.index
+            sys.exit(0)
+        children.append(child)
+    for child in children:
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0, status
+    print(len(children))
+    """)
+    assert int(out) == len(dml.list_devices()[:2])
