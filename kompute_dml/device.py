@@ -169,10 +169,11 @@ def _check_alive(allocation: Allocation) -> None:
 class Device:
     """A Vulkan device that runs DirectML's operators (IDMLDevice).
 
-    ``adapter`` is an index or a part of a name as :func:`~kompute_dml.list_devices` shows them;
-    by default ``KOMPUTE_DML_DEVICE``, else a discrete GPU before an integrated one before a
-    virtual one before a CPU. Operators newer than ``feature_level`` are refused. ``strict``
-    refuses the documented extensions to DirectML. Safe to use from several threads.
+    ``adapter`` is one of :func:`~kompute_dml.list_devices`, or its index, UUID, name or a part of
+    that; by default ``KOMPUTE_DML_DEVICE``. Of several that fit a discrete GPU goes before an
+    integrated one before a virtual one before a CPU. Operators newer than ``feature_level`` are
+    refused. ``strict`` refuses the documented extensions to DirectML. Safe to use from several
+    threads. ``device.tensor(x)`` brings a tensor over from another Device.
 
     With ``KOMPUTE_DML_HOLD_CLOCK=1`` it holds a CUDA context as long as it is open, where the
     driver is NVIDIA's: else that lets the GPU's clock fall whenever the host leaves gaps.

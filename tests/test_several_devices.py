@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
 import kompute_dml as dml
+from kompute_dml.cli import cli
 from kompute_dml.runtime import adapters
 from switches import SCALE
 from test_process import succeeds
@@ -66,6 +68,52 @@ def no_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(dml, "default_device", refuse)
     monkeypatch.setattr("kompute_dml.device.default_device", refuse)
+
+
+# Which one
+
+
+def card(index: int, name: str, kind: str, uuid: str) -> adapters.Adapter:
+    known = dml.list_devices()[0]
+    return replace(known, index=index, name=name, type=kind, uuid=(uuid * 32)[:32])
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> tuple[adapters.Adapter, ...]:
+    """A laptop's and a server's devices together."""
+    made = (
+        card(0, "Maker Graphics", "integrated", "0a"),
+        card(1, "Maker RTX 4090 Super", "discrete", "1b"),
+        card(2, "Maker RTX 4090", "discrete", "2c"),
+        card(3, "Maker RTX 4090", "discrete", "3d"),
+        card(4, "softpipe", "cpu", "4e"),
+    )
+    monkeypatch.setattr(adapters, "list_devices", lambda: made)
+    monkeypatch.delenv("KOMPUTE_DML_DEVICE", raising=False)
+    return made
+
+
+@pytest.mark.parametrize("selector, index", [
+    (None, 1), (0, 0), ("3", 3), ("softpipe", 4),
+    ("maker", 1), ("Graphics", 0),  # a discrete one goes before an integrated one
+    ("MAKER RTX 4090", 2), ("rtx 4090", 1),  # a whole name before a part; else the first
+    ("4090", 1),  # no index, but a part of a name
+    ("3d" * 16, 3), ("GPU-3d3d3d3d-3d3d-3d3d-3d3d-3d3d3d3d3d3d", 3), ("2C" * 16, 2),
+])
+def test_a_device_is_chosen(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, selector: Any, index: int
+) -> None:
+    assert adapters.choose(selector).index == index
+    if selector is not None:
+        monkeypatch.setenv("KOMPUTE_DML_DEVICE", str(selector))
+        assert adapters.choose().index == index
+        assert adapters.choose(4).index == 4, "what is asked for goes before the environment"
+
+
+@pytest.mark.parametrize("selector", [5, "5", "3d", "GPU-3d", "Maker 4090"])
+def test_no_device_fits(machine: Any, selector: Any) -> None:
+    with pytest.raises(dml.NoDeviceError, match=r"\[2\] Maker RTX 4090, \[3\] Maker RTX 4090, "):
+        adapters.choose(selector)
 
 
 # Tensors of one on the other
@@ -315,3 +363,32 @@ def test_each_forked_process_has_a_device_of_its_own() -> None:
     print(len(children))
     """)
     assert int(out) == len(dml.list_devices()[:2])
+
+
+def test_the_environment_chooses_for_a_process(two: Any) -> None:
+    for adapter in two:
+        values: list[object] = [adapter.index]
+        if two[0].uuid != two[1].uuid:  # two drivers may show one GPU
+            values.append(f"GPU-{adapter.uuid.upper()}")
+        for value in values:
+            out = succeeds("""
+            import numpy as np, kompute_dml as dml
+            print(dml.negate(np.float32([1])).device.adapter.index)
+            """, KOMPUTE_DML_DEVICE=str(value))
+            assert int(out) == adapter.index
+
+
+# The command line
+
+
+def _command(*arguments: object) -> Result:
+    result = CliRunner().invoke(cli, [str(a) for a in arguments])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result
+
+
+def test_devices_of_one_name_are_told_apart(two: Any) -> None:
+    text = _command("devices").stdout
+    for adapter in dml.list_devices():
+        assert f"{adapter.index}: {adapter.name}" in text
+        assert f"UUID            {adapter.uuid}" in text

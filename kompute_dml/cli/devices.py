@@ -34,6 +34,7 @@ def show(adapters: tuple[Any, ...]) -> None:
         groups = " x ".join(f"{n}" for n in a.max_workgroup_count)
         rows = (
             ("type", a.type),
+            ("UUID", a.uuid),
             ("driver", f"{a.driver} {a.driver_version}"),
             ("Vulkan", a.vulkan),
             ("memory", f"{_binary(a.device_memory)}, at most {_binary(a.max_allocation)} at once"),

@@ -18,7 +18,8 @@ Clocks:
 
 adapter = click.option(
     "-a", "--adapter", metavar="NAME",
-    help="Device to use: an index or a part of a name, as 'kompute-dml devices' lists them.",
+    help="Device to use: an index, a UUID or a part of a name, as 'kompute-dml devices' lists "
+         "them.",
 )
 
 

@@ -33,7 +33,7 @@ from .trace import Trace, now
 
 EP_NAME = "KomputeDmlExecutionProvider"
 OPTIONS = {
-    "adapter": "index, or part of the name, of the Vulkan device",
+    "adapter": "index, UUID or part of the name of the Vulkan device",
     "feature_level": "DirectML's, such as 6.4: operators newer than it are left to others",
     "claim": "'products' (regions with a matrix product), 'all', or names of operators",
     "profile": "a file for the time of each region and dispatch, as trace events",

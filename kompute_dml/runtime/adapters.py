@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -264,22 +265,35 @@ def list_devices() -> tuple[Adapter, ...]:
 
 
 def choose(selector: int | str | None = None) -> Adapter:
-    """The adapter for an index or a part of a name (any case).
+    """The adapter for an index, a UUID (as nvidia-smi prints it, too) or a part of a name, in any
+    case; a whole name goes before a part.
 
-    Without one: ``KOMPUTE_DML_DEVICE``, else discrete before integrated before virtual before CPU.
+    Without one: ``KOMPUTE_DML_DEVICE``. Of several that fit: discrete before integrated before
+    virtual before CPU, then the first.
     """
     adapters = list_devices()
     source = "adapter"
     if selector is None and os.environ.get("KOMPUTE_DML_DEVICE"):
         selector, source = os.environ["KOMPUTE_DML_DEVICE"], "KOMPUTE_DML_DEVICE"
-    if selector is None:
-        return min(adapters, key=lambda a: _PREFERENCE.index(a.type))
-    if isinstance(selector, str) and not selector.isdecimal():
-        matches = [a for a in adapters if selector.lower() in a.name.lower()]
-    else:
-        wanted = int(selector) if isinstance(selector, str) else whole("Device", source, selector)
-        matches = [a for a in adapters if a.index == wanted]
+    matches = adapters if selector is None else _matching(adapters, selector, source)
     if not matches:
         there = ", ".join(f"[{a.index}] {a.name}" for a in adapters)
         raise NoDeviceError(f"{source} {selector!r} matches no device; those here: {there}")
-    return matches[0]
+    return min(matches, key=lambda a: _PREFERENCE.index(a.type))
+
+
+def _matching(
+    adapters: Sequence[Adapter], selector: int | str, source: str
+) -> Sequence[Adapter]:
+    if not isinstance(selector, str):
+        wanted = whole("Device", source, selector)
+        return [a for a in adapters if a.index == wanted]
+    text = selector.lower()
+    uuid = text.removeprefix("gpu-").replace("-", "")
+    tests: tuple[Callable[[Adapter], bool], ...] = (
+        lambda a: text.isdecimal() and a.index == int(text),
+        lambda a: a.uuid == uuid,
+        lambda a: a.name.lower() == text,
+        lambda a: text in a.name.lower(),
+    )
+    return next((found for test in tests if (found := list(filter(test, adapters)))), ())
