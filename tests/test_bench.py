@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import dataclasses
 import io
 import json
 import math
 import re
+import sys
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +28,7 @@ from kompute_dml.bench.timing import Clock, Loop, Stats, Timings, measure, repea
 from kompute_dml.cli import cli
 from kompute_dml.cli.bench import _command as command_of
 from kompute_dml.operators.base import definitions
+from kompute_dml.runtime import adapters
 
 MODELS = Path(__file__).parent / "models"
 BASELINES = Path(__file__).parents[1] / "benchmarks" / "baseline"
@@ -499,9 +503,29 @@ def test_a_peer_on_a_gpu_is_timed_by_its_clock(ms, graph):
     assert times == pytest.approx({"": ms} | ({" (graph)": ms / 4} if graph else {}))
 
 
-def test_unknown_peers_are_refused():
+def test_unknown_peers_are_refused(device):
     with pytest.raises(dml.UnsupportedError, match=r"names of torch, .* got 'cupy'"):
-        peers.choose("numpy,cupy")
+        peers.choose("numpy,cupy", device.adapter)
+
+
+@pytest.mark.parametrize("seen, place", [
+    ("ab", 1), ("b", 0), ("a", None), ("", None), ("c", 0), (None, None),
+])
+def test_torch_runs_on_the_gpu_that_it_stands_beside(device, monkeypatch, seen, place):
+    """By its UUID; never on another GPU, and where it has none on the CPU."""
+    uuids = {letter: str(uuid.UUID(letter * 32)) for letter in "abc"}
+    mine, other = (dataclasses.replace(device.adapter, uuid=uuids[letter].replace("-", ""))
+                   for letter in "ba")
+    monkeypatch.setattr(adapters, "list_devices", lambda: (other, mine))
+    chosen = []
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(
+        is_available=lambda: seen is not None, device_count=lambda: len(seen),
+        get_device_properties=lambda i: SimpleNamespace(uuid=uuids[seen[i]]),
+        set_device=chosen.append)))
+    library = peers.Torch(mine)
+    assert chosen == ([] if place is None else [place])
+    assert library.place == ("cpu" if place is None else "cuda")
+    assert library.cuda == (place is not None) == (not library.on_host)
 
 
 def test_torch_gets_a_swapped_matrix_as_it_is_meant_to_be_stored():
@@ -584,7 +608,8 @@ def test_onnxruntime_stands_beside(device):
     for pattern, name in (("ELEMENT_WISE_ADD", "onnxruntime"),
                           ("MATRIX_MULTIPLY", "onnxruntime (one scale for A)")):
         recipe = next(r for r in cases.RECIPES if pattern in r.operator)
-        row = next(rows.run_recipe(device, recipe, Loop(), TINY, peers.choose("onnxruntime")))
+        row = next(rows.run_recipe(
+            device, recipe, Loop(), TINY, peers.choose("onnxruntime", device.adapter)))
         assert row.peers[name].problem == "" and row.peers[name].ms > 0
 
 

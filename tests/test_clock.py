@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import kompute_dml as dml
 from kompute_dml.cli import cli
-from kompute_dml.runtime import clock
+from kompute_dml.runtime import adapters, clock
 
 UUIDS = (bytes(range(16)), bytes(range(16, 32)))
 
@@ -96,6 +96,17 @@ def test_it_is_released_when_the_work_fails(nvidia, use):
 def test_a_device_that_cuda_names_otherwise_is_its_first(nvidia, use):
     cuda = use(Cuda())
     with clock.held(dataclasses.replace(nvidia, uuid="00" * 16)) as holds:
+        assert holds and cuda.calls[-1] == 10
+
+
+def test_no_other_gpu_is_held(nvidia, use, monkeypatch):
+    """Where CUDA_VISIBLE_DEVICES leaves out the one in use, say."""
+    other = dataclasses.replace(nvidia, index=nvidia.index + 1, uuid=UUIDS[0].hex())
+    monkeypatch.setattr(adapters, "list_devices", lambda: (nvidia, other))
+    cuda = use(Cuda(uuids=UUIDS[:1]))
+    with clock.held(nvidia) as holds:
+        assert not holds and "cuDevicePrimaryCtxRetain" not in cuda.calls
+    with clock.held(other) as holds:
         assert holds and cuda.calls[-1] == 10
 
 

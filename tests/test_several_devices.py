@@ -116,6 +116,16 @@ def test_no_device_fits(machine: Any, selector: Any) -> None:
         adapters.choose(selector)
 
 
+@pytest.mark.parametrize("uuids, found", [
+    (["3d", "2c", "0a"], 1), (["3d", "0a"], None), (["3d", "5f", "6f"], 1), ([""], 0), ([], None),
+])
+def test_another_interface_has_the_same_device(
+    machine: Any, uuids: list[str], found: int | None
+) -> None:
+    """By its UUID; else one that is no other adapter of Vulkan's, but never another adapter."""
+    assert adapters.same_device(machine[2], [(uuid * 32)[:32] for uuid in uuids]) == found
+
+
 # Tensors of one on the other
 
 

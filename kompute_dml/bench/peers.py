@@ -1,8 +1,8 @@
 """Libraries that do the same work beside the device: PyTorch, ONNX Runtime and NumPy.
 
-PyTorch runs on CUDA where it has it, timed by CUDA events around calls back to back; what is short
-is timed once more as a CUDA graph, which leaves out what the host adds. The others run on the CPU,
-by the host's clock.
+PyTorch runs on the same GPU where its CUDA has it, timed by CUDA events around calls back to back;
+what is short is timed once more as a CUDA graph, which leaves out what the host adds. The others,
+and PyTorch beside other devices, run on the CPU, by the host's clock.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnsupportedError
+from ..runtime.adapters import Adapter, same_device
 from .case import Case, Peer
 from .timing import Stats, repeats
 from .values import Pattern
@@ -82,11 +83,14 @@ class OnnxRuntime(NumPy):
 class Torch:
     name = "torch"
 
-    def __init__(self) -> None:
+    def __init__(self, adapter: Adapter) -> None:
         import torch
 
         self.torch = torch
-        self.cuda = torch.cuda.is_available()
+        ordinal = same_device(adapter, _uuids(torch)) if torch.cuda.is_available() else None
+        self.cuda = ordinal is not None
+        if self.cuda:
+            torch.cuda.set_device(ordinal)
         self.place = "cuda" if self.cuda else "cpu"
         self.on_host = not self.cuda
 
@@ -138,6 +142,12 @@ class Torch:
             self.torch.cuda.empty_cache()
 
 
+def _uuids(torch: Any) -> list[str]:
+    """Of the devices that PyTorch has; old versions of it do not tell."""
+    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return [str(getattr(device, "uuid", "")).replace("-", "") for device in found]
+
+
 def _host_sample(call: Callable[[], Any], repeat: int) -> float:
     start = time.perf_counter()
     for _ in range(repeat):
@@ -158,16 +168,19 @@ def _statistics(
     return Stats.of([sample(call, repeat) / inside for _ in range(count)])
 
 
-LIBRARIES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
+LIBRARIES: dict[str, tuple[Callable[[Adapter], Any], tuple[str, ...]]] = {
     "torch": (Torch, ("torch",)),
-    "onnxruntime": (OnnxRuntime, ("onnxruntime", "onnx")),
-    "numpy": (NumPy, ("numpy",)),
+    "onnxruntime": (lambda adapter: OnnxRuntime(), ("onnxruntime", "onnx")),
+    "numpy": (lambda adapter: NumPy(), ("numpy",)),
 }
 """By name: the library, and what must be installed for it."""
 
 
-def choose(names: str) -> list[Any]:
-    """The libraries named, separated by commas, that are installed; others are an error."""
+def choose(names: str, adapter: Adapter) -> list[Any]:
+    """The libraries named, separated by commas, that are installed; others are an error.
+
+    ``adapter`` is what they stand beside.
+    """
     chosen = []
     for name in filter(None, names.split(",")):
         if name not in LIBRARIES:
@@ -176,7 +189,7 @@ def choose(names: str) -> list[Any]:
             )
         make, needed = LIBRARIES[name]
         if all(importlib.util.find_spec(package) for package in needed):
-            chosen.append(make())
+            chosen.append(make(adapter))
     return chosen
 
 

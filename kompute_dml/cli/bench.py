@@ -26,8 +26,9 @@ from . import options
               help="Sizes of the cases. By default those for the speed at which the device copies.")
 @click.option("--peers", is_flag=False, flag_value="torch,onnxruntime", default="",
               metavar="[NAMES]",
-              help="Time these libraries beside the device, where they are installed: torch, "
-                   "onnxruntime, numpy. Without names the first two.")
+              help="Time these libraries beside the device, where they are installed: torch (on "
+                   "the same GPU where CUDA has it, else on the CPU), onnxruntime, numpy. Without "
+                   "names the first two.")
 @click.option("--against", type=click.Path(path_type=Path), metavar="FILE.json",
               help="Print what moved since the run in FILE.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.json",
@@ -79,12 +80,12 @@ def bench(
     if plot is not None:
         _check_plot(plot)
     old = None if against is None else baseline.load(against)
-    libraries = peers_module.choose(peers or ("numpy" if suite == "numpy" else ""))
+    device = Device(adapter)
+    libraries = peers_module.choose(peers or ("numpy" if suite == "numpy" else ""), device.adapter)
     first, *rest = cases.suite(suite)
     if not any(_matches(limit.recipe, pattern) for limit in (first, *rest)):
         raise ValidationError(f"--filter: no case of this suite has {pattern!r} in its operator "
                               "or types")
-    device = Device(adapter)
     click.get_current_context().with_resource(clock.held(device.adapter))
     counted = any(v is not None for v in (iterations, repeat, milliseconds))
     loop = Loop(iterations or 11, repeat or 1, milliseconds, warmup) if counted else None

@@ -297,3 +297,15 @@ def _matching(
         lambda a: text in a.name.lower(),
     )
     return next((found for test in tests if (found := list(filter(test, adapters)))), ())
+
+
+def same_device(adapter: Adapter, uuids: Sequence[str]) -> int | None:
+    """Which device of another interface, of these UUIDs, is the adapter.
+
+    The one of its UUID, or else the first that is no other adapter (a part of a GPU has another
+    UUID in CUDA).
+    """
+    if adapter.uuid in uuids:
+        return uuids.index(adapter.uuid)
+    others = {a.uuid for a in list_devices()}
+    return next((i for i, uuid in enumerate(uuids) if uuid not in others), None)

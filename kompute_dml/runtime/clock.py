@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any
 
-from .adapters import Adapter
+from .adapters import Adapter, same_device
 
 
 @contextlib.contextmanager
@@ -19,7 +19,7 @@ def held(adapter: Adapter) -> Iterator[bool]:
     """Hold a CUDA context on the device inside the block, where NVIDIA's driver runs it and CUDA
     can be had. Yields whether one is held."""
     cuda = _library() if adapter.driver == "NVIDIA" else None
-    device = None if cuda is None else _retain(cuda, adapter.uuid)
+    device = None if cuda is None else _retain(cuda, adapter)
     try:
         yield device is not None
     finally:
@@ -34,17 +34,17 @@ def _library() -> Any:
         return None
 
 
-def _retain(cuda: Any, uuid: str) -> ctypes.c_int | None:
-    """The device on which a context is held now: the one of this UUID, or else the first (a part
-    of a GPU has another UUID in CUDA)."""
+def _retain(cuda: Any, adapter: Adapter) -> ctypes.c_int | None:
+    """The device on which a context is held now."""
     count, context = ctypes.c_int(), ctypes.c_void_p()
     if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
         return None
     devices = [_device(cuda, ordinal) for ordinal in range(count.value)]
-    device = min(devices, key=lambda device: _uuid(cuda, device) != uuid, default=None)
-    if device is None or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
+    ordinal = same_device(adapter, [_uuid(cuda, device) for device in devices])
+    if ordinal is None or cuda.cuDevicePrimaryCtxRetain(
+            ctypes.byref(context), devices[ordinal]):
         return None
-    return device
+    return devices[ordinal]
 
 
 def _device(cuda: Any, ordinal: int) -> ctypes.c_int:
