@@ -144,7 +144,8 @@ def _find(
         buffer, begin = binding.buffer, binding.offset
         allocation = buffer.allocation
         if buffer.device is not device:
-            expect(False, name, f"the binding of {need.path}", f"lie on {device!r}", buffer.device)
+            expect(False, name, f"the binding of {need.path}",
+                   f"lie on the operator's own {device!r}", f"one of another {buffer.device!r}")
         if allocation.block is None:
             expect(False, name, f"the Buffer of {need.path}", "not be freed", buffer)
         if begin % need.alignment:

@@ -203,7 +203,8 @@ class Device:
         _runtimes.add(self._runtime)
 
     def __repr__(self) -> str:
-        return f"<Device {self.adapter.name!r}, feature level {self.feature_level}>"
+        index, name = self.adapter.index, self.adapter.name
+        return f"<Device {index} {name!r}, feature level {self.feature_level}>"
 
     @property
     def features(self) -> frozenset[str]:
@@ -375,7 +376,7 @@ class Device:
 
     @contextlib.contextmanager
     def record(self) -> Iterator[Recording]:
-        """Record the calls inside into one submit, made when the block ends.
+        """Record this device's calls inside into one submit, made when the block ends.
 
         The :class:`Recording` can replay them. Other threads' calls wait for the block to end.
         """

@@ -7,10 +7,11 @@ are two devices of one adapter, and what needs two adapters is skipped.
 from __future__ import annotations
 
 import gc
+import inspect
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,7 @@ from click.testing import CliRunner, Result
 
 import kompute_dml as dml
 from kompute_dml.cli import cli
+from kompute_dml.operators.base import definitions, functions
 from kompute_dml.runtime import adapters
 from switches import SCALE
 from test_process import succeeds
@@ -126,13 +128,70 @@ def test_another_interface_has_the_same_device(
     assert adapters.same_device(machine[2], [(uuid * 32)[:32] for uuid in uuids]) == found
 
 
+def test_every_adapter_of_the_list_can_be_taken(two: Any) -> None:
+    for adapter in two:
+        for selector in (adapter, adapter.index, str(adapter.index)):
+            device = dml.Device(selector)
+            assert device.adapter is adapter
+            assert repr(device).startswith(f"<Device {adapter.index} {adapter.name!r}, ")
+            device.close()
+
+
 # Tensors of one on the other
+
+
+def _tensor_parameters(name: str) -> list[str]:
+    operator = next(d for d in definitions().values() if d.function_name == name)
+    fields = {field.snake for field in operator.spec.tensors}
+    return [
+        p.name for p in inspect.signature(functions()[name]).parameters.values()
+        if p.name in ("x", "out") or f"{p.name}_tensor" in fields
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(functions()))
+def test_functions_refuse_tensors_of_two_devices(pair: Pair, name: str) -> None:
+    home, foreign = (device.tensor(np.ones((1, 1, 2, 2), F32)) for device in pair)
+    needed = inspect.signature(functions()[name]).parameters.values()
+    given: dict[str, Any] = {p.name: 1 for p in needed if p.default is p.empty}
+    tensors = _tensor_parameters(name)
+    for odd in tensors if len(tensors) > 1 else ():
+        given |= {p: foreign if p == odd else home for p in tensors}
+        if name == "dynamic_quantize_linear":
+            given["out"] = (home, given["out"], home)
+        with pytest.raises(dml.ValidationError, match="one device") as caught:
+            functions()[name](**given)
+        text = str(caught.value)
+        assert repr(pair[0]) in text and repr(pair[1]) in text and "device.tensor(x)" in text
 
 
 def _negation(device: dml.Device, flags: Any = dml.TensorFlags.NONE) -> dml.CompiledOperator:
     desc = dml.TensorDesc("float32", [64])
     return device.compile_operator(device.create_operator(dml.ElementWiseNegateOperatorDesc(
         input_tensor=replace(desc, flags=flags), output_tensor=desc)))
+
+
+def test_tables_and_operators_of_another_device_are_refused(pair: Pair) -> None:
+    first, second = pair
+    compiled, other = map(_negation, pair)
+    mine, theirs = (dml.BufferBinding(device.create_buffer(256)) for device in pair)
+    for inputs, outputs, field in ((theirs, mine, "Input"), (mine, theirs, "Output")):
+        table = first.create_binding_table(compiled)
+        table.bind_inputs([inputs])
+        table.bind_outputs([outputs])
+        with pytest.raises(dml.ValidationError, match=f"{field}Tensor to lie on .*own") as caught:
+            first.record_dispatch(compiled, table)
+        assert str(caught.value).endswith(f"but got one of another {second!r}")
+    refused: list[Callable[[], Any]] = [
+        lambda: first.compile_operator(other.operator),
+        lambda: first.create_binding_table(other),
+        lambda: first.create_operator_initializer([other]),
+        lambda: first.create_operator_initializer().reset([other]),
+        lambda: first.record_dispatch(other, second.create_binding_table(other)),
+    ]
+    for call in refused:
+        with pytest.raises(dml.ValidationError, match="expected an object of <Device"):
+            call()
 
 
 @pytest.mark.parametrize("staged", ["", "1"])

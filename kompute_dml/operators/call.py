@@ -26,8 +26,8 @@ def device_of(*values: Any) -> Device:
     devices = {v.device for v in values if isinstance(v, Tensor)}
     if len(devices) > 1:
         raise ValidationError(
-            "expected all tensors of a call on one device, but they lie on "
-            + " and ".join(sorted(map(repr, devices)))
+            f"expected all tensors of a call on one device, but they lie on {len(devices)}, "
+            f"{' and '.join(sorted(map(repr, devices)))}; device.tensor(x) brings one over"
         )
     if devices:
         return devices.pop()
