@@ -137,6 +137,14 @@ def test_every_adapter_of_the_list_can_be_taken(two: Any) -> None:
             device.close()
 
 
+def test_an_adapter_of_another_list_is_refused(two: Any) -> None:
+    """As after a device was unplugged: its limits and features would be taken for another's."""
+    if two[0].name == two[1].name:
+        pytest.skip("needs two adapters of different names")
+    with pytest.raises(dml.NoDeviceError, match=r"device \d+ to be .*, but it is "):
+        dml.Device(replace(two[0], index=two[1].index))
+
+
 # Tensors of one on the other
 
 

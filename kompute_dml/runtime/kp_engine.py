@@ -213,6 +213,12 @@ class Engine:
             self.manager = kp.Manager(adapter.index, [], extensions if fixed else [])
         except RuntimeError as error:
             raise NoDeviceError(f"kp cannot open {adapter.name}: {error}") from None
+        opened = self.manager.get_device_properties()["device_name"]
+        if opened != adapter.name:
+            # Vulkan's list has changed, or the adapter comes from another process's list.
+            raise NoDeviceError(
+                f"expected Vulkan's device {adapter.index} to be {adapter.name}, but it is {opened}"
+            )
         self.features = (
             (adapter.features & UNASKED_FEATURES).union(self.manager.enabled_features())
             if self.reports_errors else frozenset()
