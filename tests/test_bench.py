@@ -801,6 +801,10 @@ def test_a_run_is_kept_and_compared(tmp_path):
     assert result.exit_code == 0, result.output
     assert f"{run['date']}" in result.stdout
     assert result.stdout.splitlines()[-1].endswith("faster")
+    assert "another device" not in result.stdout
+    path.write_text(json.dumps({**run, "device": "Maker RTX 4090"}))
+    result = bench("--filter", "diagonal_matrix u8", "--against", path)
+    assert f"{path} is a run on another device, 'Maker RTX 4090'" in result.stdout
 
 
 def test_the_command_of_a_run_names_no_file_of_its_machine():

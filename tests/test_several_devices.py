@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from kompute_dml.runtime import adapters
 from switches import SCALE
 from test_process import succeeds
 
+MODELS = Path(__file__).parent / "models"
 F32 = np.float32
 Pair = tuple[dml.Device, dml.Device]
 
@@ -462,6 +464,30 @@ def _command(*arguments: object) -> Result:
     result = CliRunner().invoke(cli, [str(a) for a in arguments])
     assert result.exit_code == 0, (result.output, result.exception)
     return result
+
+
+@pytest.mark.parametrize("arguments", [
+    ("run", MODELS / "diagonal_matrix.json"),
+    ("bench", "--scale", "tiny", "-i", 1, "--filter", "diagonal_matrix u8"),
+    # What nobody wrote down for NumPy, the device itself computes.
+    ("bench", "--scale", "tiny", "-i", 1, "--suite", "elementwise", "--filter", "abs i8"),
+    ("tune", "--scale", "tiny", "--seconds", 0),
+], ids=lambda arguments: " ".join(map(str, (arguments[0], *arguments[-1:]))))
+def test_commands_use_no_other_device(
+    two: Any, no_default: None, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...]
+) -> None:
+    opened = []
+    make = dml.Device.__init__
+
+    def init(self: dml.Device, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        opened.append(self.adapter)
+
+    monkeypatch.setattr(dml.Device, "__init__", init)
+    for adapter in two:
+        opened.clear()
+        text = _command(*arguments, "-a", adapter.index).stdout
+        assert opened == [adapter] and adapter.name in text
 
 
 def test_devices_of_one_name_are_told_apart(two: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,9 @@ def elementwise(name: str, reference: Reference) -> Recipe:
         definition = definitions()[operator]
         function = definition.function_name
         compute = getattr(dml, function)
+        expected = reference.compute
+        if reference.on_device:
+            expected = partial(expected, device)
         count = scale.elements * 4 // data_type.itemsize
         patterns = [
             numbers(reference.data_type, count, reference.low, reference.high, 4 + i)
@@ -70,9 +74,9 @@ def elementwise(name: str, reference: Reference) -> Recipe:
         yield Case(
             operator, types, shape(out.sizes),
             lambda: compute(*inputs, **reference.attributes, out=out),
-            _check(patterns, count, reference.compute),
+            _check(patterns, count, expected),
             touched_bytes(t.desc for t in (*inputs, out)),
-            peers=_peers(function, patterns, reference.compute, reference.attributes),
+            peers=_peers(function, patterns, expected, reference.attributes),
         )
 
     return Recipe(operator, types, make)
@@ -231,15 +235,13 @@ def _by_itself(definition: Definition, kind: DataType) -> Reference:
     needed = {p.name: 1.0 for p in options
               if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name != "data_type"}
 
-    def compute(*parts: np.ndarray) -> np.ndarray:
-        import kompute_dml as dml
-
-        device = dml.default_device()
+    def compute(device: Any, *parts: np.ndarray) -> np.ndarray:
         gaps = [device.tensor(np.repeat(p.astype(kind.dtype), 2))[::2] for p in parts]
         result: np.ndarray = function(*gaps, **needed).numpy()
         return result
 
-    return Reference(compute, kind.dtype.name, needed, *((0.1, 0.9) if kind.is_float else (1, 100)))
+    low, high = (0.1, 0.9) if kind.is_float else (1, 100)
+    return Reference(compute, kind.dtype.name, needed, low, high, on_device=True)
 
 
 def _types(definition: Definition) -> tuple[DataType, ...]:

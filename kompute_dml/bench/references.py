@@ -23,6 +23,8 @@ class Reference(NamedTuple):
     low: float = 0.1
     high: float = 0.9
     """The range that inputs are drawn from."""
+    on_device: bool = False
+    """Whether ``compute`` is not NumPy's but the device's, which comes before the inputs."""
 
 
 def _sigmoid(x: Any) -> Any:

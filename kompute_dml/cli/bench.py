@@ -123,6 +123,8 @@ def bench(
         for line in formats.summary(found):
             click.echo(line)
         if old is not None:
+            if old.get("device") != run["device"]:
+                click.echo(f"{against} is a run on another device, {old.get('device')!r}")
             click.echo(baseline.against_table(run["rows"], old))
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
