@@ -9,6 +9,7 @@ says, only a kernel that the lowering offered is taken.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import json
 import os
@@ -95,12 +96,25 @@ def keep(adapter: Adapter, choices: Mapping[str, str]) -> Path | None:
     path = file()
     if path is None:
         return None
-    _load.cache_clear()
-    devices = _load(path)
-    devices.setdefault(device_key(adapter), {}).update(choices)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A reader finds the old file or the new one, never a part.
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".json", delete=False) as new:
-        json.dump({"format": _FORMAT, "devices": devices}, new, indent=1, sort_keys=True)
-    os.replace(new.name, path)
+    with _alone(path.parent):
+        _load.cache_clear()
+        devices = _load(path)
+        devices.setdefault(device_key(adapter), {}).update(choices)
+        # A reader finds the old file or the new one, never a part.
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".json", delete=False) as new:
+            json.dump({"format": _FORMAT, "devices": devices}, new, indent=1, sort_keys=True)
+        os.replace(new.name, path)
     return path
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No other thread or process is inside: each may be tuning a device of its own."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)

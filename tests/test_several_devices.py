@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 import multiprocessing
 import os
 import threading
@@ -22,6 +23,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import kompute_dml as dml
+from kompute_dml import tuning
 from kompute_dml.cli import cli
 from kompute_dml.operators.base import definitions, functions
 from kompute_dml.runtime import adapters
@@ -455,6 +457,32 @@ def test_the_environment_chooses_for_a_process(two: Any) -> None:
             print(dml.negate(np.float32([1])).device.adapter.index)
             """, KOMPUTE_DML_DEVICE=str(value))
             assert int(out) == adapter.index
+
+
+def _keep(path: str, adapter: adapters.Adapter, count: int, together: Any) -> None:
+    os.environ["KOMPUTE_DML_TUNING"] = path
+    together.wait()
+    for i in range(count):
+        tuning.keep(adapter, {f"work {i}": "kernel"})
+
+
+def test_two_processes_that_tune_keep_all_that_they_find(device: dml.Device, tmp_path: Path
+                                                         ) -> None:
+    path, count = tmp_path / "tuning.json", 100
+    tuned = [replace(device.adapter, name=name) for name in "ab"]
+    context = multiprocessing.get_context("spawn")
+    together = context.Barrier(len(tuned))
+    processes = [
+        context.Process(target=_keep, args=(str(path), adapter, count, together))
+        for adapter in tuned]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    kept = json.loads(path.read_text())["devices"]
+    assert {key: len(kept[key]) for key in kept} == {tuning.device_key(a): count for a in tuned}
+    assert [p.name for p in tmp_path.iterdir()] == ["tuning.json"]
 
 
 # The command line
