@@ -419,6 +419,22 @@ class Device:
             return times
 
 
+_shared: dict[tuple[int, FeatureLevel], Device] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_device(
+    adapter: int | str | None = None, feature_level: FeatureLevel = FeatureLevel.FL_6_4
+) -> Device:
+    """The device of all models that ask for this adapter; a new one where the last was lost."""
+    with _shared_lock:
+        chosen = choose(adapter)
+        device = _shared.get((chosen.index, feature_level))
+        if device is None or device._runtime.recorder.lost is not None:
+            device = _shared[chosen.index, feature_level] = Device(chosen, feature_level)
+        return device
+
+
 _default_lock = threading.Lock()
 _default: Device | None = None
 

@@ -25,7 +25,6 @@ from kompute_dml.onnx import builder  # noqa: E402
 from kompute_dml.onnx.graph import Node, Value  # noqa: E402
 from kompute_dml.onnx.partition import regions  # noqa: E402
 from kompute_dml.onnx.region import MAX_PLANS, Region  # noqa: E402
-from kompute_dml.onnxruntime import provider  # noqa: E402
 from kompute_dml.operators import base  # noqa: E402
 from kompute_dml.operators.plan import (  # noqa: E402
     PERSISTENT,
@@ -371,7 +370,7 @@ def test_where_the_host_does_not_reach_the_device(
         self.host_writes_storage = self.host_reads_storage = False
 
     monkeypatch.setattr(Engine, "__init__", discrete)
-    monkeypatch.setattr(provider, "_devices", {})
+    monkeypatch.setattr("kompute_dml.device._shared", {})
     monkeypatch.setattr(windows, "SIZE", 4096)
     monkeypatch.setattr(builder, "WINDOW", 4096)
     first, second, theirs = session(dense), session(dense, claim="MatMulInteger"), cpu(dense)

@@ -39,6 +39,7 @@ from provider_tools import (  # noqa: E402
     K,
     N,
     dense_layer,
+    last_kernel,
     needs_library,
     session,
 )
@@ -181,10 +182,12 @@ def _no_compiler() -> None:
 @pytest.mark.parametrize("count", [60, pytest.param(1000 // SCALE, marks=pytest.mark.slow)])
 def test_sessions_leave_nothing_behind(count: int, dense: bytes) -> None:
     x = {"x": np.ones((2, K), np.float32)}
-    session(dense).run(None, x)
+    made = session(dense)
+    made.run(None, x)
+    device = last_kernel().region.device
+    del made
     gc.collect()
     alive = dict(provider._alive)
-    device = provider.shared_device(*next(iter(provider._devices)))
     used = device.memory_used
     for _ in range(count):
         session(dense).run(None, x)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -523,3 +524,137 @@ def test_devices_of_one_name_are_told_apart(two: Any) -> None:
     for adapter in dml.list_devices():
         assert f"{adapter.index}: {adapter.name}" in text
         assert f"UUID            {adapter.uuid}" in text
+
+
+# ONNX
+
+
+@pytest.fixture(scope="module")
+def onnx_model() -> bytes:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    from onnx_graphs import FLOAT, model, node
+
+    constants = {"w": np.arange(12, dtype=F32).reshape(4, 3)}
+    nodes = [node("Add", "x w", "s"), node("Relu", "s", "y")]
+    return model(nodes, [("x", FLOAT, [4, 3])], [("y", FLOAT, [4, 3])], constants)
+
+
+def _agrees(run: Callable[[np.ndarray], np.ndarray], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(5):
+        x = rng.integers(-20, 20, (4, 3)).astype(F32)
+        assert (run(x) == np.maximum(x + np.arange(12).reshape(4, 3), 0)).all()
+
+
+def _on_threads(runs: list[Callable[[np.ndarray], np.ndarray]]) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(_agrees, runs[i % len(runs)], i) for i in range(8)]:
+            done.result()
+
+
+def test_models_on_two_devices(two: Any, onnx_model: bytes) -> None:
+    import kompute_dml.onnx_backend as backend
+
+    made = [backend.prepare(onnx_model, f"VULKAN:{adapter.index}") for adapter in two]
+    assert [m._region.device.adapter for m in made] == list(two)
+    _on_threads([lambda x, m=m: m.run([x])[0] for m in made])  # type: ignore[misc]
+    assert backend.supports_device(f"VULKAN:{two[1].uuid}")
+
+
+def test_models_of_one_adapter_share_a_device(
+    onnx_model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kompute_dml.device._shared", {})
+    import kompute_dml.onnx_backend as backend
+
+    index = dml.default_device().adapter.index
+    first, second = (backend.prepare(onnx_model, f"VULKAN:{index}") for _ in range(2))
+    assert first._region.device is second._region.device
+    first._region.device.close()
+    third = backend.prepare(onnx_model, f"VULKAN:{index}")
+    _agrees(lambda x: third.run([x])[0], 0)
+
+
+@pytest.fixture
+def kompute(onnx_model: bytes) -> Any:
+    pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntime >= 1.24")
+    from kompute_dml.toolchain import native
+
+    if not native.library().is_file() and native.compiler() is None:
+        pytest.skip("the provider library is not built, and there is no C compiler")
+    from kompute_dml import onnxruntime as kompute
+
+    return kompute
+
+
+def _run(session: Any, x: np.ndarray) -> np.ndarray:
+    result: np.ndarray = session.run(None, {"x": x})[0]
+    return result
+
+
+def test_sessions_on_two_devices(two: Any, onnx_model: bytes, kompute: Any) -> None:
+    import onnxruntime
+
+    from provider_tools import last_kernel
+
+    sessions = []
+    for adapter in two:
+        sessions.append(kompute.session(onnx_model, adapter=adapter.index, claim="all"))
+        assert last_kernel().region.device.adapter is adapter
+        (chosen,) = [d for d in kompute.devices()
+                     if d.ep_metadata["adapter"] == str(adapter.index)]
+        options = onnxruntime.SessionOptions()
+        options.add_provider_for_devices([chosen], {"claim": "all"})
+        sessions.append(onnxruntime.InferenceSession(onnx_model, options))
+        assert last_kernel().region.device.adapter is adapter
+    _on_threads([partial(_run, session) for session in sessions])
+    del sessions[::2]
+    _on_threads([partial(_run, session) for session in sessions])
+
+
+def test_sessions_of_one_adapter_share_a_device(onnx_model: bytes, kompute: Any) -> None:
+    from provider_tools import last_kernel
+
+    adapter = dml.default_device().adapter
+    found = set()
+    for chosen in (None, adapter.index, str(adapter.index)):
+        kept = kompute.session(onnx_model, adapter=chosen, claim="all")
+        found.add(last_kernel().region.device)
+        _agrees(partial(_run, kept), 0)
+    assert len(found) == 1
+
+
+def test_a_session_takes_one_device(two: Any, onnx_model: bytes, kompute: Any) -> None:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.add_provider_for_devices(kompute.devices()[:2], {"claim": "all"})
+    with pytest.raises(Exception, match="expected one device for a session, but got 2"):
+        onnxruntime.InferenceSession(onnx_model, options, enable_fallback=False)
+
+
+def test_onnx_runtimes_own_choice_is_the_default_device(two: Any, kompute: Any) -> None:
+    """Its policies take the first device that it was told of."""
+    for adapter in two:
+        out = succeeds("""
+        import numpy as np, onnxruntime
+        import kompute_dml.onnxruntime as kompute
+        from kompute_dml.onnxruntime import provider
+        from onnx_graphs import FLOAT, model, node, quantized_dense
+        kompute.register()
+        constants = {}
+        nodes = quantized_dense(np.random.default_rng(0), "x", "y", 8, 8, constants)
+        built = model(nodes, [("x", FLOAT, [2, 8])], [("y", FLOAT, [2, 8])], constants)
+        options = onnxruntime.SessionOptions()
+        options.set_provider_selection_policy(
+            onnxruntime.OrtExecutionProviderDevicePolicy.MAX_PERFORMANCE)
+        session = onnxruntime.InferenceSession(built, options)
+        (kernel,) = [k for k in provider._alive.values() if isinstance(k, provider.Kernel)]
+        print(kernel.region.device.adapter.index, *[
+            d.ep_metadata["adapter"] for d in kompute.devices()][:1])
+        """, KOMPUTE_DML_DEVICE=str(adapter.index), PYTHONPATH=os.pathsep.join(
+            [str(Path(__file__).parent), str(Path(__file__).parent.parent),
+             os.environ.get("PYTHONPATH", "")]))
+        assert out.split() == [str(adapter.index)] * 2

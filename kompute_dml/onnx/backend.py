@@ -10,7 +10,7 @@ import onnx
 import onnx.helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from ..device import Device, default_device
+from ..device import Device, default_device, shared_device
 from ..errors import DmlError, UnsupportedError
 from . import mapping
 from .fusion import fuse
@@ -22,7 +22,8 @@ _VULKAN = "VULKAN"
 
 
 def _device(name: str) -> Device:
-    """``VULKAN`` and ``CPU`` are the default device, ``VULKAN:1`` or ``VULKAN:name`` another.
+    """``VULKAN`` and ``CPU`` are the default device, ``VULKAN:1`` or ``VULKAN:name`` the shared one
+    of that adapter.
 
     ONNX's own device names are CPU and CUDA, and its tests run for those alone: CPU says here that
     inputs and outputs lie in host memory.
@@ -32,7 +33,7 @@ def _device(name: str) -> Device:
         raise UnsupportedError(f"expected a device VULKAN, VULKAN:<adapter> or CPU, but got {name}")
     if not adapter or kind.upper() == "CPU":
         return default_device()
-    return Device(int(adapter) if adapter.isdigit() else adapter)
+    return shared_device(adapter)
 
 
 def unserved(nodes: Sequence[Node], device: Device) -> dict[Node, str]:

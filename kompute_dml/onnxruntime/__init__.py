@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from ..errors import NoDeviceError, UnsupportedError
+from ..errors import UnsupportedError
 
 __all__ = [
     "devices", "get_ep_name", "get_library_path", "is_registered", "register", "session",
@@ -58,12 +58,11 @@ def register() -> None:
     Raises UnsupportedError for an ONNX Runtime that is too old, NoDeviceError without a Vulkan
     driver.
     """
-    from ..runtime.adapters import list_devices
+    from ..runtime.adapters import choose
 
     if is_registered():
         return
-    if not list_devices():
-        raise NoDeviceError("Vulkan has no device here")
+    choose(None)  # raises here what ONNX Runtime would wrap in its own words
     _onnxruntime().register_execution_provider_library(get_ep_name(), get_library_path())
 
 
@@ -83,19 +82,16 @@ def devices() -> list[Any]:
 
     ``device.ep_metadata`` holds the adapter's index, name, type and driver.
     """
-    from ..runtime.adapters import choose
-
     register()
-    first = str(choose(None).index)
-    found = [d for d in _onnxruntime().get_ep_devices() if d.ep_name == get_ep_name()]
-    return sorted(found, key=lambda d: d.ep_metadata["adapter"] != first)
+    return [d for d in _onnxruntime().get_ep_devices() if d.ep_name == get_ep_name()]
 
 
 def session(model: Any, *, session_options: Any = None, **options: Any) -> Any:
     """An ``onnxruntime.InferenceSession`` of a file or of bytes, with this provider first.
 
     ``options`` are the provider's: adapter, feature_level, claim, profile. Nodes that it does not
-    claim run on ONNX Runtime's CPU provider.
+    claim run on ONNX Runtime's CPU provider. ``session_options`` take the provider up, so each
+    session has its own.
     """
     from ..runtime.adapters import choose
 

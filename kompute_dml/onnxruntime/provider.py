@@ -10,21 +10,20 @@ from __future__ import annotations
 import atexit
 import ctypes
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import __version__
-from ..device import Device
+from ..device import shared_device
 from ..errors import UnsupportedError, ValidationError
 from ..onnx import mapping
 from ..onnx.fusion import fuse
 from ..onnx.graph import Node
 from ..onnx.partition import regions
 from ..onnx.region import Region
-from ..runtime.adapters import list_devices
+from ..runtime.adapters import choose, list_devices
 from ..spec import FeatureLevel
 from . import capi
 from .capi import api, callback, ffi, guarded
@@ -43,22 +42,6 @@ _PRODUCTS, _ALL = "products", "all"
 _name = ffi.new("char[]", EP_NAME.encode())
 _vendor = ffi.new("char[]", b"kompute_dml")
 _version = ffi.new("char[]", __version__.encode())
-
-
-# Devices are shared by all sessions that ask for the same.
-
-_devices: dict[tuple[str | None, FeatureLevel], Device] = {}
-_devices_lock = threading.Lock()
-
-
-def shared_device(adapter: str | None, level: FeatureLevel) -> Device:
-    """The device for these options; a new one where the last was lost."""
-    with _devices_lock:
-        device = _devices.get((adapter, level))
-        if device is None or device._runtime.recorder.lost is not None:
-            choice = int(adapter) if adapter is not None and adapter.isdigit() else adapter
-            device = _devices[adapter, level] = Device(choice, level)
-        return device
 
 
 class Options:
@@ -238,7 +221,9 @@ def _get_supported_devices(
                  if ort.HardwareDevice_Type(hardware[i]) == _CPU), None)
     if host is None:
         return
-    for adapter in list_devices()[:room]:
+    # Who chooses none gets the first: ONNX Runtime's policies do.
+    first = choose(None)
+    for adapter in sorted(list_devices(), key=lambda a: a.index != first.index)[:room]:
         about = ort.pairs({
             "adapter": str(adapter.index), "adapter_name": adapter.name,
             "adapter_type": adapter.type, "driver": adapter.driver,
@@ -253,6 +238,11 @@ def _get_supported_devices(
 def _create_ep(
     this: Any, hardware: Any, about: Any, count: int, session_options: Any, logger: Any, out: Any
 ) -> None:
+    if count > 1:
+        raise ValidationError(
+            f"{EP_NAME}: expected one device for a session, but got {count}: "
+            "add_provider_for_devices takes one of kompute_dml.onnxruntime.devices()"
+        )
     prefix = f"ep.{EP_NAME.lower()}."
     entries = {
         key[len(prefix):]: value for key, value in api().options(session_options).items()
