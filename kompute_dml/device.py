@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -122,7 +122,7 @@ class _Runtime:
         self.recorder.lock = threading.RLock()
         self.recorder.lost = DeviceLostError(
             f"{self.engine.adapter.name}: this Device belongs to the parent process; "
-            "make a new Device after fork()"
+            "open devices only after fork(), or start processes by spawn"
         )
         # kp's destructors would call the driver, which may crash here: none may ever run.
         for kept in (self, *self.engine.command_lists):
@@ -205,6 +205,9 @@ class Device:
     def __repr__(self) -> str:
         index, name = self.adapter.index, self.adapter.name
         return f"<Device {index} {name!r}, feature level {self.feature_level}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self!r} stays in its process: send device.adapter to others")
 
     @property
     def features(self) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -115,6 +115,9 @@ class Tensor:
             raise ValueError("a tensor lives on the device: an array of it is always a copy")
         array = self.numpy()
         return array if dtype is None else np.asarray(array, dtype)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self!r} stays on its device: send tensor.numpy() to other processes")
 
     def item(self) -> Any:
         """The only element, as a Python scalar."""

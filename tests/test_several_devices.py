@@ -11,6 +11,7 @@ import inspect
 import json
 import multiprocessing
 import os
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -445,6 +446,15 @@ def test_each_forked_process_has_a_device_of_its_own() -> None:
     print(len(children))
     """)
     assert int(out) == len(dml.list_devices()[:2])
+
+
+def test_what_stays_in_its_process_says_what_to_send_instead(device: dml.Device) -> None:
+    x = device.tensor(F32([1]))
+    with pytest.raises(TypeError, match=r"<Tensor .*send tensor\.numpy\(\)"):
+        pickle.dumps(x)
+    with pytest.raises(TypeError, match=r"<Device .*send device\.adapter"):
+        pickle.dumps(device)
+    assert pickle.loads(pickle.dumps(device.adapter)) == device.adapter
 
 
 def test_the_environment_chooses_for_a_process(two: Any) -> None:
