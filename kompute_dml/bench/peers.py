@@ -145,7 +145,7 @@ class Torch:
 def _uuids(torch: Any) -> list[str]:
     """Of the devices that PyTorch has; old versions of it do not tell."""
     found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-    return [str(getattr(device, "uuid", "")).replace("-", "") for device in found]
+    return [str(getattr(device, "uuid", "")) for device in found]
 
 
 def _host_sample(call: Callable[[], Any], repeat: int) -> float:

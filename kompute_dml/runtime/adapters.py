@@ -289,14 +289,18 @@ def _matching(
         wanted = whole("Device", source, selector)
         return [a for a in adapters if a.index == wanted]
     text = selector.lower()
-    uuid = text.removeprefix("gpu-").replace("-", "")
     tests: tuple[Callable[[Adapter], bool], ...] = (
         lambda a: text.isdecimal() and a.index == int(text),
-        lambda a: a.uuid == uuid,
+        lambda a: a.uuid == _plain(text),
         lambda a: a.name.lower() == text,
         lambda a: text in a.name.lower(),
     )
     return next((found for test in tests if (found := list(filter(test, adapters)))), ())
+
+
+def _plain(uuid: str) -> str:
+    """As adapters have it. NVIDIA's tools put GPU before it, and hyphens between."""
+    return uuid.lower().removeprefix("gpu-").replace("-", "")
 
 
 def same_device(adapter: Adapter, uuids: Sequence[str]) -> int | None:
@@ -305,7 +309,8 @@ def same_device(adapter: Adapter, uuids: Sequence[str]) -> int | None:
     The one of its UUID, or else the first that is no other adapter (a part of a GPU has another
     UUID in CUDA).
     """
-    if adapter.uuid in uuids:
-        return uuids.index(adapter.uuid)
+    plain = [_plain(uuid) for uuid in uuids]
+    if adapter.uuid in plain:
+        return plain.index(adapter.uuid)
     others = {a.uuid for a in list_devices()}
-    return next((i for i, uuid in enumerate(uuids) if uuid not in others), None)
+    return next((i for i, uuid in enumerate(plain) if uuid not in others), None)
