@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -50,6 +51,8 @@ MAX_IDLE_SHARE = 8
 """... but no more than this part of all that it has."""
 MAX_WAITING_TO_FREE = 256 << 20
 """Bytes of dropped tensors that pending work may hold before an allocation waits for it."""
+_EXIT_SECONDS = 1.0
+"""How long the end of the process waits for another thread to be done with a device."""
 
 
 class _Runtime:
@@ -116,14 +119,10 @@ class _Runtime:
         allocation.on_drop = self.dropped.append
         return allocation
 
-    def abandon(self) -> None:
-        """Leave the device to the process that made it: this one is its forked child."""
+    def abandon(self, reason: str) -> None:
+        """Leave the device as it is: to the process that made it, or to the end of this one."""
         self.closed = True
-        self.recorder.lock = threading.RLock()
-        self.recorder.lost = DeviceLostError(
-            f"{self.engine.adapter.name}: this Device belongs to the parent process; "
-            "open devices only after fork(), or start processes by spawn"
-        )
+        self.recorder.lost = DeviceLostError(f"{self.engine.adapter.name}: {reason}")
         # kp's destructors would call the driver, which may crash here: none may ever run.
         for kept in (self, *self.engine.command_lists):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
@@ -141,6 +140,16 @@ class _Runtime:
             self.engine.close()
             self._clock.close()
 
+    def close_at_exit(self) -> None:
+        # A daemon thread may hold the lock for ever: inside a recording, say.
+        if not self.lock.acquire(timeout=_EXIT_SECONDS):
+            self.abandon("the process ends")
+            return
+        try:
+            self.close()
+        finally:
+            self.lock.release()
+
 
 _runtimes: weakref.WeakSet[_Runtime] = weakref.WeakSet()
 
@@ -149,7 +158,9 @@ def _after_fork_in_child() -> None:
     """A forked child has no device: make every use say so, and end without the driver."""
     runtimes = list(_runtimes)
     for runtime in runtimes:
-        runtime.abandon()
+        runtime.recorder.lock = threading.RLock()  # no thread is left to release it
+        runtime.abandon("this Device belongs to the parent process; "
+                        "open devices only after fork(), or start processes by spawn")
     libc = ctypes.CDLL(None)
     if runtimes and hasattr(libc, "on_exit"):
         # NVIDIA's own exit handler crashes in a child. The handlers run from the last to the
@@ -159,6 +170,12 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+@atexit.register
+def _close_all() -> None:
+    for runtime in list(_runtimes):
+        runtime.close_at_exit()
 
 
 def _check_alive(allocation: Allocation) -> None:
@@ -200,6 +217,7 @@ class Device:
         self._runtime = _Runtime(self.adapter)
         self._compiled: OrderedDict[Any, CompiledOperator] = OrderedDict()
         self._finalizer = weakref.finalize(self, self._runtime.close)
+        self._finalizer.atexit = False  # _close_all() sees to it
         _runtimes.add(self._runtime)
 
     def __repr__(self) -> str:

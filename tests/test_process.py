@@ -67,6 +67,26 @@ def test_exit_with_everything_alive_in_a_cycle() -> None:
     """)
 
 
+def test_exit_while_a_thread_records_for_ever() -> None:
+    out = succeeds("""
+    import atexit, threading
+    atexit.register(lambda: print([d._runtime.closed for d in devices]))  # called last
+    import kompute_dml as dml
+    devices = dml.Device(), dml.Device()
+    x, y = (device.tensor([1.0], "float32") for device in devices)
+    recorded = threading.Event()
+    def record():
+        with devices[0].record():
+            dml.abs(x, out=x)
+            recorded.set()
+            threading.Event().wait()
+    threading.Thread(target=record, daemon=True).start()
+    recorded.wait(60)
+    dml.abs(y, out=y)
+    """)
+    assert out == "[True, True]\n"
+
+
 def test_exit_by_an_exception() -> None:
     result = python(PENDING + "\n    raise SystemExit(3)")
     assert (result.returncode, result.stderr) == (3, "")
