@@ -61,14 +61,13 @@ def test_only_floats_are_printed_with_six_digits(device, data_type, text):
 
 
 def test_offsets_within_a_word(device, tmp_path):
-    model = model_of({"A": {"initialValuesDataType": "FLOAT32", "initialValues": [1, -2],
-                            "initialValuesOffsetInBytes": 3, "sizeInBytes": 14}}, {}, [
+    model = model_of({"A": {"initialValuesDataType": "UINT16", "initialValues": [258, 772, 1286],
+                            "initialValuesOffsetInBytes": 3, "sizeInBytes": 12}}, {}, [
         {"type": "print", "resource": "A"},
         {"type": "writeFile", "resource": "A", "targetPath": "a.dat"},
     ])
-    assert lines_of(model, device, output_folder=tmp_path)[0] == "Resource 'A': 1, -2"
-    whole = bytes(3) + np.float32([1, -2]).tobytes() + bytes(3)
-    assert (tmp_path / "a.dat").read_bytes() == whole
+    assert lines_of(model, device, output_folder=tmp_path)[0] == "Resource 'A': 0, 512, 1025"
+    assert (tmp_path / "a.dat").read_bytes() == bytes([0, 0, 0, 2, 1, 4, 3, 6, 5, 0, 0, 0])
 
 
 @pytest.mark.parametrize("fields", [

@@ -114,11 +114,12 @@ class Runner:
             )
 
     def contents(self, name: str) -> np.ndarray:
-        """What a resource holds now, where its initial values were."""
-        resource = self.model.resources[name]
-        # From the start on, as a transfer begins at a whole word and the values may not.
-        data = self.buffers[name].read(0, resource.offset + resource.values.nbytes)
-        return np.frombuffer(data[resource.offset :].tobytes(), resource.values.dtype)
+        """What a resource holds now: from its start on, as many values as it had at first.
+
+        That is what DxDispatch prints, wherever the initial values or a binding begin.
+        """
+        values = self.model.resources[name].values
+        return np.frombuffer(self.buffers[name].read(0, values.nbytes).tobytes(), values.dtype)
 
     def binding(self, source: Binding) -> Any:
         """The range of a buffer that ``source`` stands for."""
