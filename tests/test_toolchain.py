@@ -409,11 +409,17 @@ def test_an_environment_is_made_where_there_is_no_whole_one(
 ) -> None:
     python = bootstrap.VENV_PYTHON
     if state == "cut short":
-        venv.create(tmp_path / ".venv", symlinks=True)  # before pip
+        def cut(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(venv.EnvBuilder, "_setup_pip", cut)
+        with pytest.raises(KeyboardInterrupt):
+            venv.create(tmp_path / ".venv", symlinks=True, with_pip=True)
     elif state != "none":
         version = "3.9" if state == "other" else HERE
         python.parent.mkdir(parents=True)
-        python.write_text(f"#!/bin/sh\necho 'pip 1.2 from /a/b (python {version})'\n")
+        python.with_name("activate").touch()
+        python.write_text(f"#!/bin/sh\necho {version}\n")
         python.chmod(0o644 if state == "not executable" else 0o755)
     made, run = [], bootstrap.run
 

@@ -143,12 +143,14 @@ def _has_program(variable: str, name: str) -> bool:
 def virtual_environment(_: Job) -> bool:
     """Makes `.venv` for this Python version."""
     here = "{}.{}".format(*sys.version_info[:2])
+    program = "import sys; print('{}.{}'.format(*sys.version_info[:2]))"
+    # `activate` comes after all else, pip too: without it the making was cut short.
+    whole = (VENV / "bin" / "activate").is_file()
     try:
-        # pip, which comes last, says which Python it is of.
-        if run([VENV_PYTHON, "-m", "pip", "--version"]).strip().endswith(f"(python {here})"):
+        if whole and run([VENV_PYTHON, "-c", program]).strip() == here:
             return False
     except ToolchainError:
-        pass  # there is none, its Python is gone, or its making was cut short
+        pass  # its Python is gone
     say(f".venv: making a virtual environment with Python {here}")
     shutil.rmtree(VENV, ignore_errors=True)
     run([sys.executable, "-m", "venv", VENV])
