@@ -43,6 +43,7 @@ def _strides(layout: str, batch: int, rows: int, columns: int) -> list[int]:
         "padded": [rows * (columns + 16), columns + 16, 1],
         "turned batches": [columns, batch * columns, 1],
         "stepped": [2 * rows * columns, 2 * columns, 2],
+        "repeated": [0, columns, 1],
     }[layout]
 
 
@@ -546,6 +547,29 @@ def test_sums_of_one_side_are_made_before_or_beside(side: int, tile: str) -> Non
     )
     product = Product(desc)
     assert [product.needs_sums(side) for side in "ab"] == [False, True]
+    assert candidates(product, _with_matrix_units())[0].name == f"coopmat-{tile}"
+
+
+@pytest.mark.parametrize(
+    ("batches", "side", "layout", "counted"),
+    [
+        (2047, 128, "packed", True), (2048, 128, "packed", False),
+        ((1 << 20) - 1, 16, "repeated", True), (1 << 20, 16, "repeated", False),
+    ],
+)
+def test_sums_are_made_aside_where_one_word_counts_who_makes_and_who_multiplies(
+    batches: int, side: int, layout: str, counted: bool
+) -> None:
+    product = Product(_desc((batches, side, 128, side), layout, layout, ""))
+    names = [k.name for k in candidates(product, _with_matrix_units())]
+    assert ("coopmat-t128s" in names) == counted
+
+
+@pytest.mark.parametrize(("batches", "tile"), [(2047, "t128s"), (2048, "t128w")])
+def test_a_tile_adds_sums_up_on_the_way_where_there_are_too_many_to_make_aside(
+    batches: int, tile: str
+) -> None:
+    product = Product(_desc((batches, 128, 2048, 128), "packed", "transposed", "b"))
     assert candidates(product, _with_matrix_units())[0].name == f"coopmat-{tile}"
 
 

@@ -53,11 +53,13 @@ class Kernel:
         """Workgroups of one dispatch."""
         return product.batches * -(-product.rows // self.rows) * -(-product.columns // self.columns)
 
-    def counts(self, product: Product) -> bool:
+    def counts(self, product: Product, variant: Variant) -> bool:
         """Whether the workgroups that make sums, and the others, are few enough to be counted in
-        one word: TILES_BIT in include/made_sums.glsl."""
-        return not self.makes_sums or (
-            self.summing(product, "ab") < 1 << 12 and self.tiles(product) < 1 << 20)
+        one word."""
+        if not self.makes_sums:
+            return True
+        _, bit = variant.spec_ids["TILES_BIT"]
+        return self.summing(product, "ab") < 1 << bit and self.tiles(product) < 1 << 32 - bit
 
     def summing(self, product: Product, sides: Iterable[str]) -> int:
         """Workgroups that add up the lines of these sides."""
@@ -137,11 +139,11 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
     )
     matrix = [
         k for k in _COOPMAT.values()
-        if k.variant(target) and (k.lowers or unsigned) and k.counts(product)
+        if (variant := k.variant(target)) and (k.lowers or unsigned) and k.counts(product, variant)
     ]
     if not matrix or scalar[0] not in (_DOT, _CORE):
         return [*scalar, *matrix]
-    best = _COOPMAT[_best_tile(product, unsigned)]
+    best = _COOPMAT[_best_tile(product, unsigned, _COOPMAT["t128s"] in matrix)]
     ready = [
         k for k in matrix
         if all(t.owned_by_dml or is_ready(product, side, k.depth)
@@ -196,9 +198,9 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
     return [*matrices, *dots] if rows > 4 else [*dots, *matrices]
 
 
-def _best_tile(product: Product, unsigned: bool) -> str:
+def _best_tile(product: Product, unsigned: bool, aside: bool) -> str:
     """As measured on an H200, which has 132 multiprocessors: the largest that keeps it busy, and
-    of two sizes the one that takes one turn instead of two."""
+    of two sizes the one that takes one turn instead of two. ``aside``: sums may be made aside."""
     if product.rows <= 16:
         return "t16"
     tiles = {axis: kernel.tiles(product) for axis, kernel in _COOPMAT.items()}
@@ -210,8 +212,8 @@ def _best_tile(product: Product, unsigned: bool) -> str:
         ready = [side for side in summed if is_ready(product, side, _COOPMAT["t128w"].depth)]
         # What is prepared is summed by the way; a dispatch for one side more pays for many tiles.
         gathers = not ready or (len(ready) == 1 and tiles["t128"] >= 1024)
-        aside = _sums_aside(product, summed, tiles["t128"], gathers)
-        if aside and (ready == summed or not gathers):
+        aside = aside and (ready == summed or not gathers)
+        if aside and _sums_aside(product, summed, tiles["t128"], gathers):
             return "t128s"
         return "t128w" if gathers else "t128"
     if tiles["t64"] > 264:
@@ -228,7 +230,7 @@ def _sums_aside(product: Product, summed: list[str], tiles: int, gathers: bool) 
     """Whether workgroups of their own should make sums: not where tiles are soon done, nor where
     they take one more turn of the device or what ``gathers`` sums before is as fast, unless turns
     are many (or FLOAT16 ends them)."""
-    if not summed or product.depth < 2048 or not _COOPMAT["t128s"].counts(product):
+    if not summed or product.depth < 2048:
         return False
     places = 2 * 132
     turns = -(-tiles // places)

@@ -6,7 +6,7 @@
 const uint LINES_EACH = TILE_ROWS;  // that one workgroup sums
 const uint TOGETHER = 8u;      // vectors of a line on their way to each lane, of two lines
 // How many workgroups have come so far: those that sum, then from this bit on the others.
-const uint TILES_BIT = 12u;
+layout(constant_id = 15) const uint TILES_BIT = 12u;  // constant to tell the host
 shared uint s_come[4];  // of which one is used: matrices are loaded from multiples of 16 bytes
 
 bool repeats(bool of_a) { return (of_a ? a_strides[0] : b_strides[0]) == 0u; }
