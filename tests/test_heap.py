@@ -151,6 +151,37 @@ def test_a_short_heap_asks_for_no_more_than_it_needs() -> None:
         heap.allocate(2 << 20)
 
 
+def test_what_fits_no_gap_takes_another_block() -> None:
+    memory = _Memory(1 << 30)
+    heap = Heap(memory.make, memory.drop, 64 << 20)
+    parts = [heap.allocate(FIRST_BLOCK // 4) for _ in range(4)]
+    for part in parts[::2]:
+        heap.release(part.block, part.offset, part.nbytes)
+    # As many bytes are free, but not in one piece.
+    assert heap.allocate(FIRST_BLOCK // 2).block is not parts[0].block
+    assert heap.allocate(FIRST_BLOCK // 4).block is parts[0].block
+
+
+def test_blocks_grow_with_what_is_in_use_up_to_the_largest() -> None:
+    memory = _Memory(4 << 30)
+    heap = Heap(memory.make, memory.drop, (256 << 20) + 100)
+    for _ in range(2 << 10):
+        heap.allocate(1 << 20)
+        assert heap.reserved <= 1.5 * heap.used + FIRST_BLOCK
+    sizes = [block.size for block in heap.blocks]
+    assert max(sizes) == 256 << 20 and len(sizes) <= 15
+
+
+def test_every_range_may_be_a_block_of_its_own() -> None:
+    memory = _Memory(1 << 20)
+    heap = Heap(memory.make, memory.drop, 1 << 20, shares_blocks=False)
+    parts = [heap.allocate(100) for _ in range(2)]
+    assert [block.size for block in heap.blocks] == [ALIGNMENT, ALIGNMENT]
+    for part in parts:
+        heap.release(part.block, part.offset, part.nbytes)
+    assert memory.taken == 0
+
+
 def small_device(device: dml.Device, nbytes: int) -> dml.Device:
     """Another device on the same adapter, with ``nbytes`` of memory in all."""
     return dml.Device(dataclasses.replace(device.adapter, device_memory=nbytes))

@@ -125,7 +125,7 @@ class Heap:
 
     def allocate(self, nbytes: int) -> Allocation:
         """A range of at least ``nbytes`` (and at most 255 more), which fits ``max_block``."""
-        size = max(nbytes + ALIGNMENT - 1, ALIGNMENT) // ALIGNMENT * ALIGNMENT
+        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         for block in self.blocks if self._shares_blocks else ():
             if block.size - block.used >= size:
                 offset = block.take(size)
