@@ -458,18 +458,25 @@ def test_regions_do_not_enclose_what_is_not_theirs() -> None:
     assert names == [["a", "e"], ["c", "d"]]
 
 
+def test_absent_values_join_nothing() -> None:
+    nodes = [Node("A", "", 1, (None,), (Value("a"), None)),
+             Node("A", "", 1, (None, Value("x")), (Value("b"), None))]
+    assert regions(nodes, lambda n: True) == [[n] for n in nodes]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_regions_can_run_one_after_the_other_and_none_could_be_larger(seed: int) -> None:
     rng = np.random.default_rng(seed)
     values, nodes = [Value("x")], []
     for i in range(30):
-        read = rng.integers(max(0, len(values) - 6), len(values), 2)
+        read = rng.integers(max(0, len(values) - 6), len(values), 3)
         values.append(Value(str(i)))
         nodes.append(Node(rng.choice(["A", "A", "B"]), "", 1,
                           tuple(values[j] for j in read), (values[-1],)))
     found = regions(nodes, lambda n: n.op == "A")
     region_of = {n: i for i, region in enumerate(found) for n in region}
-    assert sorted(region_of, key=nodes.index) == [n for n in nodes if n.op == "A"]
+    claimed = [n for region in found for n in region]
+    assert sorted(claimed, key=nodes.index) == [n for n in nodes if n.op == "A"]
     assert all(region == sorted(region, key=nodes.index) for region in found)
     assert _can_run(nodes, region_of)
     for node_, region in region_of.items():

@@ -12,8 +12,7 @@ def regions(nodes: Sequence[Node], claimed: Callable[[Node], bool]) -> list[list
 
     ``nodes`` are in an order in which they can run; so are those of each region.
     """
-    made_by = {value: i for i, node in enumerate(nodes) for value in node.outputs
-               if value is not None}
+    made_by = {value: i for i, node in enumerate(nodes) for value in node.outputs}
     edges = [
         (made_by[value], i) for i, node in enumerate(nodes) for value in node.inputs
         if value is not None and value in made_by
@@ -37,7 +36,7 @@ def regions(nodes: Sequence[Node], claimed: Callable[[Node], bool]) -> list[list
             following = {group[n] for n in after[g]}
             if end in following:
                 return True
-            stack.extend(following - {g})
+            stack.extend(following)
         return False
 
     for maker, user in edges:
