@@ -33,8 +33,10 @@ from kompute_dml.operators.plan import (  # noqa: E402
     Plan,
     Target,
 )
+from kompute_dml.runtime import recorder as recorder_module  # noqa: E402
 from kompute_dml.runtime import windows  # noqa: E402
 from kompute_dml.runtime.kp_engine import Engine  # noqa: E402
+from kompute_dml.runtime.transfer import Transfer  # noqa: E402
 from onnx_graphs import (  # noqa: E402
     BOOL,
     FLOAT,
@@ -339,7 +341,9 @@ def test_values_stay_on_the_device_inside_a_region(
     assert (got == np.diag(np.diag(x))).all()
 
 
-def test_a_plan_is_recorded_once(dense: bytes, rng: np.random.Generator) -> None:
+def test_a_plan_is_recorded_once(
+    dense: bytes, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, theirs = session(dense), cpu(dense)
     for rows in (3, 5):
         for _ in range(2):
@@ -351,23 +355,76 @@ def test_a_plan_is_recorded_once(dense: bytes, rng: np.random.Generator) -> None
     recordings = [plan._recording for plan in region._plans.values()]
     recorder = region.device._runtime.recorder
     before = recorder.submits
-    for rows in (3, 5):
-        made.run(None, {"x": np.ones((rows, K), np.float32)})
-    assert [plan._recording for plan in region._plans.values()] == recordings
-    assert None not in recordings
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "begin_recording", None)
+        if recorder.engine.records_barriers:  # windows carry everything
+            patch.setattr(Transfer, "upload", None)
+            patch.setattr(Transfer, "download", None)
+        for rows in (3, 5):
+            made.run(None, {"x": np.ones((rows, K), np.float32)})
     if recorder.engine.records_barriers:
         assert recorder.submits - before == 2
+    for plan in region._plans.values():
+        plan.run([np.ones(plan._small[0][1].shape, np.float32)], anew=True)
+    assert [plan._recording for plan in region._plans.values()] == recordings
+    assert None not in recordings
 
 
-def test_where_the_host_does_not_reach_the_device(
-    dense: bytes, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+def _plan_of(dense: bytes) -> tuple[Any, Any, Any]:
+    """A plan that has run, its input, and what it runs on."""
+    kept = session(dense)
+    region, x = last_kernel().region, [np.ones((3, K), np.float32)]
+    kept.run(None, {"x": x[0]})
+    return region.plan(x), x, region.device._runtime
+
+
+def test_all_submits_of_a_plan_are_waited_for(
+    dense: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through the windows that all plans share, and with inputs and outputs too large for them."""
+    monkeypatch.setattr(recorder_module, "MAX_KEPT_BATCH", 2)
+    plan, x, _ = _plan_of(dense)
+    for _ in range(2):
+        plan.run(x)
+        assert len(plan._recording.batches) > 1
+        assert all(batch.done for batch in plan._recording.batches)
+
+
+def test_what_an_interrupted_run_reads_is_not_written_before_it_is_done(
+    dense: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(batch: Any) -> None:
+        raise KeyboardInterrupt
+
+    plan, x, runtime = _plan_of(dense)
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime.recorder, "finish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            plan.run(x)
+    with runtime.lock:
+        plan._write(x)
+    assert all(batch.done for batch in plan._recording.batches)
+
+
+def test_what_was_dropped_comes_back_when_a_region_runs(dense: bytes) -> None:
+    plan, x, runtime = _plan_of(dense)
+    dropped = plan._device.empty([99])
+    used = runtime.heap.used
+    del dropped
+    plan.run(x)
+    assert runtime.heap.used < used
+
+
+@pytest.mark.parametrize("reaches", [False, True])
+def test_windows_and_what_is_too_large_for_them(
+    reaches: bool, dense: bytes, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the host does not reach the device all plans share the windows."""
     make = Engine.__init__
 
     def discrete(self: Engine, adapter: Any) -> None:
         make(self, adapter)
-        self.host_writes_storage = self.host_reads_storage = False
+        self.host_writes_storage &= reaches
+        self.host_reads_storage &= reaches
 
     monkeypatch.setattr(Engine, "__init__", discrete)
     monkeypatch.setattr("kompute_dml.device._shared", {})
