@@ -372,6 +372,22 @@ def test_sizes_that_do_not_hold_the_elements() -> None:
         prepared.run([np.ones(3, np.float32)])
 
 
+def test_sizes_that_do_not_fit_together_are_named_with_the_node() -> None:
+    built = model([node("QLinearAdd", "a s - b s - s -", "y", "com.microsoft")],
+                  [("a", UINT8, ["n"]), ("b", UINT8, ["m"])], [("y", UINT8, ["k"])],
+                  {"s": np.float32(1)})
+    with pytest.raises(dml.ValidationError,
+                       match=r"QLinearAdd 'y' .* \[\[3\], \[\], None, \[4\], \[\], None, \[\], N"):
+        backend.prepare(built).run([np.ones(3, np.uint8), np.ones(4, np.uint8)])
+
+
+def test_an_input_of_a_type_that_is_not_read_is_named() -> None:
+    built = model([node("Neg", "x", "y")],
+                  [("x", FLOAT, [3]), ("words", onnx.TensorProto.STRING, [1])], [("y", FLOAT, [3])])
+    with pytest.raises(dml.ValidationError, match="input 'words' has no data type"):
+        backend.prepare(built)
+
+
 def test_equal_results_are_arrays_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where one plain transfer brings them all."""
     monkeypatch.setattr(Windows, "_window", lambda *arguments: None)

@@ -263,6 +263,48 @@ def test_constants_of_types_that_are_not_read(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(made.run(None, {"x": x})[0], -x - np.float32([1, 2]))
 
 
+def test_values_that_are_no_tensors() -> None:
+    nodes = [node("Neg", "x", "n"), node("SequenceConstruct", "n x", "both"),
+             node("SequenceAt", "both first", "a"), node("Abs", "a", "y")]
+    built = model(nodes, [("x", FLOAT, [3])], [("y", FLOAT, [3])], {"first": np.array(0)})
+    made = session(built, False, claim="all")
+    assert placement(made, NAME) == ["Abs", "Neg"]
+    np.testing.assert_array_equal(made.run(None, {"x": np.float32([1, -2, 3])})[0], [1, 2, 3])
+
+
+def test_an_initializer_that_a_run_may_replace_is_no_constant() -> None:
+    built = model([node("Add", "x k", "y")], [("x", FLOAT, [2]), ("k", FLOAT, [2])],
+                  [("y", FLOAT, [2])], {"k": np.float32([1, 2])})
+    made, x = session(built, False, claim="all"), np.float32([10, 20])
+    assert placement(made, NAME) == ["Add"]
+    for feed, y in (({}, [11, 22]), ({"k": np.float32([5, 6])}, [15, 26]), ({}, [11, 22])):
+        np.testing.assert_array_equal(made.run(None, {"x": x, **feed})[0], y)
+
+
+@pytest.mark.parametrize("op, ahead", [("Relu", 1), ("Trilu", 0)])
+def test_regions_of_known_sizes_are_planned_when_they_are_made(op: str, ahead: int) -> None:
+    """But not where values decide, too: which diagonal."""
+    nodes = [node(op, "x k" if op == "Trilu" else "x", "y")]
+    built = model(nodes, [("x", FLOAT, [3, 3]), ("k", INT64, [])], [("y", FLOAT, [3, 3])])
+    made = session(built, False, claim="all")
+    plans = last_kernel().region._plans
+    assert len(plans) == ahead
+    y = made.run(None, {"x": np.ones((3, 3), np.float32), "k": np.array(1)})[0]
+    np.testing.assert_array_equal(y, np.triu(np.ones((3, 3)), 1) if op == "Trilu" else 1)
+    assert len(plans) == 1
+
+
+def test_a_constant_is_uploaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    uploaded, upload = [], builder.upload
+    monkeypatch.setattr(
+        builder, "upload", lambda device, x: uploaded.append(x.tolist()) or upload(device, x))
+    built = model([node("Add", "x k", "a"), node("Mul", "a k", "y")], [("x", FLOAT, [2])],
+                  [("y", FLOAT, [2])], {"k": np.float32([3, 4])})
+    made = session(built, False, claim="all")
+    np.testing.assert_array_equal(made.run(None, {"x": np.float32([1, 1])})[0], [12, 20])
+    assert uploaded == [[3, 4]]
+
+
 def test_scalars(rng: np.random.Generator) -> None:
     built = model([node("Identity", "x", "i"), node("Identity", "i", "y")],
                   [("x", INT64, [])], [("y", INT64, [])])
@@ -466,6 +508,7 @@ def test_constants_are_prepared_once(
     assert (len(region._plans), len(region._prepared)) == (0, 1)
     held = [v.constant for n in region.nodes for v in n.inputs if v and v.constant is not None]
     assert held and all(values.flags.owndata for values in held), "memory of ONNX Runtime's"
+    assert all(values.nbytes < 128 * 64 for values in held), "the device has B"
     for rows in (1, 67, 300):
         x = rng.standard_normal((rows, 128)).astype(np.float32)
         assert (ours.run(None, {"x": x})[0] == theirs.run(None, {"x": x})[0]).all()
