@@ -372,6 +372,14 @@ def test_sizes_that_do_not_hold_the_elements() -> None:
         prepared.run([np.ones(3, np.float32)])
 
 
+def test_sizes_of_no_dimension_at_all() -> None:
+    """A constant without elements."""
+    built = model([node("Reshape", "x sizes", "y")], [("x", FLOAT, [1, 1])], [("y", FLOAT, [])],
+                  {"sizes": np.zeros(0, np.int64)})
+    (y,) = backend.run_model(built, [np.float32([[3]])])
+    assert y.shape == () and y == 3
+
+
 def test_sizes_that_do_not_fit_together_are_named_with_the_node() -> None:
     built = model([node("QLinearAdd", "a s - b s - s -", "y", "com.microsoft")],
                   [("a", UINT8, ["n"]), ("b", UINT8, ["m"])], [("y", UINT8, ["k"])],

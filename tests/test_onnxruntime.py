@@ -35,7 +35,7 @@ from kompute_dml.operators.plan import (  # noqa: E402
 )
 from kompute_dml.runtime import recorder as recorder_module  # noqa: E402
 from kompute_dml.runtime import windows  # noqa: E402
-from kompute_dml.runtime.kp_engine import Engine  # noqa: E402
+from kompute_dml.runtime.kp_engine import CommandList, Engine  # noqa: E402
 from kompute_dml.runtime.transfer import Transfer  # noqa: E402
 from onnx_graphs import (  # noqa: E402
     BOOL,
@@ -407,6 +407,9 @@ def test_a_plan_is_recorded_once(
     if recorder.engine.records_barriers:
         assert recorder.submits - before == 2
     for plan in region._plans.values():
+        if recorder.engine.host_reads_storage:  # nothing but the operators
+            steps = [len(step._compiled.plan.execute) for step in plan._steps]
+            assert len(plan._recording) == sum(steps)
         plan.run([np.ones(plan._small[0][1].shape, np.float32)], anew=True)
     assert [plan._recording for plan in region._plans.values()] == recordings
     assert None not in recordings
@@ -468,6 +471,9 @@ def test_windows_and_what_is_too_large_for_them(
         self.host_writes_storage &= reaches
         self.host_reads_storage &= reaches
 
+    shown, show_host = [], CommandList.show_host
+    monkeypatch.setattr(
+        CommandList, "show_host", lambda self, x: shown.extend(map(id, x)) or show_host(self, x))
     monkeypatch.setattr(Engine, "__init__", discrete)
     monkeypatch.setattr("kompute_dml.device._shared", {})
     monkeypatch.setattr(windows, "SIZE", 4096)
@@ -480,6 +486,15 @@ def test_windows_and_what_is_too_large_for_them(
             np.testing.assert_allclose(
                 made.run(None, x)[0], theirs.run(None, x)[0], rtol=1e-5, atol=1e-5
             )
+    region = last_kernel().region
+    engine = region.device._runtime.engine
+    *small, too_large = (
+        plan._download for plan in sorted(region._plans.values(), key=lambda p: p._outgoing_bytes))
+    assert all(map(bool, small)) == engine.records_barriers
+    assert bool(too_large) == engine.host_reads_storage
+    if engine.records_barriers and not engine.host_reads_storage:
+        (shared,) = {window._host for window in small}
+        assert id(shared.block.buffer) in shown
 
 
 def test_plans_are_bounded(dense: bytes, rng: np.random.Generator) -> None:
