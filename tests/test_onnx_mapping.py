@@ -15,7 +15,7 @@ pytest.importorskip("onnxruntime", "1.24", reason="the models are compared with 
 import onnx.defs
 
 import kompute_dml.onnx_backend as backend
-from kompute_dml.onnx import mapping
+from kompute_dml.onnx import builder, mapping
 from kompute_dml.onnx.backend import PreparedModel
 from kompute_dml.onnx.fusion import fuse
 from kompute_dml.onnx.graph import Node, Value
@@ -370,6 +370,24 @@ def test_sizes_that_do_not_hold_the_elements() -> None:
     assert prepared.run([np.ones(4, np.float32)])[0].shape == (2, 2)
     with pytest.raises(dml.ValidationError, match=r"\[3\] cannot take the sizes \[2, 2\]"):
         prepared.run([np.ones(3, np.float32)])
+
+
+def test_a_view_that_is_the_only_output(rng: np.random.Generator) -> None:
+    built = model([node("Neg", "x", "t"), node("Transpose", "t", "y")],
+                  [("x", FLOAT, [2, 3])], [("y", FLOAT, [3, 2])])
+    x = rng.random((2, 3), np.float32)
+    np.testing.assert_array_equal(backend.run_model(built, [x])[0], -x.T)
+
+
+def test_whether_a_node_runs_is_found_out_without_uploads(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of nothing the scale and the zero point are constants."""
+    monkeypatch.setattr(builder, "upload", None)
+    x = Value("x", np.dtype("float32"), (0, 4))
+    y, scale, zero = (Value(t, np.dtype(t)) for t in ("uint8", "float32", "uint8"))
+    quantize = Node("DynamicQuantizeLinear", "", 11, (x,), (y, scale, zero))
+    assert isinstance(mapping.match(quantize, device), mapping.Row)
 
 
 def test_sizes_of_no_dimension_at_all() -> None:

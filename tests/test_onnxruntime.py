@@ -367,6 +367,10 @@ def test_feature_level_option(dense: bytes) -> None:
         made = session(view, False, claim="all", feature_level=level)
         assert placement(made, NAME) == names
         assert (made.run(None, {"x": x})[0] == x.T).all()
+    turned = model([node("Transpose", "x", "y")], [("x", FLOAT, [2, 3])], [("y", FLOAT, [3, 2])])
+    made, x = session(turned, False, claim="all", feature_level="1.0"), x.astype(np.float32)
+    assert placement(made, NAME) == ["Transpose"]
+    assert (made.run(None, {"x": x})[0] == x.T).all()
 
 
 def test_values_stay_on_the_device_inside_a_region(
@@ -528,6 +532,41 @@ def test_constants_are_prepared_once(
         x = rng.standard_normal((rows, 128)).astype(np.float32)
         assert (ours.run(None, {"x": x})[0] == theirs.run(None, {"x": x})[0]).all()
     assert (len(region._plans), len(region._prepared)) == (3, 1)
+    assert [len(p.dispatches) for p in region._prepared] == [1]
+
+
+def test_constants_are_prepared_for_each_operator_that_would_do_so_differently(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes are known. The bias is as large as B, and left as it is."""
+    def differing(desc: Any, target: Target) -> Plan:
+        plan = _prepared_b(desc, target)
+        more = tuple(dataclasses.replace(d, groups=d.groups + desc.a_tensor.data_type.is_signed)
+                     for d in plan.initialize)
+        return dataclasses.replace(plan, initialize=more)
+
+    name = "DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
+    preparing = dataclasses.replace(base._definitions[name], lower=differing)
+    monkeypatch.setitem(base._definitions, name, preparing)
+    monkeypatch.setitem(base._by_class, preparing.desc_class, preparing)
+    kinds = {"a": np.int8, "b": np.uint8, "c": np.int8}
+    constants = {"w": weights(rng, 16, 1088), "s": np.float32(1),
+                 "bias": rng.integers(-9, 9, 1088).astype(np.float32)}
+    products = [node("MatMulIntegerToFloat", f"{x} w s s - - bias", f"{x}.y", "com.microsoft")
+                for x in kinds]
+    built = model(
+        [*products, node("Add", "a.y b.y", "two"), node("Add", "two c.y", "y")],
+        [(x, INT8 if kind is np.int8 else UINT8, [67, 16]) for x, kind in kinds.items()],
+        [("y", FLOAT, [67, 1088])], constants)
+    made = session(built, False, claim="all")
+    region = last_kernel().region
+    (plan,) = region._plans.values()
+    assert [len(p.dispatches) for p in region._prepared] == [1, 1]
+    of_products = [step for step in plan._steps if "bias_tensor" in step._arrays]
+    assert [s._compiled.operator.desc.bias_tensor.owned_by_dml for s in of_products] == [False] * 3
+    feed = {x: rng.integers(0, 127, (67, 16)).astype(kind) for x, kind in kinds.items()}
+    sums = sum(x.astype(np.int64) for x in feed.values()) @ constants["w"]
+    np.testing.assert_array_equal(made.run(None, feed)[0], sums + 3 * constants["bias"])
 
 
 _PLAIN = base.definitions()["DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"].lower

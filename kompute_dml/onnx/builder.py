@@ -164,7 +164,6 @@ class Builder:
         ]
         for before in self._prepared:
             if before.places == places and before.dispatches == plan.initialize:
-                compiled.initialized = True
                 return before.result
         with device._runtime.lock:
             temporary, result = [
@@ -186,7 +185,7 @@ class Builder:
 
     def finish(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Plan:
         """Give every storage its memory."""
-        owned = {a.storage for a in inputs if a.storage is not None}
+        owned = {a.storage for a in inputs}
         ends: list[Array] = []
         for y in outputs:
             shared = y.storage is not None and (
