@@ -229,7 +229,6 @@ class Builder:
         placed: list[Storage] = []
         for storage in sorted(storages, key=lambda s: -s.nbytes):
             meets = [p for p in placed if p.first <= storage.last and storage.first <= p.last]
-            storage.offset = 0
             for p in sorted(meets, key=lambda p: p.offset):
                 if storage.offset + storage.nbytes <= p.offset:
                     break
