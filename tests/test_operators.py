@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 import kompute_dml as dml
 from cases import CASES
-from harness import Run, check, runs
+from harness import Run, check, runs, target
+from kompute_dml.operators.plan import Dispatch
 
 
 @pytest.mark.values
@@ -18,6 +20,69 @@ def test_operator(
     run: Run, device_without: Callable[[str], dml.Device], rng: np.random.Generator
 ) -> None:
     check(run, device_without(run.disabled), rng)
+
+
+# Every way computes the same: only how it is recorded tells which was taken.
+
+
+def _only_dispatch(desc: Any) -> Dispatch:
+    (only,) = desc.operator.lower(desc, target("")).execute
+    return only
+
+
+def _includes(dispatch: Dispatch, shader: str, **spec: int) -> bool:
+    chosen = dispatch.variant.name.partition(".")[0], {n: dispatch.spec[n] for n in spec}
+    return chosen == (shader, spec)
+
+
+@pytest.mark.parametrize(("sizes", "source", "made", "shader", "spec"), [
+    ([64, 64], None, None, "", {"RANK": 0, "WHOLE": 1, "EVEN": 1}),
+    ([64, 63], [64, 1], None, "", {"RANK": 1, "WHOLE": 1, "EVEN": 0}),
+    ([64, 64], [0, 1], None, "", {"RANK": 1, "WHOLE": 1, "EVEN": 1, "REPEATS": 0}),
+    ([64, 64], [2, 128], [128, 2], "", {"RANK": 1, "WHOLE": 0}),
+    ([8, 16, 63], [63, 504, 1], None, "", {"RANK": 2, "WHOLE": 1, "EVEN": 0}),
+    ([8, 16, 64], [64, 512, 1], None, "_pieces", {"TILE_K": 16, "TILE_P": 8, "TILE_Q": 8}),
+    ([256, 256], [1, 256], None, "_tiles", {"TILE_P": 64, "TILE_Q": 64, "PLANES": 1}),
+    ([4, 3, 300], [1, 4, 12], None, "_tiles", {"TILE_P": 16, "TILE_Q": 256}),
+    # Two short dimensions make one side of a tile.
+    ([8, 8, 8, 8], [1, 8, 64, 512], None, "_tiles", {"RANK": 0, "TILE_P": 64, "TILE_Q": 64}),
+    ([5, 16, 16], [256, 1, 16], None, "_tiles", {"TILE_P": 16, "TILE_Q": 16, "PLANES": 8}),
+], ids=str)
+def test_a_copy_moves_as_much_at_once_as_its_layouts_allow(
+    sizes: list[int], source: Any, made: Any, shader: str, spec: dict[str, int]
+) -> None:
+    x, y = (dml.TensorDesc("float32", sizes, strides) for strides in (source, made))
+    dispatch = _only_dispatch(dml.ActivationIdentityOperatorDesc(input_tensor=x, output_tensor=y))
+    assert _includes(dispatch, f"activation_identity{shader}", **spec), dispatch
+
+
+@pytest.mark.parametrize(("sizes", "source", "made", "layout", "rank"), [
+    ([64, 64], None, None, 3, 1), ([64, 64], [0, 1], None, 3, 2), ([5, 13], None, None, 2, 1),
+    ([64, 63], [64, 1], [64, 1], 2, 2), ([64, 63], [63, 1], [64, 1], 1, 2),
+    ([64, 64], [1, 64], None, 1, 2), ([64, 64], None, [128, 2], 0, 1),
+], ids=str)
+def test_elementwise_operators_walk_the_fewest_dimensions_by_vectors_where_they_can(
+    sizes: list[int], source: Any, made: Any, layout: int, rank: int
+) -> None:
+    x, y = (dml.TensorDesc("float32", sizes, strides) for strides in (source, made))
+    dispatch = _only_dispatch(dml.ElementWiseAbsOperatorDesc(input_tensor=x, output_tensor=y))
+    assert (dispatch.spec["LAYOUT"], dispatch.spec["RANK"]) == (layout, rank)
+
+
+@pytest.mark.parametrize(("sizes", "source", "made", "path", "even"), [
+    ([64, 64], None, None, 1, True), ([64, 64], None, [1, 64], 1, True),
+    ([64, 63], None, [64, 1], 1, False), ([64, 63], None, None, 2, False),
+    ([64, 63], [64, 1], None, 1, False), ([64, 64], None, [128, 2], 0, False),
+], ids=str)
+def test_diagonals_are_filled_by_lines_or_vectors_where_they_lie_gapless(
+    sizes: list[int], source: Any, made: Any, path: int, even: bool
+) -> None:
+    y = dml.TensorDesc("float32", sizes, made)
+    dispatch = _only_dispatch(dml.DiagonalMatrix1OperatorDesc(
+        input_tensor=None if source is None else dml.TensorDesc("float32", sizes, source),
+        output_tensor=y, value_data_type=y.data_type, value=1,
+        diagonal_fill_begin=0, diagonal_fill_end=3))
+    assert (dispatch.spec["PATH"], dispatch.spec["EVEN"]) == (path, even)
 
 
 def test_more_workgroups_than_one_dimension_of_a_grid_holds(device: dml.Device) -> None:
