@@ -652,7 +652,10 @@ def test_what_differs_by_more_than_both_spreads_moved(before, now, ms, moved):
     assert re.search(f"1000.0 us +{ms * 1e3:.1f} us +{1 / ms:.3f} ", table)
 
 
-PAGES = {"nvidia-h200": "README.md", "nvidia-h200-elementwise": "benchmarks/ELEMENTWISE.md"}
+PAGES = {
+    "nvidia-h200": "README.md", "nvidia-h200-elementwise": "benchmarks/ELEMENTWISE.md",
+    "nvidia-h100": "benchmarks/H100.md",
+}
 
 
 @pytest.mark.parametrize("stem", sorted(path.stem for path in BASELINES.glob("*.json")))
@@ -663,7 +666,8 @@ def test_pages_have_the_tables_of_the_baselines(stem):
 
 
 @pytest.mark.parametrize("stem, suite", [
-    ("nvidia-h200", "limits"), ("nvidia-h200-elementwise", "elementwise")])
+    ("nvidia-h200", "limits"), ("nvidia-h200-elementwise", "elementwise"),
+    ("nvidia-h100", "limits")])
 def test_baselines_were_held_to_the_goals_of_their_suites(stem, suite):
     run = baseline.load(BASELINES / f"{stem}.json")
     for row, limit in zip(run["rows"], cases.suite(suite), strict=True):
@@ -677,9 +681,13 @@ def test_baselines_were_held_to_the_goals_of_their_suites(stem, suite):
 
 def test_the_readme_tells_how_many_goals_are_met():
     readme = " ".join((BASELINES.parents[1] / "README.md").read_text().split())
-    table = baseline.markdown(baseline.load(BASELINES / "nvidia-h200-elementwise.json"))
-    (met,) = re.findall(r"(\d+ of \d+) goals are met", table)
-    assert f"[{met} on an H200](benchmarks/ELEMENTWISE.md)" in readme
+    for stem, said in {
+        "nvidia-h200-elementwise": "[{} on an H200](benchmarks/ELEMENTWISE.md)",
+        "nvidia-h100": "[{}](benchmarks/H100.md)",
+    }.items():
+        table = baseline.markdown(baseline.load(BASELINES / f"{stem}.json"))
+        (met,) = re.findall(r"(\d+ of \d+) goals are met", table)
+        assert said.format(met) in readme
 
 
 def test_what_the_readme_shows_was_measured():
