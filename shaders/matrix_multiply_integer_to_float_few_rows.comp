@@ -22,11 +22,11 @@ const uint TILE_ROWS = 8u;
 #endif
 #if defined(B_along)
 const uint INVOCATIONS = 256u;
-const uint COLUMNS = TILE_ROWS == 2u ? 4u : 2u;
+const uint COLUMNS = TILE_ROWS == 2u ? 4u : 2u;  // tiles of 16 fill a device badly with 4 rows
 const uint PARTS = TILE_ROWS == 8u ? 32u : 64u;
 #else
 #define SHARES_TILES 8u
-#ifdef B_across64
+#ifdef B_across64  // where the device adds numbers of 64 bits at once
 #define COUNTS_PARTS
 #endif
 const uint INVOCATIONS = 128u;

@@ -186,7 +186,7 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
     else:
         return []
     dots = [k for k in _FEW_ROWS[side] if k.rows >= rows]
-    # Its subgroups are of 32 (elsewhere that may be the most they are), store words and hand on no
+    # Subgroups of 32 (elsewhere that may be the most they are), which store words and hand on no
     # sums.
     whole_words = not product.kinds["HALF"] and product.depth <= MAX_DEPTH
     if side == "along" and cooperative and whole_words:
