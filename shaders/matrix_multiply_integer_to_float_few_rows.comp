@@ -25,7 +25,11 @@ const uint INVOCATIONS = 256u;
 const uint COLUMNS = TILE_ROWS == 2u ? 4u : 2u;  // tiles of 16 fill a device badly with 4 rows
 const uint PARTS = TILE_ROWS == 8u ? 32u : 64u;
 #else
+#if defined(ROWS_r2) || defined(ROWS_r4)  // they fill a GPU better; CPUs gain by fewer parts
 #define SHARES_TILES 8u
+#else
+#define SHARES_TILES 16u
+#endif
 #ifdef B_across64  // where the device adds numbers of 64 bits at once
 #define COUNTS_PARTS
 #endif
