@@ -440,30 +440,28 @@ class Device:
             return times
 
 
-_shared: dict[tuple[int, FeatureLevel], Device] = {}
+_shared: dict[tuple[int, FeatureLevel] | None, Device] = {}
+"""By adapter and feature level; None for the default device."""
 _shared_lock = threading.Lock()
+
+
+def _share(key: tuple[int, FeatureLevel] | None, make: Callable[[], Device]) -> Device:
+    """The device kept for ``key``: made at first use, and anew where the last was lost."""
+    with _shared_lock:
+        device = _shared.get(key)
+        if device is None or device._runtime.recorder.lost is not None:
+            device = _shared[key] = make()
+        return device
 
 
 def shared_device(
     adapter: int | str | None = None, feature_level: FeatureLevel = FeatureLevel.FL_6_4
 ) -> Device:
-    """The device of all models that ask for this adapter; a new one where the last was lost."""
-    with _shared_lock:
-        chosen = choose(adapter)
-        device = _shared.get((chosen.index, feature_level))
-        if device is None or device._runtime.recorder.lost is not None:
-            device = _shared[chosen.index, feature_level] = Device(chosen, feature_level)
-        return device
-
-
-_default_lock = threading.Lock()
-_default: Device | None = None
+    """The device of all models that ask for this adapter."""
+    chosen = choose(adapter)
+    return _share((chosen.index, feature_level), lambda: Device(chosen, feature_level))
 
 
 def default_device() -> Device:
     """The device of calls that name none and get no tensor: made at first use."""
-    global _default
-    with _default_lock:
-        if _default is None or _default._runtime.recorder.lost is not None:
-            _default = Device()
-        return _default
+    return _share(None, Device)

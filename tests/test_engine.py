@@ -192,7 +192,7 @@ def test_a_replay_that_does_nothing_is_noticed(victim: Victim) -> None:
 def test_the_default_device_is_made_anew_after_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     from kompute_dml import device as module
 
-    monkeypatch.setattr(module, "_default", None)
+    monkeypatch.setattr(module, "_shared", {})
     first = dml.default_device()
     assert dml.default_device() is first
     first.close()

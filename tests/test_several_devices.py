@@ -50,21 +50,22 @@ def _open() -> Pair:
     return dml.Device(found[0]), dml.Device(found[1 % len(found)])
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
+def _opened() -> Iterator[Pair]:
     made = _open()
     yield made
     for device in made:
         device.close()
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    yield from _opened()
 
 
 @pytest.fixture
 def brief() -> Iterator[Pair]:
     """Devices that a test may close."""
-    made = _open()
-    yield made
-    for device in made:
-        device.close()
+    yield from _opened()
 
 
 @pytest.fixture

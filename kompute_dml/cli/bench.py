@@ -80,12 +80,12 @@ def bench(
     if plot is not None:
         _check_plot(plot)
     old = None if against is None else baseline.load(against)
-    device = Device(adapter)
-    libraries = peers_module.choose(peers or ("numpy" if suite == "numpy" else ""), device.adapter)
     first, *rest = cases.suite(suite)
     if not any(_matches(limit.recipe, pattern) for limit in (first, *rest)):
         raise ValidationError(f"--filter: no case of this suite has {pattern!r} in its operator "
                               "or types")
+    device = Device(adapter)
+    libraries = peers_module.choose(peers or ("numpy" if suite == "numpy" else ""), device.adapter)
     click.get_current_context().with_resource(clock.held(device.adapter))
     counted = any(v is not None for v in (iterations, repeat, milliseconds))
     loop = Loop(iterations or 11, repeat or 1, milliseconds, warmup) if counted else None

@@ -285,7 +285,8 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
     if made:
         field = "row_sums_offset" if "a" in made else "column_sums_offset"
         made_sums = temporary.take(field, 4, sum(map(product.lines, made)))
-    # The workgroups that have come; or the sums of each tile, and how many have added theirs.
+    # The workgroups that have come; or the sums of each tile, how many have added theirs, and one
+    # word more, so that the next tile's sums begin at 64 bits.
     words = 1 if made else kernel.tiles(product) * (kernel.rows * kernel.columns + 2)
     zeroed = Operand(ZEROED, "zeroed_offset", 4, words, writes=True)
 
