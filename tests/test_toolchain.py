@@ -10,10 +10,13 @@ import subprocess
 import sys
 import venv
 from fnmatch import fnmatch
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from kompute_dml.runtime.shader_library import manifest
 from kompute_dml.toolchain import check, debian, edits, glslang, kp, native, spirv, validation
@@ -442,7 +445,9 @@ def test_packages_are_installed_where_a_job_needs_more_or_the_project_changed(
     monkeypatch.setattr(bootstrap, "run", lambda command: installed.append(command[-1]))
     monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
     monkeypatch.setattr(bootstrap, "STAMP", tmp_path / "stamp.json")
+    monkeypatch.setattr(bootstrap, "CONSTRAINTS", tmp_path / "constraints.txt")
     (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "constraints.txt").write_text("")
 
     def extras(job: str) -> str:
         """Those that are installed for it."""
@@ -456,9 +461,30 @@ def test_packages_are_installed_where_a_job_needs_more_or_the_project_changed(
     assert extras("test") == extras("demo") == ""
     (tmp_path / "pyproject.toml").write_text("# other\n")
     assert extras("demo") == "[demo,plot]"
+    (tmp_path / "constraints.txt").write_text("# other\n")
+    assert extras("demo") == "[demo,plot]"
     (tmp_path / "stamp.json").write_text("{")
     assert extras("test") == "[dev]"
     assert extras("demo") == ""
+
+
+def test_every_package_of_the_environment_has_its_version_pinned() -> None:
+    lines = (PACKAGE / "toolchain" / "constraints.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    here = {canonicalize_name(p.name) for p in pins if p.marker is None or p.marker.evaluate()}
+    needed, asked = set(), [Requirement("kompute-dml[dev]")]
+    while asked:
+        requirement = asked.pop()
+        try:
+            theirs = metadata.requires(requirement.name) or []
+        except metadata.PackageNotFoundError:
+            pytest.skip(f"{requirement.name} is not installed")
+        for extra in ("", *requirement.extras):
+            asked += [r for r in map(Requirement, theirs) if str(r) not in needed
+                      and (r.marker is None or r.marker.evaluate({"extra": extra}))]
+        needed |= set(map(str, asked))
+    names = {canonicalize_name(Requirement(text).name) for text in needed}
+    assert not names - here - {"kompute-dml"}
 
 
 def test_what_is_not_available_is_asked_for_once_and_again_when_told(

