@@ -51,6 +51,7 @@ MAX_IDLE_SHARE = 8
 """... but no more than this part of all that it has."""
 MAX_WAITING_TO_FREE = 256 << 20
 """Bytes of dropped tensors that pending work may hold before an allocation waits for it."""
+_NUMPY_1 = np.__version__.startswith("1.")
 _EXIT_SECONDS = 1.0
 """How long the end of the process waits for another thread to be done with a device."""
 
@@ -178,6 +179,20 @@ def _close_all() -> None:
         runtime.close_at_exit()
 
 
+def _as_array(array: Any, dtype: np.dtype[Any] | None) -> np.ndarray:
+    """``numpy.asarray``, with NumPy 1 too strict about Python's numbers that do not fit."""
+    is_python = isinstance(array, (int, float, list, tuple))
+    if _NUMPY_1 and is_python and dtype is not None and dtype.kind in "iu":
+        exact = np.asarray(array)
+        if exact.dtype.kind in "iuf":
+            exact = np.trunc(exact) if exact.dtype.kind == "f" else exact
+            with np.errstate(invalid="ignore"):
+                wrong = exact[exact.astype(dtype) != exact]
+            if wrong.size:
+                raise OverflowError(f"{wrong[0]} is out of bounds for {dtype}")
+    return np.asarray(array, dtype)
+
+
 def _check_alive(allocation: Allocation) -> None:
     if allocation.freed:
         raise ValidationError("expected a tensor or buffer that is alive, but it was freed")
@@ -263,7 +278,7 @@ class Device:
         if array is None:  # for NumPy a number that is missing
             raise ValidationError("expected a tensor or an array, but got None")
         try:
-            host = np.asarray(array, dtype)
+            host = _as_array(array, dtype)
         except (OverflowError, TypeError, ValueError) as error:
             raise ValidationError(
                 "expected a tensor or what NumPy makes an array of, but got "

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 from onnx import TensorProto, helper, numpy_helper
+
+from kompute_dml.toolchain import native
 
 FLOAT, UINT8, INT8, INT64, BOOL = (
     TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT8, TensorProto.INT64, TensorProto.BOOL
 )
 Info = tuple[str, int, Sequence[Any] | None]
+
+RELEASE = [int(number) for number in ort.__version__.split(".")[:2]]
+exact_cpu = pytest.mark.skipif(
+    RELEASE < [1, 25], reason="ONNX Runtime 1.24's CPU makes some quantized products wrong")
+provider_works = (
+    RELEASE >= [1, 24] and importlib.util.find_spec("cffi") is not None
+    and (native.library().is_file() or native.compiler() is not None))
+NO_PROVIDER = "the provider needs onnxruntime >= 1.24, cffi, and its library or a C compiler"
+needs_provider = pytest.mark.skipif(not provider_works, reason=NO_PROVIDER)
 
 
 def model(

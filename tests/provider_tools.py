@@ -5,21 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 import kompute_dml.onnxruntime as kompute
 from kompute_dml.onnxruntime import provider
-from kompute_dml.toolchain import native
 from onnx_graphs import FLOAT, model, options, quantized_dense
 
 NAME = kompute.get_ep_name()
 K, N = 40, 24
 """Depth and columns of the dense layer."""
-
-needs_library = pytest.mark.skipif(
-    not native.library().is_file() and native.compiler() is None,
-    reason="the provider library is not built, and there is no C compiler",
-)
 
 
 def session(model: Any, optimize: bool = True, **given: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 import kompute_dml as dml
 
 pytest.importorskip("onnx", reason="the models are built with onnx")
-pytest.importorskip("onnxruntime", "1.24", reason="the models are compared with ONNX Runtime's")
+pytest.importorskip("onnxruntime", reason="the models are compared with ONNX Runtime's")
 
 import onnx.defs
 
@@ -25,8 +25,7 @@ from kompute_dml.onnx.model import read
 from kompute_dml.operators import base
 from kompute_dml.runtime.heap import ALIGNMENT
 from kompute_dml.runtime.windows import Windows
-from onnx_graphs import FLOAT, INT8, INT64, UINT8, cpu, model, node, placement
-from provider_tools import NAME, needs_library, session
+from onnx_graphs import FLOAT, INT8, INT64, UINT8, cpu, model, needs_provider, node
 
 _OPSET = min(28, onnx.defs.onnx_opset_version())
 """The newest that was looked at."""
@@ -60,7 +59,8 @@ def test_rows_know_the_newest_versions_of_their_operators() -> None:
     for row in mapping.TABLE:
         if not row.domain:
             known.setdefault(row.op, set()).update(row.since)
-    newest = {op: onnx.defs.get_schema(op, _OPSET, "").since_version for op in known}
+    newest = {op: onnx.defs.get_schema(op, _OPSET, "").since_version for op in known
+              if onnx.defs.has(op, _OPSET, "")}
     assert {op for op, version in newest.items() if version not in known[op]} == set()
 
 
@@ -177,6 +177,7 @@ def test_matrices_of_unknown_rank_begin_no_chain(unknown: str) -> None:
     assert ops == [n.op_type for n in nodes]
 
 
+@needs_provider
 @pytest.mark.parametrize("larger, sizes", [("a_scale", [4, 1]), ("bias", [4, 6])])
 def test_what_makes_the_result_larger_comes_after_the_product(
     larger: str, sizes: list[int], rng: np.random.Generator
@@ -196,6 +197,7 @@ def test_what_makes_the_result_larger_comes_after_the_product(
     np.testing.assert_array_equal(got, expected)
 
 
+@needs_provider
 @pytest.mark.parametrize("a, b, factor, fused", [
     ([4, 8], [8], [4, 1], False), ([8], [8, 6], [1, 6], False), ([4, 8], [8], [1, 1], False),
     ([8, 8], [8], [8], False), ([8], [2, 8, 6], [2, 1], False), ([8], [8, 6], [6], True),
@@ -316,6 +318,7 @@ def test_outputs_that_are_inputs_or_one_another(rng: np.random.Generator) -> Non
             np.testing.assert_array_equal(y, wanted)
 
 
+@needs_provider
 @pytest.mark.parametrize("nodes, y", [
     ([node("Add", "k k", "made"), node("Trilu", "x made", "y")], [4, 4]),
     ([node("Add", "sizes sizes", "made"), node("Reshape", "x made", "y")], [2, 8]),
@@ -334,36 +337,6 @@ def test_values_that_only_the_device_knows(
             "k": np.array(1), "sizes": np.array([1, 4])}
     (got,) = backend.prepare(built, fallback=True).run(feed)
     np.testing.assert_array_equal(got, cpu(built).run(None, feed)[0])
-
-
-@needs_library
-def test_defaults_that_onnx_runtime_spells_out(rng: np.random.Generator) -> None:
-    """Its nodes carry every attribute, those that the model leaves out too."""
-    infos = [("x", FLOAT, [4, 3])], [("y", UINT8, [4, 3])]
-    x = {"x": rng.standard_normal((4, 3)).astype(np.float32)}
-    for given, claimed in (({}, True), ({"precision": FLOAT}, True), ({"precision": 10}, False)):
-        built = model([node("QuantizeLinear", "x scale", "y", **given)], *infos,
-                      {"scale": np.float32(0.25)}, opset=23)
-        made = session(built, claim="all")
-        assert placement(made, NAME) == ["QuantizeLinear"] * claimed
-        np.testing.assert_array_equal(made.run(None, x)[0], cpu(built).run(None, x)[0])
-
-
-@needs_library
-@pytest.mark.parametrize("op, more, kind, sizes", [
-    ("QuantizeLinear", np.float32([0.5, 1, 2]), UINT8, [4, 3]),
-    ("QuantizeLinear", np.float32([0.5]), UINT8, [4]),  # the axis, 1, does not matter then
-    ("Squeeze", np.array([0]), FLOAT, [1, 3]),
-])
-def test_an_axis_of_an_input_of_unknown_rank(
-    op: str, more: np.ndarray, kind: int, sizes: list[int], rng: np.random.Generator
-) -> None:
-    x = {"x": rng.standard_normal(sizes).astype(np.float32)}
-    built = model([node(op, "x more", "y")], [("x", FLOAT, None)], [("y", kind, None)],
-                  {"more": more})
-    made = session(built, claim="all")
-    assert placement(made, NAME) == [op]
-    np.testing.assert_array_equal(made.run(None, x)[0], cpu(built).run(None, x)[0])
 
 
 def test_sizes_that_do_not_hold_the_elements() -> None:

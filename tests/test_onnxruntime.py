@@ -44,7 +44,9 @@ from onnx_graphs import (  # noqa: E402
     INT64,
     UINT8,
     cpu,
+    exact_cpu,
     model,
+    needs_provider,
     node,
     placement,
     quantized_dense,
@@ -56,11 +58,10 @@ from provider_tools import (  # noqa: E402
     N,
     dense_layer,
     last_kernel,
-    needs_library,
     session,
 )
 
-pytestmark = needs_library
+pytestmark = needs_provider
 
 
 @pytest.fixture
@@ -89,6 +90,7 @@ def test_as_onnx_runtime_documents_it(dense: bytes, rng: np.random.Generator) ->
     assert made.run(None, {"x": x})[0].shape == (3, N)
 
 
+@exact_cpu
 def test_quantized_layer_is_claimed_and_exact(dense: bytes, rng: np.random.Generator) -> None:
     ours, theirs = session(dense, False, claim="MatMulInteger"), cpu(dense, False)
     assert placement(ours, NAME) == ["Add", "Cast", "MatMulInteger", "Mul"]
@@ -340,6 +342,34 @@ def test_by_default_only_regions_with_a_product_are_claimed(rng: np.random.Gener
     assert placement(everything, "CPUExecutionProvider") == ["Det"]
 
 
+def test_defaults_that_onnx_runtime_spells_out(rng: np.random.Generator) -> None:
+    """Its nodes carry every attribute, those that the model leaves out too."""
+    infos = [("x", FLOAT, [4, 3])], [("y", UINT8, [4, 3])]
+    x = {"x": rng.standard_normal((4, 3)).astype(np.float32)}
+    for given, claimed in (({}, True), ({"precision": FLOAT}, True), ({"precision": 10}, False)):
+        built = model([node("QuantizeLinear", "x scale", "y", **given)], *infos,
+                      {"scale": np.float32(0.25)}, opset=23)
+        made = session(built, claim="all")
+        assert placement(made, NAME) == ["QuantizeLinear"] * claimed
+        np.testing.assert_array_equal(made.run(None, x)[0], cpu(built).run(None, x)[0])
+
+
+@pytest.mark.parametrize("op, more, kind, sizes", [
+    ("QuantizeLinear", np.float32([0.5, 1, 2]), UINT8, [4, 3]),
+    ("QuantizeLinear", np.float32([0.5]), UINT8, [4]),  # the axis, 1, does not matter then
+    ("Squeeze", np.array([0]), FLOAT, [1, 3]),
+])
+def test_an_axis_of_an_input_of_unknown_rank(
+    op: str, more: np.ndarray, kind: int, sizes: list[int], rng: np.random.Generator
+) -> None:
+    x = {"x": rng.standard_normal(sizes).astype(np.float32)}
+    built = model([node(op, "x more", "y")], [("x", FLOAT, None)], [("y", kind, None)],
+                  {"more": more})
+    made = session(built, claim="all")
+    assert placement(made, NAME) == [op]
+    np.testing.assert_array_equal(made.run(None, x)[0], cpu(built).run(None, x)[0])
+
+
 def test_adapter_option(dense: bytes) -> None:
     x = {"x": np.ones((2, K), np.float32)}
     for adapter in dml.list_devices():
@@ -463,6 +493,7 @@ def test_what_was_dropped_comes_back_when_a_region_runs(dense: bytes) -> None:
     assert runtime.heap.used < used
 
 
+@exact_cpu
 @pytest.mark.parametrize("reaches", [False, True])
 def test_windows_and_what_is_too_large_for_them(
     reaches: bool, dense: bytes, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch

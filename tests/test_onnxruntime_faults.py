@@ -30,6 +30,7 @@ from onnx_graphs import (  # noqa: E402
     UINT8,
     cpu,
     model,
+    needs_provider,
     node,
     placement,
     weights,
@@ -40,12 +41,11 @@ from provider_tools import (  # noqa: E402
     N,
     dense_layer,
     last_kernel,
-    needs_library,
     session,
 )
 from switches import SCALE  # noqa: E402
 
-pytestmark = needs_library
+pytestmark = needs_provider
 
 
 @pytest.fixture

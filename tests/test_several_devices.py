@@ -589,11 +589,10 @@ def test_models_of_one_adapter_share_a_device(
 
 @pytest.fixture
 def kompute(onnx_model: bytes) -> Any:
-    pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntime >= 1.24")
-    from kompute_dml.toolchain import native
+    from onnx_graphs import NO_PROVIDER, provider_works
 
-    if not native.library().is_file() and native.compiler() is None:
-        pytest.skip("the provider library is not built, and there is no C compiler")
+    if not provider_works:
+        pytest.skip(NO_PROVIDER)
     from kompute_dml import onnxruntime as kompute
 
     return kompute

@@ -71,12 +71,11 @@ def run(device: Device, operators: Collection[str] | None = None) -> Report:
 def _cases(operators: Collection[str] | None) -> list[Any]:
     """onnx builds its tests in memory when their modules are imported, one for each operator."""
     from onnx.backend.test.case import node
-    from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if operators is None:
-            return load_model_tests(kind="node")
+            return node.collect_testcases(None)
         for name in operators:
             importlib.import_module(f"{node.__name__}.{name.lower()}")
     return [c for c in node._NodeTestCases if c.model.graph.node[0].op_type in operators]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,38 @@ def load(model: Any) -> onnx.ModelProto:
         if not isinstance(model, onnx.ModelProto):
             is_bytes = isinstance(model, (bytes, bytearray))
             model = onnx.load_model_from_string(model) if is_bytes else onnx.load(model)
+        model = _without_a_name_for_the_empty_domain(model)
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, OSError) as error:
         raise ValidationError(f"expected an ONNX model, but: {error}") from None
     except Exception as error:  # protobuf's decoding errors have no common public base
         raise ValidationError(f"expected an ONNX model, but it cannot be read: {error}") from None
     return model
+
+
+def _without_a_name_for_the_empty_domain(model: onnx.ModelProto) -> onnx.ModelProto:
+    """ONNX's own operators may say that they are of ai.onnx, which onnx before 1.23 refuses."""
+    if not any(_is_named(item) for item in (*model.opset_import, *_nodes(model.graph))):
+        return model
+    renamed = onnx.ModelProto()
+    renamed.CopyFrom(model)  # the caller's stays as it is
+    for item in (*renamed.opset_import, *_nodes(renamed.graph)):
+        if _is_named(item):
+            item.domain = ""
+    return renamed
+
+
+def _is_named(item: onnx.OperatorSetIdProto | onnx.NodeProto) -> bool:
+    return item.domain == "ai.onnx"
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Those of nested graphs too."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for nested in (attribute.g, *attribute.graphs):
+                yield from _nodes(nested)
 
 
 def read(model: onnx.ModelProto) -> Graph:
@@ -35,7 +61,7 @@ def read(model: onnx.ModelProto) -> Graph:
     except onnx.shape_inference.InferenceError as error:
         raise ValidationError(f"the model's types do not fit together: {error}") from None
     graph = inferred.graph
-    opsets = {_domain(o.domain): o.version for o in model.opset_import}
+    opsets = {o.domain: o.version for o in model.opset_import}
     values: dict[str, Value] = {}
     for info in (*graph.input, *graph.output, *graph.value_info):
         values[info.name] = Value(info.name, *_type(info))
@@ -44,17 +70,12 @@ def read(model: onnx.ModelProto) -> Graph:
     nodes = []
     for proto in graph.node:
         attributes = {a.name: _attribute(a) for a in proto.attribute}
-        if proto.op_type == "Constant" and not _domain(proto.domain):
+        if proto.op_type == "Constant" and not proto.domain:
             _set_constant(values, proto.output[0], _constant(attributes))
         else:
             nodes.append(_node(proto, attributes, opsets, values))
     inputs = [values[i.name] for i in graph.input if values[i.name].constant is None]
     return Graph(nodes, inputs, [values[o.name] for o in graph.output])
-
-
-def _domain(name: str) -> str:
-    """ONNX's own operators are those of the empty domain, which also goes by a name."""
-    return "" if name == "ai.onnx" else name
 
 
 def _set_constant(values: dict[str, Value], name: str, array: np.ndarray) -> None:
@@ -77,13 +98,12 @@ def _node(
     def of(names: Iterable[str]) -> tuple[Value | None, ...]:
         return tuple(values.setdefault(n, Value(n)) if n else None for n in names)
 
-    domain = _domain(proto.domain)
     try:
-        schema = onnx.defs.get_schema(proto.op_type, opsets.get(domain, 1), domain)
+        schema = onnx.defs.get_schema(proto.op_type, opsets.get(proto.domain, 1), proto.domain)
         since = schema.since_version
     except onnx.defs.SchemaError:
         since = 1
-    return Node(proto.op_type, domain, since, of(proto.input), of(proto.output), attributes,
+    return Node(proto.op_type, proto.domain, since, of(proto.input), of(proto.output), attributes,
                 proto.name)
 
 
