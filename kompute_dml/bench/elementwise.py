@@ -193,6 +193,10 @@ def _dynamic(dml: Any, constants: Any, out: Any, x: Any) -> None:
     dml.dynamic_quantize_linear(x, out=(out, step, zero))
 
 
+def _chosen(at: Any, condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.where(condition, x, y)
+
+
 def _scaled(dml: Any, constants: Any, out: Any, x: Any) -> None:
     x, out = x.reshape(1, 1, 1, -1), out.reshape(1, 1, 1, -1)
     dml.value_scale_2d(x, scale=2.0, bias=[0.5], out=out)
@@ -212,7 +216,7 @@ _WRITTEN: tuple[Recipe, ...] = (
           lambda dml, c, out, x, y: dml.quantized_linear_add(x, *c, y, *c, *c, out=out),
           lambda at, x, y: np.clip(x.astype(np.int16) + y - 128, 0, 255), "uint8"),
     other("ELEMENT_WISE_IF", "u8, f32", lambda n: [*_bytes(n, 5, limit=2), *_floats(n, 6, 7)],
-          lambda dml, c, out, *x: dml.if_(*x, out=out), lambda at, *x: np.where(*x)),
+          lambda dml, c, out, *x: dml.if_(*x, out=out), _chosen),
     other("FILL_VALUE_CONSTANT", "f32", lambda n: [],
           lambda dml, c, out: dml.fill_value_constant(out.sizes, value=2.5, out=out),
           lambda at: np.full(at.shape, 2.5, np.float32)),

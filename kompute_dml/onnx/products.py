@@ -75,9 +75,10 @@ def _product(
         # DirectML has no empty tensors; the sum of nothing is the bias.
         sums = builder.constant(np.zeros((), dtype)) if bias is None else bias
         return builder.reshape(builder.copy(sums.broadcast_to(whole)), result.shape)
+    heads: tuple[int, ...] = ()
     if product(b.shape[:-2]) == 1:
         # One matrix B for all: every row of A is one more row of a single product.
-        heads, rows = (), product(leading) * rows
+        rows = product(leading) * rows
     else:
         heads = leading if len(leading) <= _MAX_BATCHES else (product(leading),)
 
