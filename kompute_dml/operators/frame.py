@@ -20,9 +20,9 @@ EXACT_UNITS = ("NVIDIA",)
 """Drivers whose fma rounds once, whose float16 conversions are IEEE's, whose integers become the
 nearest float32, and whose exp2, log2, sqrt, inversesqrt and quotients are good to a few ulp and
 keep NaN, as the tests confirm."""
-IEEE_UNITS = ("llvmpipe",)
-"""Drivers whose division, sqrt, floor, ceil, trunc and roundEven are IEEE's, denormals included, as
-the tests confirm."""
+IEEE_UNITS = (("llvmpipe", "Mesa 22."),)
+"""Drivers and their releases whose division, sqrt, floor, ceil, trunc and roundEven are IEEE's,
+denormals included, as the tests confirm. Later releases of llvmpipe take denormals for 0."""
 _MANY = 1 << 16
 """Invocations that fill a GPU, and elements that are worth a dispatch of their own."""
 _WORTH_TABLES = 8
@@ -119,7 +119,8 @@ def frame(
         "LAYOUT": layout,
         "ON_CPU": adapter.is_cpu,
         "EXACT_UNITS": adapter.driver in EXACT_UNITS,
-        "IEEE_UNITS": adapter.driver in IEEE_UNITS,
+        "IEEE_UNITS": any(adapter.driver == driver and adapter.driver_version.startswith(release)
+                          for driver, release in IEEE_UNITS),
         "PARTS": parts,
         "RANK": len(inner),
         "BY_LINE": by_line,

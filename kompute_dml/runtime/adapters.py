@@ -159,9 +159,17 @@ def _cooperative_matrices(vk: Any, instance: Any, device: Any) -> tuple[Cooperat
     components = ("f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
     scopes = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue_family"}
     name = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"
-    try:
-        rows = vk.vkGetInstanceProcAddr(instance, name)(device)
-    except vk.ProcedureNotFoundError:
+    address = vk.lib.vkGetInstanceProcAddr(instance, name.encode())
+    if address == vk.ffi.NULL:
+        return ()
+    # The binding's own call does not say of which type its structures are.
+    ask = vk.ffi.cast(f"PFN_{name}", address)
+    count = vk.ffi.new("uint32_t *")
+    ask(device, count, vk.ffi.NULL)
+    rows = vk.ffi.new("VkCooperativeMatrixPropertiesKHR[]", count[0])
+    for row in rows:
+        row.sType = vk.VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR
+    if ask(device, count, rows) != vk.VK_SUCCESS:
         return ()
 
     def component(value: int) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import sys
 
-if not (3, 10) <= sys.version_info[:2] <= (3, 13):
+if not (3, 10) <= sys.version_info[:2] <= (3, 14):
     sys.exit(
-        f"Python 3.10 to 3.13 is needed, this is {sys.version.split()[0]}: "
+        f"Python 3.10 to 3.14 is needed, this is {sys.version.split()[0]}: "
         "set PYTHON, as in `make demo PYTHON=python3.12`"
     )
 # Run by path: this folder gives way to the one that makes it a package.

@@ -17,15 +17,19 @@ LAYER = "VK_LAYER_KHRONOS_validation"
 # Message id -> why it is no fault of this package.
 ALLOWED: dict[str, str] = {}
 
-# Both the old and the new name of synchronization validation.
 _SETTINGS = """\
 khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
 khronos_validation.report_flags = error,warn,perf
 khronos_validation.log_filename = {log}
-khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
-khronos_validation.validate_sync = true
 khronos_validation.enable_message_limit = false
 """
+# Synchronization validation. Layers of Vulkan 1.4 refuse to mix the old names with the new.
+_SYNCHRONIZATION = {
+    False: "khronos_validation.enables = "
+           "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT\n",
+    True: "khronos_validation.validate_sync = true\n"
+          "khronos_validation.syncval_shader_accesses_heuristic = true\n",
+}
 # "<id>(ERROR / SPEC): ..." of older layers, "Validation Error: [ <id> ] ..." of newer ones
 _MESSAGE = re.compile(
     r"(?:Validation [\w ]+: \[ )?([A-Za-z][\w.-]*)(?:\((?:ERROR|WARN|PERF)| \])", re.ASCII
@@ -71,7 +75,7 @@ def validated(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> Outc
         pipe = Path(scratch) / "log"
         os.mkfifo(pipe)
         settings = Path(scratch) / "vk_layer_settings.txt"
-        settings.write_text(_SETTINGS.format(log=pipe))
+        settings.write_text(_SETTINGS.format(log=pipe) + _SYNCHRONIZATION[_is_of_vulkan_1_4()])
         layered = {
             **env,
             "VK_INSTANCE_LAYERS": LAYER,
@@ -89,6 +93,14 @@ def validated(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> Outc
             reader.join()
             os.close(end)
     return Outcome(returncode, b"".join(chunks).removesuffix(_END).decode("utf-8", "replace"))
+
+
+def _is_of_vulkan_1_4() -> bool:
+    import vulkan as vk
+
+    version: int = vk.VK_MAKE_VERSION(1, 4, 0)
+    return any(layer.layerName == LAYER and layer.specVersion >= version
+               for layer in vk.vkEnumerateInstanceLayerProperties())
 
 
 _END = b"\0"

@@ -1,0 +1,52 @@
+"""What is asked of Vulkan about a physical device."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import vulkan
+
+from kompute_dml.runtime.adapters import CooperativeMatrix, _cooperative_matrices
+
+_I8, _U8, _I32, _U32 = 3, 7, 5, 9  # VkComponentTypeKHR
+_STRUCT = "VkCooperativeMatrixPropertiesKHR"
+_ASK = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"
+
+
+@pytest.fixture
+def driver() -> Any:
+    """The binding with a driver of two shapes, which checks what it is given."""
+    ffi = vulkan.ffi
+
+    @ffi.callback(f"VkResult(VkPhysicalDevice, uint32_t *, {_STRUCT} *)")
+    def answer(device: Any, count: Any, rows: Any) -> int:
+        if rows == ffi.NULL:
+            count[0] = 2
+            return int(vulkan.VK_SUCCESS)
+        for row, (element, total) in zip(ffi.unpack(rows, 2), ((_I8, _I32), (_U8, _U32))):
+            if row.sType != vulkan.VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR:
+                return int(vulkan.VK_ERROR_UNKNOWN)
+            row.MSize, row.NSize, row.KSize, row.scope = 16, 8, 32, vulkan.VK_SCOPE_SUBGROUP_KHR
+            row.AType = row.BType = element
+            row.CType = row.ResultType = total
+        return int(vulkan.VK_SUCCESS)
+
+    def address(instance: Any, name: bytes) -> Any:
+        return ffi.cast("PFN_vkVoidFunction", answer if name.decode() == _ASK else ffi.NULL)
+
+    names = {n: getattr(vulkan, n) for n in dir(vulkan) if n.startswith("VK_")}
+    yield SimpleNamespace(ffi=ffi, lib=SimpleNamespace(vkGetInstanceProcAddr=address), **names)
+
+
+def test_shapes_of_cooperative_matrices(driver: Any) -> None:
+    null = vulkan.ffi.NULL
+    shapes = [("i8", "i8", "i32", "i32"), ("u8", "u8", "u32", "u32")]
+    assert _cooperative_matrices(driver, null, null) == tuple(
+        CooperativeMatrix(16, 8, 32, *types, "subgroup") for types in shapes)
+
+
+def test_a_loader_without_cooperative_matrices(driver: Any) -> None:
+    driver.lib.vkGetInstanceProcAddr = lambda *_: vulkan.ffi.NULL
+    assert _cooperative_matrices(driver, vulkan.ffi.NULL, vulkan.ffi.NULL) == ()
