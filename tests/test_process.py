@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -20,12 +21,15 @@ SECONDS = 120
 def python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run ``script`` in a process of its own."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         # An imported module that PYTHONPATH names (another kp, say) stays the one to import.
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths[::-1])), **environment},
         capture_output=True, text=True, timeout=SECONDS,
     )
+    # Newer validation layers say there to which file they write.
+    result.stdout = re.sub(r"(?m)^Validation Layer Info - .*\n", "", result.stdout)
+    return result
 
 
 def succeeds(script: str, **environment: str) -> str:

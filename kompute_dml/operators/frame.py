@@ -20,9 +20,9 @@ EXACT_UNITS = ("NVIDIA",)
 """Drivers whose fma rounds once, whose float16 conversions are IEEE's, whose integers become the
 nearest float32, and whose exp2, log2, sqrt, inversesqrt and quotients are good to a few ulp and
 keep NaN, as the tests confirm."""
-IEEE_UNITS = (("llvmpipe", "Mesa 22."),)
+IEEE_UNITS = (("llvmpipe", "Mesa 22."), ("llvmpipe", "Mesa 25.0."))
 """Drivers and their releases whose division, sqrt, floor, ceil, trunc and roundEven are IEEE's,
-denormals included, as the tests confirm. Later releases of llvmpipe take denormals for 0."""
+denormals included, as the tests confirm. llvmpipe of Mesa 26 takes denormals for 0."""
 _MANY = 1 << 16
 """Invocations that fill a GPU, and elements that are worth a dispatch of their own."""
 _WORTH_TABLES = 8

@@ -143,9 +143,10 @@ def _version(value: int) -> tuple[int, int, int]:
 
 
 def _instance(vk: Any) -> Any:
-    # vkEnumerateInstanceVersion is Vulkan 1.1's; a loader without it is too old for us anyway.
-    version = int(vk.vkEnumerateInstanceVersion())
-    application = vk.VkApplicationInfo(apiVersion=max(version, 0x00401000))
+    # vkEnumerateInstanceVersion is Vulkan 1.1's; a loader without it is too old for us anyway. And
+    # a driver may refuse an application that is written for a newer Vulkan, as SwiftShader does.
+    version = min(int(vk.vkEnumerateInstanceVersion()), vk.VK_MAKE_VERSION(1, 3, 0))
+    application = vk.VkApplicationInfo(apiVersion=version)
     info = vk.VkInstanceCreateInfo(pApplicationInfo=application)
     try:
         return vk.vkCreateInstance(info, None)

@@ -1,4 +1,7 @@
-"""Drivers offer a device's newer features only to an instance of that version."""
+"""Drivers offer a device's newer features only to an instance of that version.
+
+It is the one that kompute_dml/runtime/adapters.py asks for.
+"""
 
 from ..edits import after, replace
 
@@ -9,7 +12,7 @@ EDITS = [
     replace(
         "src/Manager.cpp",
         "applicationInfo.apiVersion = KOMPUTE_VK_API_VERSION;",
-        "applicationInfo.apiVersion = std::max<uint32_t>(\n"
-        "      KOMPUTE_VK_API_VERSION, vk::enumerateInstanceVersion());",
+        "applicationInfo.apiVersion = std::min<uint32_t>(\n"
+        "      VK_MAKE_VERSION(1, 3, 0), vk::enumerateInstanceVersion());",
     ),
 ]
