@@ -181,8 +181,8 @@ def _close_all() -> None:
 
 def _as_array(array: Any, dtype: np.dtype[Any] | None) -> np.ndarray:
     """``numpy.asarray``, with NumPy 1 too strict about Python's numbers that do not fit."""
-    is_python = isinstance(array, (int, float, list, tuple))
-    if _NUMPY_1 and is_python and dtype is not None and dtype.kind in "iu":
+    if (_NUMPY_1 and isinstance(array, (int, float, list, tuple))
+            and dtype is not None and dtype.kind in "iu"):
         exact = np.asarray(array)
         if exact.dtype.kind in "iuf":
             exact = np.trunc(exact) if exact.dtype.kind == "f" else exact

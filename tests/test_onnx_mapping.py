@@ -55,12 +55,13 @@ def test_every_elementwise_operator_and_activation_has_a_row_or_a_reason() -> No
 def test_rows_know_the_newest_versions_of_their_operators() -> None:
     """A version that no row knows is refused, and its node tests with it: nothing else would tell.
     """
+    if _OPSET < 24:
+        pytest.skip("this onnx is older than the newest operators of the table")
     known: dict[str, set[int]] = {}
     for row in mapping.TABLE:
         if not row.domain:
             known.setdefault(row.op, set()).update(row.since)
-    newest = {op: onnx.defs.get_schema(op, _OPSET, "").since_version for op in known
-              if onnx.defs.has(op, _OPSET, "")}
+    newest = {op: onnx.defs.get_schema(op, _OPSET, "").since_version for op in known}
     assert {op for op, version in newest.items() if version not in known[op]} == set()
 
 

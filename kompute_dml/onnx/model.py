@@ -50,8 +50,11 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     for node in graph.node:
         yield node
         for attribute in node.attribute:
-            for nested in (attribute.g, *attribute.graphs):
-                yield from _nodes(nested)
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _nodes(attribute.g)
+            elif attribute.type == onnx.AttributeProto.GRAPHS:
+                for nested in attribute.graphs:
+                    yield from _nodes(nested)
 
 
 def read(model: onnx.ModelProto) -> Graph:

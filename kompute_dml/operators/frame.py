@@ -20,7 +20,7 @@ EXACT_UNITS = ("NVIDIA",)
 """Drivers whose fma rounds once, whose float16 conversions are IEEE's, whose integers become the
 nearest float32, and whose exp2, log2, sqrt, inversesqrt and quotients are good to a few ulp and
 keep NaN, as the tests confirm."""
-IEEE_UNITS = (("llvmpipe", "Mesa 22."), ("llvmpipe", "Mesa 25.0."))
+IEEE_UNITS = {"llvmpipe": ("Mesa 22.", "Mesa 25.0.")}
 """Drivers and their releases whose division, sqrt, floor, ceil, trunc and roundEven are IEEE's,
 denormals included, as the tests confirm. llvmpipe of Mesa 26 takes denormals for 0."""
 _MANY = 1 << 16
@@ -119,8 +119,7 @@ def frame(
         "LAYOUT": layout,
         "ON_CPU": adapter.is_cpu,
         "EXACT_UNITS": adapter.driver in EXACT_UNITS,
-        "IEEE_UNITS": any(adapter.driver == driver and adapter.driver_version.startswith(release)
-                          for driver, release in IEEE_UNITS),
+        "IEEE_UNITS": adapter.driver_version.startswith(IEEE_UNITS.get(adapter.driver, ())),
         "PARTS": parts,
         "RANK": len(inner),
         "BY_LINE": by_line,

