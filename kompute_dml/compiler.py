@@ -6,11 +6,13 @@ import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .bindings import BindingProperties, BindingTable, Need
 from .desc import TensorDesc
 from .errors import DmlError, ValidationError
-from .operators.base import Definition, OperatorDesc
-from .operators.plan import PERSISTENT, TEMPORARY, ZEROED, Dispatch, Plan
+from .lowering.plan import PARAMS, PERSISTENT, TEMPORARY, ZEROED, Dispatch, Plan
+from .operators.base import Definition, OperatorDesc, tensor_of
 from .runtime.hazards import Access
 from .runtime.heap import ALIGNMENT, Slot
 from .spec import Field
@@ -44,9 +46,14 @@ class Operator:
         return f"<Operator {self.definition.name}>"
 
     def tensor(self, field: Field) -> TensorDesc | None:
-        """The description of a tensor field; None for an absent one."""
-        result: TensorDesc | None = getattr(self.desc, field.snake)
-        return result
+        """The description of a tensor field, or of one element of an array of tensors; None for
+        an absent one."""
+        return tensor_of(self.desc, field.snake)
+
+    @property
+    def slots(self) -> tuple[Field, ...]:
+        """Its tensors, inputs first. An array gives a field for each element."""
+        return self.definition.slots(self.desc)
 
 
 class _Step:
@@ -60,6 +67,8 @@ class _Step:
                 f"but {len(dispatch.operands)} operands were given"
             )
         self.variant = variant
+        same = dispatch.unless_same
+        self.unless_same = same and (slots.index(same[0]), slots.index(same[1]))
         self.groups = dispatch.groups
         self.spec = variant.pack_spec(dispatch.spec).tobytes()
         self.push = variant.pack_push(dispatch.push)
@@ -85,6 +94,8 @@ class _Step:
         ]
 
     def record(self, device: Device, places: Sequence[Slot | None]) -> None:
+        if self.unless_same and places[self.unless_same[0]] == places[self.unless_same[1]]:
+            return
         push = self.push  # recording copies it
         accesses: list[Access] = []
         for at, offsets, touches in self.slots:
@@ -121,9 +132,10 @@ class CompiledOperator:
         self.device = operator.device
         self.definition = operator.definition
         self.plan = plan
-        spec = self.definition.spec
-        tensors = (*spec.inputs, *spec.outputs)
-        self.binding_counts = (len(spec.inputs), len(spec.outputs))
+        self.tensors = tensors = operator.slots
+        """Inputs, then outputs."""
+        inputs = sum(f.kind == "input" for f in tensors)
+        self.binding_counts = (inputs, len(tensors) - inputs)
         fields = [f.snake for f in tensors]
         self.slots = [*fields, TEMPORARY, PERSISTENT]
         # Inputs that are OWNED_BY_DML and that the plan does not take care of are kept as they
@@ -131,7 +143,7 @@ class CompiledOperator:
         self._kept: list[tuple[int, int, int]] = []
         """(slot, offset in the persistent resource, bytes)"""
         self._persistent_bytes = plan.persistent_bytes
-        for field in spec.inputs:
+        for field in tensors[:inputs]:
             tensor = operator.tensor(field)
             if tensor is None or not tensor.owned_by_dml or field.snake in plan.repacked:
                 continue
@@ -147,8 +159,10 @@ class CompiledOperator:
             Need.resource(PERSISTENT, self._persistent_bytes),
         ]
         """Of a dispatch, by slot."""
-        self._execute = [_Step(d, [*self.slots, ZEROED]) for d in plan.execute]
-        self._initialize = [_Step(d, self.slots) for d in plan.initialize]
+        slots = [*self.slots, ZEROED, PARAMS]
+        self._execute = [_Step(d, slots) for d in plan.execute]
+        self._initialize = [_Step(d, slots) for d in plan.initialize]
+        self._params: Slot | None = None
 
     def __repr__(self) -> str:
         return f"<CompiledOperator {self.definition.name}>"
@@ -164,13 +178,12 @@ class CompiledOperator:
 
     def initializer_needs(self, prefix: str) -> list[Need]:
         """Of an initialization, by slot; ``prefix`` says which operator it is."""
-        spec = self.definition.spec
         return [
             *[
                 Need.tensor(prefix + f.name, "input", desc)
                 if (desc := self.operator.tensor(f)) is not None and desc.owned_by_dml
                 else Need(prefix + f.name, f.kind, absent="not OWNED_BY_DML")
-                for f in (*spec.inputs, *spec.outputs)
+                for f in self.tensors
             ],
             Need.resource(TEMPORARY, self.plan.temporary_bytes if self.plan.initialize else 0,
                           prefix),
@@ -186,7 +199,7 @@ class CompiledOperator:
     def binding_properties(self) -> BindingProperties:
         """What a dispatch wants bound (IDMLDispatchable::GetBindingProperties)."""
         return BindingProperties(
-            len(self.definition.spec.tensors),
+            len(self.tensors),
             self.plan.temporary_bytes,
             self._persistent_bytes,
         )
@@ -199,12 +212,22 @@ class CompiledOperator:
             places = list(places)
             for slot, begin, _ in self._kept:
                 places[slot] = Slot(persistent.allocation, persistent.byte_offset + begin)
-        if self.plan.nothing_in_place and places[0] == places[1]:
-            return
-        if self.plan.zeroed_bytes:
-            places = [*places, self.device._runtime.zeros.take(self.plan.zeroed_bytes)]
+        places = self._with_own(places)
         for step in self._execute:
             step.record(self.device, places)
+
+    def _with_own(self, places: Sequence[Slot | None]) -> Sequence[Slot | None]:
+        """The places with those of the memory that the device sees to by itself."""
+        plan, runtime = self.plan, self.device._runtime
+        if not plan.zeroed_bytes and not plan.params:
+            return places
+        if plan.params and self._params is None:
+            words = np.array([w & 0xFFFFFFFF for w in plan.params], np.uint32)
+            held = runtime.allocate(words.nbytes)
+            runtime.transfer.upload(words.view(np.uint8), held, 0)
+            self._params = Slot(held, 0)
+        zeroed = runtime.zeros.take(plan.zeroed_bytes) if plan.zeroed_bytes else None
+        return [*places, zeroed, self._params]
 
     def initialize(self, places: Sequence[Slot | None]) -> None:
         """Record what fills the persistent resource."""
@@ -216,6 +239,7 @@ class CompiledOperator:
                 source.allocation, source.byte_offset, persistent.allocation,
                 persistent.byte_offset + begin, size,
             )
+        places = self._with_own(places)
         for step in self._initialize:
             step.record(self.device, places)
         self.initialized = True
@@ -247,7 +271,7 @@ class OperatorInitializer:
         # Persistent memory is bound as the initializer's outputs, so it needs none of its own.
         temporary = max((c.plan.temporary_bytes for c in self.operators if c.plan.initialize),
                         default=0)
-        count = sum(len(c.definition.spec.inputs) + 1 for c in self.operators)
+        count = sum(c.binding_counts[0] + 1 for c in self.operators)
         return BindingProperties(count, temporary, 0)
 
     def record(self, table: BindingTable) -> None:

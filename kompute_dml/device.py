@@ -26,8 +26,8 @@ from .errors import (
     ValidationError,
     whole,
 )
+from .lowering.builder import target_of
 from .operators.base import OperatorDesc
-from .operators.plan import Target
 from .runtime import clock
 from .runtime.adapters import Adapter, choose
 from .runtime.heap import Allocation, Block, Heap
@@ -230,6 +230,7 @@ class Device:
             ) from None
         self.strict = strict
         self._runtime = _Runtime(self.adapter)
+        self._target = target_of(self._runtime.library, self.adapter)
         self._compiled: OrderedDict[Any, CompiledOperator] = OrderedDict()
         self._finalizer = weakref.finalize(self, self._runtime.close)
         self._finalizer.atexit = False  # _close_all() sees to it
@@ -339,10 +340,7 @@ class Device:
     ) -> CompiledOperator:
         """Pick shaders for ``operator`` (IDMLDevice::CompileOperator). Flags change nothing yet."""
         self._own(operator, "compile_operator")
-        plan = operator.definition.lower(
-            operator.desc, Target(self._runtime.library, self.adapter)
-        )
-        return CompiledOperator(operator, plan)
+        return CompiledOperator(operator, operator.definition.lower(operator.desc, self._target))
 
     def create_operator_initializer(
         self, operators: Sequence[CompiledOperator] = ()

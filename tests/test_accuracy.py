@@ -17,7 +17,7 @@ import pytest
 
 import kompute_dml as dml
 from cases import CASES
-from kompute_dml.operators import frame
+from kompute_dml.runtime import traits
 
 pytestmark = pytest.mark.values
 
@@ -81,7 +81,7 @@ def known_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
     driver = dml.default_device().adapter.driver
     if driver != "llvmpipe":
         pytest.skip("what lavapipe's exp2 and log2 do at 0, infinity and NaN is as good as known")
-    monkeypatch.setattr(frame, "EXACT_UNITS", (driver,))
+    monkeypatch.setattr(traits, "_EXACT_UNITS", (driver,))
     device = dml.Device()
     yield device
     device.close()

@@ -10,7 +10,7 @@ import pytest
 
 import kompute_dml as dml
 from cases.elementwise import converted, power
-from kompute_dml.operators import frame
+from kompute_dml.lowering import elementwise as elementwise_lowering
 from kompute_dml.operators.base import definitions
 from kompute_dml.runtime.adapters import Adapter
 from kompute_dml.runtime.shader_library import shaders
@@ -231,7 +231,7 @@ def test_functions_say_what_they_take() -> None:
 def gpu_like(monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
     """A device whose elementwise shaders are made as for a GPU, with two parts an invocation."""
     monkeypatch.setattr(Adapter, "is_cpu", False)
-    monkeypatch.setattr(frame, "_in_pairs", lambda *args: True)
+    monkeypatch.setattr(elementwise_lowering, "_in_pairs", lambda *args: True)
     device = dml.Device()
     yield device
     device.close()
@@ -331,8 +331,8 @@ def test_inputs_turned_as_for_gpus(
 @pytest.fixture
 def tabulating(gpu_like: dml.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
     """The same with tables for few bytes, of which each invocation looks up several parts."""
-    monkeypatch.setattr(frame, "_WORTH_TABLES", 0)
-    monkeypatch.setattr(frame, "_LOOKING_UP", 1)
+    monkeypatch.setattr(elementwise_lowering, "_WORTH_TABLES", 0)
+    monkeypatch.setattr(elementwise_lowering, "_LOOKING_UP", 1)
     yield gpu_like
     ran = {name for compiled in gpu_like._compiled.values() for name in compiled.variants}
     assert ran <= {*shaders()["elementwise_table"]}, "nothing was computed by element"

@@ -17,8 +17,8 @@ import numpy as np
 from ..desc import TensorFlags
 from ..dtypes import Scalar
 from ..layout import coalesce, packed_strides, pad_left, product, reshape_strides
+from ..lowering.plan import Dispatch
 from ..operators import base
-from ..operators.plan import Dispatch
 from ..runtime.heap import ALIGNMENT, Allocation, Slot
 from ..runtime.windows import SIZE as WINDOW
 from .array import BOOL, Array, Ints, Storage, device_type
