@@ -308,6 +308,19 @@ def test_sequences_beyond_what_is_finite(start: float, delta: float) -> None:
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("dtype, count", [("float32", (1 << 24) + 99), ("float16", 3001)])
+@pytest.mark.parametrize("start, delta", [(0.1, 0.3), (-5000.0, 0.3), (2.0**-24, 1.0)])
+def test_sequences_are_rounded_step_by_step(
+    dtype: str, count: int, start: float, delta: float
+) -> None:
+    """The number of an element, too, beyond 2^24."""
+    first, step = np.array([start, delta], dtype)
+    got = dml.fill_value_sequence((count,), value_start=first, value_delta=step, data_type=dtype)
+    number = np.arange(count).astype(np.float32)
+    expected = np.float32(first) + number * np.float32(step)
+    np.testing.assert_array_equal(got.numpy(), expected.astype(dtype))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
 @pytest.mark.parametrize("skip", [0, 1])
 def test_inputs_turned_as_for_gpus(

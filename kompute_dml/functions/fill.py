@@ -108,9 +108,9 @@ def fill_value_sequence(
 ) -> Tensor:
     """Element k is ``start + k * delta`` (DML_FILL_VALUE_SEQUENCE_OPERATOR_DESC).
 
-    Elements count in row-major order. Integers wrap, floats are rounded once. All data types but
-    FLOAT64, 1 to 8 dimensions. Returns ``out`` or a new packed tensor. Raises ValidationError or
-    UnsupportedError.
+    Elements count in row-major order. Integers wrap; floats are computed in float32, where each
+    step is rounded. All data types but FLOAT64, 1 to 8 dimensions. Returns ``out`` or a new packed
+    tensor. Raises ValidationError or UnsupportedError.
     """
     name, device = "fill_value_sequence", device_of(out)
     y = output(device, out, name, integers(name, "sizes", sizes), DataType.of(data_type))
