@@ -61,14 +61,7 @@ class Options:
         self.claims_all = wanted == _ALL
         self.claims_products = wanted == _PRODUCTS
         self.claimed_names = {name.strip() for name in wanted.split(",")}
-        level = entries.get("feature_level") or str(FeatureLevel.FL_6_4)
-        try:
-            self.feature_level = FeatureLevel.of(level.replace(".", "_"))
-        except KeyError:
-            raise ValidationError(
-                "expected feature_level to be one of "
-                f"{', '.join(str(v).replace('_', '.') for v in FeatureLevel)}, but got {level!r}"
-            ) from None
+        self.feature_level = FeatureLevel.of(entries.get("feature_level") or FeatureLevel.FL_6_4)
 
 
 # Provider

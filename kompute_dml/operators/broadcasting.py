@@ -36,7 +36,10 @@ def make_function(name: str, defaults: Mapping[str, Any]) -> Callable[..., Tenso
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{name}() {error}") from None
+            named = ", ".join(keyword_only) if "too many positional" in str(error) else ""
+            raise TypeError(
+                f"{name}() {error}" + (f"; by name only: {named}" if named else "")
+            ) from None
         bound.apply_defaults()
         values = bound.arguments
         given = [values.pop(_argument(i)) for i in inputs]
@@ -60,10 +63,11 @@ def make_function(name: str, defaults: Mapping[str, Any]) -> Callable[..., Tenso
                for f in attributes}
     if typed_as is None:
         options["data_type"] = defaults.get("data_type", place.empty)
+    needed = [n for n, v in options.items() if v is place.empty]
+    keyword_only = {**{n: v for n, v in options.items() if n not in needed}, "out": None}
     signature = inspect.Signature([
-        *(place(_argument(i), place.POSITIONAL_OR_KEYWORD) for i in inputs),
-        *(place(n, place.KEYWORD_ONLY, default=v) for n, v in options.items()),
-        place("out", place.KEYWORD_ONLY, default=None),
+        *(place(n, place.POSITIONAL_OR_KEYWORD) for n in (*map(_argument, inputs), *needed)),
+        *(place(n, place.KEYWORD_ONLY, default=v) for n, v in keyword_only.items()),
     ])
     call.__name__ = call.__qualname__ = name
     call.__module__ = "kompute_dml"
