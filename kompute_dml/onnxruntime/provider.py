@@ -123,7 +123,7 @@ class Provider:
         })
         text = f"{EP_NAME} runs 0 of {count} nodes of this model"
         if missing:
-            text += f": {', '.join(missing)} are not implemented, or not for these types"
+            text += f": {', '.join(missing)} are not implemented, or not as they are used here"
         if len(missing) < len({part.label for node in matches for part in node.originals}):
             text += "; the claim " + (
                 "'products' takes only regions with a quantized matrix product, 'all' takes more"
