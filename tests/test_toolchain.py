@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,14 +14,25 @@ import venv
 from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from kompute_dml import toolchain
 from kompute_dml.runtime.shader_library import manifest
-from kompute_dml.toolchain import check, debian, edits, glslang, kp, native, spirv, validation
+from kompute_dml.toolchain import (
+    check,
+    debian,
+    edits,
+    glslang,
+    kp,
+    native,
+    spirv,
+    system,
+    validation,
+)
 from kompute_dml.toolchain.system import PACKAGE, ToolchainError
 from workers import sharing
 
@@ -363,6 +376,41 @@ def test_the_cooperative_matrix_shader_asks_for_what_it_needs() -> None:
             assert {"CooperativeMatrixKHR", "Int8"} <= set(variant["capabilities"])
 
 
+def test_a_program_is_heard_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    script = "echo Collecting one; echo other; echo Collecting two >&2; exit $0"
+    system.run_aloud(["sh", "-c", script, "0"], ("Collecting",))
+    assert capsys.readouterr().out == "  Collecting one\n  Collecting two\n"
+    with pytest.raises(ToolchainError, match=r"(?s)failed \(3\):.*other"):
+        system.run_aloud(["sh", "-c", script, "3"], ("Collecting",))
+
+
+def test_a_wheel_without_the_provider_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_compiler() -> None:
+        raise ToolchainError("a C compiler is missing")
+
+    interface = ModuleType("interface")
+    interface.BuildHookInterface = object
+    monkeypatch.setitem(sys.modules, "hatchling.builders.hooks.plugin.interface", interface)
+    monkeypatch.setitem(sys.modules, "toolchain", toolchain)
+    monkeypatch.setattr(native, "build", no_compiler)
+    monkeypatch.setattr(spirv, "build", lambda *_: "built")
+    hook = runpy.run_path(str(PACKAGE / "toolchain" / "hatch_build.py"))["SpirvBuildHook"]()
+    said: list[str] = []
+    hook.target_name, hook.root = "wheel", str(PACKAGE.parent)
+    hook.app = SimpleNamespace(display_info=str, display_warning=said.append)
+    terminal = tmp_path / "tty"
+    monkeypatch.setitem(hook.initialize.__globals__, "_TERMINAL", str(terminal))
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    hook.initialize("standard", {})
+    (line,) = said
+    assert line.startswith("WARNING: ") and "without its ONNX Runtime provider" in line
+    assert "a C compiler is missing" in line
+    assert terminal.read_text() == f"{line}\n"
+
+
 def test_what_is_built_stays_out_of_a_source_distribution() -> None:
     """Hatch leaves out what the topmost .gitignore names."""
     root = Path(__file__).parents[1]
@@ -460,7 +508,8 @@ def test_packages_are_installed_where_a_job_needs_more_or_the_project_changed(
     bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = []
-    monkeypatch.setattr(bootstrap, "run", lambda command: installed.append(command[-1]))
+    monkeypatch.setattr(bootstrap, "run_aloud",
+                        lambda command, _: installed.append(command[-1]))
     monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
     monkeypatch.setattr(bootstrap, "STAMP", tmp_path / "stamp.json")
     monkeypatch.setattr(bootstrap, "CONSTRAINTS", tmp_path / "constraints.txt")
