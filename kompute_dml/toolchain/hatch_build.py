@@ -32,8 +32,8 @@ class SpirvBuildHook(BuildHookInterface):
             # Only the ONNX Runtime provider needs it, and says the same when it is used.
             self._warn(
                 "WARNING: kompute-dml is being built without its ONNX Runtime provider "
-                f"(kompute_dml.onnxruntime): {error}. All else works. Install it anew once that "
-                "is mended."
+                f"(kompute_dml.onnxruntime): {error}. All else works. Mend that and install again "
+                "to have it."
             )
         else:
             # It knows nothing of Python: one wheel per platform serves every version.
