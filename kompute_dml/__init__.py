@@ -66,7 +66,7 @@ def __getattr__(name: str) -> Any:
         operators = _operators()
         if name not in operators:
             names = importlib.import_module(".names", __name__)
-            hint = names.did_you_mean(name, {*_PUBLIC, *operators})
+            hint = names.hint(name, {*_PUBLIC, *operators})
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         value = operators[name]
     globals()[name] = value

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
+from . import spec
+
 ALIASES = {
     "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh",
     "arctan": "atan", "arctan2": "atan_yx", "arctanh": "atanh", "bitwise_and": "bit_and",
@@ -21,19 +23,18 @@ ALIASES = {
 """Functions that NumPy or PyTorch has under other names, DirectML's being on the right."""
 
 
-def suggestions(name: str, known: Collection[str]) -> list[str]:
-    """Up to three of the ``known`` names that ``name`` may stand for, the likeliest first."""
+def hint(name: str, known: Collection[str]) -> str:
+    """What to end a message with that refuses ``name``: the ``known`` names that it may stand for,
+    the likeliest first; empty where nothing comes near."""
     name = name.casefold()
     wanted = ALIASES.get(name, name)
     folded = {k.casefold(): k for k in known}
-    if wanted in folded:
-        return [folded[wanted]]
-    longer = sorted((k for k in folded if f"_{wanted}_" in f"_{k}_"), key=len)
-    near = longer[:3] or difflib.get_close_matches(wanted, folded, 3)
-    return [folded[k] for k in near]
-
-
-def did_you_mean(name: str, known: Collection[str]) -> str:
-    """A question to end a message with; empty where nothing comes near."""
-    found = suggestions(name, known)
-    return f"; did you mean {' or '.join(found)}?" if found else ""
+    found = [wanted] if wanted in folded else sorted(
+        (k for k in folded if f"_{wanted}_" in f"_{k}_"), key=len)[:3]
+    if not found:
+        for prefix in ("", "ELEMENT_WISE_", "ACTIVATION_"):
+            operator = f"DML_OPERATOR_{prefix}{name.upper()}"
+            if operator in spec.operator_names():
+                return f"; {operator} is not implemented"
+        found = difflib.get_close_matches(wanted, folded, 3)
+    return f"; did you mean {' or '.join(folded[k] for k in found)}?" if found else ""

@@ -12,6 +12,7 @@ import pytest
 import kompute_dml as dml
 from cases import ERRORS
 from harness import ErrorCase
+from kompute_dml import names
 from kompute_dml.operators.base import definitions
 
 F32, I8 = dml.DataType.FLOAT32, dml.DataType.INT8
@@ -558,6 +559,12 @@ def test_unknown_names_say_which_are_near(name: str, meant: str) -> None:
     with pytest.raises(AttributeError, match=rf"'{name}'; did you mean .*{meant}"):
         getattr(dml, name)
     assert not hasattr(dml, "zzzz")
+
+
+def test_operators_that_are_not_here_are_told_from_names_that_mean_nothing() -> None:
+    assert names.hint("Softmax", {"tanh"}) == "; DML_OPERATOR_ACTIVATION_SOFTMAX is not implemented"
+    assert names.hint("softmax", {"activation_softmax"}) == "; did you mean activation_softmax?"
+    assert names.hint("zzzz", {"tanh"}) == ""
 
 
 def test_truth_values_are_bytes(device: dml.Device) -> None:

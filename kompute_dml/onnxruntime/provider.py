@@ -19,7 +19,7 @@ import numpy as np
 from .. import __version__
 from ..device import shared_device
 from ..errors import UnsupportedError, ValidationError
-from ..names import did_you_mean
+from ..names import hint
 from ..onnx import mapping
 from ..onnx.fusion import fuse
 from ..onnx.graph import Node
@@ -74,7 +74,7 @@ def _check_names(claimed: set[str]) -> None:
     for name in sorted(claimed - known):
         raise ValidationError(
             f"{EP_NAME}: expected claim to be {OPTIONS['claim']} that run on DirectML's, but got "
-            f"{name!r}{did_you_mean(name, known)}"
+            f"{name!r}{hint(name, known)}"
         )
 
 

@@ -54,7 +54,7 @@ def run(
 
 
 def run_aloud(command: Sequence[str | Path], shown: tuple[str, ...]) -> None:
-    """As :func:`run`, but says the lines that begin with one of ``shown``, as they come."""
+    """As :func:`run`, but says the lines that begin with one of ``shown`` as they come."""
     words = [str(word) for word in command]
     lines: list[str] = []
     with subprocess.Popen(
@@ -63,8 +63,8 @@ def run_aloud(command: Sequence[str | Path], shown: tuple[str, ...]) -> None:
         assert process.stdout is not None  # it is a pipe
         for line in process.stdout:
             lines.append(line.rstrip())
-            if line.startswith(shown):
-                say(f"  {lines[-1]}")
+            if line.lstrip().startswith(shown):
+                say(f"  {line.strip()}")
     if process.returncode:
         tail = "\n".join(lines[-25:])
         raise ToolchainError(f"`{' '.join(words)}` failed ({process.returncode}):\n{tail}")
