@@ -204,7 +204,7 @@ def python_packages(job: Job) -> bool:
 def _install(*what: str | Path) -> None:
     pip = [VENV_PYTHON, "-m", "pip", "--disable-pip-version-check", "--no-input"]
     run_aloud([*pip, "install", "--progress-bar", "off", *what],
-              ("Collecting", "Building", "Installing"))
+              ("Collecting", "Processing", "Building", "Installing"))
 
 
 def install_kp(_: Job) -> bool:
