@@ -85,7 +85,9 @@ def __getattr__(name: str) -> Any:
     else:
         operators = _operators()
         if name not in operators:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            names = importlib.import_module(".names", __name__)
+            hint = names.hint(name, {*_PUBLIC, *operators})
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         value = operators[name]
     globals()[name] = value
     return value

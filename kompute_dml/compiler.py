@@ -59,13 +59,15 @@ class Operator:
 class _Step:
     """A dispatch of the plan with everything that does not depend on the bindings packed."""
 
-    def __init__(self, dispatch: Dispatch, slots: Sequence[str]) -> None:
+    def __init__(self, operator: str, dispatch: Dispatch, slots: Sequence[str]) -> None:
         variant = dispatch.variant
         if len(dispatch.operands) != variant.bindings:
             raise DmlError(
                 f"{variant.name} has {variant.bindings} bindings, "
                 f"but {len(dispatch.operands)} operands were given"
             )
+        self.operator = operator
+        self.fields = slots
         self.variant = variant
         same = dispatch.unless_same
         self.unless_same = same and (slots.index(same[0]), slots.index(same[1]))
@@ -105,7 +107,8 @@ class _Step:
             allocation, byte_offset = place
             block = allocation.block
             if block is None:
-                raise ValidationError(f"{self.variant.name}: a tensor or buffer was freed")
+                raise ValidationError(
+                    f"{self.operator}: expected {self.fields[at]} to be alive, but it was freed")
             base = allocation.offset + byte_offset
             for word, itemsize, elements in offsets:
                 push[word] = base // itemsize + elements
@@ -160,8 +163,9 @@ class CompiledOperator:
         ]
         """Of a dispatch, by slot."""
         slots = [*self.slots, ZEROED, PARAMS]
-        self._execute = [_Step(d, slots) for d in plan.execute]
-        self._initialize = [_Step(d, slots) for d in plan.initialize]
+        name = self.definition.name
+        self._execute = [_Step(name, d, slots) for d in plan.execute]
+        self._initialize = [_Step(name, d, slots) for d in plan.initialize]
         self._params: Slot | None = None
 
     def __repr__(self) -> str:

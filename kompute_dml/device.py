@@ -216,18 +216,12 @@ class Device:
     def __init__(
         self,
         adapter: int | str | Adapter | None = None,
-        feature_level: FeatureLevel = FeatureLevel.FL_6_4,
+        feature_level: FeatureLevel | str = FeatureLevel.FL_6_4,
         *,
         strict: bool = False,
     ) -> None:
         self.adapter = adapter if isinstance(adapter, Adapter) else choose(adapter)
-        try:
-            self.feature_level = FeatureLevel(feature_level)
-        except ValueError:
-            names = ", ".join(level.name for level in FeatureLevel)
-            raise ValidationError(
-                f"Device: expected feature_level to be one of {names}, but got {feature_level!r}"
-            ) from None
+        self.feature_level = FeatureLevel.of(feature_level)
         self.strict = strict
         self._runtime = _Runtime(self.adapter)
         self._target = target_of(self._runtime.library, self.adapter)
@@ -272,14 +266,15 @@ class Device:
 
         A 0-dimensional array becomes one of sizes ``[1]``. ``data_type`` converts as
         ``numpy.asarray(array, dtype)`` does; without it the array's own is kept, which for Python's
-        floats is FLOAT64. Raises ValidationError for data types that DirectML does not have, sizes
-        of 0, and more than 8 dimensions.
+        floats is FLOAT64; truth values become UINT8. Raises ValidationError for data types that
+        DirectML does not have, sizes of 0, and more than 8 dimensions.
         """
         dtype = None if data_type is None else DataType.of(data_type).dtype
         if array is None:  # for NumPy a number that is missing
             raise ValidationError("expected a tensor or an array, but got None")
         try:
             host = _as_array(array, dtype)
+            host = host.view(np.uint8) if host.dtype == np.bool_ else host
         except (OverflowError, TypeError, ValueError) as error:
             raise ValidationError(
                 "expected a tensor or what NumPy makes an array of, but got "

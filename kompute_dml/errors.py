@@ -1,6 +1,7 @@
 """The kinds of error this package raises.
 
-Each kind is also one of Python's own, so that callers may catch either. A message reads
+Each kind is also one of Python's own, so that callers may catch either. Python's own TypeError
+is left for arguments that a function does not have, and for pickling. A message reads
 ``<operator>: expected <field path> to <rule>, but <values>``; :func:`expect` composes it.
 """
 
@@ -16,6 +17,10 @@ class DmlError(Exception):
 
 class ValidationError(DmlError, ValueError):
     """A description, an argument or a binding breaks a rule. Nothing was recorded."""
+
+
+class OutOfRangeError(ValidationError, IndexError):
+    """No such element or dimension; iteration over a tensor ends with it."""
 
 
 class UnsupportedError(DmlError, NotImplementedError):

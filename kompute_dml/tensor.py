@@ -10,19 +10,33 @@ import numpy as np
 
 from .desc import TensorDesc
 from .dtypes import DataType
-from .errors import ValidationError
+from .errors import OutOfRangeError, UnsupportedError, ValidationError, expect, integers
 from .layout import broadcast_sizes, extent, pad_left, product, reshape_strides
+from .names import ALIASES
 from .runtime.heap import Allocation
 
 if TYPE_CHECKING:
     from .device import Device
 
 
-def _given(values: tuple[Any, ...]) -> list[Any]:
+def _given(operation: str, field: str, values: tuple[Any, ...]) -> list[int]:
     """Integers that were given one by one, or as one sequence."""
     if len(values) == 1 and not isinstance(values[0], (int, np.integer)):
-        return list(values[0])
-    return list(values)
+        values = values[0]
+    return list(integers(operation, field, values))
+
+
+def _on_the_host(operation: str, name: str) -> UnsupportedError:
+    """The error for what NumPy would compute on the host; ``name`` is NumPy's for it."""
+    import kompute_dml
+
+    function = ALIASES.get(name, name)
+    there = hasattr(kompute_dml, function)
+    return UnsupportedError(
+        f"{operation}: expected arrays, but got a Tensor, which lies on a device; "
+        + (f"kompute_dml.{function} computes there, " if there else "")
+        + "numpy.asarray(tensor) copies it to the host"
+    )
 
 
 class Tensor:
@@ -92,7 +106,19 @@ class Tensor:
 
     def __bool__(self) -> bool:
         """Whether the only element is true, as NumPy's arrays say it; many have no answer."""
+        expect(self.size == 1, "bool(tensor)", "the tensor",
+               "have one element (the truth of several is ambiguous)", repr(self))
         return bool(self.numpy())
+
+    def __eq__(self, other: object) -> NoReturn:
+        """Raises: neither identity nor elements on the host are what ``==`` asks for."""
+        raise UnsupportedError(
+            "tensor == other: expected kompute_dml.logical_equals, which compares elements on the "
+            "device, or numpy.asarray(tensor), which copies them to the host ('is' tells whether "
+            f"two names stand for one tensor), but got {self!r} and {type(other).__name__}"
+        )
+
+    __hash__ = object.__hash__
 
     def numpy(self) -> np.ndarray:
         """The elements as a new array, once everything recorded before is computed."""
@@ -111,16 +137,30 @@ class Tensor:
         return view.copy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if copy is False:
-            raise ValueError("a tensor lives on the device: an array of it is always a copy")
+        expect(copy is not False, "numpy.asarray(tensor)", "copy",
+               "be True or None (a tensor lies on a device)", copy)
         array = self.numpy()
         return array if dtype is None else np.asarray(array, dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> NoReturn:
+        """Raises: NumPy's functions and operators would compute on the host unseen."""
+        raise _on_the_host(f"numpy.{ufunc.__name__}", ufunc.__name__)
+
+    def __copy__(self) -> NoReturn:
+        raise UnsupportedError(
+            f"copy: expected a call that says where, but got {self!r}; "
+            "kompute_dml.identity(tensor) copies on the device, tensor.numpy() to the host"
+        )
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        self.__copy__()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"{self!r} stays on its device: send tensor.numpy() to other processes")
 
     def item(self) -> Any:
         """The only element, as a Python scalar."""
+        expect(self.size == 1, "Tensor.item", "the tensor", "have one element", repr(self))
         return self.numpy().item()
 
     def free(self) -> None:
@@ -152,7 +192,7 @@ class Tensor:
         keys = list(key) if isinstance(key, tuple) else [key]
         used = sum(k is not None and k is not Ellipsis for k in keys)
         if used > self.ndim or sum(k is Ellipsis for k in keys) > 1:
-            raise IndexError(f"too many indices for {self!r}: {key!r}")
+            raise OutOfRangeError(f"too many indices for {self!r}: {key!r}")
         rest = [slice(None)] * (self.ndim - used)
         at = next((i for i, k in enumerate(keys) if k is Ellipsis), None)
         keys = [*keys, *rest] if at is None else [*keys[:at], *rest, *keys[at + 1 :]]
@@ -185,18 +225,20 @@ class Tensor:
                         raise TypeError
                     i = index(k)
                 except TypeError:
-                    raise IndexError(
+                    raise OutOfRangeError(
                         f"only integers, slices, Ellipsis and None index a tensor, not {k!r}"
                     ) from None
                 if not -n <= i < n:
-                    raise IndexError(f"index {i} is out of range for dimension {d} of size {n}")
+                    raise OutOfRangeError(
+                        f"index {i} is out of range for dimension {d} of size {n}"
+                    )
                 skip += (i % n) * s
             d += 1
         return self._view(sizes or [1], strides or [1], skip)
 
     def transpose(self, *axes: int) -> Tensor:
         """A view with its dimensions in another order; reversed by default."""
-        order = _given(axes)
+        order = _given("Tensor.transpose", "axes", axes)
         if not order:
             order = list(reversed(range(self.ndim)))
         order = [a % self.ndim if -self.ndim <= a < self.ndim else a for a in order]
@@ -214,7 +256,7 @@ class Tensor:
     def reshape(self, *sizes: Any) -> Tensor:
         """A view under other sizes (one may be -1). Raises ValidationError where only a copy can
         have them."""
-        wanted = _given(sizes)
+        wanted = _given("Tensor.reshape", "sizes", sizes)
         if wanted.count(-1) == 1:
             known = product([n for n in wanted if n != -1])
             if known and self.size % known == 0:
@@ -232,7 +274,7 @@ class Tensor:
 
     def broadcast_to(self, *sizes: Any) -> Tensor:
         """A view that repeats dimensions of size 1, by zero strides."""
-        wanted = _given(sizes)
+        wanted = _given("Tensor.broadcast_to", "sizes", sizes)
         try:
             fits = broadcast_sizes(self.sizes, wanted) == tuple(wanted)
         except ValueError:

@@ -99,8 +99,13 @@ def test_ops():
     assert all(any(r["variants"].values()) for r in records.values())
     # Types and dimensions of the newest level.
     name = "DML_OPERATOR_ELEMENT_WISE_ADD"
-    variants = [v for listed in records[name]["variants"].values() for v in listed]
-    assert re.search(f"{name} +1_0 +1 to 8 +f32 f16 u32 .* i64 +{len(variants)}\n", text)
+    assert re.search(f"{name} +add +1_0 +1 to 8 +f32 f16 u32 .* i64 +elementwise_float ", text)
+    # The shaders by name, as README.md promises, and how many variants each has.
+    lines = {line.split()[0]: line for line in text.splitlines()}
+    for operator, record in records.items():
+        assert record["function"] == definitions()[operator].function_name
+        for shader, variants in record["variants"].items():
+            assert f" {shader} {len(variants)}" in lines[operator]
 
 
 def test_missing_ops():
@@ -216,7 +221,14 @@ def test_wrong_usage_ends_with_2(arguments):
 
 def test_demo_names_what_is_missing(monkeypatch):
     monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None)
-    assert "needs onnx, onnxruntime, magika: pip install 'kompute-dml[demo]'" in fail("demo")
+    assert "needs onnx, onnxruntime, magika: in a checkout, pip install '.[demo]'" in fail("demo")
+
+
+def test_demo_says_when_the_gpu_is_the_cpu(device, monkeypatch):
+    monkeypatch.setattr(demo, "_need", lambda *packages: None)
+    for part in ("model", "diagonals"):
+        monkeypatch.setattr(demo_layers, part, lambda *arguments: [True])
+    assert ("the CPU posing as a GPU" in succeed("demo")) == device.adapter.is_cpu
 
 
 def test_demo_diagonals(device, capsys):

@@ -85,6 +85,14 @@ def test_scalar_unions_hold_every_integer(data_type: dml.DataType) -> None:
         dml.fill_value_constant((3,), value=most + 1, data_type=data_type)
 
 
+@pytest.mark.parametrize("bounds", [(np.nan, 1), (0, np.nan), (np.nan, np.nan)], ids=str)
+def test_clip_by_a_bound_that_is_no_number(bounds: tuple[float, float]) -> None:
+    for dtype in (np.float32, np.float16):
+        x = np.array([-1, 0, 2, np.inf], dtype)
+        for clip in (dml.clip, dml.clip1):
+            np.testing.assert_array_equal(clip(x, *bounds).numpy(), np.clip(x, *bounds))
+
+
 def test_scalar_unions_hold_every_float() -> None:
     nan = np.uint32(0x7FC12345).view(np.float32)
     filled = dml.fill_value_constant((1,), value=nan, data_type="float32").numpy()

@@ -264,7 +264,7 @@ def test_a_device_that_cannot_be_opened(
 
         Manager = staticmethod(raising("vkCreateDevice: VK_ERROR_INITIALIZATION_FAILED"))
 
-    monkeypatch.setattr(kp_engine, "_import_kp", Broken)
+    monkeypatch.setattr(kp_engine, "import_kp", Broken)
     with pytest.raises(dml.NoDeviceError, match="INITIALIZATION_FAILED") as caught:
         dml.Device(device.adapter)
     assert device.adapter.name in str(caught.value)

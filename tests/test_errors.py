@@ -12,6 +12,7 @@ import pytest
 import kompute_dml as dml
 from cases import ERRORS
 from harness import ErrorCase
+from kompute_dml import names
 from kompute_dml.operators.base import definitions
 
 F32, I8 = dml.DataType.FLOAT32, dml.DataType.INT8
@@ -334,6 +335,8 @@ def test_use_after_free(device: dml.Device) -> None:
     ):
         with _nothing_happens(device), pytest.raises(dml.ValidationError, match="freed"):
             use()
+    with pytest.raises(dml.ValidationError, match=r"^DML_OPERATOR_ACTIVATION_IDENTITY: .*input"):
+        dml.activation_identity(t)
 
 
 @pytest.mark.parametrize("desc", [
@@ -410,8 +413,9 @@ def _calls(device: dml.Device) -> dict[str, tuple[Callable[[], Any], list[str]]]
                      ["InputTensor.DataType", "INT64"]),
         "complex": (lambda: dml.activation_identity(np.ones(3, np.complex64)),
                     ["activation_identity, x", "complex64"]),
-        "truth-values": (lambda: dml.logical_and(np.uint8([1]), np.array([True])),
-                         ["logical_and, b", "truth values are UINT8", "bool"]),
+        "float64": (lambda: dml.activation_relu(np.ones(3)),
+                    ["InputTensor.DataType", "FLOAT64", "use np.float32"]),
+        "truth-values": (lambda: dml.cast(x, bool), ["truth values are UINT8", "bool"]),
         "ragged": (lambda: dml.abs([[1.0], [1.0, 2.0]]), ["abs, x", "list", "shape"]),
         "text": (lambda: device.tensor(["a"], "float32"), ["list", "'a'"]),
         "no-input": (lambda: dml.add(x, None), ["add, b", "array", "None"]),
@@ -482,7 +486,8 @@ def _calls(device: dml.Device) -> dict[str, tuple[Callable[[], Any], list[str]]]
 
 
 @pytest.mark.parametrize("name", [
-    "out-sizes", "out-type", "out-array", "overlapping-out", "integers", "complex", "truth-values",
+    "out-sizes", "out-type", "out-array", "overlapping-out", "integers", "complex", "float64",
+    "truth-values",
     "ragged", "text", "no-input", "no-scale", "one-size", "fractional-sizes", "no-type", "axis",
     "textual-axis", "array-for-a-number", "integer-beyond-floats", "list-for-a-mode",
     "one-of-three-outs", "one-bias",
@@ -515,15 +520,59 @@ def test_no_such_device(adapter: int | str) -> None:
         dml.Device(adapter)
 
 
-@pytest.mark.parametrize("arguments", [(1.5,), (0, "6_4"), (0, 0x1001)])
+@pytest.mark.parametrize("arguments", [(1.5,), (0, "6_5"), (0, 0x1001)])
 def test_device_of_wrong_arguments(arguments: Any) -> None:
-    with pytest.raises(dml.ValidationError, match=r"Device: .*(adapter|feature_level).* but got"):
+    with pytest.raises(dml.ValidationError, match=r": .*(adapter|feature_level).* but got"):
         dml.Device(*arguments)
 
 
+@pytest.mark.parametrize("name", [
+    "FL_5_2", "5_2", "5.2", "fl_5_2", "DML_FEATURE_LEVEL_5_2", 0x5200, dml.FeatureLevel.FL_5_2,
+])
+def test_every_name_of_a_feature_level(name: Any) -> None:
+    device = dml.Device(feature_level=name)
+    assert device.feature_level is dml.FeatureLevel.FL_5_2
+    device.close()
+
+
 def test_arguments_that_a_function_does_not_have() -> None:
+    x = np.float32([1.0, 2.0, 5.0])
     with pytest.raises(TypeError, match=r"clip\(\) .*'min'"):
-        dml.clip(np.float32([1.0]))
+        dml.clip(x)
+    with pytest.raises(TypeError, match=r"clip\(\) too many .*by name only: scale_bias, out$"):
+        dml.clip(x, 1, 4, None)
+
+
+def test_arguments_without_a_default_go_by_place(device: dml.Device) -> None:
+    x = device.tensor(np.float32([0, 2, 5]))
+    assert dml.clip(x, 1, 4).numpy().tolist() == [1, 2, 4]
+    assert dml.cast(x, "int32").data_type is dml.DataType.INT32
+    assert dml.constant_pow(x, 2).numpy().tolist() == [0, 4, 25]
+
+
+@pytest.mark.parametrize("name, meant", [
+    ("relu", "activation_relu"), ("matmul", "matrix_multiply_integer_to_float"),
+    ("maximum", "max"), ("Relu", "activation_relu"), ("where", "if_"), ("softplus", "softplus"),
+    ("ActivationReluDesc", "ActivationReluOperatorDesc"),
+])
+def test_unknown_names_say_which_are_near(name: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=rf"'{name}'; did you mean .*{meant}"):
+        getattr(dml, name)
+    assert not hasattr(dml, "zzzz")
+
+
+def test_operators_that_are_not_here_are_told_from_names_that_mean_nothing() -> None:
+    assert names.hint("Softmax", {"tanh"}) == "; DML_OPERATOR_ACTIVATION_SOFTMAX is not implemented"
+    assert names.hint("softmax", {"activation_softmax"}) == "; did you mean activation_softmax?"
+    assert names.hint("zzzz", {"tanh"}) == ""
+
+
+def test_truth_values_are_bytes(device: dml.Device) -> None:
+    for values in (np.array([True, False]), [True, False]):
+        t = device.tensor(values)
+        assert t.data_type is dml.DataType.UINT8 and t.numpy().tolist() == [1, 0]
+    assert dml.logical_and(t, np.array([True, True])).numpy().tolist() == [1, 0]
+    assert device.tensor(np.True_).item() == 1
 
 
 def test_unknown_switch(monkeypatch: pytest.MonkeyPatch) -> None:

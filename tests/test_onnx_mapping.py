@@ -108,6 +108,20 @@ def _claims(*nodes: onnx.NodeProto, inputs: list, outputs: list, constants: Any 
     return [mapping.candidate(n, dml.default_device()) for n in fuse(graph)]
 
 
+def test_the_reason_tells_what_no_level_has_from_what_this_one_has_not(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = Value("x", np.dtype("float32"), (3,))
+    gelu = Node("Gelu", "", 20, (x,), (x,), {})
+    device = dml.Device(feature_level="5.0")
+    assert "needs feature level 5_1, not 5_0" in str(mapping.candidate(gelu, device))
+    left = {n: d for n, d in base.definitions().items() if "GELU" not in n}
+    monkeypatch.setattr(base, "definitions", lambda: left)
+    reason = "DML_OPERATOR_ACTIVATION_GELU is not implemented"
+    assert mapping.candidate(gelu, device) == reason
+    device.close()
+
+
 def test_what_no_row_understands_is_refused(device: dml.Device) -> None:
     x, whole, y = (Value(t, np.dtype(t), (3,)) for t in ("float32", "int32", "uint8"))
     many, double = (Value(t, np.dtype(t), sizes) for t, sizes in

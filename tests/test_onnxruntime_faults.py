@@ -19,6 +19,8 @@ ort = pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnx
 pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
+import onnx  # noqa: E402
+
 import kompute_dml.onnxruntime as kompute  # noqa: E402
 from kompute_dml.onnx import mapping  # noqa: E402
 from kompute_dml.onnx.graph import Node, Value  # noqa: E402
@@ -26,6 +28,7 @@ from kompute_dml.onnx.region import Region  # noqa: E402
 from kompute_dml.onnxruntime import capi, provider  # noqa: E402
 from kompute_dml.toolchain import native  # noqa: E402
 from onnx_graphs import (  # noqa: E402
+    BOOL,
     FLOAT,
     UINT8,
     cpu,
@@ -77,6 +80,48 @@ def test_unknown_options(dense: bytes) -> None:
         session(dense, feature_level="7.7")
     with pytest.raises(dml.NoDeviceError):
         session(dense, adapter="no such adapter")
+    for claim, near in (("MatmulIntegr", "MatMulInteger"), (["Abs", "relu"], "Relu")):
+        with pytest.raises(dml.ValidationError, match=rf"claim to be .*did you mean .*{near}"):
+            session(dense, claim=claim)
+    kompute.register()
+    given = ort.SessionOptions()
+    given.add_provider_for_devices(kompute.devices()[:1], {"claim": "nosuchop"})
+    with pytest.raises(Exception, match=r"claim to be .*'nosuchop'"):
+        ort.InferenceSession(dense, given)
+
+
+def _branches(op: str) -> dict[str, Any]:
+    return {name: onnx.helper.make_graph(
+        [node(op, "x", f"{name}.y")], name, [],
+        [onnx.helper.make_tensor_value_info(f"{name}.y", FLOAT, None)])
+        for name in ("then_branch", "else_branch")}
+
+
+@pytest.mark.parametrize("claim, op, words", [
+    ("products", "Det", ["0 of 2 nodes", "Det", "are not implemented", "'all' takes more"]),
+    ("products", "Abs", ["0 of 2 nodes of this model; ", "'all' takes more"]),
+    ("Relu", "Abs", ["0 of 2 nodes of this model; ", "leaves the others out"]),
+    ("all", "Det", []), ("all", "If", []),
+])
+def test_a_session_that_leaves_all_to_the_cpu_says_so_once(
+    claim: str, op: str, words: list[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    last = node(op, "b", "y", **_branches("Det")) if op == "If" else node(op, "n", "y")
+    nodes = [node("Neg", "x", "n"), last]
+    built = model(nodes, [("x", FLOAT, [2, 2]), ("b", BOOL, [])], [("y", FLOAT, None)])
+    session(built, claim=claim)
+    said = [str(w.message) for w in recwarn if "KomputeDml" in str(w.message)]
+    assert len(said) == bool(words)
+    for word in words:
+        assert word in said[0]
+
+
+def test_without_kp_the_provider_is_not_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kompute, "is_registered", lambda: False)
+    monkeypatch.setitem(sys.modules, "kp", None)
+    for use in (kompute.register, kompute.devices):
+        with pytest.raises(dml.NoDeviceError, match=r"kompute_dml\.toolchain kp"):
+            use()
 
 
 def _fail(*arguments: Any) -> Any:

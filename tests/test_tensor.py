@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from typing import Any
 
@@ -62,6 +63,47 @@ def test_truth_of_one_element(value: int, device: dml.Device) -> None:
     assert bool(device.tensor(np.uint8([value]))) is bool(value)
     with pytest.raises(ValueError, match="ambiguous"):
         bool(device.tensor(np.uint8([value, 1])))
+
+
+def test_one_element_or_an_error(device: dml.Device) -> None:
+    with pytest.raises(dml.ValidationError, match=r"Tensor\.item.*one element.*\[2\]"):
+        device.tensor([1, 2]).item()
+
+
+def _grow(x: Any) -> None:
+    x += np.ones(3, np.float32)
+
+
+@pytest.mark.parametrize("use, function", [
+    (lambda x: x == x, "logical_equals"), (lambda x: x != x, "logical_equals"),
+    (lambda x: x == 1.0, "logical_equals"), (lambda x: 1.0 in x, "logical_equals"),
+    (lambda x: np.add(x, x), "add"), (lambda x: np.exp(x), "exp"), (lambda x: np.abs(x), "abs"),
+    (lambda x: x + np.ones(3, np.float32), "add"), (lambda x: np.ones(3) * x, "multiply"),
+    (lambda x: np.ones(3) >= x, "logical_greater_than_or_equal"), (_grow, "add"),
+    (lambda x: np.sum(x), "add"), (lambda x: np.add(1, 2, out=x), "add"),
+    (lambda x: np.cbrt(x), None),
+], ids=lambda value: str(value) if isinstance(value, str) else "")
+def test_nothing_computes_on_the_host_unseen(
+    use: Any, function: str | None, device: dml.Device
+) -> None:
+    x = device.tensor(np.float32([1, 2, 3]))
+    with pytest.raises(dml.UnsupportedError) as caught:
+        use(x)
+    assert ("kompute_dml." in str(caught.value)) == (function is not None)
+    assert function is None or f"kompute_dml.{function}" in str(caught.value)
+    assert "numpy.asarray(tensor)" in str(caught.value)
+
+
+def test_tensors_are_told_apart_by_identity(device: dml.Device) -> None:
+    x, y = device.tensor([1]), device.tensor([1])
+    assert len({x, y, x}) == 2 and {x: 1, y: 2}[y] == 2
+    assert x in [y, x][1:]
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+def test_a_copy_says_where(duplicate: Any, device: dml.Device) -> None:
+    with pytest.raises(dml.UnsupportedError, match=r"kompute_dml\.identity.*numpy\(\) to the host"):
+        duplicate(device.tensor([1]))
 
 
 def test_asarray(device: dml.Device) -> None:
@@ -162,15 +204,17 @@ def test_a_view_keeps_the_memory(device: dml.Device) -> None:
     lambda t: t[[0, 1]], lambda t: t[True], lambda t: t[..., ...],
 ])
 def test_bad_indices(wrong: Any, device: dml.Device) -> None:
-    with pytest.raises(IndexError):
+    with pytest.raises(dml.ValidationError) as caught:
         wrong(device.tensor(np.zeros((4, 6), np.float32)))
+    assert isinstance(caught.value, IndexError)
 
 
 @pytest.mark.parametrize("wrong", [
     lambda t: t[::-1], lambda t: t[2:2], lambda t: t[(None,) * 7], lambda t: t.transpose(0),
     lambda t: t.transpose(0, 0), lambda t: t.transpose(0, 2), lambda t: t.reshape(5, 5),
     lambda t: t.reshape(-1, -1), lambda t: t.reshape(0, 24), lambda t: t.T.reshape(24),
-    lambda t: t.broadcast_to(4, 7), lambda t: t.broadcast_to(6),
+    lambda t: t.broadcast_to(4, 7), lambda t: t.broadcast_to(6), lambda t: t.reshape(2.5),
+    lambda t: t.broadcast_to(None), lambda t: t.transpose("01"),
 ])
 def test_bad_views(wrong: Any, device: dml.Device) -> None:
     with pytest.raises(dml.ValidationError):

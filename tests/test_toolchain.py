@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,14 +14,25 @@ import venv
 from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from kompute_dml import toolchain
 from kompute_dml.runtime.shader_library import manifest
-from kompute_dml.toolchain import check, debian, edits, glslang, kp, native, spirv, validation
+from kompute_dml.toolchain import (
+    check,
+    debian,
+    edits,
+    glslang,
+    kp,
+    native,
+    spirv,
+    system,
+    validation,
+)
 from kompute_dml.toolchain.system import PACKAGE, ToolchainError
 from workers import sharing
 
@@ -70,22 +83,40 @@ def failed_build(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(kp, "cache_dir", lambda name: folder / "cache" / name)
     with pytest.raises(ToolchainError) as error:
         kp.wheel()
-    assert "pip install kp==0.9.0" in str(error.value), "stock kp serves, too"
+    assert "pip install kp" not in str(error.value), "it would fail in the same way"
+    assert "--stock" not in str(error.value), "so would this"
     return str(error.value)
 
 
 @pytest.mark.parametrize("there", [[], ["g++"], ["g++", "cmake"]], ids="-".join)
-def test_a_build_without_compiler_says_how_to_get_it(
+def test_a_build_lists_all_that_is_missing_in_one_line_for_apt(
     there: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for program in there:
         (tmp_path / program).symlink_to("/bin/true")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    missing = ["g++", "cmake", "make"][len(there)]
+    monkeypatch.setattr(kp, "_has_header", lambda compiler, header: "fmt" not in header)
+    monkeypatch.setattr(kp, "_ask", lambda python, _: json.dumps(["3.12", str(tmp_path)]))
+    missing = ["g++", "cmake", "make"][len(there):]
     said = failed_build(tmp_path, monkeypatch)
-    assert f"{missing} is missing, needed to compile kp" in said
-    assert f"apt install {missing}" in said
+    assert f"{', '.join(missing)}, fmt/core.h, {tmp_path}/Python.h are missing" in said
+    assert said.splitlines()[-1].split() == [
+        "apt", "install", *missing, "libfmt-dev", "python3.12-dev"]
+
+
+def test_stock_kp_is_offered_where_only_the_fixes_are_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def misfit(*_: object) -> None:
+        raise ToolchainError("fix a does not fit")
+
+    monkeypatch.setattr(kp, "cache_dir", lambda name: tmp_path / "cache" / name)
+    for step in ("_check_requirements", "_from_index", "_sdist", "_unpack"):
+        monkeypatch.setattr(kp, step, lambda *_: tmp_path)
+    monkeypatch.setattr(edits, "apply", misfit)
+    with pytest.raises(ToolchainError, match=r"(?s)does not fit.*toolchain kp --stock"):
+        kp.wheel()
 
 
 builds_kp = pytest.mark.skipif(
@@ -103,7 +134,7 @@ def test_a_build_without_a_header_says_how_to_get_it(
         (tmp_path / other).touch()
     monkeypatch.setenv("CXX", f"g++ -nostdinc -I{tmp_path}")
     said = failed_build(tmp_path, monkeypatch)
-    assert f"the header {header} is missing" in said
+    assert f"{header} is missing" in said
     assert f"apt install {kp.SYSTEM_PACKAGES[header]}" in said
 
 
@@ -112,10 +143,10 @@ def test_a_build_without_pythons_header_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kp, "SYSTEM_PACKAGES", {})
-    monkeypatch.setattr(kp, "_ask", lambda python, expression: str(tmp_path))
+    monkeypatch.setattr(kp, "_ask", lambda python, _: json.dumps(["3.12", str(tmp_path)]))
     said = failed_build(tmp_path, monkeypatch)
     assert "Python.h is missing" in said
-    assert "apt install python3-dev" in said
+    assert "apt install python3.12-dev" in said
 
 
 def test_a_build_without_network_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,6 +376,41 @@ def test_the_cooperative_matrix_shader_asks_for_what_it_needs() -> None:
             assert {"CooperativeMatrixKHR", "Int8"} <= set(variant["capabilities"])
 
 
+def test_a_program_is_heard_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    script = "echo Collecting one; echo other; echo Collecting two >&2; exit $0"
+    system.run_aloud(["sh", "-c", script, "0"], ("Collecting",))
+    assert capsys.readouterr().out == "  Collecting one\n  Collecting two\n"
+    with pytest.raises(ToolchainError, match=r"(?s)failed \(3\):.*other"):
+        system.run_aloud(["sh", "-c", script, "3"], ("Collecting",))
+
+
+def test_a_wheel_without_the_provider_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_compiler() -> None:
+        raise ToolchainError("a C compiler is missing")
+
+    interface = ModuleType("interface")
+    interface.BuildHookInterface = object
+    monkeypatch.setitem(sys.modules, "hatchling.builders.hooks.plugin.interface", interface)
+    monkeypatch.setitem(sys.modules, "toolchain", toolchain)
+    monkeypatch.setattr(native, "build", no_compiler)
+    monkeypatch.setattr(spirv, "build", lambda *_: "built")
+    hook = runpy.run_path(str(PACKAGE / "toolchain" / "hatch_build.py"))["SpirvBuildHook"]()
+    said: list[str] = []
+    hook.target_name, hook.root = "wheel", str(PACKAGE.parent)
+    hook.app = SimpleNamespace(display_info=str, display_warning=said.append)
+    terminal = tmp_path / "tty"
+    monkeypatch.setitem(hook.initialize.__globals__, "_TERMINAL", str(terminal))
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    hook.initialize("standard", {})
+    (line,) = said
+    assert line.startswith("WARNING: ") and "without its ONNX Runtime provider" in line
+    assert "a C compiler is missing" in line
+    assert terminal.read_text() == f"{line}\n"
+
+
 def test_what_is_built_stays_out_of_a_source_distribution() -> None:
     """Hatch leaves out what the topmost .gitignore names."""
     root = Path(__file__).parents[1]
@@ -442,7 +508,8 @@ def test_packages_are_installed_where_a_job_needs_more_or_the_project_changed(
     bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = []
-    monkeypatch.setattr(bootstrap, "run", lambda command: installed.append(command[-1]))
+    monkeypatch.setattr(bootstrap, "run_aloud",
+                        lambda command, _: installed.append(command[-1]))
     monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
     monkeypatch.setattr(bootstrap, "STAMP", tmp_path / "stamp.json")
     monkeypatch.setattr(bootstrap, "CONSTRAINTS", tmp_path / "constraints.txt")

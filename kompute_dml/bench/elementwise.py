@@ -237,8 +237,8 @@ def _by_itself(definition: Definition, kind: DataType) -> Reference:
     """
     function = functions()[definition.function_name]
     options = inspect.signature(function).parameters.values()
-    needed = {p.name: 1.0 for p in options
-              if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name != "data_type"}
+    attributes = {f.snake for f in definition.spec.fields if not f.is_tensor}
+    needed = {p.name: 1.0 for p in options if p.name in attributes and p.default is p.empty}
 
     def compute(device: Any, *parts: np.ndarray) -> np.ndarray:
         gaps = [device.tensor(np.repeat(p.astype(kind.dtype), 2))[::2] for p in parts]

@@ -207,7 +207,7 @@ def _check_plot(path: Path) -> None:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise UnsupportedError(
-            "--plot needs matplotlib: pip install 'kompute-dml[plot]'"
+            "--plot needs matplotlib: in a checkout, pip install '.[plot]'"
         ) from None
     kinds = sorted(Figure().canvas.get_supported_filetypes())
     expect(path.suffix[1:].lower() in kinds, "--plot", "FILE",

@@ -32,7 +32,11 @@ def demo(adapter: str | None, folder: Path | None) -> None:
 
     start = time.perf_counter()
     device = Device(adapter)
-    click.echo(f"Running on '{device.adapter.name}'\n")
+    click.echo(f"Running on '{device.adapter.name}'")
+    if device.adapter.is_cpu:
+        click.echo("This driver is the CPU posing as a GPU: it shows that results are right, not "
+                   "how fast a GPU is.")
+    click.echo()
     passed = [*model(device, folder), *diagonals(device)]
     click.echo(f"\n{sum(passed)} of {len(passed)} comparisons hold "
                f"({time.perf_counter() - start:.1f} s)")
@@ -44,5 +48,6 @@ def _need(*packages: str) -> None:
     missing = [p for p in packages if importlib.util.find_spec(p) is None]
     if missing:
         raise UnsupportedError(
-            f"the demonstration needs {', '.join(missing)}: pip install 'kompute-dml[demo]'"
+            f"the demonstration needs {', '.join(missing)}: in a checkout, "
+            "pip install '.[demo]'"
         )

@@ -12,7 +12,7 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print per tensor and level, as JSON.")
 @click.option("--missing", is_flag=True, help="List DirectML's operators that are not here.")
 def ops(as_json: bool, missing: bool) -> None:
-    """List the operators: data types, dimension counts, feature levels, shader variants."""
+    """List the operators: functions, feature levels, dimensions, data types and shaders."""
     from .. import spec
     from ..operators.base import definitions
 
@@ -34,8 +34,9 @@ def ops(as_json: bool, missing: bool) -> None:
 
     click.echo(tabulate(
         [_row(r) for r in records],
-        headers=("operator", "since", "dimensions", "data types", "variants"),
-        disable_numparse=True,
+        headers=("operator", "function", "since", "dimensions", "data types",
+                 "shaders, variants of each"),
+        tablefmt="plain", disable_numparse=True,
     ))
     click.echo(f"{len(records)} of DirectML's {len(spec.operator_names())} operators")
 
@@ -47,6 +48,7 @@ def _record(definition: Any) -> dict[str, Any]:
     entry = definition.spec
     return {
         "operator": definition.name,
+        "function": definition.function_name,
         "introduced": str(entry.introduced),
         "in_place": definition.in_place,
         "page": entry.page,
@@ -75,6 +77,7 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
     named = {name for tensor in newest for name in tensor["data_types"]}
     types = [d.family for d in DataType if d.name in named]
     return (
-        record["operator"], record["introduced"], f"{min(counts)} to {max(counts)}",
-        " ".join(types), str(sum(map(len, record["variants"].values()))),
+        record["operator"], record["function"], record["introduced"],
+        f"{min(counts)} to {max(counts)}", " ".join(types),
+        ", ".join(f"{shader} {len(built)}" for shader, built in record["variants"].items()),
     )

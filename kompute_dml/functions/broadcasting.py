@@ -50,10 +50,11 @@ def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
                for f in attributes}
     if typed_as is None:
         options["data_type"] = defaults.get("data_type", place.empty)
+    needed = [n for n, v in options.items() if v is place.empty]
+    keyword_only = {**{n: v for n, v in options.items() if n not in needed}, "out": None}
     signature = inspect.Signature([
-        *(place(argument(i), place.POSITIONAL_OR_KEYWORD) for i in inputs),
-        *(place(n, place.KEYWORD_ONLY, default=v) for n, v in options.items()),
-        place("out", place.KEYWORD_ONLY, default=None),
+        *(place(n, place.POSITIONAL_OR_KEYWORD) for n in (*map(argument, inputs), *needed)),
+        *(place(n, place.KEYWORD_ONLY, default=v) for n, v in keyword_only.items()),
     ])
     call.__name__ = call.__qualname__ = name
     call.__module__ = "kompute_dml"
@@ -69,7 +70,9 @@ def bind(
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{name}() {error}") from None
+        named = [n for n, p in signature.parameters.items() if p.kind is p.KEYWORD_ONLY]
+        hint = f"; by name only: {', '.join(named)}" if "too many positional" in str(error) else ""
+        raise TypeError(f"{name}() {error}{hint}") from None
     bound.apply_defaults()
     return bound.arguments
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from .. import spec
 from ..desc import MAX_DIMENSIONS
 from ..errors import DmlError, UnsupportedError
+from ..operators import base
 from . import products, rows
 from .array import BOOL, Array, device_type
 from .builder import Builder, supported
@@ -63,8 +64,10 @@ class Row:
     def _refuses_types(self, node: Node, device: Device) -> str | None:
         name = "DML_OPERATOR_" + self.operator
         entry = spec.operator(name)
+        if name not in base.definitions():
+            return f"{name} is not implemented"
         if supported(device, name, entry.tensors[0].name) is None:
-            return f"{name} is not implemented at feature level {device.feature_level}"
+            return f"{name} needs feature level {entry.introduced}, not {device.feature_level}"
         tensors = entry.support_at(device.feature_level) or {}
         for i, value in enumerate(node.inputs):
             if value is not None:

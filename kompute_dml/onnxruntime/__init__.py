@@ -5,10 +5,10 @@
 
     kompute.register()
     options = onnxruntime.SessionOptions()
-    options.add_provider_for_devices(kompute.devices()[:1], {"claim": "all"})
+    options.add_provider_for_devices(kompute.devices()[:1], {})
     session = onnxruntime.InferenceSession("model.onnx", options)
 
-or, in one line, ``session = kompute.session("model.onnx", claim="all")``.
+or, in one line, ``session = kompute.session("model.onnx")``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "unregister",
 ]
 
-_INSTALL = "pip install 'kompute-dml[onnxruntime]', with Python 3.11 or newer"
+_INSTALL = "pip install '.[onnxruntime]' in a checkout, with Python 3.11 or newer"
 
 
 def get_ep_name() -> str:
@@ -56,13 +56,16 @@ def register() -> None:
     """Make ONNX Runtime know the provider. Does nothing when it does already.
 
     Raises UnsupportedError for an ONNX Runtime that is too old, NoDeviceError without a Vulkan
-    driver.
+    driver or kp.
     """
     from ..runtime.adapters import choose
+    from ..runtime.kp_engine import import_kp
 
     if is_registered():
         return
-    choose(None)  # raises here what ONNX Runtime would wrap in its own words
+    # These raise here what ONNX Runtime would wrap in its own words, once a session is made.
+    choose(None)
+    import_kp()
     _onnxruntime().register_execution_provider_library(get_ep_name(), get_library_path())
 
 

@@ -112,6 +112,7 @@ _ORT = {
     "GetEpApi": (317, "const void *(*)(void)"),
     "ValueInfo_GetInitializerValue": (326, _STATUS + "(const void *, const void **)"),
     "ValueInfo_IsConstantInitializer": (331, _STATUS + "(const void *, bool *)"),
+    "Graph_GetParentNode": (346, _STATUS + "(const void *, const void **)"),
     "Node_GetName": (349, _TEXT),
     "Node_GetOperatorType": (350, _TEXT),
     "Node_GetDomain": (351, _TEXT),

@@ -19,6 +19,8 @@ class GraphReader:
     def __init__(self, api: Api, graph: Any) -> None:
         self._api = api
         self._values: dict[str, Value] = {}
+        self.is_nested = api.get(api.Graph_GetParentNode, "const void *", graph) != ffi.NULL
+        """Whether it is a branch or a body inside a node of another graph."""
         self.handles: dict[Node, Any] = {}
         nodes = [self._node(handle) for handle in api.items("Graph_Nodes", graph)]
         inputs = [self._value(v) for v in api.items("Graph_Inputs", graph)]

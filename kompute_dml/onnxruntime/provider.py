@@ -10,7 +10,8 @@ from __future__ import annotations
 import atexit
 import ctypes
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from .. import __version__
 from ..device import shared_device
 from ..errors import UnsupportedError, ValidationError
+from ..names import hint
 from ..onnx import mapping
 from ..onnx.fusion import fuse
 from ..onnx.graph import Node
@@ -60,15 +62,20 @@ class Options:
         wanted = entries.get("claim") or _PRODUCTS
         self.claims_all = wanted == _ALL
         self.claims_products = wanted == _PRODUCTS
-        self.claimed_names = {name.strip() for name in wanted.split(",")}
-        level = entries.get("feature_level") or str(FeatureLevel.FL_6_4)
-        try:
-            self.feature_level = FeatureLevel.of(level.replace(".", "_"))
-        except KeyError:
-            raise ValidationError(
-                "expected feature_level to be one of "
-                f"{', '.join(str(v).replace('_', '.') for v in FeatureLevel)}, but got {level!r}"
-            ) from None
+        self.claimed_names = {name.strip() for name in wanted.split(",")} - {""}
+        if not (self.claims_all or self.claims_products):
+            _check_names(self.claimed_names)
+        self.feature_level = FeatureLevel.of(entries.get("feature_level") or FeatureLevel.FL_6_4)
+
+
+def _check_names(claimed: set[str]) -> None:
+    known = {f"{r.domain}.{r.op}" if r.domain else r.op for r in mapping.TABLE}
+    known |= {row.op for row in mapping.TABLE}
+    for name in sorted(claimed - known):
+        raise ValidationError(
+            f"{EP_NAME}: expected claim to be {OPTIONS['claim']} that run on DirectML's, but got "
+            f"{name!r}{hint(name, known)}"
+        )
 
 
 # Provider
@@ -81,6 +88,7 @@ class Provider:
         self.options = options
         self.device = shared_device(options.adapter, options.feature_level)
         self.trace = Trace(options.profile) if options.profile else None
+        self.has_claimed = False
         self.handle = ffi.new_handle(self)
         self.table = ffi.new("Ep *", {
             "version": capi.API_VERSION, "GetName": _ep_name, "GetCapability": _get_capability,
@@ -101,7 +109,27 @@ class Provider:
         found = regions(nodes, rows.__contains__)
         if self.options.claims_products:
             found = [region for region in found if any(rows[n].multiplies for n in region)]
+        self.has_claimed |= bool(found)
+        # Nested graphs come before the one that they are in.
+        if nodes and not self.has_claimed and not reader.is_nested:
+            warnings.warn(self._idle(len(reader.graph.nodes), matches), stacklevel=2)
         return [[original for n in region for original in n.originals] for region in found]
+
+    def _idle(self, count: int, matches: Mapping[Node, mapping.Row | str]) -> str:
+        """What to say of a model that this provider has no part in."""
+        missing = sorted({
+            part.label for node, row in matches.items() if isinstance(row, str)
+            for part in node.originals
+        })
+        text = f"{EP_NAME} runs 0 of {count} nodes of this model"
+        if missing:
+            text += f": {', '.join(missing)} are not implemented, or not as they are used here"
+        if len(missing) < len({part.label for node in matches for part in node.originals}):
+            text += "; the claim " + (
+                "'products' takes only regions with a quantized matrix product, 'all' takes more"
+                if self.options.claims_products else "leaves the others out"
+            )
+        return text
 
     def _names(self, node: Node) -> bool:
         options = self.options

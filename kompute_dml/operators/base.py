@@ -172,9 +172,12 @@ class Definition:
             if tensor is None or support is None:
                 continue
             low, high = support.dimension_counts
+            default = tensor.data_type is DataType.FLOAT64 and DataType.FLOAT32 in (
+                support.data_types)
             for ok, field, rule, got, allowed in (
                 (tensor.data_type in support.data_types, "DataType",
-                 f"be one of {', '.join(map(str, support.data_types))}", tensor.data_type,
+                 f"be one of {', '.join(map(str, support.data_types))}",
+                 "FLOAT64 (NumPy's default: use np.float32)" if default else tensor.data_type,
                  lambda s, t=tensor: t.data_type in s.data_types),
                 (low <= tensor.dimension_count <= high, "DimensionCount",
                  f"be {low}" if low == high else f"be in [{low}, {high}]",

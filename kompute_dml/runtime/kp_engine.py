@@ -40,7 +40,8 @@ _GROUPS_PER_LINE = 1 << 15
 """Groups along x before a grid takes more lines; every device allows 65,535."""
 
 
-def _import_kp() -> Any:
+def import_kp() -> Any:
+    """kp, if it is one that this package works with. Raises NoDeviceError."""
     try:
         import kp
     except ImportError as error:
@@ -196,7 +197,7 @@ class Engine:
     """A logical device made by kp."""
 
     def __init__(self, adapter: Adapter) -> None:
-        kp = self.kp = _import_kp()
+        kp = self.kp = import_kp()
         self.adapter = adapter
         fixed = os.environ.get("KOMPUTE_DML_KP") != "stock"
         self.records_barriers = fixed and hasattr(kp, "OpMemoryBarrier")

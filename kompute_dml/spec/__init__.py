@@ -15,6 +15,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from ..dtypes import DataType
+from ..errors import ValidationError
 
 
 class FeatureLevel(enum.IntEnum):
@@ -40,9 +41,18 @@ class FeatureLevel(enum.IntEnum):
         return self.name[3:]
 
     @classmethod
-    def of(cls, text: str) -> FeatureLevel:
-        """The level that prints as ``text``: ``6_4``."""
-        return cls["FL_" + text]
+    def of(cls, value: Any) -> FeatureLevel:
+        """The level that a name (``FL_6_4``, ``6_4``, ``6.4``) or DirectML's number stands for."""
+        if isinstance(value, str):
+            digits = value.upper().removeprefix("DML_FEATURE_LEVEL_").removeprefix("FL_")
+            value = cls.__members__.get("FL_" + digits.replace(".", "_"), value)
+        try:
+            return cls(value)
+        except ValueError:
+            names = ", ".join(str(level).replace("_", ".") for level in cls)
+            raise ValidationError(
+                f"FeatureLevel: expected feature_level to be one of {names}, but got {value!r}"
+            ) from None
 
 
 @dataclass(frozen=True)

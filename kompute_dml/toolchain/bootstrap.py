@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain import debian, drivers, glslang, kp, spirv
-from toolchain.system import ToolchainError, cache_dir, run, say
+from toolchain.system import ToolchainError, cache_dir, run, run_aloud, say
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv"
@@ -98,12 +98,12 @@ def system_packages(job: Job) -> bool:
     if prefix and shutil.which("sudo") is None:
         raise ToolchainError(f"missing, and this is neither root nor is there sudo: {wanted}")
     say(f"system packages: installing {' '.join(missing)}")
-    for words in (["update", "-qq"], ["install", "-qq", "--no-install-recommends", *missing]):
-        settings = ["env", "DEBIAN_FRONTEND=noninteractive"]
-        if subprocess.run(
-            [*prefix, *settings, "apt-get", *words], stdout=subprocess.PIPE
-        ).returncode:
-            raise ToolchainError(f"apt-get {words[0]} failed; missing: {wanted}")
+    apt = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q"]
+    for words in (["update"], ["install", "--yes", "--no-install-recommends", *missing]):
+        try:
+            run_aloud([*apt, *words], ("Get:", "Setting up"))
+        except ToolchainError as error:
+            raise ToolchainError(f"{error}\nmissing: {wanted}") from None
     still = sorted({package for package, there in _probes(job) if not there})
     if still:
         raise ToolchainError(f"missing, though apt-get succeeded: {' '.join(still)}")
@@ -202,7 +202,9 @@ def python_packages(job: Job) -> bool:
 
 
 def _install(*what: str | Path) -> None:
-    run([VENV_PYTHON, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *what])
+    pip = [VENV_PYTHON, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    run_aloud([*pip, "install", "--progress-bar", "off", *what],
+              ("Collecting", "Processing", "Building", "Installing"))
 
 
 def install_kp(_: Job) -> bool:

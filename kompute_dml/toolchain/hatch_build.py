@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+_TERMINAL = "/dev/tty"
 
 
 class SpirvBuildHook(BuildHookInterface):
@@ -27,10 +30,21 @@ class SpirvBuildHook(BuildHookInterface):
             built = native.build()
         except system.ToolchainError as error:
             # Only the ONNX Runtime provider needs it, and says the same when it is used.
-            self.app.display_warning(str(error))
+            self._warn(
+                "WARNING: kompute-dml is being built without its ONNX Runtime provider "
+                f"(kompute_dml.onnxruntime): {error}. All else works. Mend that and install again "
+                "to have it."
+            )
         else:
             # It knows nothing of Python: one wheel per platform serves every version.
             build_data["artifacts"].append(built.relative_to(Path(self.root).resolve()).as_posix())
             build_data["pure_python"] = False
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data["tag"] = f"py3-none-{platform}"
+
+    def _warn(self, text: str) -> None:
+        self.app.display_warning(text)
+        if not sys.stderr.isatty():
+            # pip keeps what a build prints to itself; the terminal, if there is one, gets it.
+            with contextlib.suppress(OSError), open(_TERMINAL, "w", encoding="utf-8") as terminal:
+                terminal.write(f"{text}\n")

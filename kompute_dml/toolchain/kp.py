@@ -20,7 +20,7 @@ import zipfile
 from pathlib import Path
 
 from . import edits, fixes
-from .system import ToolchainError, cache_dir, require_program, run, say
+from .system import ToolchainError, cache_dir, run, say
 
 VERSION = "0.9.0"
 SDIST_SHA256 = "98e583dc6e9731ff6d7a3e3317817e4d93f7b2945929619e29a56325db279949"
@@ -43,7 +43,8 @@ SYSTEM_PACKAGES = {
     "fmt/core.h": "libfmt-dev",
 }
 STOCK_SERVES = (
-    f"kp as the package index ships it (`pip install kp=={VERSION}`) serves too, more slowly"
+    "`python -m kompute_dml.toolchain kp --stock` builds kp without the fixes, which serves too, "
+    "more slowly"
 )
 
 
@@ -85,7 +86,7 @@ def wheel(python: str = sys.executable, stock: bool = False) -> Path:
             shutil.copyfile(built, partial)
             return partial.replace(folder / built.name)
     except ToolchainError as error:
-        raise ToolchainError(f"kp {VERSION} cannot be built: {error}\n{STOCK_SERVES}") from None
+        raise ToolchainError(f"kp {VERSION} cannot be built: {error}") from None
 
 
 def install(python: str = sys.executable, stock: bool = False, folder: Path | None = None) -> bool:
@@ -121,24 +122,36 @@ def installed_key(python: str = sys.executable, folder: Path | None = None) -> s
 
 
 def _check_requirements(python: str) -> None:
-    compiler = os.environ.get("CXX") or require_program("g++", "g++", "to compile kp")
-    require_program("cmake", "cmake", "to compile kp")
-    require_program("make", "make", "to compile kp")
-    for header, package in SYSTEM_PACKAGES.items():
-        probe = subprocess.run(
-            [*compiler.split(), "-E", "-x", "c++", "-"],
-            input=f"#if !__has_include(<{header}>)\n#error missing\n#endif\n",
-            text=True, capture_output=True,
-        )  # fmt: skip
-        if probe.returncode:
-            raise ToolchainError(
-                f"the header {header} is missing; on Debian and Ubuntu: apt install {package}"
-            )
-    include = _ask(python, "sysconfig.get_path('include')")
-    if not (Path(include) / "Python.h").is_file():
+    """Raises one error that lists all that is missing."""
+    compiler = os.environ.get("CXX") or shutil.which("g++")
+    needed = {
+        "g++": ("g++", compiler is not None),
+        **{name: (name, shutil.which(name) is not None) for name in ("cmake", "make")},
+        **{header: (package, _has_header(compiler, header))
+           for header, package in SYSTEM_PACKAGES.items()},
+    }
+    version, include = json.loads(_ask(
+        python, "json.dumps(['%d.%d' % sys.version_info[:2], sysconfig.get_path('include')])"
+    ))
+    header = Path(include, "Python.h")
+    needed[str(header)] = (f"python{version}-dev", header.is_file())
+    missing = {what: package for what, (package, there) in needed.items() if not there}
+    if missing:
         raise ToolchainError(
-            f"Python.h is missing in {include}; on Debian and Ubuntu: apt install python3-dev"
+            f"{', '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing; on Debian and "
+            f"Ubuntu:\n  apt install {' '.join(missing.values())}"
         )
+
+
+def _has_header(compiler: str | None, header: str) -> bool:
+    if compiler is None:
+        return Path("/usr/include", header).is_file()
+    probe = subprocess.run(
+        [*compiler.split(), "-E", "-x", "c++", "-"],
+        input=f"#if !__has_include(<{header}>)\n#error missing\n#endif\n",
+        text=True, capture_output=True,
+    )  # fmt: skip
+    return probe.returncode == 0
 
 
 def _build(python: str, stock: bool, scratch: Path) -> Path:
@@ -155,11 +168,15 @@ def _build(python: str, stock: bool, scratch: Path) -> Path:
         "PYTHONNOUSERSITE": "1",
     }
     tree = _unpack(_sdist(pip, env), scratch)
-    if not stock:
-        edits.apply(tree, load_fixes())
     out = scratch / "out"
     options = ["--no-deps", "--no-build-isolation", "--no-index"]
-    run([*pip, "wheel", *options, "-w", out, tree], env=env)
+    try:
+        if not stock:
+            edits.apply(tree, load_fixes())
+        run([*pip, "wheel", *options, "-w", out, tree], env=env)
+    except ToolchainError as error:
+        # What is missing would be missing for stock kp too: only here does it help.
+        raise ToolchainError(f"{error}\n{STOCK_SERVES}" if not stock else str(error)) from None
     built = next(out.glob("kp-*.whl"))
     suffix = _ask(python, "sysconfig.get_config_var('EXT_SUFFIX')")
     if f"kp{suffix}" not in zipfile.ZipFile(built).namelist():

@@ -53,6 +53,23 @@ def run(
     return done.stdout
 
 
+def run_aloud(command: Sequence[str | Path], shown: tuple[str, ...]) -> None:
+    """As :func:`run`, but says the lines that begin with one of ``shown`` as they come."""
+    words = [str(word) for word in command]
+    lines: list[str] = []
+    with subprocess.Popen(
+        words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout is not None  # it is a pipe
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            if line.lstrip().startswith(shown):
+                say(f"  {line.strip()}")
+    if process.returncode:
+        tail = "\n".join(lines[-25:])
+        raise ToolchainError(f"`{' '.join(words)}` failed ({process.returncode}):\n{tail}")
+
+
 def require_program(name: str, package: str, purpose: str) -> str:
     """The path of a program, or an error that names the system package it comes in."""
     found = shutil.which(name)

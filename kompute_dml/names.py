@@ -1,0 +1,40 @@
+"""Which function is meant by a name that this package does not have, for its error messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+from . import spec
+
+ALIASES = {
+    "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh",
+    "arctan": "atan", "arctan2": "atan_yx", "arctanh": "atanh", "bitwise_and": "bit_and",
+    "bitwise_count": "bit_count", "bitwise_or": "bit_or", "bitwise_xor": "bit_xor",
+    "equal": "logical_equals", "fabs": "abs", "fmod": "modulus_truncate",
+    "greater": "logical_greater_than", "greater_equal": "logical_greater_than_or_equal",
+    "invert": "bit_not", "isinf": "is_infinity", "isnan": "is_nan",
+    "left_shift": "bit_shift_left", "less": "logical_less_than",
+    "less_equal": "logical_less_than_or_equal", "matmul": "matrix_multiply", "maximum": "max",
+    "minimum": "min", "negative": "negate", "power": "pow",
+    "prelu": "activation_parameterized_relu", "reciprocal": "recip", "remainder": "modulus_floor",
+    "right_shift": "bit_shift_right", "rint": "round", "true_divide": "divide", "where": "if_",
+}
+"""Functions that NumPy or PyTorch has under other names, DirectML's being on the right."""
+
+
+def hint(name: str, known: Collection[str]) -> str:
+    """What to end a message with that refuses ``name``: the ``known`` names that it may stand for,
+    the likeliest first; empty where nothing comes near."""
+    name = name.casefold()
+    wanted = ALIASES.get(name, name)
+    folded = {k.casefold(): k for k in known}
+    found = [wanted] if wanted in folded else sorted(
+        (k for k in folded if f"_{wanted}_" in f"_{k}_"), key=len)[:3]
+    if not found:
+        for prefix in ("", "ELEMENT_WISE_", "ACTIVATION_"):
+            operator = f"DML_OPERATOR_{prefix}{name.upper()}"
+            if operator in spec.operator_names():
+                return f"; {operator} is not implemented"
+        found = difflib.get_close_matches(wanted, folded, 3)
+    return f"; did you mean {' or '.join(folded[k] for k in found)}?" if found else ""
