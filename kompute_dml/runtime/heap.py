@@ -30,21 +30,14 @@ class Block:
         self.free: list[tuple[int, int]] = [(0, size)]
         """(offset, size) of the gaps, by offset; no two touch."""
 
-    def find(self, size: int) -> int | None:
-        """Which gap is the first that is large enough, or None."""
-        for i, (_, gap) in enumerate(self.free):
-            if gap >= size:
-                return i
-        return None
-
-    # Each change is one assignment: no interrupt leaves a part of it.
+    # A range is taken and given by one assignment: no interrupt leaves a part of it.
 
     def take(self, gap: int, taken: Range) -> None:
         """Hand out the beginning of a gap."""
         offset, size = self.free[gap]
-        left = size - taken.nbytes
-        rest = [(offset + taken.nbytes, left)] if left else []
-        self.free[gap : gap + 1], self.used, taken.block = rest, self.used + taken.nbytes, self
+        nbytes = taken.nbytes
+        rest = [(offset + nbytes, size - nbytes)] if size > nbytes else []
+        self.free[gap : gap + 1], self.used, taken.block = rest, self.used + nbytes, self
 
     def give(self, taken: Range) -> None:
         """Return a range; it merges with the gaps that it touches."""
@@ -73,9 +66,6 @@ class Range(weakref.ref["Allocation"]):
     nbytes: int
     last_use: Any = None
     """The recorder's mark of what touched it last."""
-
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
 
 
 class Allocation:
@@ -146,8 +136,9 @@ class Heap:
         self.dropped: deque[Range] = deque()
         """Ranges to release. Drops come from any thread, so they only queue up. A range may be here
         twice: once freed, once gone."""
-        self.live: set[Range] = set()
-        """All that are handed out: a weak reference that is gone itself tells nobody."""
+        self.live: dict[int, Range] = {}
+        """All that are handed out, by id: a weak reference that is gone itself tells nobody, and
+        one to what is gone has no hash."""
         self._keep = keep
         self._shares_blocks = shares_blocks
 
@@ -166,9 +157,9 @@ class Heap:
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         for block in self.blocks if self._shares_blocks else ():
             if block.size - block.used >= size:
-                gap = block.find(size)
-                if gap is not None:
-                    return self._take(block, gap, size)
+                for gap, (_, room) in enumerate(block.free):
+                    if room >= size:
+                        return self._take(block, gap, size)
         # Blocks grow with what is in use, so that their number stays small, and shrink to the
         # request where memory is short.
         wanted = max(size, min(self.max_block, max(_FIRST_BLOCK, self.reserved // 2)))
@@ -184,8 +175,9 @@ class Heap:
 
     def _take(self, block: Block, gap: int, size: int) -> Allocation:
         allocation = Allocation(block, block.free[gap][0], size, self.dropped.append)
-        self.live.add(allocation.range)
-        block.take(gap, allocation.range)
+        taken = allocation.range
+        self.live[id(taken)] = taken
+        block.take(gap, taken)
         return allocation
 
     def release(self, taken: Range) -> None:
@@ -195,7 +187,7 @@ class Heap:
         block = taken.block
         if block is not None:
             block.give(taken)
-        self.live.discard(taken)
+        self.live.pop(id(taken), None)
         if block is None or block.used:
             return
         most = max(self._keep, _FIRST_BLOCK) if self._shares_blocks else 0
