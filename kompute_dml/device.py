@@ -8,7 +8,7 @@ import ctypes
 import os
 import threading
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -33,7 +33,7 @@ from .runtime.adapters import Adapter, choose
 from .runtime.heap import Allocation, Block, Heap
 from .runtime.kp_engine import Engine, HostBuffer, Pipeline
 from .runtime.pipelines import Pipelines
-from .runtime.recorder import Recorder, Recording
+from .runtime.recorder import Recorder, Recording, locked
 from .runtime.shader_library import ShaderLibrary
 from .runtime.transfer import Transfer
 from .runtime.windows import Windows
@@ -73,7 +73,6 @@ class _Runtime:
         self.transfer = Transfer(self.recorder, self.pipelines)
         self.windows = Windows(self.recorder, self.transfer)
         self.zeros = Zeros(self.allocate, self.transfer)
-        self.dropped: deque[tuple[Block, int, int, Any]] = deque()
         self.closed = False
         self._clock = contextlib.ExitStack()
         if os.environ.get("KOMPUTE_DML_HOLD_CLOCK"):
@@ -86,7 +85,7 @@ class _Runtime:
 
     def _drop_block(self, block: Block) -> None:
         self.pipelines.forget(block)
-        self.engine.free_storage(block.buffer, block.size)
+        self.engine.free_storage(block.buffer)
 
     def _make_ticket(self) -> tuple[Pipeline, HostBuffer]:
         readback = self.engine.readback_buffer(256)
@@ -96,9 +95,11 @@ class _Runtime:
         return self.engine.pipeline(variant, [readback.buffer], spec, key), readback
 
     def collect(self) -> None:
-        """Take dropped ranges back. Drops come from any thread, so they only queue up."""
-        while self.dropped:
-            self.recorder.free(*self.dropped.popleft())
+        """Take dropped ranges back."""
+        dropped = self.heap.dropped
+        while dropped:
+            self.recorder.free(dropped[0])
+            dropped.popleft()  # only now: what is interrupted is done again
 
     def allocate(self, nbytes: int) -> Allocation:
         if nbytes > self.heap.max_block:
@@ -110,15 +111,13 @@ class _Runtime:
         if self.recorder.waiting_to_free > MAX_WAITING_TO_FREE:
             self.recorder.synchronize()
         try:
-            allocation = self.heap.allocate(nbytes)
+            return self.heap.allocate(nbytes)
         except OutOfMemoryError:
             # What is dropped but still in use comes back when the device is done.
             self.recorder.synchronize()
             self.collect()
             self.heap.trim()
-            allocation = self.heap.allocate(nbytes)
-        allocation.on_drop = self.dropped.append
-        return allocation
+            return self.heap.allocate(nbytes)
 
     def abandon(self, reason: str) -> None:
         """Leave the device as it is: to the process that made it, or to the end of this one."""
@@ -225,6 +224,7 @@ class Device:
         self.strict = strict
         self._runtime = _Runtime(self.adapter)
         self._target = target_of(self._runtime.library, self.adapter)
+        self._recorder = self._runtime.recorder
         self._compiled: OrderedDict[Any, CompiledOperator] = OrderedDict()
         self._finalizer = weakref.finalize(self, self._runtime.close)
         self._finalizer.atexit = False  # _close_all() sees to it
@@ -243,11 +243,11 @@ class Device:
         return self._runtime.library.features
 
     @property
+    @locked
     def memory_used(self) -> int:
         """Bytes of device memory that tensors and buffers hold, rounding included."""
-        with self._runtime.lock:
-            self._runtime.collect()
-            return self._runtime.heap.used
+        self._runtime.collect()
+        return self._runtime.heap.used
 
     @property
     def memory_reserved(self) -> int:
@@ -283,9 +283,7 @@ class Device:
         desc = TensorDesc.packed(host.dtype, host.shape or (1,))
         tensor = self._new(desc)
         flat = np.ascontiguousarray(host, desc.data_type.dtype).reshape(-1).view(np.uint8)
-        with self._runtime.lock:
-            self._runtime.recorder.check()
-            self._runtime.transfer.upload(flat, tensor.allocation, 0)
+        self._write(tensor.allocation, 0, flat)
         return tensor
 
     def empty(self, sizes: Sequence[int], data_type: Any = "float32") -> Tensor:
@@ -295,27 +293,27 @@ class Device:
     def _new(self, desc: TensorDesc) -> Tensor:
         return Tensor(self, self._allocate(desc.total_tensor_size_in_bytes), 0, desc)
 
+    @locked
     def _allocate(self, nbytes: int) -> Allocation:
-        with self._runtime.lock:
-            self._runtime.recorder.check()
-            return self._runtime.allocate(nbytes)
+        self._recorder.check()
+        return self._runtime.allocate(nbytes)
 
+    @locked
     def _free(self, allocation: Allocation) -> None:
         # No other thread may be at work on it, or be freeing it as well.
-        with self._runtime.lock:
-            allocation.free()
+        allocation.free()
 
+    @locked
     def _read(self, allocation: Allocation, offset: int, nbytes: int) -> np.ndarray:
-        with self._runtime.lock:
-            self._runtime.recorder.check()
-            _check_alive(allocation)
-            return self._runtime.transfer.download(allocation, offset, nbytes)
+        self._recorder.check()
+        _check_alive(allocation)
+        return self._runtime.transfer.download(allocation, offset, nbytes)
 
+    @locked
     def _write(self, allocation: Allocation, offset: int, data: np.ndarray) -> None:
-        with self._runtime.lock:
-            _check_alive(allocation)
-            self._runtime.recorder.check()
-            self._runtime.transfer.upload(data, allocation, offset)
+        _check_alive(allocation)
+        self._recorder.check()
+        self._runtime.transfer.upload(data, allocation, offset)
 
     # Operators
 
@@ -361,6 +359,7 @@ class Device:
             )
         return Buffer(self, self._allocate(size), size)
 
+    @locked
     def record_dispatch(
         self, dispatchable: CompiledOperator | OperatorInitializer, table: BindingTable
     ) -> None:
@@ -374,34 +373,33 @@ class Device:
             raise ValidationError(
                 "record_dispatch: expected a binding table made for this dispatchable"
             )
-        with self._runtime.lock:
-            self._runtime.recorder.check()
-            dispatchable.record(table)
+        self._recorder.check()
+        dispatchable.record(table)
 
     def _own(self, child: Any, where: str) -> None:
         if getattr(child, "device", None) is not self:
             raise ValidationError(f"{where}: expected an object of {self!r}, but got {child!r}")
 
+    @locked
     def _compile_cached(self, desc: OperatorDesc, key: Any) -> CompiledOperator:
         """The compiled operator for ``desc``, made at the first call with ``key``."""
-        with self._runtime.lock:
-            compiled = self._compiled.get(key)
-            if compiled is None:
-                compiled = self.compile_operator(self.create_operator(desc))
-                self._compiled[key] = compiled
-                if len(self._compiled) > MAX_COMPILED:
-                    self._compiled.popitem(last=False)
-            else:
-                self._compiled.move_to_end(key)
-            return compiled
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self.compile_operator(self.create_operator(desc))
+            self._compiled[key] = compiled
+            if len(self._compiled) > MAX_COMPILED:
+                self._compiled.popitem(last=False)
+        else:
+            self._compiled.move_to_end(key)
+        return compiled
 
     # Order
 
+    @locked
     def synchronize(self) -> None:
         """Submit what is pending and wait until the device has done it."""
-        with self._runtime.lock:
-            self._runtime.recorder.synchronize()
-            self._runtime.collect()
+        self._recorder.synchronize()
+        self._runtime.collect()
 
     @contextlib.contextmanager
     def record(self) -> Iterator[Recording]:
@@ -409,12 +407,8 @@ class Device:
 
         The :class:`Recording` can replay them. Other threads' calls wait for the block to end.
         """
-        with self._runtime.lock:
-            recording = self._runtime.recorder.begin_recording()
-            try:
-                yield recording
-            finally:
-                self._runtime.recorder.end_recording()
+        recorder = self._recorder
+        with recorder.lock, recorder.record() as recording: yield recording  # noqa: E701  see locked()
 
     def time(self, work: Callable[[], Any], dispatches: int = 256) -> list[tuple[str, float]]:
         """Run ``work`` and time what it records: (shader variant, nanoseconds) per dispatch.
@@ -433,19 +427,19 @@ class Device:
         """
         return sum(nanoseconds for _, nanoseconds in self._times(work, 0))
 
+    @locked
     def _times(self, work: Callable[[], Any], dispatches: int) -> list[tuple[str, float]]:
-        with self._runtime.lock:
-            if not self._runtime.engine.timestamps_valid:
-                raise UnsupportedError(
-                    f"{self.adapter.name}: no valid timestamps here; they need kp with its fixes "
-                    "('python -m kompute_dml.toolchain kp') and a queue that takes them"
-                )
-            self._runtime.recorder.begin_times(dispatches)
-            try:
-                work()
-            finally:
-                times = self._runtime.recorder.end_times()
-            return times
+        if not self._runtime.engine.timestamps_valid:
+            raise UnsupportedError(
+                f"{self.adapter.name}: no valid timestamps here; they need kp with its fixes "
+                "('python -m kompute_dml.toolchain kp') and a queue that takes them"
+            )
+        try:
+            self._recorder.begin_times(dispatches)
+            work()
+        finally:
+            times = self._recorder.end_times()
+        return times
 
 
 _shared: dict[tuple[int, FeatureLevel] | None, Device] = {}

@@ -70,13 +70,13 @@ class HeapMachine(RuleBasedStateMachine):
     def release(self, data: st.DataObject) -> None:
         at = data.draw(st.integers(0, len(self.live) - 1))
         allocation, _ = self.live.pop(at)
-        self.heap.release(allocation.block, allocation.offset, allocation.nbytes)
+        self.heap.release(allocation.range)
 
     @precondition(lambda self: len(self.live) > 3)
     @rule()
     def release_all(self) -> None:
         for allocation, _ in self.live:
-            self.heap.release(allocation.block, allocation.offset, allocation.nbytes)
+            self.heap.release(allocation.range)
         self.live = []
         self.heap.trim()
         assert self.heap.blocks == []
@@ -137,7 +137,7 @@ def test_freed_neighbours_merge_in_any_order() -> None:
         parts = [heap.allocate(third) for _ in range(4)]
         assert len(heap.blocks) == 1
         for i in order:
-            heap.release(parts[i].block, parts[i].offset, parts[i].nbytes)
+            heap.release(parts[i].range)
         # Three quarters in one piece: only so does it fit without another block.
         again = heap.allocate(3 * third)
         assert (again.offset, len(heap.blocks)) == (0, 1)
@@ -156,7 +156,7 @@ def test_what_fits_no_gap_takes_another_block() -> None:
     heap = Heap(memory.make, memory.drop, 64 << 20)
     parts = [heap.allocate(FIRST_BLOCK // 4) for _ in range(4)]
     for part in parts[::2]:
-        heap.release(part.block, part.offset, part.nbytes)
+        heap.release(part.range)
     # As many bytes are free, but not in one piece.
     assert heap.allocate(FIRST_BLOCK // 2).block is not parts[0].block
     assert heap.allocate(FIRST_BLOCK // 4).block is parts[0].block
@@ -178,7 +178,7 @@ def test_every_range_may_be_a_block_of_its_own() -> None:
     parts = [heap.allocate(100) for _ in range(2)]
     assert [block.size for block in heap.blocks] == [ALIGNMENT, ALIGNMENT]
     for part in parts:
-        heap.release(part.block, part.offset, part.nbytes)
+        heap.release(part.range)
     assert memory.taken == 0
 
 

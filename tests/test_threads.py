@@ -130,12 +130,12 @@ def test_memory_that_two_threads_free_comes_back_once(own: dml.Device, make: Any
         if not ended:
             ended.append(in_a_thread(kept.free))
             assert not ended[0](0.2)
-        own._runtime.dropped.append(entry)
+        own._runtime.heap.dropped.append(entry)
 
     kept.allocation.on_drop = dropped
     kept.free()
     assert ended[0]()
-    assert len(own._runtime.dropped) == 1
+    assert len(own._runtime.heap.dropped) == 1
 
 
 def test_a_write_keeps_what_another_thread_writes_behind_it(

@@ -671,7 +671,8 @@ def test_the_suite_runs_on_both_drivers_with_both_states_of_kp(two_drivers: None
         assert ("kp-stock" in env.get("PYTHONPATH", "")) == ("stock" in name)
         assert ("KOMPUTE_DML_TEST_STAGED" in env) == name.startswith("engine")
     assert [name for name, _ in check.validation_checks([])] == [
-        "validation: lavapipe, fixed kp", "validation: lavapipe, stock kp"]
+        "validation: lavapipe, fixed kp", "validation: SwiftShader, fixed kp",
+        "validation: lavapipe, stock kp", "validation: SwiftShader, stock kp"]
 
 
 def test_where_there_is_only_stock_kp_nothing_else_is_tested(

@@ -106,16 +106,13 @@ class Plan:
 
     def _record(self) -> Recording:
         recorder = self._device._runtime.recorder
-        recording = recorder.begin_recording()
-        try:
+        with recorder.record() as recording:
             if self._upload:
                 self._upload.record_upload()
             for step in self._steps:
                 step.record()
             if self._download:
                 self._download.record_download()
-        finally:
-            recorder.end_recording()
         return recording
 
     def _read(self) -> list[np.ndarray]:

@@ -30,8 +30,8 @@ class Intervals:
         if i < j:
             begin = min(begin, self._begins[i])
             end = max(end, self._ends[j - 1])
-        self._begins[i:j] = [begin]
-        self._ends[i:j] = [end]
+        # In one step: lists of two lengths would be no intervals.
+        self._begins[i:j], self._ends[i:j] = [begin], [end]
 
 
 class Hazards:

@@ -6,7 +6,9 @@ thousand; so tensors are ranges of blocks. Pure bookkeeping: how a block is made
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+import weakref
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,45 +30,66 @@ class Block:
         self.free: list[tuple[int, int]] = [(0, size)]
         """(offset, size) of the gaps, by offset; no two touch."""
 
-    def take(self, size: int) -> int | None:
-        """The offset of a free range, first fit, or None."""
-        for i, (offset, gap) in enumerate(self.free):
-            if gap >= size:
-                if gap == size:
-                    del self.free[i]
-                else:
-                    self.free[i] = (offset + size, gap - size)
-                self.used += size
-                return offset
-        return None
+    # A range is taken and given by one assignment: no interrupt leaves a part of it.
 
-    def give(self, offset: int, size: int) -> None:
+    def take(self, gap: int, taken: Range) -> None:
+        """Hand out the beginning of a gap."""
+        offset, size = self.free[gap]
+        nbytes = taken.nbytes
+        rest = [(offset + nbytes, size - nbytes)] if size > nbytes else []
+        self.free[gap : gap + 1], self.used, taken.block = rest, self.used + nbytes, self
+
+    def give(self, taken: Range) -> None:
         """Return a range; it merges with the gaps that it touches."""
-        self.used -= size
-        i = bisect_left(self.free, (offset, 0))
-        if i < len(self.free) and self.free[i][0] == offset + size:
-            size += self.free.pop(i)[1]
-        if i and sum(self.free[i - 1]) == offset:
-            offset, before = self.free.pop(i - 1)
-            size += before
-        insort(self.free, (offset, size))
+        begin, end = taken.offset, taken.offset + taken.nbytes
+        first = after = bisect_left(self.free, (begin, 0))
+        if after < len(self.free) and self.free[after][0] == end:
+            end += self.free[after][1]
+            after += 1
+        if first and sum(self.free[first - 1]) == begin:
+            first -= 1
+            begin = self.free[first][0]
+        merged = [(begin, end - begin)]
+        self.free[first:after], self.used, taken.block = merged, self.used - taken.nbytes, None
+
+
+class Range(weakref.ref["Allocation"]):
+    """What an allocation takes of its block: what is left to give back when it is gone.
+
+    A reference that tells of the end of what it refers to: no line of Python runs where the last
+    reference to an allocation goes, so no interrupt can strike there.
+    """
+
+    block: Block | None = None
+    """None before it is taken and after it is given back."""
+    offset: int
+    nbytes: int
+    last_use: Any = None
+    """The recorder's mark of what touched it last."""
 
 
 class Allocation:
-    """A range of a block.
+    """A range of a block. ``on_drop`` gets the Range when the last reference goes, in whatever
+    thread that happens."""
 
-    ``last_use`` is the recorder's mark of what touched it last. ``on_drop`` gets (block, offset,
-    bytes, last_use) when the last reference goes, in whatever thread that happens.
-    """
+    __slots__ = ("__weakref__", "block", "nbytes", "offset", "on_drop", "range")
 
-    __slots__ = ("__weakref__", "block", "last_use", "nbytes", "offset", "on_drop")
-
-    def __init__(self, block: Block, offset: int, nbytes: int) -> None:
+    def __init__(
+        self, block: Block, offset: int, nbytes: int,
+        on_drop: Callable[[Range], None] | None = None,
+    ) -> None:
         self.block = block
         self.offset = offset
         self.nbytes = nbytes
-        self.last_use: Any = None
-        self.on_drop: Callable[[tuple[Block, int, int, Any]], None] | None = None
+        self.on_drop = on_drop
+        self.range = taken = Range(self, on_drop)
+        taken.offset = offset
+        taken.nbytes = nbytes
+
+    @property
+    def last_use(self) -> Any:
+        """What touched it last, or None."""
+        return self.range.last_use
 
     @property
     def freed(self) -> bool:
@@ -74,12 +97,11 @@ class Allocation:
 
     def free(self) -> None:
         """Give the range back now, whoever still refers to it."""
-        if self.block is not None and self.on_drop is not None:
-            self.on_drop((self.block, self.offset, self.nbytes, self.last_use))
-        self.block = None  # type: ignore[assignment]
-
-    def __del__(self) -> None:
-        self.free()
+        if self.block is not None:
+            # First: what an interrupt leaves goes back with the last reference.
+            self.block = None  # type: ignore[assignment]
+            if self.on_drop is not None:
+                self.on_drop(self.range)
 
 
 class Slot(NamedTuple):
@@ -92,7 +114,8 @@ class Slot(NamedTuple):
 class Heap:
     """Allocates ranges from blocks that ``make_block(nbytes)`` brings.
 
-    ``make_block`` raises OutOfMemoryError itself. ``drop_block`` is told when an empty block goes.
+    ``make_block`` raises OutOfMemoryError itself. ``drop_block`` is told when an empty block goes,
+    and told again where that was interrupted.
     Up to ``keep`` bytes of empty blocks stay for what comes next, as to make a block takes
     milliseconds. Without ``shares_blocks`` every range is a block of its own, as the validation
     layer likes it.
@@ -110,6 +133,12 @@ class Heap:
         self._drop_block = drop_block
         self.max_block = max_block // ALIGNMENT * ALIGNMENT
         self.blocks: list[Block] = []
+        self.dropped: deque[Range] = deque()
+        """Ranges to release. Drops come from any thread, so they only queue up. A range may be here
+        twice: once freed, once gone."""
+        self.live: dict[int, Range] = {}
+        """All that are handed out, by id: a weak reference that is gone itself tells nobody, and
+        one to what is gone has no hash."""
         self._keep = keep
         self._shares_blocks = shares_blocks
 
@@ -128,9 +157,9 @@ class Heap:
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         for block in self.blocks if self._shares_blocks else ():
             if block.size - block.used >= size:
-                offset = block.take(size)
-                if offset is not None:
-                    return Allocation(block, offset, size)
+                for gap, (_, room) in enumerate(block.free):
+                    if room >= size:
+                        return self._take(block, gap, size)
         # Blocks grow with what is in use, so that their number stays small, and shrink to the
         # request where memory is short.
         wanted = max(size, min(self.max_block, max(_FIRST_BLOCK, self.reserved // 2)))
@@ -142,16 +171,24 @@ class Heap:
                 raise
             block = Block(self._make_block(size), size)
         self.blocks.append(block)
-        offset = block.take(size)
-        assert offset is not None  # the block was made for it
-        return Allocation(block, offset, size)
+        return self._take(block, 0, size)
 
-    def release(self, block: Block, offset: int, nbytes: int) -> None:
-        """Return a range. Where more would lie idle than is kept, empty blocks go: those that are
-        too large to keep, then the small ones, as a large one serves all. One of the first size may
-        always stay."""
-        block.give(offset, nbytes)
-        if block.used:
+    def _take(self, block: Block, gap: int, size: int) -> Allocation:
+        allocation = Allocation(block, block.free[gap][0], size, self.dropped.append)
+        taken = allocation.range
+        self.live[id(taken)] = taken
+        block.take(gap, taken)
+        return allocation
+
+    def release(self, taken: Range) -> None:
+        """Return a range, if that is still to be done. Where more would lie idle than is kept,
+        empty blocks go: those that are too large to keep, then the small ones, as a large one
+        serves all. One of the first size may always stay."""
+        block = taken.block
+        if block is not None:
+            block.give(taken)
+        self.live.pop(id(taken), None)
+        if block is None or block.used:
             return
         most = max(self._keep, _FIRST_BLOCK) if self._shares_blocks else 0
         idle = [b for b in self.blocks if not b.used]
@@ -160,11 +197,18 @@ class Heap:
             if total <= most:
                 break
             total -= b.size
-            self.blocks.remove(b)
-            self._drop_block(b)
+            self._drop(b)
+
+    def _drop(self, block: Block) -> None:
+        try:
+            self.blocks.remove(block)
+            self._drop_block(block)
+        except BaseException:
+            if block not in self.blocks:
+                self._drop_block(block)  # all of it, or what is left to do
+            raise
 
     def trim(self) -> None:
         """Give every empty block back to the device."""
         for block in [b for b in self.blocks if not b.used]:
-            self.blocks.remove(block)
-            self._drop_block(block)
+            self._drop(block)

@@ -152,13 +152,15 @@ class CommandList:
         """Submit; returns at once where kp can, else when the device is done."""
         try:
             if self._engine.submits_async:
-                # First: what is interrupted in the submit may be under way.
                 self.running = True
                 self._sequence.eval_async()
             else:
                 self._sequence.eval()
         except RuntimeError as error:
             raise translate(error, f"submit on {self._engine.adapter.name}") from None
+        except BaseException:
+            self.running = self._sequence.is_running()  # it may be under way
+            raise
 
     def wait(self) -> None:
         """Wait until the device is done with the last submit."""
@@ -230,7 +232,8 @@ class Engine:
         self.host_reads_storage = self.host_writes_storage and self.records_barriers
         self.command_lists: weakref.WeakSet[CommandList] = weakref.WeakSet()
         """All there are: whoever keeps a recording has some, too."""
-        self._reserved = 0
+        self._taken: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        """Bytes of each tensor on the device: one that an interrupt left to nobody goes unasked."""
         # kp counts words in 32 bits and binds whole buffers.
         self.max_buffer = min(
             adapter.max_storage_buffer_range, adapter.max_allocation, 2**32 - 256
@@ -240,15 +243,20 @@ class Engine:
     def description(self) -> str:
         return "fixed" if self.reports_errors else "stock"
 
+    @property
+    def reserved(self) -> int:
+        """Bytes of device memory taken."""
+        return sum(self._taken.values())
+
     def _device_tensor(self, nbytes: int, kind: Any) -> Any:
         # Stock kp goes on with a null handle after a failed allocation: never let it come to that.
-        if self._reserved + nbytes > self.adapter.device_memory:
+        if self.reserved + nbytes > self.adapter.device_memory:
             raise OutOfMemoryError(
                 f"{self.adapter.name}: {nbytes} bytes were asked for, but "
-                f"{self._reserved} of {self.adapter.device_memory} are taken"
+                f"{self.reserved} of {self.adapter.device_memory} are taken"
             )
         tensor = self._tensor(nbytes, kind)
-        self._reserved += nbytes
+        self._taken[tensor] = nbytes
         return tensor
 
     def _tensor(self, nbytes: int, kind: Any) -> Any:
@@ -257,7 +265,7 @@ class Engine:
         except RuntimeError as error:
             raise translate(
                 error, f"allocating {nbytes} bytes on {self.adapter.name} "
-                f"({self._reserved} of {self.adapter.device_memory} taken)"
+                f"({self.reserved} of {self.adapter.device_memory} taken)"
             ) from None
 
     def storage(self, nbytes: int) -> Any:
@@ -266,9 +274,11 @@ class Engine:
         kind = kinds.host if self.host_writes_storage else kinds.storage
         return self._device_tensor(nbytes, kind)
 
-    def free_storage(self, tensor: Any, nbytes: int) -> None:
-        tensor.destroy()
-        self._reserved -= nbytes
+    def free_storage(self, tensor: Any) -> None:
+        """May be told again."""
+        if tensor.is_init():
+            tensor.destroy()
+        self._taken.pop(tensor, None)
         if self.reports_errors:
             self.manager.clear()
 

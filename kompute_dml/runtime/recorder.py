@@ -7,17 +7,19 @@ own batch takes the dispatches, and is kept so that it can be submitted again.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from ..errors import DeviceLostError, DmlError, ValidationError
 from .hazards import Access, Hazards
-from .heap import Allocation, Block
+from .heap import Allocation, Block, Range
 from .kp_engine import CommandList, Engine, HostBuffer, Pipeline
 
 MAX_BATCH = 256
@@ -31,12 +33,29 @@ MAX_IN_FLIGHT = 4
 _NO_BARRIERS = "KOMPUTE_DML_TEST_NO_BARRIERS"
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def locked(method: _Method) -> _Method:
+    """``method`` of a Device or a Recording, with the device's lock held.
+
+    All on one line: after another there would be one more, on the way out but before the release,
+    and what is raised there would leave the lock held for ever.
+    """
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._recorder.lock: return method(self, *args, **kwargs)  # noqa: E701
+
+    return cast(_Method, call)
+
+
 class Batch:
     """Dispatches that are submitted together."""
 
     __slots__ = (
-        "allocations", "blocks", "commands", "count", "done", "freed", "hazards", "kept", "limit",
-        "names", "ticket",
+        "allocations", "blocks", "commands", "count", "done", "freed", "freed_bytes", "hazards",
+        "kept", "limit", "names", "ticket",
     )
 
     def __init__(self, commands: CommandList, kept: bool, limit: int) -> None:
@@ -52,8 +71,9 @@ class Batch:
         """Whether the device has finished it."""
         self.ticket = 0
         """What the device writes last, where kp reports no errors."""
-        self.freed: list[tuple[Block, int, int]] = []
+        self.freed: list[Range] = []
         """Ranges dropped while the batch was using them: free once it is done."""
+        self.freed_bytes = 0
         self.allocations: set[Allocation] = set()
         """What a kept batch touches: held, so that no one else gets the memory."""
         self.names: list[tuple[int, str]] = []
@@ -72,10 +92,10 @@ class Recording:
         self._recorder = recorder
         self.batches: list[Batch] = []
 
+    @locked
     def replay(self) -> None:
         """Submit the recorded dispatches once more."""
-        with self._recorder.lock:
-            self._recorder.replay(self)
+        self._recorder.replay(self)
 
     def __len__(self) -> int:
         """Dispatches recorded."""
@@ -89,7 +109,7 @@ class Recorder:
         self,
         engine: Engine,
         make_ticket: Callable[[], tuple[Pipeline, HostBuffer]],
-        release: Callable[[Block, int, int], None],
+        release: Callable[[Range], None],
         whole_blocks: bool = False,
     ) -> None:
         """``release`` takes freed ranges back; ``whole_blocks`` counts every access as one to the
@@ -155,7 +175,7 @@ class Recorder:
         # that is recorded: so an interrupt leaves too much in order, never too little.
         batch.hazards.add(accesses)
         for allocation, _, _, _ in accesses:
-            allocation.last_use = batch
+            allocation.range.last_use = batch
             if batch.kept:
                 batch.allocations.add(allocation)
         batch.commands.dispatch(pipeline, groups, push)
@@ -171,8 +191,9 @@ class Recorder:
                 self.flush()  # what the end of a recording left, as its wait was interrupted
         elif not aside:
             if self._recorded is None:
-                self._recorded = self._new_batch(kept=True)
-                self._recording.batches.append(self._recorded)
+                batch = self._new_batch(kept=True)
+                self._recording.batches.append(batch)
+                self._recorded = batch
             return self._recorded
         if self._open is None:
             self._open = self._new_batch(kept=False)
@@ -229,24 +250,41 @@ class Recorder:
     def _launch(self, batch: Batch) -> None:
         while len(self._in_flight) >= self._most_in_flight or batch in self._in_flight:
             self._retire()
+        self._clear_ticket()
         self.submits += 1
+        try:
+            if batch.commands.operations:  # none where the only dispatch was interrupted
+                batch.commands.submit()
+            self._note_submit(batch)
+        except DmlError as error:
+            raise self._lose(error) from None
+        except BaseException:  # an interrupt, before the submit or after it
+            if self._was_submitted(batch):
+                self._note_submit(batch)
+            raise
+        if not self.engine.submits_async:
+            self._retire()
+
+    def _was_submitted(self, batch: Batch) -> bool:
+        running: bool = batch.commands.running
+        return running if self.engine.reports_errors else self._ticket_arrived(batch)
+
+    def _note_submit(self, batch: Batch) -> None:
+        """The batch is no longer pending but in flight; to be told again changes nothing."""
         batch.done = False
-        # Pending until here, where an interrupted wait leaves it, and in flight before the submit,
-        # in which stock kp waits: what is interrupted there has been submitted.
+        if batch not in self._in_flight:
+            self._in_flight.append(batch)
         if batch is self._open:
             self._open = None
         elif batch is self._recorded:
             self._recorded = None
-        self._in_flight.append(batch)
-        try:
-            batch.commands.submit()
-        except DmlError as error:
-            raise self._lose(error) from None
-        if not self.engine.submits_async:
-            self._retire()
+        for allocation in batch.allocations:
+            allocation.range.last_use = batch
 
     def _retire(self) -> None:
-        """Wait for the oldest submit and take its memory back."""
+        """Wait for the oldest submit and take its memory back.
+
+        What is interrupted is done again: the batch leaves the queue last."""
         batch = self._in_flight[0]
         try:
             batch.commands.wait()
@@ -254,19 +292,17 @@ class Recorder:
                 self._check_ticket(batch)
         except DmlError as error:
             raise self._lose(error) from None
-        # Only now, so that an interrupted wait can be taken up again.
-        self._in_flight.popleft()
         batch.done = True
-        for block, offset, nbytes in batch.freed:
-            self.waiting_to_free -= nbytes
-            self._release(block, offset, nbytes)
-        batch.freed = []
-        if batch.kept:
-            # Marks point at the batch and the batch at the allocations: no cycle may stay.
-            for allocation in batch.allocations:
-                if allocation.last_use is batch:
-                    allocation.last_use = None
-        elif self._timed is None or batch not in self._timed:
+        for dropped in batch.freed:
+            self._release(dropped)
+        waiting = self.waiting_to_free - batch.freed_bytes
+        self.waiting_to_free, batch.freed_bytes, batch.freed = waiting, 0, []
+        # Marks point at the batch and the batch at the allocations: no cycle may stay.
+        for allocation in batch.allocations:
+            if allocation.range.last_use is batch:
+                allocation.range.last_use = None
+        self._in_flight.popleft()
+        if not batch.kept and (self._timed is None or batch not in self._timed):
             commands, batch.commands = batch.commands, None
             batch.hazards.clear()
             if len(self._spare) < MAX_IN_FLIGHT and commands.reset():
@@ -299,13 +335,16 @@ class Recorder:
         """Let the host see what is recorded so far to write to ``buffer``, once it is done."""
         self._batch(aside=False).commands.show_host([buffer])
 
-    def free(self, block: Block, offset: int, nbytes: int, last_use: Batch | None) -> None:
+    def free(self, dropped: Range) -> None:
         """Release a range now, or once the batch that touched it last is done."""
-        if last_use is None or last_use.done:
-            self._release(block, offset, nbytes)
+        batch: Batch | None = dropped.last_use
+        if batch is None or batch.done:
+            self._release(dropped)
         else:
-            last_use.freed.append((block, offset, nbytes))
-            self.waiting_to_free += nbytes
+            waiting = self.waiting_to_free + dropped.nbytes
+            batch.freed.append(dropped)
+            # In one step, so that both count the same whatever is interrupted and done again.
+            self.waiting_to_free, batch.freed_bytes = waiting, batch.freed_bytes + dropped.nbytes
 
     def synchronize(self) -> None:
         """Submit what is pending and wait for all of it."""
@@ -328,12 +367,17 @@ class Recorder:
         batch.commands.dispatch(pipeline, 1, np.array([batch.ticket], np.uint32))
         batch.commands.show_host([readback.buffer])
 
-    def _check_ticket(self, batch: Batch) -> None:
+    def _clear_ticket(self) -> None:
+        """A replay's bears the number of the first submit, which must not pass for a new one."""
+        if self._ticket is not None:
+            self._ticket[1].words[0] = 0
+
+    def _ticket_arrived(self, batch: Batch) -> bool:
         assert self._ticket is not None
-        _, readback = self._ticket
-        arrived = readback.words[0] == batch.ticket
-        readback.words[0] = 0
-        if not arrived:
+        return bool(self._ticket[1].words[0] == batch.ticket)
+
+    def _check_ticket(self, batch: Batch) -> None:
+        if not self._ticket_arrived(batch):
             raise DeviceLostError(
                 f"{self.engine.adapter.name}: a submit was not carried out (its ticket did not "
                 "come back): the device is lost"
@@ -341,20 +385,36 @@ class Recorder:
 
     # Recordings
 
-    def begin_recording(self) -> Recording:
+    @contextlib.contextmanager
+    def record(self) -> Iterator[Recording]:
+        """Record what is dispatched inside, and submit it at the end."""
+        recording = Recording(self)
+        try:
+            self._begin(recording)
+            yield recording
+            self._end(recording)
+        except BaseException:
+            self._end(recording)
+            raise
+
+    def _begin(self, recording: Recording) -> None:
         self.check()
         if self._recording is not None:
             raise DmlError("a recording is active on this device already: recordings do not nest")
         self.flush()
-        self._recording = Recording(self)
-        return self._recording
+        self._recording = recording
 
-    def end_recording(self) -> None:
+    def _end(self, recording: Recording) -> None:
+        """Nothing, where it did not begin or has ended."""
+        if self._recording is not recording:
+            return
         try:
             if self.lost is None:
                 self.flush()
-        finally:
             self._recording = None
+        except BaseException:
+            self._recording = None
+            raise
 
     def replay(self, recording: Recording) -> None:
         self.check()
@@ -365,9 +425,6 @@ class Recorder:
         self.flush()
         for batch in recording.batches:
             self._launch(batch)
-            if not batch.done:
-                for allocation in batch.allocations:
-                    allocation.last_use = batch
 
     # Times
 

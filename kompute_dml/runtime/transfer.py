@@ -74,8 +74,9 @@ class Transfer:
             if n % 4:
                 slot.host.words[begin // 4 + words - 1] = 0
             slot.host.bytes[begin : begin + n] = data[done : done + n]
-            self._copy(slot.allocation, begin // 4, to, (to.offset + offset + done) // 4, words)
+            # First: what is interrupted may have been recorded.
             slot.filled = (begin + n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+            self._copy(slot.allocation, begin // 4, to, (to.offset + offset + done) // 4, words)
             done += n
 
     def download(self, source: Allocation, offset: int, nbytes: int) -> np.ndarray:

@@ -153,9 +153,7 @@ def suite_checks(arguments: list[str]) -> list[Check]:
 
 def validation_checks(arguments: list[str]) -> list[Check]:
     return [
-        (f"validation: {c.name}", partial(_validate, c, arguments))
-        for c in configurations()
-        if c.driver == "lavapipe"
+        (f"validation: {c.name}", partial(_validate, c, arguments)) for c in configurations()
     ]
 
 
