@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..desc import TensorFlags
+from ..compiler import ExecutionFlags
+from ..desc import TensorDesc, TensorFlags
 from ..operators.base import OperatorDesc
 from .memory import Storage
 
 if TYPE_CHECKING:
-    from ..compiler import CompiledOperator
+    from ..compiler import CompiledOperator, Operator
     from ..device import Device
 
 
@@ -23,6 +24,27 @@ class Step:
         self.storages = storages
 
 
+class SlotTensor(NamedTuple):
+    """A tensor of an operator's description."""
+
+    slot: str
+    """Its name among :attr:`CompiledOperator.slots`."""
+    path: str
+    """Its name in messages."""
+    desc: TensorDesc | None
+    """None where it is absent."""
+
+
+def tensors(operator: Operator) -> tuple[list[SlotTensor], list[SlotTensor]]:
+    """Inputs and outputs of an operator, in the order of its description."""
+    spec = operator.definition.spec
+    inputs, outputs = (
+        [SlotTensor(f.snake, f.name, operator.tensor(f)) for f in fields]
+        for fields in (spec.inputs, spec.outputs)
+    )
+    return inputs, outputs
+
+
 def run_in_place(steps: Sequence[Step], free: Collection[Storage]) -> None:
     """Merge storages where an operator may write over an input that nothing reads any more.
 
@@ -30,37 +52,32 @@ def run_in_place(steps: Sequence[Step], free: Collection[Storage]) -> None:
     """
     inner = set(free)
     for number, step in enumerate(steps):
-        compiled = step.compiled
-        if not compiled.definition.in_place:
+        if not step.compiled.definition.in_place:
             continue
-        spec = compiled.definition.spec
-        layouts = [
-            None if (t := compiled.operator.tensor(f)) is None
-            else (t.sizes, t.strides, t.data_type.itemsize)
-            for f in (*spec.inputs, *spec.outputs)
-        ]
-        count = len(spec.inputs)
+        inputs, outputs = tensors(step.compiled.operator)
+        read = [(s, _layout(t.desc)) for t, s in zip(inputs, step.storages) if s is not None]
         taken: set[Storage] = set()
-        for output, layout in zip(step.storages[count:], layouts[count:]):
+        written = [(s, _layout(t.desc)) for t, s in zip(outputs, step.storages[len(inputs):])]
+        for output, layout in written:
             if output is None or output not in inner or output.first != number:
                 continue
-            for storage in step.storages[:count]:
-                if storage is None or storage not in inner:
-                    continue
+            for storage, _ in read:
                 root = storage.root
-                # Whatever else of the step has this memory must be seen alike.
-                alike = all(
-                    seen == layout for s, seen in zip(step.storages[:count], layouts)
-                    if s is not None and s.root is root
-                )
-                if alike and root.last == number and root not in taken:
+                # Whatever else is read of this memory must be seen alike.
+                alike = all(seen == layout for s, seen in read if s.root is root)
+                if storage in inner and alike and root.last == number and root not in taken:
                     taken.add(root)
                     root.merge(output)
                     break
 
 
+def _layout(desc: TensorDesc | None) -> Any:
+    return None if desc is None else (desc.sizes, desc.strides, desc.data_type.itemsize)
+
+
 def compile_repacking(
-    device: Device, desc: OperatorDesc, constants: Iterable[str]
+    device: Device, desc: OperatorDesc, constants: Iterable[str],
+    flags: ExecutionFlags = ExecutionFlags.NONE,
 ) -> CompiledOperator:
     """Compile with those of ``constants`` OWNED_BY_DML that the operator keeps in its own form.
 
@@ -71,11 +88,11 @@ def compile_repacking(
         for f in desc.operator.spec.inputs:
             tensor = getattr(desc, f.snake)
             if tensor is not None:
-                flags = TensorFlags.OWNED_BY_DML if f.snake in fields else TensorFlags.NONE
                 changes[f.snake] = tensor.replace(
-                    flags=flags, total_tensor_size_in_bytes=tensor.total_tensor_size_in_bytes)
+                    flags=TensorFlags.OWNED_BY_DML if f.snake in fields else TensorFlags.NONE,
+                    total_tensor_size_in_bytes=tensor.total_tensor_size_in_bytes)
         owned = dataclasses.replace(desc, **changes)
-        return device.compile_operator(device.create_operator(owned))
+        return device.compile_operator(device.create_operator(owned), flags)
 
     wanted = frozenset(constants)
     compiled = own(wanted)
