@@ -398,7 +398,7 @@ def owning(device: dml.Device) -> dml.CompiledGraph:
     """Of two inputs, the second of which is owned, and one that nothing reads."""
     nodes = [_binary(device, "Add", _tensor(64), _tensor(64, flags=OWNED))]
     return device.compile_graph(
-        dml.GraphDesc(3, 1, nodes, [In(0, 0, 0), In(1, 0, 1)], [Out(0, 0, 0)]))
+        dml.GraphDesc(3, 1, nodes, [In(0, 0, 0, "x"), In(1, 0, 1)], [Out(0, 0, 0, "y")]))
 
 
 def _bound(graph: dml.CompiledGraph, inputs: Sequence[Any], output: Any) -> dml.BindingTable:
@@ -421,7 +421,8 @@ def test_a_graph_is_initialized_once_and_before_it_runs(
     table.bind_outputs([_scratch(device, 256)])
     for given, message in (
         ([None, None, None], r"operators\[0\].input 1 to be bound \(256 bytes\), but got None"),
-        ([_scratch(device, 256), _scratch(device, 256), None], "input 0 to be None .*not OWNED_B"),
+        ([_scratch(device, 256), _scratch(device, 256), None],
+         r"input 0 \('x'\) to be None .*not OWNED_BY_DML"),
     ):
         table.bind_inputs([given])
         with pytest.raises(dml.ValidationError, match=message):
@@ -437,11 +438,11 @@ def test_rules_of_bindings(owning: dml.CompiledGraph, device: dml.Device) -> Non
     x, y = _scratch(device, 256), _scratch(device, 256)
     for inputs, output, message in (
         ([x, None], y, "number of input bindings to be 3"),
-        ([None, None, None], y, r"input 0 to be bound \(256 bytes\)"),
+        ([None, None, None], y, r"input 0 \('x'\) to be bound \(256 bytes\)"),
         ([x, x, None], y, "input 1 to be None .*OWNED_BY_DML: it is bound to the initializer"),
-        ([x, None, None], None, r"output 0 to be bound"),
-        ([x, None, None], x, r"input 0 and output 0 not to overlap \(a graph does not run in pl"),
-        ([x, None, None], _scratch(device, 252), "SizeInBytes of output 0 to be at least 256"),
+        ([x, None, None], None, r"output 0 \('y'\) to be bound"),
+        ([x, None, None], x, r"input 0 .*and output 0 .*not to overlap \(a graph does not run"),
+        ([x, None, None], _scratch(device, 252), r"SizeInBytes of output 0 .*to be at least 256"),
     ):
         with pytest.raises(dml.ValidationError, match=message):
             device.record_dispatch(owning, _bound(owning, inputs, output))

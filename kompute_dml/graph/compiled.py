@@ -105,7 +105,7 @@ def _resolve(inner: Iterable[_Place | None], places: Sequence[Slot | None]) -> l
 
 def compile_graph(device: Device, desc: GraphDesc, flags: ExecutionFlags) -> CompiledGraph:
     """What :meth:`Device.compile_graph` calls."""
-    return CompiledGraph(device, _Planner(device, check(device, desc), desc.input_count, flags))
+    return CompiledGraph(device, _Planner(device, check(device, desc), flags))
 
 
 class _Planner:
@@ -116,11 +116,11 @@ class _Planner:
     """
 
     def __init__(
-        self, device: Device, wiring: Wiring, input_count: int, flags: ExecutionFlags
+        self, device: Device, wiring: Wiring, flags: ExecutionFlags
     ) -> None:
         self._device = device
         self._wiring = wiring
-        self.binding_counts = (input_count, len(wiring.outputs))
+        self.binding_counts = (len(wiring.input_paths), len(wiring.outputs))
         self._temporary = sum(self.binding_counts)
         self._persistent = self._temporary + 1
         constants = {s.node for n in wiring.nodes.values() for s in n.sources if s is not None}
@@ -131,7 +131,7 @@ class _Planner:
         # The first output of the graph that a tensor is, is where it is written.
         self._ends: dict[Source, int] = {}
         for i, source in enumerate(wiring.outputs):
-            self._ends.setdefault(source, input_count + i)
+            self._ends.setdefault(source, self.binding_counts[0] + i)
         self._storages: dict[Source, Storage] = {}
         self._slots: dict[Storage, int] = {}
         self._steps: list[Step] = []
@@ -142,7 +142,7 @@ class _Planner:
 
     def _needs_of_inputs(self) -> tuple[list[Need], list[Need]]:
         """Of the graph's inputs, at a dispatch and at the initialization."""
-        needs = [Need(f"input {i}", "input") for i in range(self.binding_counts[0])]
+        needs = [Need(path, "input") for path in self._wiring.input_paths]
         initial = list(needs)
         for node in self._wiring.nodes.values():
             for tensor, source in zip(node.inputs, node.sources):
@@ -232,7 +232,7 @@ class _Planner:
         self.needs_initialization = bool(self.prepare or self.kept)
         self.initializer_temporary_bytes = max(
             (compiled.initializer_temporary_bytes for compiled, _ in self.prepare), default=0)
-        outputs = [Need(f"output {i}", "output") for i in range(self.binding_counts[1])]
+        outputs = [Need(path, "output") for path in self._wiring.output_paths]
         resources = Need.resource("persistent", persistent)
         self.needs = [
             *self._input_needs,

@@ -62,6 +62,9 @@ class Wiring:
     constants: dict[int, bytes]
     outputs: list[Source]
     """By the number of the graph's output."""
+    input_paths: list[str]
+    """The names of the graph's inputs in messages."""
+    output_paths: list[str]
 
 
 def check(device: Device, desc: GraphDesc) -> Wiring:
@@ -77,6 +80,8 @@ class _Checker:
         self._desc = desc
         self._input_count = _count("InputCount", desc.input_count, 0)
         self._output_count = _count("OutputCount", desc.output_count, 1)
+        self._input_paths = [f"input {i}" for i in range(self._input_count)]
+        self._output_paths = [f"output {i}" for i in range(self._output_count)]
         self._nodes: dict[int, Node] = {}
         self._constants: dict[int, bytes] = {}
 
@@ -99,7 +104,8 @@ class _Checker:
                        f"{self._name(number)}.{tensor.path}", "be the end of an edge", "none")
         order = self._order()
         needed = self._needed(outputs)
-        return Wiring({n: self._nodes[n] for n in order if n in needed}, self._constants, outputs)
+        return Wiring({n: self._nodes[n] for n in order if n in needed}, self._constants, outputs,
+                      self._input_paths, self._output_paths)
 
     def _add_node(self, number: int, node: Any) -> None:
         path = f"Nodes[{number}]"
@@ -121,8 +127,7 @@ class _Checker:
         self._constants[number] = data + bytes(-len(data) % 4)
 
     def _name(self, number: int) -> str:
-        name = self._desc.nodes[number].name
-        return f"Nodes[{number}]" + (f" ({name!r})" if name else "")
+        return f"Nodes[{number}]" + _quoted(self._desc.nodes[number].name)
 
     # Edges
 
@@ -131,6 +136,8 @@ class _Checker:
     ) -> None:
         index = _index(f"{path}.GraphInputIndex", edge.graph_input_index, self._input_count,
                        "inputs of the graph")
+        if edge.name:
+            self._input_paths[index] = f"input {index}" + _quoted(edge.name)
         end, desc = self._connect(path, edge, Source(None, index))
         other, flag = owned.setdefault(index, (end, desc.owned_by_dml))
         if flag != desc.owned_by_dml:
@@ -155,6 +162,7 @@ class _Checker:
                            self._output_count, "outputs of the graph")
             expect(index not in outputs, _GRAPH, f"{path}.GraphOutputIndex",
                    "be that of no other edge", index)
+            self._output_paths[index] = f"output {index}" + _quoted(edge.name)
             outputs[index], begin, _ = self._source(path, edge)
             expect(outputs[index].node not in self._constants, _GRAPH, f"{path}.FromNodeIndex",
                    "be an operator (a copy of a constant takes an IDENTITY)", begin)
@@ -237,6 +245,10 @@ class _Checker:
                 found.add(number)
                 stack += [s.node for s in self._nodes[number].sources if s is not None]
         return found
+
+
+def _quoted(name: str) -> str:
+    return f" ({name!r})" if name else ""
 
 
 def _expect_level(device: Device, level: FeatureLevel, what: str) -> None:
