@@ -9,7 +9,9 @@ array([[2., 0., 0.],
 
 from __future__ import annotations
 
+import functools
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -21,9 +23,22 @@ _PUBLIC = {
     "list_devices": "runtime.adapters",
     "DataType": "dtypes",
     "Scalar": "dtypes",
+    "AxisDirection": "attributes",
+    "ConvolutionDirection": "attributes",
+    "ConvolutionMode": "attributes",
+    "DepthSpaceOrder": "attributes",
+    "InterpolationMode": "attributes",
     "IsInfinityMode": "attributes",
+    "MatrixTransform": "attributes",
+    "MultiheadAttentionMaskType": "attributes",
+    "PaddingMode": "attributes",
+    "QuantizationType": "attributes",
+    "RandomGeneratorType": "attributes",
+    "RecurrentNetworkDirection": "attributes",
+    "ReduceFunction": "attributes",
     "RoundingMode": "attributes",
     "ScaleBias": "attributes",
+    "Size2d": "attributes",
     "TensorDesc": "desc",
     "TensorFlags": "desc",
     "FeatureLevel": "spec",
@@ -56,10 +71,15 @@ _PUBLIC = {
 
 
 def _operators() -> dict[str, Any]:
+    functions = importlib.import_module(".functions", __name__).functions()
     base = importlib.import_module(".operators.base", __name__)
-    importlib.import_module(".operators", __name__)
     descs = {d.desc_class.__name__: d.desc_class for d in base.definitions().values()}
-    return {**base.functions(), **descs}
+    return {**functions, **descs}
+
+
+@functools.cache
+def _modules() -> frozenset[str]:
+    return frozenset(m.name for m in pkgutil.iter_modules(__path__))
 
 
 def __getattr__(name: str) -> Any:
@@ -67,8 +87,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f".{_PUBLIC[name]}", __name__), name)
     elif name == "__all__":
         value = [public for public in __dir__() if not public.startswith("_")]
-    elif name.startswith("_"):
-        raise AttributeError(name)
+    elif name.startswith("_") or name in _modules():
+        raise AttributeError(name)  # of a module: the import statement goes on to import it
     else:
         operators = _operators()
         if name not in operators:

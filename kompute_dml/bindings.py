@@ -340,7 +340,7 @@ def check_alias(compiled: CompiledOperator, a: str, b: str, identical: bool) -> 
            "be identical where they overlap", "ranges that differ")
     layouts = [
         (t.sizes, t.strides, t.data_type.itemsize)
-        for f in compiled.definition.spec.tensors
+        for f in compiled.tensors
         if f.name in (a, b) and (t := compiled.operator.tensor(f)) is not None
     ]
     expect(layouts[0] == layouts[-1], name, f"the layouts of {a} and {b}",

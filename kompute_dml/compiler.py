@@ -6,11 +6,13 @@ import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .bindings import BindingProperties, BindingTable, Dispatchable, Need, check_alias
 from .desc import TensorDesc
 from .errors import DmlError, ValidationError
-from .operators.base import Definition, OperatorDesc
-from .operators.plan import PERSISTENT, TEMPORARY, ZEROED, Dispatch, Plan
+from .lowering.plan import PARAMS, PERSISTENT, TEMPORARY, ZEROED, Dispatch, Plan
+from .operators.base import Definition, OperatorDesc, tensor_of
 from .runtime.hazards import Access
 from .runtime.heap import ALIGNMENT, Slot
 from .spec import Field
@@ -44,9 +46,14 @@ class Operator:
         return f"<Operator {self.definition.name}>"
 
     def tensor(self, field: Field) -> TensorDesc | None:
-        """The description of a tensor field; None for an absent one."""
-        result: TensorDesc | None = getattr(self.desc, field.snake)
-        return result
+        """The description of a tensor field, or of one element of an array of tensors; None for
+        an absent one."""
+        return tensor_of(self.desc, field.snake)
+
+    @property
+    def slots(self) -> tuple[Field, ...]:
+        """Its tensors, inputs first. An array gives a field for each element."""
+        return self.definition.slots(self.desc)
 
 
 class _Step:
@@ -60,6 +67,8 @@ class _Step:
                 f"but {len(dispatch.operands)} operands were given"
             )
         self.variant = variant
+        same = dispatch.unless_same
+        self.unless_same = same and (slots.index(same[0]), slots.index(same[1]))
         self.groups = dispatch.groups
         self.spec = variant.pack_spec(dispatch.spec).tobytes()
         self.push = variant.pack_push(dispatch.push)
@@ -85,6 +94,8 @@ class _Step:
         ]
 
     def record(self, device: Device, places: Sequence[Slot | None]) -> None:
+        if self.unless_same and places[self.unless_same[0]] == places[self.unless_same[1]]:
+            return
         push = self.push  # recording copies it
         accesses: list[Access] = []
         for at, offsets, touches in self.slots:
@@ -122,9 +133,10 @@ class CompiledOperator(Dispatchable):
         self.definition = operator.definition
         self.name = self.definition.name
         self.plan = plan
-        spec = self.definition.spec
-        tensors = (*spec.inputs, *spec.outputs)
-        self.binding_counts = (len(spec.inputs), len(spec.outputs))
+        self.tensors = tensors = operator.slots
+        """Inputs, then outputs."""
+        inputs = sum(f.kind == "input" for f in tensors)
+        self.binding_counts = (inputs, len(tensors) - inputs)
         fields = [f.snake for f in tensors]
         self.slots = [*fields, TEMPORARY, PERSISTENT]
         # Inputs that are OWNED_BY_DML and that the plan does not take care of are kept as they
@@ -132,7 +144,7 @@ class CompiledOperator(Dispatchable):
         self._kept: list[tuple[int, int, int]] = []
         """(slot, offset in the persistent resource, bytes)"""
         self._persistent_bytes = plan.persistent_bytes
-        for field in spec.inputs:
+        for field in tensors[:inputs]:
             tensor = operator.tensor(field)
             if tensor is None or not tensor.owned_by_dml or field.snake in plan.repacked:
                 continue
@@ -148,8 +160,10 @@ class CompiledOperator(Dispatchable):
             Need.resource(TEMPORARY, plan.temporary_bytes),
             Need.resource(PERSISTENT, self._persistent_bytes),
         ]
-        self._execute = [_Step(d, [*self.slots, ZEROED]) for d in plan.execute]
-        self._initialize = [_Step(d, self.slots) for d in plan.initialize]
+        slots = [*self.slots, ZEROED, PARAMS]
+        self._execute = [_Step(d, slots) for d in plan.execute]
+        self._initialize = [_Step(d, slots) for d in plan.initialize]
+        self._params: Slot | None = None
 
     def __repr__(self) -> str:
         return f"<CompiledOperator {self.name}>"
@@ -169,13 +183,12 @@ class CompiledOperator(Dispatchable):
 
     def initializer_needs(self, prefix: str) -> list[Need]:
         """Of an initialization, by slot; ``prefix`` says which operator it is."""
-        spec = self.definition.spec
         return [
             *[
                 Need.tensor(prefix + f.name, "input", desc)
                 if (desc := self.operator.tensor(f)) is not None and desc.owned_by_dml
                 else Need(prefix + f.name, f.kind, absent="not OWNED_BY_DML")
-                for f in (*spec.inputs, *spec.outputs)
+                for f in self.tensors
             ],
             Need.resource(TEMPORARY, self.initializer_temporary_bytes, prefix),
             Need.resource(PERSISTENT, self._persistent_bytes, prefix),
@@ -194,12 +207,22 @@ class CompiledOperator(Dispatchable):
             places = list(places)
             for slot, begin, _ in self._kept:
                 places[slot] = Slot(persistent.allocation, persistent.byte_offset + begin)
-        if self.plan.nothing_in_place and places[0] == places[1]:
-            return
-        if self.plan.zeroed_bytes:
-            places = [*places, self.device._runtime.zeros.take(self.plan.zeroed_bytes)]
+        places = self._with_own(places)
         for step in self._execute:
             step.record(self.device, places)
+
+    def _with_own(self, places: Sequence[Slot | None]) -> Sequence[Slot | None]:
+        """The places with those of the memory that the device sees to by itself."""
+        plan, runtime = self.plan, self.device._runtime
+        if not plan.zeroed_bytes and not plan.params:
+            return places
+        if plan.params and self._params is None:
+            words = np.array([w & 0xFFFFFFFF for w in plan.params], np.uint32)
+            held = runtime.allocate(words.nbytes)
+            runtime.transfer.upload(words.view(np.uint8), held, 0)
+            self._params = Slot(held, 0)
+        zeroed = runtime.zeros.take(plan.zeroed_bytes) if plan.zeroed_bytes else None
+        return [*places, zeroed, self._params]
 
     def initialize(self, places: Sequence[Slot | None]) -> None:
         """Record what fills the persistent resource."""
@@ -211,6 +234,7 @@ class CompiledOperator(Dispatchable):
                 source.allocation, source.byte_offset, persistent.allocation,
                 persistent.byte_offset + begin, size,
             )
+        places = self._with_own(places)
         for step in self._initialize:
             step.record(self.device, places)
         self.initialized = True

@@ -28,8 +28,8 @@ from .errors import (
 )
 from .graph.compiled import CompiledGraph, compile_graph
 from .graph.desc import GraphDesc
+from .lowering.builder import target_of
 from .operators.base import OperatorDesc
-from .operators.plan import Target
 from .runtime import clock
 from .runtime.adapters import Adapter, choose
 from .runtime.heap import Allocation, Block, Heap
@@ -232,6 +232,7 @@ class Device:
             ) from None
         self.strict = strict
         self._runtime = _Runtime(self.adapter)
+        self._target = target_of(self._runtime.library, self.adapter)
         self._compiled: OrderedDict[Any, CompiledOperator] = OrderedDict()
         self._finalizer = weakref.finalize(self, self._runtime.close)
         self._finalizer.atexit = False  # _close_all() sees to it
@@ -341,10 +342,7 @@ class Device:
     ) -> CompiledOperator:
         """Pick shaders for ``operator`` (IDMLDevice::CompileOperator). Flags change nothing yet."""
         self._own(operator, "compile_operator")
-        plan = operator.definition.lower(
-            operator.desc, Target(self._runtime.library, self.adapter)
-        )
-        return CompiledOperator(operator, plan)
+        return CompiledOperator(operator, operator.definition.lower(operator.desc, self._target))
 
     def compile_graph(
         self, desc: GraphDesc, flags: ExecutionFlags = ExecutionFlags.NONE

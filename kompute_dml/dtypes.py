@@ -41,6 +41,11 @@ class DataType(enum.Enum):
         return self._itemsize
 
     @property
+    def bits(self) -> int:
+        """Bits of one element."""
+        return 8 * self._itemsize
+
+    @property
     def is_float(self) -> bool:
         """Whether it is FLOAT16, FLOAT32 or FLOAT64."""
         return self.dtype.kind == "f"

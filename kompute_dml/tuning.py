@@ -67,13 +67,13 @@ def trial(forced: Mapping[str, str]) -> Iterator[Trial]:
         _trial = before
 
 
-def pick(adapter: Adapter, work: str, names: Sequence[str]) -> int:
-    """The index among the kernels' ``names`` of the one to take."""
+def pick(device: str, work: str, names: Sequence[str]) -> int:
+    """The index among the kernels' ``names`` of the one to take on a device, by its key."""
     if _trial is not None:
         _trial.asked[work] = list(names)
         chosen = _trial.forced.get(work)
     else:
-        chosen = _load(file()).get(device_key(adapter), {}).get(work)
+        chosen = _load(file()).get(device, {}).get(work)
     return names.index(chosen) if chosen in names else 0
 
 

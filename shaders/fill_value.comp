@@ -9,10 +9,9 @@
 #include "include/elementwise.glsl"
 #include "include/integers64.glsl"
 #include "include/float16.glsl"
-#include "include/float_pairs.glsl"
 
-// start + number * delta: integers of all widths in 64 bits, wrapped; floating point as a pair that is
-// rounded once, so that numbers beyond 2^24 count too.
+// start + number * delta: integers of all widths in 64 bits, wrapped; floating point in float32, each
+// step rounded.
 uvec2 constant(uint number) {
     return uvec2(start[0], start[1]);
 }
@@ -26,13 +25,7 @@ uvec2 float_sequence(uint number) {
     // By their digits: conversions take longer.
     precise float high = uintBitsToFloat(0x53000000u | number >> 16u) - 549755813888.0;
     precise float low = uintBitsToFloat(0x4B000000u | number & 0xFFFFu) - 8388608.0;
-    PAIR exact = pair_of_ordered_sum(high, low);
-    float by = uintBitsToFloat(delta[0]);
-    PAIR steps = pair_of_product(exact.x, by);
-    PAIR sum = pair_of_sum(uintBitsToFloat(start[0]), steps.x);
-    precise float rest = sum.y + scaled_sum(exact.y, by, steps.y);
-    float x = sum_of(PAIR(sum.x, rest));
-    if (is_nan(x)) x = scaled_sum(exact.x, by, uintBitsToFloat(start[0]));  // also of infinities
+    precise float x = uintBitsToFloat(start[0]) + (high + low) * uintBitsToFloat(delta[0]);
     return uvec2(BYTES_OF(OUT_TYPE) == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);
 }
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 import kompute_dml as dml
+from kompute_dml.lowering.builder import target_of
+from kompute_dml.lowering.plan import Plan, Target
 from kompute_dml.operators.base import Definition, definitions
-from kompute_dml.operators.plan import Plan, Target
 from kompute_dml.runtime.shader_library import SWITCHES, ShaderLibrary
 from layouts import ALL, PACKED, SHIFTED, TRANSPOSED, Layout, Sizes
 from tolerance import LOST, compare
@@ -352,11 +353,10 @@ def switches() -> tuple[str, ...]:
     return tuple(",".join(names[:n]) for n in range(len(names) + 1))
 
 
-@cache
 def target(disabled: str) -> Target:
     features = {f for n in disabled.split(",") if n for f in SWITCHES[n]}
     device = dml.default_device()
-    return Target(ShaderLibrary(device.features - features), device.adapter)
+    return target_of(ShaderLibrary(device.features - features), device.adapter)
 
 
 def _paths(case: Case, types: Types) -> list[str]:

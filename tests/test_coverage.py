@@ -20,12 +20,14 @@ import kompute_dml as dml
 from cases import CASES, ERRORS
 from harness import Run, runs, switches, target
 from kompute_dml import spec, support
-from kompute_dml.operators import frame, matrix_multiply_kernels
-from kompute_dml.operators.base import definitions, functions
+from kompute_dml.functions import functions
+from kompute_dml.lowering import elementwise as elementwise_lowering
+from kompute_dml.lowering.plan import PERSISTENT, TEMPORARY, ZEROED, Plan
+from kompute_dml.operators.base import definitions
 from kompute_dml.operators.elementwise import TABLE
-from kompute_dml.operators.matrix_multiply_kernels import candidates, lower
-from kompute_dml.operators.matrix_multiply_product import SLOTS, Product
-from kompute_dml.operators.plan import PERSISTENT, TEMPORARY, ZEROED, Plan
+from kompute_dml.operators.matrix_multiply import kernels as matrix_multiply_kernels
+from kompute_dml.operators.matrix_multiply.kernels import candidates, lower
+from kompute_dml.operators.matrix_multiply.product import SLOTS, Product
 from kompute_dml.runtime.adapters import Adapter
 from kompute_dml.runtime.longs import by_longs
 from kompute_dml.runtime.shader_library import ShaderLibrary, manifest, shaders
@@ -135,7 +137,7 @@ def test_plans_stay_within_the_memory_that_they_ask_for(
     """The driver does not tell: one block holds many ranges."""
     if as_gpu:
         monkeypatch.setattr(Adapter, "is_cpu", False)
-        monkeypatch.setattr(frame, "_MANY", 1)
+        monkeypatch.setattr(elementwise_lowering, "_MANY", 1)
     for run in _RUNS[name]:
         if run.level != "descriptor" or run.in_place:
             continue  # another lowers to the same

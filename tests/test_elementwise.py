@@ -10,7 +10,7 @@ import pytest
 
 import kompute_dml as dml
 from cases.elementwise import converted, power
-from kompute_dml.operators import frame
+from kompute_dml.lowering import elementwise as elementwise_lowering
 from kompute_dml.operators.base import definitions
 from kompute_dml.runtime.adapters import Adapter
 from kompute_dml.runtime.shader_library import shaders
@@ -231,7 +231,7 @@ def test_functions_say_what_they_take() -> None:
 def gpu_like(monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
     """A device whose elementwise shaders are made as for a GPU, with two parts an invocation."""
     monkeypatch.setattr(Adapter, "is_cpu", False)
-    monkeypatch.setattr(frame, "_in_pairs", lambda *args: True)
+    monkeypatch.setattr(elementwise_lowering, "_in_pairs", lambda *args: True)
     device = dml.Device()
     yield device
     device.close()
@@ -308,6 +308,19 @@ def test_sequences_beyond_what_is_finite(start: float, delta: float) -> None:
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("dtype, count", [("float32", (1 << 24) + 99), ("float16", 3001)])
+@pytest.mark.parametrize("start, delta", [(0.1, 0.3), (-5000.0, 0.3), (2.0**-24, 1.0)])
+def test_sequences_are_rounded_step_by_step(
+    dtype: str, count: int, start: float, delta: float
+) -> None:
+    """The number of an element, too, beyond 2^24."""
+    first, step = np.array([start, delta], dtype)
+    got = dml.fill_value_sequence((count,), value_start=first, value_delta=step, data_type=dtype)
+    number = np.arange(count).astype(np.float32)
+    expected = np.float32(first) + number * np.float32(step)
+    np.testing.assert_array_equal(got.numpy(), expected.astype(dtype))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
 @pytest.mark.parametrize("skip", [0, 1])
 def test_inputs_turned_as_for_gpus(
@@ -331,8 +344,8 @@ def test_inputs_turned_as_for_gpus(
 @pytest.fixture
 def tabulating(gpu_like: dml.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
     """The same with tables for few bytes, of which each invocation looks up several parts."""
-    monkeypatch.setattr(frame, "_WORTH_TABLES", 0)
-    monkeypatch.setattr(frame, "_LOOKING_UP", 1)
+    monkeypatch.setattr(elementwise_lowering, "_WORTH_TABLES", 0)
+    monkeypatch.setattr(elementwise_lowering, "_LOOKING_UP", 1)
     yield gpu_like
     ran = {name for compiled in gpu_like._compiled.values() for name in compiled.variants}
     assert ran <= {*shaders()["elementwise_table"]}, "nothing was computed by element"

@@ -13,11 +13,12 @@ import pytest
 
 import kompute_dml as dml
 from cases.matrix_multiply import nearest_float32
-from kompute_dml.operators import matrix_multiply
-from kompute_dml.operators.matrix_multiply_kernels import Kernel, candidates, lower
-from kompute_dml.operators.matrix_multiply_lines import SUMS, PreparedLines, Scratch
-from kompute_dml.operators.matrix_multiply_product import SHADER, SLOTS, Product
-from kompute_dml.operators.plan import Plan, Target
+from kompute_dml.lowering.builder import target_of
+from kompute_dml.lowering.plan import Plan, Target
+from kompute_dml.operators.matrix_multiply import to_float as matrix_multiply
+from kompute_dml.operators.matrix_multiply.kernels import Kernel, candidates, lower
+from kompute_dml.operators.matrix_multiply.product import SHADER, SLOTS, Product
+from kompute_dml.operators.matrix_multiply.repacking import SUMS, PreparedLines, Scratch
 from kompute_dml.runtime import zeros
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from kompute_dml.runtime.heap import Allocation, Block
@@ -161,7 +162,7 @@ def test_every_kernel_gives_the_exact_sums(
     sums = (a.astype(np.int64) - a_zero) @ (b.astype(np.int64) - b_zero)
     expected = nearest_float32(sums) * a_scale.astype(np.float32) * b_scale.astype(np.float32)
     expected = (expected + bias.astype(np.float32)).astype(real)
-    target = Target(device._runtime.library, device.adapter)
+    target = target_of(device._runtime.library, device.adapter)
     for kernel in candidates(Product(desc), target):
         monkeypatch.setattr(matrix_multiply, "candidates", lambda *_, chosen=kernel: [chosen])
         compiled = device.compile_operator(device.create_operator(desc))
@@ -273,8 +274,8 @@ def _library_of_everything() -> ShaderLibrary:
 @pytest.mark.parametrize("rows", [1, 2, 4, 8])
 def test_few_rows_by_few_columns_share_the_depth(rows: int, columns: int, depth: int) -> None:
     product = Product(_desc((1, rows, depth, columns), "packed", "packed", ""))
-    adapter = replace(dml.default_device().adapter, cooperative_matrices=())
-    target = Target(_library_of_everything(), adapter)
+    adapter = replace(dml.default_device().adapter, cooperative_matrices=(), cores=132)
+    target = target_of(_library_of_everything(), adapter)
     kernel = candidates(product, target)[0]
     assert kernel.name == f"few_rows-across64-r{rows}"
     variant = kernel.variant(target)
@@ -363,7 +364,7 @@ def test_tiles_take_the_sums_of_other_workgroups_or_make_them(
     device = dml.Device(dml.default_device().adapter)
     shape = batch, m, k, n = (3, 300, 384, 520)
     desc = _desc(shape, "packed", "transposed", owned)
-    target = Target(device._runtime.library, device.adapter)
+    target = target_of(device._runtime.library, device.adapter)
     offered = [c for c in candidates(Product(desc), target) if c.makes_sums]
     if not offered:
         pytest.skip("the kernel needs matrix units")
@@ -432,9 +433,9 @@ def _with_matrix_units(kilobytes: int = 48, kinds: str = "i") -> Target:
         CooperativeMatrix(16, 16, 32, f"{t}8", f"{t}8", f"{t}32", f"{t}32", "subgroup")
         for t in kinds
     )
-    return Target(every, replace(
+    return target_of(every, replace(
         dml.default_device().adapter, max_shared_memory=kilobytes << 10, subgroup_size=32,
-        cooperative_matrices=shapes,
+        cooperative_matrices=shapes, cores=132,
     ))
 
 
@@ -457,7 +458,7 @@ def test_few_rows_are_served_by_subgroups(
     rows: int, depth: int, columns: int, a_layout: str, lanes: int, kernel: str
 ) -> None:
     target = _with_matrix_units()
-    target = replace(target, adapter=replace(target.adapter, subgroup_size=lanes))
+    target = replace(target, traits=replace(target.traits, subgroup_size=lanes))
     product = Product(_desc((1, rows, depth, columns), a_layout, "transposed", ""))
     assert candidates(product, target)[0].name == kernel
 

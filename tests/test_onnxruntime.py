@@ -22,17 +22,17 @@ from onnx import helper  # noqa: E402
 
 import kompute_dml.onnxruntime as kompute  # noqa: E402
 from kompute_dml.graph import builder  # noqa: E402
-from kompute_dml.onnx.graph import Node, Value  # noqa: E402
-from kompute_dml.onnx.partition import regions  # noqa: E402
-from kompute_dml.onnx.region import MAX_PLANS, Region  # noqa: E402
-from kompute_dml.operators import base  # noqa: E402
-from kompute_dml.operators.plan import (  # noqa: E402
+from kompute_dml.lowering.plan import (  # noqa: E402
     PERSISTENT,
     Dispatch,
     Operand,
     Plan,
     Target,
 )
+from kompute_dml.onnx.graph import Node, Value  # noqa: E402
+from kompute_dml.onnx.partition import regions  # noqa: E402
+from kompute_dml.onnx.region import MAX_PLANS, Region  # noqa: E402
+from kompute_dml.operators import base  # noqa: E402
 from kompute_dml.runtime import recorder as recorder_module  # noqa: E402
 from kompute_dml.runtime import windows  # noqa: E402
 from kompute_dml.runtime.kp_engine import CommandList, Engine  # noqa: E402

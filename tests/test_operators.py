@@ -11,7 +11,7 @@ import pytest
 import kompute_dml as dml
 from cases import CASES
 from harness import Run, check, runs, target
-from kompute_dml.operators.plan import Dispatch
+from kompute_dml.lowering.plan import Dispatch
 
 
 @pytest.mark.values

@@ -27,7 +27,8 @@ from click.testing import CliRunner, Result
 import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.cli import cli
-from kompute_dml.operators.base import definitions, functions
+from kompute_dml.functions import functions
+from kompute_dml.operators.base import definitions
 from kompute_dml.runtime import adapters
 from switches import SCALE
 from test_process import succeeds

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kompute_dml as dml
 from cases import CASES
 from harness import Case
 from kompute_dml import DataType
+from kompute_dml.runtime import traits
 from tolerance import LOST, compare
 
 pytestmark = pytest.mark.values
@@ -98,6 +100,32 @@ def test_special_values_of_float32(case: Case, types: Any, rng: np.random.Genera
     # Those that keep denormals round twice to get one; others may meet one on their way.
     problem = compare(got, expected, case.compare, 2.0**-149 if _keeps(case) else LOST)
     assert not problem, problem
+
+
+@pytest.fixture
+def unknown_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
+    """A device that is taken for one whose quotients need not be IEEE's."""
+    monkeypatch.setattr(traits, "_IEEE_UNITS", {})
+    device = dml.Device()
+    yield device
+    device.close()
+
+
+def test_quotients_in_the_range_of_denormals(
+    unknown_device: dml.Device, rng: np.random.Generator
+) -> None:
+    """Where rounding to 24 digits first would make ties; operands are denormals, too."""
+    y = rng.uniform(1, 2, 1 << 15) * 2.0 ** rng.integers(-149, 128, 1 << 15)
+    y[::4] = 2.0 ** np.floor(np.log2(y[::4]))  # for ties
+    x = y * rng.uniform(-1, 1, y.size) * 2.0 ** rng.integers(-150, -123, y.size)
+    some = rng.permutation(y.size) < y.size // 4
+    x[some] = rng.uniform(-_SMALLEST, _SMALLEST, y.size)[some]
+    x, y = x.astype(np.float32), y.astype(np.float32)
+    with np.errstate(all="ignore"):
+        expected, inverse = x / y, np.float32(1) / y
+    for operator, given, exact in ((dml.divide, (x, y), expected), (dml.recip, (y,), inverse)):
+        got = operator(*map(unknown_device.tensor, given)).numpy()
+        np.testing.assert_array_equal(got.view(np.uint32), exact.view(np.uint32))
 
 
 def _keeps(case: Case) -> bool:

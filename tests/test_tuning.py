@@ -46,16 +46,16 @@ def test_the_file_lies_in_the_users_cache(monkeypatch, tmp_path):
 
 
 def test_without_a_measurement_the_first_is_taken(adapter, path):
-    assert tuning.pick(adapter, "work", KERNELS) == 0
+    assert tuning.pick(tuning.device_key(adapter), "work", KERNELS) == 0
 
 
 def test_what_was_kept_is_taken(adapter, path):
     assert tuning.keep(adapter, {"work": "third", "other": "second"}) == path
-    assert tuning.pick(adapter, "work", KERNELS) == 2
+    assert tuning.pick(tuning.device_key(adapter), "work", KERNELS) == 2
     assert tuning.keep(adapter, {"work": "second"}) == path
-    assert tuning.pick(adapter, "work", KERNELS) == 1
-    assert tuning.pick(adapter, "other", KERNELS) == 1
-    assert tuning.pick(adapter, "unheard of", KERNELS) == 0
+    assert tuning.pick(tuning.device_key(adapter), "work", KERNELS) == 1
+    assert tuning.pick(tuning.device_key(adapter), "other", KERNELS) == 1
+    assert tuning.pick(tuning.device_key(adapter), "unheard of", KERNELS) == 0
     assert [p.name for p in path.parent.iterdir()] == ["tuning.json"]
 
 
@@ -71,7 +71,7 @@ def test_what_another_process_kept_stays(adapter, path):
 
 def test_a_kernel_that_is_not_offered_is_not_taken(adapter, path):
     tuning.keep(adapter, {"work": "third"})
-    assert tuning.pick(adapter, "work", KERNELS[:2]) == 0
+    assert tuning.pick(tuning.device_key(adapter), "work", KERNELS[:2]) == 0
 
 
 @pytest.mark.parametrize("field", ["name", "driver", "driver_version"])
@@ -83,7 +83,7 @@ def test_choices_hold_for_one_device_and_driver(adapter, path, field):
 def test_choices_hold_for_one_version(adapter, path, monkeypatch):
     tuning.keep(adapter, {"work": "third"})
     monkeypatch.setattr(tuning, "__version__", "99")
-    assert tuning.pick(adapter, "work", KERNELS) == 0
+    assert tuning.pick(tuning.device_key(adapter), "work", KERNELS) == 0
 
 
 @pytest.mark.parametrize(
@@ -92,24 +92,24 @@ def test_choices_hold_for_one_version(adapter, path, monkeypatch):
 def test_a_file_that_is_not_ours_is_as_none(adapter, path, text):
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    assert tuning.pick(adapter, "work", KERNELS) == 0
+    assert tuning.pick(tuning.device_key(adapter), "work", KERNELS) == 0
     tuning.keep(adapter, {"work": "second"})
     assert json.loads(path.read_text())["format"] == 1
-    assert tuning.pick(adapter, "work", KERNELS) == 1
+    assert tuning.pick(tuning.device_key(adapter), "work", KERNELS) == 1
 
 
 def test_nothing_is_kept_without_a_file(adapter):
     assert tuning.keep(adapter, {"work": "third"}) is None
-    assert tuning.pick(adapter, "work", KERNELS) == 0
+    assert tuning.pick(tuning.device_key(adapter), "work", KERNELS) == 0
 
 
 def test_a_trial_forces_and_listens(adapter, path):
     tuning.keep(adapter, {"work": "third"})
     with tuning.trial({"work": "second"}) as trial:
-        assert tuning.pick(adapter, "work", KERNELS) == 1
-        assert tuning.pick(adapter, "other", KERNELS) == 0
+        assert tuning.pick(tuning.device_key(adapter), "work", KERNELS) == 1
+        assert tuning.pick(tuning.device_key(adapter), "other", KERNELS) == 0
     assert trial.asked == {"work": list(KERNELS), "other": list(KERNELS)}
-    assert tuning.pick(adapter, "work", KERNELS) == 2
+    assert tuning.pick(tuning.device_key(adapter), "work", KERNELS) == 2
 
 
 def test_sizes_share_their_next_power_of_two():
@@ -195,7 +195,7 @@ def test_what_was_measured_before_a_cut_is_kept(adapter, path, stopwatch, monkey
     monkeypatch.setattr(tune, "recipes", lambda: [first, Recipe("X", "f32", cut)])
     result = CliRunner().invoke(cli, ["tune", "--scale", "tiny", "-a", str(adapter.index)])
     assert result.exit_code == 1
-    assert tuning.pick(adapter, "work", KERNELS) == 2
+    assert tuning.pick(tuning.device_key(adapter), "work", KERNELS) == 2
 
 
 def test_tuning_says_what_it_measured_and_what_was_wrong(adapter, path, stopwatch, monkeypatch):

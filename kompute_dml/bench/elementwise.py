@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DataType
-from ..operators.base import Definition, definitions, functions
+from ..functions import functions
+from ..operators.base import Definition, definitions
 from .case import Case, Peer, Recipe, Scale, shape, touched_bytes
 from .references import REFERENCES, Reference
 from .values import Pattern, close, numbers, offsets, sampled

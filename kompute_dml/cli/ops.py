@@ -61,7 +61,7 @@ def _record(definition: Any) -> dict[str, Any]:
                     for name, tensor in tensors.items()
                 },
             }
-            for level, tensors in entry.support
+            for level, tensors, _ in entry.support
         ],
         "variants": {s: list(built.get(s, ())) for s in definition.shaders},
     }

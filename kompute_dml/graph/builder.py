@@ -16,8 +16,8 @@ import numpy as np
 
 from ..dtypes import Scalar
 from ..layout import coalesce, packed_strides, pad_left, product, reshape_strides
+from ..lowering.plan import PARAMS, PERSISTENT, TEMPORARY, Dispatch
 from ..operators import base
-from ..operators.plan import PERSISTENT, TEMPORARY, Dispatch
 from ..runtime.heap import Allocation, Slot
 from ..runtime.windows import SIZE as WINDOW
 from .array import BOOL, Array, device_type
@@ -39,6 +39,8 @@ class Prepared:
 
     places: list[Slot | None]
     dispatches: tuple[Dispatch, ...]
+    params: tuple[int, ...]
+    """Words that the dispatches read."""
     result: Allocation | None
 
 
@@ -137,8 +139,10 @@ class Builder:
             s.slot() if f in plan.repacked and (s := arrays[f].storage) is not None else None
             for f in compiled.slots[:-2]
         ]
+        reads_params = any(o.slot == PARAMS for d in plan.initialize for o in d.operands)
+        key = places, plan.initialize, plan.params if reads_params else ()
         for before in self._prepared:
-            if before.places == places and before.dispatches == plan.initialize:
+            if (before.places, before.dispatches, before.params) == key:
                 return before.result
         with device._runtime.lock:
             temporary, result = [
@@ -148,7 +152,7 @@ class Builder:
             compiled.initialize(
                 [*places, *[None if a is None else Slot(a, 0) for a in (temporary, result)]]
             )
-        self._prepared.append(Prepared(places, plan.initialize, result))
+        self._prepared.append(Prepared(*key, result))
         return result
 
     def finish(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> RecordedPlan:

@@ -37,10 +37,9 @@ class SlotTensor(NamedTuple):
 
 def tensors(operator: Operator) -> tuple[list[SlotTensor], list[SlotTensor]]:
     """Inputs and outputs of an operator, in the order of its description."""
-    spec = operator.definition.spec
     inputs, outputs = (
-        [SlotTensor(f.snake, f.name, operator.tensor(f)) for f in fields]
-        for fields in (spec.inputs, spec.outputs)
+        [SlotTensor(f.snake, f.name, operator.tensor(f)) for f in operator.slots if f.kind == kind]
+        for kind in ("input", "output")
     )
     return inputs, outputs
 
@@ -83,14 +82,19 @@ def compile_repacking(
 
     The others would only be copied.
     """
-    def own(fields: Iterable[str]) -> CompiledOperator:
+    def own(slots: Collection[str]) -> CompiledOperator:
+        def flagged(slot: str, tensor: TensorDesc | None) -> TensorDesc | None:
+            return tensor and tensor.replace(
+                flags=TensorFlags.OWNED_BY_DML if slot in slots else TensorFlags.NONE,
+                total_tensor_size_in_bytes=tensor.total_tensor_size_in_bytes)
+
         changes = {}
         for f in desc.operator.spec.inputs:
-            tensor = getattr(desc, f.snake)
-            if tensor is not None:
-                changes[f.snake] = tensor.replace(
-                    flags=TensorFlags.OWNED_BY_DML if f.snake in fields else TensorFlags.NONE,
-                    total_tensor_size_in_bytes=tensor.total_tensor_size_in_bytes)
+            given = getattr(desc, f.snake)
+            changes[f.snake] = (
+                tuple(flagged(f"{f.snake}[{i}]", t) for i, t in enumerate(given)) if f.is_array
+                else flagged(f.snake, given)
+            )
         owned = dataclasses.replace(desc, **changes)
         return device.compile_operator(device.create_operator(owned), flags)
 

@@ -5,8 +5,5 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-_SHARED = {"base", "broadcasting", "call", "frame", "plan"}
-
 for _module in pkgutil.iter_modules(__path__):
-    if _module.name not in _SHARED:
-        importlib.import_module(f"{__name__}.{_module.name}")
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..dtypes import DataType
 from ..errors import expect
+from ..lowering.copy import SHADERS, lower_copy
+from ..lowering.elementwise import parameter, parameters
+from ..lowering.plan import Plan, Target
 from ..spec import FeatureLevel
-from .base import define, function
-from .call import as_tensor, device_of, output, run
-from .copying import SHADERS, lower_copy
+from .base import define
 from .elementwise import row
-from .frame import parameter, parameters
-from .plan import Plan, Target
 
 if TYPE_CHECKING:
-    from ..tensor import Tensor
+    pass
 
 
 def _lower_identity(desc: Any, target: Target) -> Plan:
@@ -24,23 +23,10 @@ def _lower_identity(desc: Any, target: Target) -> Plan:
 
 
 ActivationIdentityOperatorDesc = define(
-    "ACTIVATION_IDENTITY", _lower_identity, shaders=SHADERS
+    "ACTIVATION_IDENTITY", _lower_identity, shaders=SHADERS, broadcasts=True
 )
 
 
-@function
-def activation_identity(x: Any, *, out: Tensor | None = None) -> Tensor:
-    """Copy every element: ``f(x) = x``, bit for bit (DML_ACTIVATION_IDENTITY_OPERATOR_DESC).
-
-    ``x`` is FLOAT32 or FLOAT16 of 1 to 8 dimensions with any strides, or an array. ``out`` has the
-    sizes and type of ``x``; it may be ``x`` itself. Returns ``out`` or a new packed tensor.
-    Raises ValidationError or UnsupportedError.
-    """
-    name, device = "activation_identity", device_of(x, out)
-    x = as_tensor(device, name, "x", x)
-    y = output(device, out, name, x.sizes, x.data_type)
-    run(ActivationIdentityOperatorDesc, device, {"input_tensor": x, "output_tensor": y})
-    return y
 
 
 def _shrink_parameters(desc: Any, data_type: DataType) -> tuple[int, ...]:

@@ -1,26 +1,29 @@
 """What every operator shares: descriptor classes made from the specification, and its checks.
 
-An operator module calls :func:`define` for each operator, which returns the descriptor class
-(``DiagonalMatrix1OperatorDesc`` ...), and decorates its functions with :func:`function`. The
-package's public names, the command line and the support table are read from the two registries.
+An operator module calls :func:`define` for each operator, or decorates the function that builds its
+plan with :func:`operator`. Both make the descriptor class (``DiagonalMatrix1OperatorDesc`` ...) and
+register a :class:`Definition`. The functions, the stubs, the command line, DxDispatch and the
+support table are made from the registry.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from keyword import iskeyword
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import spec
-from ..attributes import IsInfinityMode, RoundingMode, ScaleBias
+from ..attributes import ENUMS, ReduceFunction, ScaleBias, Size2d
 from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import UnsupportedError, expect, whole
-from ..spec import FeatureLevel, Field, OperatorSpec
-from .plan import Plan, Target
+from ..layout import Ints
+from ..lowering.builder import PlanBuilder
+from ..lowering.plan import Plan, Target
+from ..spec import FeatureLevel, Field, OperatorSpec, TensorSupport
 
 Lower = Callable[[Any, Target], Plan]
 Check = Callable[[Any, bool], None]
@@ -28,13 +31,42 @@ Same = Iterable[tuple[tuple[str, ...], tuple[str, ...]]]
 Newer = Callable[[Any], Iterable[tuple[FeatureLevel, str, str, Any]]]
 """Choices of a description that came after its operator: (level, field, the older rule, value)."""
 
-_ENUMS = {"DML_ROUNDING_MODE": RoundingMode, "DML_IS_INFINITY_MODE": IsInfinityMode}
-_INT_RANGES = {"INT": (-(2**31), 2**31 - 1), "UINT": (0, 2**32 - 1), "UINT64": (0, 2**64 - 1)}
+
+class Output(NamedTuple):
+    """What an operator makes, as far as its inputs and attributes say."""
+
+    sizes: Ints
+    data_type: DataType | None
+    """None where the caller chooses it."""
+
+
+Infer = Callable[[Any], Mapping[str, Output | list[Output]]]
+"""By output field. A description of the inputs and attributes is enough for it. It raises
+ValidationError where these make no output."""
+
+_INT_RANGES = {
+    "INT": (-(2**31), 2**31 - 1), "UINT": (0, 2**32 - 1), "UINT64": (0, 2**64 - 1), "BOOL": (0, 1),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class OperatorDesc:
-    """Base of every ``...OperatorDesc``: DirectML's structure, fields in snake case."""
+    """Base of every ``...OperatorDesc``: DirectML's structure, fields in snake case.
+
+    Arrays are tuples. The attributes that count their elements may be left out.
+    """
+
+    def __post_init__(self) -> None:
+        fields = self.operator.spec.fields
+        for f in fields:
+            value = getattr(self, f.snake)
+            if f.is_array and isinstance(value, (list, np.ndarray)):
+                object.__setattr__(self, f.snake, tuple(value))
+        for f in fields:
+            if f.count_field and getattr(self, count := spec.snake_case(f.count_field)) is None:
+                value = getattr(self, f.snake)
+                if isinstance(value, tuple):
+                    object.__setattr__(self, count, len(value))
 
     @property
     def operator(self) -> Definition:
@@ -55,6 +87,12 @@ class Definition:
     in_place: bool
     shaders: tuple[str, ...]
     """Shaders its lowering may choose from."""
+    infer: Infer | None
+    """None where the outputs may have any sizes that the table allows."""
+    defaults: Mapping[str, Any]
+    """Of its function's keyword arguments."""
+    broadcasts: bool
+    """Whether its function broadcasts the inputs to one another."""
 
     @property
     def name(self) -> str:
@@ -66,16 +104,44 @@ class Definition:
         name = self.name.removeprefix("DML_OPERATOR_").removeprefix("ELEMENT_WISE_").lower()
         return f"{name}_" if iskeyword(name) else name
 
+    def slots(self, desc: Any) -> tuple[Field, ...]:
+        """The tensors of ``desc``, inputs first; an array gives a field for each element."""
+        result = []
+        for f in (*self.spec.inputs, *self.spec.outputs):
+            if f.is_array:
+                result += [dataclasses.replace(f, name=f"{f.name}[{i}]")
+                           for i in range(len(getattr(desc, f.snake)))]
+            else:
+                result.append(f)
+        return tuple(result)
+
+    def support(self, desc: Any, level: FeatureLevel) -> dict[str, TensorSupport] | None:
+        """The table that holds for ``desc`` at ``level``."""
+        return self.spec.support_at(level, _function(desc))
+
+    def check_fields(self, desc: Any, kinds: Iterable[str] = ("input", "output", "attribute")
+                     ) -> None:
+        """Raise where a field is no value of its type, or an array has another length than its
+        count says."""
+        for f in self.spec.fields:
+            if f.kind in kinds:
+                check_field(self.name, f, getattr(desc, f.snake), self.spec)
+        for f in self.spec.fields:
+            if f.count_field and f.kind in kinds:
+                count = getattr(desc, spec.snake_case(f.count_field))
+                length = len(getattr(desc, f.snake))
+                expect(count == length, self.name, f.count_field, f"be {length} (as many as "
+                       f"{f.name} has)", count)
+
     def validate(self, desc: Any, level: FeatureLevel, strict: bool) -> None:
         """Raise what is wrong with ``desc`` at a feature level. ``strict`` refuses extensions."""
-        for f in self.spec.fields:
-            check_field(self.name, f, getattr(desc, f.snake))
+        self.check_fields(desc)
         self._check_support(desc, level)
         for tensors, properties in self.same(strict):
             self._check_same(desc, tensors, properties)
-        for f in self.spec.outputs:
-            tensor = getattr(desc, f.snake)
-            if tensor is not None:
+        for f in self.slots(desc):
+            tensor = tensor_of(desc, f.snake)
+            if tensor is not None and f.kind == "output":
                 expect(
                     not tensor.overlaps_itself, self.name, f"{f.name}.Strides",
                     "give every element of an output an address of its own",
@@ -85,21 +151,24 @@ class Definition:
                     not tensor.owned_by_dml, self.name, f"{f.name}.Flags",
                     "be NONE (only inputs may be OWNED_BY_DML)", "OWNED_BY_DML",
                 )
+        self._check_outputs(desc)
         self.check(desc, strict)
+        self._check_fused(desc, level)
         for since, field, rule, got in self.newer(desc):
             if level < since:
                 raise self._unsupported(field, rule, got, level, since)
 
     def _check_support(self, desc: Any, level: FeatureLevel) -> None:
-        table = self.spec.support_at(level)
+        table = self.support(desc, level)
         if table is None:
             raise UnsupportedError(
                 f"{self.name}: needs feature level {self.spec.introduced}, "
                 f"but the device was created at {level}"
             )
-        for name, support in table.items():
-            tensor = getattr(desc, spec.snake_case(name))
-            if tensor is None:
+        for f in self.slots(desc):
+            tensor = tensor_of(desc, f.snake)
+            support = table.get(name := f.name.partition("[")[0])
+            if tensor is None or support is None:
                 continue
             low, high = support.dimension_counts
             for ok, field, rule, got, allowed in (
@@ -114,10 +183,47 @@ class Definition:
             ):
                 if ok:
                     continue
-                since = [lv for lv, t in self.spec.support if lv > level and allowed(t[name])]
+                since = [
+                    row.since for row in self.spec.support
+                    if row.since > level and name in row.tensors and allowed(row.tensors[name])
+                    and (not row.functions or _function(desc) in row.functions)
+                ]
                 if since:
-                    raise self._unsupported(f"{name}.{field}", rule, got, level, min(since))
-                expect(False, self.name, f"{name}.{field}", rule, got)
+                    raise self._unsupported(f"{f.name}.{field}", rule, got, level, min(since))
+                expect(False, self.name, f"{f.name}.{field}", rule, got)
+
+    def _check_outputs(self, desc: Any) -> None:
+        """The outputs that are there have the sizes that the inputs make."""
+        inferred: dict[str, Output] = {}
+        for name, made in (self.infer(desc) if self.infer else {}).items():
+            inferred |= ({f"{name}[{i}]": m for i, m in enumerate(made)}
+                         if isinstance(made, list) else {name: made})
+        for f in self.slots(desc):
+            tensor, output = tensor_of(desc, f.snake), inferred.get(f.snake)
+            if tensor is not None and output is not None:
+                expect(tensor.sizes == output.sizes, self.name, f"{f.name}.Sizes",
+                       f"be {list(output.sizes)}", list(tensor.sizes))
+
+    def _check_fused(self, desc: Any, level: FeatureLevel) -> None:
+        """A fused activation is one that this operator may fuse, without tensors."""
+        fused = getattr(desc, "fused_activation", None)
+        if fused is None or "fused_activation" not in {f.snake for f in self.spec.fields}:
+            return
+        since = self.spec.fuses.get(fused.operator.name)
+        expect(since is not None, self.name, "FusedActivation",
+               "be an activation that can be fused", fused.operator.name)
+        if since is not None and level < since:
+            raise self._unsupported("FusedActivation", "be an activation that is there",
+                                    fused.operator.name, level, since)
+        for f in fused.operator.spec.fields:
+            value = getattr(fused, f.snake)
+            if f.is_tensor:
+                expect(value is None, self.name, f"FusedActivation.{f.name}", "be None", value)
+            else:
+                check_field(fused.operator.name, f, value, fused.operator.spec)
+        for newer, field, rule, got in fused.operator.newer(fused):
+            if level < newer:
+                raise self._unsupported(f"FusedActivation.{field}", rule, got, level, newer)
 
     def _unsupported(
         self, field: str, rule: str, got: Any, level: FeatureLevel, since: FeatureLevel
@@ -130,7 +236,9 @@ class Definition:
     def _check_same(
         self, desc: Any, tensors: tuple[str, ...], properties: tuple[str, ...]
     ) -> None:
-        present = [(n, t) for n in tensors if (t := getattr(desc, spec.snake_case(n))) is not None]
+        present = [(f.name, t) for n in tensors for f in self.slots(desc)
+                   if f.name.partition("[")[0] == n
+                   and (t := tensor_of(desc, f.snake)) is not None]
         for prop in properties:
             field, get = _PROPERTIES[prop]
             for name, tensor in present[:-1]:
@@ -148,12 +256,31 @@ _PROPERTIES: dict[str, tuple[str, Callable[[TensorDesc], Any]]] = {
 }
 
 
+def tensor_of(desc: Any, slot: str) -> TensorDesc | None:
+    """The description in a slot: a field, or ``field[i]`` of an array."""
+    field, _, index = slot.partition("[")
+    value = getattr(desc, field)
+    result: TensorDesc | None = value[int(index[:-1])] if index else value
+    return result
+
+
+def _function(desc: Any) -> str | None:
+    """The function that keys the operator's table, by DirectML's name."""
+    value = getattr(desc, "function", None)
+    return None if value is None else f"DML_REDUCE_FUNCTION_{ReduceFunction(value).name}"
+
+
 _DESCRIBED = {
     "TENSOR_DESC": "TensorDesc",
+    "TENSOR_DESC_ARRAY": "tuple of TensorDesc",
     "SCALE_BIAS": "ScaleBias (g(x) = x * scale + bias)",
+    "SIZE_2D": "Size2d",
     "SCALAR_UNION": "Scalar, number or bytes",
     "OPERATOR_DESC": "description of an activation, without tensors",
+    "OPERATOR_DESC_ARRAY": "tuple of descriptions of activations, without tensors",
     "FLOAT_ARRAY": "tuple of FLOAT",
+    "UINT_ARRAY": "tuple of UINT",
+    "INT_ARRAY": "tuple of INT",
 }
 
 
@@ -162,56 +289,94 @@ def described(f: Field) -> str:
     if f.enum == "DML_TENSOR_DATA_TYPE":
         what = "DataType"
     else:
-        what = _ENUMS[f.enum].__name__ if f.enum in _ENUMS else _DESCRIBED.get(f.type, f.type)
+        what = ENUMS[f.enum].__name__ if f.enum in ENUMS else _DESCRIBED.get(f.type, f.type)
     return f"{what}, optional" if f.optional else what
 
 
-def check_field(operator: str, f: Field, value: Any) -> None:
-    if f.is_tensor:
-        if value is None:
-            expect(f.optional, operator, f.name, "be given", None)
-        else:
-            expect(isinstance(value, TensorDesc), operator, f.name, "be a TensorDesc", value)
+def check_field(operator: str, f: Field, value: Any, entry: OperatorSpec | None = None) -> None:
+    """Raise unless ``value`` is one of the field's type. (SCALAR_UNION depends on a data type: the
+    operators check it.)"""
+    if value is None and (f.optional or f.is_tensor):
+        expect(f.optional, operator, f.name, "be given", None)
+    elif f.is_array:
+        rule = f"be a {_DESCRIBED[f.type]}"
+        expect(isinstance(value, tuple), operator, f.name, rule, repr(value))
+        if f.type == "TENSOR_DESC_ARRAY":
+            expect(value, operator, f.name, "have at least one tensor", "()")
+        for i, item in enumerate(value):
+            _check_value(operator, f"{f.name}[{i}]", f.type.removesuffix("_ARRAY"), item)
     elif f.enum == "DML_TENSOR_DATA_TYPE":
         expect(isinstance(value, DataType), operator, f.name, "be a DataType", value)
-    elif value is None and f.optional:
-        pass
-    elif f.type == "SCALE_BIAS":
-        expect(isinstance(value, ScaleBias), operator, f.name, "be a ScaleBias", repr(value))
-        for part in ("Scale", "Bias"):
-            _check_float(operator, f"{f.name}.{part}", getattr(value, part.lower()))
-    elif f.type == "OPERATOR_DESC":
-        expect(isinstance(value, OperatorDesc), operator, f.name, "be an operator's description",
-               repr(value))
-    elif f.enum in _ENUMS:
-        members = _ENUMS[f.enum]
-        expect(value in list(members), operator, f.name,
+    elif f.enum in ENUMS:
+        members = ENUMS[f.enum]
+        expect(_is_number(value) and value in list(members), operator, f.name,
                f"be one of {', '.join(m.name for m in members)}", repr(value))
-    elif f.type in _INT_RANGES:
-        low, high = _INT_RANGES[f.type]
-        number = whole(operator, f.name, value)
-        expect(low <= number <= high, operator, f.name, f"be in [{low}, {high}]", number)
-    elif f.type == "FLOAT_ARRAY":
-        expect(isinstance(value, (tuple, list)), operator, f.name, "be a tuple of numbers",
+    else:
+        _check_value(operator, f.name, f.type, value)
+
+
+def _check_value(operator: str, name: str, kind: str, value: Any) -> None:
+    if kind == "TENSOR_DESC":
+        expect(isinstance(value, TensorDesc), operator, name, "be a TensorDesc", value)
+    elif kind == "OPERATOR_DESC":
+        expect(isinstance(value, OperatorDesc), operator, name, "be an operator's description",
                repr(value))
-        for i, number in enumerate(value):
-            _check_float(operator, f"{f.name}[{i}]", number)
-    elif f.type == "FLOAT":
-        _check_float(operator, f.name, value)
+    elif kind == "SCALE_BIAS":
+        expect(isinstance(value, ScaleBias), operator, name, "be a ScaleBias", repr(value))
+        for part in ("Scale", "Bias"):
+            _check_float(operator, f"{name}.{part}", getattr(value, part.lower()))
+    elif kind == "SIZE_2D":
+        expect(isinstance(value, Size2d), operator, name, "be a Size2d", repr(value))
+        for part in ("Width", "Height"):
+            _check_value(operator, f"{name}.{part}", "UINT", getattr(value, part.lower()))
+    elif kind in _INT_RANGES:
+        low, high = _INT_RANGES[kind]
+        number = whole(operator, name, value)
+        expect(low <= number <= high, operator, name, f"be in [{low}, {high}]", number)
+    elif kind == "FLOAT":
+        _check_float(operator, name, value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating))
 
 
 def _check_float(operator: str, name: str, value: Any) -> None:
-    ok = isinstance(value, (int, float, np.integer, np.floating))
-    expect(ok, operator, name, "be a number", repr(value))
+    expect(_is_number(value), operator, name, "be a number", repr(value))
     try:
         float(value)
     except OverflowError:
         expect(False, operator, name, "be a number that a float can hold", value)
 
 
+def axis_in(operator: str, axis: Any, tensor: TensorDesc, field: str = "Axis",
+            of: str = "InputTensor") -> int:
+    """``axis``, if the tensor has it."""
+    rank = tensor.dimension_count
+    expect(0 <= axis < rank, operator, field,
+           f"be in [0, {rank}) ({of} has {rank} dimensions)", axis)
+    return int(axis)
+
+
+def axes_in(operator: str, axes: Ints, tensor: TensorDesc) -> Ints:
+    """``axes``, if the tensor has each and none comes twice."""
+    for i, axis in enumerate(axes):
+        axis_in(operator, axis, tensor, f"Axes[{i}]")
+    expect(len(set(axes)) == len(axes), operator, "Axes", "name each axis once", list(axes))
+    return tuple(axes)
+
+
+def like(field: str) -> Infer:
+    """An :data:`Infer`: the first output has the sizes and the type of an input."""
+    def infer(desc: Any) -> Mapping[str, Output | list[Output]]:
+        x = getattr(desc, field)
+        return {desc.operator.spec.outputs[0].snake: Output(x.sizes, x.data_type)}
+
+    return infer
+
+
 _definitions: dict[str, Definition] = {}
 _by_class: dict[type, Definition] = {}
-_functions: dict[str, Callable[..., Any]] = {}
 
 
 def define(
@@ -223,18 +388,22 @@ def define(
     same: Callable[[bool], Same] | None = None,
     newer: Newer = lambda desc: (),
     in_place: bool | None = None,
+    infer: Infer | None = None,
+    broadcasts: bool = False,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Any:
     """Register ``DML_OPERATOR_<name>`` and return its descriptor class.
 
     ``check(desc, strict)`` raises what the specification table cannot say. ``same(strict)``
     replaces the table's equality constraints, ``in_place`` its word on aliasing. ``newer(desc)``
-    names what the operator's first feature level did not take yet, beyond the table.
+    names what the operator's first feature level did not take yet, beyond the table. ``infer`` says
+    what the outputs are. ``broadcasts`` and ``defaults`` are the function's.
     """
     entry = spec.operator("DML_OPERATOR_" + name)
     required, optional = [], []
     for f in entry.fields:
         # Without its tensors an activation describes what another operator fuses.
-        if f.optional or (f.is_tensor and entry.fusable):
+        if f.optional or f.name in entry.count_fields or (f.is_tensor and entry.fusable):
             optional.append((f.snake, Any, dataclasses.field(default=None, kw_only=True)))
         else:
             required.append((f.snake, Any, dataclasses.field(kw_only=True)))
@@ -260,26 +429,39 @@ def define(
         newer=newer,
         in_place=entry.in_place if in_place is None else in_place,
         shaders=shaders,
+        infer=infer,
+        defaults=defaults or {},
+        broadcasts=broadcasts,
     )
     _definitions[entry.name] = definition
     _by_class[desc_class] = definition
     return desc_class
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+Build = Callable[[Any, PlanBuilder], None]
 
 
-def function(f: F) -> F:
-    """Publish ``f`` as ``kompute_dml.<its name>``."""
-    _functions[f.__name__] = f
-    return f
+def operator(
+    name: str, *, shaders: tuple[str, ...], output: Infer | None = None, **more: Any
+) -> Callable[[Build], Any]:
+    """Register ``DML_OPERATOR_<name>``, whose plan the decorated function builds: (description,
+    builder). ``output`` says what the outputs are; other keywords are those of :func:`define`, or
+    defaults of the function's keyword arguments. The name becomes the descriptor class.
+    """
+    known = {k: more.pop(k) for k in ("check", "same", "newer", "in_place", "broadcasts")
+             if k in more}
+
+    def register(build: Build) -> Any:
+        def lower(desc: Any, target: Target) -> Plan:
+            builder = PlanBuilder(target, desc)
+            build(desc, builder)
+            return builder.build()
+
+        return define(name, lower, shaders=shaders, infer=output, defaults=more, **known)
+
+    return register
 
 
 def definitions() -> dict[str, Definition]:
     """The implemented operators by DirectML name."""
     return dict(_definitions)
-
-
-def functions() -> dict[str, Callable[..., Any]]:
-    """The function level by name."""
-    return dict(_functions)

@@ -17,15 +17,13 @@ from ..attributes import IsInfinityMode, RoundingMode
 from ..dtypes import DataType, Scalar
 from ..errors import ValidationError, expect
 from ..layout import Ints
+from ..lowering.elementwise import elementwise_lowering, float_bits, parameters
+from ..lowering.plan import Dispatch, Plan, Target
 from ..spec import FeatureLevel
-from .base import Check, Newer, check_field, define, function
-from .broadcasting import make_function
-from .call import as_tensor, device_of, output, run
-from .frame import float_bits, frame, parameters
-from .plan import Dispatch, Plan, Target
+from .base import Check, Newer, define
 
 if TYPE_CHECKING:
-    from ..tensor import Tensor
+    pass
 
 FLOAT, INTEGER, INTEGER64 = "elementwise_float", "elementwise_integer", "elementwise_integer64"
 COMPARISON = "elementwise_comparison"
@@ -92,8 +90,9 @@ def row(
             variant = target.library.get(family, operation)
             if tabulated and all(t.itemsize == 1 for t in types):
                 table = target.library.get(TABLE, operation)
-        return frame(target, variant, inputs, result, push=push, spec=values,
-                     long=operation in LONG, table=table)
+        return elementwise_lowering(
+            target, variant, inputs, result, push=push, spec=values, long=operation in LONG,
+            table=table)
 
     def check_all(desc: Any, strict: bool) -> None:
         check_attributes(desc, strict)
@@ -101,10 +100,8 @@ def row(
 
     own = shader or (FLOAT if in_float else "")
     shaders = (own,) if own else _shaders(entry, on_bits, by_order)
-    desc_class = define(name, lower, shaders=shaders + (TABLE,) * tabulated, check=check_all,
-                        newer=newer, in_place=in_place)
-    function(make_function(name, defaults))
-    return desc_class
+    return define(name, lower, shaders=shaders + (TABLE,) * tabulated, check=check_all,
+                  newer=newer, in_place=in_place, broadcasts=True, defaults=defaults)
 
 
 def _shader(types: Sequence[DataType], by_order: bool = False) -> str:
@@ -117,7 +114,7 @@ def _shader(types: Sequence[DataType], by_order: bool = False) -> str:
 
 def _shaders(entry: spec.OperatorSpec, on_bits: bool, by_order: bool) -> tuple[str, ...]:
     """All that :func:`_shader` may choose, at any feature level."""
-    types = {t for _, table in entry.support for t in table[entry.inputs[0].name].data_types}
+    types = {t for row in entry.support for t in row.tensors[entry.inputs[0].name].data_types}
     if on_bits:
         types = {t.unsigned for t in types}
     return tuple(sorted({_shader([t], by_order) for t in types}))
@@ -134,7 +131,7 @@ def scalar(operator: str, field: str, value: Any, data_type: DataType) -> Scalar
 
 
 def check_attributes(desc: Any, strict: bool) -> None:
-    """Scalar unions are of the output's type; a fused activation is one, without tensors."""
+    """Scalar unions are of the output's type."""
     name, fields = desc.operator.name, desc.operator.spec.fields
     for f in fields:
         value = getattr(desc, f.snake)
@@ -143,16 +140,6 @@ def check_attributes(desc: Any, strict: bool) -> None:
             expect(value is made, name, f.name, "equal OutputTensor.DataType", value, made)
         elif f.type == "SCALAR_UNION":
             scalar(name, f.name, value, desc.output_tensor.data_type)
-        elif f.type == "OPERATOR_DESC" and value is not None:
-            fused = value.operator
-            expect(fused.spec.fusable, name, f.name, "be an activation that can be fused",
-                   fused.name)
-            for part in fused.spec.fields:
-                given = getattr(value, part.snake)
-                if part.is_tensor:
-                    expect(given is None, name, f"{f.name}.{part.name}", "be None", given)
-                else:
-                    check_field(fused.name, part, given)
 
 
 # -- the table
@@ -181,14 +168,6 @@ def _power_constants(desc: Any, data_type: DataType) -> Ints:
         limit = min(125.5, 125 / abs(exponent) - 0.5) * 2**23
         words += tuple(map(float_bits, (factor, factor - float(np.float32(factor)), limit)))
     return words
-
-
-def _newer_fused(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
-    if desc.fused_activation is not None:
-        fused = desc.fused_activation.operator
-        yield fused.spec.introduced, "FusedActivation", "be an activation that is there", fused.name
-        for since, field, *rule_and_value in fused.newer(desc.fused_activation):
-            yield since, f"FusedActivation.{field}", *rule_and_value
 
 
 for _name in ("ABS", "ACOS", "ACOSH", "ASIN", "ASINH", "ATAN", "ATANH", "CEIL", "COS", "COSH",
@@ -232,7 +211,7 @@ row("ELEMENT_WISE_ROUND", lambda desc: _ROUNDING[desc.rounding_mode],
     rounding_mode=RoundingMode.HALVES_TO_NEAREST_EVEN)
 
 
-# ADD1 is ADD with a fused activation; at function level the two are one.
+# ADD1 is ADD with a fused activation. Their functions are one.
 
 _ADD1 = "elementwise_add1"
 
@@ -245,30 +224,15 @@ def _lower_add1(desc: Any, target: Target) -> Plan:
     else:
         name = fused.operator.function_name.removeprefix("activation_")
         variant, words = target.library.get(_ADD1, name), parameters(fused, y.data_type)
-    return frame(target, variant, [("a_tensor", a), ("b_tensor", b)], ("output_tensor", y),
-                 push={"attributes": words})
+    return elementwise_lowering(
+        target, variant, [("a_tensor", a), ("b_tensor", b)], ("output_tensor", y),
+        push={"attributes": words})
 
 
 ElementWiseAdd1OperatorDesc = define(
     "ELEMENT_WISE_ADD1", _lower_add1, shaders=(FLOAT, _ADD1),
-    check=check_attributes, newer=_newer_fused,
+    check=check_attributes, broadcasts=True,
 )
-_add = make_function("ELEMENT_WISE_ADD", {})
-_add1 = function(make_function("ELEMENT_WISE_ADD1", {}))
-
-
-@function
-def add(a: Any, b: Any, *, fused_activation: Any = None, out: Tensor | None = None) -> Tensor:
-    if fused_activation is None:
-        return _add(a, b, out=out)
-    return _add1(a, b, fused_activation=fused_activation, out=out)
-
-
-add.__doc__ = f"""{_add.__doc__}
-
-With ``fused_activation``, a description such as ``ActivationReluOperatorDesc()``, the sum goes
-through that activation before it is rounded (ELEMENT_WISE_ADD1; FLOAT32 and FLOAT16 only).
-"""
 
 
 def _lower_value_scale_2d(desc: Any, target: Target) -> Plan:
@@ -277,7 +241,7 @@ def _lower_value_scale_2d(desc: Any, target: Target) -> Plan:
     variant = target.library.get(FLOAT, "linear")
     dispatches: list[Dispatch] = []
     for channel, bias in enumerate(desc.bias):
-        dispatches += frame(
+        dispatches += elementwise_lowering(
             target, variant, [("input_tensor", x), None], ("output_tensor", y),
             push={"attributes": (float_bits(desc.scale), float_bits(bias))},
             select=(1, channel),
@@ -296,21 +260,3 @@ def _check_value_scale_2d(desc: Any, strict: bool) -> None:
 ValueScale2dOperatorDesc = define(
     "VALUE_SCALE_2D", _lower_value_scale_2d, shaders=(FLOAT,), check=_check_value_scale_2d,
 )
-
-
-@function
-def value_scale_2d(
-    x: Any, *, scale: float, bias: Sequence[float], out: Tensor | None = None
-) -> Tensor:
-    """``y[n, c, h, w] = scale * x[n, c, h, w] + bias[c]`` (DML_VALUE_SCALE_2D_OPERATOR_DESC).
-
-    ``x`` has 4 dimensions with 1 or 3 channels, any strides, FLOAT32 or FLOAT16. Returns ``out`` or
-    a new packed tensor. Raises ValidationError or UnsupportedError.
-    """
-    name, device = "value_scale_2d", device_of(x, out)
-    x = as_tensor(device, name, "x", x)
-    expect(np.iterable(bias), name, "bias", "be a sequence of numbers", bias)
-    y = output(device, out, name, x.sizes, x.data_type)
-    run(ValueScale2dOperatorDesc, device, {"input_tensor": x, "output_tensor": y},
-        scale=scale, channel_count=len(bias), bias=tuple(bias))
-    return y

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 from ..desc import TensorDesc
-from ..dtypes import DataType, Scalar, saturate
-from ..errors import UnsupportedError, ValidationError, expect, integers
+from ..dtypes import Scalar, saturate
+from ..errors import UnsupportedError, ValidationError, expect
 from ..layout import are_of_vectors, pad_left, power_of_two
-from .base import define, function
-from .call import as_tensor, device_of, output, run
+from ..lowering.plan import UNUSED, Dispatch, Plan, Target, reads, writes
+from .base import define
 from .fill_value import filled
-from .plan import UNUSED, Dispatch, Plan, Target, reads, writes
 
 if TYPE_CHECKING:
-    from ..tensor import Tensor
+    pass
 
 _EACH = 2
 """Vectors that an invocation makes."""
 _ELEMENTS, _LINES, _DENSE = 0, 1, 2
-_MASKS_ALL = ("llvmpipe",)
-"""Drivers that compute the mask of every vector, whichever way a branch goes."""
 _WORTH_TWICE = 1 << 18
 """Bytes from which on they make zeros, and then a diagonal, sooner than both at once."""
 
@@ -45,7 +41,7 @@ def _lower(
             "not served (distances from the diagonal are computed in 32 bits)")
     nbytes = y.element_count * y.data_type.itemsize
     if (x is None and end - begin == 1 and nbytes >= _WORTH_TWICE
-            and target.adapter.driver in _MASKS_ALL):
+            and target.traits.masks_all):
         return _zeros_and_diagonal(
             target, y.replace(sizes=sizes, strides=out_strides), value, begin)
     # Columns are counted from `height` up, so that column - row stays positive; bounds beyond
@@ -54,7 +50,7 @@ def _lower(
     each = 16 // y.data_type.itemsize
     count = y.element_count
     lanes, per_line = 1, -(-width // each)
-    local_size = target.adapter.local_size
+    local_size = target.traits.local_size
     walked = (out_strides, in_strides) if x else (out_strides,)
     aligned = y.is_aligned and (x is None or x.is_aligned)
     even = aligned and are_of_vectors(each, width, *walked)
@@ -93,7 +89,7 @@ def _lower(
                     EVEN=even,
                     ONE_MATRIX=sizes[:2] == (1, 1),
                     # A division less, which takes its time on a CPU.
-                    ONE_PART=target.adapter.is_cpu and per_line <= _EACH * lanes,
+                    ONE_PART=target.traits.is_cpu and per_line <= _EACH * lanes,
                 ),
             ),
         )
@@ -154,70 +150,3 @@ DiagonalMatrix1OperatorDesc = define(
     check=_check_diagonal_matrix1,
     in_place=True,
 )
-
-
-@function
-def diagonal_matrix(
-    sizes: Sequence[int],
-    *,
-    offset: int = 0,
-    value: float = 1.0,
-    data_type: Any = "float32",
-    out: Tensor | None = None,
-) -> Tensor:
-    """``out[..., y, x] = value if y + offset == x else 0`` (DML_DIAGONAL_MATRIX_OPERATOR_DESC).
-
-    ``sizes`` has 2 to 4 entries, the last two height and width, the others batches. ``value`` is
-    a FLOAT: rounded to FLOAT32; for integer types truncated toward zero and saturated, NaN as 0.
-    All eleven data types. Returns ``out`` or a new packed tensor. Raises ValidationError or
-    UnsupportedError.
-    """
-    name, device = "diagonal_matrix", device_of(out)
-    y = output(device, out, name, integers(name, "sizes", sizes), DataType.of(data_type))
-    run(
-        DiagonalMatrixOperatorDesc, device, {"output_tensor": y},
-        offset=offset, value=value,
-    )
-    return y
-
-
-@function
-def diagonal_matrix1(
-    input: Any = None,
-    *,
-    sizes: Sequence[int] | None = None,
-    value: Any,
-    diagonal_fill_begin: int,
-    diagonal_fill_end: int,
-    data_type: Any = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Fill diagonals ``begin <= x - y < end`` with ``value`` (DML_DIAGONAL_MATRIX1_OPERATOR_DESC).
-
-    Elsewhere ``input`` is kept, or 0 without it. ``begin > end`` fills the outside of
-    ``[end, begin)`` instead, and ``begin == end`` nothing. ``input`` has 2 to 4 dimensions and any
-    strides; without it give ``sizes`` and ``data_type`` (FLOAT32 by default). ``value`` is taken
-    bit for bit: a number that the type can hold, a NumPy scalar, or raw bytes. ``out`` may be
-    ``input``. Returns ``out`` or a new packed tensor. Raises ValidationError or UnsupportedError.
-    """
-    name = "diagonal_matrix1"
-    device = device_of(input, out)
-    if input is None:
-        expect(sizes is not None or out is not None, name, "sizes", "be given without input", None)
-        shape = (out.sizes if sizes is None  # type: ignore[union-attr]
-                 else integers(name, "sizes", sizes))
-        kind = DataType.of(data_type or (out.data_type if out is not None else "float32"))
-    else:
-        input = as_tensor(device, name, "input", input, data_type)
-        shape, kind = input.sizes, input.data_type
-        expect(sizes is None or integers(name, "sizes", sizes) == shape, name, "sizes",
-               f"be {list(shape)}", sizes)
-        expect(data_type is None or DataType.of(data_type) is kind, name, "data_type",
-               f"be {kind}", data_type)
-    y = output(device, out, name, shape, kind)
-    run(
-        DiagonalMatrix1OperatorDesc, device, {"input_tensor": input, "output_tensor": y},
-        value_data_type=kind, value=Scalar.of(value, kind),
-        diagonal_fill_begin=diagonal_fill_begin, diagonal_fill_end=diagonal_fill_end,
-    )
-    return y

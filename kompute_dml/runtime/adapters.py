@@ -97,6 +97,8 @@ class Adapter:
     """Bytes of the largest device-local heap."""
     max_allocation: int
     max_storage_buffer_range: int
+    max_storage_buffers: int
+    """Storage buffers that one shader stage may bind."""
     max_workgroup_invocations: int
     max_workgroup_size: tuple[int, int, int]
     max_workgroup_count: tuple[int, int, int]
@@ -106,6 +108,8 @@ class Adapter:
     storage_buffer_alignment: int
     timestamp_period: float
     """Nanoseconds per tick; 0 where compute queues take no timestamps."""
+    cores: int = 0
+    """Multiprocessors or compute units, where the driver tells; else 0."""
     features: frozenset[str] = frozenset()
     """Vulkan feature names that the device offers (kp may enable fewer)."""
     extensions: frozenset[str] = field(default=frozenset(), repr=False)
@@ -115,11 +119,6 @@ class Adapter:
     def is_cpu(self) -> bool:
         """Whether the driver runs on the CPU."""
         return self.type == "cpu"
-
-    @property
-    def local_size(self) -> int:
-        """Invocations of a workgroup that shares nothing: a CPU takes its time to start one."""
-        return min(1024, self.max_workgroup_invocations) if self.is_cpu else 256
 
     @property
     def vulkan(self) -> str:
@@ -191,6 +190,19 @@ def _cooperative_matrices(vk: Any, instance: Any, device: Any) -> tuple[Cooperat
     )
 
 
+def _core_counter(
+    vk: Any, extensions: frozenset[str], chain: Any
+) -> tuple[Any, Callable[[], int]]:
+    """The chain of structures to ask with, and how to read the number of cores from the answer."""
+    if "VK_NV_shader_sm_builtins" in extensions:
+        sms = vk.VkPhysicalDeviceShaderSMBuiltinsPropertiesNV(pNext=chain)
+        return sms, lambda: int(sms.shaderSMCount)
+    if "VK_AMD_shader_core_properties2" in extensions:
+        units = vk.VkPhysicalDeviceShaderCoreProperties2AMD(pNext=chain)
+        return units, lambda: int(units.activeComputeUnitCount)
+    return chain, lambda: 0
+
+
 def _describe(vk: Any, instance: Any, index: int, device: Any) -> Adapter:
     extensions = frozenset(
         e.extensionName for e in vk.vkEnumerateDeviceExtensionProperties(device, None)
@@ -199,7 +211,8 @@ def _describe(vk: Any, instance: Any, index: int, device: Any) -> Adapter:
     maintenance = vk.VkPhysicalDeviceMaintenance3Properties(pNext=subgroup)
     driver = vk.VkPhysicalDeviceDriverProperties(pNext=maintenance)
     identity = vk.VkPhysicalDeviceIDProperties(pNext=driver)
-    properties2 = vk.VkPhysicalDeviceProperties2(pNext=identity)
+    last, cores = _core_counter(vk, extensions, identity)
+    properties2 = vk.VkPhysicalDeviceProperties2(pNext=last)
     vk.vkGetPhysicalDeviceProperties2(device, properties2)
     properties = properties2.properties
     limits = properties.limits
@@ -237,6 +250,8 @@ def _describe(vk: Any, instance: Any, index: int, device: Any) -> Adapter:
         device_memory=max(local or [h.size for h in heaps]),
         max_allocation=maintenance.maxMemoryAllocationSize,
         max_storage_buffer_range=limits.maxStorageBufferRange,
+        max_storage_buffers=min(limits.maxPerStageDescriptorStorageBuffers,
+                                limits.maxDescriptorSetStorageBuffers),
         max_workgroup_invocations=limits.maxComputeWorkGroupInvocations,
         max_workgroup_size=tuple(limits.maxComputeWorkGroupSize),
         max_workgroup_count=tuple(limits.maxComputeWorkGroupCount),
@@ -245,6 +260,7 @@ def _describe(vk: Any, instance: Any, index: int, device: Any) -> Adapter:
         subgroup_size=subgroup.subgroupSize,
         storage_buffer_alignment=limits.minStorageBufferOffsetAlignment,
         timestamp_period=limits.timestampPeriod if limits.timestampComputeAndGraphics else 0.0,
+        cores=cores(),
         features=frozenset(features),
         extensions=extensions,
         cooperative_matrices=(

@@ -12,7 +12,7 @@ import json
 import re
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..dtypes import DataType
 
@@ -57,6 +57,8 @@ class Field:
     """``TENSOR_DESC``, ``INT``, ``FLOAT``, ``SCALAR_UNION`` ..."""
     optional: bool
     enum: str | None = None
+    count_field: str | None = None
+    """Of an array: the attribute that has its length."""
 
     @functools.cached_property
     def snake(self) -> str:
@@ -66,6 +68,10 @@ class Field:
     def is_tensor(self) -> bool:
         return self.kind != "attribute"
 
+    @functools.cached_property
+    def is_array(self) -> bool:
+        return self.type.endswith("_ARRAY")
+
 
 @dataclass(frozen=True)
 class TensorSupport:
@@ -73,6 +79,15 @@ class TensorSupport:
 
     dimension_counts: tuple[int, int]
     data_types: tuple[DataType, ...]
+
+
+class SupportRow(NamedTuple):
+    """One row of a page's table."""
+
+    since: FeatureLevel
+    tensors: dict[str, TensorSupport]
+    functions: frozenset[str]
+    """The values of REDUCE's Function that it holds for; empty for all."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +99,7 @@ class OperatorSpec:
     in_place: bool
     family: str
     fields: tuple[Field, ...]
-    support: tuple[tuple[FeatureLevel, dict[str, TensorSupport]], ...]
+    support: tuple[SupportRow, ...]
     """Newest level first."""
     same: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
     """(tensor names, properties among ``data type``, ``dimension count``, ``sizes``)."""
@@ -93,6 +108,8 @@ class OperatorSpec:
     formula: str
     fusable: bool
     """Whether it may be another operator's FusedActivation."""
+    fuses: dict[str, FeatureLevel]
+    """Operators that may be its FusedActivation, and since when."""
 
     @property
     def url(self) -> str:
@@ -111,12 +128,39 @@ class OperatorSpec:
     def outputs(self) -> tuple[Field, ...]:
         return tuple(f for f in self.fields if f.kind == "output")
 
-    def support_at(self, level: FeatureLevel) -> dict[str, TensorSupport] | None:
-        """The table that holds at ``level``; None where the operator is not there yet."""
-        for since, tensors in self.support:
-            if since <= level:
-                return tensors
-        return None
+    @functools.cached_property
+    def count_fields(self) -> frozenset[str]:
+        """Attributes that are the length of an array."""
+        return frozenset(f.count_field for f in self.fields if f.count_field)
+
+    def support_at(
+        self, level: FeatureLevel, function: str | None = None
+    ) -> dict[str, TensorSupport] | None:
+        """The table that holds at ``level``; None where the operator is not there yet.
+
+        Where a page has a row per function, ``function`` chooses one. Without it the result holds
+        what any function takes.
+        """
+        rows = [r for r in self.support if r.since <= level
+                and (not r.functions or function is None or function in r.functions)]
+        if not rows:
+            return None
+        if not rows[0].functions or function is not None:
+            return rows[0].tensors
+        newest: dict[frozenset[str], SupportRow] = {}
+        for row in rows:
+            newest.setdefault(row.functions, row)
+        return _union([row.tensors for row in newest.values()])
+
+
+def _union(tables: list[dict[str, TensorSupport]]) -> dict[str, TensorSupport]:
+    """What any of the tables admits, tensor by tensor."""
+    result = {}
+    for name in tables[0]:
+        low, high = zip(*(t[name].dimension_counts for t in tables))
+        types = dict.fromkeys(d for t in tables for d in t[name].data_types)
+        result[name] = TensorSupport((min(low), max(high)), tuple(types))
+    return result
 
 
 def snake_case(name: str) -> str:
@@ -143,7 +187,7 @@ def operator(name: str) -> OperatorSpec:
     """The entry of ``name`` (``DML_OPERATOR_...``). Raises KeyError."""
     entry = document()["operators"][name]
     support = [
-        (
+        SupportRow(
             FeatureLevel.of(row["feature_level"]),
             {
                 tensor: TensorSupport(
@@ -152,6 +196,7 @@ def operator(name: str) -> OperatorSpec:
                 )
                 for tensor, t in row["tensors"].items()
             },
+            frozenset(row.get("functions", ())),
         )
         for row in entry["support"]
     ]
@@ -161,12 +206,27 @@ def operator(name: str) -> OperatorSpec:
         in_place=entry["in_place"] or bool(entry["in_place_doc"]),
         family=entry["family"],
         fields=tuple(
-            Field(f["name"], f["kind"], f["type"], f["optional"], f.get("enum"))
+            Field(f["name"], f["kind"], f["type"], f["optional"], f.get("enum"),
+                  f.get("count_field"))
             for f in entry["fields"]
         ),
-        support=tuple(sorted(support, key=lambda row: row[0], reverse=True)),
+        support=tuple(sorted(support, key=lambda row: row.since, reverse=True)),
         same=tuple((tuple(s["tensors"]), tuple(s["of"])) for s in entry["same"]),
         page=entry["doc"],
         formula=entry["formula"],
         fusable=name in document()["fused_activations"]["activations"],
+        fuses=_fuses(name),
     )
+
+
+def _fuses(name: str) -> dict[str, FeatureLevel]:
+    """The activations that an operator may fuse."""
+    known = document()["fused_activations"]
+    operators = document()["operators"]
+    if not any(f["type"] == "OPERATOR_DESC" for f in operators[name]["fields"]):
+        return {}
+    result = {a: FeatureLevel.of(operators[a]["introduced"]) for a in known["activations"]}
+    for extra, rule in known["extra"].items():
+        if name in rule["only_for"]:
+            result[extra] = FeatureLevel.of(rule["feature_level"])
+    return result

@@ -55,7 +55,7 @@ float long_modulus(float x, float y) {
         rest = (rest << step) % divisor;
         places -= step;
     }
-    return with_sign(scaled(float(rest), y_exponent - 23), sign_bit(x));
+    return with_sign(scaled(float(rest), y_exponent - 23, 0.0), sign_bit(x));
 }
 
 float modulus(float x, float y) {

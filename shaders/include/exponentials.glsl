@@ -150,15 +150,12 @@ float asinh_of(float x) {
 
 float acosh_of(float x) {
     float t = x - 1.0;
-    if (HAS_EXACT_UNITS) {
-        float root = sqrt(t) * sqrt(t + 2.0);  // NaN below 1
-        float h = fma(t, 0.125, 0.125 * root);  // an eighth, which does not overflow
-        int k = log_exponent(h + 0.125);
-        float power = intBitsToFloat(0x3F800000 - k);
-        float result = log_series(h * power + (0.125 * power - 1.0), k + 0x01800000);
-        return x < infinity(0u) ? result : x;
-    }
-    float result = log1p_or_log(t + near_root(t * (t + 2.0)), x);
+    float square = t * (t + 2.0);
+    float inverse = inversesqrt(square + 1.0e-37);  // also for 0
+    precise float root = square * inverse;
+    // The root's correction joins t, so that their sum with the root is rounded once.
+    precise float rest = t + (square - root * root) * (0.5 * inverse);
+    float result = log1p_or_log(root + rest, x);
     return t < 0.0 ? NOT_A_NUMBER : result;
 }
 

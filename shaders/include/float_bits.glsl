@@ -107,8 +107,9 @@ float split(float x, out int exponent) {
     return uintBitsToFloat((bits & 0x7FFFFFu) | 0x3F800000u);
 }
 
-// x * 2^exponent for 0 or a normal x > 0 and any exponent; rounds denormals to nearest even.
-float scaled(float x, int exponent) {
+// x * 2^exponent for 0 or a normal x > 0 and any exponent; rounds denormals to nearest, and ties to where
+// the number lies that x was rounded from, x + beyond, or to even if beyond is 0.
+float scaled(float x, int exponent, float beyond) {
     uint bits = floatBitsToUint(x);
     if (bits == 0u) return x;
     int field = int(bits >> 23) + exponent;
@@ -120,7 +121,8 @@ float scaled(float x, int exponent) {
     uint kept = significand >> shift;
     uint rest = significand & ((1u << shift) - 1u);
     uint tie = 1u << (shift - 1u);
-    return uintBitsToFloat(kept + uint(rest > tie || (rest == tie && (kept & 1u) != 0u)));
+    bool tie_goes_up = beyond > 0.0 || (beyond == 0.0 && (kept & 1u) != 0u);
+    return uintBitsToFloat(kept + uint(rest > tie || (rest == tie && tie_goes_up)));
 }
 
 float truncated(float x) {

@@ -108,9 +108,9 @@ float divide(float x, float y) {
     // The quotient is in [1, 2), with units of 2^-23.
     precise float q = a / b;
     q = q + rest_of(a, q, b) / b;
-    float rest = rest_of(a, q, b);
-    precise float half_unit = b * 5.9604644775390625e-8;
-    if (rest > half_unit) q += 1.1920928955078125e-7;
-    if (-rest > half_unit) q -= 1.1920928955078125e-7;
-    return with_sign(scaled(q, x_exponent - y_exponent), sign);
+    precise float rest = rest_of(a, q, b);
+    float unit = 1.1920928955078125e-7;
+    float change = rest > 0.5 * unit * b ? unit : -rest > 0.5 * unit * b ? -unit : 0.0;
+    rest -= change * b;
+    return with_sign(scaled(q + change, x_exponent - y_exponent, rest), sign);
 }

@@ -34,8 +34,8 @@ def _sequence(label: str, sizes: Sizes, start: Any, delta: Any, layouts: Any) ->
     def reference(x: Arrays, given: Mapping[str, Any], types: Types) -> np.ndarray:
         numbers = np.arange(int(np.prod(sizes))).reshape(sizes)
         dtype = _kind(types).dtype
-        wide = np.float64 if dtype.kind == "f" else np.int64
-        return (wide(start) + numbers * wide(delta)).astype(dtype)
+        wide = np.float32 if dtype.kind == "f" else np.int64
+        return (wide(start) + numbers.astype(wide) * wide(delta)).astype(dtype)
 
     def call(x: Any, given: Mapping[str, Any], types: Types, out: Any) -> dml.Tensor:
         return dml.fill_value_sequence(sizes, value_start=start, value_delta=delta,

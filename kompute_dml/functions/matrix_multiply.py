@@ -1,4 +1,4 @@
-"""MATRIX_MULTIPLY_INTEGER_TO_FLOAT: a product of quantized matrices, scaled to floating point."""
+"""Functions of products whose arguments are not the structure's."""
 
 from __future__ import annotations
 
@@ -6,84 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import spec, tuning
-from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import ValidationError, expect
 from ..layout import broadcast_sizes, pad_left
-from .base import Same, define, function
+from ..operators.matrix_multiply.product import SLOTS, VECTORS
+from ..operators.matrix_multiply.to_float import MatrixMultiplyIntegerToFloatOperatorDesc
 from .call import as_tensor, device_of, output, run, whole_numbers
-from .matrix_multiply_kernels import SHADERS, candidates, lower
-from .matrix_multiply_product import SLOTS, VECTORS, Product
-from .plan import Plan, Target
+from .registry import function
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
-
-_NAME = "DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
-def _same(strict: bool) -> Same:
-    """The table's constraints; unless strict, A and B may differ in signedness."""
-    for tensors, properties in spec.operator(_NAME).same:
-        if properties == ("data type",) and "BTensor" in tensors and not strict:
-            yield ("ATensor", "AZeroPointTensor"), properties
-            yield ("BTensor", "BZeroPointTensor"), properties
-        else:
-            yield tensors, properties
-
-
-def _check(desc: Any, strict: bool) -> None:
-    a, b, out = desc.a_tensor, desc.b_tensor, desc.output_tensor
-    expect(
-        a.data_type.itemsize == b.data_type.itemsize, _NAME, "ATensor.DataType",
-        "have the width of BTensor.DataType", a.data_type, b.data_type,
-    )
-    (*batches, m, k), n = a.sizes, b.sizes[-1]
-    for tensor, field, sizes, rule in (
-        (b, "BTensor", [*batches, k, n], "the leading sizes of ATensor, then {K, N}"),
-        (out, "OutputTensor", [*batches, m, n], "the leading sizes of ATensor, then {M, N}"),
-        (desc.bias_tensor, "BiasTensor", [*batches, m, n], "the sizes of OutputTensor"),
-    ):
-        if tensor is not None:
-            expect(
-                list(tensor.sizes) == sizes, _NAME, f"{field}.Sizes", f"be {sizes} ({rule})",
-                list(tensor.sizes),
-            )
-    for tensor, field, axis, count in (
-        (desc.a_scale_tensor, "AScaleTensor", -2, m),
-        (desc.a_zero_point_tensor, "AZeroPointTensor", -2, m),
-        (desc.b_scale_tensor, "BScaleTensor", -1, n),
-        (desc.b_zero_point_tensor, "BZeroPointTensor", -1, n),
-    ):
-        if tensor is not None:
-            _check_vector(tensor, field, axis, count)
-
-
-def _check_vector(tensor: TensorDesc, field: str, axis: int, count: int) -> None:
-    """One value, or ``count`` of them along ``axis`` (of a vector: along its only one)."""
-    one = [1] * tensor.dimension_count
-    each = one.copy()
-    each[max(axis, -len(one))] = count
-    per = "row of ATensor" if axis == -2 else "column of BTensor"
-    expect(
-        list(tensor.sizes) in (one, each), _NAME, f"{field}.Sizes",
-        f"be {one} (one value) or {each} (one per {per})", list(tensor.sizes),
-    )
-
-
-def _lower(desc: Any, target: Target) -> Plan:
-    product = Product(desc)
-    kernels = candidates(product, target)
-    taken = tuning.pick(target.adapter, product.work, [kernel.name for kernel in kernels])
-    return lower(product, kernels[taken], target)
-
-
-MatrixMultiplyIntegerToFloatOperatorDesc = define(
-    _NAME.removeprefix("DML_OPERATOR_"),
-    _lower,
-    shaders=SHADERS,
-    check=_check,
-    same=_same,
-)
 
 
 @function

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..desc import TensorDesc
-from ..dtypes import DataType
-from ..layout import coalesce, extent, pad_left
-from ..tuning import work_key
-from .plan import UNUSED, Operand, reads, writes
+from ...desc import TensorDesc
+from ...dtypes import DataType
+from ...layout import coalesce, extent, pad_left
+from ...lowering.plan import UNUSED, Operand, reads, writes
+from ...tuning import work_key
 
 SHADER = "matrix_multiply_integer_to_float"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +13,9 @@ from ..attributes import ScaleBias
 from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import ValidationError, expect
+from ..operators.base import OperatorDesc
 from ..runtime.heap import Slot
 from ..tensor import Tensor
-from .base import OperatorDesc
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -88,14 +88,22 @@ def _bits(value: Any) -> Any:
 def run(
     desc_class: Any,
     device: Device,
-    tensors: Mapping[str, Tensor | None],
+    tensors: Mapping[str, Tensor | Sequence[Tensor] | None],
     **attributes: Any,
 ) -> None:
-    """Record ``desc_class`` over ``tensors`` (by field name; None for an absent one).
+    """Record ``desc_class`` over ``tensors`` (by field name; None for an absent one, a sequence for
+    an array).
 
     Compiled operators are kept per description. Raises what ``create_operator`` raises.
     """
-    descs = {name: None if t is None else t.desc for name, t in tensors.items()}
+    descs: dict[str, Any] = {}
+    slots: dict[str, Tensor | None] = {}
+    for name, t in tensors.items():
+        if t is None or isinstance(t, Tensor):
+            slots[name], descs[name] = t, None if t is None else t.desc
+        else:
+            slots |= {f"{name}[{i}]": x for i, x in enumerate(t)}
+            descs[name] = tuple([x.desc for x in t])
     key = (desc_class, *descs.values(), *[_bits(v) for v in attributes.values()])
     with device._runtime.lock:
         try:
@@ -107,10 +115,10 @@ def run(
             desc: OperatorDesc = desc_class(**descs, **attributes)
             compiled = device._compile_cached(desc, key)
         places = [
-            None if (t := tensors.get(name)) is None else Slot(t.allocation, t.byte_offset)
+            None if (x := slots.get(name)) is None else Slot(x.allocation, x.byte_offset)
             for name in compiled.slots[:-2]
         ]
-        _check_sharing(compiled, tensors)
+        _check_sharing(compiled, slots)
         temporary = compiled.plan.temporary_bytes
         scratch = device._allocate(temporary) if temporary else None
         places += [None if scratch is None else Slot(scratch, 0), None]
@@ -121,12 +129,12 @@ def run(
 def _check_sharing(compiled: Any, tensors: Mapping[str, Tensor | None]) -> None:
     """Refuse an output that shares bytes with an input, but for a true in-place call, or with
     another output."""
-    fields = compiled.definition.spec
-    for i, out_field in enumerate(fields.outputs):
+    first = compiled.binding_counts[0]
+    for i, out_field in enumerate(compiled.tensors[first:], first):
         out = tensors[out_field.snake]
         if out is None:
             continue
-        for field in (*fields.inputs, *fields.outputs[:i]):
+        for field in compiled.tensors[:i]:
             given = tensors[field.snake]
             if given is None or given.allocation is not out.allocation:
                 continue

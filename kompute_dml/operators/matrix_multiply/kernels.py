@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ..runtime.adapters import Adapter, CooperativeMatrix
-from ..runtime.shader_library import Variant
-from .frame import EXACT_UNITS
-from .matrix_multiply_lines import LINES, SUMS, PreparedLines, Scratch, is_ready, lies_ready
-from .matrix_multiply_product import MAX_DEPTH, SHADER, SLOTS, Product
-from .plan import TEMPORARY, UNUSED, ZEROED, Dispatch, Operand, Plan, Target
+from ...lowering.plan import TEMPORARY, UNUSED, ZEROED, Dispatch, Operand, Plan, Target
+from ...runtime.shader_library import Variant
+from ...runtime.traits import DeviceTraits
+from .product import MAX_DEPTH, SHADER, SLOTS, Product
+from .repacking import LINES, SUMS, PreparedLines, Scratch, is_ready, lies_ready
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,8 @@ class Kernel:
         """The shader variant, where the device may run it."""
         variant = target.library.find(self.shader, *self.axes.split("-"))
         fits = variant is not None and (
-            variant.shared_bytes <= target.adapter.max_shared_memory
-            and math.prod(variant.workgroup_size) <= target.adapter.max_workgroup_invocations
+            variant.shared_bytes <= target.traits.max_shared_memory
+            and math.prod(variant.workgroup_size) <= target.traits.max_invocations
         )
         return variant if fits else None
 
@@ -128,12 +127,12 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
     if product.a.data_type.itemsize > 1:
         flat, square = _WIDE[product.a.data_type.width]
         return [flat, square] if product.rows <= 4 * flat.rows else [square, flat]
-    few_rows = _few_rows(product, _multiplies(target.adapter, "i"))
+    few_rows = _few_rows(product, _multiplies(target.traits, "i"))
     scalar = [k for k in (*few_rows, _DOT, _CORE) if k.variant(target)]
-    if not _multiplies(target.adapter, "i"):
+    if not _multiplies(target.traits, "i"):
         return scalar
     unsigned = (
-        _multiplies(target.adapter, "u")
+        _multiplies(target.traits, "u")
         and not any(product.kinds[kind] for kind in _NOT_PLAIN)
         and all(is_ready(product, side, _COOPMAT["t128u"].depth) for side in "ab")
     )
@@ -143,7 +142,8 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
     ]
     if not matrix or scalar[0] not in (_DOT, _CORE):
         return [*scalar, *matrix]
-    best = _COOPMAT[_best_tile(product, unsigned, _COOPMAT["t128s"] in matrix)]
+    best = _COOPMAT[_best_tile(product, target.traits.cores, unsigned,
+                               _COOPMAT["t128s"] in matrix)]
     ready = [
         k for k in matrix
         if all(t.owned_by_dml or is_ready(product, side, k.depth)
@@ -168,8 +168,8 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
     numbers = (b.base_alignment, *product.steps["b"], b.strides[-2], product.columns)
     if all(t.owned_by_dml or is_ready(product, side, 16) for side, t in (("a", a), ("b", b))):
         side, matrix = "along", [_FEW_ROWS_COOPMAT["along"], _FEW_ROWS_COOPMAT["along8"]]
-        # More subgroups to a tile, where there is but one for each of 132 multiprocessors; larger
-        # tiles leave these idle.
+        # Tiles get more subgroups where there is one tile per core. Larger tiles would leave cores
+        # idle.
         few = product.batches * -(-product.columns // matrix[0].columns) < 200
         if few:
             matrix.reverse()
@@ -198,41 +198,44 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
     return [*matrices, *dots] if rows > 4 else [*dots, *matrices]
 
 
-def _best_tile(product: Product, unsigned: bool, aside: bool) -> str:
-    """As measured on an H200, which has 132 multiprocessors: the largest that keeps it busy, and
-    of two sizes the one that takes one turn instead of two. ``aside``: sums may be made aside."""
+def _best_tile(product: Product, cores: int, unsigned: bool, aside: bool) -> str:
+    """The largest tile that keeps all cores busy, and of two sizes the one that takes one wave
+    instead of two; as measured on an H200. ``aside``: workgroups of their own may make sums."""
     if product.rows <= 16:
         return "t16"
     tiles = {axis: kernel.tiles(product) for axis, kernel in _COOPMAT.items()}
-    if tiles["t128"] > 132:
+    if tiles["t128"] > cores:
         if unsigned:
             return "t128u"
         summed = [side for side in "ab" if product.needs_sums(side)
                   and not product.side(side)[0].owned_by_dml]
         ready = [side for side in summed if is_ready(product, side, _COOPMAT["t128w"].depth)]
-        # What is prepared is summed by the way; a dispatch for one side more pays for many tiles.
+        # Row sums are computed while a side is repacked. A separate dispatch for the other side
+        # pays off from 1,024 tiles on.
         gathers = not ready or (len(ready) == 1 and tiles["t128"] >= 1024)
         aside = aside and (ready == summed or not gathers)
-        if aside and _sums_aside(product, summed, tiles["t128"], gathers):
+        if aside and _sums_aside(product, cores, summed, tiles["t128"], gathers):
             return "t128s"
         return "t128w" if gathers else "t128"
-    if tiles["t64"] > 264:
-        return "t96x128" if tiles["t96x128"] <= 132 else "t128d"
-    if tiles["t64"] > 132:
-        once = [axis for axis in ("t48x96", "t64x96") if tiles[axis] <= 132]
+    if tiles["t64"] > 2 * cores:
+        return "t96x128" if tiles["t96x128"] <= cores else "t128d"
+    if tiles["t64"] > cores:
+        once = [axis for axis in ("t48x96", "t64x96") if tiles[axis] <= cores]
         return once[0] if once and product.depth >= 1024 else "t64"
     if tiles["t64"] >= 64:
         return "t64d" if product.depth >= 2048 else "t64"
     return "t32d" if product.depth >= 1024 else "t32"
 
 
-def _sums_aside(product: Product, summed: list[str], tiles: int, gathers: bool) -> bool:
+def _sums_aside(
+    product: Product, cores: int, summed: list[str], tiles: int, gathers: bool
+) -> bool:
     """Whether workgroups of their own should make sums: not where tiles are soon done, nor where
     they take one more turn of the device or what ``gathers`` sums before is as fast, unless turns
     are many (or FLOAT16 ends them)."""
     if not summed or product.depth < 2048:
         return False
-    places = 2 * 132
+    places = 2 * cores
     turns = -(-tiles // places)
     groups = _COOPMAT["t128s"].summing(product, summed)
     many = 4 if product.kinds["HALF"] else 8
@@ -240,12 +243,10 @@ def _sums_aside(product: Product, summed: list[str], tiles: int, gathers: bool) 
     return turns >= (2 if adds_none and not gathers else many)
 
 
-def _multiplies(adapter: Adapter, kind: str) -> bool:
+def _multiplies(traits: DeviceTraits, kind: str) -> bool:
     """Whether the device multiplies matrices as the cooperative-matrix shaders were written to:
     of signed ("i") or unsigned ("u") bytes."""
-    element, total = f"{kind}8", f"{kind}32"
-    shape = CooperativeMatrix(16, 16, 32, element, element, total, total, "subgroup")
-    return shape in adapter.cooperative_matrices and adapter.subgroup_size == 32
+    return traits.multiplies(16, 16, 32, f"{kind}8", f"{kind}32")
 
 
 def _ahead(depth: int, most: int) -> dict[str, int]:
@@ -326,7 +327,7 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
                 push["sum_count"] = prepared.sum_count(depth)
                 known["SUMS_IN_PARTS"] = prepared.sum_count(depth) > 1
         if "EXACT_UNITS" in variant.spec_ids:
-            known["EXACT_UNITS"] = target.adapter.driver in EXACT_UNITS
+            known["EXACT_UNITS"] = target.traits.exact_units
         if "AHEAD" in variant.spec_ids:
             known |= _ahead(depth, most=variant.spec_ids["AHEAD"][1])
         if not kernel.lowers:  # all numbers are taken as they lie, as signed ones are

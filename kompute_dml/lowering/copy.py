@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..desc import TensorDesc
 from ..layout import Ints, are_of_vectors, coalesce, power_of_two, product
@@ -23,8 +24,8 @@ _Way = tuple[str, int, _Push, dict[str, int]]
 
 def lower_copy(x: TensorDesc, y: TensorDesc, target: Target) -> Plan:
     """The plan that copies ``x`` into ``y``, whose data types are of the same width."""
-    return Plan((copied(target, ("input_tensor", x), writes("output_tensor", y, "out_offset"), y),),
-                nothing_in_place=True)
+    copy = copied(target, ("input_tensor", x), writes("output_tensor", y, "out_offset"), y)
+    return Plan((replace(copy, unless_same=("input_tensor", "output_tensor")),))
 
 
 def copied(
@@ -71,8 +72,8 @@ def _lines(
     push = dict(count=lines, sizes=sizes[-1], in_strides=in_strides[-1],
                 out_strides=out_strides[-1])
     counted = _counted(range(len(sizes) - 1), sizes, in_strides, out_strides)
-    parts = 2 if even and target.adapter.is_cpu else 1
-    local_size = target.adapter.local_size
+    parts = 2 if even and target.traits.is_cpu else 1
+    local_size = target.traits.local_size
     return "activation_identity", -(-work // (local_size * parts)), push | counted, dict(
         LOCAL_SIZE=local_size, RANK=len(sizes) - 1, WHOLE=whole, EVEN=even, REPEATS=repeats,
         PARTS=parts)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .matrix_multiply_product import MAX_DEPTH, SHADER, SLOTS, Product
-from .plan import PERSISTENT, UNUSED, Dispatch, Operand, Target
+from ...lowering.plan import PERSISTENT, UNUSED, Dispatch, Operand, Target
+from .product import MAX_DEPTH, SHADER, SLOTS, Product
 
 LINES = SHADER + "_lines"
 SUMS = SHADER + "_sums"

@@ -10,21 +10,16 @@ from .. import spec
 from ..dtypes import DataType, Scalar
 from ..errors import ValidationError, expect
 from ..layout import broadcast_sizes
-from .base import Definition, definitions, described
+from ..operators.base import Definition, described
 from .call import as_tensor, device_of, output, run
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
 
 
-def make_function(name: str, defaults: Mapping[str, Any]) -> Callable[..., Tensor]:
-    """The NumPy-like function of an operator whose inputs are broadcast to one another.
-
-    ``defaults`` are those of its attributes, and of ``data_type`` where the inputs' types do not
-    decide the output's.
-    """
-    definition = definitions()["DML_OPERATOR_" + name]
-    entry, name = definition.spec, definition.function_name
+def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
+    """The NumPy-like function of an operator whose inputs are broadcast to one another."""
+    entry, name, defaults = definition.spec, definition.function_name, definition.defaults
     inputs = [f.snake for f in entry.inputs]
     result = entry.outputs[0]
     typed_as = next((i for i, f in enumerate(entry.inputs) if _same_type(entry, f, result)), None)
@@ -33,13 +28,8 @@ def make_function(name: str, defaults: Mapping[str, Any]) -> Callable[..., Tenso
     attributes = [f for f in entry.fields if not f.is_tensor and f.snake != type_field]
 
     def call(*args: Any, **kwargs: Any) -> Tensor:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{name}() {error}") from None
-        bound.apply_defaults()
-        values = bound.arguments
-        given = [values.pop(_argument(i)) for i in inputs]
+        values = bind(name, signature, args, kwargs)
+        given = [values.pop(argument(i)) for i in inputs]
         out = values.pop("out")
         data_type = values.pop("data_type", None)
         device = device_of(*given, out)
@@ -61,7 +51,7 @@ def make_function(name: str, defaults: Mapping[str, Any]) -> Callable[..., Tenso
     if typed_as is None:
         options["data_type"] = defaults.get("data_type", place.empty)
     signature = inspect.Signature([
-        *(place(_argument(i), place.POSITIONAL_OR_KEYWORD) for i in inputs),
+        *(place(argument(i), place.POSITIONAL_OR_KEYWORD) for i in inputs),
         *(place(n, place.KEYWORD_ONLY, default=v) for n, v in options.items()),
         place("out", place.KEYWORD_ONLY, default=None),
     ])
@@ -70,6 +60,18 @@ def make_function(name: str, defaults: Mapping[str, Any]) -> Callable[..., Tenso
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__doc__ = _docstring(definition, options)
     return call
+
+
+def bind(
+    name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a call by name, defaults included."""
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{name}() {error}") from None
+    bound.apply_defaults()
+    return bound.arguments
 
 
 def _same_type(entry: spec.OperatorSpec, x: spec.Field, y: spec.Field) -> bool:
@@ -83,7 +85,7 @@ def _kin(entry: spec.OperatorSpec, x: spec.Field) -> list[int]:
     return [i for i, f in others if _same_type(entry, x, f)] or [i for i, _ in others]
 
 
-def _argument(field: str) -> str:
+def argument(field: str) -> str:
     """``a_tensor`` -> ``a``; the input of an operator that has one main input is ``x``."""
     return "x" if field == "input_tensor" else field.removesuffix("_tensor")
 
@@ -95,12 +97,12 @@ def _tensors(
     ``kin`` that is none, which must hold them."""
     numbers = [i for i, v in enumerate(values) if isinstance(v, (bool, int, float))]
     tensors = {
-        i: as_tensor(device, name, _argument(field), value)
+        i: as_tensor(device, name, argument(field), value)
         for i, (field, value) in enumerate(zip(fields, values)) if i not in numbers
     }
     types = {i: tensor.data_type for i, tensor in tensors.items()}
     for i in numbers:
-        field, value = _argument(fields[i]), values[i]
+        field, value = argument(fields[i]), values[i]
         kind = next((types[j] for j in kin[i] if j in types), None)
         if kind is not None:
             try:
@@ -130,7 +132,7 @@ def _docstring(definition: Definition, options: Mapping[str, Any]) -> str:
     lines = [f"``{entry.formula}`` ({struct}).", ""]
     for f in entry.inputs:
         low, high = tables[f.name].dimension_counts
-        lines.append(f"    {_argument(f.snake)}: {low} to {high} dimensions, any strides, "
+        lines.append(f"    {argument(f.snake)}: {low} to {high} dimensions, any strides, "
                      + " ".join(map(str, tables[f.name].data_types)))
     types = {f.snake: described(f) for f in entry.fields}
     types["data_type"] = "of the result: " + " ".join(

@@ -13,16 +13,9 @@ from ..desc import MINIMUM_ALIGNMENT, TensorDesc
 from ..dtypes import DataType, Scalar, saturate
 from ..layout import Ints, begin_with_vectors, coalesce, extent, product
 from ..runtime.shader_library import Variant
-from .copying import copied
+from .copy import copied
 from .plan import TEMPORARY, UNUSED, Dispatch, Operand, Plan, Target, reads, writes
 
-EXACT_UNITS = ("NVIDIA",)
-"""Drivers whose fma rounds once, whose float16 conversions are IEEE's, whose integers become the
-nearest float32, and whose exp2, log2, sqrt, inversesqrt and quotients are good to a few ulp and
-keep NaN, as the tests confirm."""
-IEEE_UNITS = {"llvmpipe": ("Mesa 22.", "Mesa 25.0.")}
-"""Drivers and their releases whose division, sqrt, floor, ceil, trunc and roundEven are IEEE's,
-denormals included, as the tests confirm. llvmpipe of Mesa 26 takes denormals for 0."""
 _MANY = 1 << 16
 """Invocations that fill a GPU, and elements that are worth a dispatch of their own."""
 _WORTH_TABLES = 8
@@ -50,7 +43,7 @@ class _Walked:
     start: int = 0
 
 
-def frame(
+def elementwise_lowering(
     target: Target,
     variant: Variant,
     inputs: Sequence[tuple[str | None, TensorDesc] | None],
@@ -90,14 +83,14 @@ def frame(
     moving = [w for w in tensors if w.walk[inner[-1]]]
     one_line = layout >= _ALIGNED and lines == 1
 
-    adapter = target.adapter
-    local_size, parts, times = adapter.local_size, 1, 1
+    traits = target.traits
+    local_size, parts, times = traits.local_size, 1, 1
     if table and one_line and len(moving) == len(tensors) and _is_worth(table, per_line, target):
         variant = table
         wanted, most = _TABLES[table.shared_bytes > _SMALL_TABLE]
-        local_size = min(wanted, adapter.max_workgroup_invocations)
+        local_size = min(wanted, traits.max_invocations)
         times = max(min(most, per_line // _LOOKING_UP), 1)
-    elif adapter.is_cpu:
+    elif traits.is_cpu:
         # Mesa unrolls no long loop over both, nor one that holds a loop which makes a part anew.
         parts += one_line and per_line >= _MANY and not guesses
     else:
@@ -117,9 +110,9 @@ def frame(
     constants: dict[str, int] = {
         "LOCAL_SIZE": local_size,
         "LAYOUT": layout,
-        "ON_CPU": adapter.is_cpu,
-        "EXACT_UNITS": adapter.driver in EXACT_UNITS,
-        "IEEE_UNITS": adapter.driver_version.startswith(IEEE_UNITS.get(adapter.driver, ())),
+        "ON_CPU": traits.is_cpu,
+        "EXACT_UNITS": traits.exact_units,
+        "IEEE_UNITS": traits.ieee_units,
         "PARTS": parts,
         "RANK": len(inner),
         "BY_LINE": by_line,
@@ -164,7 +157,7 @@ def _walk(
         for w in walked:
             w.start = i * w.walk[d]
     sizes = _in_order_of_output(sizes, walked)
-    if select is not None or target.adapter.is_cpu:
+    if select is not None or target.traits.is_cpu:
         return sizes, walked, [], 0
     copies, temporary_bytes = _turn(target, sizes, walked)
     return _in_order_of_output(sizes, walked), walked, copies, temporary_bytes
@@ -216,7 +209,7 @@ def _layout(sizes: Ints, last: int, tensors: Sequence[_Walked]) -> tuple[int, in
 
 def _is_worth(table: Variant, parts: int, target: Target) -> bool:
     """Whether a GPU has memory to share for the table, and enough parts to look up in it."""
-    return (not target.adapter.is_cpu and table.shared_bytes <= target.adapter.max_shared_memory
+    return (not target.traits.is_cpu and table.shared_bytes <= target.traits.max_shared_memory
             and parts >= _WORTH_TABLES * table.shared_bytes)
 
 

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..desc import TensorDesc
 from ..layout import extent
-from ..runtime.adapters import Adapter
 from ..runtime.shader_library import ShaderLibrary, Variant
+from ..runtime.traits import DeviceTraits
 
 TEMPORARY = "temporary"
 PERSISTENT = "persistent"
+PARAMS = "params"
+"""Words that are known when the plan is made. They are uploaded once."""
 ZEROED = "zeroed"
 """The device's own memory, which is zero before a dispatch and which that leaves zero."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a lowering may ask about the device: its legal shaders and its limits."""
+    """What a lowering may ask about the device: its legal shaders and its traits."""
 
     library: ShaderLibrary
-    adapter: Adapter
+    traits: DeviceTraits
+    device_key: str = ""
+    """Under which measured choices are kept; see :mod:`kompute_dml.tuning`."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +33,10 @@ class Operand:
     """One storage-buffer binding of a dispatch.
 
     ``slot`` names what is bound there: a tensor field (``"input_tensor"``), :data:`TEMPORARY`,
-    :data:`PERSISTENT`, :data:`ZEROED`, or None where the shader declares a binding that this
-    dispatch does not use. The range touched begins ``offset`` elements after the slot's start and
-    is ``length`` elements long. ``offset_field`` is the push field that takes the range's first
-    element, counted from the start of the buffer that is bound.
+    :data:`PERSISTENT`, :data:`ZEROED`, :data:`PARAMS`, or None where the shader declares a binding
+    that this dispatch does not use. The range touched begins ``offset`` elements after the slot's
+    start and is ``length`` elements long. ``offset_field`` is the push field that takes the range's
+    first element, counted from the start of the buffer that is bound.
     """
 
     slot: str | None
@@ -41,6 +45,14 @@ class Operand:
     length: int = 0
     offset: int = 0
     writes: bool = False
+
+    def reading(self) -> Operand:
+        """The same range, only read."""
+        return replace(self, writes=False)
+
+    def part(self, first: int, length: int) -> Operand:
+        """``length`` elements of it, from ``first`` on."""
+        return replace(self, offset=self.offset + first, length=length)
 
 
 def reads(slot: str, desc: TensorDesc, offset_field: str, offset: int = 0,
@@ -75,11 +87,13 @@ class Dispatch:
     operands: tuple[Operand, ...]
     push: Mapping[str, int | Sequence[int]]
     spec: Mapping[str, int] = field(default_factory=dict)
+    unless_same: tuple[str, str] | None = None
+    """Two slots. There is nothing to do where both are the same memory."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All dispatches of an operator, in order, and the scratch memory they share.
+    """All dispatches of an operator, in order, and the memory they share.
 
     ``initialize`` runs once, ``execute`` at every call. Resource sizes are in bytes. An input that
     is OWNED_BY_DML is copied into the persistent resource by itself and read from there, unless
@@ -92,5 +106,5 @@ class Plan:
     persistent_bytes: int = 0
     repacked: frozenset[str] = frozenset()
     zeroed_bytes: int = 0
-    nothing_in_place: bool = False
-    """Whether there is nothing to do when the (only) input and the output are the same memory."""
+    params: tuple[int, ...] = ()
+    """Words of :data:`PARAMS`, negative ones modulo 2^32."""

@@ -1,0 +1,178 @@
+"""The functions of operators whose structure says all about their arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .. import spec
+from ..dtypes import DataType
+from ..errors import expect, integers, whole
+from ..operators.base import Definition, Output, described
+from ..spec import Field
+from .broadcasting import argument, bind
+from .call import as_tensor, device_of, output, run
+
+if TYPE_CHECKING:
+    pass
+
+_AXES = ("axis", "axes")
+"""Attributes that may count from the last dimension, as in NumPy."""
+
+
+def make_function(definition: Definition) -> Callable[..., Any]:
+    """The function of an operator: inputs, then attributes as keywords, then ``out``.
+
+    Counts of arrays follow from the arrays. An optional output is made where its own keyword says
+    so. Operators with several outputs give a tuple.
+    """
+    entry, name, defaults = definition.spec, definition.function_name, definition.defaults
+    inputs, outputs = entry.inputs, entry.outputs
+    type_field = next((f.snake for f in entry.fields if f.enum == "DML_TENSOR_DATA_TYPE"), None)
+    attributes = [f for f in entry.fields if f.kind == "attribute" and f.snake != type_field
+                  and f.name not in entry.count_fields]
+    wanted = [f for f in outputs if f.optional]
+
+    place = inspect.Parameter
+    parameters = [
+        place(argument(f.snake), place.POSITIONAL_OR_KEYWORD,
+              default=None if f.optional else place.empty)
+        for f in sorted(inputs, key=lambda f: f.optional)
+    ]
+    for f in attributes:
+        default = defaults.get(f.snake, None if f.optional else place.empty)
+        parameters.append(place(f.snake, place.KEYWORD_ONLY, default=default))
+    if "data_type" in defaults:
+        parameters.append(place("data_type", place.KEYWORD_ONLY, default=defaults["data_type"]))
+    parameters += [place(argument(f.snake), place.KEYWORD_ONLY, default=False) for f in wanted]
+    parameters.append(place("out", place.KEYWORD_ONLY, default=None))
+    signature = inspect.Signature(parameters)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        values = bind(name, signature, args, kwargs)
+        out = values.pop("out")
+        data_type = values.pop("data_type", None)
+        given = {f.snake: values.pop(argument(f.snake)) for f in inputs}
+        asked = {f.snake for f in wanted if values.pop(argument(f.snake))}
+        made_fields = [f for f in outputs if not f.optional or f.snake in asked]
+        outs = _outs(name, out, made_fields)
+        device = device_of(*_flat(given.values()), *_flat(outs.values()))
+        tensors: dict[str, Any] = _tensors(name, device, inputs, given)
+        values = {k: _normalized(name, k, v, tensors) for k, v in values.items()}
+        if type_field is not None:
+            values[type_field] = DataType.of(data_type)
+        descs = {f: _descs(t) for f, t in tensors.items()}
+        absent = dict.fromkeys([f.snake for f in outputs])
+        partial = definition.desc_class(**descs, **absent, **values)
+        definition.check_fields(partial, ("input", "attribute"))
+        assert definition.infer is not None  # others are written by hand; a test says so
+        made = definition.infer(partial)
+        results: dict[str, Any] = dict(absent)
+        for f in made_fields:
+            results[f.snake] = _made(device, name, outs[f.snake], made[f.snake], data_type)
+        run(definition.desc_class, device, {**tensors, **results}, **values)
+        found = [results[f.snake] for f in made_fields]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = "kompute_dml"
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__doc__ = _docstring(definition, attributes, wanted, "data_type" in defaults)
+    return call
+
+
+def _flat(values: Any) -> list[Any]:
+    return [x for v in values for x in (v if isinstance(v, (list, tuple)) else [v])]
+
+
+def _outs(name: str, out: Any, fields: list[Field]) -> dict[str, Any]:
+    """``out`` by field; None for results that need new tensors."""
+    if len(fields) == 1:
+        return {fields[0].snake: out}
+    given = [None] * len(fields) if out is None else out
+    expect(isinstance(given, (tuple, list)) and len(given) == len(fields), name, "out",
+           f"be a tuple of {len(fields)} tensors", out)
+    return dict(zip([f.snake for f in fields], given))
+
+
+def _tensors(
+    name: str, device: Any, fields: tuple[Field, ...], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The inputs as tensors. Python's numbers take the type of the first input that has one."""
+    result: dict[str, Any] = {}
+    first: DataType | None = None
+    for f in fields:
+        value, field = given[f.snake], argument(f.snake)
+        if value is None:
+            expect(f.optional, name, field, "be given", None)
+            result[f.snake] = None
+        elif f.is_array:
+            expect(isinstance(value, (tuple, list)), name, field, "be a sequence of tensors", value)
+            result[f.snake] = [as_tensor(device, name, f"{field}[{i}]", v)
+                               for i, v in enumerate(value)]
+        else:
+            kind = first if isinstance(value, (bool, int, float)) else None
+            result[f.snake] = t = as_tensor(device, name, field, value, kind)
+            first = first or t.data_type
+    return result
+
+
+def _normalized(name: str, field: str, value: Any, tensors: Mapping[str, Any]) -> Any:
+    """An attribute as the structure takes it: axes from the front, arrays as tuples."""
+    if field in _AXES and value is not None:
+        rank = _flat(tensors.values())[0].ndim
+        if field == "axis":
+            axis = whole(name, field, value)
+            return axis + rank if -rank <= axis < 0 else axis
+        axes = (value,) if isinstance(value, int) else value
+        return tuple(a + rank if -rank <= a < 0 else a for a in integers(name, field, axes))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _descs(t: Any) -> Any:
+    return tuple(x.desc for x in t) if isinstance(t, list) else None if t is None else t.desc
+
+
+def _made(device: Any, name: str, out: Any, made: Any, data_type: Any) -> Any:
+    if isinstance(made, list):
+        given = [None] * len(made) if out is None else list(out)
+        expect(len(given) == len(made), name, "out", f"be {len(made)} tensors", len(given))
+        return [_made(device, name, o, m, data_type) for o, m in zip(given, made)]
+    assert isinstance(made, Output)
+    kind = made.data_type
+    if kind is None:
+        kind = out.data_type if out is not None and data_type is None else DataType.of(data_type)
+    return output(device, out, name, made.sizes, kind)
+
+
+def _docstring(
+    definition: Definition, attributes: list[Field], wanted: list[Field], chooses: bool
+) -> str:
+    entry = definition.spec
+    tables = entry.support_at(spec.FeatureLevel.FL_6_4) or {}
+    struct = entry.name.replace("DML_OPERATOR_", "DML_") + "_OPERATOR_DESC"
+    lines = [f"``{entry.formula}`` ({struct}).", ""]
+    for f in sorted(entry.inputs, key=lambda f: f.optional):
+        low, high = tables[f.name].dimension_counts
+        lines.append(
+            f"    {argument(f.snake)}: {'tensors of ' if f.is_array else ''}{low} to {high} "
+            "dimensions, any strides, " + " ".join(map(str, tables[f.name].data_types))
+            + (", optional" if f.optional else ""))
+    lines += [f"    {f.snake}: {described(f)}" for f in attributes]
+    if chooses:
+        types = " ".join(map(str, tables[entry.outputs[0].name].data_types))
+        lines.append(f"    data_type: of the result, {types}")
+    lines += [f"    {argument(f.snake)}: whether {f.name} is made, too" for f in wanted]
+    several = len(entry.outputs) > 1
+    lines += [
+        "",
+        "Inputs are tensors or arrays of these types. Axes may count from the last dimension (-1).",
+        f"``out`` takes the result{'s, a tuple' if several else ''}"
+        f"{', and may be an input' if definition.in_place else ''}; without it packed tensors are "
+        "made.",
+        "Raises ValidationError or UnsupportedError.",
+        "",
+        entry.url,
+    ]
+    return "\n".join(lines)

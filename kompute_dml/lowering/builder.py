@@ -1,0 +1,184 @@
+"""PlanBuilder: what a lowering writes its plan with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from .. import tuning
+from ..layout import Ints, extent
+from ..runtime import traits
+from ..runtime.adapters import Adapter
+from ..runtime.shader_library import ShaderLibrary, Variant
+from .plan import (
+    PARAMS,
+    PERSISTENT,
+    TEMPORARY,
+    UNUSED,
+    ZEROED,
+    Dispatch,
+    Operand,
+    Plan,
+    Target,
+    reads,
+)
+
+ALIGNMENT = 256
+"""Bytes at multiples of which parts of the temporary and the persistent resource begin."""
+T = TypeVar("T")
+
+
+def target_of(library: ShaderLibrary, adapter: Adapter) -> Target:
+    """What lowerings see of a device."""
+    return Target(library, traits.of(adapter), tuning.device_key(adapter))
+
+
+class PlanBuilder:
+    """Collects dispatches, hands out memory, and places the words that a plan knows beforehand.
+
+    Slots are named by the fields of ``desc``: ``"input_tensor"``, ``"input_tensors[2]"``.
+    """
+
+    def __init__(self, target: Target, desc: Any) -> None:
+        self.target = target
+        self.library = target.library
+        self.device = target.traits
+        self.desc = desc
+        self._execute: list[Dispatch] = []
+        self._initialize: list[Dispatch] = []
+        self._bytes = {TEMPORARY: 0, PERSISTENT: 0, ZEROED: 0}
+        self._repacked: set[str] = set()
+        self._params: list[int] = []
+        self._placed: dict[Ints, int] = {}
+
+    # Operands
+
+    def tensor(self, slot: str) -> Any:
+        """The description of a slot's tensor; None where it is absent."""
+        from ..operators.base import tensor_of  # the registry stands above this package
+
+        return tensor_of(self.desc, slot)
+
+    def read(self, slot: str, offset: int = 0, length: int | None = None) -> Operand:
+        """The tensor of a slot, read. :data:`UNUSED` where it is absent.
+
+        ``offset`` and ``length`` count elements; the default is all that the tensor reaches.
+        """
+        t = self.tensor(slot)
+        if t is None:
+            return UNUSED
+        if t.data_type.bits < 8:  # counted in bytes, of two elements each
+            total = extent(t.sizes, t.strides)
+            return Operand(slot, None, 1, (total + 1) // 2 if length is None else length, offset)
+        return replace(reads(slot, t, "", offset, length), offset_field=None)
+
+    def write(self, slot: str, offset: int = 0, length: int | None = None) -> Operand:
+        """The tensor of a slot, written. :data:`UNUSED` where it is absent."""
+        operand = self.read(slot, offset, length)
+        return operand if operand is UNUSED else replace(operand, writes=True)
+
+    def temporary(self, itemsize: int, length: int) -> Operand:
+        """Scratch memory of the dispatch, written; ``.reading()`` reads it."""
+        return self._take(TEMPORARY, itemsize, length)
+
+    def persistent(self, field: str, itemsize: int, length: int) -> Operand:
+        """Memory that initialization fills with a form of ``field``, which is OWNED_BY_DML."""
+        self._repacked.add(field)
+        return self._take(PERSISTENT, itemsize, length)
+
+    def zeroed(self, itemsize: int, length: int) -> Operand:
+        """Memory that is zero before a dispatch. The dispatch must leave it zero."""
+        return self._take(ZEROED, itemsize, length)
+
+    def _take(self, slot: str, itemsize: int, length: int) -> Operand:
+        begin = -(-self._bytes[slot] // ALIGNMENT) * ALIGNMENT
+        self._bytes[slot] = begin + itemsize * length
+        return Operand(slot, None, itemsize, length, begin // itemsize, writes=True)
+
+    # Dispatches
+
+    def dispatch(
+        self,
+        shader: str | Variant,
+        groups: int,
+        *,
+        params: Iterable[int] | None = None,
+        spec: Mapping[str, int] | None = None,
+        push: Mapping[str, int | Sequence[int]] | None = None,
+        once: bool = False,
+        **operands: Operand,
+    ) -> None:
+        """Add a dispatch of ``<shader>.<axes>`` with ``groups`` workgroups.
+
+        ``operands`` come in the order of the shader's bindings; the push field ``<name>_offset``
+        takes where each begins. ``params`` are words of a last binding, which begins at the push
+        field ``params_offset``. ``once`` adds it to the initialization.
+        """
+        variant = self.library.get(*shader.split(".")) if isinstance(shader, str) else shader
+        bound = []
+        for name, operand in operands.items():
+            field = f"{name}_offset"
+            known = field in variant.push_fields and operand.slot is not None
+            bound.append(replace(operand, offset_field=field if known else operand.offset_field))
+        if params is not None:
+            bound.append(self._place(tuple(params)))
+        dispatch = Dispatch(variant, groups, tuple(bound), push or {}, spec or {})
+        (self._initialize if once else self._execute).append(dispatch)
+
+    def _place(self, words: Ints) -> Operand:
+        """The words among those of the plan; equal ones are placed once."""
+        at = self._placed.get(words)
+        if at is None:
+            at = self._placed[words] = len(self._params)
+            self._params += words
+        return Operand(PARAMS, "params_offset", 4, len(words), at)
+
+    def add(self, dispatch: Dispatch) -> None:
+        """Add a dispatch that was made elsewhere and uses no memory but the tensors'."""
+        self._execute.append(dispatch)
+
+    def include(self, plan: Plan, slots: Mapping[str, Operand] | None = None) -> None:
+        """Add all of another plan. Its memory is merged with what was taken so far.
+
+        ``slots`` says what its slots are here: the beginning of a range of this plan. Others keep
+        their names.
+        """
+        base = {
+            slot: -(-self._bytes[slot] // ALIGNMENT) * ALIGNMENT for slot in self._bytes
+        } | {PARAMS: 4 * len(self._params)}
+
+        def moved(operand: Operand) -> Operand:
+            if slots and operand.slot is not None and operand.slot in slots:
+                to = slots[operand.slot]
+                first = to.offset * to.itemsize
+                return replace(operand, slot=to.slot,
+                               offset=operand.offset + first // operand.itemsize)
+            first = base.get(operand.slot or "", 0)
+            return replace(operand, offset=operand.offset + first // operand.itemsize)
+
+        for into, dispatches in ((self._execute, plan.execute),
+                                 (self._initialize, plan.initialize)):
+            into += [replace(d, operands=tuple(map(moved, d.operands))) for d in dispatches]
+        sizes = (plan.temporary_bytes, plan.persistent_bytes, plan.zeroed_bytes)
+        for slot, size in zip((TEMPORARY, PERSISTENT, ZEROED), sizes):
+            if size:
+                self._bytes[slot] = base[slot] + size
+        self._params += plan.params
+        self._repacked |= plan.repacked
+
+    def choose(self, work: str, candidates: Sequence[T], name: Callable[[T], str] = str) -> T:
+        """Of kernels that all serve the same work, the one that was measured to be fastest, else
+        the first. ``work`` is a :func:`kompute_dml.tuning.work_key`."""
+        names = [name(c) for c in candidates]
+        return candidates[tuning.pick(self.target.device_key, work, names)]
+
+    def build(self) -> Plan:
+        """The plan."""
+        return Plan(
+            tuple(self._execute), tuple(self._initialize), self._bytes[TEMPORARY],
+            self._bytes[PERSISTENT], frozenset(self._repacked), self._bytes[ZEROED],
+            tuple(self._params),
+        )
+
+

@@ -1,0 +1,73 @@
+"""What lowerings know of a device: numbers and yes-or-no answers, never names of drivers.
+
+The one place that draws conclusions from a driver's name or version. Everything else about a
+device comes from Vulkan's own limits and features (:mod:`.adapters`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .adapters import Adapter, CooperativeMatrix
+
+_EXACT_UNITS = ("NVIDIA",)
+_IEEE_UNITS = {"llvmpipe": ("Mesa 22.", "Mesa 25.0.")}
+_MASKS_ALL = ("llvmpipe",)
+_ASSUMED_CORES = 64
+_CORES_BY_NAME = {"H200": 132, "H100": 132, "A100": 108, "L40": 142, "RTX 4090": 128}
+"""Multiprocessors of GPUs whose Vulkan driver does not tell."""
+
+
+@dataclass(frozen=True)
+class DeviceTraits:
+    """What a lowering may ask about the device."""
+
+    is_cpu: bool
+    """Whether the driver runs on the CPU."""
+    cores: int
+    """Multiprocessors (compute units): workgroups beyond a small multiple of them wait."""
+    local_size: int
+    """Invocations of a workgroup that shares nothing: a CPU takes its time to start one."""
+    subgroup_size: int
+    max_invocations: int
+    """Of one workgroup."""
+    max_shared_memory: int
+    """Bytes of one workgroup."""
+    max_range: int
+    """Bytes that one storage-buffer binding reaches."""
+    max_bindings: int
+    """Storage buffers that one shader may bind."""
+    cooperative_matrices: tuple[CooperativeMatrix, ...]
+    exact_units: bool
+    """fma rounds once, float16 conversions are IEEE's, integers become the nearest float32, and
+    exp2, log2, sqrt, inversesqrt and quotients are good to a few ulp and keep NaN. Tests confirm
+    it."""
+    ieee_units: bool
+    """Division, sqrt, floor, ceil, trunc and roundEven are IEEE's, denormals included. Tests
+    confirm it. llvmpipe of Mesa 26 takes denormals for 0."""
+    masks_all: bool
+    """The mask of every vector is computed, whichever way a branch goes."""
+
+    def multiplies(self, m: int, n: int, k: int, element: str, total: str) -> bool:
+        """Whether subgroups of 32 multiply cooperative matrices of this shape and these types."""
+        shape = CooperativeMatrix(m, n, k, element, element, total, total, "subgroup")
+        return shape in self.cooperative_matrices and self.subgroup_size == 32
+
+
+def of(adapter: Adapter) -> DeviceTraits:
+    """The traits of a physical device."""
+    cores = next((n for name, n in _CORES_BY_NAME.items() if name in adapter.name), _ASSUMED_CORES)
+    return DeviceTraits(
+        is_cpu=adapter.is_cpu,
+        cores=adapter.cores or cores,
+        local_size=min(1024, adapter.max_workgroup_invocations) if adapter.is_cpu else 256,
+        subgroup_size=adapter.subgroup_size,
+        max_invocations=adapter.max_workgroup_invocations,
+        max_shared_memory=adapter.max_shared_memory,
+        max_range=adapter.max_storage_buffer_range,
+        max_bindings=adapter.max_storage_buffers,
+        cooperative_matrices=adapter.cooperative_matrices,
+        exact_units=adapter.driver in _EXACT_UNITS,
+        ieee_units=adapter.driver_version.startswith(_IEEE_UNITS.get(adapter.driver, ())),
+        masks_all=adapter.driver in _MASKS_ALL,
+    )
