@@ -242,6 +242,27 @@ def test_values_that_are_never_alive_together_share_memory(
     np.testing.assert_array_equal(graph.run(values)[0].reshape(8, 8), expected)
 
 
+@pytest.mark.parametrize("before, after, count", [
+    ((8, 1), (8, 1), 1), ((1, 8), (8, 1), 2), ((1, 8), (1, 8), 1),
+])
+def test_a_copy_into_the_same_layout_is_free(
+    before: tuple[int, int], after: tuple[int, int], count: int, device: dml.Device,
+    rng: np.random.Generator,
+) -> None:
+    """But where the copy is an output of the graph."""
+    nodes = [_unary(device, "ElementWiseIdentity", _tensor(8, 8, strides=before),
+                    _tensor(8, 8, strides=after)),
+             _binary(device, "Add", _tensor(8, 8))]
+    inputs = [In(0, 0, 0), In(0, 1, 0)]
+    desc = dml.GraphDesc(1, 1, nodes, inputs, [Out(1, 0, 0)], [Link(0, 0, 1, 1)])
+    graph, x = Graph(device, desc), _whole(rng, 8, 8)
+    assert len(graph.compiled.variants) == count
+    copied = x if count == 1 else x.T
+    np.testing.assert_array_equal(graph.run(x)[0].reshape(8, 8), x + copied)
+    both = Graph(device, replace(desc, output_count=2, output_edges=[Out(1, 0, 0), Out(0, 0, 1)]))
+    np.testing.assert_array_equal(both.run(x)[1].reshape(8, 8), copied)
+
+
 @pytest.mark.parametrize("number", range(12))
 def test_random_graphs(number: int, device: dml.Device, rng: np.random.Generator) -> None:
     """Exact operators on INT32, some of whose inputs are transposed, in any order."""

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ..device import Device
 
 
+_COPIES = ("DML_OPERATOR_ACTIVATION_IDENTITY", "DML_OPERATOR_ELEMENT_WISE_IDENTITY")
+
+
 @dataclass(frozen=True)
 class _Place:
     """A range of what is bound to the graph."""
@@ -115,9 +118,7 @@ class _Planner:
     at initialization constants follow.
     """
 
-    def __init__(
-        self, device: Device, wiring: Wiring, flags: ExecutionFlags
-    ) -> None:
+    def __init__(self, device: Device, wiring: Wiring, flags: ExecutionFlags) -> None:
         self._device = device
         self._wiring = wiring
         self.binding_counts = (len(wiring.input_paths), len(wiring.outputs))
@@ -161,6 +162,10 @@ class _Planner:
         return needs, initial
 
     def _add(self, number: int, node: Node, flags: ExecutionFlags) -> None:
+        if (size := _kept_bytes(node)) and Source(number, 0) not in self._ends:
+            assert node.sources[0] is not None  # or it was refused
+            self._storages[Source(number, 0)] = self._storage(node.sources[0], size)
+            return
         fixed = {t.slot for t, s in zip(node.inputs, node.sources) if s in self._fixed}
         compiled = compile_repacking(self._device, node.operator.desc, fixed, flags)
         repacked = compiled.plan.repacked
@@ -233,16 +238,16 @@ class _Planner:
         self.initializer_temporary_bytes = max(
             (compiled.initializer_temporary_bytes for compiled, _ in self.prepare), default=0)
         outputs = [Need(path, "output") for path in self._wiring.output_paths]
-        resources = Need.resource("persistent", persistent)
+        kept = Need.resource("persistent", persistent)
         self.needs = [
             *self._input_needs,
             *[_larger(need, self._storages[s].nbytes, self._alignment(s))
               for need, s in zip(outputs, self._wiring.outputs)],
-            Need.resource("temporary", temporary), resources,
+            Need.resource("temporary", temporary), kept,
         ]
         self.initializer_needs = [
             *self._initializer_inputs, *outputs,
-            Need.resource("temporary", self.initializer_temporary_bytes), resources,
+            Need.resource("temporary", self.initializer_temporary_bytes), kept,
         ]
         self.constants = [self._upload(self._wiring.constants[n]) for n in constants]
 
@@ -260,6 +265,18 @@ class _Planner:
 
     def _upload(self, data: bytes) -> Allocation:
         return self._device.tensor(np.frombuffer(data, np.uint8)).allocation
+
+
+def _kept_bytes(node: Node) -> int:
+    """The bytes of an operator that only copies its input into the same layout; 0 for others."""
+    desc = node.operator.desc
+    if desc.operator.name not in _COPIES or getattr(desc, "scale_bias", None) is not None:
+        return 0
+    x, y = (
+        (t.data_type, t.sizes, t.strides, t.total_tensor_size_in_bytes)
+        for t in (desc.input_tensor, desc.output_tensor)  # type: ignore[attr-defined]
+    )
+    return int(x[-1]) if x == y else 0
 
 
 def _larger(need: Need, size: int, alignment: int) -> Need:
