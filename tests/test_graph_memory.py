@@ -46,6 +46,19 @@ def test_storages_that_are_never_alive_together_share_memory(
     assert _shared(lives) == nbytes
 
 
+def test_memory_is_close_to_the_most_that_is_alive_at_once(rng: np.random.Generator) -> None:
+    shares = []
+    for _ in range(50):
+        begins = range(40)
+        ends = np.minimum(begins + rng.geometric(0.35, 40), 40)
+        sizes = ALIGNMENT * rng.integers(1, 40, 40)
+        most = max(sum(n for n, a, b in zip(sizes, begins, ends) if a <= step <= b)
+                   for step in begins)
+        lives = [(int(n), a, int(b)) for n, a, b in zip(sizes, begins, ends)]
+        shares.append(_shared(lives) / most)
+    assert np.mean(shares) < 1.1
+
+
 def _sum(builder: Builder, a: Array, b: Array) -> Array:
     y = builder.new(a.shape, a.dtype)
     tensors = zip(("a_tensor", "b_tensor", "output_tensor"), (a, b, y))
