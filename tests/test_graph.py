@@ -202,7 +202,9 @@ def test_weights(by: str, device: dml.Device, rng: np.random.Generator) -> None:
         alone = device.compile_graph(replace(
             desc, output_count=1, output_edges=desc.output_edges[:1]))
         sizes = [g.binding_properties.persistent_resource_size for g in (alone, graph.compiled)]
-        assert sizes[0] >= weights.nbytes and sizes[1] - sizes[0] == weights.nbytes
+        own_form = device.compile_operator(_product(device, k, n, OWNED).operator).plan.repacked
+        assert sizes[0] >= weights.nbytes
+        assert sizes[1] - sizes[0] == (weights.nbytes if own_form else 0)
     for _ in range(2):
         a = rng.integers(-9, 9, (5, k)).astype(np.int8)
         table, outputs = graph.bind(a, weights if by == "bound" else None)
