@@ -22,7 +22,7 @@ from harness import Run, runs, switches, target
 from kompute_dml import spec, support
 from kompute_dml.functions import functions
 from kompute_dml.lowering import elementwise as elementwise_lowering
-from kompute_dml.lowering.plan import PERSISTENT, TEMPORARY, ZEROED, Plan
+from kompute_dml.lowering.plan import PARAMS, PERSISTENT, TEMPORARY, ZEROED, Plan
 from kompute_dml.operators.base import definitions
 from kompute_dml.operators.elementwise import TABLE
 from kompute_dml.operators.matrix_multiply import kernels as matrix_multiply_kernels
@@ -120,7 +120,7 @@ def _outside(plan: Plan, descs: dict[str, dml.TensorDesc]) -> list[str]:
     """What a plan's dispatches touch beyond the tensors and the memory that it asks for."""
     room = {name: desc.total_tensor_size_in_bytes for name, desc in descs.items()}
     room |= {TEMPORARY: plan.temporary_bytes, PERSISTENT: plan.persistent_bytes,
-             ZEROED: plan.zeroed_bytes}
+             ZEROED: plan.zeroed_bytes, PARAMS: 4 * len(plan.params)}
     return [
         f"{d.variant.name}: {operand} of {room[operand.slot]} bytes"
         for d in (*plan.initialize, *plan.execute) for operand in d.operands

@@ -45,6 +45,28 @@ def compare(actual: np.ndarray, expected: np.ndarray, kind: str, lost: float = 0
     return _describe(actual, expected, wrong, f"more than {room} ulp off")
 
 
+def within(actual: np.ndarray, expected: np.ndarray, room: np.ndarray | float) -> str:
+    """What is wrong, or nothing: each element may be ``room`` off, and rounded to its type.
+
+    ``expected`` is of float64, or of the output's type where that is an integer's.
+    """
+    if actual.shape != expected.shape:
+        return f"{actual.shape} instead of {expected.shape}"
+    if actual.dtype.kind != "f":
+        wrong = np.abs(actual.astype(np.float64) - expected.astype(np.float64)) > room
+        return _describe(actual, expected, wrong, "too far off")
+    nan = np.isnan(expected)
+    if wrong_nan := _describe(actual, expected, np.isnan(actual) != nan, "NaN differs"):
+        return wrong_nan
+    info = np.finfo(actual.dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        rounded = expected.astype(actual.dtype)
+        step = np.maximum(np.abs(expected) * info.eps, float(info.smallest_subnormal))
+        distance = np.abs(actual.astype(np.float64) - expected)
+        wrong = ~nan & ~(distance <= room + step) & (actual != rounded)
+    return _describe(actual, expected, wrong, "too far off")
+
+
 def _ordered(x: np.ndarray) -> np.ndarray:
     """Floats as integers in the same order, neighbours one apart, -0.0 before 0.0."""
     raw = x.copy().view(f"i{x.itemsize}").astype(np.int64)

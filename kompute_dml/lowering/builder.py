@@ -123,7 +123,10 @@ class PlanBuilder:
             bound.append(replace(operand, offset_field=field if known else operand.offset_field))
         if params is not None:
             bound.append(self._place(tuple(params)))
-        dispatch = Dispatch(variant, groups, tuple(bound), push or {}, spec or {})
+        constants = dict(spec or {})
+        if "EXACT_UNITS" in variant.spec_ids:
+            constants.setdefault("EXACT_UNITS", self.device.exact_units)
+        dispatch = Dispatch(variant, groups, tuple(bound), push or {}, constants)
         (self._initialize if once else self._execute).append(dispatch)
 
     def _place(self, words: Ints) -> Operand:

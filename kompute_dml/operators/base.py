@@ -124,11 +124,12 @@ class Definition:
         """Raise where a field is no value of its type, or an array has another length than its
         count says."""
         for f in self.spec.fields:
-            if f.kind in kinds:
+            if f.kind in kinds and f.name not in self.spec.count_fields:
                 check_field(self.name, f, getattr(desc, f.snake), self.spec)
         for f in self.spec.fields:
             if f.count_field and f.kind in kinds:
-                count = getattr(desc, spec.snake_case(f.count_field))
+                count = whole(self.name, f.count_field,
+                              getattr(desc, spec.snake_case(f.count_field)))
                 length = len(getattr(desc, f.snake))
                 expect(count == length, self.name, f.count_field, f"be {length} (as many as "
                        f"{f.name} has)", count)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import struct
+from collections.abc import Callable
 from typing import Any
 
 MAGIC = 0x07230203
@@ -12,8 +14,16 @@ _NAME, _MEMBER_NAME, _EXTENSION, _EXECUTION_MODE, _CAPABILITY = 5, 6, 10, 16, 17
 _TYPE_BOOL, _TYPE_INT, _TYPE_FLOAT, _TYPE_VECTOR = 20, 21, 22, 23
 _TYPE_ARRAY, _TYPE_STRUCT, _TYPE_POINTER = 28, 30, 32
 _CONSTANT, _CONSTANT_COMPOSITE = 43, 44
-_SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT, _SPEC_COMPOSITE = 48, 49, 50, 51
+_SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT, _SPEC_COMPOSITE, _SPEC_OP = 48, 49, 50, 51, 52
 _VARIABLE, _DECORATE, _MEMBER_DECORATE, _EXECUTION_MODE_ID = 59, 71, 72, 331
+_COMPOSITE_EXTRACT = 81
+_OPERATIONS: dict[int, Callable[..., int]] = {
+    128: operator.add, 130: operator.sub, 132: operator.mul, 134: operator.floordiv,
+    137: operator.mod, 169: lambda condition, x, y: x if condition else y,
+    170: operator.eq, 171: operator.ne, 172: operator.gt, 174: operator.ge, 176: operator.lt,
+    178: operator.le, 194: operator.rshift, 196: operator.lshift,
+}
+"""Of unsigned numbers, by opcode."""
 _WORKGROUP, _PUSH_CONSTANT, _STORAGE_BUFFER = 4, 9, 12
 _SPEC_ID, _BUILT_IN, _BINDING, _OFFSET, _ARRAY_STRIDE = 1, 11, 33, 35, 6
 _LOCAL_SIZE, _LOCAL_SIZE_ID, _WORKGROUP_SIZE = 17, 38, 25
@@ -88,7 +98,7 @@ class _Module:
             self.local_size_ids = a[2:5]
         elif _TYPE_BOOL <= opcode <= _TYPE_POINTER:
             self.types[a[0]] = opcode, a[1:]
-        elif _CONSTANT <= opcode <= _CONSTANT_COMPOSITE or _SPEC_TRUE <= opcode <= _SPEC_COMPOSITE:
+        elif _CONSTANT <= opcode <= _CONSTANT_COMPOSITE or _SPEC_TRUE <= opcode <= _SPEC_OP:
             self.constants[a[1]] = opcode, (a[0], *a[2:])
             composite = opcode in (_CONSTANT_COMPOSITE, _SPEC_COMPOSITE)
             if composite and self.decorations.get((a[1], _BUILT_IN)) == _WORKGROUP_SIZE:
@@ -105,9 +115,19 @@ class _Module:
         opcode, operands = self.constants.get(constant, (0, ()))
         if opcode in (_SPEC_TRUE, _SPEC_FALSE):
             return int(opcode == _SPEC_TRUE)
+        if opcode == _SPEC_OP:
+            return self._computed(*operands[1:])
         if opcode not in (_CONSTANT, _SPEC_CONSTANT) or len(operands) != 2:
             raise ReflectionError("expected sizes and constants to be plain 32-bit constants")
         return operands[1]
+
+    def _computed(self, operation: int, *operands: int) -> int:
+        """What an operation on constants makes of their defaults."""
+        if operation == _COMPOSITE_EXTRACT:
+            return self.value(self.constants[operands[0]][1][1 + operands[1]])
+        if operation not in _OPERATIONS:
+            raise ReflectionError("expected sizes and constants to be sums, products or quotients")
+        return _OPERATIONS[operation](*map(self.value, operands)) & 0xFFFFFFFF
 
     def bytes_of(self, type_id: int) -> int:
         """The size of a value in shared memory, packed."""

@@ -1,4 +1,4 @@
-"""Compiles `shaders/*.comp` to SPIR-V and writes down what each variant needs.
+"""Compiles `shaders/<family>/*.comp` to SPIR-V and writes down what each variant needs.
 
 A shader begins with header lines:
 
@@ -86,7 +86,7 @@ def build(source: Path | None = None, output: Path | None = None) -> Report:
     if not source.is_dir():
         raise ToolchainError(f"no shaders to compile: {source} is not there")
     compiler = glslang.find()
-    shaders = [parse_header(path) for path in sorted(source.glob("*.comp"))]
+    shaders = [parse_header(path) for path in sorted(source.rglob("*.comp"))]
     left_out = {
         shader.name: f"needs glslang >= {shader.needs_glslang}, found {compiler.name}"
         for shader in shaders
@@ -164,11 +164,16 @@ def _expand(path: Path, listed: tuple[str, ...]) -> tuple[str, ...]:
             names.append(value)
             continue
         lines = re.compile(rf"^{macro}\((\w+)", re.MULTILINE)
-        for file in _closure(path, path.parent):
+        for file in _closure(path, _root(path)):
             names += lines.findall(file.read_text(encoding="utf-8"))
     if len(set(names)) != len(names) or not names:
         raise ShaderError(f"{path}: expected {' '.join(listed)} to name variants, each once")
     return tuple(names)
+
+
+def _root(path: Path) -> Path:
+    """The folder above the family's, which has `include`; of a shader without a family its own."""
+    return next((p for p in path.parents if (p / "include").is_dir()), path.parent)
 
 
 def _parse_operators(text: str) -> tuple[str, ...]:
@@ -284,7 +289,7 @@ def _compile(
         done = subprocess.run(
             [compiler.path, "-V", "--target-env", shader.target, f"-I{source.name}",
              f"-I{source.name}/include", *definitions, "-o", str(binary),
-             f"{source.name}/{shader.path.name}"],
+             f"{source.name}/{shader.path.relative_to(source)}"],
             cwd=source.absolute().parent, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip

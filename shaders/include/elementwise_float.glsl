@@ -23,12 +23,6 @@ float parameter(uint i) {
 #define LOWER parameter(0u)
 #define UPPER parameter(1u)
 
-// The nearest number from 0 to 1, or NaN.
-float within_one(float x) {
-    float limit = x < 1.0 ? 0.0 : 1.0;
-    return is_nan(x) || (x > 0.0 && x < 1.0) ? x : limit;
-}
-
 float number(bool x) {
     return x ? 1.0 : 0.0;
 }
@@ -88,7 +82,7 @@ float quotient(float x, float y) {
     return SHORT ? short_quotient(x, y) : divide(x, y);
 }
 
-#define EITHER(name, arguments) (SHORT ? short_##name arguments : name##_of arguments)
+#include "include/activation_parts.glsl"
 
 #define OPERATOR(name, expression) \
     float op_##name(float x, float y) { \
@@ -147,27 +141,8 @@ OPERATOR(modulus_floor, floor_modulus(x, y))
 OPERATOR(atan_yx, EITHER(atan, (x, y)))
 OPERATOR(parameterized_relu, at_least_zero(x) ? x : x * y)
 
-// The activations; ALPHA and BETA are their first two attributes.
 #define ACTIVATION(name, expression) OPERATOR(name, expression)
-#define ALPHA parameter(0u)
-#define BETA parameter(1u)
-
-ACTIVATION(relu, rectified(x))
-ACTIVATION(leaky_relu, at_least_zero(x) ? x : ALPHA * x)
-ACTIVATION(thresholded_relu, less(ALPHA, x) ? x : 0.0)
-ACTIVATION(linear, ALPHA * x + BETA)
-ACTIVATION(hard_sigmoid, within_one(ALPHA * x + BETA))
-ACTIVATION(shrink, x > BETA ? x - ALPHA : x < -BETA ? x + ALPHA : 0.0)
-ACTIVATION(elu, x > 0.0 ? x : ALPHA * EITHER(expm1, (x)))
-ACTIVATION(celu, x > 0.0 ? x : ALPHA * EITHER(expm1, (x / ALPHA)))
-ACTIVATION(scaled_elu, BETA * (x > 0.0 ? x : ALPHA * EITHER(expm1, (x))))
-ACTIVATION(sigmoid, EITHER(sigmoid, (x)))
-ACTIVATION(tanh, EITHER(tanh, (x)))
-ACTIVATION(scaled_tanh, ALPHA * EITHER(tanh, (x * BETA)))
-ACTIVATION(softplus, max(x, 0.0) + EITHER(softplus_part, (x, ALPHA)) * (1.0 / ALPHA))
-ACTIVATION(parametric_softplus, ALPHA * (max(x * BETA, 0.0) + EITHER(softplus_part, (x, BETA))))
-ACTIVATION(softsign, softsign_of(x))
-ACTIVATION(gelu, EITHER(gelu, (x)))
+#include "include/activation_table.glsl"
 
 // Those that no operator fuses.
 OPERATOR(swish, EITHER(swish, (x, ALPHA)))

@@ -2,6 +2,8 @@
 // quotients and inversesqrt are used, and exp2 and sqrt where they are known. Where nothing is
 // ``precise``, products and sums may become one fma. Choices are made after computing both sides: a
 // branch costs more. NaN passes through sums and products, and fails comparisons.
+#ifndef INCLUDED_EXPONENTIALS
+#define INCLUDED_EXPONENTIALS
 #include "include/roots.glsl"
 
 const float LOG2_E = 1.44269502;
@@ -166,3 +168,4 @@ float atanh_of(float x) {
     if (size > 1.0) result = NOT_A_NUMBER;
     return with_sign(result, sign_bit(x));
 }
+#endif

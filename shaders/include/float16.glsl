@@ -1,6 +1,8 @@
 // float16 <-> float32 by integer code: packHalf2x16 rounds as the device likes, and denormals may
 // be flushed on the way. Here widening is exact, and narrowing rounds to nearest even. A device that
 // is known to do so by itself HAS_EXACT_UNITS.
+#ifndef INCLUDED_FLOAT16
+#define INCLUDED_FLOAT16
 #ifndef HAS_EXACT_UNITS
 #define HAS_EXACT_UNITS false
 #endif
@@ -39,3 +41,4 @@ uint float_to_half(float x) {
         atomicAnd(words[(index) / 2u], ~(0xFFFFu << ((index) % 2u * 16u))); \
         atomicOr(words[(index) / 2u], (bits) << ((index) % 2u * 16u)); \
     }
+#endif

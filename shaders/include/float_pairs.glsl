@@ -2,6 +2,8 @@
 // multiplications alone, which Vulkan wants correctly rounded; its division may be off by 2.5 ulp,
 // and neither a true fma nor float64 is promised. ``precise`` keeps compilers from rearranging. A
 // device that HAS_EXACT_UNITS is known to have a true fma, which gives the same pairs in fewer steps.
+#ifndef INCLUDED_FLOAT_PAIRS
+#define INCLUDED_FLOAT_PAIRS
 #include "include/float_bits.glsl"
 
 #define PAIR vec2
@@ -114,3 +116,4 @@ float divide(float x, float y) {
     rest -= change * b;
     return with_sign(scaled(q + change, x_exponent - y_exponent, rest), sign);
 }
+#endif

@@ -1,5 +1,7 @@
 // float32 to an integer of up to 32 bits: truncated toward zero, saturated, NaN as 0. The result is
 // extended to 32 bits by its sign. And back.
+#ifndef INCLUDED_FLOAT_TO_INTEGER
+#define INCLUDED_FLOAT_TO_INTEGER
 #include "include/float_bits.glsl"
 
 uint to_integer(float x, uint type) {
@@ -37,3 +39,4 @@ int scaled_integer(int x, uint type, float scale, float bias) {
     scaled = scaled * scale + bias;
     return int(to_integer(scaled, type));
 }
+#endif

@@ -1,5 +1,7 @@
 // 64-bit integers as two words, x the low one: what a device without shaderInt64 has. Arithmetic is
 // modulo 2^64, so that signed and unsigned numbers share it.
+#ifndef INCLUDED_INTEGERS
+#define INCLUDED_INTEGERS
 
 uvec2 widen(int x) {
     return uvec2(uint(x), uint(x >> 31));
@@ -44,3 +46,4 @@ float round_to_float(uvec2 x, bool is_signed) {
     uint bits = (uint(126 + top) << 23) + significand + uint(up);
     return uintBitsToFloat(bits | (negative ? 0x80000000u : 0u));
 }
+#endif

@@ -1,4 +1,6 @@
 // Division, comparison and shifts of 64-bit integers as two words, x the low one.
+#ifndef INCLUDED_INTEGERS64
+#define INCLUDED_INTEGERS64
 #include "include/float_bits.glsl"
 #include "include/integers.glsl"
 
@@ -71,3 +73,4 @@ uvec2 to_integer64(float x, bool is_signed) {
                               : shift_left64(uvec2(significand, 0u), uint(exponent));
     return negative ? negate64(size) : size;
 }
+#endif

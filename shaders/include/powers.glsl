@@ -1,4 +1,6 @@
 // Powers: 2^(y log2 x). What y enlarges of the logarithm's error has to be small.
+#ifndef INCLUDED_POWERS
+#define INCLUDED_POWERS
 
 const float TWO_OVER_LN2 = 2.88539004;
 const float TWO_OVER_LN2_LOW = 3.85192607e-8;
@@ -98,3 +100,4 @@ float fractional_pow_of(float x, float y, PAIR factor, float limit) {
     if (!(abs(k) < limit)) result = pow_of(x, y);
     return result;
 }
+#endif

@@ -1,4 +1,6 @@
 // Square roots from the device's inverse one, which is good to 2 ulp; sqrt may be off by several more.
+#ifndef INCLUDED_ROOTS
+#define INCLUDED_ROOTS
 #include "include/float_pairs.glsl"
 
 // To an ulp.
@@ -25,3 +27,4 @@ float sqrt_of(float x) {
         result = is_zero(x) || bits == 0x7F800000u ? x : NOT_A_NUMBER;
     return result;
 }
+#endif

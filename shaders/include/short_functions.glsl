@@ -1,6 +1,8 @@
 // Functions whose results go into a float16, on devices that HAVE_EXACT_UNITS: their exp2, log2, sqrt
 // and quotients are good to some ulp of float32, and infinities and NaN pass through them as in C. No
 // float16 is so small or large that any step here would leave the range of float32.
+#ifndef INCLUDED_SHORT_FUNCTIONS
+#define INCLUDED_SHORT_FUNCTIONS
 
 float short_exp(float x) {
     return exp2(x * LOG2_E);
@@ -191,3 +193,4 @@ float short_softplus_part(float x, float scale) {
     tail = (tail * e + 0.326225966) * e - 0.499539465;
     return (tail * e + 1.0) * e;
 }
+#endif

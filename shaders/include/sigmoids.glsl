@@ -1,4 +1,6 @@
 // The error function and what activations are made of; as in exponentials.glsl.
+#ifndef INCLUDED_SIGMOIDS
+#define INCLUDED_SIGMOIDS
 
 float erf_of(float x) {
     float size = magnitude(x);
@@ -75,3 +77,4 @@ float softsign_of(float x) {
     if (magnitude(x) > 1.0e9) result = with_sign(1.0, sign_bit(x));
     return is_infinite(x) ? NOT_A_NUMBER : result;
 }
+#endif

@@ -1,0 +1,34 @@
+"""The activation that an operator fuses, as ``include/activation.glsl`` takes it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..dtypes import DataType
+from ..layout import Ints
+from .elementwise import parameters
+
+NAMES = (
+    "none", "relu", "leaky_relu", "thresholded_relu", "linear", "hard_sigmoid", "shrink", "elu",
+    "celu", "scaled_elu", "sigmoid", "tanh", "scaled_tanh", "softplus", "parametric_softplus",
+    "softsign", "gelu", "clip",
+)
+"""By their code, FUSED_ACTIVATION of the shaders."""
+
+
+class Fused(NamedTuple):
+    """What a dispatch needs: a specialization constant and words for the params buffer."""
+
+    code: int
+    words: Ints
+
+
+def fused_activation(desc: Any) -> Fused:
+    """Of an operator's description; code 0 where it fuses nothing."""
+    fused = getattr(desc, "fused_activation", None)
+    if fused is None:
+        return Fused(0, ())
+    name = fused.operator.function_name.removeprefix("activation_")
+    if name == "identity":
+        return Fused(0, ())
+    return Fused(NAMES.index(name), parameters(fused, DataType.FLOAT32))

@@ -1,0 +1,53 @@
+"""Strided tensors as ``include/walk.glsl`` walks them: words for the params buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..layout import coalesce, product
+
+
+class Walk:
+    """Some dimensions of one or more operands, as few as walk the same elements.
+
+    ``count`` is how many elements it visits, in row-major order of ``sizes``. ``words`` is what the
+    shader reads.
+    """
+
+    def __init__(self, sizes: Sequence[int], *strides: Sequence[int]) -> None:
+        self.sizes, self.strides = coalesce(sizes, *strides)
+        self.count = product(self.sizes)
+        words = [len(self.sizes)]
+        for d in reversed(range(len(self.sizes))):
+            words += [self.sizes[d], *_reciprocal(self.sizes[d]), *(s[d] for s in self.strides)]
+        self.words = tuple(words)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether every operand's elements lie side by side, in order."""
+        return all(s == (1,) for s in self.strides)
+
+
+def _reciprocal(size: int) -> tuple[int, int]:
+    """Multiplier and shift that divide any 32-bit number by ``size`` (at least 2), rounded down.
+
+    Granlund and Montgomery, Division by Invariant Integers using Multiplication (1994), figure 4.1.
+    """
+    if size < 2:
+        return 0, 0
+    bits = (size - 1).bit_length()
+    return ((1 << 32) * ((1 << bits) - size)) // size + 1, bits - 1
+
+
+def split_dimensions(
+    sizes: Sequence[int], axes: Sequence[int], *strides: Sequence[int]
+) -> tuple[Walk, Walk]:
+    """Two walks: over the dimensions that are not in ``axes``, and over those that are.
+
+    What a reduction calls rows and columns. Axes are walked in the order of the dimensions.
+    """
+    def walk(dims: Sequence[int]) -> Walk:
+        return Walk([sizes[d] for d in dims], *([s[d] for d in dims] for s in strides))
+
+    kept = [d for d in range(len(sizes)) if d not in axes]
+    return walk(kept), walk(sorted(axes))

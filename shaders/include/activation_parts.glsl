@@ -1,0 +1,11 @@
+// What the expressions of activation_table.glsl are made of. The includer has SHORT, whether a result
+// needs no more digits than a FLOAT16 has, and parameter(i), an attribute.
+#define EITHER(name, arguments) (SHORT ? short_##name arguments : name##_of arguments)
+#define ALPHA parameter(0u)
+#define BETA parameter(1u)
+
+// The nearest number from 0 to 1, or NaN.
+float within_one(float x) {
+    float limit = x < 1.0 ? 0.0 : 1.0;
+    return is_nan(x) || (x > 0.0 && x < 1.0) ? x : limit;
+}

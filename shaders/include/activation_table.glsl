@@ -1,0 +1,18 @@
+// The activations that other operators fuse, by ACTIVATION(name, expression). ALPHA and BETA are their
+// first two attributes.
+ACTIVATION(relu, rectified(x))
+ACTIVATION(leaky_relu, at_least_zero(x) ? x : ALPHA * x)
+ACTIVATION(thresholded_relu, less(ALPHA, x) ? x : 0.0)
+ACTIVATION(linear, ALPHA * x + BETA)
+ACTIVATION(hard_sigmoid, within_one(ALPHA * x + BETA))
+ACTIVATION(shrink, x > BETA ? x - ALPHA : x < -BETA ? x + ALPHA : 0.0)
+ACTIVATION(elu, x > 0.0 ? x : ALPHA * EITHER(expm1, (x)))
+ACTIVATION(celu, x > 0.0 ? x : ALPHA * EITHER(expm1, (x / ALPHA)))
+ACTIVATION(scaled_elu, BETA * (x > 0.0 ? x : ALPHA * EITHER(expm1, (x))))
+ACTIVATION(sigmoid, EITHER(sigmoid, (x)))
+ACTIVATION(tanh, EITHER(tanh, (x)))
+ACTIVATION(scaled_tanh, ALPHA * EITHER(tanh, (x * BETA)))
+ACTIVATION(softplus, max(x, 0.0) + EITHER(softplus_part, (x, ALPHA)) * (1.0 / ALPHA))
+ACTIVATION(parametric_softplus, ALPHA * (max(x * BETA, 0.0) + EITHER(softplus_part, (x, BETA))))
+ACTIVATION(softsign, softsign_of(x))
+ACTIVATION(gelu, EITHER(gelu, (x)))

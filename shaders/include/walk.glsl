@@ -1,0 +1,32 @@
+// Strided tensors, walked with words from the params buffer (lowering/walk.py writes them):
+//   rank, then for each dimension from the last to the first:
+//   size, multiplier, shift, and the stride of each operand.
+// The multiplier and the shift replace the division by the size. They are exact for all 32-bit
+// numbers and divisors of at least 2; a dimension of size 1 comes alone, and is not divided by.
+#include "include/params.glsl"
+
+uint walk_quotient(uint n, uint multiplier, uint shift) {
+    uint high, low;
+    umulExtended(n, multiplier, high, low);
+    return (high + ((n - high) >> 1u)) >> shift;
+}
+
+// WALK(name, count) defines a walk of ``count`` operands:
+//   uint name[count](uint at, uint index): where element ``index`` lies in each operand, relative to
+//   the operand's first element. ``at`` is where the walk's words begin.
+#define WALK(name, count) \
+    uint[count] name(uint at, uint index) { \
+        uint where[count]; \
+        [[unroll]] for (uint o = 0u; o < count; ++o) where[o] = 0u; \
+        uint rank = param(at); \
+        at += 1u; \
+        for (uint d = 0u; d < rank; ++d) { \
+            /* What is left in the first dimension needs no division. */ \
+            uint next = d + 1u == rank ? 0u : walk_quotient(index, param(at + 1u), param(at + 2u)); \
+            uint coordinate = index - next * param(at); \
+            [[unroll]] for (uint o = 0u; o < count; ++o) where[o] += coordinate * param(at + 3u + o); \
+            index = next; \
+            at += 3u + count; \
+        } \
+        return where; \
+    }
