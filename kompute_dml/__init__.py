@@ -53,6 +53,13 @@ _PUBLIC = {
     "ExecutionFlags": "compiler",
     "Operator": "compiler",
     "OperatorInitializer": "compiler",
+    "CompiledGraph": "graph.compiled",
+    "ConstantDataGraphNodeDesc": "graph.desc",
+    "GraphDesc": "graph.desc",
+    "InputGraphEdgeDesc": "graph.desc",
+    "IntermediateGraphEdgeDesc": "graph.desc",
+    "OperatorGraphNodeDesc": "graph.desc",
+    "OutputGraphEdgeDesc": "graph.desc",
     "Recording": "runtime.recorder",
     "DmlError": "errors",
     "ValidationError": "errors",
@@ -154,6 +161,27 @@ if TYPE_CHECKING:
     )
     from .errors import (
         ValidationError as ValidationError,
+    )
+    from .graph.compiled import (
+        CompiledGraph as CompiledGraph,
+    )
+    from .graph.desc import (
+        ConstantDataGraphNodeDesc as ConstantDataGraphNodeDesc,
+    )
+    from .graph.desc import (
+        GraphDesc as GraphDesc,
+    )
+    from .graph.desc import (
+        InputGraphEdgeDesc as InputGraphEdgeDesc,
+    )
+    from .graph.desc import (
+        IntermediateGraphEdgeDesc as IntermediateGraphEdgeDesc,
+    )
+    from .graph.desc import (
+        OperatorGraphNodeDesc as OperatorGraphNodeDesc,
+    )
+    from .graph.desc import (
+        OutputGraphEdgeDesc as OutputGraphEdgeDesc,
     )
     from .runtime.adapters import Adapter as Adapter
     from .runtime.adapters import list_devices as list_devices
