@@ -116,6 +116,7 @@ Check = tuple[str, Callable[[], bool]]
 
 def lint_checks() -> list[Check]:
     return [
+        ("stubs", partial(_run, [sys.executable, "-m", "kompute_dml.toolchain", "stubs"])),
         ("ruff", partial(_run, [sys.executable, "-m", "ruff", "check", "--quiet", "."])),
         ("mypy", partial(_run, [sys.executable, "-m", "mypy"])),
     ]
