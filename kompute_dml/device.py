@@ -63,7 +63,7 @@ class _Runtime:
 
     def __init__(self, adapter: Adapter) -> None:
         self.engine = Engine(adapter)
-        self.library = ShaderLibrary(self.engine.features)
+        self.library = ShaderLibrary(self.engine.features, adapter.max_storage_buffers)
         self.pipelines = Pipelines(self.engine, self.library)
         # The validation layer takes a bound buffer as touched whole, where we count bytes.
         whole = bool(os.environ.get(_WHOLE_BUFFERS))
