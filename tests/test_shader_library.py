@@ -163,7 +163,7 @@ def test_no_shader_binds_more_buffers_than_the_device_allows() -> None:
     few = ShaderLibrary(frozenset(), max_bindings=8)
     name = "quantized_linear_add"
     assert few.find(name) is None and ShaderLibrary(frozenset()).find(name) is not None
-    with pytest.raises(dml.UnsupportedError, match="binds 9 storage buffers.* allows 8"):
+    with pytest.raises(dml.UnsupportedError, match=r"binds 9 storage buffers.* allows 8"):
         few.get(name)
 
 

@@ -200,12 +200,12 @@ class ShaderLibrary:
         if known is None:
             there = ", ".join(shaders().get(shader, ())) or "none"
             raise UnsupportedError(f"no shader variant {name}; of {shader} there are: {there}")
-        if known.bindings > self.max_bindings:
+        missing = sorted((known.features or frozenset()) - self.features)
+        if not missing and known.bindings > self.max_bindings:
             raise UnsupportedError(
                 f"shader variant {name} binds {known.bindings} storage buffers, but this device "
                 f"allows {self.max_bindings} (maxPerStageDescriptorStorageBuffers)"
             )
-        missing = sorted((known.features or frozenset()) - self.features)
         raise UnsupportedError(
             f"shader variant {name} needs {', '.join(missing) or 'features'} that this device "
             "does not have, or kp did not enable"
