@@ -9,7 +9,7 @@ from typing import Any
 from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import UnsupportedError, expect
-from ..layout import Ints, packed_strides, pad_left, product
+from ..layout import Ints, packed_strides, pad_left, power_of_two, product
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import SHADERS as COPY_SHADERS
 from ..lowering.copy import lower_copy
@@ -17,6 +17,7 @@ from ..lowering.plan import UNUSED, Operand
 from ..lowering.walk import Walk, reciprocal
 from .base import Output, axis_in, operator
 
+_GATHERS = ("gather", "gather_vectors")
 _LOCAL_SIZE = 256
 _BLOCK = 4096
 """Elements that one workgroup searches for non-zeros."""
@@ -94,6 +95,8 @@ def _blocks(operand: Operand, unit: int) -> Operand:
 
 def _gather(p: PlanBuilder, how: Indexed) -> None:
     d = p.desc
+    if _gather_vectors(p, how):
+        return
     unit, how = how.in_blocks(d.output_tensor, d.input_tensor)
     walk = Walk(how.sizes, how.listed, how.indices, how.indexed)
     parts = 1 if p.device.is_cpu else 4
@@ -105,6 +108,39 @@ def _gather(p: PlanBuilder, how: Indexed) -> None:
         spec={"LOCAL_SIZE": _LOCAL_SIZE, "UNIT": unit, "PARTS": parts,
               "INDEX_TYPE": d.indices_tensor.data_type.code, "COORDINATES": len(how.coordinates)},
     )
+
+
+def _gather_vectors(p: PlanBuilder, how: Indexed) -> bool:
+    """Where the indices and the output lie in whole vectors, an invocation makes one of these."""
+    d = p.desc
+    y, kind, index = d.output_tensor, d.output_tensor.data_type, d.indices_tensor.data_type
+    last = max((i for i, n in enumerate(how.sizes) if n > 1), default=None)
+    each = 16 // kind.itemsize
+
+    def even(t: TensorDesc, strides: Ints) -> bool:
+        of = 16 // t.data_type.itemsize
+        return t.is_aligned and strides[last] == 1 and not any(
+            s % of for i, s in enumerate(strides) if i != last and how.sizes[i] > 1)
+
+    if (kind.itemsize not in (2, 4) or last is None or how.sizes[last] % each
+            or len(how.coordinates) != 1 or not how.tuples[last]
+            or not even(y, how.listed) or not even(d.indices_tensor, how.indices)):
+        return False
+
+    def parts(strides: Ints) -> Ints:
+        return tuple(s * each if i == last else s for i, s in enumerate(strides))
+
+    sizes = tuple(n // each if i == last else n for i, n in enumerate(how.sizes))
+    walk = Walk(sizes, *map(parts, (how.listed, how.indices, how.indexed)))
+    (axis,) = how.coordinates
+    p.dispatch(
+        "gather_vectors", -(-walk.count // _LOCAL_SIZE), x=p.read("input_tensor"),
+        indices=p.read("indices_tensor"), y=p.write("output_tensor"), params=walk.words,
+        push={"count": walk.count, "size": axis.size, "stride": axis.stride,
+              "step": how.indexed[last]},
+        spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": kind.itemsize, "INDEX_TYPE": index.code},
+    )
+    return True
 
 
 def _scatter(p: PlanBuilder, how: Indexed) -> None:
@@ -165,7 +201,7 @@ def _output(made: Any) -> Any:
     return lambda d: {"output_tensor": made(d)}
 
 
-@operator("GATHER", output=_output(_gather_sizes), shaders=("gather",))
+@operator("GATHER", output=_output(_gather_sizes), shaders=_GATHERS)
 def GatherOperatorDesc(d: Any, p: PlanBuilder) -> None:
     x, indices, y = d.input_tensor, d.indices_tensor, d.output_tensor
     before, after = d.axis, x.dimension_count - d.axis - 1
@@ -209,7 +245,7 @@ def _check_along_axis(d: Any, strict: bool) -> None:
 
 @operator("GATHER_ELEMENTS", output=_output(lambda d: Output(d.indices_tensor.sizes,
                                                              d.input_tensor.data_type)),
-          shaders=("gather",), check=_check_along_axis, axis=-1)
+          shaders=_GATHERS, check=_check_along_axis, axis=-1)
 def GatherElementsOperatorDesc(d: Any, p: PlanBuilder) -> None:
     _gather(p, _along_axis(d.input_tensor, d.indices_tensor, d.output_tensor, d.axis))
 
@@ -231,7 +267,7 @@ def _scatter_rows(p: PlanBuilder) -> bool:
     axis, size, updates = d.axis, d.input_tensor.sizes[d.axis], d.indices_tensor.sizes[d.axis]
     tensors = d.updates_tensor, d.indices_tensor, d.input_tensor, d.output_tensor
     others = [i for i, n in enumerate(d.input_tensor.sizes) if i != axis]
-    if (size > min(_LONGEST_ROW, p.device.max_shared_memory // 4) or updates > _MOST_UPDATES
+    if (size > min(_LONGEST_ROW, p.device.max_shared_memory // 8) or updates > _MOST_UPDATES
             or any(t.strides[axis] != 1 for t in tensors)
             or any(d.indices_tensor.sizes[i] != d.input_tensor.sizes[i] for i in others)):
         return False
@@ -247,9 +283,9 @@ def _scatter_rows(p: PlanBuilder) -> bool:
     p.dispatch(
         "scatter_rows", rows.count, updates=p.read("updates_tensor"),
         indices=p.read("indices_tensor"), x=p.read("input_tensor"), y=p.write("output_tensor"),
-        params=rows.words, push={"rows": rows.count, "updates": updates},
+        params=rows.words, push={"rows": rows.count, "size": size, "updates": updates},
         spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": kind.itemsize, "INDEX_TYPE": index.code,
-              "SIZE": size,
+              "ROOM": max(power_of_two(size), 1024),
               "EVEN": kind.itemsize in (2, 4) and even(d.indices_tensor, updates)
               and even(d.input_tensor, size) and even(d.output_tensor, size)},
     )
@@ -336,9 +372,9 @@ def _gather_tuples(d: Any, p: PlanBuilder) -> None:
 
 
 GatherNdOperatorDesc = operator(
-    "GATHER_ND", output=_output(_gathered_tuples), shaders=("gather",))(_gather_tuples)
+    "GATHER_ND", output=_output(_gathered_tuples), shaders=_GATHERS)(_gather_tuples)
 GatherNd1OperatorDesc = operator(
-    "GATHER_ND1", output=_output(_gathered_tuples), shaders=("gather",),
+    "GATHER_ND1", output=_output(_gathered_tuples), shaders=_GATHERS,
     batch_dimension_count=0)(_gather_tuples)
 
 

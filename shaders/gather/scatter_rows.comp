@@ -8,10 +8,11 @@
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 4u;
 layout(constant_id = 2) const uint INDEX_TYPE = 4u;
-layout(constant_id = 3) const uint SIZE = 1u;  // of the axis
+layout(constant_id = 3) const uint ROOM = 1u;  // for a row
 layout(constant_id = 4) const bool EVEN = false;
 layout(push_constant) uniform Push {
     uint rows;
+    uint size;     // of one: of the axis
     uint updates;  // in a row
     uint updates_offset;
     uint indices_offset;
@@ -30,10 +31,10 @@ INPUT_TENSOR(x, 2, TYPE)
 OUTPUT_TENSOR(y, 3, TYPE)
 WALK(walk, 4)
 
-shared uint s_last[SIZE];  // the update's number + 1
+shared uint s_last[ROOM];  // the update's number + 1
 
 void note(uvec2 bits, uint number) {
-    Index index = index_along(bits, SIZE);
+    Index index = index_along(bits, size);
     if (index.inside) atomicMax(s_last[index.at], number + 1u);
 }
 
@@ -53,7 +54,7 @@ void main() {
     uint first = gl_LocalInvocationIndex, step = gl_WorkGroupSize.x;
     uint update = updates_offset + at[0], index = indices_offset + at[1];
     uint from = x_offset + at[2], to = y_offset + at[3];
-    for (uint e = first; e < SIZE; e += step) s_last[e] = 0u;
+    for (uint e = first; e < size; e += step) s_last[e] = 0u;
     barrier();
     if (EVEN) {
         const uint each = 16u / BYTES_OF(INDEX_TYPE);
@@ -65,7 +66,7 @@ void main() {
     barrier();
     if (EVEN) {  // words, or halves of them
         const uint each = 16u / BYTES_OF(TYPE), bits = 8u * BYTES_OF(TYPE);
-        for (uint i = first; i < SIZE / each; i += step) {
+        for (uint i = first; i < size / each; i += step) {
             uvec4 v = x_vectors[from / each + i];
             [[unroll]] for (uint e = 0u; e < each; ++e) {
                 uint last = s_last[i * each + e];
@@ -77,7 +78,7 @@ void main() {
             y_vectors[to / each + i] = v;
         }
     } else {
-        for (uint e = first; e < SIZE; e += step) {
+        for (uint e = first; e < size; e += step) {
             uint last = s_last[e];
             y_store_bits(to + e, last == 0u ? x_bits(from + e) : updates_bits(update + last - 1u));
         }

@@ -233,6 +233,7 @@ CASES = [
     elements("first", (5, 7), (3, 7), 0, _SOME),
     elements("fewer", (4, 3, 5), (3, 2, 8), 2, FEW),
     elements("past-a-workgroup", (2, 11), (2, 1160), 1, FEW),
+    elements("whole-vectors", (5, 16), (3, 16), 0),
     elements("deep", _DEEP, _DEEP, 2),
     scatter("vector", (7,), (19,), 0),
     scatter("first", (5, 7), (9, 7), 0, _SOME),
