@@ -56,6 +56,11 @@ class Indexed:
     """From one index of a tuple to the next."""
 
     @property
+    def last(self) -> int:
+        """The last dimension that is walked."""
+        return max((d for d, n in enumerate(self.sizes) if n > 1), default=0)
+
+    @property
     def axes(self) -> list[int]:
         """Words of the coordinates, for the params buffer."""
         return [w for c in self.coordinates for w in (c.size, c.stride)]
@@ -63,8 +68,8 @@ class Indexed:
     def in_blocks(self, listed: TensorDesc, indexed: TensorDesc) -> tuple[int, Indexed]:
         """Bytes of the largest blocks that all move together, and the same, counted in these."""
         itemsize = listed.data_type.itemsize
-        last = max((d for d, n in enumerate(self.sizes) if n > 1), default=None)
-        if last is None or self.tuples[last] or self.listed[last] != 1 or self.indexed[last] != 1:
+        last = self.last
+        if not self.sizes or self.tuples[last] or self.listed[last] != 1 or self.indexed[last] != 1:
             return itemsize, self
         # Dimensions of size 1 are not walked.
         steps = [s[d] for s in (self.listed, self.indexed)
@@ -114,7 +119,7 @@ def _gather_vectors(p: PlanBuilder, how: Indexed) -> bool:
     """Where the indices and the output lie in whole vectors, an invocation makes one of these."""
     d = p.desc
     y, kind, index = d.output_tensor, d.output_tensor.data_type, d.indices_tensor.data_type
-    last = max((i for i, n in enumerate(how.sizes) if n > 1), default=None)
+    last = how.last
     each = 16 // kind.itemsize
 
     def even(t: TensorDesc, strides: Ints) -> bool:
@@ -122,7 +127,7 @@ def _gather_vectors(p: PlanBuilder, how: Indexed) -> bool:
         return t.is_aligned and strides[last] == 1 and not any(
             s % of for i, s in enumerate(strides) if i != last and how.sizes[i] > 1)
 
-    if (kind.itemsize not in (2, 4) or last is None or how.sizes[last] % each
+    if (kind.itemsize not in (2, 4) or not how.sizes or how.sizes[last] % each
             or len(how.coordinates) != 1 or not how.tuples[last]
             or not even(y, how.listed) or not even(d.indices_tensor, how.indices)):
         return False
