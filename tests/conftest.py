@@ -22,6 +22,7 @@ _SEED = 20240229
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=_SEED, help="of every random number in the tests")
+    parser.addoption("--hostile", type=int, default=400, help="random gathers of each kind")
     parser.addoption(
         "--sample",
         type=int,

@@ -196,7 +196,7 @@ def test_ids_are_unique() -> None:
 
 def _headers() -> Iterator[tuple[str, list[str]]]:
     """Shader -> operators that its header names."""
-    for path in sorted((_ROOT / "shaders").glob("*.comp")):
+    for path in sorted((_ROOT / "shaders").rglob("*.comp")):
         line = re.match(r"//@ op (.+)\n", path.read_text())
         assert line, f"{path.name} has no '//@ op' line"
         yield path.stem, [n for n in line[1].split() if n != "-"]

@@ -5,6 +5,14 @@ from __future__ import annotations
 from ..dtypes import DataType
 from .case import Recipe
 from .elementwise import ELEMENTWISE, EVERY_TYPE
+from .gather import (
+    gather_elements,
+    gather_rows,
+    nonzero,
+    one_hot,
+    scatter,
+    scatter_rows,
+)
 from .limits import LIMITS, Limit
 from .movement import diagonal, diagonal1, identity, square_transposed
 from .products import Product, product
@@ -25,6 +33,9 @@ RECIPES: tuple[Recipe, ...] = (
     product(Product(_U8, _U8, _F16)),
     product(Product(DataType.INT16, DataType.INT16)),
     *ELEMENTWISE,
+    *(gather_rows(o, _F32, DataType.INT32) for o in ("GATHER", "GATHER_ND", "GATHER_ND1")),
+    gather_elements(DataType.INT64), scatter(DataType.INT64), scatter_rows(),
+    one_hot(DataType.INT32), nonzero(),
 )
 """Each operator, in an ordinary case."""
 

@@ -17,7 +17,7 @@ from ..errors import DmlError, UnsupportedError
 from ..graph.array import BOOL, Array, device_type
 from ..graph.builder import Builder, supported
 from ..operators import base
-from . import products, rows
+from . import gather_rows, products, rows
 from .graph import DTYPES, Node, Value
 
 if TYPE_CHECKING:
@@ -242,6 +242,13 @@ def _vectors(*, a: tuple[int, ...], b: tuple[int, ...]) -> Refusal:
     return refuses
 
 
+def _counted(node: Node) -> str | None:
+    out = node.outputs[0]
+    if out is None or out.shape is None or None in out.shape:
+        return "how many elements are found is known only after a run"
+    return None
+
+
 # The table
 
 _QUANTIZED = (10, 13, 19, 21, 23, 24, 25, 28)
@@ -408,5 +415,22 @@ TABLE: tuple[Row, ...] = (
         rows.along_axis("ACTIVATION_LOG_SOFTMAX1"), attributes=("axis",)),
     Row("Hardmax", (13,), "ACTIVATION_HARDMAX1", rows.along_axis("ACTIVATION_HARDMAX1"),
         attributes=("axis",)),
+    # Indices
+    Row("Gather", (1, 11, 13), "GATHER", gather_rows.gather, attributes=("axis",)),
+    Row("GatherElements", (11, 13), "GATHER_ELEMENTS", gather_rows.gather_elements,
+        attributes=("axis",)),
+    Row("GatherND", (11, 12, 13), "GATHER_ND1", gather_rows.gather_nd, attributes=("batch_dims",)),
+    *(Row(op, since, "SCATTER", gather_rows.scatter, attributes=("axis", "reduction"),
+          refuses=_attribute("reduction", "none", "none"))
+      for op, since in (("Scatter", (9, 11)), ("ScatterElements", (11, 13, 16, 18)))),
+    Row("ScatterND", (11, 13, 16, 18), "SCATTER_ND", gather_rows.scatter_nd,
+        attributes=("reduction",), refuses=_attribute("reduction", "none", "none")),
+    Row("OneHot", (9, 11, 28), "ONE_HOT", gather_rows.one_hot, attributes=("axis",), host=(1,),
+        fields=(None, None, "ValuesTensor")),
+    # Filled with 0 first, whose low halves are then written.
+    Row("NonZero", (9, 13), "FILL_VALUE_CONSTANT", gather_rows.nonzero, refuses=_counted,
+        fields=(None,)),
+    Row("Compress", (9, 11, 28), "GATHER", gather_rows.gather, attributes=("axis",),
+        refuses=lambda node: "how many elements are kept is known only after a run"),
 )
 
