@@ -425,14 +425,16 @@ def OneHotOperatorDesc(d: Any, p: PlanBuilder) -> None:
     sizes = tuple(n // each if i == last else n for i, n in enumerate(y.sizes))
     walk = Walk(sizes, *(tuple(s * each if i == last else s for i, s in enumerate(strides))
                          for strides in (y.strides, read, along)))
+    parts = 1 if p.device.is_cpu else 4
     fastest = max(i for i, n in enumerate(values.sizes) if n > 1)
     p.dispatch(
-        "one_hot", -(-walk.count // p.device.local_size), indices=p.read("indices_tensor"),
-        values=p.read("values_tensor"), y=p.write("output_tensor"), params=walk.words,
+        "one_hot", -(-walk.count // (p.device.local_size * parts)),
+        indices=p.read("indices_tensor"), values=p.read("values_tensor"),
+        y=p.write("output_tensor"), params=walk.words,
         push={"count": walk.count, "depth": y.sizes[axis], "on_at": values.strides[fastest],
               "position_step": along[last], "index_step": read[last]},
         spec={"LOCAL_SIZE": p.device.local_size, "TYPE": kind.itemsize,
-              "INDEX_TYPE": indices.data_type.code, "EACH": each},
+              "INDEX_TYPE": indices.data_type.code, "EACH": each, "PARTS": parts},
     )
 
 

@@ -2,11 +2,13 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation makes EACH elements of the output that lie side by side: one, or a vector of them.
+// An invocation makes PARTS groups of the output, a workgroup's length apart, of EACH elements that lie
+// side by side: one, or a vector of them.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint TYPE = 4u;
 layout(constant_id = 2) const uint INDEX_TYPE = 4u;
 layout(constant_id = 3) const uint EACH = 1u;
+layout(constant_id = 4) const uint PARTS = 1u;
 layout(push_constant) uniform Push {
     uint count;  // of such groups
     uint depth;
@@ -28,10 +30,7 @@ INPUT_TENSOR(values, 1, TYPE)
 OUTPUT_TENSOR(y, 2, TYPE)
 WALK(walk, 3)
 
-void main() {
-    uint i = invocation_index();
-    if (i >= count) return;
-    uvec2 off = values_bits(values_offset), on = values_bits(values_offset + on_at);
+void make_group(uint i, uvec2 off, uvec2 on) {
     uint[3] at = walk(0u, i);
     uvec4 vector = uvec4(0u);
     Index index;
@@ -52,4 +51,13 @@ void main() {
         }
     }
     if (EACH != 1u) y_vectors[(y_offset + at[0]) / EACH] = vector;
+}
+
+void main() {
+    uint first = group_index() * gl_WorkGroupSize.x * PARTS + gl_LocalInvocationIndex;
+    uvec2 off = values_bits(values_offset), on = values_bits(values_offset + on_at);
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
+        uint i = first + p * gl_WorkGroupSize.x;
+        if (i < count) make_group(i, off, on);
+    }
 }
