@@ -657,7 +657,9 @@ def test_what_differs_by_more_than_both_spreads_moved(before, now, ms, moved):
     ("nvidia-h100", "limits")])
 def test_baselines_were_held_to_the_goals_of_their_suites(stem, suite):
     run = baseline.load(BASELINES / f"{stem}.json")
-    for row, limit in zip(run["rows"], cases.suite(suite), strict=True):
+    limits = cases.suite(suite)
+    assert len(run["rows"]) <= len(limits)  # cases that came later stand behind the others
+    for row, limit in zip(run["rows"], limits):
         assert (row["operator"], row["types"]) == (limit.recipe.operator, limit.recipe.types)
         asked = rows.Row("X", "f32", "[1]", "ok").judged(limit, {}).goals
         told = [(g["against"], g["goal"]) for g in row["goals"]]
