@@ -126,6 +126,48 @@ class Need(NamedTuple):
         return cls(f"{prefix}{kind} resource", kind, size, ALIGNMENT)
 
 
+class Dispatchable:
+    """What is initialized, bound and dispatched: an operator or a graph (IDMLCompiledOperator)."""
+
+    device: Device
+    name: str
+    """In messages."""
+    binding_counts: tuple[int, int]
+    """Of inputs and outputs."""
+    needs: Sequence[Need]
+    """Of a dispatch, by slot: inputs, outputs, temporary and persistent resource."""
+    needs_initialization: bool
+    initialized: bool
+    initializer_temporary_bytes: int
+    """Scratch memory of an initialization."""
+
+    @property
+    def binding_properties(self) -> BindingProperties:
+        """What a dispatch wants bound (IDMLDispatchable::GetBindingProperties)."""
+        temporary, persistent = self.needs[-2:]
+        return BindingProperties(sum(self.binding_counts), temporary.size, persistent.size)
+
+    def initializer_needs(self, prefix: str) -> list[Need]:
+        """Of an initialization, by slot; ``prefix`` says which of the targets it is."""
+        raise NotImplementedError
+
+    def check_alias(self, a: str, b: str, identical: bool) -> None:
+        """Raise unless an input and an output may lie in the same memory."""
+        raise NotImplementedError
+
+    def run(self, places: Sequence[Slot | None]) -> None:
+        """Record the dispatches with checked places, by slot."""
+        raise NotImplementedError
+
+    def initialize(self, places: Sequence[Slot | None]) -> None:
+        """Record what fills the persistent resource."""
+        raise NotImplementedError
+
+    def record(self, table: BindingTable) -> None:
+        """What :meth:`Device.record_dispatch` calls."""
+        self.run(table.places(self))
+
+
 def _find(
     device: Device, name: str, needs: Sequence[Need], bindings: Sequence[Any]
 ) -> list[Slot | None]:
@@ -171,7 +213,7 @@ class BindingTable:
     resource per target. Checked as a whole when the dispatch is recorded.
     """
 
-    def __init__(self, dispatchable: CompiledOperator | OperatorInitializer) -> None:
+    def __init__(self, dispatchable: Dispatchable | OperatorInitializer) -> None:
         self.dispatchable = dispatchable
         self._inputs: Sequence[Any] = ()
         self._outputs: Sequence[Binding] = ()
@@ -198,11 +240,11 @@ class BindingTable:
 
     # Checks
 
-    def places(self, compiled: CompiledOperator) -> list[Slot | None]:
+    def places(self, compiled: Dispatchable) -> list[Slot | None]:
         """Where each slot of the table's operator lies. Raises ValidationError."""
         if self._places is not None:
             return self._places
-        name = compiled.definition.name
+        name = compiled.name
         if not compiled.initialized:
             expect(False, name, "the operator",
                    "be initialized before it is dispatched (it has OWNED_BY_DML inputs)",
@@ -233,7 +275,7 @@ class BindingTable:
         for i, (compiled, given, persistent) in enumerate(zip(targets, inputs, outputs)):
             expect(
                 not (compiled.needs_initialization and compiled.initialized), name, f"operator {i}",
-                "be initialized once", f"{compiled.definition.name}, which is already",
+                "be initialized once", f"{compiled.name}, which is already",
             )
             count, written = compiled.binding_counts
             given = (None,) * count if given is None else tuple(given)
@@ -256,7 +298,7 @@ class _Range(NamedTuple):
 
 def _check_overlaps(
     name: str, needs: Sequence[Need], places: Sequence[Slot | None],
-    compiled: CompiledOperator | None,
+    compiled: Dispatchable | None,
 ) -> None:
     """No range that is written may meet another, but for an input that aliases an output."""
     allocations = [place.allocation for place in places if place is not None]
@@ -273,7 +315,7 @@ def _check_overlaps(
                 _check_overlap(name, a, b, compiled)
 
 
-def _check_overlap(name: str, a: _Range, b: _Range, compiled: CompiledOperator | None) -> None:
+def _check_overlap(name: str, a: _Range, b: _Range, compiled: Dispatchable | None) -> None:
     writable = {"output", "temporary"} if compiled else {"temporary", "persistent"}
     kinds = {a.need.kind, b.need.kind}
     if not kinds & writable:
@@ -281,7 +323,7 @@ def _check_overlap(name: str, a: _Range, b: _Range, compiled: CompiledOperator |
     if compiled is None and kinds == {"temporary"}:
         return  # targets are initialized one after another
     if compiled is not None and kinds == {"input", "output"}:
-        check_alias(compiled, a.need.path, b.need.path, (a.begin, a.end) == (b.begin, b.end))
+        compiled.check_alias(a.need.path, b.need.path, (a.begin, a.end) == (b.begin, b.end))
         return
     raise ValidationError(
         f"{name}: expected the ranges of {a.need.path} and {b.need.path} not to overlap, but "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .bindings import BindingProperties, BindingTable, Need
+from .bindings import BindingProperties, BindingTable, Dispatchable, Need, check_alias
 from .desc import TensorDesc
 from .errors import DmlError, ValidationError
 from .lowering.plan import PARAMS, PERSISTENT, TEMPORARY, ZEROED, Dispatch, Plan
@@ -127,13 +127,14 @@ class _Step:
         runtime.recorder.dispatch(pipeline, self.groups, push, accesses, self.variant.name)
 
 
-class CompiledOperator:
+class CompiledOperator(Dispatchable):
     """An operator with its shaders chosen (IDMLCompiledOperator)."""
 
     def __init__(self, operator: Operator, plan: Plan) -> None:
         self.operator = operator
         self.device = operator.device
         self.definition = operator.definition
+        self.name = self.definition.name
         self.plan = plan
         self.tensors = tensors = operator.slots
         """Inputs, then outputs."""
@@ -156,12 +157,12 @@ class CompiledOperator:
             self._persistent_bytes = begin + size
         self.needs_initialization = bool(plan.initialize or self._kept)
         self.initialized = not self.needs_initialization
+        self.initializer_temporary_bytes = plan.temporary_bytes if plan.initialize else 0
         self.needs = [
             *map(self._need, tensors),
             Need.resource(TEMPORARY, plan.temporary_bytes),
             Need.resource(PERSISTENT, self._persistent_bytes),
         ]
-        """Of a dispatch, by slot."""
         slots = [*self.slots, ZEROED, PARAMS]
         name = self.definition.name
         self._execute = [_Step(name, d, slots) for d in plan.execute]
@@ -169,7 +170,7 @@ class CompiledOperator:
         self._params: Slot | None = None
 
     def __repr__(self) -> str:
-        return f"<CompiledOperator {self.definition.name}>"
+        return f"<CompiledOperator {self.name}>"
 
     def _need(self, field: Field) -> Need:
         desc = self.operator.tensor(field)
@@ -180,6 +181,10 @@ class CompiledOperator:
                         absent="OWNED_BY_DML: it is bound to the initializer")
         return Need.tensor(field.name, field.kind, desc)
 
+    def check_alias(self, a: str, b: str, identical: bool) -> None:
+        """Raise unless these two tensors may lie in the same memory."""
+        check_alias(self, a, b, identical)
+
     def initializer_needs(self, prefix: str) -> list[Need]:
         """Of an initialization, by slot; ``prefix`` says which operator it is."""
         return [
@@ -189,8 +194,7 @@ class CompiledOperator:
                 else Need(prefix + f.name, f.kind, absent="not OWNED_BY_DML")
                 for f in self.tensors
             ],
-            Need.resource(TEMPORARY, self.plan.temporary_bytes if self.plan.initialize else 0,
-                          prefix),
+            Need.resource(TEMPORARY, self.initializer_temporary_bytes, prefix),
             Need.resource(PERSISTENT, self._persistent_bytes, prefix),
         ]
 
@@ -198,15 +202,6 @@ class CompiledOperator:
     def variants(self) -> tuple[str, ...]:
         """Names of the shader variants that run at every dispatch."""
         return tuple(d.variant.name for d in self.plan.execute)
-
-    @property
-    def binding_properties(self) -> BindingProperties:
-        """What a dispatch wants bound (IDMLDispatchable::GetBindingProperties)."""
-        return BindingProperties(
-            len(self.tensors),
-            self.plan.temporary_bytes,
-            self._persistent_bytes,
-        )
 
     def run(self, places: Sequence[Slot | None]) -> None:
         """Record the dispatches with checked places, one per entry of ``slots``."""
@@ -248,22 +243,18 @@ class CompiledOperator:
             step.record(self.device, places)
         self.initialized = True
 
-    def record(self, table: BindingTable) -> None:
-        """What :meth:`Device.record_dispatch` calls."""
-        self.run(table.places(self))
-
 
 class OperatorInitializer:
     """Initializes compiled operators, each exactly once (IDMLOperatorInitializer)."""
 
-    def __init__(self, device: Device, operators: Sequence[CompiledOperator]) -> None:
+    def __init__(self, device: Device, operators: Sequence[Dispatchable]) -> None:
         self.device = device
         self.operators = tuple(operators)
 
     def __repr__(self) -> str:
         return f"<OperatorInitializer of {len(self.operators)} operators>"
 
-    def reset(self, operators: Sequence[CompiledOperator]) -> None:
+    def reset(self, operators: Sequence[Dispatchable]) -> None:
         """Target other operators."""
         for compiled in operators:
             self.device._own(compiled, "reset")
@@ -273,8 +264,7 @@ class OperatorInitializer:
     def binding_properties(self) -> BindingProperties:
         """What the initialization wants bound (IDMLDispatchable::GetBindingProperties)."""
         # Persistent memory is bound as the initializer's outputs, so it needs none of its own.
-        temporary = max((c.plan.temporary_bytes for c in self.operators if c.plan.initialize),
-                        default=0)
+        temporary = max((c.initializer_temporary_bytes for c in self.operators), default=0)
         count = sum(c.binding_counts[0] + 1 for c in self.operators)
         return BindingProperties(count, temporary, 0)
 

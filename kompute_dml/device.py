@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .bindings import BindingTable, Buffer
+from .bindings import BindingTable, Buffer, Dispatchable
 from .compiler import CompiledOperator, ExecutionFlags, Operator, OperatorInitializer
 from .desc import TensorDesc
 from .dtypes import DataType
@@ -26,6 +26,8 @@ from .errors import (
     ValidationError,
     whole,
 )
+from .graph.compiled import CompiledGraph, compile_graph
+from .graph.desc import GraphDesc
 from .lowering.builder import target_of
 from .operators.base import OperatorDesc
 from .runtime import clock
@@ -61,7 +63,7 @@ class _Runtime:
 
     def __init__(self, adapter: Adapter) -> None:
         self.engine = Engine(adapter)
-        self.library = ShaderLibrary(self.engine.features)
+        self.library = ShaderLibrary(self.engine.features, adapter.max_storage_buffers)
         self.pipelines = Pipelines(self.engine, self.library)
         # The validation layer takes a bound buffer as touched whole, where we count bytes.
         whole = bool(os.environ.get(_WHOLE_BUFFERS))
@@ -335,8 +337,19 @@ class Device:
         self._own(operator, "compile_operator")
         return CompiledOperator(operator, operator.definition.lower(operator.desc, self._target))
 
+    def compile_graph(
+        self, desc: GraphDesc, flags: ExecutionFlags = ExecutionFlags.NONE
+    ) -> CompiledGraph:
+        """Compile operators that are wired together (IDMLDevice1::CompileGraph).
+
+        The result is initialized, bound and dispatched as a compiled operator is. Raises
+        ValidationError where ``desc`` breaks a rule, UnsupportedError where this feature level or
+        device cannot serve it. Flags change nothing yet.
+        """
+        return compile_graph(self, desc, flags)
+
     def create_operator_initializer(
-        self, operators: Sequence[CompiledOperator] = ()
+        self, operators: Sequence[Dispatchable] = ()
     ) -> OperatorInitializer:
         """An initializer of these operators (IDMLDevice::CreateOperatorInitializer)."""
         for compiled in operators:
@@ -344,7 +357,7 @@ class Device:
         return OperatorInitializer(self, operators)
 
     def create_binding_table(
-        self, dispatchable: CompiledOperator | OperatorInitializer
+        self, dispatchable: Dispatchable | OperatorInitializer
     ) -> BindingTable:
         """An empty binding table for one dispatch (IDMLDevice::CreateBindingTable)."""
         self._own(dispatchable, "create_binding_table")
@@ -361,7 +374,7 @@ class Device:
 
     @locked
     def record_dispatch(
-        self, dispatchable: CompiledOperator | OperatorInitializer, table: BindingTable
+        self, dispatchable: Dispatchable | OperatorInitializer, table: BindingTable
     ) -> None:
         """Record a dispatch with these bindings (IDMLCommandRecorder::RecordDispatch).
 

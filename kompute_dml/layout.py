@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index as integer
+from typing import Any
 
 Ints = tuple[int, ...]
 
@@ -123,10 +125,87 @@ def broadcast_sizes(*shapes: Sequence[int]) -> Ints:
     return tuple(result)
 
 
+def broadcast_strides(sizes: Sequence[int], strides: Sequence[int], wanted: Sequence[int]) -> Ints:
+    """Strides that repeat dimensions of size 1, so that ``sizes`` become ``wanted``.
+
+    Raises ValueError where they cannot.
+    """
+    old = pad_left(sizes, len(wanted), 1)
+    if len(old) > len(wanted) or any(n not in (1, m) for n, m in zip(old, wanted)):
+        raise ValueError(f"{list(sizes)} does not broadcast to {list(wanted)}")
+    steps = pad_left(strides, len(wanted), 0)
+    return tuple(s if n == m else 0 for n, m, s in zip(old, wanted, steps))
+
+
+def transpose(
+    sizes: Sequence[int], strides: Sequence[int], order: Sequence[int]
+) -> tuple[Ints, Ints]:
+    """Sizes and strides in another order. Negative dimensions count from the last.
+
+    Raises ValueError where ``order`` is no permutation of the dimensions.
+    """
+    rank = len(sizes)
+    order = [d % rank if -rank <= d < rank else d for d in order]
+    if sorted(order) != list(range(rank)):
+        raise ValueError(f"expected a permutation of {rank} dimensions, but got {order}")
+    return tuple(sizes[d] for d in order), tuple(strides[d] for d in order)
+
+
+def index(sizes: Sequence[int], strides: Sequence[int], key: Any) -> tuple[Ints, Ints, int]:
+    """Sizes, strides and first element of what a NumPy index shows: integers, slices of positive
+    step, Ellipsis and None.
+
+    Raises IndexError where NumPy does, ValueError for slices that no description can show.
+    """
+    rank = len(sizes)
+    keys = list(key) if isinstance(key, tuple) else [key]
+    used = sum(k is not None and k is not Ellipsis for k in keys)
+    if used > rank or sum(k is Ellipsis for k in keys) > 1:
+        raise IndexError(f"too many indices for {rank} dimensions: {key!r}")
+    rest = [slice(None)] * (rank - used)
+    at = next((i for i, k in enumerate(keys) if k is Ellipsis), None)
+    keys = [*keys, *rest] if at is None else [*keys[:at], *rest, *keys[at + 1 :]]
+    new_sizes, new_strides, first, d = [], [], 0, 0
+    for k in keys:
+        if k is None:
+            new_sizes.append(1)
+            new_strides.append(0)
+            continue
+        n, s = sizes[d], strides[d]
+        if isinstance(k, slice):
+            start, stop, step = k.indices(n)
+            count = len(range(start, stop, step))
+            if step < 0:
+                raise ValueError("expected slices of positive step (strides are unsigned), "
+                                 f"but got step {step}")
+            if count == 0:
+                raise ValueError("expected each slice to keep an element (sizes of 0 are not "
+                                 f"allowed), but got {k} of {n}")
+            new_sizes.append(count)
+            new_strides.append(s * step)
+            first += start * s
+        else:
+            try:
+                if isinstance(k, bool):  # a mask, for NumPy
+                    raise TypeError
+                i = integer(k)
+            except TypeError:
+                raise IndexError(
+                    f"only integers, slices, Ellipsis and None index a tensor, not {k!r}"
+                ) from None
+            if not -n <= i < n:
+                raise IndexError(f"index {i} is out of range for dimension {d} of size {n}")
+            first += (i % n) * s
+        d += 1
+    return tuple(new_sizes), tuple(new_strides), first
+
+
 def reshape_strides(
     sizes: Sequence[int], strides: Sequence[int], new: Sequence[int]
 ) -> Ints | None:
     """Strides that show the same elements under ``new`` sizes, or None when a copy is needed."""
+    if 0 in sizes or is_packed(sizes, strides):
+        return packed_strides(new)
     merged, (steps,) = coalesce(sizes, strides)
     result: list[int] = []
     remaining = list(new)

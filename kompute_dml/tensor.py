@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from . import layout
 from .desc import TensorDesc
 from .dtypes import DataType
 from .errors import OutOfRangeError, UnsupportedError, ValidationError, expect, integers
-from .layout import broadcast_sizes, extent, pad_left, product, reshape_strides
+from .layout import extent, product, reshape_strides
 from .names import ALIASES
 from .runtime.heap import Allocation
 
@@ -189,64 +189,22 @@ class Tensor:
 
         DirectML's tensors have at least one dimension: integers for every one give sizes ``[1]``.
         """
-        keys = list(key) if isinstance(key, tuple) else [key]
-        used = sum(k is not None and k is not Ellipsis for k in keys)
-        if used > self.ndim or sum(k is Ellipsis for k in keys) > 1:
-            raise OutOfRangeError(f"too many indices for {self!r}: {key!r}")
-        rest = [slice(None)] * (self.ndim - used)
-        at = next((i for i, k in enumerate(keys) if k is Ellipsis), None)
-        keys = [*keys, *rest] if at is None else [*keys[:at], *rest, *keys[at + 1 :]]
-        sizes, strides, skip, d = [], [], 0, 0
-        for k in keys:
-            if k is None:
-                sizes.append(1)
-                strides.append(0)
-                continue
-            n, s = self.sizes[d], self.strides[d]
-            if isinstance(k, slice):
-                start, stop, step = k.indices(n)
-                count = len(range(start, stop, step))
-                if step < 0:
-                    raise ValidationError(
-                        f"{self!r}[...]: expected slices of positive step (strides are "
-                        f"unsigned), but got step {step}"
-                    )
-                if count == 0:
-                    raise ValidationError(
-                        f"{self!r}[...]: expected each slice to keep an element (sizes of 0 "
-                        f"are not allowed), but got {k} of {n}"
-                    )
-                sizes.append(count)
-                strides.append(s * step)
-                skip += start * s
-            else:
-                try:
-                    if isinstance(k, bool):  # a mask, for NumPy
-                        raise TypeError
-                    i = index(k)
-                except TypeError:
-                    raise OutOfRangeError(
-                        f"only integers, slices, Ellipsis and None index a tensor, not {k!r}"
-                    ) from None
-                if not -n <= i < n:
-                    raise OutOfRangeError(
-                        f"index {i} is out of range for dimension {d} of size {n}"
-                    )
-                skip += (i % n) * s
-            d += 1
-        return self._view(sizes or [1], strides or [1], skip)
+        try:
+            sizes, strides, skip = layout.index(self.sizes, self.strides, key)
+        except IndexError as error:
+            raise OutOfRangeError(f"{self!r}[...]: {error}") from None
+        except ValueError as error:
+            raise ValidationError(f"{self!r}[...]: {error}") from None
+        return self._view(sizes or (1,), strides or (1,), skip)
 
     def transpose(self, *axes: int) -> Tensor:
         """A view with its dimensions in another order; reversed by default."""
-        order = _given("Tensor.transpose", "axes", axes)
-        if not order:
-            order = list(reversed(range(self.ndim)))
-        order = [a % self.ndim if -self.ndim <= a < self.ndim else a for a in order]
-        if sorted(order) != list(range(self.ndim)):
-            raise ValidationError(
-                f"{self!r}.transpose: expected a permutation of its dimensions, but got {axes}"
-            )
-        return self._view([self.sizes[a] for a in order], [self.strides[a] for a in order])
+        order = _given("Tensor.transpose", "axes", axes) or list(reversed(range(self.ndim)))
+        try:
+            sizes, strides = layout.transpose(self.sizes, self.strides, order)
+        except ValueError as error:
+            raise ValidationError(f"{self!r}.transpose: {error}") from None
+        return self._view(sizes, strides)
 
     @property
     def T(self) -> Tensor:
@@ -276,11 +234,7 @@ class Tensor:
         """A view that repeats dimensions of size 1, by zero strides."""
         wanted = _given("Tensor.broadcast_to", "sizes", sizes)
         try:
-            fits = broadcast_sizes(self.sizes, wanted) == tuple(wanted)
+            strides = layout.broadcast_strides(self.sizes, self.strides, wanted)
         except ValueError:
-            fits = False
-        if not fits:
-            raise ValidationError(f"{self!r} does not broadcast to {wanted}")
-        old = pad_left(self.sizes, len(wanted), 1)
-        steps = pad_left(self.strides, len(wanted), 0)
-        return self._view(wanted, [s if n == w else 0 for s, n, w in zip(steps, old, wanted)])
+            raise ValidationError(f"{self!r} does not broadcast to {wanted}") from None
+        return self._view(wanted, strides)

@@ -400,7 +400,8 @@ def switches() -> tuple[str, ...]:
 def target(disabled: str) -> Target:
     features = {f for n in disabled.split(",") if n for f in SWITCHES[n]}
     device = dml.default_device()
-    return target_of(ShaderLibrary(device.features - features), device.adapter)
+    return target_of(ShaderLibrary(device.features - features, device.adapter.max_storage_buffers),
+                     device.adapter)
 
 
 def _paths(case: Case, types: Types) -> list[str]:

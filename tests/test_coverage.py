@@ -6,20 +6,18 @@ import inspect
 import re
 import shutil
 import subprocess
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import kompute_dml as dml
 from cases import CASES, ERRORS
 from harness import Run, runs, switches, target
-from kompute_dml import spec, support
+from kompute_dml import spec
 from kompute_dml.functions import functions
 from kompute_dml.lowering import elementwise as elementwise_lowering
 from kompute_dml.lowering.plan import PARAMS, PERSISTENT, TEMPORARY, ZEROED, Plan
@@ -285,38 +283,7 @@ def test_spirv_is_valid(shader: str) -> None:
             assert done.returncode == 0, f"{variant['file']}: {said}"
 
 
-# Documents
-
-
-def test_readme_has_the_support_table() -> None:
-    text = (_ROOT / "README.md").read_text("utf-8")
-    between = re.search(r"<!-- support table -->\n(.*?)<!-- end -->", text, re.DOTALL)
-    assert between, "README.md has no support table"
-    assert between[1].strip() == support.markdown_table().strip()
-
-
-def test_what_the_readme_shows_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (_ROOT / "README.md").read_text("utf-8")
-    code = [block for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-            if "onnxruntime" not in block]
-    names: dict[str, Any] = {}
-    for block in code:
-        exec(block, names)
-    shown, *_ = capsys.readouterr().out.splitlines()
-    stated = re.search(r"print\(y\) +# (<Tensor .*, on )", text)
-    assert stated and shown.startswith(stated[1])
-    assert (names["host"] == np.arange(6).reshape(2, 3) * np.maximum(
-        np.arange(6).reshape(2, 3) - 2, 0)).all()
-
-
-def test_readme_says_what_a_wheel_weighs() -> None:
-    stated = re.search(r"wheel \(([\d.]+) MB\)", (_ROOT / "README.md").read_text("utf-8"))
-    assert stated
-    files = [p for p in (_ROOT / "kompute_dml").rglob("*") if p.is_file() and "__pycache__" not in
-             p.parts]
-    megabytes = sum(len(zlib.compress(p.read_bytes())) for p in files) / 1e6
-    assert megabytes == pytest.approx(float(stated[1]), rel=0.15)
-    assert megabytes < 5
+# Docstrings
 
 
 def test_public_names_have_docstrings() -> None:

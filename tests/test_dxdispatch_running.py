@@ -294,3 +294,20 @@ def test_elementwise_inputs_that_are_owned_by_dml(device):
     }
     assert _result(device, "ELEMENT_WISE_IF", choose, {"ATensor": a},
                    {"ConditionTensor": ("UINT8", [0, 1, 0]), "BTensor": b}) == [2, -3, 9]
+
+
+def test_a_graph_of_one_operator(device):
+    """Its inputs and outputs are the tensors that are there, which messages name."""
+    model = load(MODELS / "matrix_multiply_integer_to_float.json")
+    compiled = dxdispatch.Runner(model, device).executables["product"]._compiled
+    assert isinstance(compiled, dml.CompiledGraph)
+    assert [need.path for need in compiled.needs[4:7]] == [
+        "input 4 ('BZeroPointTensor')", "input 5 ('BiasTensor')", "output 0 ('OutputTensor')"]
+    for kind, expected in (("DmlCompileGraph", dml.CompiledGraph),
+                           ("DmlCompileOp", dml.CompiledOperator)):
+        model = model_of(BUFFERS, {"copy": {**COPY["copy"], "dmlCompileType": kind}}, [
+            {"type": "dispatch", "dispatchable": "copy",
+             "bindings": {"InputTensor": "A", "OutputTensor": "B"}}])
+        runner = dxdispatch.Runner(model, device)
+        assert isinstance(runner.executables["copy"]._compiled, expected)
+        runner.run()

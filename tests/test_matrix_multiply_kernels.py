@@ -266,7 +266,7 @@ def test_lines_are_summed_and_prepared_where_they_need_it(
 
 
 def _library_of_everything() -> ShaderLibrary:
-    return ShaderLibrary(frozenset().union(*(v.features for v in _all_variants().values())))
+    return ShaderLibrary(frozenset().union(*(v.features for v in _all_variants().values())), 64)
 
 
 @pytest.mark.parametrize("depth", [128, 4096, 14336, 14352])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ pytest.importorskip("onnxruntime", reason="the models are compared with ONNX Run
 import onnx.defs
 
 import kompute_dml.onnx_backend as backend
-from kompute_dml.onnx import builder, mapping
-from kompute_dml.onnx.array import Storage
+from kompute_dml.graph import builder
+from kompute_dml.onnx import mapping
 from kompute_dml.onnx.backend import PreparedModel
 from kompute_dml.onnx.fusion import fuse
 from kompute_dml.onnx.graph import Node, Value
@@ -271,8 +270,8 @@ def test_stacks_that_share_b_are_one_matrix(b: list[int], sizes: list[int]) -> N
     prepared = backend.prepare(built)
     assert isinstance(prepared, PreparedModel)
     plan = prepared._region.plan([np.ones(n, np.int8) for n in ([2, 3, 8], b)])
-    (step,) = plan._steps
-    assert list(step._compiled.operator.desc.a_tensor.sizes) == sizes
+    ((compiled, _),) = plan._steps
+    assert list(compiled.operator.desc.a_tensor.sizes) == sizes
 
 
 def test_each_constant_is_prepared(rng: np.random.Generator) -> None:
@@ -361,42 +360,6 @@ def test_sizes_that_do_not_hold_the_elements() -> None:
     assert prepared.run([np.ones(4, np.float32)])[0].shape == (2, 2)
     with pytest.raises(dml.ValidationError, match=r"\[3\] cannot take the sizes \[2, 2\]"):
         prepared.run([np.ones(3, np.float32)])
-
-
-def _shared(device: dml.Device, lives: list[tuple[int, int, int]]) -> int:
-    """The bytes in which storages of (bytes, first step, last step) lie."""
-    storages = [Storage(*life) for life in lives]
-    builder.Builder(device)._share(storages)
-    (allocation,) = {s.allocation for s in storages}
-    assert allocation is not None
-    assert all(s.offset % ALIGNMENT == 0 for s in storages)
-    assert all(s.offset + s.nbytes <= allocation.nbytes for s in storages)
-    for a, b in itertools.combinations(storages, 2):
-        apart = a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset
-        assert apart or a.last < b.first or b.last < a.first
-    return allocation.nbytes
-
-
-def test_storages_that_are_alive_together_lie_apart(
-    device: dml.Device, rng: np.random.Generator
-) -> None:
-    for _ in range(50):
-        lives = np.sort(rng.integers(0, 12, (20, 2)))
-        _shared(device, [(int(rng.integers(1, 3000)), int(a), int(b)) for a, b in lives])
-
-
-@pytest.mark.parametrize("lives, nbytes", [
-    *(([(1024, i, i + 1) for i in steps], 2 * 1024)  # of a chain two at a time
-      for steps in (range(9), reversed(range(9)))),
-    # The last one takes the room that the second leaves beside the third.
-    ([(4096, 0, 5), (3072, 0, 1), (2048, 2, 5), (1024, 0, 3), (1000, 2, 3)], 8192),
-    # Small ones first would be in the way.
-    ([(256, 0, 3), (1024, 0, 1), (256, 1, 2), (2048, 2, 3)], 2048 + 2 * 256),
-])
-def test_storages_that_are_never_alive_together_share_memory(
-    lives: list[tuple[int, int, int]], nbytes: int, device: dml.Device
-) -> None:
-    assert _shared(device, lives) == nbytes
 
 
 def test_the_smallest_inputs_share_a_transfer_as_far_as_they_fit(

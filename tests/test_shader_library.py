@@ -52,17 +52,17 @@ def test_an_unknown_capability_is_never_allowed() -> None:
     assert required_features(["Shader", "RayTracingKHR"]) is None
     known = variants()[0]
     odd = dataclasses.replace(known, features=None)
-    assert not ShaderLibrary(ALL_FEATURES).allows(odd)
+    assert not ShaderLibrary(ALL_FEATURES, 64).allows(odd)
 
 
 @pytest.mark.parametrize("switch", sorted(SWITCHES))
 def test_each_switch_takes_its_features_and_their_variants(
     switch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = ShaderLibrary(ALL_FEATURES)
+    full = ShaderLibrary(ALL_FEATURES, 64)
     monkeypatch.setenv("KOMPUTE_DML_DISABLE", switch)
     assert disabled_features() == set(SWITCHES[switch])
-    less = ShaderLibrary(ALL_FEATURES)
+    less = ShaderLibrary(ALL_FEATURES, 64)
     assert less.features == ALL_FEATURES - set(SWITCHES[switch])
     for v in variants():
         assert less.allows(v) == (full.allows(v) and not v.features & set(SWITCHES[switch]))
@@ -93,7 +93,7 @@ def test_a_variant_that_may_not_run_is_not_found_and_the_reason_is_given() -> No
     for v in demanding:
         shader, *axes = v.name.split(".")
         assert bare.find(shader, *axes) is None
-        assert ShaderLibrary(ALL_FEATURES).find(shader, *axes) is v
+        assert ShaderLibrary(ALL_FEATURES, 64).find(shader, *axes) is v
         with pytest.raises(dml.UnsupportedError, match=sorted(v.features)[0]):
             bare.get(shader, *axes)
 
@@ -157,3 +157,17 @@ def test_shaders_that_were_never_compiled_are_an_error_that_says_how(
             manifest()
     finally:
         manifest.cache_clear()
+
+
+def test_no_shader_binds_more_buffers_than_the_device_allows() -> None:
+    few = ShaderLibrary(frozenset(), max_bindings=8)
+    name = "quantized_linear_add"
+    assert few.find(name) is None and ShaderLibrary(frozenset()).find(name) is not None
+    with pytest.raises(dml.UnsupportedError, match=r"binds 9 storage buffers.* allows 8"):
+        few.get(name)
+
+
+def test_core_variants_bind_few_buffers() -> None:
+    wide = {v.name: v.bindings for v in variants()
+            if not v.features and v.bindings > shader_library.MAX_CORE_BINDINGS}
+    assert wide == {}

@@ -47,6 +47,8 @@ class Dispatchable:
     operator: Operator | None
     bindings: Bindings = field(default_factory=dict)
     """What initialization gets: inputs that are OWNED_BY_DML."""
+    as_graph: bool = False
+    """Whether it is compiled as a graph of this one operator."""
     unsupported: str = ""
     """Why this package cannot run it, in words; empty where it can."""
 
@@ -126,7 +128,8 @@ def _dispatchable(name: str, node: Node, resources: Mapping[str, Resource]) -> D
         read_flags(execution_flags, "DML_EXECUTION_FLAGS")
     bindings = node.get("bindings")
     return Dispatchable(
-        name, operator, {} if bindings is None else _bindings(bindings, operator, resources)
+        name, operator, {} if bindings is None else _bindings(bindings, operator, resources),
+        compile_type is not None and compile_type.value == "DmlCompileGraph",
     )
 
 

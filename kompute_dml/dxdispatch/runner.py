@@ -207,7 +207,10 @@ class _Executable:
         self._device = device = runner.device
         assert dispatchable.operator is not None
         self._operator = dispatchable.operator
-        self._compiled = device.compile_operator(device.create_operator(desc))
+        self._as_graph = dispatchable.as_graph
+        operator = device.create_operator(desc)
+        self._compiled = (device.compile_graph(_graph_of(operator)) if self._as_graph
+                          else device.compile_operator(operator))
         properties = self._compiled.binding_properties
         self._temporary = self._scratch(properties.temporary_resource_size)
         self._persistent = self._scratch(properties.persistent_resource_size)
@@ -237,12 +240,17 @@ class _Executable:
         self._device.record_dispatch(self._compiled, self._table)
 
     def _ranges(self, kind: str, bindings: Bindings) -> list[Any]:
-        """One range per tensor of the structure, in order; None where nothing is bound."""
+        """One range per tensor of the structure, in order; None where nothing is bound.
+
+        A graph has no inputs and outputs for tensors that are absent.
+        """
         ranges: list[Any] = []
         for f in self._operator.spec.tensors:
             if f.kind != kind:
                 continue
             described = self._operator.fields[f.snake]
+            if described is None and self._as_graph:
+                continue
             count = len(described) if isinstance(described, tuple) else 1
             sources = bindings.get(f.name)
             ranges += map(self._runner.binding, sources) if sources else [None] * count
@@ -252,6 +260,22 @@ class _Executable:
         from .. import BufferBinding
 
         return BufferBinding(self._device.create_buffer(size)) if size else None
+
+
+def _graph_of(operator: Any) -> Any:
+    """A graph of one operator; its inputs and outputs are the tensors that are not absent."""
+    from .. import GraphDesc, InputGraphEdgeDesc, OperatorGraphNodeDesc, OutputGraphEdgeDesc
+    from ..graph.step import tensors
+
+    given, made = (
+        [(i, t.path) for i, t in enumerate(side) if t.desc is not None]
+        for side in tensors(operator)
+    )
+    return GraphDesc(
+        len(given), len(made), [OperatorGraphNodeDesc(operator)],
+        [InputGraphEdgeDesc(number, 0, slot, name) for number, (slot, name) in enumerate(given)],
+        [OutputGraphEdgeDesc(0, slot, number, name) for number, (slot, name) in enumerate(made)],
+    )
 
 
 def _round_up(size: int) -> int:

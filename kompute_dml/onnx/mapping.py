@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from .. import spec
 from ..desc import MAX_DIMENSIONS
 from ..errors import DmlError, UnsupportedError
+from ..graph.array import BOOL, Array, device_type
+from ..graph.builder import Builder, supported
 from ..operators import base
 from . import products, rows
-from .array import BOOL, Array, device_type
-from .builder import Builder, supported
 from .graph import DTYPES, Node, Value
 
 if TYPE_CHECKING:

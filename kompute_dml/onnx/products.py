@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..errors import ValidationError
+from ..graph.array import Array
+from ..graph.builder import Builder
 from ..layout import product
-from .array import Array
-from .builder import Builder
 from .graph import Node
 from .rows import Inputs, Seen, dynamic_quantize
 

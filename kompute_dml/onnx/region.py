@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import DmlError, ValidationError
+from ..graph.array import Array
+from ..graph.builder import Builder, Prepared
+from ..graph.recorded import RecordedPlan
+from ..layout import Ints
 from . import mapping
-from .array import Array, Ints
-from .builder import Builder, Prepared
 from .graph import Node, Value
-from .plan import Plan
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -50,7 +51,7 @@ class Region:
         self._constants: dict[Value, Array] = {}
         self._upload_constants()
         self._prepared: list[Prepared] = []
-        self._plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._plans: OrderedDict[Any, RecordedPlan] = OrderedDict()
         self._lock = threading.Lock()
         self._plan_ahead()
 
@@ -62,7 +63,7 @@ class Region:
         """The outputs for contiguous ``inputs``. Raises DmlError."""
         return self.plan(inputs).run(inputs)
 
-    def plan(self, inputs: Sequence[np.ndarray]) -> Plan:
+    def plan(self, inputs: Sequence[np.ndarray]) -> RecordedPlan:
         """The plan for inputs of these sizes."""
         key = (
             *[x.shape for x in inputs], *[inputs[i].tobytes() for i in self._host_inputs]
@@ -104,7 +105,7 @@ class Region:
             with contextlib.suppress(DmlError):
                 self._emit(Builder(self.device, self._prepared), shapes, {})
 
-    def _build(self, shapes: Sequence[Ints], known: dict[int, np.ndarray]) -> Plan:
+    def _build(self, shapes: Sequence[Ints], known: dict[int, np.ndarray]) -> RecordedPlan:
         builder = Builder(self.device, self._prepared)
         return builder.finish(*self._emit(builder, shapes, known))
 

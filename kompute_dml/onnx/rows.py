@@ -13,10 +13,10 @@ import numpy as np
 
 from .. import spec
 from ..errors import UnsupportedError, ValidationError
+from ..graph.array import Array, device_type
+from ..graph.builder import Builder, scalar, supported
 from ..layout import coalesce, packed_strides, pad_left, product
 from ..operators import base
-from .array import Array, device_type
-from .builder import Builder, scalar, supported
 from .graph import DTYPES, Node
 
 Inputs = Sequence[Array | None]

@@ -66,6 +66,10 @@ def disabled_features() -> frozenset[str]:
     return frozenset(f for n in names for f in SWITCHES[n])
 
 
+MAX_CORE_BINDINGS = 9
+"""Storage buffers that variants without features bind at most."""
+
+
 @dataclass(frozen=True, eq=False)
 class Variant:
     """One compiled shader. Compared by identity: a library holds each variant once."""
@@ -172,11 +176,14 @@ def shaders() -> dict[str, tuple[str, ...]]:
 class ShaderLibrary:
     """The variants that a device with these enabled features may run."""
 
-    def __init__(self, features: frozenset[str]) -> None:
+    def __init__(self, features: frozenset[str], max_bindings: int = MAX_CORE_BINDINGS) -> None:
+        """``max_bindings`` is how many storage buffers a shader may bind."""
         self.features = features - disabled_features()
+        self.max_bindings = max_bindings
 
     def allows(self, variant: Variant) -> bool:
-        return variant.features is not None and variant.features <= self.features
+        return (variant.features is not None and variant.features <= self.features
+                and variant.bindings <= self.max_bindings)
 
     def find(self, shader: str, *axes: str) -> Variant | None:
         """The variant ``<shader>.<axes>``, or None when it was not built or may not run here."""
@@ -194,6 +201,11 @@ class ShaderLibrary:
             there = ", ".join(shaders().get(shader, ())) or "none"
             raise UnsupportedError(f"no shader variant {name}; of {shader} there are: {there}")
         missing = sorted((known.features or frozenset()) - self.features)
+        if not missing and known.bindings > self.max_bindings:
+            raise UnsupportedError(
+                f"shader variant {name} binds {known.bindings} storage buffers, but this device "
+                f"allows {self.max_bindings} (maxPerStageDescriptorStorageBuffers)"
+            )
         raise UnsupportedError(
             f"shader variant {name} needs {', '.join(missing) or 'features'} that this device "
             "does not have, or kp did not enable"

@@ -25,6 +25,19 @@ def _spirv(options: argparse.Namespace) -> None:
     say(str(spirv.build()))
 
 
+def _stubs(options: argparse.Namespace) -> None:
+    from ..stubs import write
+
+    say(f"types for editors and checkers: {write()}")
+
+
+def _docs(options: argparse.Namespace) -> None:
+    from .documents import write
+
+    changed = write()
+    say(f"documents: {', '.join(changed) or 'all up to date'}")
+
+
 def _glslang(options: argparse.Namespace) -> None:
     debian.newer_glslang(options.dir)
     say(f"newer glslang: {options.dir / 'bin'}")
@@ -46,6 +59,12 @@ def main() -> int:
 
     command = commands.add_parser("spirv", help="compile the shaders of a source checkout")
     command.set_defaults(run=_spirv)
+
+    command = commands.add_parser("stubs", help="write the types of all public names")
+    command.set_defaults(run=_stubs)
+
+    command = commands.add_parser("docs", help="write the tables of a checkout's documents")
+    command.set_defaults(run=_docs)
 
     command = commands.add_parser("glslang", help="get a newer glslang without installing it")
     command.add_argument("dir", type=lambda text: Path(text).resolve(), help="where to put it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -26,6 +27,7 @@ class SpirvBuildHook(BuildHookInterface):
             self.app.display_info(str(spirv.build(package.parent / "shaders", package / "spirv")))
         except system.ToolchainError as error:
             self.app.abort(str(error))
+        self._write_stubs()
         try:
             built = native.build()
         except system.ToolchainError as error:
@@ -41,6 +43,13 @@ class SpirvBuildHook(BuildHookInterface):
             build_data["pure_python"] = False
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data["tag"] = f"py3-none-{platform}"
+
+    def _write_stubs(self) -> None:
+        """The types of all names that the registry makes. It takes the package, and NumPy."""
+        done = subprocess.run([sys.executable, "-m", "kompute_dml.toolchain", "stubs"],
+                              cwd=self.root, capture_output=True, text=True)
+        if done.returncode:
+            self.app.abort(f"the type stubs cannot be written: {done.stderr.strip()}")
 
     def _warn(self, text: str) -> None:
         self.app.display_warning(text)

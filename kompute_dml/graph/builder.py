@@ -1,4 +1,4 @@
-"""Turns a region with known sizes into a plan: compiled operators with a place for every tensor.
+"""Builds a plan from arrays with known sizes: compiled operators with a place for every tensor.
 
 While a plan is built an :class:`Array` stands for each value. It is a strided view of a
 :class:`Storage`, so reshapes, transpositions and broadcasts cost nothing; storages get their
@@ -8,21 +8,22 @@ costs more than the bytes of a small tensor; storages that are never alive toget
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..desc import TensorFlags
 from ..dtypes import Scalar
 from ..layout import coalesce, packed_strides, pad_left, product, reshape_strides
-from ..lowering.plan import Dispatch
+from ..lowering.plan import PARAMS, PERSISTENT, TEMPORARY, Dispatch
 from ..operators import base
-from ..runtime.heap import ALIGNMENT, Allocation, Slot
+from ..runtime.heap import Allocation, Slot
 from ..runtime.windows import SIZE as WINDOW
-from .array import BOOL, Array, Ints, Storage, device_type
-from .plan import Plan, Step
+from .array import BOOL, Array, device_type
+from .memory import Storage, aligned, share, side_by_side
+from .recorded import RecordedPlan
+from .step import Step, compile_repacking, run_in_place
 
 if TYPE_CHECKING:
     from ..compiler import CompiledOperator
@@ -38,11 +39,13 @@ class Prepared:
 
     places: list[Slot | None]
     dispatches: tuple[Dispatch, ...]
+    params: tuple[int, ...]
+    """Words that the dispatches read."""
     result: Allocation | None
 
 
 class Builder:
-    """What mapping rows build with."""
+    """Collects the operators of a plan, and the values between them."""
 
     def __init__(
         self, device: Device, prepared: list[Prepared] | None = None, *, trial: bool = False
@@ -75,10 +78,7 @@ class Builder:
         return replace(array, host=values)
 
     def reshape(self, x: Array, shape: Sequence[int]) -> Array:
-        if x.packed or not x.size:
-            strides: Ints | None = packed_strides(shape)
-        else:
-            strides = reshape_strides(x.shape, x.strides, shape)
+        strides = reshape_strides(x.shape, x.strides, shape)
         if strides is None:
             x, strides = self.copy(x), packed_strides(shape)
         return x.view(shape, strides)
@@ -111,48 +111,24 @@ class Builder:
         definition = base.definitions()["DML_OPERATOR_" + name]
         descs = {f: None if t is None else t[0].desc(*t[1:]) for f, t in tensors.items()}
         arrays = {f: t[0] for f, t in tensors.items() if t is not None}
-        compiled = self._compile_owned(definition, descs, arrays, attributes)
-        if compiled is None:
-            compiled = self._compile(definition, descs, attributes)
-            held, persistent = arrays, None
-        else:
-            persistent = self._initialize(compiled, arrays)
-            held = {f: a for f, a in arrays.items() if f not in compiled.plan.repacked}
-        scratch = None
-        if nbytes := compiled.plan.temporary_bytes:
-            scratch = Storage(nbytes)
-            self._storages.append(scratch)
-        self._touch(*[a.storage for a in held.values()], scratch)
-        self.steps.append(Step(compiled, held, scratch, persistent))
-
-    def _compile(
-        self, definition: Any, descs: Mapping[str, Any], attributes: Mapping[str, Any]
-    ) -> CompiledOperator:
         desc = definition.desc_class(**descs, **attributes)
-        return self.device.compile_operator(self.device.create_operator(desc))
-
-    def _compile_owned(
-        self,
-        definition: Any,
-        descs: Mapping[str, Any],
-        arrays: Mapping[str, Array],
-        attributes: Mapping[str, Any],
-    ) -> CompiledOperator | None:
-        """With those large constants OWNED_BY_DML that the operator then keeps in its own form."""
-        def own(fields: Iterable[str]) -> CompiledOperator:
-            flags = TensorFlags.OWNED_BY_DML
-            owned = {f: descs[f].replace(flags=flags) for f in fields}
-            return self._compile(definition, {**descs, **owned}, attributes)
-
-        large = {
+        constants = {
             f for f, a in arrays.items() if a.storage is not None and a.storage.constant
             and a.storage.nbytes >= _WORTH_REPACKING
         }
-        compiled = own(large) if large else None
-        if compiled is None or not compiled.plan.repacked:
-            return None
-        # The others would only be copied.
-        return compiled if compiled.plan.repacked == large else own(compiled.plan.repacked)
+        compiled = compile_repacking(self.device, desc, constants)
+        bound: dict[str, Storage | None] = {
+            f: a.storage for f, a in arrays.items() if f not in compiled.plan.repacked
+        }
+        if nbytes := compiled.plan.temporary_bytes:
+            scratch = bound[TEMPORARY] = Storage(nbytes)
+            self._storages.append(scratch)
+        if compiled.plan.repacked and (result := self._initialize(compiled, arrays)):
+            bound[PERSISTENT] = Storage(result.nbytes, allocation=result, constant=True)
+        for storage in bound.values():
+            if storage is not None:
+                storage.touch(len(self.steps))
+        self.steps.append(Step(compiled, [bound.get(slot) for slot in compiled.slots]))
 
     def _initialize(
         self, compiled: CompiledOperator, arrays: Mapping[str, Array]
@@ -160,10 +136,13 @@ class Builder:
         """Prepare constants, unless a plan for other sizes has done the very same."""
         device, plan = self.device, compiled.plan
         places = [
-            arrays[f].place() if f in plan.repacked else None for f in compiled.slots[:-2]
+            s.slot() if f in plan.repacked and (s := arrays[f].storage) is not None else None
+            for f in compiled.slots[:-2]
         ]
+        reads_params = any(o.slot == PARAMS for d in plan.initialize for o in d.operands)
+        key = places, plan.initialize, plan.params if reads_params else ()
         for before in self._prepared:
-            if before.places == places and before.dispatches == plan.initialize:
+            if (before.places, before.dispatches, before.params) == key:
                 return before.result
         with device._runtime.lock:
             temporary, result = [
@@ -173,17 +152,10 @@ class Builder:
             compiled.initialize(
                 [*places, *[None if a is None else Slot(a, 0) for a in (temporary, result)]]
             )
-        self._prepared.append(Prepared(places, plan.initialize, result))
+        self._prepared.append(Prepared(*key, result))
         return result
 
-    def _touch(self, *storages: Storage | None) -> None:
-        step = len(self.steps)
-        for storage in storages:
-            if storage is not None:
-                storage.first = step if storage.first < 0 else storage.first
-                storage.last = step
-
-    def finish(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Plan:
+    def finish(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> RecordedPlan:
         """Give every storage its memory."""
         owned = {a.storage for a in inputs}
         ends: list[Array] = []
@@ -199,42 +171,26 @@ class Builder:
         inner = [s for s in self._storages
                  if s.first >= 0 and not s.constant and id(s) not in ours]
         for group in (together, *[[a] for a in used if a not in together], ends):
-            self._side_by_side([a.storage for a in group])
-        self._share(inner)
-        return Plan(self.device, self.steps, inputs, together, ends)
+            present = [a.storage for a in group if a.storage is not None]
+            self._allocate(present, side_by_side(present))
+        run_in_place(self.steps, inner)
+        inner = list(dict.fromkeys(s.root for s in inner))
+        self._allocate(inner, share(inner))
+        return RecordedPlan(self.device, self.steps, inputs, together, ends)
 
     def _fitting(self, arrays: Sequence[Array]) -> list[Array]:
         """The smallest ones, as many as fit one transfer."""
         chosen, end = [], 0
         for array in sorted(arrays, key=lambda a: a.size * a.dtype.itemsize):
-            end += _aligned(array.size * array.dtype.itemsize)
+            end += aligned(array.size * array.dtype.itemsize)
             if end <= WINDOW:
                 chosen.append(array)
         return chosen
-
-    def _side_by_side(self, storages: Sequence[Storage | None]) -> None:
-        end, present = 0, [s for s in storages if s is not None]
-        for storage in present:
-            storage.offset = end
-            end = _aligned(end + storage.nbytes)
-        self._allocate(present, end)
 
     def _allocate(self, storages: Sequence[Storage], nbytes: int) -> None:
         allocation = self.device._allocate(nbytes) if nbytes else None
         for storage in storages:
             storage.allocation = allocation
-
-    def _share(self, storages: Sequence[Storage]) -> None:
-        """Place storages, largest first, where those alive at the same time leave room."""
-        placed: list[Storage] = []
-        for storage in sorted(storages, key=lambda s: -s.nbytes):
-            meets = [p for p in placed if p.first <= storage.last and storage.first <= p.last]
-            for p in sorted(meets, key=lambda p: p.offset):
-                if storage.offset + storage.nbytes <= p.offset:
-                    break
-                storage.offset = max(storage.offset, _aligned(p.offset + p.nbytes))
-            placed.append(storage)
-        self._allocate(placed, max((s.offset + s.nbytes for s in placed), default=0))
 
 
 def upload(device: Device, values: np.ndarray) -> Allocation:
@@ -247,10 +203,6 @@ def supported(device: Device, operator: str, tensor: str) -> Any:
     definition = base.definitions().get(operator)
     table = None if definition is None else definition.spec.support_at(device.feature_level)
     return None if table is None else table.get(tensor)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def scalar(value: Any, dtype: np.dtype[Any]) -> Scalar:

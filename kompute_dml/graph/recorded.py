@@ -1,46 +1,23 @@
-"""A region for one set of input sizes: recorded at its first run, then submitted again."""
+"""A graph for one set of input sizes: recorded at its first run, then submitted again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..runtime.heap import Allocation, Slot
+from ..runtime.heap import Allocation
 from ..runtime.recorder import Recording
-from .array import Array, Storage
+from .array import Array
+from .step import Step
 
 if TYPE_CHECKING:
-    from ..compiler import CompiledOperator
     from ..device import Device
 
 
-class Step:
-    """A compiled operator and, once finished, where its tensors lie."""
-
-    def __init__(
-        self, compiled: CompiledOperator, arrays: Mapping[str, Array], scratch: Storage | None,
-        persistent: Allocation | None,
-    ) -> None:
-        self._compiled = compiled
-        self._arrays = arrays
-        self._scratch = scratch
-        self._persistent = persistent
-        self._places: list[Slot | None] = []
-
-    def finish(self) -> None:
-        slots = self._compiled.slots[:-2]
-        self._places = [self._arrays[f].place() if f in self._arrays else None for f in slots]
-        self._places.append(None if self._scratch is None else self._scratch.slot())
-        self._places.append(None if self._persistent is None else Slot(self._persistent, 0))
-
-    def record(self) -> None:
-        self._compiled.run(self._places)
-
-
-class Plan:
-    """Runs a region for one set of input sizes."""
+class RecordedPlan:
+    """Runs a graph for one set of input sizes."""
 
     def __init__(
         self,
@@ -54,10 +31,11 @@ class Plan:
 
         The others have an allocation of their own.
         """
-        for step in steps:
-            step.finish()
         self._device = device
-        self._steps = steps
+        self._steps = [
+            (step.compiled, [None if s is None else s.slot() for s in step.storages])
+            for step in steps
+        ]
         self._outputs = outputs
         self._recording: Recording | None = None
         windows = device._runtime.windows
@@ -74,7 +52,7 @@ class Plan:
         self._download = self._outgoing and windows.download(self._outgoing, self._outgoing_bytes)
 
     def run(self, inputs: Sequence[np.ndarray], *, anew: bool = False) -> list[np.ndarray]:
-        """The region's outputs for contiguous ``inputs`` of the sizes planned for.
+        """The graph's outputs for contiguous ``inputs`` of the sizes planned for.
 
         ``anew`` records every dispatch for this run alone, as taking their times needs it.
         """
@@ -109,8 +87,8 @@ class Plan:
         with recorder.record() as recording:
             if self._upload:
                 self._upload.record_upload()
-            for step in self._steps:
-                step.record()
+            for compiled, places in self._steps:
+                compiled.run(places)
             if self._download:
                 self._download.record_download()
         return recording

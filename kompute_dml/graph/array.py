@@ -1,0 +1,57 @@
+"""Values while a plan is built: strided views of memory that is given out later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .. import layout
+from ..desc import TensorDesc
+from ..dtypes import DataType
+from ..layout import Ints, product
+from .memory import Storage
+
+BOOL = np.dtype("bool")
+
+
+def device_type(dtype: np.dtype[Any]) -> DataType:
+    """How values of a NumPy type lie on the device: bool as UINT8, the others as they are."""
+    return DataType.UINT8 if dtype == BOOL else DataType.of(dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Array:
+    """A value while the plan is built. ``shape`` may be empty, or hold a 0; then no ``storage``."""
+
+    dtype: np.dtype[Any]
+    shape: Ints
+    strides: Ints
+    storage: Storage | None
+    """Its first element is the array's."""
+    host: np.ndarray | None = None
+    """What it holds, where the host knows."""
+
+    @property
+    def size(self) -> int:
+        return product(self.shape)
+
+    @property
+    def packed(self) -> bool:
+        return layout.is_packed(self.shape, self.strides)
+
+    def desc(self, sizes: Sequence[int], strides: Sequence[int]) -> TensorDesc:
+        return TensorDesc(device_type(self.dtype), tuple(sizes) or (1,), tuple(strides) or (1,))
+
+    def view(self, shape: Sequence[int], strides: Sequence[int]) -> Array:
+        storage = self.storage if product(shape) else None
+        return replace(self, shape=tuple(shape), strides=tuple(strides), storage=storage, host=None)
+
+    def broadcast_to(self, shape: Sequence[int]) -> Array:
+        strides = layout.broadcast_strides(self.shape, self.strides, shape)
+        return self if tuple(shape) == self.shape else self.view(shape, strides)
+
+    def transpose(self, order: Sequence[int]) -> Array:
+        return self.view(*layout.transpose(self.shape, self.strides, order))

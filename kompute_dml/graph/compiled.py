@@ -1,0 +1,284 @@
+"""Compiles graphs of operators (IDMLDevice1::CompileGraph) into one dispatchable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from ..bindings import Dispatchable, Need
+from ..compiler import CompiledOperator, ExecutionFlags
+from ..desc import MINIMUM_ALIGNMENT
+from ..errors import ValidationError
+from ..runtime.heap import Allocation, Slot
+from .desc import GraphDesc
+from .memory import Storage, share, side_by_side
+from .step import Step, compile_repacking, run_in_place
+from .wiring import Node, Source, Wiring, check
+
+if TYPE_CHECKING:
+    from ..device import Device
+
+
+_COPIES = ("DML_OPERATOR_ACTIVATION_IDENTITY", "DML_OPERATOR_ELEMENT_WISE_IDENTITY")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A range of what is bound to the graph."""
+
+    slot: int
+    offset: int = 0
+
+    def within(self, places: Sequence[Slot | None]) -> Slot:
+        base = places[self.slot]
+        assert base is not None  # checked with the bindings
+        return Slot(base.allocation, base.byte_offset + self.offset)
+
+
+Places = list[_Place | None]
+
+
+class CompiledGraph(Dispatchable):
+    """A graph of operators that is bound and dispatched as one (IDMLCompiledOperator).
+
+    It is initialized where it has constants or inputs that are OWNED_BY_DML. Values between its
+    operators lie in the temporary resource.
+    """
+
+    def __init__(self, device: Device, planner: _Planner) -> None:
+        self.device = device
+        self.name = "DML_GRAPH"
+        self.binding_counts = planner.binding_counts
+        self.needs = planner.needs
+        self.needs_initialization = planner.needs_initialization
+        self.initialized = not self.needs_initialization
+        self.initializer_temporary_bytes = planner.initializer_temporary_bytes
+        self._initializer_needs = planner.initializer_needs
+        self._steps = planner.placed
+        self._copies = planner.copies
+        self._kept = planner.kept
+        self._prepare = planner.prepare
+        self._constants = planner.constants
+
+    def __repr__(self) -> str:
+        return f"<CompiledGraph of {len(self._steps)} operators>"
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Names of the shader variants that run at every dispatch."""
+        return tuple(v for compiled, _ in self._steps for v in compiled.variants)
+
+    def initializer_needs(self, prefix: str) -> list[Need]:
+        """Of an initialization, by slot; ``prefix`` says which of the targets it is."""
+        return [need._replace(path=prefix + need.path) for need in self._initializer_needs]
+
+    def check_alias(self, a: str, b: str, identical: bool) -> NoReturn:
+        """Raise: no input of a graph may be an output too."""
+        raise ValidationError(f"{self.name}: expected the ranges of {a} and {b} not to overlap "
+                              "(a graph does not run in place), but got ranges that do")
+
+    def run(self, places: Sequence[Slot | None]) -> None:
+        """Record the dispatches with checked places: inputs, outputs, temporary, persistent."""
+        for compiled, inner in self._steps:
+            compiled.run(_resolve(inner, places))
+        for source, target, nbytes in self._copies:
+            self._copy(source.within(places), target.within(places), nbytes)
+
+    def initialize(self, places: Sequence[Slot | None]) -> None:
+        """Record what fills the persistent resource."""
+        fixed = [*places, *[Slot(allocation, 0) for allocation in self._constants]]
+        for source, target, nbytes in self._kept:
+            self._copy(source.within(fixed), target.within(fixed), nbytes)
+        for compiled, inner in self._prepare:
+            compiled.initialize(_resolve(inner, fixed))
+        self._constants = []  # the persistent resource has what they held
+        self.initialized = True
+
+    def _copy(self, source: Slot, target: Slot, nbytes: int) -> None:
+        self.device._runtime.transfer.copy(
+            source.allocation, source.byte_offset, target.allocation, target.byte_offset, nbytes)
+
+
+def _resolve(inner: Iterable[_Place | None], places: Sequence[Slot | None]) -> list[Slot | None]:
+    return [None if place is None else place.within(places) for place in inner]
+
+
+def compile_graph(device: Device, desc: GraphDesc, flags: ExecutionFlags) -> CompiledGraph:
+    """What :meth:`Device.compile_graph` calls."""
+    return CompiledGraph(device, _Planner(device, check(device, desc), flags))
+
+
+class _Planner:
+    """Gives every tensor of a checked graph its place.
+
+    What is bound has the slots inputs, outputs, temporary and persistent resource, in this order;
+    at initialization constants follow.
+    """
+
+    def __init__(self, device: Device, wiring: Wiring, flags: ExecutionFlags) -> None:
+        self._device = device
+        self._wiring = wiring
+        self.binding_counts = (len(wiring.input_paths), len(wiring.outputs))
+        self._temporary = sum(self.binding_counts)
+        self._persistent = self._temporary + 1
+        constants = {s.node for n in wiring.nodes.values() for s in n.sources if s is not None}
+        numbers = [n for n in wiring.constants if n in constants]
+        self._fixed = {Source(n, 0): self._persistent + 1 + i for i, n in enumerate(numbers)}
+        """The slot at initialization of each tensor that is the same at every dispatch."""
+        self._input_needs, self._initializer_inputs = self._needs_of_inputs()
+        # The first output of the graph that a tensor is, is where it is written.
+        self._ends: dict[Source, int] = {}
+        for i, source in enumerate(wiring.outputs):
+            self._ends.setdefault(source, self.binding_counts[0] + i)
+        self._storages: dict[Source, Storage] = {}
+        self._slots: dict[Storage, int] = {}
+        self._steps: list[Step] = []
+        self._prepare: list[tuple[CompiledOperator, list[_Place | Storage | None]]] = []
+        for number, node in wiring.nodes.items():
+            self._add(number, node, flags)
+        self._finish(numbers)
+
+    def _needs_of_inputs(self) -> tuple[list[Need], list[Need]]:
+        """Of the graph's inputs, at a dispatch and at the initialization."""
+        needs = [Need(path, "input") for path in self._wiring.input_paths]
+        initial = list(needs)
+        for node in self._wiring.nodes.values():
+            for tensor, source in zip(node.inputs, node.sources):
+                if source is None or source.node is not None or tensor.desc is None:
+                    continue
+                i, size = source.slot, tensor.desc.total_tensor_size_in_bytes
+                alignment = max(MINIMUM_ALIGNMENT, tensor.desc.guaranteed_base_offset_alignment)
+                if tensor.desc.owned_by_dml:
+                    self._fixed[source] = i
+                    needs[i] = needs[i]._replace(
+                        absent="OWNED_BY_DML: it is bound to the initializer")
+                    initial[i] = _larger(initial[i], size, alignment)
+                else:
+                    needs[i] = _larger(needs[i], size, alignment)
+                    initial[i] = initial[i]._replace(absent="not OWNED_BY_DML")
+        return needs, initial
+
+    def _add(self, number: int, node: Node, flags: ExecutionFlags) -> None:
+        if (size := _kept_bytes(node)) and Source(number, 0) not in self._ends:
+            assert node.sources[0] is not None  # or it was refused
+            self._storages[Source(number, 0)] = self._storage(node.sources[0], size)
+            return
+        fixed = {t.slot for t, s in zip(node.inputs, node.sources) if s in self._fixed}
+        compiled = compile_repacking(self._device, node.operator.desc, fixed, flags)
+        repacked = compiled.plan.repacked
+        inputs = [
+            None if s is None or t.desc is None or t.slot in repacked
+            else self._storage(s, t.desc.total_tensor_size_in_bytes)
+            for t, s in zip(node.inputs, node.sources)
+        ]
+        outputs = [
+            None if t.desc is None
+            else self._storage(Source(number, i), t.desc.total_tensor_size_in_bytes)
+            for i, t in enumerate(node.outputs)
+        ]
+        properties = compiled.binding_properties
+        temporary = self._new(properties.temporary_resource_size, self._temporary)
+        persistent = self._new(properties.persistent_resource_size, self._persistent)
+        step = Step(compiled, [*inputs, *outputs, temporary, persistent])
+        for storage in step.storages:
+            if storage is not None:
+                storage.touch(len(self._steps))
+        self._steps.append(step)
+        if compiled.needs_initialization:
+            given: list[_Place | Storage | None] = [
+                _Place(self._fixed[s]) if s is not None and t.slot in repacked else None
+                for t, s in zip(node.inputs, node.sources)
+            ]
+            scratch = _Place(self._temporary) if compiled.initializer_temporary_bytes else None
+            self._prepare.append(
+                (compiled, [*given, *(None for _ in outputs), scratch, persistent]))
+
+    def _storage(self, source: Source, nbytes: int) -> Storage:
+        """The storage of a tensor that is read or written as it is."""
+        storage = self._storages.get(source)
+        if storage is None:
+            if source in self._fixed:
+                slot = self._persistent
+            elif source.node is None:
+                slot = source.slot
+            else:
+                slot = self._ends.get(source, self._temporary)
+            storage = self._storages[source] = Storage(0)
+            self._slots[storage] = slot
+        storage.nbytes = max(storage.nbytes, nbytes)
+        return storage
+
+    def _new(self, nbytes: int, slot: int) -> Storage | None:
+        if not nbytes:
+            return None
+        storage = Storage(nbytes)
+        self._slots[storage] = slot
+        return storage
+
+    def _finish(self, constants: Sequence[int]) -> None:
+        inner = [s for s, slot in self._slots.items() if slot == self._temporary]
+        run_in_place(self._steps, inner)
+        temporary = share(list(dict.fromkeys(s.root for s in inner)))
+        persistent = side_by_side(s for s, n in self._slots.items() if n == self._persistent)
+        self.placed = [(s.compiled, self._places(s.storages)) for s in self._steps]
+        self.prepare = [(compiled, self._places(given)) for compiled, given in self._prepare]
+        self.kept = [
+            (_Place(self._fixed[source]), self._place(storage), storage.nbytes)
+            for source, storage in self._storages.items() if source in self._fixed
+        ]
+        self.copies = [
+            (_Place(self._ends[source]), _Place(slot), self._storages[source].nbytes)
+            for slot, source in enumerate(self._wiring.outputs, self.binding_counts[0])
+            if slot != self._ends[source]
+        ]
+        self.needs_initialization = bool(self.prepare or self.kept)
+        self.initializer_temporary_bytes = max(
+            (compiled.initializer_temporary_bytes for compiled, _ in self.prepare), default=0)
+        outputs = [Need(path, "output") for path in self._wiring.output_paths]
+        kept = Need.resource("persistent", persistent)
+        self.needs = [
+            *self._input_needs,
+            *[_larger(need, self._storages[s].nbytes, self._alignment(s))
+              for need, s in zip(outputs, self._wiring.outputs)],
+            Need.resource("temporary", temporary), kept,
+        ]
+        self.initializer_needs = [
+            *self._initializer_inputs, *outputs,
+            Need.resource("temporary", self.initializer_temporary_bytes), kept,
+        ]
+        self.constants = [self._upload(self._wiring.constants[n]) for n in constants]
+
+    def _alignment(self, source: Source) -> int:
+        assert source.node is not None
+        desc = self._wiring.nodes[source.node].outputs[source.slot].desc
+        assert desc is not None
+        return max(MINIMUM_ALIGNMENT, desc.guaranteed_base_offset_alignment)
+
+    def _place(self, storage: Storage) -> _Place:
+        return _Place(self._slots[storage], storage.root.offset)
+
+    def _places(self, given: Sequence[_Place | Storage | None]) -> Places:
+        return [self._place(g) if isinstance(g, Storage) else g for g in given]
+
+    def _upload(self, data: bytes) -> Allocation:
+        return self._device.tensor(np.frombuffer(data, np.uint8)).allocation
+
+
+def _kept_bytes(node: Node) -> int:
+    """The bytes of an operator that only copies its input into the same layout; 0 for others."""
+    desc = node.operator.desc
+    if desc.operator.name not in _COPIES or getattr(desc, "scale_bias", None) is not None:
+        return 0
+    x, y = (
+        (t.data_type, t.sizes, t.strides, t.total_tensor_size_in_bytes)
+        for t in (desc.input_tensor, desc.output_tensor)  # type: ignore[attr-defined]
+    )
+    return int(x[-1]) if x == y else 0
+
+
+def _larger(need: Need, size: int, alignment: int) -> Need:
+    """``need`` for what reads this many bytes too."""
+    return need._replace(size=max(need.size, size), alignment=max(need.alignment, alignment))

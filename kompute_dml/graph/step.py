@@ -1,0 +1,103 @@
+"""The steps of a graph: compiled operators, and the storage of each of their slots."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..compiler import ExecutionFlags
+from ..desc import TensorDesc, TensorFlags
+from ..operators.base import OperatorDesc
+from .memory import Storage
+
+if TYPE_CHECKING:
+    from ..compiler import CompiledOperator, Operator
+    from ..device import Device
+
+
+class Step:
+    """A compiled operator with a storage for every slot, or None."""
+
+    def __init__(self, compiled: CompiledOperator, storages: Sequence[Storage | None]) -> None:
+        self.compiled = compiled
+        self.storages = storages
+
+
+class SlotTensor(NamedTuple):
+    """A tensor of an operator's description."""
+
+    slot: str
+    """Its name among :attr:`CompiledOperator.slots`."""
+    path: str
+    """Its name in messages."""
+    desc: TensorDesc | None
+    """None where it is absent."""
+
+
+def tensors(operator: Operator) -> tuple[list[SlotTensor], list[SlotTensor]]:
+    """Inputs and outputs of an operator, in the order of its description."""
+    inputs, outputs = (
+        [SlotTensor(f.snake, f.name, operator.tensor(f)) for f in operator.slots if f.kind == kind]
+        for kind in ("input", "output")
+    )
+    return inputs, outputs
+
+
+def run_in_place(steps: Sequence[Step], free: Collection[Storage]) -> None:
+    """Merge storages where an operator may write over an input that nothing reads any more.
+
+    ``free`` are those that may be merged; ``first`` and ``last`` of all are known.
+    """
+    inner = set(free)
+    for number, step in enumerate(steps):
+        if not step.compiled.definition.in_place:
+            continue
+        inputs, outputs = tensors(step.compiled.operator)
+        read = [(s, _layout(t.desc)) for t, s in zip(inputs, step.storages) if s is not None]
+        taken: set[Storage] = set()
+        written = [(s, _layout(t.desc)) for t, s in zip(outputs, step.storages[len(inputs):])]
+        for output, layout in written:
+            if output is None or output not in inner or output.first != number:
+                continue
+            for storage, _ in read:
+                root = storage.root
+                # Whatever else is read of this memory must be seen alike.
+                alike = all(seen == layout for s, seen in read if s.root is root)
+                if storage in inner and alike and root.last == number and root not in taken:
+                    taken.add(root)
+                    root.merge(output)
+                    break
+
+
+def _layout(desc: TensorDesc | None) -> Any:
+    return None if desc is None else (desc.sizes, desc.strides, desc.data_type.itemsize)
+
+
+def compile_repacking(
+    device: Device, desc: OperatorDesc, constants: Iterable[str],
+    flags: ExecutionFlags = ExecutionFlags.NONE,
+) -> CompiledOperator:
+    """Compile with those of ``constants`` OWNED_BY_DML that the operator keeps in its own form.
+
+    The others would only be copied.
+    """
+    def own(slots: Collection[str]) -> CompiledOperator:
+        def flagged(slot: str, tensor: TensorDesc | None) -> TensorDesc | None:
+            return tensor and tensor.replace(
+                flags=TensorFlags.OWNED_BY_DML if slot in slots else TensorFlags.NONE,
+                total_tensor_size_in_bytes=tensor.total_tensor_size_in_bytes)
+
+        changes = {}
+        for f in desc.operator.spec.inputs:
+            given = getattr(desc, f.snake)
+            changes[f.snake] = (
+                tuple(flagged(f"{f.snake}[{i}]", t) for i, t in enumerate(given)) if f.is_array
+                else flagged(f.snake, given)
+            )
+        owned = dataclasses.replace(desc, **changes)
+        return device.compile_operator(device.create_operator(owned), flags)
+
+    wanted = frozenset(constants)
+    compiled = own(wanted)
+    return compiled if compiled.plan.repacked == wanted else own(compiled.plan.repacked)
