@@ -8,6 +8,7 @@ from .elementwise import ELEMENTWISE, EVERY_TYPE
 from .limits import LIMITS, Limit
 from .movement import diagonal, diagonal1, identity, square_transposed
 from .products import Product, product
+from .rearranged import AT_LIMITS, REARRANGED
 
 _F32, _F16, _U8, _I8 = DataType.FLOAT32, DataType.FLOAT16, DataType.UINT8, DataType.INT8
 
@@ -25,6 +26,7 @@ RECIPES: tuple[Recipe, ...] = (
     product(Product(_U8, _U8, _F16)),
     product(Product(DataType.INT16, DataType.INT16)),
     *ELEMENTWISE,
+    *REARRANGED,
 )
 """Each operator, in an ordinary case."""
 
@@ -43,6 +45,9 @@ def suite(name: str) -> tuple[Limit, ...]:
             Limit(recipe, () if "DYNAMIC" in recipe.operator else _AS_FAST_AS_COPYING)
             for recipe in named.values()
         ))
+    if name == "movement":
+        return (Limit(COPY), *(Limit(recipe, (("copy", least), ("torch", 1.0)))
+                               for recipe, least in AT_LIMITS))
     if name == "numpy":
         cube = product(Product(), 512, 512, 512, scaled=False)
         return (*(Limit(recipe, _TENTH_OF_NUMPY) for recipe in RECIPES),
@@ -50,4 +55,4 @@ def suite(name: str) -> tuple[Limit, ...]:
     return tuple(Limit(recipe) for recipe in RECIPES)
 
 
-SUITES = ("operators", "limits", "elementwise", "numpy")
+SUITES = ("operators", "limits", "elementwise", "movement", "numpy")

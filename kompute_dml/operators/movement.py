@@ -13,7 +13,7 @@ from ..layout import Ints, are_of_vectors, is_packed, product
 from ..lowering import copy
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import View, copied
-from ..lowering.plan import Operand
+from ..lowering.plan import UNUSED, Operand
 from ..lowering.walk import Walk, reciprocal
 from ..spec import FeatureLevel
 from .base import Infer, Output, axis_in, operator
@@ -185,7 +185,7 @@ def _join_rows(
     joins = whole == "output_tensor"
     parts = [Operand(f"{pieces}[{first + i}]", None, unit, rows * widths[first + i], 0, not joins)
              for i in range(len(some))]
-    parts += [parts[0].reading()] * (_TOGETHER - len(some))
+    parts += [UNUSED] * (_TOGETHER - len(some))
     before, pitch = sum(widths[:first]), sum(widths)
     count = rows * begins[-1]
     operands: dict[str, Any] = {f"part{i}": part for i, part in enumerate(parts)}
