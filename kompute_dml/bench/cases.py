@@ -16,6 +16,7 @@ from .gather import (
 from .limits import LIMITS, Limit
 from .movement import diagonal, diagonal1, identity, square_transposed
 from .products import Product, product
+from .rearranged import AT_LIMITS, REARRANGED
 
 _F32, _F16, _U8, _I8 = DataType.FLOAT32, DataType.FLOAT16, DataType.UINT8, DataType.INT8
 
@@ -36,6 +37,7 @@ RECIPES: tuple[Recipe, ...] = (
     *(gather_rows(o, _F32, DataType.INT32) for o in ("GATHER", "GATHER_ND", "GATHER_ND1")),
     gather_elements(DataType.INT64), scatter(DataType.INT64), scatter_rows(),
     one_hot(DataType.INT32), nonzero(),
+    *REARRANGED,
 )
 """Each operator, in an ordinary case."""
 
@@ -54,6 +56,9 @@ def suite(name: str) -> tuple[Limit, ...]:
             Limit(recipe, () if "DYNAMIC" in recipe.operator else _AS_FAST_AS_COPYING)
             for recipe in named.values()
         ))
+    if name == "movement":
+        return (Limit(COPY), *(Limit(recipe, (("copy", least), ("torch", 1.0)))
+                               for recipe, least in AT_LIMITS))
     if name == "numpy":
         cube = product(Product(), 512, 512, 512, scaled=False)
         return (*(Limit(recipe, _TENTH_OF_NUMPY) for recipe in RECIPES),
@@ -61,4 +66,4 @@ def suite(name: str) -> tuple[Limit, ...]:
     return tuple(Limit(recipe) for recipe in RECIPES)
 
 
-SUITES = ("operators", "limits", "elementwise", "numpy")
+SUITES = ("operators", "limits", "elementwise", "movement", "numpy")

@@ -17,7 +17,7 @@ from ..errors import DmlError, UnsupportedError
 from ..graph.array import BOOL, Array, device_type
 from ..graph.builder import Builder, supported
 from ..operators import base
-from . import gather_rows, products, rows
+from . import gather_rows, movement_rows, products, rows
 from .graph import DTYPES, Node, Value
 
 if TYPE_CHECKING:
@@ -432,5 +432,20 @@ TABLE: tuple[Row, ...] = (
         fields=(None,)),
     Row("Compress", (9, 11, 28), "GATHER", gather_rows.gather, attributes=("axis",),
         refuses=lambda node: "how many elements are kept is known only after a run"),
+    # Movement
+    Row("Slice", (1,), "SLICE1", movement_rows.slice_, attributes=("axes", "ends", "starts")),
+    Row("Slice", (10, 11, 13), "SLICE1", movement_rows.slice_, host=(1, 2, 3, 4)),
+    Row("Split", (1, 2, 11, 13, 18), "SPLIT", movement_rows.split,
+        attributes=("axis", "num_outputs", "split"), host=(1,)),
+    Row("Concat", (1, 4, 11, 13), "JOIN", movement_rows.concat, attributes=("axis",)),
+    Row("Pad", (1, 2, 11, 13, 18, 19, 21, 23, 24, 25), "PADDING1", movement_rows.pad,
+        attributes=("mode", "pads", "paddings", "value"), host=(1, 2, 3)),
+    Row("Tile", (1, 6, 13), "TILE", movement_rows.tile, host=(1, 2)),
+    Row("DepthToSpace", (1, 11, 13, 28), "DEPTH_TO_SPACE1",
+        movement_rows.blocks("DEPTH_TO_SPACE1"), attributes=("blocksize", "mode")),
+    Row("SpaceToDepth", (1, 13, 28), "SPACE_TO_DEPTH1",
+        movement_rows.blocks("SPACE_TO_DEPTH1"), attributes=("blocksize", "mode")),
+    Row("ReverseSequence", (10, 28), "REVERSE_SUBSEQUENCES", movement_rows.reverse_sequence,
+        attributes=("batch_axis", "time_axis"), fields=("InputTensor", None)),
 )
 
