@@ -70,7 +70,8 @@ def _select(
             entries=made, made=taken, params=rows.words,
             push=push | {"columns": columns, "parts": parts, "part_columns": part_columns,
                          "few": _MOST if part_columns > _MOST else max(k, _ENOUGH)},
-            spec=spec | {"LOCAL_SIZE": width, "HIGH": _MOST if spec["TYPE"] % 16 == 8 else 1, "FROM_ENTRIES": not first, "TO_ENTRIES": not last},
+            spec=spec | {"LOCAL_SIZE": width, "HIGH": _MOST if spec["TYPE"] % 16 == 8 else 1,
+                         "FROM_ENTRIES": not first, "TO_ENTRIES": not last},
         )
         if last:
             return
