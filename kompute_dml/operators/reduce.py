@@ -16,7 +16,7 @@ from .base import Output, axes_in, operator
 
 _F = ReduceFunction
 _INDICES = (_F.ARGMAX, _F.ARGMIN)
-_VECTORS = 4
+_VECTORS, _VECTORS_ON_CPU = 4, 32
 """Vectors that an invocation should read at least, before others share its row."""
 _MOST = 4096
 """Elements or vectors that an invocation takes: llvmpipe ends longer loops."""
@@ -62,7 +62,8 @@ def _lower(p: PlanBuilder, d: Any, function: ReduceFunction, last_wins: bool = F
         each = 1
     rows_first = not along and rows.strides[0][-1] < columns.strides[0][-1]
     width = min(256, device.max_invocations)
-    share = power_of_two(-(-columns.count // (_VECTORS * each)))
+    own = _VECTORS_ON_CPU if device.is_cpu else _VECTORS
+    share = power_of_two(-(-columns.count // (own * each)))
     if rows_first:
         share = max(min(share, width // _SIDE_BY_SIDE), width // power_of_two(rows.count))
     share = min(share, width)
@@ -70,7 +71,7 @@ def _lower(p: PlanBuilder, d: Any, function: ReduceFunction, last_wins: bool = F
     groups = -(-rows.count // height)
 
     wanted = 1 if device.is_cpu else 8 * device.cores // groups
-    parts = max(1, min(wanted, columns.count // (share * each * 4 * _VECTORS)),
+    parts = max(1, min(wanted, columns.count // (share * each * 4 * own)),
                 -(-columns.count // (share * each * _MOST)))
     part_columns = -(-columns.count // (parts * each)) * each
     parts = -(-columns.count // part_columns)

@@ -15,8 +15,10 @@ _STRIPES = 4
 """As in the shader: units that an invocation has of a tile."""
 _SIDE_BY_SIDE = 32
 """Rows that neighbouring invocations take, where these lie side by side."""
-_MOST_TILES = 2048
+_MOST_TILES = 4096
 """llvmpipe ends longer loops."""
+_SHARE_ON_CPU = 8
+"""Invocations that share a row where each step of theirs costs time."""
 
 
 def _check(desc: Any, strict: bool) -> None:
@@ -38,7 +40,7 @@ def _lower(p: PlanBuilder, d: Any, product: bool, exclusive: bool) -> None:
     share = power_of_two(-(-columns // (_STRIPES * unit)))
     if rows_first:
         share = max(min(share, width // _SIDE_BY_SIDE), width // power_of_two(rows.count))
-    share = min(share, width)
+    share = min(share, _SHARE_ON_CPU if device.is_cpu else width)
     height = min(width // share, power_of_two(rows.count))
     groups = -(-rows.count // height)
 

@@ -5,7 +5,7 @@
 // A workgroup finds the first K of one row, or of a part of it. An element's entry is what it goes
 // by: its precedence in two words, then its index, inverted, so that no two are equal and larger ones
 // come first. Digit after digit, a histogram tells with which one the K-th entry begins, until few
-// are left: these are gathered, and each counts how many come before it.
+// are left: these are gathered and sorted.
 #define PARAMS_BINDING 5
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint INDEX_TYPE = 4u;
@@ -52,8 +52,7 @@ uvec3 entry(uint row, uint x_row, uint c) {
     return uvec3(entries[at], entries[at + 1u], entries[at + 2u]);
 }
 
-void gather(uvec3 e) {
-    uint place = atomicAdd(s_count, 1u);
+void put(uint place, uvec3 e) {
     if (BYTES_OF(TYPE) == 8u) s_high[place] = e.x;
     s_low[place] = e.y;
     s_index[place] = e.z;
@@ -127,16 +126,29 @@ void main() {
         [[unroll]] for (uint j = 0u; j < 4u; ++j)
             e[j] = entry(row, x_row, min(c + j * size, to - 1u));
         [[unroll]] for (uint j = 0u; j < 4u; ++j)
-            if (c + j * size < to && !comes_before(prefix, e[j] & mask)) gather(e[j]);
+            if (c + j * size < to && !comes_before(prefix, e[j] & mask)) put(atomicAdd(s_count, 1u), e[j]);
     }
     barrier();
-    uint count = s_count;
+    uint count = s_count, padded = 2u << max(findMSB(count - 1u), 0);
+    barrier();
+    // Entries that come last stand in for what is missing.
+    for (uint rank = count + i; rank < min(max(padded, k), MOST); rank += size) put(rank, uvec3(0u));
+    for (uint run = 2u; run <= padded; run *= 2u)
+        for (uint apart = run / 2u; apart > 0u; apart /= 2u) {
+            barrier();
+            for (uint pair = i; pair < padded / 2u; pair += size) {
+                uint a = pair / apart * 2u * apart + pair % apart, b = a + apart;
+                uvec3 x = gathered(a), y = gathered(b);
+                if (comes_before(y, x) == ((a & run) == 0u)) {
+                    put(a, y);
+                    put(b, x);
+                }
+            }
+        }
+    barrier();
     uint to_made = made_offset + 3u * (row * parts + part) * k;
-    for (uint own = i; own < count; own += size) {
-        uvec3 e = gathered(own);
-        uint rank = 0u;
-        for (uint other = 0u; other < count; ++other) rank += uint(comes_before(gathered(other), e));
-        if (rank >= k) continue;
+    for (uint rank = i; rank < k; rank += size) {
+        uvec3 e = gathered(rank);
         if (TO_ENTRIES) {
             for (uint w = 0u; w < 3u; ++w) made[to_made + 3u * rank + w] = e[w];
         } else {
@@ -144,8 +156,4 @@ void main() {
             z_store_bits(z_offset + at[2] + rank * z_stride, uvec2(~e.z, 0u));
         }
     }
-    // A short part has fewer: entries that come last stand in.
-    if (TO_ENTRIES)
-        for (uint rank = count + i; rank < k; rank += size)
-            for (uint w = 0u; w < 3u; ++w) made[to_made + 3u * rank + w] = 0u;
 }
