@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,26 @@ def _seen(x: Array) -> tuple[Array, Sequence[int], Sequence[int]]:
     return x, x.shape or (1,), x.strides or (1,)
 
 
+def _of_nothing(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> Any:
+    """What ONNX wants of a reduction without elements, which DirectML does not take."""
+    function = attributes.get("function")
+    if function in (ReduceFunction.LOG_SUM, ReduceFunction.LOG_SUM_EXP):
+        return -np.inf
+    if function in (ReduceFunction.MAX, ReduceFunction.MIN):
+        largest = function is ReduceFunction.MIN
+        if dtype.kind == "f":
+            return np.inf if largest else -np.inf
+        if dtype.kind == "b":
+            return largest
+        return np.iinfo(dtype).max if largest else np.iinfo(dtype).min
+    if function in (None, ReduceFunction.AVERAGE):
+        raise UnsupportedError("without elements there is no mean and no index")
+    return int(function is ReduceFunction.MULTIPLY)
+
+
 def _reduced(
-    builder: Builder, operator: str, x: Array, axes: Sequence[int], keep: bool, dtype: object,
-    **attributes: object,
+    builder: Builder, operator: str, x: Array, axes: Sequence[int], keep: bool, dtype: Any,
+    **attributes: Any,
 ) -> list[Array]:
     """One reduction of ``axes``, which may be all that there are."""
     axes = sorted({dimension(a, len(x.shape)) for a in axes})
@@ -30,7 +48,7 @@ def _reduced(
     y = builder.new(sizes if keep else [n for d, n in enumerate(sizes) if d not in axes], dtype)
     if y.storage is not None:
         if x.storage is None:
-            raise UnsupportedError("DirectML reduces no empty tensors")
+            return [builder.constant(np.full(y.shape, _of_nothing(x.dtype, attributes), y.dtype))]
         builder.emit(
             operator,
             {"input_tensor": _seen(x), "output_tensor": (y, sizes or (1,), packed_strides(sizes)
