@@ -44,8 +44,6 @@ class Row:
     fields: tuple[str | None, ...] = ()
     """The DirectML tensor of each input, where the order is not DirectML's own; the last one goes
     on for any further inputs."""
-    results: tuple[str | None, ...] = ()
-    """The DirectML tensor of each output, where its type is not the table's."""
     attributes: tuple[str, ...] = ()
     """Attributes that are understood; a node with others is not this row's."""
     host: tuple[int, ...] = ()
@@ -54,6 +52,8 @@ class Row:
     """Why this row does not serve the node, or None."""
     multiplies: bool = False
     """Whether it is a matrix product: work that is worth a transfer."""
+    results: tuple[str | None, ...] = ()
+    """The DirectML tensor of each output, where its type is not the table's."""
 
     def refusal(self, node: Node, device: Device) -> str | None:
         """Why this row does not serve ``node`` on ``device``, or None."""

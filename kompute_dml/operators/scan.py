@@ -47,7 +47,7 @@ def _lower(p: PlanBuilder, d: Any, product: bool, exclusive: bool) -> None:
     # Parts read the row twice: worth it where the device would stand idle.
     tiles = -(-columns // (share * _STRIPES * unit))
     idle = not device.is_cpu and groups < 2 * device.cores
-    parts = max(1, min(8 * device.cores // groups, tiles // 4) if idle else 1,
+    parts = max(1, min(32 * device.cores // groups, tiles // 4) if idle else 1,
                 -(-tiles // _MOST_TILES))
     part_tiles = -(-tiles // parts)
     parts = -(-tiles // part_tiles)

@@ -18,6 +18,8 @@ _MOST = 1024
 """Entries that a workgroup gathers."""
 _ENOUGH = 256
 """Entries of a short row that are gathered without selecting them first."""
+_SHORT = 2048
+"""Columns that half as many invocations take: they wait for one another less."""
 _WORDS = 3
 """Of an entry."""
 _LONGEST = 1 << 20
@@ -52,7 +54,7 @@ def _lower(p: PlanBuilder, d: Any, least: bool) -> None:
 def _select(
     p: PlanBuilder, k: int, columns: int, rows: Walk, push: dict[str, int], spec: dict[str, int]
 ) -> None:
-    width = min(256, p.device.max_invocations)
+    width = min(128 if columns <= _SHORT else 256, p.device.max_invocations)
     source, made = p.read("input_tensor"), UNUSED
     values, indices = p.write("output_value_tensor"), p.write("output_index_tensor")
     wanted = 1 if p.device.is_cpu else 8 * p.device.cores // rows.count
