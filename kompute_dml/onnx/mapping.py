@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .. import spec
+from ..attributes import ReduceFunction
 from ..desc import MAX_DIMENSIONS
 from ..errors import DmlError, UnsupportedError
 from ..graph.array import BOOL, Array, device_type
 from ..graph.builder import Builder, supported
 from ..operators import base
-from . import gather_rows, movement_rows, products, rows
+from . import gather_rows, movement_rows, products, reduction_rows, rows
 from .graph import DTYPES, Node, Value
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Row:
     """Why this row does not serve the node, or None."""
     multiplies: bool = False
     """Whether it is a matrix product: work that is worth a transfer."""
+    results: tuple[str | None, ...] = ()
+    """The DirectML tensor of each output, where its type is not the table's."""
 
     def refusal(self, node: Node, device: Device) -> str | None:
         """Why this row does not serve ``node`` on ``device``, or None."""
@@ -76,10 +79,15 @@ class Row:
                     return f"input {i}: {reason}"
         for i, value in enumerate(node.outputs):
             if value is not None:
-                field = entry.outputs[i].name if i < len(entry.outputs) else None
+                field = self._output_field(i)
                 if reason := _refuses_value(value, field, tensors):
                     return f"output {i}: {reason}"
         return None
+
+    def _output_field(self, index: int) -> str | None:
+        fields = self.results or tuple(
+            f.name for f in spec.operator("DML_OPERATOR_" + self.operator).outputs)
+        return fields[index] if index < len(fields) else None
 
     def _input_field(self, index: int) -> str | None:
         fields = self.fields
@@ -447,5 +455,30 @@ TABLE: tuple[Row, ...] = (
         movement_rows.blocks("SPACE_TO_DEPTH1"), attributes=("blocksize", "mode")),
     Row("ReverseSequence", (10, 28), "REVERSE_SUBSEQUENCES", movement_rows.reverse_sequence,
         attributes=("batch_axis", "time_axis"), fields=("InputTensor", None)),
+    # Reductions
+    *[Row(op, since, "REDUCE", reduction_rows.reduction(function), host=(1,),
+          attributes=("axes", "keepdims", "noop_with_empty_axes"))
+      for op, since, function in (
+          ("ReduceSum", (1, 11, 13), ReduceFunction.SUM),
+          ("ReduceMean", (1, 11, 13, 18), ReduceFunction.AVERAGE),
+          ("ReduceProd", (1, 11, 13, 18), ReduceFunction.MULTIPLY),
+          ("ReduceMax", (1, 11, 12, 13, 18, 20), ReduceFunction.MAX),
+          ("ReduceMin", (1, 11, 12, 13, 18, 20), ReduceFunction.MIN),
+          ("ReduceL1", (1, 11, 13, 18), ReduceFunction.L1),
+          ("ReduceL2", (1, 11, 13, 18), ReduceFunction.L2),
+          ("ReduceLogSum", (1, 11, 13, 18, 28), ReduceFunction.LOG_SUM),
+          ("ReduceLogSumExp", (1, 11, 13, 18, 28), ReduceFunction.LOG_SUM_EXP),
+          ("ReduceSumSquare", (1, 11, 13, 18), ReduceFunction.SUM_SQUARE))],
+    *[Row(op, (1, 11, 12, 13), op.upper(), reduction_rows.argument(op.upper()),
+          attributes=("axis", "keepdims", "select_last_index")) for op in ("ArgMax", "ArgMin")],
+    Row("TopK", (1, 10, 11, 24), "TOP_K1", reduction_rows.top_k, host=(1,),
+        results=("OutputValueTensor", None),
+        attributes=("axis", "k", "largest", "sorted")),
+    Row("CumSum", (11, 14), "CUMULATIVE_SUMMATION",
+        reduction_rows.cumulative("CUMULATIVE_SUMMATION", "has_exclusive_sum"), host=(1,),
+        attributes=("exclusive", "reverse")),
+    Row("CumProd", (26,), "CUMULATIVE_PRODUCT",
+        reduction_rows.cumulative("CUMULATIVE_PRODUCT", "has_exclusive_product"), host=(1,),
+        attributes=("exclusive", "reverse")),
 )
 
