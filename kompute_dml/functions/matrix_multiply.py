@@ -9,6 +9,7 @@ import numpy as np
 from ..dtypes import DataType
 from ..errors import ValidationError, expect
 from ..layout import broadcast_sizes, pad_left
+from ..operators.matrix_multiply.gemm import GemmOperatorDesc
 from ..operators.matrix_multiply.product import SLOTS, VECTORS
 from ..operators.matrix_multiply.to_float import MatrixMultiplyIntegerToFloatOperatorDesc
 from .call import as_tensor, device_of, output, run, whole_numbers
@@ -16,6 +17,58 @@ from .registry import function
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
+
+
+@function
+def gemm(
+    a: Any, b: Any, c: Any = None, *, trans_a: Any = False, trans_b: Any = False,
+    alpha: float = 1.0, beta: float = 1.0, fused_activation: Any = None, out: Tensor | None = None,
+) -> Tensor:
+    """``alpha * (a @ b) + beta * c``, then an activation (DML_GEMM_OPERATOR_DESC).
+
+    ``a`` {.., M, K} and ``b`` {.., K, N} are FLOAT32 or FLOAT16, of 2 to 4 dimensions; with
+    ``trans_a`` or ``trans_b`` their last two sizes are exchanged. Leading sizes broadcast, and so
+    does ``c`` to {.., M, N}. FLOAT16 is summed in float32. ``fused_activation`` is the description
+    of an activation without tensors.
+
+    Returns ``out`` or a new packed tensor. Raises ValidationError or UnsupportedError.
+    """
+    name = "gemm"
+    device = device_of(a, b, c, out)
+    a = as_tensor(device, name, "a", a)
+    b = as_tensor(device, name, "b", b, a.data_type)
+    leading = _leading(name, a, b)
+    a, b = (t.broadcast_to(*leading, *t.sizes[-2:]) for t in (a, b))
+    rows = a.sizes[-1] if trans_a else a.sizes[-2]
+    sizes = (*leading, rows, b.sizes[-2] if trans_b else b.sizes[-1])
+    y = output(device, out, name, sizes, a.data_type)
+    if c is not None:
+        c = _broadcast(name, "c", as_tensor(device, name, "c", c, a.data_type), sizes)
+    run(GemmOperatorDesc, device,
+        {"a_tensor": a, "b_tensor": b, "c_tensor": c, "output_tensor": y},
+        trans_a=int(trans_a), trans_b=int(trans_b), alpha=alpha, beta=beta,
+        fused_activation=fused_activation)
+    return y
+
+
+def _leading(name: str, a: Tensor, b: Tensor) -> tuple[int, ...]:
+    """The sizes before the matrices', which broadcast to one another."""
+    for field, t in (("a", a), ("b", b)):
+        expect(t.ndim >= 2, name, f"{field}.sizes", "have at least 2 dimensions", list(t.sizes))
+    try:
+        leading = broadcast_sizes(a.sizes[:-2] or (1,), b.sizes[:-2] or (1,))
+    except ValueError:
+        expect(False, name, "the leading sizes of a and b", "broadcast",
+               list(a.sizes), list(b.sizes))
+    return leading[len(leading) + 2 - max(a.ndim, b.ndim) :]
+
+
+def _broadcast(name: str, field: str, t: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    try:
+        return t.broadcast_to(sizes)
+    except ValidationError:
+        expect(False, name, f"{field}.sizes", f"broadcast to {list(sizes)}", list(t.sizes))
+        raise
 
 
 @function
@@ -46,14 +99,7 @@ def matrix_multiply_integer_to_float(
     name = "matrix_multiply_integer_to_float"
     device = device_of(a, a_scale, b, b_scale, a_zero_point, b_zero_point, bias, out)
     a, b = as_tensor(device, name, "a", a), as_tensor(device, name, "b", b)
-    for field, t in (("a", a), ("b", b)):
-        expect(t.ndim >= 2, name, f"{field}.sizes", "have at least 2 dimensions", list(t.sizes))
-    try:
-        leading = broadcast_sizes(a.sizes[:-2] or (1,), b.sizes[:-2] or (1,))
-    except ValueError:
-        expect(False, name, "the leading sizes of a and b", "broadcast",
-               list(a.sizes), list(b.sizes))
-    leading = leading[len(leading) + 2 - max(a.ndim, b.ndim) :]
+    leading = _leading(name, a, b)
     sizes = (*leading, a.sizes[-2], b.sizes[-1])
 
     if output_data_type is None:
@@ -62,11 +108,7 @@ def matrix_multiply_integer_to_float(
     kind = DataType.of(output_data_type)
     y = output(device, out, name, sizes, kind)
     if bias is not None:
-        bias = as_tensor(device, name, "bias", bias, kind)
-        try:
-            bias = bias.broadcast_to(sizes)
-        except ValidationError:
-            expect(False, name, "bias.sizes", f"broadcast to {list(sizes)}", list(bias.sizes))
+        bias = _broadcast(name, "bias", as_tensor(device, name, "bias", bias, kind), sizes)
     vectors = {
         "a_scale": as_tensor(device, name, "a_scale", a_scale, kind),
         "a_zero": None if a_zero_point is None else whole_numbers(

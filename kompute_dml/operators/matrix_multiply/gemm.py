@@ -108,8 +108,10 @@ class _Product:
     def line(self, side: str) -> tuple[int, int, int]:
         """Of A or B: the stride from line to line, the one along K, and the lines."""
         if side == "a":
-            return (*self.steps["a"], self.rows)
-        return (*reversed(self.steps["b"]), self.columns)  # type: ignore[return-value]
+            line, along = self.steps["a"]
+            return line, along, self.rows
+        along, line = self.steps["b"]
+        return line, along, self.columns
 
     def begins_with_vectors(self, name: str, each: int, stride: int) -> bool:
         """Whether all lines that are ``stride`` apart begin with a vector of ``each`` elements."""
@@ -124,7 +126,8 @@ class _Product:
         if along == 1 and (padded or self.depth % each == 0) and (
                 self.begins_with_vectors(side, each, line)):
             return "along"
-        if line == 1 and (padded or lines % each == 0) and self.begins_with_vectors(side, each, along):
+        if line == 1 and (padded or lines % each == 0) and (
+                self.begins_with_vectors(side, each, along)):
             return "across"
         return ""
 
@@ -228,7 +231,9 @@ def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel
         tall = able[:-1] if g.rows > 16 else able[-1:]
     else:
         tall = able
-    best = next((k for k in tall if k.tiles(g) >= p.device.cores), tall[-1])
+    # A tile that the product does not fill computes what nobody wants.
+    best = next((k for k in tall if k.tiles(g) >= p.device.cores
+                 and 2 * g.rows > k.rows and 2 * g.columns > k.columns), tall[-1])
     if best.tiles(g) < p.device.cores and g.depth >= 1024 and replace(best, split=True) in split:
         best = replace(best, split=True)
     return sorted([*able, *split], key=lambda k: k != best)
