@@ -10,6 +10,7 @@ from ..dtypes import DataType
 from ..errors import ValidationError, expect
 from ..layout import broadcast_sizes, pad_left
 from ..operators.matrix_multiply.gemm import GemmOperatorDesc
+from ..operators.matrix_multiply.integer import MatrixMultiplyIntegerOperatorDesc
 from ..operators.matrix_multiply.product import SLOTS, VECTORS
 from ..operators.matrix_multiply.to_float import MatrixMultiplyIntegerToFloatOperatorDesc
 from .call import as_tensor, device_of, output, run, whole_numbers
@@ -48,6 +49,41 @@ def gemm(
         {"a_tensor": a, "b_tensor": b, "c_tensor": c, "output_tensor": y},
         trans_a=int(trans_a), trans_b=int(trans_b), alpha=alpha, beta=beta,
         fused_activation=fused_activation)
+    return y
+
+
+@function
+def matrix_multiply_integer(
+    a: Any, b: Any, *, a_zero_point: Any = None, b_zero_point: Any = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``(a - a_zero_point) @ (b - b_zero_point)`` as INT32, modulo 2^32
+    (DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC).
+
+    ``a`` {.., M, K} and ``b`` {.., K, N} are INT8 or UINT8. Leading sizes broadcast. Zero points
+    are single values, vectors of length M (for ``a``) and N (for ``b``), or {.., M, 1} and
+    {.., 1, N}, of their matrix's type.
+
+    Returns ``out`` or a new packed tensor. Raises ValidationError or UnsupportedError.
+    """
+    name = "matrix_multiply_integer"
+    device = device_of(a, b, a_zero_point, b_zero_point, out)
+    a, b = as_tensor(device, name, "a", a), as_tensor(device, name, "b", b)
+    leading = _leading(name, a, b)
+    y = output(device, out, name, (*leading, a.sizes[-2], b.sizes[-1]), DataType.INT32)
+    zeros = {
+        "a_zero": None if a_zero_point is None else whole_numbers(
+            device, name, "a_zero_point", a_zero_point, a.data_type),
+        "b_zero": None if b_zero_point is None else whole_numbers(
+            device, name, "b_zero_point", b_zero_point, b.data_type),
+    }
+    rank = max(2, *(0 if t is None else t.ndim for t in zeros.values()))
+    run(MatrixMultiplyIntegerOperatorDesc, device, {
+        "a_tensor": a.broadcast_to(*leading, *a.sizes[-2:]),
+        "b_tensor": b.broadcast_to(*leading, *b.sizes[-2:]),
+        "output_tensor": y,
+        **{SLOTS[n]: _along(t, VECTORS[n], rank) for n, t in zeros.items()},
+    })
     return y
 
 
