@@ -222,6 +222,12 @@ def _matrices(node: Node) -> str | None:
     return None
 
 
+def _fused_matrices(node: Node) -> str | None:
+    if any(node.attributes.get(f"transBatch{side}", 0) for side in "AB"):
+        return "a batch dimension beside the rows"
+    return _matrices(node)
+
+
 def _vectors(*, a: tuple[int, ...], b: tuple[int, ...]) -> Refusal:
     """Scales and zero points, of A's rows and B's columns, that vary over batches are not served.
     """
@@ -282,6 +288,13 @@ TABLE: tuple[Row, ...] = (
         # A is of the output's type until it is quantized.
         fields=("OutputTensor", "BTensor", "BScaleTensor", "BZeroPointTensor", "BiasTensor"),
         refuses=_vectors(a=(), b=(2, 3)), multiplies=True),
+    # Products
+    Row("MatMul", (1, 9, 13), "GEMM", products.matmul, refuses=_matrices, multiplies=True),
+    Row("FusedMatMul", (1,), "GEMM", products.matmul, MICROSOFT,
+        attributes=("alpha", "transA", "transB", "transBatchA", "transBatchB"),
+        refuses=_fused_matrices, multiplies=True),
+    Row("Gemm", (7, 9, 11, 13), "GEMM", products.gemm,
+        attributes=("alpha", "beta", "transA", "transB"), refuses=_matrices, multiplies=True),
     # Quantization
     Row("DynamicQuantizeLinear", (11,), "DYNAMIC_QUANTIZE_LINEAR", rows.dynamic_quantize),
     Row("QuantizeLinear", _QUANTIZED, "ELEMENT_WISE_QUANTIZE_LINEAR",
