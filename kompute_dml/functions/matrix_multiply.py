@@ -12,6 +12,7 @@ from ..layout import broadcast_sizes, pad_left
 from ..operators.matrix_multiply.gemm import GemmOperatorDesc
 from ..operators.matrix_multiply.integer import MatrixMultiplyIntegerOperatorDesc
 from ..operators.matrix_multiply.product import SLOTS, VECTORS
+from ..operators.matrix_multiply.quantized import QuantizedLinearMatrixMultiplyOperatorDesc
 from ..operators.matrix_multiply.to_float import MatrixMultiplyIntegerToFloatOperatorDesc
 from .call import as_tensor, device_of, output, run, whole_numbers
 from .registry import function
@@ -83,6 +84,53 @@ def matrix_multiply_integer(
         "b_tensor": b.broadcast_to(*leading, *b.sizes[-2:]),
         "output_tensor": y,
         **{SLOTS[n]: _along(t, VECTORS[n], rank) for n, t in zeros.items()},
+    })
+    return y
+
+
+@function
+def quantized_linear_matrix_multiply(
+    a: Any, a_scale: Any, b: Any, b_scale: Any, output_scale: Any, *, a_zero_point: Any = None,
+    b_zero_point: Any = None, output_zero_point: Any = None, data_type: Any = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``(a - a_zero_point) @ (b - b_zero_point) * a_scale * b_scale / output_scale``, rounded half
+    to even, plus ``output_zero_point``, clamped
+    (DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC).
+
+    ``a`` {.., M, K} and ``b`` {.., K, N} are INT8 or UINT8. Leading sizes broadcast. Scales,
+    FLOAT32, and zero points are single values, vectors of length M (for ``a`` and the output) and N
+    (for ``b``), or {.., M, 1} and {.., 1, N}. ``data_type`` is the output's: by default that of
+    ``out``, else of ``output_zero_point``, else of ``a``.
+
+    Returns ``out`` or a new packed tensor. Raises ValidationError or UnsupportedError.
+    """
+    name = "quantized_linear_matrix_multiply"
+    device = device_of(a, a_scale, b, b_scale, output_scale, a_zero_point, b_zero_point,
+                       output_zero_point, out)
+    a, b = as_tensor(device, name, "a", a), as_tensor(device, name, "b", b)
+    leading = _leading(name, a, b)
+    if data_type is None:
+        known = out if out is not None else output_zero_point
+        data_type = getattr(known, "dtype", a.data_type)
+    kind = DataType.of(data_type)
+    y = output(device, out, name, (*leading, a.sizes[-2], b.sizes[-1]), kind)
+    vectors: dict[str, tuple[Tensor | None, int]] = {}
+    for field, axis, scale, zero, matrix_kind in (
+        ("a", -2, a_scale, a_zero_point, a.data_type),
+        ("b", -1, b_scale, b_zero_point, b.data_type),
+        ("output", -2, output_scale, output_zero_point, kind),
+    ):
+        vectors[f"{field}_scale"] = (
+            as_tensor(device, name, f"{field}_scale", scale, DataType.FLOAT32), axis)
+        vectors[f"{field}_zero_point"] = (None if zero is None else whole_numbers(
+            device, name, f"{field}_zero_point", zero, matrix_kind), axis)
+    rank = max(2, *(t.ndim for t, _ in vectors.values() if t is not None))
+    run(QuantizedLinearMatrixMultiplyOperatorDesc, device, {
+        "a_tensor": a.broadcast_to(*leading, *a.sizes[-2:]),
+        "b_tensor": b.broadcast_to(*leading, *b.sizes[-2:]),
+        "output_tensor": y,
+        **{f"{n}_tensor": _along(t, axis, rank) for n, (t, axis) in vectors.items()},
     })
     return y
 

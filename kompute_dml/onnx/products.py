@@ -47,6 +47,18 @@ def matmul_integer(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     )]
 
 
+def qlinear_matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (
+        given(inputs, i) for i in range(8))
+    return [_product(
+        builder, "QUANTIZED_LINEAR_MATRIX_MULTIPLY", a, b,
+        {"a_scale_tensor": (a_scale, -2), "a_zero_point_tensor": (a_zero, -2),
+         "b_scale_tensor": (b_scale, -1), "b_zero_point_tensor": (b_zero, -1),
+         "output_scale_tensor": (y_scale, -2), "output_zero_point_tensor": (y_zero, -2)},
+        y_zero.dtype, None,
+    )]
+
+
 def matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     """MatMul, and FusedMatMul's attributes."""
     a, b = given(inputs, 0), given(inputs, 1)
