@@ -46,10 +46,11 @@ void main() {
     uint n = invocation_index();
     if (n >= count) return;
     uint[4] at = walk(0u, n);
-    float zero = zero_point(zero_offset + at[2]);
+    float zero = zero_point(zero_offset * (8u / BITS) + at[2]);
     float by = scale_float(scale_offset + at[1]);
-    uint from = x_offset + at[0], to = y_offset + at[3];
+    // Offsets of elements of 4 bits count bytes.
 #if defined(WAY_dequantize)
+    uint from = x_offset * (8u / BITS) + at[0], to = y_offset + at[3];
     if (!VECTORS) {
         precise float value = (quantized(x_words[from / PER_WORD], from) - zero) * by;
         y_store_float(to, value);
@@ -72,6 +73,7 @@ void main() {
                   floatBitsToUint(values[(4u * i + 2u) % EACH]),
                   floatBitsToUint(values[(4u * i + 3u) % EACH]));
 #else
+    uint from = x_offset + at[0], to = y_offset * (8u / BITS) + at[3];
     const float span = float((1u << BITS) - 1u);
     const float low = SIGNED ? -float(1u << (BITS - 1u)) : 0.0;
     const uint mask = (1u << BITS) - 1u;
