@@ -81,7 +81,8 @@ CASES = [
     _case("plain", (5, 7), (7, 3), types=[_types(I8, U8, I8)], layouts=FEW),
     _case("everything", (2, 3, 5, 19), (2, 3, 19, 8), zeros=True, each=True, layouts=FEW,
           types=_ONE),
-    _case("vectors", (5, 21), (21, 6), zeros=True, rank=1),
+    _case("vectors", (5, 21), (21, 6), zeros=True, rank=1,
+          types=[_types(U8, U8, U8), _types(I8, I8, I8)]),
     _case("of-rank-4", (5, 21), (21, 6), zeros=True, each=True, rank=4, types=_ONE,
           layouts=[SHIFTED]),
 ]

@@ -91,7 +91,7 @@ class _Product:
             name: tuple(0 if n == 1 else s for n, s in zip(
                 counts.get(name, (self.rows, self.columns)), all_strides[-2:]))
             for name, all_strides in strides.items()}
-        if not any(s for s, n in zip(heads[1], leading) if n > 1):
+        if math.prod(leading) > 1 and not any(s for s, n in zip(heads[1], leading) if n > 1):
             # One B for all: where the rows of every batch follow those of the one before it, they
             # are rows of one product.
             downs = [(*head, self.steps[name][0] if name in strides else 0)
@@ -227,15 +227,17 @@ def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel
     able = [k for k in kernels if k.variant(p)]
     split = [replace(k, split=True) for k in able]
     split = [k for k in split if k.part_depth(g, p.device.cores) < g.depth]
-    if kernels is _COOPMAT:  # the last one is for 16 rows
-        tall = able[:-1] if g.rows > 16 else able[-1:]
-    else:
-        tall = able
+    # Of tiles with matrix units fewer are enough where subgroups share K. t16 is left to tuning.
+    tall = [k for k in able if k.rows > 16]
     # A tile that the product does not fill computes what nobody wants.
     best = next((k for k in tall if k.tiles(g) >= p.device.cores
-                 and 2 * g.rows > k.rows and 2 * g.columns > k.columns), tall[-1])
-    if best.tiles(g) < p.device.cores and g.depth >= 1024 and replace(best, split=True) in split:
-        best = replace(best, split=True)
+                 and 2 * g.rows > k.rows and 2 * g.columns > k.columns), None)
+    if best is None:
+        best = next((k for k in tall if k.shader == "gemm_coopmat.t64d" and g.rows > 32
+                     and 3 * k.tiles(g) >= p.device.cores), tall[-1])
+    shared = replace(tall[-1], split=True)
+    if best is tall[-1] and best.tiles(g) < p.device.cores and g.depth >= 1024 and shared in split:
+        best = shared
     return sorted([*able, *split], key=lambda k: k != best)
 
 
