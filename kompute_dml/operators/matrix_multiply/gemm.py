@@ -230,7 +230,7 @@ def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel
     # Of tiles with matrix units fewer are enough where subgroups share K. t16 is left to tuning.
     tall = [k for k in able if k.rows > 16]
     # A tile that the product does not fill computes what nobody wants.
-    best = next((k for k in tall if k.tiles(g) >= p.device.cores
+    best = next((k for k in tall[:-1] if k.tiles(g) >= p.device.cores
                  and 2 * g.rows > k.rows and 2 * g.columns > k.columns), None)
     if best is None:
         best = next((k for k in tall if k.shader == "gemm_coopmat.t64d" and g.rows > 32
