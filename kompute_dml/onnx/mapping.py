@@ -230,6 +230,26 @@ def _matrices(node: Node) -> str | None:
     return None
 
 
+def _qlinear_matrices(node: Node) -> str | None:
+    for index, axis in ((1, -2), (2, -2), (4, -1), (5, -1), (6, -2), (7, -2)):
+        vector = node.input(index)
+        if vector is None or vector.shape is None:
+            return "a scale or zero point of unknown shape"
+        if len(vector.shape) > 1 and any(
+                n != 1 for d, n in enumerate(vector.shape, -len(vector.shape)) if d != axis):
+            return "a scale or zero point for each batch"
+    for value in (node.input(0), node.input(3)):
+        if value is None or value.shape is None or len(value.shape) < 1:
+            return "matrices of unknown rank"
+    return None
+
+
+def _fused_matrices(node: Node) -> str | None:
+    if any(node.attributes.get(f"transBatch{side}", 0) for side in "AB"):
+        return "a batch dimension beside the rows"
+    return _matrices(node)
+
+
 def _vectors(*, a: tuple[int, ...], b: tuple[int, ...]) -> Refusal:
     """Scales and zero points, of A's rows and B's columns, that vary over batches are not served.
     """
@@ -297,6 +317,15 @@ TABLE: tuple[Row, ...] = (
         # A is of the output's type until it is quantized.
         fields=("OutputTensor", "BTensor", "BScaleTensor", "BZeroPointTensor", "BiasTensor"),
         refuses=_vectors(a=(), b=(2, 3)), multiplies=True),
+    # Products
+    Row("QLinearMatMul", (10, 21), "QUANTIZED_LINEAR_MATRIX_MULTIPLY", products.qlinear_matmul,
+        refuses=_qlinear_matrices, multiplies=True),
+    Row("MatMul", (1, 9, 13), "GEMM", products.matmul, refuses=_matrices, multiplies=True),
+    Row("FusedMatMul", (1,), "GEMM", products.matmul, MICROSOFT,
+        attributes=("alpha", "transA", "transB", "transBatchA", "transBatchB"),
+        refuses=_fused_matrices, multiplies=True),
+    Row("Gemm", (7, 9, 11, 13), "GEMM", products.gemm,
+        attributes=("alpha", "beta", "transA", "transB"), refuses=_matrices, multiplies=True),
     # Quantization
     Row("DynamicQuantizeLinear", (11,), "DYNAMIC_QUANTIZE_LINEAR", rows.dynamic_quantize),
     Row("QuantizeLinear", _QUANTIZED, "ELEMENT_WISE_QUANTIZE_LINEAR",
