@@ -51,6 +51,11 @@ def _check(desc: Any, strict: bool) -> None:
     for n in (*desc.input_tensor.sizes, *desc.output_tensor.sizes):
         expect(n < 1 << 24, desc.operator.name, "InputTensor.Sizes and OutputTensor.Sizes",
                "be below 2^24 (coordinates are FLOAT32)", n)
+    axes = _axes(desc)
+    if sum(a.sample_bits for a in axes) > math.log2(_MOST_SAMPLES):
+        raise UnsupportedError(f"{desc.operator.name}: antialiasing with scales "
+                               f"{[a.scale for a in axes]}: more than {_MOST_SAMPLES} samples for "
+                               "an element are not served")
 
 
 def _output(desc: Any) -> Mapping[str, Output | list[Output]]:
@@ -101,10 +106,6 @@ def _axes(d: Any) -> list[_Axis]:
 def _resample(d: Any, p: PlanBuilder) -> None:
     x, y, axes = d.input_tensor, d.output_tensor, _axes(d)
     linear = d.interpolation_mode == InterpolationMode.LINEAR
-    if sum(a.sample_bits for a in axes) > math.log2(_MOST_SAMPLES):
-        raise UnsupportedError(f"{d.operator.name}: antialiasing with scales "
-                               f"{[a.scale for a in axes]}: more than {_MOST_SAMPLES} samples for "
-                               "an element are not served")
     rank = y.dimension_count
     order = sorted(range(rank), key=lambda i: (y.sizes[i] > 1, -y.strides[i]))
     inner = order[-1]
