@@ -276,7 +276,8 @@ def _resized(node: Node, inputs: Inputs, x: Array) -> tuple[list[int], list[floa
 def _coordinates(mode: str, size: int, out: int, scale: float) -> tuple[float, float, float]:
     """Scale, input and output offset of a dimension."""
     if mode == "align_corners":
-        return ((out - 1) / (size - 1) if out > 1 and size > 1 else _FLT_MAX), 0.0, 0.0
+        # As ONNX's own code: the resized length need not be whole.
+        return ((scale * size - 1) / (size - 1) if out > 1 and size > 1 else _FLT_MAX), 0.0, 0.0
     if mode == "asymmetric":
         return scale, 0.0, 0.0
     if mode == "pytorch_half_pixel" and out == 1:
