@@ -22,6 +22,7 @@ from .movement import (
     small_identities,
     transposed,
 )
+from .pooling import pooling
 from .products import Product, product
 
 Goal = tuple[str | Recipe, float]
@@ -121,8 +122,17 @@ def _products() -> Iterator[Limit]:
     yield Limit(product(Product(DataType.INT32, DataType.INT32), *(2048,) * 3), (("TOPS", 1.0),))
 
 
+def _pooling() -> Iterator[Limit]:
+    for t in (_F32, _F16):
+        for last in (False, True):
+            for what in ("max", "average"):
+                yield Limit(pooling(t, what, last), (("copy", 0.85),))
+            # Copying counts what it reads and what it writes; this one only reads.
+            yield Limit(pooling(t, "global", last), (("copy", 0.9),))
+
+
 def _all(*parts: Callable[[], Iterator[Limit]]) -> tuple[Limit, ...]:
     return tuple(limit for part in parts for limit in part())
 
 
-LIMITS = _all(_movement, _products)
+LIMITS = _all(_movement, _products, _pooling)
