@@ -18,7 +18,7 @@ from ..errors import DmlError, UnsupportedError
 from ..graph.array import BOOL, Array, device_type
 from ..graph.builder import Builder, supported
 from ..operators import base
-from . import gather_rows, movement_rows, products, reduction_rows, rows
+from . import gather_rows, movement_rows, pooling_rows, products, reduction_rows, rows
 from .graph import DTYPES, Node, Value
 
 if TYPE_CHECKING:
@@ -301,6 +301,7 @@ _COMPARISON = (7, 9, 11, 13, 19)
 _ACTIVATION = (1, 6, 13, 14, 16, 22)
 _TWO = ("ATensor", "BTensor")
 _COPY = "ELEMENT_WISE_IDENTITY"
+_WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
 
 TABLE: tuple[Row, ...] = (
     # Quantized products
@@ -509,5 +510,42 @@ TABLE: tuple[Row, ...] = (
     Row("CumProd", (26,), "CUMULATIVE_PRODUCT",
         reduction_rows.cumulative("CUMULATIVE_PRODUCT", "has_exclusive_product"), host=(1,),
         attributes=("exclusive", "reverse")),
+    # Pooling, regions of interest, resizing
+    Row("AveragePool", (1, 7, 10, 11, 19, 22), "AVERAGE_POOLING",
+        pooling_rows.pooling("AVERAGE_POOLING", "AVERAGE_POOLING1"),
+        attributes=(*_WINDOW, "count_include_pad")),
+    Row("LpPool", (1, 2, 11, 18, 22), "LP_POOLING",
+        pooling_rows.pooling("LP_POOLING", "LP_POOLING1"), attributes=(*_WINDOW, "p")),
+    Row("MaxPool", (1, 8, 10, 11, 12, 22), "MAX_POOLING",
+        pooling_rows.pooling("MAX_POOLING", "MAX_POOLING2"),
+        attributes=(*_WINDOW, "storage_order"), refuses=_attribute("storage_order", 0, 0)),
+    *(Row(f"Global{op}Pool", since, operator, pooling_rows.global_pooling(operator),
+          attributes=("p",) if op == "Lp" else ())
+      for op, since, operator in (
+          ("Average", (1, 22), "AVERAGE_POOLING"), ("Max", (1, 22), "MAX_POOLING"),
+          ("Lp", (1, 2, 22), "LP_POOLING"))),
+    Row("QLinearAveragePool", (1,), "QUANTIZED_LINEAR_AVERAGE_POOLING",
+        pooling_rows.quantized_average(False), MICROSOFT,
+        attributes=(*_WINDOW, "count_include_pad", "channels_last")),
+    Row("QLinearGlobalAveragePool", (1,), "QUANTIZED_LINEAR_AVERAGE_POOLING",
+        pooling_rows.quantized_average(True), MICROSOFT, attributes=("channels_last",)),
+    Row("MaxUnpool", (9, 11, 22), "MAX_UNPOOLING", pooling_rows.max_unpooling,
+        fields=("InputTensor", None), attributes=("kernel_shape", "pads", "strides"),
+        refuses=lambda node: "output_shape" if node.input(2) else None),
+    Row("MaxRoiPool", (1, 22), "ROI_POOLING", pooling_rows.roi_pooling,
+        attributes=("pooled_shape", "spatial_scale")),
+    Row("RoiAlign", (10, 16, 22), "ROI_ALIGN1", pooling_rows.roi_align,
+        fields=("InputTensor", "ROITensor", None),
+        attributes=("coordinate_transformation_mode", "mode", "output_height", "output_width",
+                    "sampling_ratio", "spatial_scale"), refuses=pooling_rows.roi_align_refused),
+    Row("Upsample", (7, 9, 10), "RESAMPLE2", pooling_rows.resize, fields=("InputTensor", None),
+        attributes=("mode", "scales"), host=(1,), refuses=pooling_rows.resize_refused),
+    Row("Resize", (10,), "RESAMPLE2", pooling_rows.resize, fields=("InputTensor", None),
+        attributes=("mode",), host=(1,), refuses=pooling_rows.resize_refused),
+    Row("Resize", (11, 13, 18, 19), "RESAMPLE2", pooling_rows.resize,
+        fields=("InputTensor", None),
+        attributes=("antialias", "axes", "coordinate_transformation_mode", "cubic_coeff_a",
+                    "exclude_outside", "extrapolation_value", "keep_aspect_ratio_policy", "mode",
+                    "nearest_mode"),
+        host=(1, 2, 3), refuses=pooling_rows.resize_refused),
 )
-
