@@ -33,6 +33,7 @@ from kompute_dml.runtime.longs import by_longs
 from kompute_dml.runtime.shader_library import ShaderLibrary, manifest, shaders
 from layouts import PACKED
 from test_matrix_multiply_kernels import (
+from test_rows import VARIANTS
     PAIRS,
     SHAPES,
     _desc,
@@ -244,7 +245,7 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
             seen.add(key)
             chosen.update(d.variant.name for d in run.plan().execute)
     for disabled in switches():
-        chosen |= variants_tested(target(disabled))
+        chosen |= variants_tested(target(disabled)) | VARIANTS
     allowed = {
         variant
         for definition in _DEFINITIONS.values()

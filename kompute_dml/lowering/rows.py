@@ -70,7 +70,7 @@ def normalize_rows(
     if modes is None:
         each, modes = 1, [_ABSENT if t is None else _WALKED for t in affine]
     pieces = columns.count // each
-    subgroups = not p.device.is_cpu and p.library.find(SHADER, "subgroups") is not None
+    subgroups = uses_subgroups(p)
     apart = each == 1 and columns.strides[0][-1] != 1 and rows.strides[0][-1] == 1
     teams = share_rows(p.device, subgroups, rows.count, pieces, apart)
     span = -(-pieces // teams.parts)
@@ -100,6 +100,11 @@ def normalize_rows(
                   "LINE": len(columns.sizes) == 1, "SCALE": modes[0], "BIAS": modes[1],
                   "FUSED_ACTIVATION": fused.code},
         )
+
+
+def uses_subgroups(p: PlanBuilder) -> bool:
+    """Whether teams add within subgroups. CPUs have no need of it."""
+    return not p.device.is_cpu and p.library.find(SHADER, "subgroups") is not None
 
 
 def broadcast_strides(t: TensorDesc | None, x: TensorDesc) -> Ints:

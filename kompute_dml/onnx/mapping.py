@@ -15,7 +15,7 @@ from .. import spec
 from ..desc import MAX_DIMENSIONS
 from ..errors import DmlError, UnsupportedError
 from ..operators import base
-from . import products, rows
+from . import normalization_rows, products, rows
 from .array import BOOL, Array, device_type
 from .builder import Builder, supported
 from .graph import DTYPES, Node, Value
@@ -242,6 +242,17 @@ def _vectors(*, a: tuple[int, ...], b: tuple[int, ...]) -> Refusal:
     return refuses
 
 
+def _normalization(node: Node) -> str | None:
+    """Statistics are computed in float32, and are no outputs."""
+    if any(value is not None for value in node.outputs[1:3]):
+        return "mean and variance as outputs"
+    if node.attributes.get("training_mode", 0):
+        return "training_mode=1"
+    if node.attributes.get("stash_type", _FLOAT) != _FLOAT:
+        return "statistics in another precision than float32"
+    return _same_types(node)
+
+
 # The table
 
 _QUANTIZED = (10, 13, 19, 21, 23, 24, 25, 28)
@@ -266,6 +277,8 @@ _COMPARISON = (7, 9, 11, 13, 19)
 _ACTIVATION = (1, 6, 13, 14, 16, 22)
 _TWO = ("ATensor", "BTensor")
 _COPY = "ELEMENT_WISE_IDENTITY"
+_SOFTMAX = tuple((op, f"ACTIVATION_{name}1") for op, name in (
+    ("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), ("Hardmax", "HARDMAX")))
 
 TABLE: tuple[Row, ...] = (
     # Quantized products
@@ -402,11 +415,34 @@ TABLE: tuple[Row, ...] = (
     _elementwise("QuickGelu", (1,), "ACTIVATION_SWISH",
                  rows.floats(sigmoid_input_scale__alpha=1.702), reads=("alpha",),
                  domain=MICROSOFT),
-    Row("Softmax", (13,), "ACTIVATION_SOFTMAX1", rows.along_axis("ACTIVATION_SOFTMAX1"),
-        attributes=("axis",)),
-    Row("LogSoftmax", (13,), "ACTIVATION_LOG_SOFTMAX1",
-        rows.along_axis("ACTIVATION_LOG_SOFTMAX1"), attributes=("axis",)),
-    Row("Hardmax", (13,), "ACTIVATION_HARDMAX1", rows.along_axis("ACTIVATION_HARDMAX1"),
-        attributes=("axis",)),
+    # Softmax and normalizations
+    *[Row(op, (13,), operator, rows.along_axis(operator), attributes=("axis",))
+      for op, operator in _SOFTMAX],
+    *[Row(op, (1, 11), operator, normalization_rows.flattened(operator), attributes=("axis",))
+      for op, operator in _SOFTMAX],
+    *[Row("LayerNormalization", since, "MEAN_VARIANCE_NORMALIZATION2",
+          normalization_rows.layers(True), domain, attributes=("axis", "epsilon", "stash_type"),
+          refuses=_normalization) for since, domain in (((1, 17), ""), ((1,), MICROSOFT))],
+    *[Row(op, since, "MEAN_VARIANCE_NORMALIZATION2", normalization_rows.layers(False), domain,
+          attributes=("axis", "epsilon", "stash_type"), refuses=_normalization)
+      for op, since, domain in (("RMSNormalization", (23,), ""),
+                                ("SimplifiedLayerNormalization", (1,), ""),
+                                ("SimplifiedLayerNormalization", (1,), MICROSOFT))],
+    *[Row(op, (1,), "MEAN_VARIANCE_NORMALIZATION2", normalization_rows.skip_layers(use_mean),
+          MICROSOFT, fields=("InputTensor",), attributes=("epsilon",), refuses=_normalization)
+      for op, use_mean in (("SkipLayerNormalization", True),
+                           ("SkipSimplifiedLayerNormalization", False))],
+    Row("InstanceNormalization", (1, 6, 22), "MEAN_VARIANCE_NORMALIZATION1",
+        normalization_rows.instances, attributes=("epsilon",), refuses=_normalization),
+    Row("GroupNormalization", (18, 21), "MEAN_VARIANCE_NORMALIZATION1", normalization_rows.groups,
+        attributes=("epsilon", "num_groups", "stash_type"), refuses=_normalization),
+    Row("MeanVarianceNormalization", (9, 13), "MEAN_VARIANCE_NORMALIZATION1",
+        normalization_rows.mean_variance, attributes=("axes",)),
+    Row("BatchNormalization", (7, 9, 14, 15), "BATCH_NORMALIZATION", normalization_rows.batch,
+        fields=("InputTensor",), attributes=("epsilon", "momentum", "spatial", "training_mode"),
+        refuses=_normalization),
+    Row("LRN", (1, 13), "LOCAL_RESPONSE_NORMALIZATION", normalization_rows.neighbours,
+        attributes=("alpha", "beta", "bias", "size")),
+    Row("LpNormalization", (1, 22), "LP_NORMALIZATION", normalization_rows.norms,
+        attributes=("axis", "p")),
 )
-

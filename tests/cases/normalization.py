@@ -89,7 +89,6 @@ def _mvn_case(
 _RELU = dml.ActivationReluOperatorDesc()
 _ONE: dict[str, Any] = {"normalize_variance": 1}
 _TWO: dict[str, Any] = {"use_mean": 1, "use_variance": 1}
-_HALVES = [dict.fromkeys(_FIELDS, dml.DataType.FLOAT16)]
 
 _MVN = [
     _mvn_case("", "instances", (2, 3, 4, 5), (1, 3, 1, 1), (1, 3, 1, 1), cross_channel=0,
@@ -107,9 +106,9 @@ _MVN = [
               fused_activation=_RELU, layouts=[PACKED]),
     _mvn_case("1", "no-axes", (3, 5), (1, 5), (1, 5), axes=(), **_ONE, layouts=[PACKED]),
     _mvn_case("1", "far", (5, 260), axes=(1,), **_ONE, values=_far, layouts=[PACKED]),
-    _mvn_case("1", "eight-dimensions", (2, 1, 3, 2, 2, 3, 1, 2), (1, 1, 3, 1, 2, 1, 1, 2), None,
-              axes=(1, 3, 6, 7), **_ONE, layouts=[PACKED]),
-    _mvn_case("2", "line", (9,), None, (9,), axes=(0,), **_TWO, layouts=[PACKED]),
+    _mvn_case("1", "eight-dimensions", (2, 1, 3, 2, 2, 3, 1, 2), (1, 1, 3, 1, 2, 1, 1, 2),
+              (1, 1, 1, 1, 1, 3, 1, 1), axes=(1, 3, 6, 7), **_ONE, layouts=[PACKED]),
+    _mvn_case("2", "line", (9,), (1,), (9,), axes=(0,), **_TWO, layouts=[PACKED]),
     _mvn_case("2", "relu", (6, 40), (1, 40), (1, 40), axes=(1,), **_TWO, fused_activation=_RELU),
     _mvn_case("2", "squares", (6, 40), (1, 40), axes=(1,), use_mean=0, use_variance=1),
     _mvn_case("2", "large", (3, 96), (1, 96), axes=(1,), use_mean=0, use_variance=1,
@@ -118,8 +117,9 @@ _MVN = [
               layouts=[PACKED]),
     _mvn_case("2", "as-it-is-long", (2, 4400), axes=(1,), use_mean=0, use_variance=0,
               layouts=[PACKED]),
-    _mvn_case("2", "eight-dimensions", (2, 1, 3, 2, 2, 3, 1, 2), axes=(0, 2), use_mean=1,
-              use_variance=0, layouts=[PACKED]),
+    _mvn_case("2", "bias", (3, 8), None, (3, 8), axes=(1,), **_TWO, layouts=[PACKED]),
+    _mvn_case("2", "eight-dimensions", (2, 1, 3, 2, 2, 3, 1, 2), (1,) * 8, (2, *(1,) * 7),
+              axes=(0, 2), use_mean=1, use_variance=0, layouts=[PACKED]),
 ]
 
 
