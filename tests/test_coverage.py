@@ -33,13 +33,13 @@ from kompute_dml.runtime.longs import by_longs
 from kompute_dml.runtime.shader_library import ShaderLibrary, manifest, shaders
 from layouts import PACKED
 from test_matrix_multiply_kernels import (
-from test_rows import VARIANTS
     PAIRS,
     SHAPES,
     _desc,
     _with_matrix_units,
     variants_tested,
 )
+from test_rows import VARIANTS
 
 _ROOT = Path(__file__).parent.parent
 _DEFINITIONS = definitions()

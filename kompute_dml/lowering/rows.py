@@ -148,10 +148,10 @@ def share_rows(
     """The teams for rows of so many pieces. ``apart`` says that rows, not columns, lie gapless."""
     if device.is_cpu:
         local = min(_LOCAL_SIZE, device.max_invocations)
+        # It has no registers to spare, and compiles what is unrolled for long.
         if pieces <= _KEPT or (pieces <= _MOST_ON_CPU and rows >= 64):
-            return Teams(1, local, _KEPT, pieces <= _KEPT)
-        return Teams(local, local, _KEPT, pieces <= _KEPT * local,
-                     -(-pieces // (local * _MOST_ON_CPU)))
+            return Teams(1, local, 1, pieces == 1)
+        return Teams(local, local, 1, pieces <= local, -(-pieces // (local * _MOST_ON_CPU)))
     if pieces <= _KEPT or (apart and rows >= 32 * device.cores):
         return Teams(1, min(_LOCAL_SIZE, device.max_invocations), _KEPT, pieces <= _KEPT)
     lanes = device.subgroup_size
