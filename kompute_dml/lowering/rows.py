@@ -161,9 +161,9 @@ def share_rows(
         return Teams(team, min(_LOCAL_SIZE, device.max_invocations),
                      power_of_two(-(-pieces // team)), True)
     most = min(1024, device.max_invocations)
-    local = min(max(power_of_two(-(-pieces // _KEPT)), 64), most)
-    kept = _KEPT if pieces <= _KEPT * local else _MOST_KEPT
-    if pieces <= kept * local:
-        return Teams(local, local, kept, True)
+    # Small workgroups, of which many share a multiprocessor, wait for one another least.
+    local = min(max(power_of_two(-(-pieces // _MOST_KEPT)), 64), most)
+    if pieces <= _MOST_KEPT * local:
+        return Teams(local, local, -(-pieces // local), True)
     parts = max(1, min(4 * device.cores // rows, pieces // _LONG_PART))
     return Teams(local, local, _KEPT, False, parts)

@@ -51,10 +51,19 @@ float normalized(float x, float mean, float factor, float bias) {
 
 void main() {
     uint first = group_index() * gl_WorkGroupSize.x * PIECES + gl_LocalInvocationIndex;
+    uint places[PIECES][6];
+    uvec4 vectors[PIECES];
+    // All are on their way before the first is used.
     [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
-        uint piece = first + p * gl_WorkGroupSize.x;
-        if (piece >= pieces) return;
-        uint[6] at = walk(0u, piece * EACH);
+        uint[6] at = walk(0u, min(first + p * gl_WorkGroupSize.x, pieces - 1u) * EACH);
+        places[p] = at;
+        if (EACH == 1u) vectors[p].x = floatBitsToUint(x_float(x_offset + at[0]));
+        else vectors[p] = x_vectors[(x_offset + at[0]) / EACH];
+    }
+    [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
+        if (first + p * gl_WorkGroupSize.x >= pieces) return;
+        uint[6] at = places[p];
+        uvec4 x = vectors[p], made = uvec4(0u);
         float mean = 0.0, factor = 0.0, bias = 0.0;
         if (!ALONG) {
             mean = PARAMETER(mean, 2);
@@ -62,11 +71,10 @@ void main() {
             bias = PARAMETER(bias, 5);
         }
         if (EACH == 1u) {
-            float x = x_float(x_offset + at[0]);
-            y_store_float(y_offset + at[1], normalized(x, mean, factor, bias));
+            float value = normalized(uintBitsToFloat(x.x), mean, factor, bias);
+            y_store_float(y_offset + at[1], value);
             continue;
         }
-        uvec4 x = x_vectors[(x_offset + at[0]) / EACH], made = uvec4(0u);
         uvec4 means = uvec4(0u), variances = uvec4(0u), scales = uvec4(0u), biases = uvec4(0u);
         if (ALONG) {
             means = PARAMETERS(mean, 2);
