@@ -14,6 +14,7 @@ from .graph import Node
 from .rows import Build, Inputs, Seen, along_axis, dimension, emit_elementwise, given
 
 _EPSILON = 1e-5
+_SKIP_EPSILON = 1e-12
 _SMALLEST = 2.0**-126
 """ONNX names no epsilon: rows of zeros stay zeros."""
 
@@ -67,17 +68,18 @@ def _optional(inputs: Inputs, index: int) -> Array | None:
     return inputs[index] if index < len(inputs) else None
 
 
-def _epsilon(node: Node) -> float:
-    return float(node.attributes.get("epsilon", _EPSILON))
+def _epsilon(node: Node, default: float = _EPSILON) -> float:
+    return float(node.attributes.get("epsilon", default))
 
 
 def _layers(builder: Builder, node: Node, x: Array, scale: Array, bias: Array | None,
-            use_mean: bool) -> Array:
+            use_mean: bool, epsilon: float = _EPSILON) -> Array:
     shape = x.shape or (1,)
     first = dimension(node.attributes.get("axis", -1), len(shape))
     return _normalized(
         builder, "MEAN_VARIANCE_NORMALIZATION2", x, shape, {"scale": scale, "bias": bias},
-        range(first, len(shape)), use_mean=use_mean, use_variance=True, epsilon=_epsilon(node))
+        range(first, len(shape)), use_mean=use_mean, use_variance=True,
+        epsilon=_epsilon(node, epsilon))
 
 
 def layers(use_mean: bool) -> Build:
@@ -99,7 +101,7 @@ def skip_layers(use_mean: bool) -> Build:
         for t in (given(inputs, 1), _optional(inputs, 4 if use_mean else 3)):
             if t is not None:
                 total = emit_elementwise(builder, "ELEMENT_WISE_ADD", [total, t], total.dtype, {})
-        y = _layers(builder, node, total, gamma, beta, use_mean)
+        y = _layers(builder, node, total, gamma, beta, use_mean, _SKIP_EPSILON)
         return [y, y, y, total][: len(node.outputs)]  # the middle ones are not asked for
 
     return build
