@@ -18,7 +18,15 @@ from ..errors import DmlError, UnsupportedError
 from ..graph.array import BOOL, Array, device_type
 from ..graph.builder import Builder, supported
 from ..operators import base
-from . import gather_rows, movement_rows, pooling_rows, products, reduction_rows, rows
+from . import (
+    gather_rows,
+    movement_rows,
+    normalization_rows,
+    pooling_rows,
+    products,
+    reduction_rows,
+    rows,
+)
 from .graph import DTYPES, Node, Value
 
 if TYPE_CHECKING:
@@ -275,6 +283,15 @@ def _counted(node: Node) -> str | None:
     if out is None or out.shape is None or None in out.shape:
         return "how many elements are found is known only after a run"
     return None
+def _normalization(node: Node) -> str | None:
+    """Statistics are computed in float32, and are no outputs."""
+    if any(value is not None for value in node.outputs[1:3]):
+        return "mean and variance as outputs"
+    if node.attributes.get("training_mode", 0):
+        return "training_mode=1"
+    if node.attributes.get("stash_type", _FLOAT) != _FLOAT:
+        return "statistics in another precision than float32"
+    return _same_types(node)
 
 
 # The table
@@ -302,6 +319,8 @@ _ACTIVATION = (1, 6, 13, 14, 16, 22)
 _TWO = ("ATensor", "BTensor")
 _COPY = "ELEMENT_WISE_IDENTITY"
 _WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
+_SOFTMAX = tuple((op, f"ACTIVATION_{name}1") for op, name in (
+    ("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), ("Hardmax", "HARDMAX")))
 
 TABLE: tuple[Row, ...] = (
     # Quantized products
@@ -548,4 +567,34 @@ TABLE: tuple[Row, ...] = (
                     "exclude_outside", "extrapolation_value", "keep_aspect_ratio_policy", "mode",
                     "nearest_mode"),
         host=(1, 2, 3), refuses=pooling_rows.resize_refused),
+    # Softmax and normalizations
+    *[Row(op, (13,), operator, rows.along_axis(operator), attributes=("axis",))
+      for op, operator in _SOFTMAX],
+    *[Row(op, (1, 11), operator, normalization_rows.flattened(operator), attributes=("axis",))
+      for op, operator in _SOFTMAX],
+    *[Row("LayerNormalization", since, "MEAN_VARIANCE_NORMALIZATION2",
+          normalization_rows.layers(True), domain, attributes=("axis", "epsilon", "stash_type"),
+          refuses=_normalization) for since, domain in (((1, 17), ""), ((1,), MICROSOFT))],
+    *[Row(op, since, "MEAN_VARIANCE_NORMALIZATION2", normalization_rows.layers(False), domain,
+          attributes=("axis", "epsilon", "stash_type"), refuses=_normalization)
+      for op, since, domain in (("RMSNormalization", (23,), ""),
+                                ("SimplifiedLayerNormalization", (1,), ""),
+                                ("SimplifiedLayerNormalization", (1,), MICROSOFT))],
+    *[Row(op, (1,), "MEAN_VARIANCE_NORMALIZATION2", normalization_rows.skip_layers(use_mean),
+          MICROSOFT, fields=("InputTensor",), attributes=("epsilon",), refuses=_normalization)
+      for op, use_mean in (("SkipLayerNormalization", True),
+                           ("SkipSimplifiedLayerNormalization", False))],
+    Row("InstanceNormalization", (1, 6, 22), "MEAN_VARIANCE_NORMALIZATION1",
+        normalization_rows.instances, attributes=("epsilon",), refuses=_normalization),
+    Row("GroupNormalization", (18, 21), "MEAN_VARIANCE_NORMALIZATION1", normalization_rows.groups,
+        attributes=("epsilon", "num_groups", "stash_type"), refuses=_normalization),
+    Row("MeanVarianceNormalization", (9, 13), "MEAN_VARIANCE_NORMALIZATION1",
+        normalization_rows.mean_variance, attributes=("axes",)),
+    Row("BatchNormalization", (7, 9, 14, 15), "BATCH_NORMALIZATION", normalization_rows.batch,
+        fields=("InputTensor",), attributes=("epsilon", "momentum", "spatial", "training_mode"),
+        refuses=_normalization),
+    Row("LRN", (1, 13), "LOCAL_RESPONSE_NORMALIZATION", normalization_rows.neighbours,
+        attributes=("alpha", "beta", "bias", "size")),
+    Row("LpNormalization", (1, 22), "LP_NORMALIZATION", normalization_rows.norms,
+        attributes=("axis", "p")),
 )
