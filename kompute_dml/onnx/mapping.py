@@ -15,7 +15,7 @@ from .. import spec
 from ..desc import MAX_DIMENSIONS
 from ..errors import DmlError, UnsupportedError
 from ..operators import base
-from . import products, rows
+from . import convolution_rows, products, rows
 from .array import BOOL, Array, device_type
 from .builder import Builder, supported
 from .graph import DTYPES, Node, Value
@@ -266,6 +266,8 @@ _COMPARISON = (7, 9, 11, 13, 19)
 _ACTIVATION = (1, 6, 13, 14, 16, 22)
 _TWO = ("ATensor", "BTensor")
 _COPY = "ELEMENT_WISE_IDENTITY"
+_CONVOLUTION = (1, 11, 22)
+_WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 TABLE: tuple[Row, ...] = (
     # Quantized products
@@ -408,5 +410,17 @@ TABLE: tuple[Row, ...] = (
         rows.along_axis("ACTIVATION_LOG_SOFTMAX1"), attributes=("axis",)),
     Row("Hardmax", (13,), "ACTIVATION_HARDMAX1", rows.along_axis("ACTIVATION_HARDMAX1"),
         attributes=("axis",)),
+    # Convolutions
+    Row("Conv", _CONVOLUTION, "CONVOLUTION", convolution_rows.convolution,
+        attributes=_WINDOW, multiplies=True),
+    Row("FusedConv", (1,), "CONVOLUTION", convolution_rows.convolution, MICROSOFT,
+        attributes=(*_WINDOW, "activation", "activation_params"),
+        refuses=convolution_rows.refuses_activation, multiplies=True),
+    Row("ConvTranspose", _CONVOLUTION, "CONVOLUTION", convolution_rows.transposed,
+        attributes=(*_WINDOW, "output_padding", "output_shape"), multiplies=True),
+    Row("ConvInteger", (10,), "CONVOLUTION_INTEGER", convolution_rows.integer,
+        fields=("InputTensor", "FilterTensor", "InputZeroPointTensor", "FilterZeroPointTensor"),
+        attributes=_WINDOW, multiplies=True),
+    Row("QLinearConv", (10,), "QUANTIZED_LINEAR_CONVOLUTION", convolution_rows.quantized,
+        fields=convolution_rows.QUANTIZED_FIELDS, attributes=_WINDOW, multiplies=True),
 )
-
