@@ -14,7 +14,9 @@ from ...lowering.activation import fused_activation
 from ...lowering.builder import PlanBuilder
 from ..base import Output, operator
 from .geometry import Axis, Window
-from .lowering import CORE, SUM, lower_float, lower_integer, lower_quantized, problem_of
+from .lowering import CORE, DIRECT, SUM, lower_float, lower_integer, lower_quantized
+from .matrix_units import PACK, SHADER
+from .problem import problem_of
 
 _MAX_EXTENT = (1 << 31) - 1
 """Coordinates, those in the padding too, are signed numbers of 32 bits."""
@@ -128,7 +130,8 @@ def _check(d: Any, strict: bool) -> None:
                "be 0 for a FORWARD convolution", list(d.output_padding))
 
 
-@operator("CONVOLUTION", output=_infer, shaders=(CORE, SUM), check=_check)
+@operator("CONVOLUTION", output=_infer, shaders=(CORE, DIRECT, SUM, SHADER, PACK),
+          check=_check)
 def ConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
     transposed = _is_backward(d)
     axes = _axes(d, transposed, d.mode == ConvolutionMode.CONVOLUTION)

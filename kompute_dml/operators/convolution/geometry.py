@@ -39,6 +39,7 @@ class Axis:
                  mirrored: bool) -> None:
         self.in_size, self.out_size = in_size, out_size
         k, s, d, start, _ = window
+        self.filter_size = k
         phases = []
         if transposed:
             # Output p + q * s gets tap j from input q + (p + start - j * d) / s, where that is
