@@ -18,7 +18,7 @@ from ..errors import DmlError, UnsupportedError
 from ..graph.array import BOOL, Array, device_type
 from ..graph.builder import Builder, supported
 from ..operators import base
-from . import (
+from . import convolution_rows, products, rows
     gather_rows,
     movement_rows,
     normalization_rows,
@@ -321,6 +321,8 @@ _COPY = "ELEMENT_WISE_IDENTITY"
 _WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
 _SOFTMAX = tuple((op, f"ACTIVATION_{name}1") for op, name in (
     ("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), ("Hardmax", "HARDMAX")))
+_CONVOLUTION = (1, 11, 22)
+_WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 TABLE: tuple[Row, ...] = (
     # Quantized products
@@ -597,4 +599,17 @@ TABLE: tuple[Row, ...] = (
         attributes=("alpha", "beta", "bias", "size")),
     Row("LpNormalization", (1, 22), "LP_NORMALIZATION", normalization_rows.norms,
         attributes=("axis", "p")),
+    # Convolutions
+    Row("Conv", _CONVOLUTION, "CONVOLUTION", convolution_rows.convolution,
+        attributes=_WINDOW, multiplies=True),
+    Row("FusedConv", (1,), "CONVOLUTION", convolution_rows.convolution, MICROSOFT,
+        attributes=(*_WINDOW, "activation", "activation_params"),
+        refuses=convolution_rows.refuses_activation, multiplies=True),
+    Row("ConvTranspose", _CONVOLUTION, "CONVOLUTION", convolution_rows.transposed,
+        attributes=(*_WINDOW, "output_padding", "output_shape"), multiplies=True),
+    Row("ConvInteger", (10,), "CONVOLUTION_INTEGER", convolution_rows.integer,
+        fields=("InputTensor", "FilterTensor", "InputZeroPointTensor", "FilterZeroPointTensor"),
+        attributes=_WINDOW, multiplies=True),
+    Row("QLinearConv", (10,), "QUANTIZED_LINEAR_CONVOLUTION", convolution_rows.quantized,
+        fields=convolution_rows.QUANTIZED_FIELDS, attributes=_WINDOW, multiplies=True),
 )
