@@ -18,7 +18,8 @@ from ..errors import DmlError, UnsupportedError
 from ..graph.array import BOOL, Array, device_type
 from ..graph.builder import Builder, supported
 from ..operators import base
-from . import convolution_rows, products, rows
+from . import (
+    convolution_rows,
     gather_rows,
     movement_rows,
     normalization_rows,
