@@ -10,6 +10,7 @@ import pytest
 import kompute_dml as dml
 from kompute_dml.lowering.builder import target_of
 from kompute_dml.lowering.plan import PERSISTENT, TEMPORARY, Plan
+from kompute_dml.operators.convolution import lowering
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from test_matrix_multiply_kernels import _library_of_everything
 
@@ -88,3 +89,22 @@ def test_matrix_units_share_k_where_there_are_few_tiles() -> None:
 
 def test_depthwise_convolutions_are_no_products() -> None:
     assert _names(_plan((32, 144, 56, 56), (144, 1, 3, 3))) == ["convolution_direct"]
+
+
+WIDE_TILES = {"convolution.f32.t128", "convolution.i32.t128"}
+"""What a device with few tiles does not choose by itself; the next test runs them."""
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_wide_tiles_compute_the_same(
+    kind: str, own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, w = (rng.integers(-9, 9, sizes).astype(kind) for sizes in ((2, 5, 17, 13), (130, 5, 3, 3)))
+    call = dml.convolution if kind == "float32" else dml.convolution_integer
+    narrow = call(own.tensor(x), own.tensor(w), start_padding=1, end_padding=1).numpy()
+    monkeypatch.setattr(lowering, "_tile", lambda p, c: 128)
+    device = dml.Device(own.adapter)
+    y = call(device.tensor(x), device.tensor(w), start_padding=1, end_padding=1)
+    names = {n for c in device._compiled.values() for n in c.variants}
+    assert (y.numpy() == narrow).all() and names & WIDE_TILES  # sums of small whole numbers
+    device.close()
