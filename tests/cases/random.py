@@ -40,7 +40,8 @@ def _reference(sizes: Sizes, following: bool) -> Any:
         made = _philox(state, int(np.prod(sizes))).reshape(sizes)
         if not following:
             return made
-        counter = sum(int(word) << (32 * i) for i, word in enumerate(state[:4])) + -(-made.size // 4)
+        counter = sum(int(word) << (32 * i) for i, word in enumerate(state[:4]))
+        counter += -(-made.size // 4)
         words = [counter >> (32 * i) & 0xFFFFFFFF for i in range(4)]
         after = np.array([*words, *state[4:]], np.uint32)
         return made, after.reshape(x["input_state_tensor"].shape)
