@@ -72,13 +72,14 @@ def _direction(kind: str, x: Mapping[str, np.ndarray], d: int, backward: bool,
                 made = _apply(g, a[2] + (reset * h) @ r[2 * units :].T + bias[5 * units :])
             new = (1 - z) * made + z * h
         else:
-            def gate(act: Any, i: int, of: Any) -> np.ndarray:
-                return _apply(act, np.clip(a[i] + b[i] + of, -limit, limit))
-
-            i = gate(f, 0, peep[0] * c)
-            forget = 1 - i if given["couple_input_forget"] else gate(f, 2, peep[2] * c)
-            cells = forget * c + i * gate(g, 3, 0)
-            new = gate(f, 1, peep[1] * cells) * _apply(last, cells)
+            i, o, forget, made = (u + v for u, v in zip(a, b))
+            i = _apply(f, np.clip(i + peep[0] * c, -limit, limit))
+            forget = _apply(f, np.clip(forget + peep[2] * c, -limit, limit))
+            if given["couple_input_forget"]:
+                forget = 1 - i
+            cells = forget * c + i * _apply(g, np.clip(made, -limit, limit))
+            o = _apply(f, np.clip(o + peep[1] * cells, -limit, limit))
+            new = o * _apply(last, cells)
         live = (t < lengths)[:, None]
         h, c, y[t] = np.where(live, new, h), np.where(live, cells, c), np.where(live, new, 0)
     there = (lengths > 0)[:, None]
@@ -131,14 +132,14 @@ def _case(kind: str, name: str, sizes: tuple[int, int, int, int], tensors: str, 
 _EVERY = "bias hidden_init sequence_lengths"
 CASES = [
     _case("RNN", "plain", (3, 2, 5, 4), "", "sequence"),
-    _case("RNN", "everything", (5, 3, 7, 6), _EVERY, "sequence single", 2, layouts=(PACKED, TRANSPOSED),
-          activations=_OTHERS[:2]),
+    _case("RNN", "everything", (5, 3, 7, 6), _EVERY, "sequence single", 2,
+          layouts=(PACKED, TRANSPOSED), activations=_OTHERS[:2]),
     _case("RNN", "past-a-tile", (2, 35, 19, 37), "bias", "single", 1),
     *(_case("GRU", f"plain-{i}", (3, 2, 5, 4), "", "sequence", linear_before_reset=bool(i))
       for i in range(2)),
     *(_case("GRU", f"everything-{i}", (5, 3, 7, 6), _EVERY, "sequence single", 2,
-            layouts=(PACKED, TRANSPOSED) if i else (PACKED,), activations=(*_OTHERS[:2], *_OTHERS[1:]),
-            linear_before_reset=bool(i)) for i in range(2)),
+            layouts=(PACKED, TRANSPOSED) if i else (PACKED,), linear_before_reset=bool(i),
+            activations=(*_OTHERS[:2], *_OTHERS[1:])) for i in range(2)),
     _case("GRU", "past-a-tile", (2, 35, 19, 37), "bias", "single", 1, linear_before_reset=False),
     *(_case("LSTM", name, *args, **{"clip_threshold": 0.5, "use_clip_threshold": False,
                                     "couple_input_forget": False, **more})
