@@ -17,7 +17,7 @@ from ..errors import DmlError, UnsupportedError
 from ..graph.array import BOOL, Array, device_type
 from ..graph.builder import Builder, supported
 from ..operators import base
-from . import products, rows
+from . import attention_rows, products, rows
 from .graph import DTYPES, Node, Value
 
 if TYPE_CHECKING:
@@ -267,6 +267,17 @@ _ACTIVATION = (1, 6, 13, 14, 16, 22)
 _TWO = ("ATensor", "BTensor")
 _COPY = "ELEMENT_WISE_IDENTITY"
 
+
+def _recurrent(kind: str, states: tuple[str, ...] = (), attributes: tuple[str, ...] = ()) -> Row:
+    return Row(
+        kind, (7, 14, 22), kind, attention_rows.recurrent(kind),
+        fields=("InputTensor", "WeightTensor", "RecurrenceTensor", "BiasTensor", None,
+                "HiddenInitTensor", *states),
+        attributes=("hidden_size", "direction", "activations", "activation_alpha",
+                    "activation_beta", "clip", "layout", *attributes),
+        refuses=attention_rows.recurrent_refusal, multiplies=True)
+
+
 TABLE: tuple[Row, ...] = (
     # Quantized products
     Row("MatMulIntegerToFloat", (1,), "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
@@ -408,5 +419,14 @@ TABLE: tuple[Row, ...] = (
         rows.along_axis("ACTIVATION_LOG_SOFTMAX1"), attributes=("axis",)),
     Row("Hardmax", (13,), "ACTIVATION_HARDMAX1", rows.along_axis("ACTIVATION_HARDMAX1"),
         attributes=("axis",)),
+    # Attention and recurrent networks
+    Row("MultiHeadAttention", (1,), "MULTIHEAD_ATTENTION", attention_rows.multi_head_attention,
+        MICROSOFT,
+        fields=("QueryTensor", "KeyTensor", "ValueTensor", "BiasTensor", "MaskTensor",
+                "RelativePositionBiasTensor", "PastKeyTensor", "PastValueTensor"),
+        attributes=("num_heads", "mask_filter_value", "scale", "unidirectional"),
+        refuses=attention_rows.attention_refusal, multiplies=True),
+    _recurrent("RNN"),
+    _recurrent("GRU", attributes=("linear_before_reset",)),
+    _recurrent("LSTM", ("CellMemInitTensor", "PeepholeTensor"), ("input_forget",)),
 )
-

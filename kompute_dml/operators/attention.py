@@ -296,9 +296,8 @@ class _Lowering:
         rows = h.batches * h.heads * h.queries
         record = h.value_size + 2
         to = p.temporary(4, rows * parts * record) if split else p.write("output_tensor")
-        each = 16 // self.type.itemsize
         vectors = all(
-            s[3] == 1 and not any(n % each for n in (*s[:3], size, operand.offset))
+            s[3] == 1 and not any(n % 4 for n in (*s[:3], size, operand.offset))
             for (operand, s), size in ((query, h.head_size), (key, h.head_size),
                                        (value, h.value_size)))
         lengths = getattr(desc, h.lengths) if h.lengths else None

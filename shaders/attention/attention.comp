@@ -70,8 +70,12 @@ uvec4 strides(uint operand) {
 
 #define LOAD4(x) \
     vec4 x##_four(uint at, uint stride, uint there) { \
-        if (VECTORS && BYTES_OF(TYPE) == 4u && x##_offset % 4u == 0u) \
-            return uintBitsToFloat(x##_vectors[at / 4u]); \
+        if (VECTORS && x##_offset % 4u == 0u) { \
+            if (BYTES_OF(TYPE) == 4u) return uintBitsToFloat(x##_vectors[at / 4u]); \
+            if (HAS_EXACT_UNITS) \
+                return vec4(unpackHalf2x16(x##_words[at / 2u]), \
+                            unpackHalf2x16(x##_words[at / 2u + 1u])); \
+        } \
         vec4 result = vec4(0.0); \
         [[unroll]] for (uint i = 0u; i < 4u; ++i) \
             if (i < there) result[i] = x##_float(at + i * stride); \
