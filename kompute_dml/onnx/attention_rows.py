@@ -9,7 +9,7 @@ import numpy as np
 
 from ..attributes import MultiheadAttentionMaskType as MaskType
 from ..errors import UnsupportedError
-from ..graph.array import Array
+from ..graph.array import BOOL, Array
 from ..graph.builder import Builder
 from ..layout import packed_strides
 from ..operators import base
@@ -182,3 +182,69 @@ def attention_refusal(node: Node) -> str | None:
         return "past_sequence_length or cache_indirection"
     return None
 
+
+
+def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """ONNX's Attention: inputs by token, or by head, which are brought into the other order."""
+    read = node.attributes
+    q = given(inputs, 0)
+    by_head = len(q.shape) == 4
+    heads = q.shape[1] if by_head else read["q_num_heads"]
+    key_heads = given(inputs, 1).shape[1] if by_head else read["kv_num_heads"]
+    q, k, v = (_by_token(builder, given(inputs, i)) for i in range(3))
+    mask, past_k, past_v = (
+        None if (t := _optional(inputs, i)) is None else builder.pack(t) for i in range(3, 6))
+    batches, queries, features = q.shape
+    size, value_size = features // heads, v.shape[2] // key_heads
+    past = past_k.shape[2] if past_k is not None else 0
+    keys = past + k.shape[1]
+    y = builder.new((batches, queries, heads * value_size), q.dtype)
+    present = [builder.new((batches, key_heads, keys, n), q.dtype) for n in (size, value_size)]
+    tensors: dict[str, Seen | None] = {
+        "query_tensor": _seen(q), "key_tensor": _seen(k), "value_tensor": _seen(v),
+        "past_key_tensor": _seen(past_k), "past_value_tensor": _seen(past_v),
+        "output_tensor": _seen(y)}
+    causal = bool(read.get("is_causal", 0))
+    if causal:
+        lengths = builder.constant(np.full(batches, past, np.int32))
+        tensors["past_sequence_lengths_tensor"] = _seen(lengths)
+    if causal or any(node.outputs[1:]):
+        tensors |= {"output_present_key_tensor": _seen(present[0]),
+                    "output_present_value_tensor": _seen(present[1])}
+    sizes, kind = (batches, heads, queries, keys), MaskType.NONE
+    if mask is not None and mask.dtype == BOOL:
+        numbers = builder.new(mask.shape, "int32")
+        builder.emit("CAST", {"input_tensor": _seen(mask), "output_tensor": _seen(numbers)})
+        kind, seen = MaskType.BOOLEAN, numbers.broadcast_to(sizes)
+        tensors["mask_tensor"] = (seen, sizes, seen.strides)
+    elif mask is not None:
+        seen = mask.broadcast_to(sizes)
+        tensors["relative_position_bias_tensor"] = (seen, sizes, seen.strides)
+    builder.emit(
+        "MULTIHEAD_ATTENTION1", tensors, scale=float(read.get("scale") or size ** -0.5),
+        query_head_count=heads, key_value_head_count=key_heads, mask_type=kind,
+        mask_filter_value=-np.inf)
+    if by_head:
+        y = builder.reshape(y, (batches, queries, heads, value_size)).transpose((0, 2, 1, 3))
+    return [y, *present]
+
+
+def _by_token(builder: Builder, x: Array) -> Array:
+    if len(x.shape) == 3:
+        return builder.pack(x)
+    batches, heads, length, size = x.shape
+    return builder.reshape(builder.pack(x.transpose((0, 2, 1, 3))),
+                           (batches, length, heads * size))
+
+
+def onnx_attention_refusal(node: Node) -> str | None:
+    """Why ONNX's Attention is not served, or None."""
+    if node.attributes.get("softcap", 0.0):
+        return "softcap"
+    if len(node.outputs) > 3 and node.outputs[3] is not None:
+        return "the product of queries and keys as an output"
+    if node.input(6) is not None:
+        return "lengths of keys without padding"
+    if any(v is None or v.shape is None for v in node.inputs[:3]):
+        return "inputs of unknown rank"
+    return None

@@ -258,7 +258,7 @@ void main() {
                 uint d = column + 64u * c + 4u * tx + e;
                 if (d >= value_size) continue;
                 if (SPLIT) y_words[y_offset + record + d] = floatBitsToUint(o[r][c][e]);
-                else y_store_float(to + d * y_by.w, o[r][c][e] / total[r]);
+                else y_store_float(to + d * y_by.w, total[r] == 0.0 ? 0.0 : o[r][c][e] / total[r]);
             }
         }
     }

@@ -39,5 +39,5 @@ void main() {
         sum += share * record(row, p, value_size + 1u);
         y += share * record(row, p, d);
     }
-    y_store_float(y_offset + walk(0u, index)[0], y / sum);
+    y_store_float(y_offset + walk(0u, index)[0], sum == 0.0 ? 0.0 : y / sum);
 }
