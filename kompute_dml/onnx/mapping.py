@@ -426,7 +426,7 @@ TABLE: tuple[Row, ...] = (
                 "RelativePositionBiasTensor", "PastKeyTensor", "PastValueTensor"),
         attributes=("num_heads", "mask_filter_value", "scale", "unidirectional"),
         refuses=attention_rows.attention_refusal, multiplies=True),
-    Row("Attention", (23, 24), "MULTIHEAD_ATTENTION1", attention_rows.attention,
+    Row("Attention", (23, 24, 25), "MULTIHEAD_ATTENTION1", attention_rows.attention,
         fields=("QueryTensor", "KeyTensor", "ValueTensor", None, "PastKeyTensor",
                 "PastValueTensor"),
         attributes=("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale",
