@@ -6,11 +6,13 @@ PYTHON ?= python3
 setup := @$(PYTHON) kompute_dml/toolchain/bootstrap.py
 run := @.venv/bin/python -m
 
-.PHONY: help demo test validate lint bench clean
+.PHONY: help demo test test-all validate lint bench clean
 
 help:
 	@echo "make demo      classifies files with an int8 model on the Vulkan device, and checks it"
-	@echo "make test      lint, types, and the tests on both drivers with both states of kp"
+	@echo "make test      lint, types, all tests on one driver, and samples elsewhere;"
+	@echo "               ARGS='-k clip' runs the tests of one operator only"
+	@echo "make test-all  all tests on both drivers with both states of kp, and under validation"
 	@echo "make validate  the tests under the Khronos validation layer"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     the benchmarks; ARGS='--help' shows the options"
@@ -22,11 +24,15 @@ demo:
 
 test:
 	$(setup) test
-	$(run) kompute_dml.toolchain.check test
+	$(run) kompute_dml.toolchain.check test $(ARGS)
+
+test-all:
+	$(setup) validate
+	$(run) kompute_dml.toolchain.check test-all $(ARGS)
 
 validate:
 	$(setup) validate
-	$(run) kompute_dml.toolchain.check validate
+	$(run) kompute_dml.toolchain.check validate $(ARGS)
 
 lint:
 	$(setup) lint

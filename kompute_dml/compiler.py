@@ -81,7 +81,7 @@ class _Step:
             (
                 at,
                 list({
-                    (variant.push_fields[o.offset_field][0], o.itemsize, o.offset)
+                    (variant.push_fields[o.offset_field][0], o.itemsize, o.offset + o.first)
                     for slot, o in used
                     if slot == at and o.offset_field is not None
                 }),

@@ -1,7 +1,8 @@
-"""What is implemented, as data: for ``kompute-dml ops`` and the README's table."""
+"""What is implemented, as data: for ``kompute-dml ops`` and the documents."""
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 from . import operators as _operators  # noqa: F401  (registers them)
@@ -57,7 +58,7 @@ def missing() -> list[str]:
 
 
 def markdown_table() -> str:
-    """The README's support table."""
+    """The support table of docs/operators.md."""
     lines = [
         "| operator | function | since | dimensions | data types | in place |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -68,7 +69,14 @@ def markdown_table() -> str:
             f"| {r.operator.removeprefix('DML_OPERATOR_')} | `{r.function}` | {r.introduced} "
             f"| {low} to {high} | {' '.join(r.data_types)} | {'yes' if r.in_place else 'no'} |"
         )
-    total = len(spec.operator_names())
-    lines.append("")
-    lines.append(f"{len(rows())} of DirectML's {total} operators.")
     return "\n".join(lines)
+
+
+def counts() -> str:
+    """The README's sentence on what is there."""
+    total = len(spec.operator_names())
+    absent = [n.removeprefix("DML_OPERATOR_") for n in missing()]
+    text = f"{total - len(absent)} of DirectML's {total} operators are here."
+    if absent:
+        text += f" Missing are {', '.join(absent)}."
+    return "\n".join(textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False))

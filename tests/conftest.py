@@ -6,6 +6,7 @@ import gc
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,17 @@ _SEED = 20240229
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=_SEED, help="of every random number in the tests")
+    parser.addoption("--hostile", type=int, default=400, help="random gathers of each kind")
     parser.addoption(
         "--sample",
         type=int,
         default=1,
         metavar="N",
         help="run one in N of the tests marked values, chosen by name (all others run)",
+    )
+    parser.addoption(
+        "--turn", type=int, default=date.today().toordinal(), metavar="T",
+        help="which one in N; another one every day by default",
     )
 
 
@@ -36,9 +42,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    n = config.getoption("--sample")
+    n, turn = config.getoption("--sample"), config.getoption("--turn")
     values = [i for i in items if i.get_closest_marker("values")]
-    left_out = {i for i in values if zlib.crc32(i.nodeid.encode()) % n}
+    left_out = {i for i in values if (zlib.crc32(i.nodeid.encode()) + turn) % n}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [i for i in items if i not in left_out]
@@ -66,6 +72,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     adapter = choose(None)
     return [
         f"seed: {config.getoption('seed')} (repeat with --seed)",
+        f"sample: one in {config.getoption('sample')}, turn {config.getoption('turn')} "
+        "(repeat with --sample and --turn)",
         f"device: {adapter.name} (choose with KOMPUTE_DML_DEVICE)",
     ]
 

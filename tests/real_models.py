@@ -62,7 +62,7 @@ class TextRecognizer:
 def sample_files() -> dict[str, bytes]:
     """Files of many kinds: this repository's own, and small ones made here."""
     own = [
-        *sorted(ROOT.glob("kompute_dml/*.py"))[:6], *sorted(ROOT.glob("shaders/*.comp"))[:4],
+        *sorted(ROOT.glob("kompute_dml/*.py"))[:6], *sorted(ROOT.glob("shaders/*/*.comp"))[:4],
         *sorted(ROOT.glob("kompute_dml/spirv/*.spv"))[:2], *sorted(ROOT.glob("*.toml")),
         *sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("tests/models/*.json"))[:2],
         ROOT / "Makefile", ROOT / "LICENSE", ROOT / "kompute_dml/onnxruntime/provider.c",

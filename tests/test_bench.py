@@ -652,25 +652,14 @@ def test_what_differs_by_more_than_both_spreads_moved(before, now, ms, moved):
     assert re.search(f"1000.0 us +{ms * 1e3:.1f} us +{1 / ms:.3f} ", table)
 
 
-PAGES = {
-    "nvidia-h200": "README.md", "nvidia-h200-elementwise": "benchmarks/ELEMENTWISE.md",
-    "nvidia-h100": "benchmarks/H100.md",
-}
-
-
-@pytest.mark.parametrize("stem", sorted(path.stem for path in BASELINES.glob("*.json")))
-def test_pages_have_the_tables_of_the_baselines(stem):
-    """python -m kompute_dml.bench.baseline benchmarks/baseline/STEM.json PAGE.md"""
-    (table,) = baseline.MARKED.findall((BASELINES.parents[1] / PAGES[stem]).read_text())
-    assert table == baseline.markdown(baseline.load(BASELINES / f"{stem}.json")) + "\n"
-
-
 @pytest.mark.parametrize("stem, suite", [
     ("nvidia-h200", "limits"), ("nvidia-h200-elementwise", "elementwise"),
     ("nvidia-h100", "limits")])
 def test_baselines_were_held_to_the_goals_of_their_suites(stem, suite):
     run = baseline.load(BASELINES / f"{stem}.json")
-    for row, limit in zip(run["rows"], cases.suite(suite), strict=True):
+    limits = cases.suite(suite)
+    assert len(run["rows"]) <= len(limits)  # cases that came later stand behind the others
+    for row, limit in zip(run["rows"], limits):
         assert (row["operator"], row["types"]) == (limit.recipe.operator, limit.recipe.types)
         asked = rows.Row("X", "f32", "[1]", "ok").judged(limit, {}).goals
         told = [(g["against"], g["goal"]) for g in row["goals"]]
@@ -679,34 +668,9 @@ def test_baselines_were_held_to_the_goals_of_their_suites(stem, suite):
         assert all(g.against in against for g, (against, _) in zip(asked, told))
 
 
-def test_the_readme_tells_how_many_goals_are_met():
-    readme = " ".join((BASELINES.parents[1] / "README.md").read_text().split())
-    for stem, said in {
-        "nvidia-h200-elementwise": "[{} on an H200](benchmarks/ELEMENTWISE.md)",
-        "nvidia-h100": "[{}](benchmarks/H100.md)",
-    }.items():
-        table = baseline.markdown(baseline.load(BASELINES / f"{stem}.json"))
-        (met,) = re.findall(r"(\d+ of \d+) goals are met", table)
-        assert said.format(met) in readme
-
-
-def test_what_the_readme_shows_was_measured():
+def test_what_a_table_shows_first_was_measured():
     run = baseline.load(BASELINES / "nvidia-h200.json")
     assert set(baseline.SHOWN) <= {baseline.name(row) for row in run["rows"]}
-
-
-def test_table_of_a_run_goes_into_a_readme(tmp_path, monkeypatch):
-    run, readme = tmp_path / "run.json", tmp_path / "README.md"
-    assert bench("--suite", "limits", "--filter", "64", "--output", run).exit_code == 0
-    readme.write_text("a\n<!-- support table -->\nb\n<!-- end -->\n"
-                      "<!-- benchmark table -->\nold\n<!-- end -->\nc\n")
-    monkeypatch.setattr("sys.argv", ["baseline", str(run), str(readme)])
-    baseline.main()
-    text = readme.read_text()
-    assert text.startswith("a\n<!-- support table -->\nb\n<!-- end -->\n<!-- benchmark table -->\n")
-    assert text.endswith("\n</details>\n<!-- end -->\nc\n") and "old" not in text
-    rows_of_table = [line for line in text.splitlines() if line.startswith("| diagonal_matrix")]
-    assert len(rows_of_table) == len(json.loads(run.read_text())["rows"])
 
 
 def test_what_is_no_run_is_refused(tmp_path):

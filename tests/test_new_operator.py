@@ -103,7 +103,8 @@ def test_a_line_of_glsl_and_a_line_of_python(tmp_path: Path) -> None:
         **like, "formula": "y = 2*a - b", "support": [{**newest, "tensors": of_int64}]}
     document.write_text(json.dumps(facts), "utf-8")
 
-    _insert(tmp_path / "shaders" / "elementwise_integer64.comp", _GLSL, before="OPERATOR(add,")
+    shader = tmp_path / "shaders" / "elementwise" / "elementwise_integer64.comp"
+    _insert(shader, _GLSL, before="OPERATOR(add,")
     _insert(tmp_path / "kompute_dml" / "operators" / "elementwise.py", _PYTHON, before="row(\"CAST")
 
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}

@@ -658,8 +658,8 @@ def test_the_suite_runs_on_both_drivers_with_both_states_of_kp(two_drivers: None
         for name, (command, env) in checks.items()
     } == {
         "tests: lavapipe, fixed kp": ("lvp.json", "lvp.json", None, False, False),
-        "tests: SwiftShader, fixed kp": ("swift.json", "swift.json", None, True, False),
-        "tests: lavapipe, stock kp": ("lvp.json", "lvp.json", "stock", True, False),
+        "tests: SwiftShader, fixed kp": ("swift.json", "swift.json", None, True, True),
+        "tests: lavapipe, stock kp": ("lvp.json", "lvp.json", "stock", True, True),
         "tests: SwiftShader, stock kp": ("swift.json", "swift.json", "stock", True, True),
         "engine, memory out of reach: lavapipe, fixed kp":
             ("lvp.json", "lvp.json", None, False, False),
@@ -670,6 +670,10 @@ def test_the_suite_runs_on_both_drivers_with_both_states_of_kp(two_drivers: None
         assert command[-2:] == ["-k", "x"]
         assert ("kp-stock" in env.get("PYTHONPATH", "")) == ("stock" in name)
         assert ("KOMPUTE_DML_TEST_STAGED" in env) == name.startswith("engine")
+    everywhere = [what.args[0] for name, what in check.all_checks([]) if name.startswith("tests")]
+    assert len(everywhere) == 4 and not any("--sample" in command for command in everywhere)
+    assert [name for name, _ in check._sampled_validation([])] == [
+        "validation: lavapipe, fixed kp", "validation: SwiftShader, fixed kp"]
     assert [name for name, _ in check.validation_checks([])] == [
         "validation: lavapipe, fixed kp", "validation: SwiftShader, fixed kp",
         "validation: lavapipe, stock kp", "validation: SwiftShader, stock kp"]

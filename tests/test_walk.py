@@ -39,11 +39,11 @@ def test_a_walk_visits_every_element_in_order(sizes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3, 7, 641, 65537, (1 << 31) - 1, 1 << 31, (1 << 32) - 1])
-def test_reciprocals_are_exact_in_32_bits(size: int) -> None:
+def testreciprocals_are_exact_in_32_bits(size: int) -> None:
     words = Walk((2, size), (0, 1)).words if size < 1 << 31 else None
-    from kompute_dml.lowering.walk import _reciprocal
+    from kompute_dml.lowering.walk import reciprocal
 
-    multiplier, shift = _reciprocal(size) if words is None else words[2:4]
+    multiplier, shift = reciprocal(size) if words is None else words[2:4]
     near = [k * size + d for k in (0, 1, 2, ((1 << 32) - 1) // size) for d in (-1, 0, 1)]
     for n in [*near, (1 << 32) - 1, 1 << 31, 12345678]:
         if 0 <= n < 1 << 32:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -133,17 +131,3 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             f"| {row['share_of_copy']:.0%} | {peers} | {goals} |"
         )
     return lines
-
-
-MARKED = re.compile("(?<=<!-- benchmark table -->\n).*?(?=<!-- end -->)", re.DOTALL)
-"""What lies between a page's marks."""
-
-
-def main() -> None:
-    """``python -m kompute_dml.bench.baseline FILE.json PAGE.md``: put the run's table there."""
-    run, page = load(Path(sys.argv[1])), Path(sys.argv[2])
-    page.write_text(MARKED.sub(lambda _: markdown(run) + "\n", page.read_text(), count=1))
-
-
-if __name__ == "__main__":
-    main()

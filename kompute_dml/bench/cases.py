@@ -5,9 +5,18 @@ from __future__ import annotations
 from ..dtypes import DataType
 from .case import Recipe
 from .elementwise import ELEMENTWISE, EVERY_TYPE
+from .gather import (
+    gather_elements,
+    gather_rows,
+    nonzero,
+    one_hot,
+    scatter,
+    scatter_rows,
+)
 from .limits import LIMITS, Limit
 from .movement import diagonal, diagonal1, identity, square_transposed
 from .products import Product, product
+from .rearranged import AT_LIMITS, REARRANGED
 
 _F32, _F16, _U8, _I8 = DataType.FLOAT32, DataType.FLOAT16, DataType.UINT8, DataType.INT8
 
@@ -25,6 +34,10 @@ RECIPES: tuple[Recipe, ...] = (
     product(Product(_U8, _U8, _F16)),
     product(Product(DataType.INT16, DataType.INT16)),
     *ELEMENTWISE,
+    *(gather_rows(o, _F32, DataType.INT32) for o in ("GATHER", "GATHER_ND", "GATHER_ND1")),
+    gather_elements(DataType.INT64), scatter(DataType.INT64), scatter_rows(),
+    one_hot(DataType.INT32), nonzero(),
+    *REARRANGED,
 )
 """Each operator, in an ordinary case."""
 
@@ -43,6 +56,9 @@ def suite(name: str) -> tuple[Limit, ...]:
             Limit(recipe, () if "DYNAMIC" in recipe.operator else _AS_FAST_AS_COPYING)
             for recipe in named.values()
         ))
+    if name == "movement":
+        return (Limit(COPY), *(Limit(recipe, (("copy", least), ("torch", 1.0)))
+                               for recipe, least in AT_LIMITS))
     if name == "numpy":
         cube = product(Product(), 512, 512, 512, scaled=False)
         return (*(Limit(recipe, _TENTH_OF_NUMPY) for recipe in RECIPES),
@@ -50,4 +66,4 @@ def suite(name: str) -> tuple[Limit, ...]:
     return tuple(Limit(recipe) for recipe in RECIPES)
 
 
-SUITES = ("operators", "limits", "elementwise", "numpy")
+SUITES = ("operators", "limits", "elementwise", "movement", "numpy")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..dtypes import DataType
 from .case import Recipe
+from .gather import gather_elements, gather_rows, nonzero, one_hot, scatter, scatter_rows
 from .movement import (
     broadcast,
     diagonal,
@@ -22,6 +23,7 @@ from .movement import (
     small_identities,
     transposed,
 )
+from .pooling import pooling
 from .products import Product, product
 
 Goal = tuple[str | Recipe, float]
@@ -121,8 +123,28 @@ def _products() -> Iterator[Limit]:
     yield Limit(product(Product(DataType.INT32, DataType.INT32), *(2048,) * 3), (("TOPS", 1.0),))
 
 
+def _gathers() -> Iterator[Limit]:
+    i32, i64 = DataType.INT32, DataType.INT64
+    for t in (_F32, _F16):
+        yield Limit(gather_rows("GATHER", t, i32), (("copy", 0.9),))
+    for index, torch in ((i64, 1.0), (i32, 1.3)):
+        yield Limit(gather_elements(index), (("torch", torch),))
+        yield Limit(scatter(index), (("torch", 2.0),))
+        yield Limit(one_hot(index), (("torch", 1.0),))
+    yield Limit(scatter_rows(), (("torch", 1.0),))
+    yield Limit(nonzero(), (("torch", 2.0),))
+def _pooling() -> Iterator[Limit]:
+    for t in (_F32, _F16):
+        for last in (False, True):
+            for what in ("max", "average"):
+                yield Limit(pooling(t, what, last), (("copy", 0.85),))
+            # Copying counts what it reads and what it writes; this one only reads.
+            yield Limit(pooling(t, "global", last), (("copy", 0.9),))
+
+
 def _all(*parts: Callable[[], Iterator[Limit]]) -> tuple[Limit, ...]:
     return tuple(limit for part in parts for limit in part())
 
 
-LIMITS = _all(_movement, _products)
+LIMITS = _all(_movement, _products, _gathers)
+LIMITS = _all(_movement, _products, _pooling)

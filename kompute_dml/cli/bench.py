@@ -16,7 +16,7 @@ from . import options
 @options.adapter
 @options.timing
 @click.option("--suite", default="operators", show_default=True,
-              type=click.Choice(["operators", "limits", "elementwise", "numpy"]),
+              type=click.Choice(["operators", "limits", "elementwise", "movement", "numpy"]),
               help="The cases: each operator once; what a large GPU is held to; elementwise "
                    "operators in FLOAT32, FLOAT16 and INT8, which should be as fast as copying; or "
                    "each operator beside NumPy, at a tenth of whose speed it must be.")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import layout
-from ..desc import TensorDesc
+from ..desc import MINIMUM_ALIGNMENT, TensorDesc
 from ..dtypes import DataType
 from ..layout import Ints, product
 from .memory import Storage
@@ -43,10 +43,15 @@ class Array:
         return layout.is_packed(self.shape, self.strides)
 
     def desc(self, sizes: Sequence[int], strides: Sequence[int]) -> TensorDesc:
-        return TensorDesc(device_type(self.dtype), tuple(sizes) or (1,), tuple(strides) or (1,))
+        begin = 0 if self.storage is None else self.storage.begin % MINIMUM_ALIGNMENT
+        return TensorDesc(device_type(self.dtype), tuple(sizes) or (1,), tuple(strides) or (1,),
+                          guaranteed_base_offset_alignment=begin & -begin)
 
-    def view(self, shape: Sequence[int], strides: Sequence[int]) -> Array:
+    def view(self, shape: Sequence[int], strides: Sequence[int], start: int = 0) -> Array:
+        """Other sizes and strides, from element ``start`` on."""
         storage = self.storage if product(shape) else None
+        if storage is not None and start:
+            storage = storage.part(start * self.dtype.itemsize)
         return replace(self, shape=tuple(shape), strides=tuple(strides), storage=storage, host=None)
 
     def broadcast_to(self, shape: Sequence[int]) -> Array:

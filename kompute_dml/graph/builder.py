@@ -111,7 +111,7 @@ class Builder:
         definition = base.definitions()["DML_OPERATOR_" + name]
         descs = {f: None if t is None else t[0].desc(*t[1:]) for f, t in tensors.items()}
         arrays = {f: t[0] for f, t in tensors.items() if t is not None}
-        desc = definition.desc_class(**descs, **attributes)
+        desc = definition.desc_class(**_grouped(descs), **attributes)
         constants = {
             f for f, a in arrays.items() if a.storage is not None and a.storage.constant
             and a.storage.nbytes >= _WORTH_REPACKING
@@ -161,7 +161,7 @@ class Builder:
         ends: list[Array] = []
         for y in outputs:
             shared = y.storage is not None and (
-                y.storage in owned or y.storage.constant or not y.packed
+                y.storage in owned or y.storage.constant or y.storage.is_part or not y.packed
                 or any(y.storage is e.storage for e in ends)  # else writing to one writes to both
             )
             ends.append(self.copy(y) if shared else y)
@@ -191,6 +191,15 @@ class Builder:
         allocation = self.device._allocate(nbytes) if nbytes else None
         for storage in storages:
             storage.allocation = allocation
+
+
+def _grouped(descs: Mapping[str, Any]) -> dict[str, Any]:
+    """By field: the elements of an array of tensors, ``field[i]``, as a tuple."""
+    result: dict[str, Any] = {}
+    for slot, desc in descs.items():
+        field, _, index = slot.partition("[")
+        result[field] = (*result.get(field, ()), desc) if index else desc
+    return result
 
 
 def upload(device: Device, values: np.ndarray) -> Allocation:

@@ -20,11 +20,29 @@ class Storage:
     offset: int = 0
     constant: bool = False
     _into: Storage | None = None
+    _at: int = 0
+    """Bytes of that one before it."""
 
     def touch(self, step: int) -> None:
         """Note that ``step``, the newest one, uses it."""
         self.first = step if self.first < 0 else self.first
         self.last = step
+        if self._into is not None:
+            self._into.touch(step)
+
+    def part(self, begin: int) -> Storage:
+        """What lies in it from byte ``begin`` on."""
+        return Storage(self.nbytes - begin, constant=self.constant, _into=self, _at=begin)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a part of another one."""
+        return self._into is not None and self._at > 0
+
+    @property
+    def begin(self) -> int:
+        """Bytes of the root before it."""
+        return 0 if self._into is None else self._at + self._into.begin
 
     @property
     def root(self) -> Storage:
@@ -41,7 +59,7 @@ class Storage:
         """Where it lies."""
         root = self.root
         assert root.allocation is not None
-        return Slot(root.allocation, root.offset)
+        return Slot(root.allocation, root.offset + self.begin)
 
 
 def aligned(nbytes: int) -> int:

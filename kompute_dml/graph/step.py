@@ -63,7 +63,8 @@ def run_in_place(steps: Sequence[Step], free: Collection[Storage]) -> None:
             for storage, _ in read:
                 root = storage.root
                 # Whatever else is read of this memory must be seen alike.
-                alike = all(seen == layout for s, seen in read if s.root is root)
+                alike = all(seen == layout and not s.begin for s, seen in read
+                            if s.root is root)
                 if storage in inner and alike and root.last == number and root not in taken:
                     taken.add(root)
                     root.merge(output)

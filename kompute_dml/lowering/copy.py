@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ..desc import TensorDesc
 from ..layout import Ints, are_of_vectors, coalesce, power_of_two, product
-from .plan import Dispatch, Operand, Plan, Target, reads, writes
+from .plan import Dispatch, Operand, Plan, Target
 
 SHADERS = ("activation_identity", "activation_identity_pieces", "activation_identity_tiles")
 _LOCAL_SIZE = 256
@@ -22,26 +23,50 @@ _Way = tuple[str, int, _Push, dict[str, int]]
 """Shader, workgroups, push fields and constants."""
 
 
+class View(NamedTuple):
+    """What a copy walks of a tensor, from element ``start`` on. Strides may be 0 or negative."""
+
+    slot: str
+    desc: TensorDesc
+    strides: Ints
+    start: int = 0
+
+    @classmethod
+    def whole(cls, slot: str, desc: TensorDesc) -> View:
+        """All of the tensor."""
+        return cls(slot, desc, desc.strides)
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether it begins with a vector of 16 bytes."""
+        return self.desc.is_aligned and self.start * self.desc.data_type.itemsize % 16 == 0
+
+    def operand(self, sizes: Ints, offset_field: str, writes: bool) -> Operand:
+        reach = [(n - 1) * s for n, s in zip(sizes, self.strides)]
+        below, above = (sum(f(r, 0) for r in reach) for f in (min, max))
+        return Operand(self.slot, offset_field, self.desc.data_type.itemsize, above - below + 1,
+                       self.start + below, writes, -below)
+
+
 def lower_copy(x: TensorDesc, y: TensorDesc, target: Target) -> Plan:
     """The plan that copies ``x`` into ``y``, whose data types are of the same width."""
-    copy = copied(target, ("input_tensor", x), writes("output_tensor", y, "out_offset"), y)
+    views = View.whole("input_tensor", x), View.whole("output_tensor", y)
+    copy = copied(target, x.sizes, *views)
     return Plan((replace(copy, unless_same=("input_tensor", "output_tensor")),))
 
 
-def copied(
-    target: Target, source: tuple[str, TensorDesc], made: Operand, y: TensorDesc
-) -> Dispatch:
-    """The dispatch that copies ``source`` into the operand ``made``, which lies as ``y`` does."""
-    slot, x = source
-    sizes, in_strides, out_strides = _in_order_of_output(x.sizes, x.strides, y.strides)
-    layout = sizes, in_strides, out_strides, 16 // x.data_type.itemsize
+def copied(target: Target, sizes: Ints, x: View, y: View) -> Dispatch:
+    """The dispatch that copies ``x`` into ``y``; ``sizes`` are those of both."""
+    operands = x.operand(sizes, "in_offset", False), y.operand(sizes, "out_offset", True)
+    sizes, in_strides, out_strides = _in_order_of_output(sizes, x.strides, y.strides)
+    layout = sizes, in_strides, out_strides, 16 // x.desc.data_type.itemsize
     shader, groups, push, spec = (
         _pieces(*layout) or _tiles(*layout)
         or _lines(*layout, x.is_aligned and y.is_aligned, target))
     return Dispatch(
-        variant=target.library.get(shader, x.data_type.width),
+        variant=target.library.get(shader, x.desc.data_type.width),
         groups=groups,
-        operands=(reads(slot, x, "in_offset"), made),
+        operands=operands,
         push=push,
         spec={"LOCAL_SIZE": _LOCAL_SIZE, **spec},
     )
@@ -60,10 +85,10 @@ def _in_order_of_output(
 def _lines(
     sizes: Ints, in_strides: Ints, out_strides: Ints, each: int, aligned: bool, target: Target
 ) -> _Way:
-    """Whole, where the last dimension lies gapless or repeats one element; else by elements."""
-    repeats = in_strides[-1] == 0
+    """Whole, where the last dimension of the output lies gapless; else by elements."""
+    repeats, gathers = in_strides[-1] == 0, in_strides[-1] not in (0, 1)
+    whole = out_strides[-1] == 1 and (not gathers or sizes[-1] >= each)
     moving = [out_strides] if repeats else [in_strides, out_strides]
-    whole = all(strides[-1] == 1 for strides in moving)
     even = aligned and are_of_vectors(each, sizes[-1], *moving)
     lines = product(sizes[:-1])
     # A line of n elements meets so many vectors at most.
@@ -76,7 +101,7 @@ def _lines(
     local_size = target.traits.local_size
     return "activation_identity", -(-work // (local_size * parts)), push | counted, dict(
         LOCAL_SIZE=local_size, RANK=len(sizes) - 1, WHOLE=whole, EVEN=even, REPEATS=repeats,
-        PARTS=parts)
+        GATHERS=gathers, PARTS=parts)
 
 
 def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way | None:
@@ -85,7 +110,7 @@ def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way
         return None
     outer = range(len(sizes) - 1)
     q = outer[-1]
-    p = min((d for d in outer if d != q), key=lambda d: in_strides[d])
+    p = min((d for d in outer if d != q), key=lambda d: abs(in_strides[d]))
     k_size, p_size, q_size = sizes[-1] // each, sizes[p], sizes[q]
     room = 4 * _LOCAL_SIZE
     tile_k = min(power_of_two(k_size), _LOCAL_SIZE)
@@ -95,7 +120,7 @@ def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way
     lanes = tile_k * tile_p * tile_q // 4
     if lanes < 1:
         return None
-    planes = sorted(set(outer) - {p, q}, key=lambda d: -in_strides[d])
+    planes = sorted(set(outer) - {p, q}, key=lambda d: -abs(in_strides[d]))
     count = product([sizes[d] for d in planes])
     push: _Push = dict(
         count=count, sizes=(k_size, p_size, q_size),
@@ -124,14 +149,15 @@ def _tiles(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way 
     q_dims = gapless(out_strides, p_dims)
     if not p_dims or not q_dims:
         return None
-    planes = sorted(set(range(len(sizes))) - {*p_dims, *q_dims}, key=lambda d: -in_strides[d])
+    planes = sorted(set(range(len(sizes))) - {*p_dims, *q_dims},
+                    key=lambda d: -abs(in_strides[d]))
 
     def pair(values: Ints, dims: tuple[int, ...], absent: int) -> Ints:
         return (*(values[d] for d in dims), *(absent,) * (2 - len(dims)))
 
     p_sizes, q_sizes = pair(sizes, p_dims, 1), pair(sizes, q_dims, 1)
     p_size, q_size, count = product(p_sizes), product(q_sizes), product([sizes[d] for d in planes])
-    room = _TILE_VECTORS * each
+    room = min(_TILE_VECTORS, _LOCAL_SIZE * each) * each
     tile_p = max(min(_TILE_SIDE, power_of_two(p_size)), each)
     tile_q = max(min(room // tile_p, power_of_two(q_size)), each)
     tile_p = max(min(room // tile_q, power_of_two(p_size)), each)

@@ -13,7 +13,7 @@ from ..desc import MINIMUM_ALIGNMENT, TensorDesc
 from ..dtypes import DataType, Scalar, saturate
 from ..layout import Ints, begin_with_vectors, coalesce, extent, product
 from ..runtime.shader_library import Variant
-from .copy import copied
+from .copy import View, copied
 from .plan import TEMPORARY, UNUSED, Dispatch, Operand, Plan, Target, reads, writes
 
 _MANY = 1 << 16
@@ -186,7 +186,8 @@ def _turn(target: Target, sizes: Ints, walked: Sequence[_Walked]) -> tuple[list[
             continue
         x, y = w.desc.replace(sizes=x_sizes, strides=w.walk), TensorDesc(w.desc.data_type, x_sizes)
         begin = nbytes // itemsize
-        copies.append(copied(target, (w.field, x), writes(TEMPORARY, y, "out_offset", begin), y))
+        copies.append(copied(target, x_sizes, View.whole(w.field, x),
+                             View(TEMPORARY, y, y.strides, begin)))
         w.field, w.desc, w.start = TEMPORARY, y, begin
         w.walk = tuple(step and packed for step, packed in zip(w.walk, y.strides))
         nbytes += -(-y.total_tensor_size_in_bytes // MINIMUM_ALIGNMENT) * MINIMUM_ALIGNMENT

@@ -35,8 +35,8 @@ class Operand:
     ``slot`` names what is bound there: a tensor field (``"input_tensor"``), :data:`TEMPORARY`,
     :data:`PERSISTENT`, :data:`ZEROED`, :data:`PARAMS`, or None where the shader declares a binding
     that this dispatch does not use. The range touched begins ``offset`` elements after the slot's
-    start and is ``length`` elements long. ``offset_field`` is the push field that takes the range's
-    first element, counted from the start of the buffer that is bound.
+    start and is ``length`` elements long. ``offset_field`` is the push field that takes where
+    element ``first`` of the range lies, counted from the start of the buffer that is bound.
     """
 
     slot: str | None
@@ -45,6 +45,7 @@ class Operand:
     length: int = 0
     offset: int = 0
     writes: bool = False
+    first: int = 0
 
     def reading(self) -> Operand:
         """The same range, only read."""

@@ -19,7 +19,7 @@ class Walk:
         self.count = product(self.sizes)
         words = [len(self.sizes)]
         for d in reversed(range(len(self.sizes))):
-            words += [self.sizes[d], *_reciprocal(self.sizes[d]), *(s[d] for s in self.strides)]
+            words += [self.sizes[d], *reciprocal(self.sizes[d]), *(s[d] for s in self.strides)]
         self.words = tuple(words)
 
     @property
@@ -28,7 +28,7 @@ class Walk:
         return all(s == (1,) for s in self.strides)
 
 
-def _reciprocal(size: int) -> tuple[int, int]:
+def reciprocal(size: int) -> tuple[int, int]:
     """Multiplier and shift that divide any 32-bit number by ``size`` (at least 2), rounded down.
 
     Granlund and Montgomery, Division by Invariant Integers using Multiplication (1994), figure 4.1.

@@ -31,6 +31,13 @@ def _stubs(options: argparse.Namespace) -> None:
     say(f"types for editors and checkers: {write()}")
 
 
+def _docs(options: argparse.Namespace) -> None:
+    from .documents import write
+
+    changed = write()
+    say(f"documents: {', '.join(changed) or 'all up to date'}")
+
+
 def _glslang(options: argparse.Namespace) -> None:
     debian.newer_glslang(options.dir)
     say(f"newer glslang: {options.dir / 'bin'}")
@@ -55,6 +62,9 @@ def main() -> int:
 
     command = commands.add_parser("stubs", help="write the types of all public names")
     command.set_defaults(run=_stubs)
+
+    command = commands.add_parser("docs", help="write the tables of a checkout's documents")
+    command.set_defaults(run=_docs)
 
     command = commands.add_parser("glslang", help="get a newer glslang without installing it")
     command.add_argument("dir", type=lambda text: Path(text).resolve(), help="where to put it")

@@ -1,6 +1,6 @@
 """The checks that `make test`, `make validate` and `make lint` run, each with its time.
 
-python -m kompute_dml.toolchain.check test|validate|lint [pytest arguments ...]
+python -m kompute_dml.toolchain.check test|test-all|validate|lint [pytest arguments ...]
 """
 
 from __future__ import annotations
@@ -28,6 +28,16 @@ _ENGINE = [
         "threads", "transfer",
     )
 ]  # fmt: skip
+
+
+# The tests of what depends on the driver or on kp.
+_ON_DEVICE = [
+    *_ENGINE,
+    *(f"tests/test_{name}.py" for name in (
+        "elementwise", "graph", "interrupts", "matrix_multiply_kernels", "operators",
+        "random_descs", "special_values", "waiting",
+    )),
+]
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,8 @@ def configurations() -> list[Configuration]:
 
 
 def _pytest(arguments: list[str]) -> list[str]:
-    return [sys.executable, "-m", "pytest", "-q", "-n", _WORKERS, *arguments]
+    return [sys.executable, "-m", "pytest", "-q", "-n", _WORKERS, "--durations=10",
+            "--durations-min=1", *arguments]
 
 
 def _run(command: list[str], env: Mapping[str, str] | None = None) -> bool:
@@ -122,40 +133,61 @@ def lint_checks() -> list[Check]:
     ]
 
 
-def suite_checks(arguments: list[str]) -> list[Check]:
-    """The suite everywhere, but twice nowhere.
+def _tests(c: Configuration, arguments: list[str]) -> Check:
+    return f"tests: {c.name}", partial(_run, _pytest(arguments), c.environment())
 
-    Slow tests run in the first configuration. SwiftShader runs the same shaders with either kp, and
-    lavapipe shows that stock kp records them right: of that pair a twelfth of the tests of values
-    will do.
+
+def suite_checks(arguments: list[str]) -> list[Check]:
+    """Everything once, in the first configuration. Other drivers and kps run a sample.
+
+    SwiftShader shows that no optional feature is needed, stock kp that it records the same. What
+    neither Vulkan nor kp is part of needs no second run.
     """
     every = configurations()
-    checks = []
-    for c in every:
-        less = [] if c is every[0] else ["-m", "not slow"]
-        if c.stock and not every[0].stock and c.driver == "SwiftShader":
-            less += ["--sample", "12"]
-        checks.append((f"tests: {c.name}", _pytest([*less, *arguments]), c.environment()))
-    if every:
-        # Discrete graphics cards have memory that the host does not reach.
-        env = every[0].environment() | {"KOMPUTE_DML_TEST_STAGED": "1"}
-        name = f"engine, memory out of reach: {every[0].name}"
-        checks.append((name, _pytest([*_ENGINE, *arguments]), env))
+    checks = [_tests(every[0], arguments)] if every else []
+    for c in every[1:]:
+        part = ["-m", "not slow", "--sample", "40" if c.stock else "12"]
+        checks.append(_tests(c, [*part, *_ON_DEVICE, *arguments]))
+    return [*checks, *_memory_checks(every, arguments), *_several_devices(every, arguments)]
+
+
+def all_checks(arguments: list[str]) -> list[Check]:
+    """Everything in every configuration: for before a release."""
+    every = configurations()
+    return [*(_tests(c, arguments) for c in every), *_memory_checks(every, arguments),
+            *_several_devices(every, arguments)]
+
+
+def _memory_checks(every: list[Configuration], arguments: list[str]) -> list[Check]:
+    """Discrete graphics cards have memory that the host does not reach."""
+    staged = [(c, c.environment() | {"KOMPUTE_DML_TEST_STAGED": "1"}) for c in every[:1]]
+    return [(f"engine, memory out of reach: {c.name}",
+             partial(_run, _pytest([*_ENGINE, *arguments]), env)) for c, env in staged]
+
+
+def _several_devices(every: list[Configuration], arguments: list[str]) -> list[Check]:
     alike = [c for c in every if c.stock == every[0].stock]
-    if len(alike) > 1:
-        both = Configuration(
-            " and ".join(c.driver for c in alike),
-            tuple(d for c in alike for d in c.descriptions), every[0].stock,
-        )
-        command = _pytest(["-m", "not slow", "tests/test_several_devices.py", *arguments])
-        checks.append((f"several devices: {both.name}", command, both.environment()))
-    return [(name, partial(_run, command, env)) for name, command, env in checks]
+    if len(alike) < 2:
+        return []
+    both = Configuration(
+        " and ".join(c.driver for c in alike),
+        tuple(d for c in alike for d in c.descriptions), every[0].stock,
+    )
+    command = _pytest(["-m", "not slow", "tests/test_several_devices.py", *arguments])
+    return [(f"several devices: {both.name}", partial(_run, command, both.environment()))]
 
 
-def validation_checks(arguments: list[str]) -> list[Check]:
-    return [
-        (f"validation: {c.name}", partial(_validate, c, arguments)) for c in configurations()
-    ]
+def validation_checks(arguments: list[str], *, stock: bool = True) -> list[Check]:
+    """Tests under the Khronos validation layer, with synchronization validation."""
+    chosen = configurations()
+    if not stock and not all(c.stock for c in chosen):
+        chosen = [c for c in chosen if not c.stock]
+    return [(f"validation: {c.name}", partial(_validate, c, arguments)) for c in chosen]
+
+
+def _sampled_validation(arguments: list[str]) -> list[Check]:
+    sample = [*_ENGINE, "tests/test_operators.py", "-m", "not slow", "--sample", "40"]
+    return validation_checks([*sample, *arguments], stock=False)
 
 
 def main() -> int:
@@ -164,12 +196,10 @@ def main() -> int:
         "lint": lint_checks,
         "validate": lambda: validation_checks(arguments),
         "test": lambda: [
-            *lint_checks(),
-            *suite_checks(arguments),
-            # A sample: `make validate` runs the whole suite under the layer.
-            *validation_checks([
-                *_ENGINE, "tests/test_operators.py", "--sample", "10", *arguments
-            ]),
+            *lint_checks(), *suite_checks(arguments), *_sampled_validation(arguments)
+        ],
+        "test-all": lambda: [
+            *lint_checks(), *all_checks(arguments), *validation_checks(arguments)
         ],
     }
     if job not in jobs:
@@ -181,14 +211,17 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     failed = []
-    for name, check in checks:
-        say(f"\n==> {name}")
+    say(f"{len(checks)} checks: {'; '.join(name for name, _ in checks)}")
+    whole = time.monotonic()
+    for number, (name, check) in enumerate(checks, 1):
+        say(f"\n==> {number} of {len(checks)}: {name}")
         start = time.monotonic()
         passed = check()
         say(f"--- {name}: {'passed' if passed else 'FAILED'} in {time.monotonic() - start:.1f} s")
         if not passed:
             failed.append(name)
-    say(f"\n{len(checks) - len(failed)} of {len(checks)} checks passed")
+    say(f"\n{len(checks) - len(failed)} of {len(checks)} checks passed in "
+        f"{(time.monotonic() - whole) / 60:.1f} minutes")
     if failed:
         say(f"failed: {'; '.join(failed)}")
     return 1 if failed else 0

@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_ACTIVATION_IDENTITY
-//@ variants T: b16 b32
+//@ variants T: b8 b16 b32 b64
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -7,17 +7,28 @@
 #include "include/vectors.glsl"
 #include "include/parts.glsl"
 
-// Copies elements as bits, lines of sizes[0] of them. WHOLE where lines of the output lie gapless and
-// the input's too, or repeat one element; an invocation makes the part of a line that falls into one
-// vector of output, and a packed tensor is one line. Otherwise it copies one element.
+// Copies elements as bits, lines of sizes[0] of them. WHOLE where lines of the output lie gapless: an
+// invocation makes the part of a line that falls into one vector of output, and a packed tensor is
+// one line. Otherwise it copies one element.
 // EVEN where also all lines begin and end with a vector. REPEATS: each line repeats one element.
+// GATHERS: what a line reads is neither one element nor gapless.
 layout(constant_id = 2) const bool WHOLE = false;
 layout(constant_id = 3) const bool EVEN = false;
 layout(constant_id = 4) const bool REPEATS = false;
 layout(constant_id = 5) const uint PARTS = 1u;  // that an invocation copies of EVEN lines
+layout(constant_id = 6) const bool GATHERS = false;
+
+uvec4 gathered(uint from) {
+    uvec4 vector = uvec4(0u);
+    [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e)
+        set_element(vector, e, LOAD_ELEMENT(in_words, from + e * in_strides[0]));
+    return vector;
+}
 
 uvec4 load_part(uint from) {
-    return REPEATS ? filled_vector(LOAD_ELEMENT(in_words, from)) : load_vector(from);
+    if (REPEATS) return filled_vector(LOAD_ELEMENT(in_words, from));
+    if (GATHERS) return gathered(from);
+    return load_vector(from);
 }
 
 void copy_even_part(uint index) {
@@ -45,12 +56,12 @@ void copy_line_part(uint index) {
     uint first = max(vector * PER_VECTOR, to);
     uint last = min((vector + 1u) * PER_VECTOR, to + size);
     if (first >= last) return;
-    if (!REPEATS) from += first - to;
+    uint step = in_strides[0];
+    from += (first - to) * step;
     if (last - first == PER_VECTOR) {
         out_vectors[vector] = load_part(from);
         return;
     }
-    uint step = REPEATS ? 0u : 1u;
     for (uint e = first; e < last; ++e)
         STORE_ELEMENT(out_words, e, LOAD_ELEMENT(in_words, from + (e - first) * step));
 }

@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_ACTIVATION_IDENTITY
-//@ variants T: b16 b32
+//@ variants T: b8 b16 b32 b64
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

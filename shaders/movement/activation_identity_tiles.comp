@@ -1,11 +1,14 @@
 //@ op DML_OPERATOR_ACTIVATION_IDENTITY
-//@ variants T: b16 b32
+//@ variants T: b8 b16 b32 b64
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "include/grid.glsl"
 #include "include/vectors.glsl"
 #include "include/parts.glsl"
+#if defined(T_b8)
+#include "include/bytes.glsl"
+#endif
 
 // Copies elements as bits where what lies gapless in the input, P, is not what does in the output, Q.
 // A workgroup turns TILE_P * TILE_Q elements of each of PLANES such planes. An invocation reads a
@@ -62,7 +65,18 @@ uvec4 upper(uvec4 even, uvec4 odd) {
 }
 
 void turn(uvec4 r[SIDE], out uvec4 c[SIDE]) {
-#if defined(ELEMENT_BITS)
+#if defined(T_b64)
+    c[0] = uvec4(r[0].xy, r[1].xy);
+    c[1] = uvec4(r[0].zw, r[1].zw);
+#elif defined(T_b8)
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        [[unroll]] for (uint w = 0u; w < 4u; ++w) {
+            uint k = 4u * i;
+            uvec4 turned = transposed(uvec4(r[k][w], r[k + 1u][w], r[k + 2u][w], r[k + 3u][w]));
+            [[unroll]] for (uint j = 0u; j < 4u; ++j) c[4u * w + j][i] = turned[j];
+        }
+    }
+#elif defined(T_b16)
     turn_words(lower(r[0], r[1]), lower(r[2], r[3]), lower(r[4], r[5]), lower(r[6], r[7]),
                c[0], c[2], c[4], c[6]);
     turn_words(upper(r[0], r[1]), upper(r[2], r[3]), upper(r[4], r[5]), upper(r[6], r[7]),

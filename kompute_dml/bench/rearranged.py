@@ -1,0 +1,224 @@
+"""Cases of slices, joins, padding, tiles, blocks: elements that change places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..attributes import PaddingMode
+from ..dtypes import DataType
+from .case import Case, Peer, Recipe, Scale, shape
+from .values import bits, offsets, same_bits, sampled
+
+Coordinates = Sequence[np.ndarray]
+Source = Callable[[Coordinates, Sequence[int]], np.ndarray]
+"""(coordinates of the output, sizes of the input) -> offsets in the input; -1 where it is 0."""
+Sizes = Callable[[Scale], Sequence[int]]
+
+
+def rearranged(
+    operator: str, what: str, data_type: DataType, sizes: Sizes,
+    made: Callable[[Sequence[int]], Sequence[int]],
+    call: Callable[[Any, Any], Any], source: Source, torch: Callable[[Any, Any], Any], *,
+    inputs: int = 1,
+) -> Recipe:
+    """``made`` is the output's sizes, ``call(x, out)`` our function, ``torch(torch, x)`` its."""
+    name, types = "DML_OPERATOR_" + operator, f"{data_type.family} {what}"
+
+    def make(device: Any, scale: Scale) -> Iterator[Case]:
+        given = sizes(scale)
+        result = made(given)
+        count = int(np.prod(given))
+        pattern = bits(data_type, count)
+        x, out = pattern.tensor(device).reshape(*given), device.empty(result, data_type)
+
+        def expected(key: Any) -> np.ndarray:
+            axes = range(len(result))
+            at = [offsets(key, result, [int(d == axis) for d in axes]) for axis in axes]
+            found = source(at, given)
+            return np.where(found < 0, data_type.dtype.type(0), pattern.at(np.maximum(found, 0)))
+
+        def torch_peers(library: Any) -> Iterator[Peer]:
+            theirs = library.tensor(pattern).reshape(*given)
+            yield Peer("torch", lambda: torch(library.torch, theirs))
+
+        read = min(inputs * count, int(np.prod(result)))
+        def dispatch() -> Any:
+            call(x, out)
+            return out
+
+        yield Case(
+            name, types, shape(given), dispatch,
+            sampled(result, expected, same_bits),
+            (read + int(np.prod(result))) * data_type.itemsize, peers={"torch": torch_peers},
+        )
+
+    return Recipe(name, types, make)
+
+
+def _dml() -> Any:
+    import kompute_dml
+
+    return kompute_dml
+
+
+def _flat(at: Coordinates, sizes: Sequence[int]) -> np.ndarray:
+    result: np.ndarray = np.zeros((), np.int64)
+    for a, n in zip(at, sizes):
+        result = result * n + a
+    return result
+
+
+def _matrix(scale: Scale) -> Sequence[int]:
+    return scale.of(8192), scale.of(4096)
+
+
+def _planes(scale: Scale) -> Sequence[int]:
+    return 1, scale.of(8192), 64, 64
+
+
+def _wider(n: Sequence[int]) -> Sequence[int]:
+    return n[0], n[1] // 4, 2 * n[2], 2 * n[3]
+
+
+def _deeper(n: Sequence[int]) -> Sequence[int]:
+    return n[0], 4 * n[1], n[2] // 2, n[3] // 2
+
+
+def joins(t: DataType, axis: int) -> Recipe:
+    """A matrix beside itself."""
+    return rearranged(
+        "JOIN", f"axis {axis}", t, _matrix,
+        lambda n: [2 * m if d == axis else m for d, m in enumerate(n)],
+        lambda x, out: _dml().join([x, x], axis=axis, out=out),
+        lambda at, n: _flat([a % m for a, m in zip(at, n)], n),
+        lambda torch, x: torch.cat([x, x], axis), inputs=2)
+
+
+def slices(t: DataType, step: int) -> Recipe:
+    """The half of the rows, or of the columns."""
+    def half(n: Sequence[int]) -> Sequence[int]:
+        return (n[0] // 2, n[1]) if step == 1 else (n[0], n[1] // step)
+
+    return rearranged(
+        "SLICE", "rows" if step == 1 else f"step {step}", t, _matrix, half,
+        lambda x, out: _dml().slice(x, offsets=(0, 0), sizes=out.sizes, strides=(1, step), out=out),
+        lambda at, n: _flat([at[0], step * at[1]], n),
+        lambda torch, x: (x[: x.shape[0] // 2] if step == 1 else x[:, ::step]).clone(
+            memory_format=torch.contiguous_format))
+
+
+def padded_matrix(t: DataType) -> Recipe:
+    def source(at: Coordinates, n: Sequence[int]) -> np.ndarray:
+        inside = [a - b for a, b in zip(at, (3, 7))]
+        there = (inside[0] >= 0) & (inside[0] < n[0]) & (inside[1] >= 0) & (inside[1] < n[1])
+        return np.where(there, _flat(inside, n), -1)
+
+    return rearranged(
+        "PADDING", "constant", t, _matrix, lambda n: (n[0] + 8, n[1] + 16),
+        lambda x, out: _dml().padding(x, start_padding=(3, 7), end_padding=(5, 9), out=out), source,
+        lambda torch, x: torch.nn.functional.pad(x, (7, 9, 3, 5)))
+
+
+def padded_planes(t: DataType) -> Recipe:
+    around = (0, 0, 3, 3)
+
+    def mirrored(a: np.ndarray, n: int) -> np.ndarray:
+        return n - 1 - abs(n - 1 - abs(a - 3))
+
+    return rearranged(
+        "PADDING", "reflection", t, _planes, lambda n: [m + 2 * p for m, p in zip(n, around)],
+        lambda x, out: _dml().padding(x, start_padding=around, end_padding=around,
+                                   padding_mode=PaddingMode.REFLECTION, out=out),
+        lambda at, n: _flat([*at[:2], mirrored(at[2], n[2]), mirrored(at[3], n[3])], n),
+        lambda torch, x: torch.nn.functional.pad(x, (3, 3, 3, 3), "reflect"))
+
+
+def tiles(t: DataType) -> Recipe:
+    repeats = (1, 1, 2, 2)
+    return rearranged(
+        "TILE", "2x2", t, _planes, lambda n: [m * r for m, r in zip(n, repeats)],
+        lambda x, out: _dml().tile(x, repeats=repeats, out=out),
+        lambda at, n: _flat([a % m for a, m in zip(at, n)], n),
+        lambda torch, x: x.repeat(*repeats))
+
+
+def to_space(t: DataType) -> Recipe:
+    def source(at: Coordinates, n: Sequence[int]) -> np.ndarray:
+        b, c, h, w = at
+        return _flat([b, 4 * c + h % 2 * 2 + w % 2, h // 2, w // 2], n)
+
+    return rearranged(
+        "DEPTH_TO_SPACE1", "2x2", t, _planes,
+        _wider,
+        lambda x, out: _dml().depth_to_space1(x, block_size=2, order=1, out=out), source,
+        lambda torch, x: torch.nn.functional.pixel_shuffle(x, 2))
+
+
+def to_depth(t: DataType) -> Recipe:
+    def source(at: Coordinates, n: Sequence[int]) -> np.ndarray:
+        b, c, h, w = at
+        return _flat([b, c // 4, 2 * h + c % 4 // 2, 2 * w + c % 2], n)
+
+    return rearranged(
+        "SPACE_TO_DEPTH1", "2x2", t, _planes,
+        _deeper,
+        lambda x, out: _dml().space_to_depth1(x, block_size=2, order=1, out=out), source,
+        lambda torch, x: torch.nn.functional.pixel_unshuffle(x, 2))
+
+
+def _moved(
+    operator: str, data_type: DataType, call: Callable[[Any, Any], Any], source: Source
+) -> Recipe:
+    """Planes that keep their sizes."""
+    return rearranged(operator, "planes", data_type, _planes, lambda n: n, call, source,
+                      lambda torch, x: x.clone())
+
+
+def _reversed_halves(x: Any, out: Any) -> None:
+    length = x.device.tensor(np.full((1, 1, 1, 1), 32, np.uint32))
+    lengths = length.broadcast_to((1, x.sizes[1], 1, 64))
+    _dml().reverse_subsequences(x, lengths, axis=2, out=out)
+
+
+def _others(t: DataType) -> Iterator[Recipe]:
+    """Operators whose work is another's, or that have no limit to be held to."""
+    nothing = (0,) * 4
+    yield _moved("SLICE1", t, lambda x, out: _dml().slice1(
+        x, input_window_offsets=nothing, input_window_sizes=x.sizes,
+        input_window_strides=(1, -1, 1, -1), out=out),
+        lambda at, n: _flat([at[0], n[1] - 1 - at[1], at[2], n[3] - 1 - at[3]], n))
+    yield _moved("SPLIT", t, lambda x, out: _dml().split(
+        x, sections=2, axis=1, out=(out[:, : x.sizes[1] // 2], out[:, x.sizes[1] // 2 :])), _flat)
+    yield _moved("PADDING1", t, lambda x, out: _dml().padding1(
+        x, start_padding=nothing, end_padding=nothing, out=out), _flat)
+    yield _moved("REVERSE_SUBSEQUENCES", t, _reversed_halves, lambda at, n: _flat(
+        [*at[:2], np.where(at[2] < 32, 31 - at[2], at[2]), at[3]], n))
+    yield rearranged(
+        "DEPTH_TO_SPACE", "2x2", t, _planes, _wider,
+        lambda x, out: _dml().depth_to_space(x, block_size=2, out=out),
+        lambda at, n: _flat([at[0], (at[2] % 2 * 2 + at[3] % 2) * (n[1] // 4) + at[1],
+                             at[2] // 2, at[3] // 2], n), lambda torch, x: x.clone())
+    yield rearranged(
+        "SPACE_TO_DEPTH", "2x2", t, _planes, _deeper,
+        lambda x, out: _dml().space_to_depth(x, block_size=2, out=out),
+        lambda at, n: _flat([at[0], at[1] % n[1], 2 * at[2] + at[1] // n[1] // 2,
+                             2 * at[3] + at[1] // n[1] % 2], n), lambda torch, x: x.clone())
+
+
+REARRANGED: tuple[Recipe, ...] = tuple(
+    make(DataType.FLOAT32) for make in (padded_matrix, tiles, to_space, to_depth)
+) + (joins(DataType.FLOAT32, 1), slices(DataType.FLOAT32, 2), *_others(DataType.FLOAT32))
+"""Each operator, in an ordinary case."""
+
+_F32_F16 = (DataType.FLOAT32, DataType.FLOAT16)
+AT_LIMITS: tuple[tuple[Recipe, float], ...] = tuple(
+    found for t in _F32_F16 for found in (
+        (joins(t, 0), 0.95), (joins(t, 1), 0.95), (slices(t, 1), 0.95),
+        # Every byte of the input crosses the bus for the half of them.
+        (slices(t, 2), 0.53), (padded_matrix(t), 0.90), (padded_planes(t), 0.90),
+        (tiles(t), 0.90), (to_space(t), 0.85), (to_depth(t), 0.85))
+)
+"""With the least speed, compared with copying."""

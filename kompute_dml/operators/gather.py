@@ -1,0 +1,503 @@
+"""Operators that tensors of indices steer: gathers, scatters, one-hot vectors, and non-zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..desc import TensorDesc
+from ..dtypes import DataType
+from ..errors import UnsupportedError, expect
+from ..layout import Ints, packed_strides, pad_left, power_of_two, product
+from ..lowering.builder import PlanBuilder
+from ..lowering.copy import SHADERS as COPY_SHADERS
+from ..lowering.copy import lower_copy
+from ..lowering.plan import UNUSED, Operand
+from ..lowering.walk import Walk, reciprocal
+from .base import Output, axis_in, operator
+
+_GATHERS = ("gather", "gather_vectors")
+_LOCAL_SIZE = 256
+_BLOCK = 4096
+"""Elements that one workgroup searches for non-zeros."""
+_LONGEST_ROW = 8192
+"""Elements of a row whose winners are noted in shared memory."""
+_MOST_UPDATES = 1 << 16
+"""Of such a row."""
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """What one index says: where along an axis of the indexed tensor."""
+
+    size: int
+    stride: int
+    slots: int = 0
+    """The stride in a packed tensor of the targets that updates can have."""
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """The elements that move between a listed tensor (a gather's output, a scatter's updates) and
+    an indexed one (a gather's input, a scatter's output): all dimensions that either has."""
+
+    sizes: Ints
+    listed: Ints
+    """Strides of the listed tensor."""
+    indices: Ints
+    """Strides of the indices, 0 where one serves the whole dimension."""
+    indexed: Ints
+    """Strides of the indexed tensor, 0 where the indices say the place."""
+    tuples: tuple[bool, ...]
+    """Which dimensions tell tuples of indices apart. The others make a slice."""
+    coordinates: tuple[Coordinate, ...]
+    step: int
+    """From one index of a tuple to the next."""
+
+    @property
+    def last(self) -> int:
+        """The last dimension that is walked."""
+        return max((d for d, n in enumerate(self.sizes) if n > 1), default=0)
+
+    @property
+    def axes(self) -> list[int]:
+        """Words of the coordinates, for the params buffer."""
+        return [w for c in self.coordinates for w in (c.size, c.stride)]
+
+    def in_blocks(self, listed: TensorDesc, indexed: TensorDesc) -> tuple[int, Indexed]:
+        """Bytes of the largest blocks that all move together, and the same, counted in these."""
+        itemsize = listed.data_type.itemsize
+        last = self.last
+        if not self.sizes or self.tuples[last] or self.listed[last] != 1 or self.indexed[last] != 1:
+            return itemsize, self
+        # Dimensions of size 1 are not walked.
+        steps = [s[d] for s in (self.listed, self.indexed)
+                 for d, n in enumerate(self.sizes) if n > 1 and d != last]
+        counts = [self.sizes[last], *steps, *(c.stride for c in self.coordinates if c.size > 1)]
+        for unit in (16, 8, 4):
+            each = unit // itemsize
+            if each < 2:
+                break
+            if any(n % each for n in counts) or any(
+                    t.base_alignment % unit for t in (listed, indexed)):
+                continue
+
+            def parts(strides: Ints, each: int = each) -> Ints:
+                return tuple(1 if d == last else s // each for d, s in enumerate(strides))
+
+            sizes = tuple(n // each if d == last else n for d, n in enumerate(self.sizes))
+            coordinates = tuple(replace(c, stride=c.stride // each) for c in self.coordinates)
+            return unit, replace(self, sizes=sizes, listed=parts(self.listed),
+                                 indexed=parts(self.indexed), coordinates=coordinates)
+        return itemsize, self
+
+
+def _blocks(operand: Operand, unit: int) -> Operand:
+    """The operand, counted in blocks of ``unit`` bytes."""
+    return replace(operand, itemsize=unit, length=operand.length * operand.itemsize // unit)
+
+
+def _gather(p: PlanBuilder, how: Indexed) -> None:
+    d = p.desc
+    if _gather_vectors(p, how):
+        return
+    unit, how = how.in_blocks(d.output_tensor, d.input_tensor)
+    walk = Walk(how.sizes, how.listed, how.indices, how.indexed)
+    parts = 1 if p.device.is_cpu else 4
+    p.dispatch(
+        "gather", -(-walk.count // (_LOCAL_SIZE * parts)),
+        x=_blocks(p.read("input_tensor"), unit), indices=p.read("indices_tensor"),
+        y=_blocks(p.write("output_tensor"), unit), params=[*walk.words, *how.axes],
+        push={"count": walk.count, "axes_at": len(walk.words), "step": how.step},
+        spec={"LOCAL_SIZE": _LOCAL_SIZE, "UNIT": unit, "PARTS": parts,
+              "INDEX_TYPE": d.indices_tensor.data_type.code, "COORDINATES": len(how.coordinates)},
+    )
+
+
+def _gather_vectors(p: PlanBuilder, how: Indexed) -> bool:
+    """Where the indices and the output lie in whole vectors, an invocation makes one of these."""
+    d = p.desc
+    y, kind, index = d.output_tensor, d.output_tensor.data_type, d.indices_tensor.data_type
+    last = how.last
+    each = 16 // kind.itemsize
+
+    def even(t: TensorDesc, strides: Ints) -> bool:
+        of = 16 // t.data_type.itemsize
+        return t.is_aligned and strides[last] == 1 and not any(
+            s % of for i, s in enumerate(strides) if i != last and how.sizes[i] > 1)
+
+    if (kind.itemsize not in (2, 4) or not how.sizes or how.sizes[last] % each
+            or len(how.coordinates) != 1 or not how.tuples[last]
+            or not even(y, how.listed) or not even(d.indices_tensor, how.indices)):
+        return False
+
+    def parts(strides: Ints) -> Ints:
+        return tuple(s * each if i == last else s for i, s in enumerate(strides))
+
+    sizes = tuple(n // each if i == last else n for i, n in enumerate(how.sizes))
+    walk = Walk(sizes, *map(parts, (how.listed, how.indices, how.indexed)))
+    (axis,) = how.coordinates
+    p.dispatch(
+        "gather_vectors", -(-walk.count // _LOCAL_SIZE), x=p.read("input_tensor"),
+        indices=p.read("indices_tensor"), y=p.write("output_tensor"), params=walk.words,
+        push={"count": walk.count, "size": axis.size, "stride": axis.stride,
+              "step": how.indexed[last]},
+        spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": kind.itemsize, "INDEX_TYPE": index.code},
+    )
+    return True
+
+
+def _scatter(p: PlanBuilder, how: Indexed) -> None:
+    """The output is the input; then of the updates of each place the last one is written."""
+    d = p.desc
+    copied = d.output_tensor
+    p.include(lower_copy(d.input_tensor, copied, p.target))
+    slots = product([c.size for c in how.coordinates])
+    of_tuples = [n if t else 1 for n, t in zip(how.sizes, how.tuples)]
+    # Updates whose indices do not choose among the places of others have slots of their own.
+    places: list[int] = []
+    for n, s, t in zip(how.sizes, how.indexed, how.tuples):
+        places.append(slots if t and s != 0 and n > 1 else 0)
+        slots *= n if places[-1] else 1
+    if slots * 4 > p.device.max_range:
+        raise UnsupportedError(
+            f"{d.operator.name}: indices that choose among {slots} places are not served on this "
+            f"device (each takes 4 bytes, of {p.device.max_range} at most)")
+    numbers = tuple(s if t else 0 for s, t in zip(packed_strides(of_tuples), how.tuples))
+    unit, blocks = how.in_blocks(d.updates_tensor, copied)
+    indices, claimed = p.read("indices_tensor"), p.zeroed(4, slots)
+    tuples = replace(how, sizes=tuple(of_tuples))
+    for step, of in enumerate((tuples, blocks, tuples)):
+        walk = Walk(of.sizes, of.listed, of.indices, of.indexed, numbers, places)
+        writes = step == 1
+        p.dispatch(
+            "scatter", -(-walk.count // p.device.local_size),
+            x=_blocks(p.read("updates_tensor"), unit) if writes else UNUSED, indices=indices,
+            y=_blocks(p.write("output_tensor"), unit) if writes else UNUSED, slots=claimed,
+            params=[*walk.words, *(w for c in of.coordinates for w in (c.size, c.stride, c.slots))],
+            push={"count": walk.count, "coordinates": len(of.coordinates),
+                  "axes_at": len(walk.words), "step": of.step},
+            spec={"LOCAL_SIZE": p.device.local_size, "UNIT": unit, "STEP": step,
+                  "INDEX_TYPE": d.indices_tensor.data_type.code},
+        )
+
+
+# GATHER
+
+
+def _gather_sizes(d: Any) -> Output:
+    x, indices, name = d.input_tensor, d.indices_tensor, d.operator.name
+    axis, count, rank = axis_in(name, d.axis, x), d.index_dimensions, indices.dimension_count
+    expect(0 <= count <= rank, name, "IndexDimensions",
+           f"be in [0, {rank}] (IndicesTensor has {rank} dimensions)", count)
+    first = rank - count
+    expect(product(indices.sizes[:first]) == 1, name, "IndicesTensor.Sizes",
+           f"have only 1s before the last {count} (IndexDimensions)", list(indices.sizes))
+    sizes = (*x.sizes[:axis], *indices.sizes[first:], *x.sizes[axis + 1:])
+    surplus = max(len(sizes) - x.dimension_count, 0)
+    expect(product(sizes[:surplus]) == 1, name, "InputTensor.Sizes",
+           f"begin with {surplus} 1s, so that the output has {x.dimension_count} dimensions",
+           list(x.sizes))
+    return Output(pad_left(sizes[surplus:], x.dimension_count, 1), x.data_type)
+
+
+def _output(made: Any) -> Any:
+    return lambda d: {"output_tensor": made(d)}
+
+
+@operator("GATHER", output=_output(_gather_sizes), shaders=_GATHERS)
+def GatherOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    x, indices, y = d.input_tensor, d.indices_tensor, d.output_tensor
+    before, after = d.axis, x.dimension_count - d.axis - 1
+    first = indices.dimension_count - d.index_dimensions
+    sizes = (*x.sizes[:before], *indices.sizes[first:], *x.sizes[before + 1:])
+    given = d.index_dimensions
+    _gather(p, Indexed(
+        sizes, _right_aligned(y.strides, len(sizes)),
+        (*(0,) * before, *indices.strides[first:], *(0,) * after),
+        (*x.strides[:before], *(0,) * given, *x.strides[before + 1:]),
+        (*(False,) * before, *(True,) * given, *(False,) * after),
+        (Coordinate(x.sizes[d.axis], x.strides[d.axis]),), 0))
+
+
+def _right_aligned(values: Ints, count: int) -> Ints:
+    """The last ``count``, with 0 in front where there are fewer."""
+    return pad_left(values, count, 0)[-count:] if count else ()
+
+
+# GATHER_ELEMENTS, SCATTER
+
+
+def _along_axis(indexed: TensorDesc, indices: TensorDesc, listed: TensorDesc, axis: int) -> Indexed:
+    """Each element has an index of its own, which replaces its coordinate on the axis."""
+    strides = tuple(0 if d == axis else s for d, s in enumerate(indexed.strides))
+    return Indexed(
+        indices.sizes, listed.strides, indices.strides, strides, (True,) * len(strides),
+        (Coordinate(indexed.sizes[axis], indexed.strides[axis], 1),), 0)
+
+
+def _check_along_axis(d: Any, strict: bool) -> None:
+    x, indices, name = d.input_tensor, d.indices_tensor, d.operator.name
+    axis = axis_in(name, d.axis, x)
+    for i, (n, most) in enumerate(zip(indices.sizes, x.sizes)):
+        if strict:
+            expect(i == axis or n == most, name, f"IndicesTensor.Sizes[{i}]",
+                   f"equal InputTensor.Sizes[{i}]", n, most)
+        expect(i == axis or n <= most, name, f"IndicesTensor.Sizes[{i}]",
+               f"be at most InputTensor.Sizes[{i}], {most}", n)
+
+
+@operator("GATHER_ELEMENTS", output=_output(lambda d: Output(d.indices_tensor.sizes,
+                                                             d.input_tensor.data_type)),
+          shaders=_GATHERS, check=_check_along_axis, axis=-1)
+def GatherElementsOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _gather(p, _along_axis(d.input_tensor, d.indices_tensor, d.output_tensor, d.axis))
+
+
+def _like_input(d: Any) -> Output:
+    return Output(d.input_tensor.sizes, d.input_tensor.data_type)
+
+
+@operator("SCATTER", output=_output(_like_input),
+          shaders=("scatter", "scatter_rows", *COPY_SHADERS), check=_check_along_axis, axis=-1)
+def ScatterOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    if not _scatter_rows(p):
+        _scatter(p, _along_axis(d.output_tensor, d.indices_tensor, d.updates_tensor, d.axis))
+
+
+def _scatter_rows(p: PlanBuilder) -> bool:
+    """Where rows along the axis lie gapless and are short, a workgroup makes each at once."""
+    d = p.desc
+    axis, size, updates = d.axis, d.input_tensor.sizes[d.axis], d.indices_tensor.sizes[d.axis]
+    tensors = d.updates_tensor, d.indices_tensor, d.input_tensor, d.output_tensor
+    others = [i for i, n in enumerate(d.input_tensor.sizes) if i != axis]
+    if (size > min(_LONGEST_ROW, p.device.max_shared_memory // 8) or updates > _MOST_UPDATES
+            or any(t.strides[axis] != 1 for t in tensors)
+            or any(d.indices_tensor.sizes[i] != d.input_tensor.sizes[i] for i in others)):
+        return False
+    rows = Walk([d.input_tensor.sizes[i] for i in others],
+                *([t.strides[i] for i in others] for t in tensors))
+    kind, index = d.input_tensor.data_type, d.indices_tensor.data_type
+
+    def even(t: TensorDesc, n: int) -> bool:
+        each = 16 // t.data_type.itemsize
+        return t.is_aligned and n % each == 0 and not any(
+            t.strides[i] % each for i in others if t.sizes[i] > 1)
+
+    p.dispatch(
+        "scatter_rows", rows.count, updates=p.read("updates_tensor"),
+        indices=p.read("indices_tensor"), x=p.read("input_tensor"), y=p.write("output_tensor"),
+        params=rows.words, push={"rows": rows.count, "size": size, "updates": updates},
+        spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": kind.itemsize, "INDEX_TYPE": index.code,
+              "ROOM": max(power_of_two(size), 1024),
+              "EVEN": kind.itemsize in (2, 4) and even(d.indices_tensor, updates)
+              and even(d.input_tensor, size) and even(d.output_tensor, size)},
+    )
+    return True
+
+
+# GATHER_ND, GATHER_ND1, SCATTER_ND
+
+
+@dataclass(frozen=True)
+class _Tuples:
+    """The dimensions that count of operators whose last dimension of indices is a tuple."""
+
+    input_sizes: Ints
+    input_strides: Ints
+    index_sizes: Ints
+    index_strides: Ints
+    """Without those of the tuple."""
+    length: int
+    """Indices of a tuple."""
+    step: int
+    batches: int
+
+    @property
+    def sizes(self) -> Ints:
+        return (*self.index_sizes, *self.input_sizes[self.batches + self.length:])
+
+    def indexed(self, listed: TensorDesc) -> Indexed:
+        b, k, outer = self.batches, self.length, len(self.index_sizes)
+        chosen = range(b, b + k)
+        slice_strides = self.input_strides[b + k:]
+        slots = packed_strides(self.input_sizes[b:b + k])
+        return Indexed(
+            self.sizes, _right_aligned(listed.strides, len(self.sizes)),
+            (*self.index_strides, *(0,) * len(slice_strides)),
+            (*self.input_strides[:b], *(0,) * (outer - b), *slice_strides),
+            (*(True,) * outer, *(False,) * len(slice_strides)),
+            tuple(Coordinate(self.input_sizes[i], self.input_strides[i], slots[i - b])
+                  for i in chosen), self.step)
+
+
+def _tuples(d: Any) -> _Tuples:
+    """What the description says, checked."""
+    x, indices, name = d.input_tensor, d.indices_tensor, d.operator.name
+    counts = []
+    for field, of, t, count in (
+            ("InputDimensionCount", "InputTensor", x, d.input_dimension_count),
+            ("IndicesDimensionCount", "IndicesTensor", indices, d.indices_dimension_count)):
+        rank = t.dimension_count
+        expect(1 <= count <= rank, name, field,
+               f"be in [1, {rank}] ({of} has {rank} dimensions)", count)
+        expect(product(t.sizes[:rank - count]) == 1, name, f"{of}.Sizes",
+               f"have only 1s before the last {count} ({field})", list(t.sizes))
+        counts.append(rank - count)
+    batches, length = getattr(d, "batch_dimension_count", 0), indices.sizes[-1]
+    most = min(d.input_dimension_count, d.indices_dimension_count)
+    expect(0 <= batches < most, name, "BatchDimensionCount", f"be in [0, {most})", batches)
+    room = d.input_dimension_count - batches
+    expect(length <= room, name, f"IndicesTensor.Sizes[{indices.dimension_count - 1}]",
+           f"be at most {room} (dimensions of InputTensor that are no batches)", length)
+    result = _Tuples(x.sizes[counts[0]:], x.strides[counts[0]:], indices.sizes[counts[1]:-1],
+                     indices.strides[counts[1]:-1], length, indices.strides[-1], batches)
+    expect(result.index_sizes[:batches] == result.input_sizes[:batches], name,
+           "IndicesTensor.Sizes", f"begin with the input's batches "
+           f"{list(result.input_sizes[:batches])}", list(result.index_sizes[:batches]))
+    surplus = max(len(result.sizes) - x.dimension_count, 0)
+    expect(product(result.sizes[:surplus]) == 1, name, "IndicesTensor.Sizes",
+           f"make at most {x.dimension_count} dimensions with the slices of InputTensor",
+           list(result.sizes))
+    return result
+
+
+def _tuple_sizes(d: Any) -> Ints:
+    sizes, rank = _tuples(d).sizes, d.input_tensor.dimension_count
+    return pad_left(sizes, rank, 1)[-rank:]
+
+
+def _gathered_tuples(d: Any) -> Output:
+    return Output(_tuple_sizes(d), d.input_tensor.data_type)
+
+
+def _gather_tuples(d: Any, p: PlanBuilder) -> None:
+    _gather(p, _tuples(d).indexed(d.output_tensor))
+
+
+GatherNdOperatorDesc = operator(
+    "GATHER_ND", output=_output(_gathered_tuples), shaders=_GATHERS)(_gather_tuples)
+GatherNd1OperatorDesc = operator(
+    "GATHER_ND1", output=_output(_gathered_tuples), shaders=_GATHERS,
+    batch_dimension_count=0)(_gather_tuples)
+
+
+def _check_scatter_nd(d: Any, strict: bool) -> None:
+    sizes = _tuple_sizes(d)
+    expect(d.updates_tensor.sizes == sizes, d.operator.name, "UpdatesTensor.Sizes",
+           f"be {list(sizes)}", list(d.updates_tensor.sizes))
+
+
+@operator("SCATTER_ND", output=_output(_like_input), shaders=("scatter", *COPY_SHADERS),
+          check=_check_scatter_nd)
+def ScatterNdOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    y = d.output_tensor
+    how = _tuples(d)
+    how = replace(how, input_strides=y.strides[-len(how.input_strides):])
+    _scatter(p, how.indexed(d.updates_tensor))
+
+
+# ONE_HOT
+
+
+def _check_one_hot(d: Any, strict: bool) -> None:
+    indices, values, y, name = d.indices_tensor, d.values_tensor, d.output_tensor, d.operator.name
+    axis = axis_in(name, d.axis, y, of="OutputTensor")
+    sizes = [1 if i == axis else n for i, n in enumerate(y.sizes)]
+    expect(list(indices.sizes) == sizes, name, "IndicesTensor.Sizes",
+           f"be {sizes} (the output's, 1 on Axis)", list(indices.sizes))
+    expect(values.element_count >= 2, name, "ValuesTensor.Sizes",
+           "have at least two elements: off and on", list(values.sizes))
+
+
+@operator("ONE_HOT", shaders=("one_hot",), check=_check_one_hot)
+def OneHotOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    indices, values, y, axis = d.indices_tensor, d.values_tensor, d.output_tensor, d.axis
+    kind = y.data_type
+    along = tuple(int(i == axis) for i in range(y.dimension_count))
+    read = tuple(0 if a else s for a, s in zip(along, indices.strides))
+    last = max((i for i, n in enumerate(y.sizes) if n > 1), default=0)
+    each = 16 // kind.itemsize
+    if (not y.is_aligned or y.strides[last] != 1 or y.sizes[last] % each
+            or any(s % each for i, s in enumerate(y.strides) if i != last and y.sizes[i] > 1)):
+        each = 1
+    sizes = tuple(n // each if i == last else n for i, n in enumerate(y.sizes))
+    walk = Walk(sizes, *(tuple(s * each if i == last else s for i, s in enumerate(strides))
+                         for strides in (y.strides, read, along)))
+    parts = 1 if p.device.is_cpu else 4
+    fastest = max(i for i, n in enumerate(values.sizes) if n > 1)
+    p.dispatch(
+        "one_hot", -(-walk.count // (p.device.local_size * parts)),
+        indices=p.read("indices_tensor"), values=p.read("values_tensor"),
+        y=p.write("output_tensor"), params=walk.words,
+        push={"count": walk.count, "depth": y.sizes[axis], "on_at": values.strides[fastest],
+              "position_step": along[last], "index_step": read[last]},
+        spec={"LOCAL_SIZE": p.device.local_size, "TYPE": kind.itemsize,
+              "INDEX_TYPE": indices.data_type.code, "EACH": each, "PARTS": parts},
+    )
+
+
+# NONZERO_COORDINATES
+
+
+def _nonzero_outputs(d: Any) -> Mapping[str, Output | list[Output]]:
+    x = d.input_tensor
+    made: dict[str, Output | list[Output]] = {}
+    # Descriptions choose among several sizes. _check_nonzero knows them.
+    if d.output_count_tensor is None:
+        made["output_count_tensor"] = Output((1,), DataType.UINT32)
+    if d.output_coordinates_tensor is None:
+        made["output_coordinates_tensor"] = Output(
+            (x.element_count, x.dimension_count), DataType.UINT32)
+    return made
+
+
+def _check_nonzero(d: Any, strict: bool) -> None:
+    x, count, y, name = (d.input_tensor, d.output_count_tensor, d.output_coordinates_tensor,
+                         d.operator.name)
+    expect(count.element_count == 1, name, "OutputCountTensor.Sizes", "be all 1",
+           list(count.sizes))
+    rank = x.dimension_count
+    first = next((i for i, n in enumerate(x.sizes) if n > 1), rank - 1)
+    *outer, rows, columns = y.sizes
+    expect(product(outer) == 1 and rows == x.element_count and rank - first <= columns <= rank,
+           name, "OutputCoordinatesTensor.Sizes",
+           f"be [..., {x.element_count}, N] with N in [{rank - first}, {rank}]", list(y.sizes))
+
+
+@operator("NONZERO_COORDINATES", output=_nonzero_outputs, check=_check_nonzero,
+          shaders=("nonzero_marks", "nonzero_sums", "nonzero_coordinates"))
+def NonzeroCoordinatesOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    x, y = d.input_tensor, d.output_coordinates_tensor
+    count, kind = x.element_count, x.data_type
+    blocks = -(-count // _BLOCK)
+    walk = Walk(x.sizes, x.strides)
+    marks, counts = p.temporary(4, blocks * (_BLOCK // 32)), p.temporary(4, blocks)
+    each = 16 // kind.itemsize if x.is_packed and x.is_aligned else 1
+    p.dispatch(
+        "nonzero_marks", blocks, x=p.read("input_tensor"), marks=marks, counts=counts,
+        params=walk.words, push={"count": count},
+        spec={"LOCAL_SIZE": 256, "TYPE": kind.code, "EACH": each},
+    )
+    p.dispatch(
+        "nonzero_sums", 1, counts=counts, total=p.write("output_count_tensor"),
+        push={"count": blocks}, spec={"LOCAL_SIZE": min(1024, p.device.max_invocations)},
+    )
+    columns = y.sizes[-1]
+    sizes = x.sizes[x.dimension_count - columns:]
+    row_stride, column_stride = y.strides[-2:]
+    p.dispatch(
+        "nonzero_coordinates", blocks, marks=marks.reading(), counts=counts.reading(),
+        y=p.write("output_coordinates_tensor"), params=_divisors(sizes),
+        push={"blocks": blocks, "coordinates": columns, "row_stride": row_stride,
+              "column_stride": column_stride},
+        spec={"LOCAL_SIZE": 256,
+              "PAIRS": columns == 2 and sizes[1] > 1 and (row_stride, column_stride) == (2, 1)
+              and y.base_alignment % 8 == 0},
+    )
+
+
+def _divisors(sizes: Sequence[int]) -> list[int]:
+    """Size, multiplier and shift of each dimension, from the last."""
+    return [w for n in reversed(sizes) for w in (n, *reciprocal(n))]

@@ -1,0 +1,423 @@
+"""Operators that move elements: slices, joins, padding, tiles and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..attributes import DepthSpaceOrder, PaddingMode
+from ..desc import TensorDesc
+from ..dtypes import Scalar, saturate
+from ..errors import UnsupportedError, expect
+from ..layout import Ints, are_of_vectors, is_packed, product
+from ..lowering import copy
+from ..lowering.builder import PlanBuilder
+from ..lowering.copy import View, copied
+from ..lowering.plan import UNUSED, Operand
+from ..lowering.walk import Walk, reciprocal
+from ..spec import FeatureLevel
+from .base import Infer, Output, axis_in, operator
+from .elementwise import check_attributes
+
+_CONSTANT, _EDGE, _REFLECTION, _SYMMETRIC, _WRAP = (
+    PaddingMode.CONSTANT, PaddingMode.EDGE, PaddingMode.REFLECTION, PaddingMode.SYMMETRIC,
+    PaddingMode.WRAP)
+
+
+def _for_each_dimension(desc: Any, *fields: str) -> None:
+    """Arrays have an entry for each dimension of the input."""
+    rank = desc.input_tensor.dimension_count
+    for f in desc.operator.spec.fields:
+        if f.snake in fields:
+            got = getattr(desc, f.snake)
+            expect(len(got) == rank, desc.operator.name, f.name,
+                   f"have {rank} entries (InputTensor has {rank} dimensions)", list(got))
+
+
+# Slices
+
+
+def _slice_sizes(d: Any) -> dict[str, Output | list[Output]]:
+    name, x = d.operator.name, d.input_tensor
+    _for_each_dimension(d, "offsets", "sizes", "strides")
+    for i, (n, offset, size, stride) in enumerate(zip(x.sizes, d.offsets, d.sizes, d.strides)):
+        expect(size > 0, name, f"Sizes[{i}]", "be above 0", size)
+        expect(stride > 0, name, f"Strides[{i}]", "be above 0", stride)
+        last = offset + stride * (size - 1)
+        expect(last < n, name, f"Offsets[{i}] + Strides[{i}] * (Sizes[{i}] - 1)",
+               f"be below InputTensor.Sizes[{i}] = {n}", last)
+    return {"output_tensor": Output(d.sizes, x.data_type)}
+
+
+@operator("SLICE", output=_slice_sizes, shaders=copy.SHADERS, in_place=False)
+def SliceOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _copy_slice(p, d.input_tensor, d.output_tensor, d.offsets, d.strides)
+
+
+def slice1_sizes(d: Any) -> Ints:
+    """The largest sizes that the windows' strides make. Raises where a window is none."""
+    name, x = d.operator.name, d.input_tensor
+    offsets, windows, strides = (
+        d.input_window_offsets, d.input_window_sizes, d.input_window_strides)
+    _for_each_dimension(
+        d, "input_window_offsets", "input_window_sizes", "input_window_strides")
+    for i, (n, offset, window, stride) in enumerate(zip(x.sizes, offsets, windows, strides)):
+        expect(window > 0, name, f"InputWindowSizes[{i}]", "be above 0", window)
+        expect(stride != 0, name, f"InputWindowStrides[{i}]", "not be 0", stride)
+        expect(offset + window <= n, name, f"InputWindowOffsets[{i}] + InputWindowSizes[{i}]",
+               f"be at most InputTensor.Sizes[{i}] = {n}", offset + window)
+    return tuple(1 + (window - 1) // abs(stride) for window, stride in zip(windows, strides))
+
+
+def _check_slice1(d: Any, strict: bool) -> None:
+    most = slice1_sizes(d)
+    for i, (n, m) in enumerate(zip(d.output_tensor.sizes, most)):
+        expect(n <= m, d.operator.name, f"OutputTensor.Sizes[{i}]",
+               f"be at most {m} (what the window and its stride make)", n)
+
+
+@operator("SLICE1", shaders=copy.SHADERS, check=_check_slice1, in_place=False)
+def Slice1OperatorDesc(d: Any, p: PlanBuilder) -> None:
+    begins = [offset + (window - 1 if stride < 0 else 0) for offset, window, stride in
+              zip(d.input_window_offsets, d.input_window_sizes, d.input_window_strides)]
+    _copy_slice(p, d.input_tensor, d.output_tensor, begins, d.input_window_strides)
+
+
+def _copy_slice(
+    p: PlanBuilder, x: TensorDesc, y: TensorDesc, begins: Sequence[int], steps: Sequence[int]
+) -> None:
+    strides = tuple(a * b for a, b in zip(x.strides, steps))
+    start = sum(a * b for a, b in zip(x.strides, begins))
+    p.add(copied(p.target, y.sizes, View("input_tensor", x, strides, start),
+                 View.whole("output_tensor", y)))
+
+
+# Joins
+
+
+_TOGETHER = 7
+"""Tensors that one dispatch takes beside the whole."""
+
+
+def _pieces(d: Any, pieces: str, one: TensorDesc) -> Ints:
+    """The sizes of the tensors of array ``pieces`` together. Raises where they do not fit, and are
+    not like ``one`` but on the axis."""
+    tensors = getattr(d, pieces)
+    axis = axis_in(d.operator.name, d.axis, one, of="Input" if pieces[0] == "i" else "InputTensor")
+    field = next(f.name for f in d.operator.spec.fields if f.snake == pieces)
+    wanted = list(one.sizes)
+    for i, t in enumerate(tensors):
+        expect(t.dimension_count == one.dimension_count, d.operator.name,
+               f"{field}[{i}].DimensionCount", f"be {one.dimension_count}", t.dimension_count)
+        wanted[axis] = t.sizes[axis]
+        expect(list(t.sizes) == wanted, d.operator.name, f"{field}[{i}].Sizes",
+               f"be {wanted} (alike on all axes but {axis})", list(t.sizes))
+    wanted[axis] = sum(t.sizes[axis] for t in tensors)
+    return tuple(wanted)
+
+
+def _joined(d: Any) -> dict[str, Output | list[Output]]:
+    first = d.input_tensors[0]
+    return {"output_tensor": Output(_pieces(d, "input_tensors", first), first.data_type)}
+
+
+@operator("JOIN", output=_joined, shaders=("join", *copy.SHADERS), in_place=False)
+def JoinOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _join(p, "output_tensor", d.output_tensor, "input_tensors", d.input_tensors, d.axis)
+
+
+def _check_split(d: Any, strict: bool) -> None:
+    x = d.input_tensor
+    together = _pieces(d, "output_tensors", x)
+    axis = d.axis
+    expect(together[axis] == x.sizes[axis], d.operator.name,
+           f"the sum of OutputTensors[].Sizes[{axis}]",
+           f"equal InputTensor.Sizes[{axis}] = {x.sizes[axis]}", together[axis])
+
+
+@operator("SPLIT", shaders=("join", *copy.SHADERS), check=_check_split, in_place=False)
+def SplitOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _join(p, "input_tensor", d.input_tensor, "output_tensors", d.output_tensors, d.axis)
+
+
+def _join(
+    p: PlanBuilder, whole: str, of: TensorDesc, pieces: str, tensors: Sequence[TensorDesc],
+    axis: int,
+) -> None:
+    """Move ``tensors`` to where they lie in ``whole``; for SPLIT the other way."""
+    unit = _unit(p, of, tensors, axis)
+    if unit:
+        for first in range(0, len(tensors), _TOGETHER):
+            _join_rows(p, whole, of, pieces, tensors, axis, unit, first)
+        return
+    begin = 0
+    for i, t in enumerate(tensors):
+        piece = View.whole(f"{pieces}[{i}]", t)
+        there = View(whole, of, of.strides, begin * of.strides[axis])
+        views = (piece, there) if whole == "output_tensor" else (there, piece)
+        p.add(copied(p.target, t.sizes, *views))
+        begin += t.sizes[axis]
+
+
+def _unit(p: PlanBuilder, of: TensorDesc, tensors: Sequence[TensorDesc], axis: int) -> int:
+    """Bytes of which all rows of all tensors are made: 16, 4, or 0 where there are none."""
+    if len(tensors) == 1 or p.device.max_bindings < _TOGETHER + 1:
+        return 0
+    if not all(t.is_packed for t in (of, *tensors)):
+        return 0
+    rows = [product(t.sizes[axis:]) * t.data_type.itemsize for t in tensors]
+    for unit in (16, 4):
+        if all(n % unit == 0 for n in rows) and all(
+                t.base_alignment % unit == 0 for t in (of, *tensors)):
+            return unit
+    return 0
+
+
+def _join_rows(
+    p: PlanBuilder, whole: str, of: TensorDesc, pieces: str, tensors: Sequence[TensorDesc],
+    axis: int, unit: int, first: int,
+) -> None:
+    """One dispatch, for the tensors from ``first`` on."""
+    rows = product(of.sizes[:axis])
+    some = tensors[first : first + _TOGETHER]
+    widths = [t.element_count * t.data_type.itemsize // unit // rows for t in tensors]
+    begins = [sum(widths[first : first + i]) for i in range(len(some) + 1)]
+    joins = whole == "output_tensor"
+    parts = [Operand(f"{pieces}[{first + i}]", None, unit, rows * widths[first + i], 0, not joins)
+             for i in range(len(some))]
+    parts += [UNUSED] * (_TOGETHER - len(some))
+    before, pitch = sum(widths[:first]), sum(widths)
+    count = rows * begins[-1]
+    operands: dict[str, Any] = {f"part{i}": part for i, part in enumerate(parts)}
+    p.dispatch(
+        f"join.{'join' if joins else 'split'}", -(-count // (4 * p.device.local_size)),
+        **operands,
+        whole=Operand(whole, None, unit, (rows - 1) * pitch + begins[-1], before, joins),
+        push={"count": count, "pitch": pitch, "begins": begins},
+        spec={"LOCAL_SIZE": p.device.local_size, "PARTS": len(some), "VECTORS": unit == 16},
+    )
+
+
+# Padding
+
+
+def _padded(d: Any) -> dict[str, Output | list[Output]]:
+    x = d.input_tensor
+    _for_each_dimension(d, "start_padding", "end_padding")
+    sizes = tuple(map(sum, zip(x.sizes, d.start_padding, d.end_padding)))
+    return {"output_tensor": Output(sizes, x.data_type)}
+
+
+def _newer_padding(d: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
+    mode = PaddingMode(d.padding_mode)
+    since = {_SYMMETRIC: FeatureLevel.FL_3_0, _WRAP: FeatureLevel.FL_6_4}.get(mode)
+    if since is not None:
+        yield since, "PaddingMode", "be an older mode", mode.name
+
+
+@operator("PADDING", output=_padded, shaders=("padding",), newer=_newer_padding, in_place=False,
+          padding_mode=_CONSTANT, padding_value=0.0)
+def PaddingOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    value = saturate(d.padding_value, d.output_tensor.data_type)
+    _pad(p, d.padding_mode, value, d.start_padding)
+
+
+@operator("PADDING1", output=_padded, shaders=("padding",), check=check_attributes,
+          newer=_newer_padding, in_place=False)
+def Padding1OperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _pad(p, d.padding_mode, Scalar.of(d.padding_value, d.padding_value_data_type), d.start_padding)
+
+
+def _tiled(d: Any) -> dict[str, Output | list[Output]]:
+    x = d.input_tensor
+    _for_each_dimension(d, "repeats")
+    for i, n in enumerate(d.repeats):
+        expect(n > 0, d.operator.name, f"Repeats[{i}]", "be above 0", n)
+    sizes = tuple(n * m for n, m in zip(x.sizes, d.repeats))
+    return {"output_tensor": Output(sizes, x.data_type)}
+
+
+@operator("TILE", output=_tiled, shaders=("padding",), in_place=False)
+def TileOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    x = d.input_tensor
+    _pad(p, _WRAP, saturate(0, x.data_type), (0,) * x.dimension_count)
+
+
+_ELEMENTS, _LINES, _DENSE = 0, 1, 2
+
+
+class _Dimension:
+    """What the shader reads of one dimension, or of several that are padded as one."""
+
+    def __init__(self, size: int, start: int, source: int, in_stride: int, out_stride: int) -> None:
+        self.size, self.start, self.source = size, start, source
+        self.in_stride, self.out_stride = in_stride, out_stride
+
+    def merged(self, inner: _Dimension, mode: int) -> _Dimension | None:
+        """It and an ``inner`` one as one, if they lie and are padded so."""
+        n = inner.size
+        if (inner.source != n or self.in_stride != n * inner.in_stride
+                or self.out_stride != n * inner.out_stride
+                or (self.source != self.size and mode not in (_CONSTANT, _WRAP))):
+            return None
+        return _Dimension(self.size * n, self.start * n, self.source * n,
+                          inner.in_stride, inner.out_stride)
+
+    def words(self, mode: int) -> Ints:
+        period = {_REFLECTION: max(2 * (self.source - 1), 1), _SYMMETRIC: 2 * self.source}.get(
+            PaddingMode(mode), self.source)
+        if period >> 32:
+            raise UnsupportedError(f"padding by reflections of {self.source} elements: more than "
+                                   "2^31 are not served (periods are counted in 32 bits)")
+        return (self.size, *reciprocal(self.size), self.start, self.source, period,
+                self.in_stride, self.out_stride)
+
+
+def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None:
+    x, y = p.tensor("input_tensor"), p.tensor("output_tensor")
+    each = 16 // y.data_type.itemsize
+    dims: list[_Dimension] = []
+    # The output is walked through memory.
+    for d in sorted(range(len(y.sizes)), key=lambda d: -y.strides[d]):
+        if y.sizes[d] == 1:
+            continue
+        inner = _Dimension(y.sizes[d], start[d], x.sizes[d], x.strides[d], y.strides[d])
+        one = dims[-1].merged(inner, mode) if dims else None
+        dims[-1:] = [one] if one else [*dims[-1:], inner]
+    *outer, row = dims or [_Dimension(1, 0, 1, 1, 1)]
+    rows = product([d.size for d in outer])
+    path, per_row = _ELEMENTS, row.size
+    count = rows * per_row
+    if row.out_stride == 1:
+        if is_packed([d.size for d in (*outer, row)], [d.out_stride for d in (*outer, row)]):
+            path, count = _DENSE, (count + each - 2) // each + 1
+        elif row.size >= each:
+            path, per_row = _LINES, (row.size + each - 2) // each + 1
+            count = rows * per_row
+    words = [w for d in (row, *reversed(outer)) for w in d.words(mode)]
+    p.dispatch(
+        f"padding.{y.data_type.width}", -(-count // p.device.local_size),
+        x=p.read("input_tensor"), y=p.write("output_tensor"), params=words,
+        push={"rows": rows, "value": value.words, "per_row": (per_row, *reciprocal(per_row))},
+        spec={"LOCAL_SIZE": p.device.local_size, "PATH": path, "MODE": mode,
+              "GAPLESS": row.in_stride == 1, "RANK": len(outer)},
+    )
+
+
+# Blocks of space, and depth
+
+
+def _block(d: Any, tensor: TensorDesc, depth: bool) -> Ints:
+    """Sizes of the other tensor."""
+    name, block = d.operator.name, d.block_size
+    expect(block > 0, name, "BlockSize", "be above 0", block)
+    n, c, h, w = tensor.sizes
+    for i, by in ((1, block * block),) if depth else ((2, block), (3, block)):
+        expect(tensor.sizes[i] % by == 0, name, f"InputTensor.Sizes[{i}]",
+               f"be a multiple of {by} (BlockSize is {block})", tensor.sizes[i])
+    if depth:
+        return n, c // (block * block), h * block, w * block
+    return n, c * block * block, h // block, w // block
+
+
+def _blocks(depth: bool) -> Infer:
+    def infer(d: Any) -> Mapping[str, Output | list[Output]]:
+        x = d.input_tensor
+        expect(x.dimension_count == 4, d.operator.name, "InputTensor.DimensionCount", "be 4",
+               x.dimension_count)
+        return {"output_tensor": Output(_block(d, x, depth), x.data_type)}
+
+    return infer
+
+
+_MOST_LINES = 8
+"""Lines of the deep tensor that an invocation holds vectors of."""
+
+
+def _move_blocks(d: Any, p: PlanBuilder, depth: bool) -> None:
+    """As copies of six dimensions: batch, channel, row, row in the block, column, column in it."""
+    x, y, b = d.input_tensor, d.output_tensor, d.block_size
+    deep, wide = (x, y) if depth else (y, x)
+    n, c, h, w = deep.sizes
+    c //= b * b
+    sizes = (n, c, h, b, w, b)
+    s = deep.strides
+    columns_first = getattr(d, "order", 0) == DepthSpaceOrder.COLUMN_ROW_DEPTH
+    channel, column = (b * b, 1) if columns_first else (1, c)
+    deep_strides = (s[0], channel * s[1], s[2], b * column * s[1], s[3], column * s[1])
+    t = wide.strides
+    wide_strides = (t[0], t[1], b * t[2], t[2], b * t[3], t[3])
+    each = 16 // x.data_type.itemsize
+    if (2 <= b <= _MOST_LINES and x.is_aligned and y.is_aligned
+            and are_of_vectors(each, w, (*deep_strides[:4], deep_strides[5], deep_strides[4]))
+            and are_of_vectors(each, w, wide_strides[:4] + (1,)) and t[3] == 1):
+        units = (n, c, h, b, w // each)
+        in_units = (*deep_strides[:4], each)
+        out_units = (*wide_strides[:4], b * each)
+        walk = Walk(units, *((in_units, out_units) if depth else (out_units, in_units)))
+        p.dispatch(
+            f"depth_space.{x.data_type.width}",
+            -(-walk.count * (b if depth else 1) // p.device.local_size),
+            x=p.read("input_tensor"), y=p.write("output_tensor"), params=walk.words,
+            push={"count": walk.count, "apart": deep_strides[5]},
+            spec={"LOCAL_SIZE": p.device.local_size, "BLOCK": b, "TO_SPACE": depth},
+        )
+        return
+    in_strides, out_strides = (
+        (deep_strides, wide_strides) if depth else (wide_strides, deep_strides))
+    p.add(copied(p.target, sizes, View("input_tensor", x, in_strides),
+                 View("output_tensor", y, out_strides)))
+
+
+def _to_space(d: Any, p: PlanBuilder) -> None:
+    _move_blocks(d, p, True)
+
+
+def _to_depth(d: Any, p: PlanBuilder) -> None:
+    _move_blocks(d, p, False)
+
+
+_BLOCK_SHADERS = ("depth_space", *copy.SHADERS)
+DepthToSpaceOperatorDesc = operator(
+    "DEPTH_TO_SPACE", output=_blocks(True), shaders=_BLOCK_SHADERS, in_place=False)(_to_space)
+DepthToSpace1OperatorDesc = operator(
+    "DEPTH_TO_SPACE1", output=_blocks(True), shaders=_BLOCK_SHADERS, in_place=False,
+    order=DepthSpaceOrder.DEPTH_COLUMN_ROW)(_to_space)
+SpaceToDepthOperatorDesc = operator(
+    "SPACE_TO_DEPTH", output=_blocks(False), shaders=_BLOCK_SHADERS, in_place=False)(_to_depth)
+SpaceToDepth1OperatorDesc = operator(
+    "SPACE_TO_DEPTH1", output=_blocks(False), shaders=_BLOCK_SHADERS, in_place=False,
+    order=DepthSpaceOrder.DEPTH_COLUMN_ROW)(_to_depth)
+
+
+# Sequences
+
+
+def _reversed(d: Any) -> dict[str, Output | list[Output]]:
+    x, lengths = d.input_tensor, d.sequence_lengths_tensor
+    axis = axis_in(d.operator.name, d.axis, x)
+    wanted = [1 if i == axis else n for i, n in enumerate(x.sizes)]
+    expect(list(lengths.sizes) == wanted, d.operator.name, "SequenceLengthsTensor.Sizes",
+           f"be {wanted}", list(lengths.sizes))
+    return {"output_tensor": Output(x.sizes, x.data_type)}
+
+
+@operator("REVERSE_SUBSEQUENCES", output=_reversed, shaders=("reverse_subsequences",),
+          in_place=False)
+def ReverseSubsequencesOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    x, lengths, y = d.input_tensor, d.sequence_lengths_tensor, d.output_tensor
+
+    def off_axis(strides: Ints, on_axis: int = 0) -> Ints:
+        return tuple(on_axis if i == d.axis else s for i, s in enumerate(strides))
+
+    nowhere = (0,) * len(x.sizes)
+    walk = Walk(x.sizes, off_axis(x.strides), off_axis(lengths.strides), y.strides,
+                off_axis(nowhere, 1))
+    local_size = p.device.local_size
+    p.dispatch(
+        f"reverse_subsequences.{x.data_type.width}", -(-walk.count // local_size),
+        x=p.read("input_tensor"), lengths=p.read("sequence_lengths_tensor"),
+        y=p.write("output_tensor"), params=walk.words,
+        push={"count": walk.count, "size": x.sizes[d.axis], "stride": x.strides[d.axis]},
+        spec={"LOCAL_SIZE": local_size, "LENGTH_WORDS": lengths.data_type.itemsize // 4},
+    )

@@ -1,0 +1,61 @@
+"""Writes the generated parts of the documents.
+
+Each stands between ``<!-- name -->`` and ``<!-- end -->``. ``python -m kompute_dml.toolchain docs``
+writes them all; a test says when one is stale.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from .. import support
+from ..bench import baseline
+
+ROOT = Path(__file__).parents[2]
+_BASELINES = ROOT / "benchmarks" / "baseline"
+
+
+def _table_of(stem: str) -> Callable[[], str]:
+    return lambda: baseline.markdown(baseline.load(_BASELINES / f"{stem}.json"))
+
+
+PARTS: dict[tuple[str, str], Callable[[], str]] = {
+    ("README.md", "counts"): support.counts,
+    ("docs/operators.md", "support table"): support.markdown_table,
+    ("docs/performance/limits.md", "benchmark table"): _table_of("nvidia-h200"),
+    ("docs/performance/elementwise.md", "benchmark table"): _table_of("nvidia-h200-elementwise"),
+    ("docs/performance/h100.md", "benchmark table"): _table_of("nvidia-h100"),
+}
+"""By document and name."""
+
+
+def replaced(text: str, name: str, part: str) -> str:
+    """``text`` with another part between the marks. Raises ValueError where there are none."""
+    marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+    if not marked.search(text):
+        raise ValueError(f"there is no <!-- {name} --> with its <!-- end -->")
+    return marked.sub(lambda m: f"{m[1]}{part}\n{m[2]}", text, count=1)
+
+
+def stale() -> list[str]:
+    """The documents that :func:`write` would change."""
+    return [page for page, text in _pages().items() if (ROOT / page).read_text("utf-8") != text]
+
+
+def write() -> list[str]:
+    """Bring all documents up to date. Returns those that changed."""
+    changed = stale()
+    for page, text in _pages().items():
+        if page in changed:
+            (ROOT / page).write_text(text, "utf-8")
+    return changed
+
+
+def _pages() -> dict[str, str]:
+    pages: dict[str, str] = {}
+    for (page, name), part in PARTS.items():
+        text = pages.get(page) or (ROOT / page).read_text("utf-8")
+        pages[page] = replaced(text, name, part())
+    return pages

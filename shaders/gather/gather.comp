@@ -1,0 +1,45 @@
+//@ op DML_OPERATOR_GATHER DML_OPERATOR_GATHER_ELEMENTS DML_OPERATOR_GATHER_ND DML_OPERATOR_GATHER_ND1
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// An invocation makes PARTS blocks of the output, a workgroup's length apart. It reads all before it
+// writes, so that many reads are under way.
+#define PARAMS_BINDING 3
+layout(constant_id = 1) const uint UNIT = 4u;
+layout(constant_id = 2) const uint INDEX_TYPE = 4u;
+layout(constant_id = 3) const uint PARTS = 1u;
+layout(constant_id = 4) const uint COORDINATES = 1u;  // that indices say of where a block lies
+layout(push_constant) uniform Push {
+    uint count;
+    uint axes_at;  // where the params say size and stride of each coordinate's axis
+    uint step;     // from one coordinate to the next, among the indices
+    uint x_offset;
+    uint indices_offset;
+    uint y_offset;
+    uint params_offset;
+};
+#include "include/grid.glsl"
+#include "include/walk.glsl"
+#include "include/typed.glsl"
+#include "include/indices.glsl"
+#include "include/blocks.glsl"
+
+INPUT_TENSOR(indices, 1, INDEX_TYPE)
+WALK(walk, 3)
+
+void main() {
+    uint first = group_index() * gl_WorkGroupSize.x * PARTS + gl_LocalInvocationIndex;
+    if (first >= count) return;
+    uint[3] at[PARTS];
+    uvec4 block[PARTS];
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p)
+        at[p] = walk(0u, min(first + p * gl_WorkGroupSize.x, count - 1u));
+    [[unroll]] for (uint c = 0u; c < COORDINATES; ++c) {
+        uint size = param(axes_at + 2u * c), stride = param(axes_at + 2u * c + 1u);
+        [[unroll]] for (uint p = 0u; p < PARTS; ++p)
+            at[p][2] += index_along(indices_bits(indices_offset + at[p][1] + c * step), size).at * stride;
+    }
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p) block[p] = load_block(x_offset + at[p][2]);
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p)
+        if (first + p * gl_WorkGroupSize.x < count) store_block(y_offset + at[p][0], block[p]);
+}

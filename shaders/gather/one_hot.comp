@@ -1,0 +1,63 @@
+//@ op DML_OPERATOR_ONE_HOT
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// An invocation makes PARTS groups of the output, a workgroup's length apart, of EACH elements that lie
+// side by side: one, or a vector of them.
+#define PARAMS_BINDING 3
+layout(constant_id = 1) const uint TYPE = 4u;
+layout(constant_id = 2) const uint INDEX_TYPE = 4u;
+layout(constant_id = 3) const uint EACH = 1u;
+layout(constant_id = 4) const uint PARTS = 1u;
+layout(push_constant) uniform Push {
+    uint count;  // of such groups
+    uint depth;
+    uint on_at;          // where the on value lies behind the off value
+    uint position_step;  // from one element to the next: along the axis
+    uint index_step;     // and among the indices
+    uint indices_offset;
+    uint values_offset;
+    uint y_offset;
+    uint params_offset;
+};
+#include "include/grid.glsl"
+#include "include/walk.glsl"
+#include "include/typed.glsl"
+#include "include/indices.glsl"
+
+INPUT_TENSOR(indices, 0, INDEX_TYPE)
+INPUT_TENSOR(values, 1, TYPE)
+OUTPUT_TENSOR(y, 2, TYPE)
+WALK(walk, 3)
+
+void make_group(uint i, uvec2 off, uvec2 on) {
+    uint[3] at = walk(0u, i);
+    uvec4 vector = uvec4(0u);
+    Index index;
+    [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+        if (e == 0u || index_step != 0u)
+            index = index_along(indices_bits(indices_offset + at[1] + e * index_step), depth);
+        bool hot = index.inside && index.at == at[2] + e * position_step;
+        uvec2 bits = hot ? on : off;
+        if (EACH == 1u) {
+            y_store_bits(y_offset + at[0], bits);
+        } else if (EACH == 2u) {
+            if (e == 0u) vector.xy = bits;
+            else vector.zw = bits;
+        } else {
+            const uint width = 128u / EACH;
+            uint begin = e * width;
+            vector[begin / 32u] = bitfieldInsert(vector[begin / 32u], bits.x, int(begin % 32u), int(width));
+        }
+    }
+    if (EACH != 1u) y_vectors[(y_offset + at[0]) / EACH] = vector;
+}
+
+void main() {
+    uint first = group_index() * gl_WorkGroupSize.x * PARTS + gl_LocalInvocationIndex;
+    uvec2 off = values_bits(values_offset), on = values_bits(values_offset + on_at);
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
+        uint i = first + p * gl_WorkGroupSize.x;
+        if (i < count) make_group(i, off, on);
+    }
+}
