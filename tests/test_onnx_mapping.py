@@ -65,7 +65,8 @@ def test_rows_know_the_newest_versions_of_their_operators() -> None:
             known.setdefault(row.op, set()).update(row.since)
     schemas = {s.name for s in onnx.defs.get_all_schemas() if not s.domain}
     assert known.keys() - schemas == {"SimplifiedLayerNormalization"}  # ONNX Runtime's own
-    newest = {op: onnx.defs.get_schema(op, _OPSET, "").since_version for op in known if op in schemas}
+    newest = {op: onnx.defs.get_schema(op, _OPSET, "").since_version
+              for op in known.keys() & schemas}
     assert {op for op, version in newest.items() if version not in known[op]} == set()
 
 

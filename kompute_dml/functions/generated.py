@@ -11,6 +11,7 @@ from ..dtypes import DataType
 from ..errors import expect, integers, whole
 from ..operators.base import Definition, Output, described
 from ..spec import Field
+from ..tensor import Tensor
 from .broadcasting import argument, bind
 from .call import as_tensor, device_of, output, run
 
@@ -65,7 +66,8 @@ def make_function(definition: Definition) -> Callable[..., Any]:
             values[type_field] = DataType.of(data_type)
         descs = {f: _descs(t) for f, t in tensors.items()}
         absent = dict.fromkeys([f.snake for f in outputs])
-        partial = definition.desc_class(**descs, **absent, **values)
+        known = absent | {f: t.desc for f, t in outs.items() if isinstance(t, Tensor)}
+        partial = definition.desc_class(**descs, **known, **values)
         definition.check_fields(partial, ("input", "attribute"))
         assert definition.infer is not None  # others are written by hand; a test says so
         made = definition.infer(partial)

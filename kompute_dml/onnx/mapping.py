@@ -19,6 +19,7 @@ from ..graph.array import BOOL, Array, device_type
 from ..graph.builder import Builder, supported
 from ..operators import base
 from . import (
+    attention_rows,
     convolution_rows,
     gather_rows,
     movement_rows,
@@ -325,6 +326,17 @@ _SOFTMAX = tuple((op, f"ACTIVATION_{name}1") for op, name in (
 _CONVOLUTION = (1, 11, 22)
 _WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
+
+def _recurrent(kind: str, states: tuple[str, ...] = (), attributes: tuple[str, ...] = ()) -> Row:
+    return Row(
+        kind, (7, 14, 22), kind, attention_rows.recurrent(kind),
+        fields=("InputTensor", "WeightTensor", "RecurrenceTensor", "BiasTensor", None,
+                "HiddenInitTensor", *states),
+        attributes=("hidden_size", "direction", "activations", "activation_alpha",
+                    "activation_beta", "clip", "layout", *attributes),
+        refuses=attention_rows.recurrent_refusal, multiplies=True)
+
+
 TABLE: tuple[Row, ...] = (
     # Quantized products
     Row("MatMulIntegerToFloat", (1,), "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
@@ -613,4 +625,20 @@ TABLE: tuple[Row, ...] = (
         attributes=_WINDOW, multiplies=True),
     Row("QLinearConv", (10,), "QUANTIZED_LINEAR_CONVOLUTION", convolution_rows.quantized,
         fields=convolution_rows.QUANTIZED_FIELDS, attributes=_WINDOW, multiplies=True),
+    # Attention and recurrent networks
+    Row("MultiHeadAttention", (1,), "MULTIHEAD_ATTENTION", attention_rows.multi_head_attention,
+        MICROSOFT,
+        fields=("QueryTensor", "KeyTensor", "ValueTensor", "BiasTensor", "MaskTensor",
+                "RelativePositionBiasTensor", "PastKeyTensor", "PastValueTensor"),
+        attributes=("num_heads", "mask_filter_value", "scale", "unidirectional"),
+        refuses=attention_rows.attention_refusal, multiplies=True),
+    Row("Attention", (23, 24, 25), "MULTIHEAD_ATTENTION1", attention_rows.attention,
+        fields=("QueryTensor", "KeyTensor", "ValueTensor", None, "PastKeyTensor",
+                "PastValueTensor"),
+        attributes=("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale",
+                    "softcap", "softmax_precision"),
+        refuses=attention_rows.onnx_attention_refusal, multiplies=True),
+    _recurrent("RNN"),
+    _recurrent("GRU", attributes=("linear_before_reset",)),
+    _recurrent("LSTM", ("CellMemInitTensor", "PeepholeTensor"), ("input_forget",)),
 )
