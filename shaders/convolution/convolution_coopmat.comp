@@ -12,8 +12,7 @@
 #extension GL_EXT_control_flow_attributes : require
 // convolution.comp on matrix units, of FLOAT16 with float32 sums. Input and filter hold their
 // channels side by side, in vectors of 8 (convolution_pack.comp brings them into that form): K goes
-// over vectors of channels within taps. Subgroups of 32 make a tile in
-// parts; each keeps few enough sums that a multiprocessor holds two workgroups or more.
+// over vectors of channels within taps. Four subgroups of 32 make two parts by two of a tile.
 layout(constant_id = 1) const bool OUTPUT_ALONG_ROWS = true;  // channels first; else last
 layout(constant_id = 2) const bool UNFINISHED = false;        // float32 sums of a part of K
 layout(constant_id = 3) const bool HAS_BIAS = false;
@@ -39,6 +38,7 @@ layout(push_constant) uniform Push {
     uint params_offset;
 };
 #define PARAMS_BINDING 4
+layout(local_size_x = 128) in;
 uint group_index() {
     return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
 }
@@ -54,22 +54,16 @@ layout(binding = 2) writeonly buffer OutputHalves { float16_t y_halves[]; };
 layout(binding = 3) readonly buffer Bias { float16_t bias[]; };
 
 #if defined(TILE_t128)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 4u;
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 32u;
 #elif defined(TILE_t128x64)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 64u;
-const uint SUBGROUPS_DOWN = 4u, SUBGROUPS_ACROSS = 2u;
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 64u, TILE_DEPTH = 32u;
 #else
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u;
+const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_DEPTH = 64u;
 #endif
-const uint TILE_DEPTH = 64u;
-const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS;
-const uint INVOCATIONS = 32u * SUBGROUPS;
-layout(local_size_x = INVOCATIONS) in;
+const uint INVOCATIONS = 128u;
 const uint FRAGMENT = 16u;
-const uint PART_ROWS = TILE_ROWS / SUBGROUPS_DOWN;
-const uint PART_COLUMNS = TILE_COLUMNS / SUBGROUPS_ACROSS;
+const uint PART_ROWS = TILE_ROWS / 2u;
+const uint PART_COLUMNS = TILE_COLUMNS / 2u;
 const int DOWN = int(PART_ROWS / FRAGMENT);
 const int ACROSS = int(PART_COLUMNS / FRAGMENT);
 #define Product coopmat<float, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
@@ -82,7 +76,7 @@ const uint LINE_VECTORS = TILE_DEPTH / 8u;
 const uint PITCH = LINE_VECTORS + 1u;
 const uint SLICE = (TILE_ROWS + TILE_COLUMNS) * PITCH;
 const uint STRIP = max(PART_COLUMNS * (FRAGMENT / 4u + 1u), FRAGMENT * (PART_COLUMNS / 4u + 1u));
-shared uvec4 s_slice[max(SLICE, SUBGROUPS * STRIP)];
+shared uvec4 s_slice[max(SLICE, 4u * STRIP)];
 shared ivec4 s_row[TILE_ROWS];  // where it lies in the input: offset, z, y, x
 shared uint s_to[TILE_ROWS];    // and in the output
 shared float s_bias[TILE_COLUMNS];
@@ -90,9 +84,12 @@ shared float s_bias[TILE_COLUMNS];
 const int ROW_LOADS = int(TILE_ROWS * LINE_VECTORS / INVOCATIONS);
 const int COLUMN_LOADS = int(TILE_COLUMNS * LINE_VECTORS / INVOCATIONS);
 
-// The line of an invocation's ``load``-th vector.
+// The line of an invocation's ``load``-th vector. Eight invocations store together: of short lines
+// they take two whose banks complete one another.
 uint line_of(int load) {
-    return (gl_LocalInvocationIndex + uint(load) * INVOCATIONS) / LINE_VECTORS;
+    uint vector = gl_LocalInvocationIndex + uint(load) * INVOCATIONS;
+    if (LINE_VECTORS == 4u) return vector / 4u % 2u * 4u + vector / 8u % 4u + vector / 32u * 8u;
+    return vector / LINE_VECTORS;
 }
 
 // Stores eight elements of one row or one column; ``to``: where each of them lies.
@@ -226,8 +223,7 @@ void main() {
         if (k >= end) w_next[l] = uvec4(0u); \
     }
 
-    uint part_row = gl_SubgroupID / SUBGROUPS_ACROSS * PART_ROWS;
-    uint part_column = gl_SubgroupID % SUBGROUPS_ACROSS * PART_COLUMNS;
+    uint part_row = gl_SubgroupID / 2u * PART_ROWS, part_column = gl_SubgroupID % 2u * PART_COLUMNS;
     Product products[DOWN][ACROSS];
     [[unroll]] for (int r = 0; r < DOWN; ++r)
         [[unroll]] for (int c = 0; c < ACROSS; ++c) products[r][c] = Product(0.0);

@@ -20,7 +20,7 @@ _MAX_STEPS = 2048
 _MAX_PARTS = 64
 _FEW, _MAX_DIRECT = 8, 1024
 """Output channels of a group that are no tile, and the longest K that one invocation sums."""
-_MIN_STEPS = 4
+_MIN_STEPS = 8
 """A part of K that is worth a workgroup of its own."""
 
 
@@ -29,12 +29,12 @@ def _tile(p: PlanBuilder, c: Problem) -> int:
     return 128 if wide and c.tiles(128, 128) >= p.device.cores else 64
 
 
-def parts_of(p: PlanBuilder, tiles: int, steps: int, per_core: int) -> int:
-    """Into how many parts K is cut, so that every core has ``per_core`` workgroups."""
+def parts_of(p: PlanBuilder, tiles: int, steps: int) -> int:
+    """Into how many parts K is cut, so that every core has a workgroup."""
     least = -(-steps // _MAX_STEPS)
     if p.device.is_cpu:
         return least
-    return max(least, min(per_core * p.device.cores // tiles, steps // _MIN_STEPS, _MAX_PARTS))
+    return max(least, min(2 * p.device.cores // tiles, steps // _MIN_STEPS, _MAX_PARTS))
 
 
 def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
@@ -45,15 +45,15 @@ def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
     kernel = matrix_units.kernel_of(p, c)
     if kernel is not None:
         c, operands = matrix_units.packed(p, c)
-        tile, per_core = kernel.tile, kernel.per_core
+        tile, variant = kernel.tile, f"{matrix_units.SHADER}.{kernel.name}"
     else:
         tile = (*[_tile(p, c)] * 2, _DEPTH)
-        operands, per_core = {}, 2
+        operands, variant = {}, f"f32.t{tile[0]}"
     data_type = p.tensor("input_tensor").data_type
     bias_tensor = p.tensor("bias_tensor")
     finish = {"bias_stride": _channel_stride(bias_tensor, 1)}
     end = {"HAS_BIAS": bias_tensor is not None, "FUSED_ACTIVATION": fused.code}
-    parts = parts_of(p, c.tiles(*tile[:2]), -(-c.depth // tile[2]), per_core)
+    parts = parts_of(p, c.tiles(*tile[:2]), -(-c.depth // tile[2]))
 
     def dispatch(y: Operand, y_strides: Ints, last: bool) -> None:
         more, push, spec = (fused.words, finish, end) if last else ((), {}, {})
@@ -61,7 +61,7 @@ def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
             matrix_units.dispatch(p, c, kernel, parts, y, y_strides, spec, push, more, operands)
         else:
             kind = data_type.code if last else 36
-            _gather(p, c, f"f32.t{tile[0]}", parts, y, y_strides,
+            _gather(p, c, variant, parts, y, y_strides,
                     {"TYPE": data_type.code, "FILTER_TYPE": data_type.code, "OUTPUT_TYPE": kind,
                      **spec}, push, more, bias=p.read("bias_tensor"))
 

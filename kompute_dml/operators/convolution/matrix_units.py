@@ -23,12 +23,10 @@ class Kernel(NamedTuple):
     name: str
     tile: Ints
     """Rows, columns, and a step of K."""
-    per_core: int
-    """Workgroups that a multiprocessor holds at once."""
 
 
-_KERNELS = (Kernel("t128", (128, 128, 64), 2), Kernel("t128x64", (128, 64, 64), 3),
-            Kernel("t64", (64, 64, 64), 4))
+_KERNELS = (Kernel("t128", (128, 128, 32)), Kernel("t128x64", (128, 64, 32)),
+            Kernel("t64", (64, 64, 64)))
 
 
 def kernel_of(p: PlanBuilder, c: Problem) -> Kernel | None:
