@@ -15,7 +15,7 @@ import kompute_dml as dml
 from cases.matrix_multiply import nearest_float32
 from kompute_dml.lowering.builder import target_of
 from kompute_dml.lowering.plan import Plan, Target
-from kompute_dml.operators.matrix_multiply import to_float as matrix_multiply
+from kompute_dml.operators.matrix_multiply import integer as matrix_multiply
 from kompute_dml.operators.matrix_multiply.kernels import Kernel, candidates, lower
 from kompute_dml.operators.matrix_multiply.product import SHADER, SLOTS, Product
 from kompute_dml.operators.matrix_multiply.repacking import SUMS, PreparedLines, Scratch
