@@ -7,7 +7,7 @@ data types at hand; so a new operator needs its row and nothing else.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,12 @@ class Row:
     refuses: Refusal = lambda node: None
     """Why this row does not serve the node, or None."""
     multiplies: bool = False
-    """Whether it is a matrix product: work that is worth a transfer."""
+    """Whether it is a product or a convolution: work that is worth a transfer."""
+
+    @property
+    def is_view(self) -> bool:
+        """Whether nothing is computed."""
+        return self.operator == _COPY
 
     def refusal(self, node: Node, device: Device) -> str | None:
         """Why this row does not serve ``node`` on ``device``, or None."""
@@ -123,11 +128,6 @@ def candidate(node: Node, device: Device) -> Row | str:
             return row
         reason = refused
     return reason
-
-
-def waits_for_device(node: Node, row: Row, made: Collection[Value | None]) -> bool:
-    """Whether the host would have to know a value that is ``made`` on the device."""
-    return any((value := node.input(i)) is not None and value in made for i in row.host)
 
 
 def _trial(row: Row, node: Node, device: Device) -> str | None:
