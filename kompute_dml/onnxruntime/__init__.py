@@ -109,9 +109,15 @@ def session(model: Any, *, session_options: Any = None, **options: Any) -> Any:
     if claim is not None and not isinstance(claim, str):
         options["claim"] = ",".join(claim)
     texts = {name: str(value) for name, value in options.items() if value is not None}
-    _provider().Options(texts)  # raises here what ONNX Runtime would only print
+    provider = _provider()
+    asked = provider.Options(texts)  # raises here what ONNX Runtime would only print
     wanted.add_provider_for_devices([device], texts)
-    return ort.InferenceSession(model, wanted, enable_fallback=False)
+    with provider.decisions() as decisions:
+        try:
+            return ort.InferenceSession(model, wanted, enable_fallback=False)
+        finally:
+            if asked.strict:
+                provider.check_strict(decisions)
 
 
 def explain(model: Any, **options: Any) -> None:

@@ -118,6 +118,19 @@ def decisions() -> Iterator[list[Decision]]:
         yield told
     finally:
         _told.reset(token)
+        if (outer := _told.get()) is not None:
+            outer += told
+
+
+def check_strict(made: Sequence[Decision]) -> None:
+    """Raise UnsupportedError where a node is left to the CPU."""
+    left = [d for d in made if d.where == "CPU"]
+    if left:
+        more = f"; and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        raise UnsupportedError(
+            f"strict: {len(left)} of {len(made)} nodes would be left to the CPU: "
+            + "; ".join(f"{d.operator} {d.node!r} ({d.why})" for d in left[:_NAMED]) + more
+        )
 
 
 class Provider:
@@ -128,6 +141,7 @@ class Provider:
         self.device = shared_device(options.adapter, options.feature_level)
         self.trace = Trace(options.profile) if options.profile else None
         self.has_claimed = False
+        self.decisions: list[Decision] = []
         self.handle = ffi.new_handle(self)
         self.table = ffi.new("Ep *", {
             "version": capi.API_VERSION, "GetName": _ep_name, "GetCapability": _get_capability,
@@ -146,12 +160,11 @@ class Provider:
                 wanted.append(region)
             else:
                 placed.reasons.update(dict.fromkeys(region, reason))
-        decisions = self._decisions(nodes, placed, wanted)
+        decided = self._decided(nodes, placed, wanted)
+        self.decisions += decided
         if (told := _told.get()) is not None:
-            told += decisions
+            told += decided
         self.has_claimed |= bool(wanted)
-        if self.options.strict:
-            self._check_strict(decisions)
         # Nested graphs come before the one that they are in.
         if nodes and not self.has_claimed and not reader.is_nested:
             warnings.warn(self._idle(len(reader.graph.nodes), placed), stacklevel=2)
@@ -169,7 +182,7 @@ class Provider:
         reason = refusal(region, placed, outside)
         return None if self.options.claims_all and reason != COMPUTES_NOTHING else reason
 
-    def _decisions(
+    def _decided(
         self, nodes: Sequence[Node], placed: Placement, wanted: Sequence[Sequence[Node]]
     ) -> list[Decision]:
         number = {node: i for i, region in enumerate(wanted) for node in region}
@@ -185,15 +198,6 @@ class Provider:
                 why = "a view" if row.is_view else f"DML_OPERATOR_{row.operator}"
             made += [Decision(part.label, part.name, where, why) for part in node.originals]
         return made
-
-    def _check_strict(self, decisions: Sequence[Decision]) -> None:
-        left = [d for d in decisions if d.where == "CPU"]
-        if left:
-            more = f"; and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-            raise UnsupportedError(
-                f"strict: {len(left)} of {len(decisions)} nodes would be left to the CPU: "
-                + "; ".join(f"{d.operator} {d.node!r} ({d.why})" for d in left[:_NAMED]) + more
-            )
 
     def _idle(self, count: int, placed: Placement) -> str:
         """What to say of a model that this provider has no part in."""
@@ -398,6 +402,8 @@ def _compile(
     this: Any, graphs: Any, fused: Any, count: int, kernels: Any, contexts: Any
 ) -> None:
     provider = _owner(this)
+    if provider.options.strict:  # of what GetCapability reports ONNX Runtime only makes a log entry
+        check_strict(provider.decisions)
     made = [Kernel(provider, GraphReader(api(), graphs[i])) for i in range(count)]
     for i, kernel in enumerate(made):
         kernels[i] = _keep(kernel)
