@@ -27,7 +27,7 @@ class TensorFlags(enum.IntFlag):
 
 def buffer_tensor_size(data_type: DataType, sizes: Sequence[int], strides: Sequence[int]) -> int:
     """Bytes a tensor needs at least (DMLCalcBufferTensorSize): rounded up to 4."""
-    return (extent(sizes, strides) * data_type.itemsize + 3) & ~3
+    return (data_type.nbytes(extent(sizes, strides)) + 3) & ~3
 
 
 @dataclass(frozen=True)

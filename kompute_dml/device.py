@@ -17,7 +17,7 @@ import numpy as np
 from .bindings import BindingTable, Buffer, Dispatchable
 from .compiler import CompiledOperator, ExecutionFlags, Operator, OperatorInitializer
 from .desc import TensorDesc
-from .dtypes import DataType
+from .dtypes import DataType, pack_halves
 from .errors import (
     DeviceLostError,
     DmlError,
@@ -284,7 +284,8 @@ class Device:
             ) from None
         desc = TensorDesc.packed(host.dtype, host.shape or (1,))
         tensor = self._new(desc)
-        flat = np.ascontiguousarray(host, desc.data_type.dtype).reshape(-1).view(np.uint8)
+        host = np.ascontiguousarray(host, desc.data_type.dtype).reshape(-1)
+        flat = pack_halves(host) if desc.data_type.bits < 8 else host.view(np.uint8)
         self._write(tensor.allocation, 0, flat)
         return tensor
 

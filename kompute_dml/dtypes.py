@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ValidationError
+from .errors import UnsupportedError, ValidationError
 
 
 class DataType(enum.Enum):
@@ -25,55 +25,63 @@ class DataType(enum.Enum):
     FLOAT64 = 9
     UINT64 = 10
     INT64 = 11
+    UINT4 = 12
+    INT4 = 13
 
     def __init__(self, _value: int) -> None:
-        self._dtype = np.dtype(self.name.lower())
-        self._itemsize = self._dtype.itemsize
+        self._kind = self.name[0].lower()
+        self._bits = int(self.name.lstrip("FLOATUIN"))
+        self._itemsize = max(self._bits // 8, 1)
+        self._dtype = np.dtype(self.name.lower()) if self._bits >= 8 else None
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The NumPy data type of one element."""
-        return self._dtype
+        """The NumPy data type of one element; of 4 bits it is ml_dtypes'."""
+        return _narrow(self.name.lower()) if self._dtype is None else self._dtype
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """Bytes of one element; 1 of those that lie two in a byte."""
         return self._itemsize
 
     @property
     def bits(self) -> int:
         """Bits of one element."""
-        return 8 * self._itemsize
+        return self._bits
 
     @property
     def is_float(self) -> bool:
         """Whether it is FLOAT16, FLOAT32 or FLOAT64."""
-        return self.dtype.kind == "f"
+        return self._kind == "f"
 
     @property
     def is_signed(self) -> bool:
         """Whether it has numbers below 0."""
-        return self.dtype.kind != "u"
+        return self._kind != "u"
 
     @property
     def family(self) -> str:
         """Kind and width as shader names spell it: ``f32``, ``i8``, ``u64``."""
-        return f"{self.dtype.kind}{8 * self.itemsize}"
+        return f"{self._kind}{self._bits}"
 
     @property
     def code(self) -> int:
         """As elementwise shaders take it: bytes, 16 if a signed integer, 32 if floating point."""
-        return self.itemsize + {"u": 0, "i": 16, "f": 32}[self.dtype.kind]
+        return self.itemsize + {"u": 0, "i": 16, "f": 32}[self._kind]
 
     @property
     def unsigned(self) -> DataType:
         """The unsigned integers of this width, which hold the same bits."""
-        return DataType[f"UINT{8 * self.itemsize}"]
+        return DataType[f"UINT{self._bits}"]
 
     @property
     def width(self) -> str:
         """Width alone, for shaders that only move bits: ``b8`` to ``b64``."""
-        return f"b{8 * self.itemsize}"
+        return f"b{self._bits}"
+
+    def nbytes(self, elements: int) -> int:
+        """Bytes of so many elements side by side."""
+        return (elements * self._bits + 7) // 8
 
     def __str__(self) -> str:
         return self.name
@@ -99,6 +107,31 @@ class DataType(enum.Enum):
             f"expected a data type among {names} (or its NumPy name; truth values are UINT8), "
             f"but got {value!r}"
         )
+
+
+def _narrow(name: str) -> np.dtype[Any]:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise UnsupportedError(
+            f"{name.upper()}: NumPy has no such type; the package ml_dtypes has") from None
+    return np.dtype(getattr(ml_dtypes, name))
+
+
+def pack_halves(values: np.ndarray) -> np.ndarray:
+    """Elements of 4 bits as bytes of two, the first one in the low half."""
+    bits = values.reshape(-1).view(np.uint8) & 15
+    bits = np.append(bits, np.zeros(bits.size % 2, np.uint8))
+    packed: np.ndarray = bits[::2] | bits[1::2] << 4
+    return packed
+
+
+def unpack_halves(packed: np.ndarray, data_type: DataType) -> np.ndarray:
+    """What :func:`pack_halves` packed, an element in a byte."""
+    bits = np.stack([packed & 15, packed >> 4], -1).reshape(-1)
+    if data_type.is_signed:
+        return ((bits.astype(np.int8) ^ 8) - 8).astype(data_type.dtype)
+    return bits.astype(data_type.dtype)
 
 
 @dataclass(frozen=True)

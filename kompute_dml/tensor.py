@@ -9,7 +9,7 @@ import numpy as np
 
 from . import layout
 from .desc import TensorDesc
-from .dtypes import DataType
+from .dtypes import DataType, unpack_halves
 from .errors import OutOfRangeError, UnsupportedError, ValidationError, expect, integers
 from .layout import extent, product, reshape_strides
 from .names import ALIASES
@@ -92,7 +92,7 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """Bytes from the first element to the end of the last."""
-        return extent(self.sizes, self.strides) * self.data_type.itemsize
+        return self.data_type.nbytes(extent(self.sizes, self.strides))
 
     def __repr__(self) -> str:
         packed = "" if self.desc.is_packed else f", strides={list(self.strides)}"
@@ -128,9 +128,10 @@ class Tensor:
         raw = self.device._read(self.allocation, start, skipped + self.nbytes)[skipped:]
         if skipped % itemsize:
             raw = raw.copy()
-        flat = raw.view(self.dtype)
+        narrow = self.data_type.bits < 8
+        flat = unpack_halves(raw, self.data_type) if narrow else raw.view(self.dtype)
         if self.desc.is_packed:
-            return flat.reshape(self.sizes)
+            return flat[: self.size].reshape(self.sizes)
         view: np.ndarray = np.lib.stride_tricks.as_strided(
             flat, self.sizes, [s * itemsize for s in self.strides], writeable=False
         )
@@ -175,7 +176,10 @@ class Tensor:
     def _view(
         self, sizes: Sequence[int], strides: Sequence[int], skip_elements: int = 0
     ) -> Tensor:
-        offset = self.byte_offset + skip_elements * self.data_type.itemsize
+        skip_bits = skip_elements * self.data_type.bits
+        expect(skip_bits % 8 == 0, "Tensor", "a view", "begin with a byte",
+               f"element {skip_elements} of {self.data_type}")
+        offset = self.byte_offset + skip_bits // 8
         desc = TensorDesc(
             self.data_type,
             tuple(sizes),

@@ -113,7 +113,7 @@ class Case:
         arguments |= {argument(f.snake): True for f in definition.spec.outputs
                       if f.optional and f.snake in self.sizes}
         if "data_type" in definition.defaults and out is None:
-            arguments["data_type"] = types[self.output]
+            arguments["data_type"] = types[self.outputs[-1]]
         several = any(f.is_array for f in definition.spec.outputs)
         result = getattr(dml, definition.function_name)(**arguments, out=out)
         return tuple(result) if several else result

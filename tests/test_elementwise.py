@@ -65,7 +65,8 @@ def test_clip_differs_where_the_bounds_cross() -> None:
     assert dml.clip1(x, min=3.0, max=1.0).numpy().tolist() == [3, 3, 3]
 
 
-@pytest.mark.parametrize("data_type", [t for t in dml.DataType if not t.is_float], ids=str)
+@pytest.mark.parametrize(
+    "data_type", [t for t in dml.DataType if not t.is_float and t.bits >= 8], ids=str)
 def test_scalar_unions_hold_every_integer(data_type: dml.DataType) -> None:
     info = np.iinfo(data_type.dtype)
     least, most = int(info.min), int(info.max)

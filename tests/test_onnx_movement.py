@@ -56,3 +56,9 @@ def test_pieces_of_an_odd_offset_are_joined_again(rng: np.random.Generator) -> N
     _check([node("Abs", "x", "a"), node("Split", "a sizes", "p q r", axis=1),
             node("Concat", "r p q", "y", axis=1), node("Pad", "q pads", "z", mode="reflect")],
            "y z p", dict(sizes=[1, 4, 2], pads=[2, -1, 0, 1]), x)
+
+
+def test_views_that_begin_inside_a_vector(rng: np.random.Generator) -> None:
+    x = rng.normal(size=(65,)).astype(np.float32)
+    _check([node("Abs", "x", "a"), node("Slice", "a b e", "p"), node("Neg", "p", "y")], "y",
+           dict(b=[1], e=[65]), x)

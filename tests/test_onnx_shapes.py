@@ -157,7 +157,7 @@ def test_strict() -> None:
     words = "strict: 1 of 2 nodes .* Det 'y' .no row of the mapping"
     with pytest.raises(dml.UnsupportedError, match=words):
         session(built, False, claim="all", strict=True)
-    with pytest.raises(dml.UnsupportedError, match=r"2 of 2 nodes .*\(the claim leaves it out):
+    with pytest.raises(dml.UnsupportedError, match=r"2 of 2 nodes .*\(the claim leaves it out"):
         session(built, False, claim="Abs", strict=True)
     given = options(False)
     given.add_provider_for_devices(kompute.devices()[:1], {"strict": "1", "claim": "all"})

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import kompute_dml as dml
 
 
-@pytest.mark.parametrize("data_type", dml.DataType, ids=str)
+@pytest.mark.parametrize("data_type", [t for t in dml.DataType if t.bits >= 8], ids=str)
 def test_round_trip_keeps_every_bit(
     data_type: dml.DataType, device: dml.Device, rng: np.random.Generator
 ) -> None:

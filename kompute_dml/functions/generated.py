@@ -11,6 +11,7 @@ from ..dtypes import DataType
 from ..errors import expect, integers, whole
 from ..operators.base import Definition, Output, described
 from ..spec import Field
+from ..tensor import Tensor
 from .broadcasting import argument, bind
 from .call import as_tensor, device_of, output, run
 
@@ -53,6 +54,7 @@ def make_function(definition: Definition) -> Callable[..., Any]:
         values = bind(name, signature, args, kwargs)
         out = values.pop("out")
         data_type = values.pop("data_type", None)
+        chosen = data_type is not defaults.get("data_type")
         given = {f.snake: values.pop(argument(f.snake)) for f in inputs}
         asked = {f.snake for f in wanted if values.pop(argument(f.snake))}
         made_fields = [f for f in outputs if not f.optional or f.snake in asked]
@@ -64,13 +66,15 @@ def make_function(definition: Definition) -> Callable[..., Any]:
             values[type_field] = DataType.of(data_type)
         descs = {f: _descs(t) for f, t in tensors.items()}
         absent = dict.fromkeys([f.snake for f in outputs])
-        partial = definition.desc_class(**descs, **absent, **values)
+        known = absent | {f: t.desc for f, t in outs.items() if isinstance(t, Tensor)}
+        partial = definition.desc_class(**descs, **known, **values)
         definition.check_fields(partial, ("input", "attribute"))
         assert definition.infer is not None  # others are written by hand; a test says so
         made = definition.infer(partial)
         results: dict[str, Any] = dict(absent)
         for f in made_fields:
-            results[f.snake] = _made(device, name, outs[f.snake], made[f.snake], data_type)
+            results[f.snake] = _made(device, name, outs[f.snake], made[f.snake], data_type,
+                                     chosen)
         run(definition.desc_class, device, {**tensors, **results}, **values)
         found = [results[f.snake] for f in made_fields]
         return found[0] if len(found) == 1 else tuple(found)
@@ -134,15 +138,16 @@ def _descs(t: Any) -> Any:
     return tuple(x.desc for x in t) if isinstance(t, list) else None if t is None else t.desc
 
 
-def _made(device: Any, name: str, out: Any, made: Any, data_type: Any) -> Any:
+def _made(device: Any, name: str, out: Any, made: Any, data_type: Any, chosen: bool) -> Any:
+    """``out``, or a new tensor. The type of ``out`` holds, unless the caller chose another."""
     if isinstance(made, list):
         given = [None] * len(made) if out is None else list(out)
         expect(len(given) == len(made), name, "out", f"be {len(made)} tensors", len(given))
-        return [_made(device, name, o, m, data_type) for o, m in zip(given, made)]
+        return [_made(device, name, o, m, data_type, chosen) for o, m in zip(given, made)]
     assert isinstance(made, Output)
     kind = made.data_type
     if kind is None:
-        kind = out.data_type if out is not None and data_type is None else DataType.of(data_type)
+        kind = DataType.of(data_type) if out is None or chosen else out.data_type
     return output(device, out, name, made.sizes, kind)
 
 

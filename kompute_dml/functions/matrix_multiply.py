@@ -9,13 +9,150 @@ import numpy as np
 from ..dtypes import DataType
 from ..errors import ValidationError, expect
 from ..layout import broadcast_sizes, pad_left
+from ..operators.matrix_multiply.gemm import GemmOperatorDesc
+from ..operators.matrix_multiply.integer import MatrixMultiplyIntegerOperatorDesc
 from ..operators.matrix_multiply.product import SLOTS, VECTORS
+from ..operators.matrix_multiply.quantized import QuantizedLinearMatrixMultiplyOperatorDesc
 from ..operators.matrix_multiply.to_float import MatrixMultiplyIntegerToFloatOperatorDesc
 from .call import as_tensor, device_of, output, run, whole_numbers
 from .registry import function
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
+
+
+@function
+def gemm(
+    a: Any, b: Any, c: Any = None, *, trans_a: Any = False, trans_b: Any = False,
+    alpha: float = 1.0, beta: float = 1.0, fused_activation: Any = None, out: Tensor | None = None,
+) -> Tensor:
+    """``alpha * (a @ b) + beta * c``, then an activation (DML_GEMM_OPERATOR_DESC).
+
+    ``a`` {.., M, K} and ``b`` {.., K, N} are FLOAT32 or FLOAT16, of 2 to 4 dimensions; with
+    ``trans_a`` or ``trans_b`` their last two sizes are exchanged. Leading sizes broadcast, and so
+    does ``c`` to {.., M, N}. FLOAT16 is summed in float32. ``fused_activation`` is the description
+    of an activation without tensors.
+
+    Returns ``out`` or a new packed tensor. Raises ValidationError or UnsupportedError.
+    """
+    name = "gemm"
+    device = device_of(a, b, c, out)
+    a = as_tensor(device, name, "a", a)
+    b = as_tensor(device, name, "b", b, a.data_type)
+    leading = _leading(name, a, b)
+    a, b = (t.broadcast_to(*leading, *t.sizes[-2:]) for t in (a, b))
+    rows = a.sizes[-1] if trans_a else a.sizes[-2]
+    sizes = (*leading, rows, b.sizes[-2] if trans_b else b.sizes[-1])
+    y = output(device, out, name, sizes, a.data_type)
+    if c is not None:
+        c = _broadcast(name, "c", as_tensor(device, name, "c", c, a.data_type), sizes)
+    run(GemmOperatorDesc, device,
+        {"a_tensor": a, "b_tensor": b, "c_tensor": c, "output_tensor": y},
+        trans_a=int(trans_a), trans_b=int(trans_b), alpha=alpha, beta=beta,
+        fused_activation=fused_activation)
+    return y
+
+
+@function
+def matrix_multiply_integer(
+    a: Any, b: Any, *, a_zero_point: Any = None, b_zero_point: Any = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``(a - a_zero_point) @ (b - b_zero_point)`` as INT32, modulo 2^32
+    (DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC).
+
+    ``a`` {.., M, K} and ``b`` {.., K, N} are INT8 or UINT8. Leading sizes broadcast. Zero points
+    are single values, vectors of length M (for ``a``) and N (for ``b``), or {.., M, 1} and
+    {.., 1, N}, of their matrix's type.
+
+    Returns ``out`` or a new packed tensor. Raises ValidationError or UnsupportedError.
+    """
+    name = "matrix_multiply_integer"
+    device = device_of(a, b, a_zero_point, b_zero_point, out)
+    a, b = as_tensor(device, name, "a", a), as_tensor(device, name, "b", b)
+    leading = _leading(name, a, b)
+    y = output(device, out, name, (*leading, a.sizes[-2], b.sizes[-1]), DataType.INT32)
+    zeros = {
+        "a_zero": None if a_zero_point is None else whole_numbers(
+            device, name, "a_zero_point", a_zero_point, a.data_type),
+        "b_zero": None if b_zero_point is None else whole_numbers(
+            device, name, "b_zero_point", b_zero_point, b.data_type),
+    }
+    rank = max(2, *(0 if t is None else t.ndim for t in zeros.values()))
+    run(MatrixMultiplyIntegerOperatorDesc, device, {
+        "a_tensor": a.broadcast_to(*leading, *a.sizes[-2:]),
+        "b_tensor": b.broadcast_to(*leading, *b.sizes[-2:]),
+        "output_tensor": y,
+        **{SLOTS[n]: _along(t, VECTORS[n], rank) for n, t in zeros.items()},
+    })
+    return y
+
+
+@function
+def quantized_linear_matrix_multiply(
+    a: Any, a_scale: Any, b: Any, b_scale: Any, output_scale: Any, *, a_zero_point: Any = None,
+    b_zero_point: Any = None, output_zero_point: Any = None, data_type: Any = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``(a - a_zero_point) @ (b - b_zero_point) * a_scale * b_scale / output_scale``, rounded half
+    to even, plus ``output_zero_point``, clamped
+    (DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC).
+
+    ``a`` {.., M, K} and ``b`` {.., K, N} are INT8 or UINT8. Leading sizes broadcast. Scales,
+    FLOAT32, and zero points are single values, vectors of length M (for ``a`` and the output) and N
+    (for ``b``), or {.., M, 1} and {.., 1, N}. ``data_type`` is the output's: by default that of
+    ``out``, else of ``output_zero_point``, else of ``a``.
+
+    Returns ``out`` or a new packed tensor. Raises ValidationError or UnsupportedError.
+    """
+    name = "quantized_linear_matrix_multiply"
+    device = device_of(a, a_scale, b, b_scale, output_scale, a_zero_point, b_zero_point,
+                       output_zero_point, out)
+    a, b = as_tensor(device, name, "a", a), as_tensor(device, name, "b", b)
+    leading = _leading(name, a, b)
+    if data_type is None:
+        known = out if out is not None else output_zero_point
+        data_type = getattr(known, "dtype", a.data_type)
+    kind = DataType.of(data_type)
+    y = output(device, out, name, (*leading, a.sizes[-2], b.sizes[-1]), kind)
+    vectors: dict[str, tuple[Tensor | None, int]] = {}
+    for field, axis, scale, zero, matrix_kind in (
+        ("a", -2, a_scale, a_zero_point, a.data_type),
+        ("b", -1, b_scale, b_zero_point, b.data_type),
+        ("output", -2, output_scale, output_zero_point, kind),
+    ):
+        vectors[f"{field}_scale"] = (
+            as_tensor(device, name, f"{field}_scale", scale, DataType.FLOAT32), axis)
+        vectors[f"{field}_zero_point"] = (None if zero is None else whole_numbers(
+            device, name, f"{field}_zero_point", zero, matrix_kind), axis)
+    rank = max(2, *(t.ndim for t, _ in vectors.values() if t is not None))
+    run(QuantizedLinearMatrixMultiplyOperatorDesc, device, {
+        "a_tensor": a.broadcast_to(*leading, *a.sizes[-2:]),
+        "b_tensor": b.broadcast_to(*leading, *b.sizes[-2:]),
+        "output_tensor": y,
+        **{f"{n}_tensor": _along(t, axis, rank) for n, (t, axis) in vectors.items()},
+    })
+    return y
+
+
+def _leading(name: str, a: Tensor, b: Tensor) -> tuple[int, ...]:
+    """The sizes before the matrices', which broadcast to one another."""
+    for field, t in (("a", a), ("b", b)):
+        expect(t.ndim >= 2, name, f"{field}.sizes", "have at least 2 dimensions", list(t.sizes))
+    try:
+        leading = broadcast_sizes(a.sizes[:-2] or (1,), b.sizes[:-2] or (1,))
+    except ValueError:
+        expect(False, name, "the leading sizes of a and b", "broadcast",
+               list(a.sizes), list(b.sizes))
+    return leading[len(leading) + 2 - max(a.ndim, b.ndim) :]
+
+
+def _broadcast(name: str, field: str, t: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    try:
+        return t.broadcast_to(sizes)
+    except ValidationError:
+        expect(False, name, f"{field}.sizes", f"broadcast to {list(sizes)}", list(t.sizes))
+        raise
 
 
 @function
@@ -46,14 +183,7 @@ def matrix_multiply_integer_to_float(
     name = "matrix_multiply_integer_to_float"
     device = device_of(a, a_scale, b, b_scale, a_zero_point, b_zero_point, bias, out)
     a, b = as_tensor(device, name, "a", a), as_tensor(device, name, "b", b)
-    for field, t in (("a", a), ("b", b)):
-        expect(t.ndim >= 2, name, f"{field}.sizes", "have at least 2 dimensions", list(t.sizes))
-    try:
-        leading = broadcast_sizes(a.sizes[:-2] or (1,), b.sizes[:-2] or (1,))
-    except ValueError:
-        expect(False, name, "the leading sizes of a and b", "broadcast",
-               list(a.sizes), list(b.sizes))
-    leading = leading[len(leading) + 2 - max(a.ndim, b.ndim) :]
+    leading = _leading(name, a, b)
     sizes = (*leading, a.sizes[-2], b.sizes[-1])
 
     if output_data_type is None:
@@ -62,11 +192,7 @@ def matrix_multiply_integer_to_float(
     kind = DataType.of(output_data_type)
     y = output(device, out, name, sizes, kind)
     if bias is not None:
-        bias = as_tensor(device, name, "bias", bias, kind)
-        try:
-            bias = bias.broadcast_to(sizes)
-        except ValidationError:
-            expect(False, name, "bias.sizes", f"broadcast to {list(sizes)}", list(bias.sizes))
+        bias = _broadcast(name, "bias", as_tensor(device, name, "bias", bias, kind), sizes)
     vectors = {
         "a_scale": as_tensor(device, name, "a_scale", a_scale, kind),
         "a_zero": None if a_zero_point is None else whole_numbers(

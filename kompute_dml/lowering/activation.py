@@ -23,12 +23,15 @@ class Fused(NamedTuple):
     words: Ints
 
 
+def activation(desc: Any) -> Fused:
+    """Of an activation's own description."""
+    name = desc.operator.function_name.removeprefix("activation_")
+    if name == "identity":
+        return Fused(0, ())
+    return Fused(NAMES.index(name), parameters(desc, DataType.FLOAT32))
+
+
 def fused_activation(desc: Any) -> Fused:
     """Of an operator's description; code 0 where it fuses nothing."""
     fused = getattr(desc, "fused_activation", None)
-    if fused is None:
-        return Fused(0, ())
-    name = fused.operator.function_name.removeprefix("activation_")
-    if name == "identity":
-        return Fused(0, ())
-    return Fused(NAMES.index(name), parameters(fused, DataType.FLOAT32))
+    return Fused(0, ()) if fused is None else activation(fused)

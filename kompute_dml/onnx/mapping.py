@@ -12,12 +12,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .. import spec
+from ..attributes import ReduceFunction
 from ..desc import MAX_DIMENSIONS
 from ..errors import DmlError, UnsupportedError
 from ..graph.array import BOOL, Array, device_type
 from ..graph.builder import Builder, supported
 from ..operators import base
-from . import gather_rows, movement_rows, products, rows
+from . import (
+    attention_rows,
+    convolution_rows,
+    gather_rows,
+    movement_rows,
+    normalization_rows,
+    pooling_rows,
+    products,
+    reduction_rows,
+    rows,
+)
 from .graph import DTYPES, Node, Value
 
 if TYPE_CHECKING:
@@ -51,6 +62,8 @@ class Row:
     """Why this row does not serve the node, or None."""
     multiplies: bool = False
     """Whether it is a product or a convolution: work that is worth a transfer."""
+    results: tuple[str | None, ...] = ()
+    """The DirectML tensor of each output, where its type is not the table's."""
 
     @property
     def is_view(self) -> bool:
@@ -81,10 +94,15 @@ class Row:
                     return f"input {i}: {reason}"
         for i, value in enumerate(node.outputs):
             if value is not None:
-                field = entry.outputs[i].name if i < len(entry.outputs) else None
+                field = self._output_field(i)
                 if reason := _refuses_value(value, field, tensors):
                     return f"output {i}: {reason}"
         return None
+
+    def _output_field(self, index: int) -> str | None:
+        fields = self.results or tuple(
+            f.name for f in spec.operator("DML_OPERATOR_" + self.operator).outputs)
+        return fields[index] if index < len(fields) else None
 
     def _input_field(self, index: int) -> str | None:
         fields = self.fields
@@ -222,6 +240,26 @@ def _matrices(node: Node) -> str | None:
     return None
 
 
+def _qlinear_matrices(node: Node) -> str | None:
+    for index, axis in ((1, -2), (2, -2), (4, -1), (5, -1), (6, -2), (7, -2)):
+        vector = node.input(index)
+        if vector is None or vector.shape is None:
+            return "a scale or zero point of unknown shape"
+        if len(vector.shape) > 1 and any(
+                n != 1 for d, n in enumerate(vector.shape, -len(vector.shape)) if d != axis):
+            return "a scale or zero point for each batch"
+    for value in (node.input(0), node.input(3)):
+        if value is None or value.shape is None or len(value.shape) < 1:
+            return "matrices of unknown rank"
+    return None
+
+
+def _fused_matrices(node: Node) -> str | None:
+    if any(node.attributes.get(f"transBatch{side}", 0) for side in "AB"):
+        return "a batch dimension beside the rows"
+    return _matrices(node)
+
+
 def _vectors(*, a: tuple[int, ...], b: tuple[int, ...]) -> Refusal:
     """Scales and zero points, of A's rows and B's columns, that vary over batches are not served.
     """
@@ -247,6 +285,15 @@ def _counted(node: Node) -> str | None:
     if out is None or out.shape is None or None in out.shape:
         return "how many elements are found is known only after a run"
     return None
+def _normalization(node: Node) -> str | None:
+    """Statistics are computed in float32, and are no outputs."""
+    if any(value is not None for value in node.outputs[1:3]):
+        return "mean and variance as outputs"
+    if node.attributes.get("training_mode", 0):
+        return "training_mode=1"
+    if node.attributes.get("stash_type", _FLOAT) != _FLOAT:
+        return "statistics in another precision than float32"
+    return _same_types(node)
 
 
 # The table
@@ -273,6 +320,22 @@ _COMPARISON = (7, 9, 11, 13, 19)
 _ACTIVATION = (1, 6, 13, 14, 16, 22)
 _TWO = ("ATensor", "BTensor")
 _COPY = "ELEMENT_WISE_IDENTITY"
+_WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
+_SOFTMAX = tuple((op, f"ACTIVATION_{name}1") for op, name in (
+    ("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), ("Hardmax", "HARDMAX")))
+_CONVOLUTION = (1, 11, 22)
+_WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+
+
+def _recurrent(kind: str, states: tuple[str, ...] = (), attributes: tuple[str, ...] = ()) -> Row:
+    return Row(
+        kind, (7, 14, 22), kind, attention_rows.recurrent(kind),
+        fields=("InputTensor", "WeightTensor", "RecurrenceTensor", "BiasTensor", None,
+                "HiddenInitTensor", *states),
+        attributes=("hidden_size", "direction", "activations", "activation_alpha",
+                    "activation_beta", "clip", "layout", *attributes),
+        refuses=attention_rows.recurrent_refusal, multiplies=True)
+
 
 TABLE: tuple[Row, ...] = (
     # Quantized products
@@ -289,6 +352,15 @@ TABLE: tuple[Row, ...] = (
         # A is of the output's type until it is quantized.
         fields=("OutputTensor", "BTensor", "BScaleTensor", "BZeroPointTensor", "BiasTensor"),
         refuses=_vectors(a=(), b=(2, 3)), multiplies=True),
+    # Products
+    Row("QLinearMatMul", (10, 21), "QUANTIZED_LINEAR_MATRIX_MULTIPLY", products.qlinear_matmul,
+        refuses=_qlinear_matrices, multiplies=True),
+    Row("MatMul", (1, 9, 13), "GEMM", products.matmul, refuses=_matrices, multiplies=True),
+    Row("FusedMatMul", (1,), "GEMM", products.matmul, MICROSOFT,
+        attributes=("alpha", "transA", "transB", "transBatchA", "transBatchB"),
+        refuses=_fused_matrices, multiplies=True),
+    Row("Gemm", (7, 9, 11, 13), "GEMM", products.gemm,
+        attributes=("alpha", "beta", "transA", "transB"), refuses=_matrices, multiplies=True),
     # Quantization
     Row("DynamicQuantizeLinear", (11,), "DYNAMIC_QUANTIZE_LINEAR", rows.dynamic_quantize),
     Row("QuantizeLinear", _QUANTIZED, "ELEMENT_WISE_QUANTIZE_LINEAR",
@@ -447,5 +519,126 @@ TABLE: tuple[Row, ...] = (
         movement_rows.blocks("SPACE_TO_DEPTH1"), attributes=("blocksize", "mode")),
     Row("ReverseSequence", (10, 28), "REVERSE_SUBSEQUENCES", movement_rows.reverse_sequence,
         attributes=("batch_axis", "time_axis"), fields=("InputTensor", None)),
+    # Reductions
+    *[Row(op, since, "REDUCE", reduction_rows.reduction(function), host=(1,),
+          attributes=("axes", "keepdims", "noop_with_empty_axes"))
+      for op, since, function in (
+          ("ReduceSum", (1, 11, 13), ReduceFunction.SUM),
+          ("ReduceMean", (1, 11, 13, 18), ReduceFunction.AVERAGE),
+          ("ReduceProd", (1, 11, 13, 18), ReduceFunction.MULTIPLY),
+          ("ReduceMax", (1, 11, 12, 13, 18, 20), ReduceFunction.MAX),
+          ("ReduceMin", (1, 11, 12, 13, 18, 20), ReduceFunction.MIN),
+          ("ReduceL1", (1, 11, 13, 18), ReduceFunction.L1),
+          ("ReduceL2", (1, 11, 13, 18), ReduceFunction.L2),
+          ("ReduceLogSum", (1, 11, 13, 18, 28), ReduceFunction.LOG_SUM),
+          ("ReduceLogSumExp", (1, 11, 13, 18, 28), ReduceFunction.LOG_SUM_EXP),
+          ("ReduceSumSquare", (1, 11, 13, 18), ReduceFunction.SUM_SQUARE))],
+    *[Row(op, (1, 11, 12, 13), op.upper(), reduction_rows.argument(op.upper()),
+          attributes=("axis", "keepdims", "select_last_index")) for op in ("ArgMax", "ArgMin")],
+    Row("TopK", (1, 10, 11, 24), "TOP_K1", reduction_rows.top_k, host=(1,),
+        results=("OutputValueTensor", None),
+        attributes=("axis", "k", "largest", "sorted")),
+    Row("CumSum", (11, 14), "CUMULATIVE_SUMMATION",
+        reduction_rows.cumulative("CUMULATIVE_SUMMATION", "has_exclusive_sum"), host=(1,),
+        attributes=("exclusive", "reverse")),
+    Row("CumProd", (26,), "CUMULATIVE_PRODUCT",
+        reduction_rows.cumulative("CUMULATIVE_PRODUCT", "has_exclusive_product"), host=(1,),
+        attributes=("exclusive", "reverse")),
+    # Pooling, regions of interest, resizing
+    Row("AveragePool", (1, 7, 10, 11, 19, 22), "AVERAGE_POOLING",
+        pooling_rows.pooling("AVERAGE_POOLING", "AVERAGE_POOLING1"),
+        attributes=(*_WINDOW, "count_include_pad")),
+    Row("LpPool", (1, 2, 11, 18, 22), "LP_POOLING",
+        pooling_rows.pooling("LP_POOLING", "LP_POOLING1"), attributes=(*_WINDOW, "p")),
+    Row("MaxPool", (1, 8, 10, 11, 12, 22), "MAX_POOLING",
+        pooling_rows.pooling("MAX_POOLING", "MAX_POOLING2"),
+        attributes=(*_WINDOW, "storage_order"), refuses=_attribute("storage_order", 0, 0)),
+    *(Row(f"Global{op}Pool", since, operator, pooling_rows.global_pooling(operator),
+          attributes=("p",) if op == "Lp" else ())
+      for op, since, operator in (
+          ("Average", (1, 22), "AVERAGE_POOLING"), ("Max", (1, 22), "MAX_POOLING"),
+          ("Lp", (1, 2, 22), "LP_POOLING"))),
+    Row("QLinearAveragePool", (1,), "QUANTIZED_LINEAR_AVERAGE_POOLING",
+        pooling_rows.quantized_average(False), MICROSOFT,
+        attributes=(*_WINDOW, "count_include_pad", "channels_last")),
+    Row("QLinearGlobalAveragePool", (1,), "QUANTIZED_LINEAR_AVERAGE_POOLING",
+        pooling_rows.quantized_average(True), MICROSOFT, attributes=("channels_last",)),
+    Row("MaxUnpool", (9, 11, 22), "MAX_UNPOOLING", pooling_rows.max_unpooling,
+        fields=("InputTensor", None), attributes=("kernel_shape", "pads", "strides"),
+        refuses=lambda node: "output_shape" if node.input(2) else None),
+    Row("MaxRoiPool", (1, 22), "ROI_POOLING", pooling_rows.roi_pooling,
+        attributes=("pooled_shape", "spatial_scale")),
+    Row("RoiAlign", (10, 16, 22), "ROI_ALIGN1", pooling_rows.roi_align,
+        fields=("InputTensor", "ROITensor", None),
+        attributes=("coordinate_transformation_mode", "mode", "output_height", "output_width",
+                    "sampling_ratio", "spatial_scale"), refuses=pooling_rows.roi_align_refused),
+    Row("Upsample", (7, 9, 10), "RESAMPLE2", pooling_rows.resize, fields=("InputTensor", None),
+        attributes=("mode", "scales"), host=(1,), refuses=pooling_rows.resize_refused),
+    Row("Resize", (10,), "RESAMPLE2", pooling_rows.resize, fields=("InputTensor", None),
+        attributes=("mode",), host=(1,), refuses=pooling_rows.resize_refused),
+    Row("Resize", (11, 13, 18, 19), "RESAMPLE2", pooling_rows.resize,
+        fields=("InputTensor", None),
+        attributes=("antialias", "axes", "coordinate_transformation_mode", "cubic_coeff_a",
+                    "exclude_outside", "extrapolation_value", "keep_aspect_ratio_policy", "mode",
+                    "nearest_mode"),
+        host=(1, 2, 3), refuses=pooling_rows.resize_refused),
+    # Softmax and normalizations
+    *[Row(op, (13,), operator, rows.along_axis(operator), attributes=("axis",))
+      for op, operator in _SOFTMAX],
+    *[Row(op, (1, 11), operator, normalization_rows.flattened(operator), attributes=("axis",))
+      for op, operator in _SOFTMAX],
+    *[Row("LayerNormalization", since, "MEAN_VARIANCE_NORMALIZATION2",
+          normalization_rows.layers(True), domain, attributes=("axis", "epsilon", "stash_type"),
+          refuses=_normalization) for since, domain in (((1, 17), ""), ((1,), MICROSOFT))],
+    *[Row(op, since, "MEAN_VARIANCE_NORMALIZATION2", normalization_rows.layers(False), domain,
+          attributes=("axis", "epsilon", "stash_type"), refuses=_normalization)
+      for op, since, domain in (("RMSNormalization", (23,), ""),
+                                ("SimplifiedLayerNormalization", (1,), ""),
+                                ("SimplifiedLayerNormalization", (1,), MICROSOFT))],
+    *[Row(op, (1,), "MEAN_VARIANCE_NORMALIZATION2", normalization_rows.skip_layers(use_mean),
+          MICROSOFT, fields=("InputTensor",), attributes=("epsilon",), refuses=_normalization)
+      for op, use_mean in (("SkipLayerNormalization", True),
+                           ("SkipSimplifiedLayerNormalization", False))],
+    Row("InstanceNormalization", (1, 6, 22), "MEAN_VARIANCE_NORMALIZATION1",
+        normalization_rows.instances, attributes=("epsilon",), refuses=_normalization),
+    Row("GroupNormalization", (18, 21), "MEAN_VARIANCE_NORMALIZATION1", normalization_rows.groups,
+        attributes=("epsilon", "num_groups", "stash_type"), refuses=_normalization),
+    Row("MeanVarianceNormalization", (9, 13), "MEAN_VARIANCE_NORMALIZATION1",
+        normalization_rows.mean_variance, attributes=("axes",)),
+    Row("BatchNormalization", (7, 9, 14, 15), "BATCH_NORMALIZATION", normalization_rows.batch,
+        fields=("InputTensor",), attributes=("epsilon", "momentum", "spatial", "training_mode"),
+        refuses=_normalization),
+    Row("LRN", (1, 13), "LOCAL_RESPONSE_NORMALIZATION", normalization_rows.neighbours,
+        attributes=("alpha", "beta", "bias", "size")),
+    Row("LpNormalization", (1, 22), "LP_NORMALIZATION", normalization_rows.norms,
+        attributes=("axis", "p")),
+    # Convolutions
+    Row("Conv", _CONVOLUTION, "CONVOLUTION", convolution_rows.convolution,
+        attributes=_WINDOW, multiplies=True),
+    Row("FusedConv", (1,), "CONVOLUTION", convolution_rows.convolution, MICROSOFT,
+        attributes=(*_WINDOW, "activation", "activation_params"),
+        refuses=convolution_rows.refuses_activation, multiplies=True),
+    Row("ConvTranspose", _CONVOLUTION, "CONVOLUTION", convolution_rows.transposed,
+        attributes=(*_WINDOW, "output_padding", "output_shape"), multiplies=True),
+    Row("ConvInteger", (10,), "CONVOLUTION_INTEGER", convolution_rows.integer,
+        fields=("InputTensor", "FilterTensor", "InputZeroPointTensor", "FilterZeroPointTensor"),
+        attributes=_WINDOW, multiplies=True),
+    Row("QLinearConv", (10,), "QUANTIZED_LINEAR_CONVOLUTION", convolution_rows.quantized,
+        fields=convolution_rows.QUANTIZED_FIELDS, attributes=_WINDOW, multiplies=True),
+    # Attention and recurrent networks
+    Row("MultiHeadAttention", (1,), "MULTIHEAD_ATTENTION", attention_rows.multi_head_attention,
+        MICROSOFT,
+        fields=("QueryTensor", "KeyTensor", "ValueTensor", "BiasTensor", "MaskTensor",
+                "RelativePositionBiasTensor", "PastKeyTensor", "PastValueTensor"),
+        attributes=("num_heads", "mask_filter_value", "scale", "unidirectional"),
+        refuses=attention_rows.attention_refusal, multiplies=True),
+    Row("Attention", (23, 24, 25), "MULTIHEAD_ATTENTION1", attention_rows.attention,
+        fields=("QueryTensor", "KeyTensor", "ValueTensor", None, "PastKeyTensor",
+                "PastValueTensor"),
+        attributes=("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale",
+                    "softcap", "softmax_precision"),
+        refuses=attention_rows.onnx_attention_refusal, multiplies=True),
+    _recurrent("RNN"),
+    _recurrent("GRU", attributes=("linear_before_reset",)),
+    _recurrent("LSTM", ("CellMemInitTensor", "PeepholeTensor"), ("input_forget",)),
 )
-

@@ -126,6 +126,8 @@ def _attribute(attribute: onnx.AttributeProto) -> Any:
         return onnx.numpy_helper.to_array(value)
     if isinstance(value, bytes):
         return value.decode()
+    if attribute.type == onnx.AttributeProto.STRINGS:
+        return [text.decode() for text in value]
     return list(value) if attribute.type in _LISTS else value
 
 

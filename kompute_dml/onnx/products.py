@@ -1,17 +1,18 @@
-"""How the mapping table's rows of quantized matrix products lower."""
+"""How the mapping table's rows of matrix products lower."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from ..errors import ValidationError
+from ..errors import UnsupportedError, ValidationError
 from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import product
 from .graph import Node
-from .rows import Inputs, Seen, dynamic_quantize
+from .rows import Inputs, Seen, dynamic_quantize, given
 
 _MAX_BATCHES = 2
 """Leading dimensions that DirectML's products take."""
@@ -46,6 +47,49 @@ def matmul_integer(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     )]
 
 
+def qlinear_matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (
+        given(inputs, i) for i in range(8))
+    return [_product(
+        builder, "QUANTIZED_LINEAR_MATRIX_MULTIPLY", a, b,
+        {"a_scale_tensor": (a_scale, -2), "a_zero_point_tensor": (a_zero, -2),
+         "b_scale_tensor": (b_scale, -1), "b_zero_point_tensor": (b_zero, -1),
+         "output_scale_tensor": (y_scale, -2), "output_zero_point_tensor": (y_zero, -2)},
+        y_zero.dtype, None,
+    )]
+
+
+def matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """MatMul, and FusedMatMul's attributes."""
+    a, b = given(inputs, 0), given(inputs, 1)
+    read = node.attributes.get
+    a, b = _turned(a, read("transA", 0)), _turned(b, read("transB", 0))
+    return [_product(builder, "GEMM", a, b, {}, a.dtype, None, **_factors(read("alpha", 1.0)))]
+
+
+def gemm(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    a, b, c = given(inputs, 0), given(inputs, 1), _padded(inputs, 3)[2]
+    read = node.attributes.get
+    a, b = _turned(a, read("transA", 0)), _turned(b, read("transB", 0))
+    beta = read("beta", 1.0)
+    if 0 in a.shape and c is not None and beta != 1:
+        raise UnsupportedError("a sum of nothing, and a scaled C")
+    return [_product(builder, "GEMM", a, b, {}, a.dtype, c if beta else None,
+                     **_factors(read("alpha", 1.0), beta))]
+
+
+def _factors(alpha: float, beta: float = 1.0) -> dict[str, Any]:
+    return dict(trans_a=0, trans_b=0, alpha=float(alpha), beta=float(beta))
+
+
+def _turned(x: Array, transposed: int) -> Array:
+    """With its last two dimensions exchanged, as a view."""
+    rank = len(x.shape)
+    if not transposed or rank < 2:
+        return x
+    return x.transpose((*range(rank - 2), rank - 1, rank - 2))
+
+
 def dynamic_quantize_matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     a, b, b_scale, b_zero, bias = _padded(inputs, 5)
     y, scale, zero = dynamic_quantize(builder, node, [a])
@@ -55,6 +99,7 @@ def dynamic_quantize_matmul(builder: Builder, node: Node, inputs: Inputs) -> lis
 def _product(
     builder: Builder, operator: str, a: Array, b: Array,
     vectors: Mapping[str, tuple[Array | None, int]], dtype: np.dtype, bias: Array | None,
+    **attributes: Any,
 ) -> Array:
     """NumPy's matmul. ``vectors`` maps tensor fields to scales and zero points, and their axis."""
     before, after = a.shape[:-1], b.shape[-1:] if len(b.shape) > 1 else ()
@@ -105,8 +150,9 @@ def _product(
     tensors["b_tensor"] = matrix(_lead(b, leading) if heads else b, depth, columns)
     tensors["output_tensor"] = matrix(y, rows, columns)
     if bias is not None:
-        tensors["bias_tensor"] = matrix(bias.broadcast_to(whole), rows, columns)
-    builder.emit(operator, tensors)
+        field = "c_tensor" if operator == "GEMM" else "bias_tensor"
+        tensors[field] = matrix(bias.broadcast_to(whole), rows, columns)
+    builder.emit(operator, tensors, **attributes)
     return result
 
 

@@ -303,14 +303,14 @@ def flatten(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [_reshaped(builder, x, (product(x.shape[:axis]), product(x.shape[axis:])))]
 
 
-def _axes(node: Node, inputs: Inputs) -> list[int] | None:
+def named_axes(node: Node, inputs: Inputs) -> list[int] | None:
     values = host(inputs, 1)
     axes = node.attributes.get("axes") if values is None else values.reshape(-1)
     return None if axes is None else [int(a) for a in axes]
 
 
 def squeeze(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    x, axes = given(inputs, 0), _axes(node, inputs)
+    x, axes = given(inputs, 0), named_axes(node, inputs)
     rank = len(x.shape)
     gone = ({dimension(a, rank) for a in axes} if axes is not None
             else {d for d, n in enumerate(x.shape) if n == 1})
@@ -318,7 +318,7 @@ def squeeze(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 
 def unsqueeze(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    x, axes = given(inputs, 0), _axes(node, inputs) or []
+    x, axes = given(inputs, 0), named_axes(node, inputs) or []
     rank = len(x.shape) + len(axes)
     new, old = {dimension(a, rank) for a in axes}, iter(x.shape)
     return [_reshaped(builder, x, [1 if d in new else next(old) for d in range(rank)])]

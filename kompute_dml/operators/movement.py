@@ -356,7 +356,8 @@ def _move_blocks(d: Any, p: PlanBuilder, depth: bool) -> None:
         out_units = (*wide_strides[:4], b * each)
         walk = Walk(units, *((in_units, out_units) if depth else (out_units, in_units)))
         p.dispatch(
-            f"depth_space.{x.data_type.width}", -(-walk.count // p.device.local_size),
+            f"depth_space.{x.data_type.width}",
+            -(-walk.count * (b if depth else 1) // p.device.local_size),
             x=p.read("input_tensor"), y=p.write("output_tensor"), params=walk.words,
             push={"count": walk.count, "apart": deep_strides[5]},
             spec={"LOCAL_SIZE": p.device.local_size, "BLOCK": b, "TO_SPACE": depth},

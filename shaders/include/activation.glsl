@@ -22,23 +22,28 @@ float parameter(uint i) {
     }
 #include "include/activation_table.glsl"
 
-float activate(float x) {
-    if (FUSED_ACTIVATION == 1u) return fused_relu(x);
-    if (FUSED_ACTIVATION == 2u) return fused_leaky_relu(x);
-    if (FUSED_ACTIVATION == 3u) return fused_thresholded_relu(x);
-    if (FUSED_ACTIVATION == 4u) return fused_linear(x);
-    if (FUSED_ACTIVATION == 5u) return fused_hard_sigmoid(x);
-    if (FUSED_ACTIVATION == 6u) return fused_shrink(x);
-    if (FUSED_ACTIVATION == 7u) return fused_elu(x);
-    if (FUSED_ACTIVATION == 8u) return fused_celu(x);
-    if (FUSED_ACTIVATION == 9u) return fused_scaled_elu(x);
-    if (FUSED_ACTIVATION == 10u) return fused_sigmoid(x);
-    if (FUSED_ACTIVATION == 11u) return fused_tanh(x);
-    if (FUSED_ACTIVATION == 12u) return fused_scaled_tanh(x);
-    if (FUSED_ACTIVATION == 13u) return fused_softplus(x);
-    if (FUSED_ACTIVATION == 14u) return fused_parametric_softplus(x);
-    if (FUSED_ACTIVATION == 15u) return fused_softsign(x);
-    if (FUSED_ACTIVATION == 16u) return fused_gelu(x);
-    if (FUSED_ACTIVATION == 17u) return minimum(parameter(1u), maximum(parameter(0u), x));  // clip
+// By code; a constant one leaves a single function.
+float activate_as(uint code, float x) {
+    if (code == 1u) return fused_relu(x);
+    if (code == 2u) return fused_leaky_relu(x);
+    if (code == 3u) return fused_thresholded_relu(x);
+    if (code == 4u) return fused_linear(x);
+    if (code == 5u) return fused_hard_sigmoid(x);
+    if (code == 6u) return fused_shrink(x);
+    if (code == 7u) return fused_elu(x);
+    if (code == 8u) return fused_celu(x);
+    if (code == 9u) return fused_scaled_elu(x);
+    if (code == 10u) return fused_sigmoid(x);
+    if (code == 11u) return fused_tanh(x);
+    if (code == 12u) return fused_scaled_tanh(x);
+    if (code == 13u) return fused_softplus(x);
+    if (code == 14u) return fused_parametric_softplus(x);
+    if (code == 15u) return fused_softsign(x);
+    if (code == 16u) return fused_gelu(x);
+    if (code == 17u) return minimum(parameter(1u), maximum(parameter(0u), x));  // clip
     return x;
+}
+
+float activate(float x) {
+    return activate_as(FUSED_ACTIVATION, x);
 }

@@ -21,6 +21,7 @@ layout(constant_id = 5) const bool HAS_BIAS = false;
 layout(constant_id = 6) const bool HALF = false;
 layout(constant_id = 7) const bool CONTINUES = false;
 layout(constant_id = 8) const bool UNFINISHED = false;
+layout(constant_id = 17) const bool INTEGER = false;
 #else
 #define FLAG(bit) ((flags & (1u << bit)) != 0u)
 #define A_SIGNED FLAG(0)
@@ -32,6 +33,7 @@ layout(constant_id = 8) const bool UNFINISHED = false;
 // A long depth takes several dispatches, which hand their sums on.
 #define CONTINUES FLAG(6)
 #define UNFINISHED FLAG(7)
+#define INTEGER FLAG(8)  // the output is the sum, modulo 2^32
 #endif
 
 layout(binding = 0) readonly buffer A { uint a[]; };
@@ -127,7 +129,9 @@ Finish finish_at(uint batch, uint row, uint column) {
     return f;
 }
 
+// As bits of a float; an integer output is the bits.
 float scale_and_bias(uvec2 sum, Finish f) {
+    if (INTEGER) return uintBitsToFloat(sum.x);
     const bool is_signed = A_SIGNED || B_SIGNED || HAS_A_ZERO || HAS_B_ZERO;
     bool is_word = HAS_EXACT_UNITS && sum.y == uint(int(sum.x) >> 31);
     precise float x = is_word ? float(int(sum.x)) : round_to_float(sum, is_signed);

@@ -53,7 +53,7 @@ uint bits_of(float x, uint type) {
         const uint bytes = BYTES_OF(TYPE); \
         if (bytes == 8u) { \
             y##_words[2u * at] = bits.x; \
-            y##_words[2u * at + 1u] = bits.y; \
+            y##_words[2u * at + 1u] = bits[1]; \
         } else if (bytes == 4u) { \
             y##_words[at] = bits.x; \
         } else { \

@@ -1,4 +1,4 @@
-//@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
+//@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT DML_OPERATOR_MATRIX_MULTIPLY_INTEGER DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY
 //@ variants TILE: t128 t128s t128w t128u t128d t96x128 t64x96 t48x96 t64 t64d t32 t32d t16
 //@ glslang >= 14
 //@ target vulkan1.1
@@ -251,7 +251,7 @@ int finished(int x, int row_zero, int row_sum, float row_scale, int column_zero,
              float column_scale, float shift) {
     if (ROW_SUMS) x -= column_zero * row_sum;
     if (COLUMN_SUMS) x -= row_zero * column_sum;
-    if (CONTINUES || UNFINISHED) return x;
+    if (CONTINUES || UNFINISHED || INTEGER) return x;
     precise float result = float(x);
     result = result * row_scale;
     result = result * column_scale;

@@ -4,7 +4,8 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // BLOCK lines of the deep tensor are the columns of a line of the wide one, in turns. An invocation
-// moves a vector of each, to or from as many vectors in a row.
+// reads as many vectors in a row and writes one of each line. In the other direction it reads one of
+// each line and writes one of the row, so that neighbours write side by side.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint BLOCK = 2u;
 layout(constant_id = 2) const bool TO_SPACE = true;
@@ -23,7 +24,11 @@ layout(push_constant) uniform Push {
 WALK(walk, 2)
 
 void main() {
-    uint index = invocation_index();
+    uint index = invocation_index(), mine = 0u;
+    if (TO_SPACE) {
+        mine = index % BLOCK;
+        index /= BLOCK;
+    }
     if (index >= count) return;
     uint[2] at = walk(0u, index);
     uint from = (x_offset + at[0]) / PER_VECTOR, to = (y_offset + at[1]) / PER_VECTOR;
@@ -44,5 +49,5 @@ void main() {
         }
     }
     [[unroll]] for (uint j = 0u; j < BLOCK; ++j)
-        out_vectors[to + j * (TO_SPACE ? 1u : between)] = made[j];
+        if (!TO_SPACE || j == mine) out_vectors[to + j * (TO_SPACE ? 1u : between)] = made[j];
 }

@@ -1,4 +1,4 @@
-"""The kernels of MATRIX_MULTIPLY_INTEGER_TO_FLOAT: which serve a product, and their dispatches."""
+"""The kernels of products of integers: which serve a product, and their dispatches."""
 
 from __future__ import annotations
 
@@ -300,7 +300,8 @@ def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
         operands.append(partial or output)
         push = {**product.push(), "depth": depth}
         unfinished = begin + depth < product.depth
-        known = {**product.kinds, "CONTINUES": begin > 0, "UNFINISHED": unfinished}
+        known = {**product.kinds, "CONTINUES": begin > 0, "UNFINISHED": unfinished,
+                 "INTEGER": product.integer}
         if "flags" in variant.push_fields:
             push["flags"] = sum(on << bit for bit, on in enumerate(known.values()))
             known = {}

@@ -1,4 +1,4 @@
-"""The tensors of MATRIX_MULTIPLY_INTEGER_TO_FLOAT as its shaders walk them."""
+"""The tensors of a product of integers as its shaders walk them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Product:
         *leading, self.rows, self.depth = desc.a_tensor.sizes
         self.columns = desc.b_tensor.sizes[-1]
         self.tensors: dict[str, TensorDesc | None] = {
-            name: getattr(desc, slot) for name, slot in SLOTS.items()
+            name: getattr(desc, slot, None) for name, slot in SLOTS.items()
         }
         self.a, self.b = desc.a_tensor, desc.b_tensor
         matrices = {name: t for name in _MATRICES if (t := self.tensors[name]) is not None}
@@ -58,9 +58,10 @@ class Product:
             "B_SIGNED": desc.b_tensor.data_type.is_signed,
             "HAS_A_ZERO": desc.a_zero_point_tensor is not None,
             "HAS_B_ZERO": desc.b_zero_point_tensor is not None,
-            "HAS_BIAS": desc.bias_tensor is not None,
+            "HAS_BIAS": self.tensors["bias"] is not None,
             "HALF": desc.output_tensor.data_type is DataType.FLOAT16,
         }
+        self.integer = not desc.output_tensor.data_type.is_float
 
     def side(self, name: str) -> tuple[TensorDesc, int, int]:
         """A or B, its axis along the depth, and the one across, that counts its lines."""

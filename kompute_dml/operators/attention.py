@@ -1,0 +1,362 @@
+"""Attention: softmax(Scale * Q K^T + position bias + mask) V, in one pass over the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..attributes import MultiheadAttentionMaskType as MaskType
+from ..desc import TensorDesc
+from ..errors import expect
+from ..layout import Ints, extent, packed_strides, pad_left, product
+from ..lowering.builder import PlanBuilder
+from ..lowering.elementwise import float_bits
+from ..lowering.plan import UNUSED, Operand
+from ..lowering.walk import Walk
+from .base import Output, operator
+
+_TILE = 64
+"""Rows, and keys, of a tile of the shader."""
+_PASSES_ON_CPU = 30_000
+"""Of loops. lavapipe silently ends a shader's loops after 65,535."""
+_SOURCES = (("query_tensor", "stacked_query_key_tensor", "stacked_query_key_value_tensor"),
+            ("key_tensor", "stacked_query_key_tensor", "stacked_key_value_tensor",
+             "stacked_query_key_value_tensor"),
+            ("value_tensor", "stacked_key_value_tensor", "stacked_query_key_value_tensor"))
+"""Fields that may hold queries, keys and values."""
+_PLACES = {"stacked_query_key_tensor": (0, 1, None), "stacked_key_value_tensor": (None, 0, 1),
+           "stacked_query_key_value_tensor": (0, 1, 2)}
+"""Where queries, keys and values lie in a stack."""
+
+
+def _field(snake: str) -> str:
+    return "".join(part.capitalize() for part in snake.split("_"))
+
+
+def _last(desc: Any, snake: str, count: int) -> TensorDesc:
+    """The last dimensions of a tensor; those before must be ones."""
+    t: TensorDesc = getattr(desc, snake)
+    fits = len(t.sizes) >= count and product(t.sizes[:-count]) == 1
+    expect(fits, desc.operator.name, f"{_field(snake)}.Sizes",
+           f"have {count} dimensions, after ones", list(t.sizes))
+    return TensorDesc(t.data_type, t.sizes[-count:], t.strides[-count:])
+
+
+@dataclass(frozen=True)
+class View:
+    """Heads somewhere in a tensor: (batch, head, position, element)."""
+
+    slot: str
+    offset: int
+    sizes: Ints
+    strides: Ints
+
+    def read(self, p: PlanBuilder) -> Operand:
+        """What it reaches."""
+        return p.read(self.slot, self.offset, extent(self.sizes, self.strides))
+
+
+class Heads:
+    """What a description of attention says, with its tensors seen as heads."""
+
+    def __init__(self, desc: Any) -> None:
+        self.desc, self.name = desc, desc.operator.name
+        grouped = hasattr(desc, "query_head_count")
+        self.heads = desc.query_head_count if grouped else desc.head_count
+        self.key_heads = desc.key_value_head_count if grouped else desc.head_count
+        field = "QueryHeadCount" if grouped else "HeadCount"
+        expect(self.heads >= 1, self.name, field, "be at least 1", self.heads)
+        expect(self.key_heads >= 1 and self.heads % self.key_heads == 0, self.name,
+               "KeyValueHeadCount", f"divide QueryHeadCount, {self.heads}", self.key_heads)
+        self.lengths = "past_sequence_lengths_tensor" if getattr(
+            desc, "past_sequence_lengths_tensor", None) is not None else None
+        self.query, self.key, self.value = (
+            self._source(i, heads) for i, heads in
+            enumerate((self.heads, self.key_heads, self.key_heads)))
+        self.past_key, self.past_value = (self._past(n) for n in ("key", "value"))
+        self._check_sources()
+
+    def _source(self, which: int, heads: int) -> View | None:
+        given = [f for f in _SOURCES[which] if getattr(self.desc, f) is not None]
+        rule = f"be the only one that gives {('queries', 'keys', 'values')[which]}"
+        for f in given[1:]:
+            expect(False, self.name, _field(f), rule, f"{_field(given[0])}, too")
+        if not given:
+            return None
+        slot = given[0]
+        if slot not in _PLACES:
+            t = _last(self.desc, slot, 3)
+            batch, length, features = t.sizes
+            expect(features % heads == 0, self.name, f"{_field(slot)}.Sizes",
+                   f"end with a multiple of {heads} heads", features)
+            size = features // heads
+            by_batch, by_position, by_element = t.strides
+            return View(slot, 0, (batch, heads, length, size),
+                        (by_batch, size * by_element, by_position, by_element))
+        t, place = _last(self.desc, slot, 5), _PLACES[slot][which]
+        batch, length, count, stacked, size = t.sizes
+        wanted = 3 - _PLACES[slot].count(None)
+        expect(count == heads and stacked == wanted, self.name, f"{_field(slot)}.Sizes",
+               f"be [batch, length, {heads}, {wanted}, head size]", list(t.sizes))
+        by_batch, by_position, by_head, by_stack, by_element = t.strides
+        return View(slot, (place or 0) * by_stack, (batch, heads, length, size),
+                    (by_batch, by_head, by_position, by_element))
+
+    def _past(self, which: str) -> View | None:
+        if getattr(self.desc, slot := f"past_{which}_tensor") is None:
+            return None
+        t = _last(self.desc, slot, 4)
+        return View(slot, 0, t.sizes, t.strides)
+
+    def _check_sources(self) -> None:
+        expect(self.query is not None, self.name, "QueryTensor", "be given, or stacked", None)
+        for new, past, what in ((self.key, self.past_key, "Key"),
+                                (self.value, self.past_value, "Value")):
+            expect(new is not None or (past is not None and self.lengths is None), self.name,
+                   f"{what}Tensor", f"be given, or stacked, or all in Past{what}Tensor", None)
+        for one, other, prefix in ((self.key, self.value, ""),
+                                   (self.past_key, self.past_value, "Past")):
+            expect((one is None) == (other is None), self.name, f"{prefix}ValueTensor",
+                   f"be given with {prefix}KeyTensor, and only then", one and one.slot)
+        assert self.query is not None
+        self.batches, _, self.queries, self.head_size = self.query.sizes
+        value = self.value or self.past_value
+        assert value is not None
+        self.value_size = value.sizes[3]
+        self.fresh = self.key.sizes[2] if self.key is not None else 0
+        self.past = self.past_key.sizes[2] if self.past_key is not None else 0
+        for view, length, size in (
+            (self.key, self.fresh, self.head_size), (self.value, self.fresh, self.value_size),
+            (self.past_key, self.past, self.head_size),
+            (self.past_value, self.past, self.value_size),
+        ):
+            wanted = (self.batches, self.key_heads, length, size)
+            if view is not None:
+                expect(view.sizes == wanted, self.name, f"{_field(view.slot)}.Sizes",
+                       "give [batch, heads, length, head size] " + str(list(wanted)),
+                       list(view.sizes))
+
+    @property
+    def keys(self) -> int:
+        """All that a query may see: past and new ones, or as many as the caches hold."""
+        if self.lengths is None:
+            return self.past + self.fresh
+        for slot in ("output_present_key_tensor", "past_key_tensor"):
+            if getattr(self.desc, slot) is not None:
+                return int(getattr(self.desc, slot).sizes[-2])
+        expect(False, self.name, "OutputPresentKeyTensor",
+               "be given with PastSequenceLengthsTensor", None)
+        return 0
+
+    def infer(self) -> dict[str, Output]:
+        """The outputs: with as many leading ones as the description has, or else the inputs."""
+        kind = getattr(self.desc, self.query.slot).data_type  # type: ignore[union-attr]
+
+        def made(slot: str, like: str, *sizes: int) -> Output:
+            given = getattr(self.desc, slot) or getattr(self.desc, like)
+            rank = len(sizes) if given is None else given.dimension_count
+            return Output(pad_left(sizes, rank, 1), kind)
+
+        present = (self.batches, self.key_heads, self.keys)
+        return {
+            "output_tensor": made("output_tensor", "query_tensor", self.batches, self.queries,
+                                  self.heads * self.value_size),
+            "output_present_key_tensor": made("output_present_key_tensor", "past_key_tensor",
+                                              *present, self.head_size),
+            "output_present_value_tensor": made("output_present_value_tensor", "past_value_tensor",
+                                                *present, self.value_size),
+        }
+
+    def output(self, slot: str) -> View:
+        """OutputTensor, or a present output, as heads."""
+        if slot != "output_tensor":
+            t = _last(self.desc, slot, 4)
+            return View(slot, 0, t.sizes, t.strides)
+        t = _last(self.desc, slot, 3)
+        by_batch, by_position, by_element = t.strides
+        return View(slot, 0, (self.batches, self.heads, self.queries, self.value_size),
+                    (by_batch, self.value_size * by_element, by_position, by_element))
+
+
+def _infer(desc: Any) -> Mapping[str, Output | list[Output]]:
+    return Heads(desc).infer()
+
+
+def _check(desc: Any, strict: bool) -> None:
+    heads, name = Heads(desc), desc.operator.name
+    for f in ("output_tensor", "output_present_key_tensor", "output_present_value_tensor"):
+        if getattr(desc, f) is not None:
+            heads.output(f)
+    wanted = {
+        MaskType.KEY_SEQUENCE_LENGTH: (1, heads.batches),
+        MaskType.KEY_SEQUENCE_END_START: (2, heads.batches),
+        MaskType.KEY_QUERY_SEQUENCE_LENGTH_START_END: (3 * heads.batches + 2,),
+        MaskType.BOOLEAN: (heads.batches, heads.heads, heads.queries, heads.keys),
+    }.get(desc.mask_type)
+    expect((desc.mask_tensor is not None) == (wanted is not None), name, "MaskTensor",
+           "be given where MaskType is not NONE, and only there", desc.mask_tensor)
+    if wanted is not None:
+        mask = _last(desc, "mask_tensor", len(wanted))
+        expect(mask.sizes == wanted, name, "MaskTensor.Sizes", f"be {list(wanted)}, after ones",
+               list(desc.mask_tensor.sizes))
+    if desc.relative_position_bias_tensor is not None:
+        sizes = (heads.batches, heads.heads, heads.queries, heads.keys)
+        given = _last(desc, "relative_position_bias_tensor", 4)
+        expect(given.sizes == sizes, name, "RelativePositionBiasTensor.Sizes",
+               f"be {list(sizes)}, after ones", list(given.sizes))
+    if desc.bias_tensor is not None:
+        size = (heads.heads + heads.key_heads) * heads.head_size + (
+            heads.key_heads * heads.value_size)
+        given = _last(desc, "bias_tensor", 1)
+        expect(given.sizes == (size,), name, "BiasTensor.Sizes",
+               f"be [{size}], after ones", list(desc.bias_tensor.sizes))
+    if heads.lengths is not None:
+        given = _last(desc, heads.lengths, 1)
+        expect(given.sizes == (heads.batches,), name, "PastSequenceLengthsTensor.Sizes",
+               f"be [{heads.batches}], after ones", list(desc.past_sequence_lengths_tensor.sizes))
+        for f in ("output_present_key_tensor", "output_present_value_tensor"):
+            expect(getattr(desc, f) is not None, name, _field(f),
+                   "be given with PastSequenceLengthsTensor", None)
+
+
+class _Lowering:
+    def __init__(self, desc: Any, p: PlanBuilder) -> None:
+        self.p, self.desc, self.h = p, desc, Heads(desc)
+        self.type = desc.output_tensor.data_type
+        self.local_size = min(256, p.device.max_invocations)
+
+    def lower(self) -> None:
+        h = self.h
+        assert h.query is not None
+        query: tuple[Operand, Ints] = h.query.read(self.p), h.query.strides
+        if self.desc.bias_tensor is not None:
+            to = self._made(h.query.sizes)
+            self._put(h.query, to, 0, 0, h.queries, None)
+            query = to[0].reading(), to[1]
+        at = h.heads * h.head_size
+        key = self._collected("key", h.key, h.past_key, at, h.head_size)
+        value = self._collected("value", h.value, h.past_value, at + h.key_heads * h.head_size,
+                                h.value_size)
+        self._attend(query, key, value)
+
+    def _made(self, sizes: Ints) -> tuple[Operand, Ints]:
+        return self.p.temporary(self.type.itemsize, product(sizes)), packed_strides(sizes)
+
+    def _collected(self, which: str, new: View | None, past: View | None, bias: int, size: int
+                   ) -> tuple[Operand, Ints]:
+        """Where all keys (or values) lie: as they are, or put together."""
+        h, slot = self.h, f"output_present_{which}_tensor"
+        wanted = getattr(self.desc, slot) is not None
+        only = past if new is None else new if past is None else None
+        if only is not None and not wanted and (self.desc.bias_tensor is None or new is None):
+            return only.read(self.p), only.strides
+        if wanted:
+            to = self.p.write(slot), h.output(slot).strides
+        else:
+            to = self._made((h.batches, h.key_heads, h.keys, size))
+        if past is not None:
+            self._put(past, to, None, 0, h.keys, h.lengths)
+        if new is not None:
+            self._put(new, to, bias, h.past, h.keys, h.lengths)
+        return to[0].reading(), to[1]
+
+    def _put(self, view: View, to: tuple[Operand, Ints], bias: int | None, first: int,
+             capacity: int, lengths: str | None) -> None:
+        """Copy heads; ``bias`` is where theirs begins, None for those that are past."""
+        p, desc = self.p, self.desc
+        biased = bias is not None and desc.bias_tensor is not None
+        by = desc.bias_tensor.strides[-1] if biased else 0
+        by_length = getattr(desc, lengths).strides[-1] if lengths else 0
+        walk = Walk(view.sizes, view.strides, to[1], (0, view.sizes[3] * by, 0, by),
+                    (by_length, 0, 0, 0), (0, 0, 1, 0))
+        p.dispatch(
+            "attention_cache", -(-walk.count // self.local_size), x=view.read(p),
+            bias=p.read("bias_tensor", (bias or 0) * by, 1 + (
+                view.sizes[1] * view.sizes[3] - 1) * by) if biased else UNUSED,
+            lengths=p.read(lengths) if lengths else UNUSED, y=to[0], params=walk.words,
+            push={"count": walk.count, "first": first, "capacity": capacity,
+                  "row_stride": to[1][2]},
+            spec={"LOCAL_SIZE": self.local_size, "TYPE": self.type.code, "BIAS": biased,
+                  "LENGTHS": bool(lengths), "PAST": bias is None},
+        )
+
+    def _attend(self, query: tuple[Operand, Ints], key: tuple[Operand, Ints],
+                value: tuple[Operand, Ints]) -> None:
+        p, h, desc = self.p, self.h, self.desc
+        y = h.output("output_tensor")
+        mask = self._mask_strides()
+        bias = desc.relative_position_bias_tensor
+        relative = bias.strides[-4:] if bias is not None else (0,) * 4
+        width = 64 if h.value_size <= 64 else 128
+        group = h.heads // h.key_heads
+        tiles = -(-group * h.queries // _TILE) * -(-h.value_size // width)
+        parts, span = self._split(tiles * h.batches * h.key_heads)
+        split = parts > 1
+        rows = h.batches * h.heads * h.queries
+        record = h.value_size + 2
+        to = p.temporary(4, rows * parts * record) if split else p.write("output_tensor")
+        vectors = all(
+            s[3] == 1 and not any(n % 4 for n in (*s[:3], size, operand.offset))
+            for (operand, s), size in ((query, h.head_size), (key, h.head_size),
+                                       (value, h.value_size)))
+        lengths = getattr(desc, h.lengths) if h.lengths else None
+        p.dispatch(
+            f"attention.c{width}", tiles * parts * h.batches * h.key_heads,
+            q=query[0], k=key[0], v=value[0], mask=p.read("mask_tensor"),
+            relative=p.read("relative_position_bias_tensor"),
+            lengths=p.read(h.lengths) if h.lengths else UNUSED, y=to,
+            params=[*query[1], *key[1], *value[1], *y.strides, *relative, *mask],
+            push={"batches": h.batches, "key_heads": h.key_heads, "group": group,
+                  "queries": h.queries, "keys": h.keys, "head_size": h.head_size,
+                  "value_size": h.value_size, "parts": parts, "span": span,
+                  "scale": float_bits(desc.scale), "filter_value": float_bits(
+                      desc.mask_filter_value),
+                  "lengths_stride": lengths.strides[-1] if lengths else 0},
+            spec={"LOCAL_SIZE": 256, "TYPE": self.type.code, "VECTORS": vectors,
+                  "RELATIVE": bias is not None, "MASK": int(desc.mask_type),
+                  "CAUSAL": h.lengths is not None, "SPLIT": split},
+        )
+        if split:
+            sizes = (h.batches, h.heads, h.queries, h.value_size)
+            walk = Walk(sizes, y.strides)
+            p.dispatch(
+                "attention_combine", -(-walk.count // self.local_size), records=to.reading(),
+                y=p.write("output_tensor"), params=walk.words,
+                push={"count": walk.count, "value_size": h.value_size, "parts": parts},
+                spec={"LOCAL_SIZE": self.local_size, "TYPE": self.type.code})
+
+    def _mask_strides(self) -> Ints:
+        """By batch, head, query and key; masks of lengths by batch, then by row."""
+        t, kind = self.desc.mask_tensor, self.desc.mask_type
+        if t is None:
+            return (0,) * 4
+        if kind == MaskType.BOOLEAN:
+            return tuple(t.strides[-4:])
+        by_row = t.strides[-2] if kind == MaskType.KEY_SEQUENCE_END_START else 0
+        return (t.strides[-1], by_row, 0, 0)
+
+    def _split(self, groups: int) -> tuple[int, int]:
+        """Parts of the keys and how many keys one has: enough parts to fill the device."""
+        tiles = -(-self.h.keys // _TILE)
+        wanted = min(max(1, 2 * self.p.device.cores // groups), -(-tiles // 4))
+        span = -(-tiles // wanted)
+        if self.p.device.is_cpu:
+            span = min(tiles, max(1, _PASSES_ON_CPU // (2 * self.h.head_size + 256)))
+        return -(-tiles // span), span * _TILE
+
+
+_DEFAULTS: dict[str, Any] = {"mask_filter_value": -10000.0, "mask_type": MaskType.NONE}
+_SHADERS = ("attention", "attention_cache", "attention_combine")
+
+
+@operator("MULTIHEAD_ATTENTION", output=_infer, shaders=_SHADERS, check=_check, in_place=False,
+          **_DEFAULTS)
+def MultiheadAttentionOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _Lowering(d, p).lower()
+
+
+@operator("MULTIHEAD_ATTENTION1", output=_infer, shaders=_SHADERS, check=_check, in_place=False,
+          **_DEFAULTS)
+def MultiheadAttention1OperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _Lowering(d, p).lower()

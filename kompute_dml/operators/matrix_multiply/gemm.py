@@ -1,0 +1,343 @@
+"""GEMM: products of floating-point matrices, with C, a scale of each and a fused activation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...attributes import MatrixTransform
+from ...desc import TensorDesc
+from ...errors import expect
+from ...layout import Ints, coalesce, packed_strides
+from ...lowering.activation import fused_activation
+from ...lowering.builder import PlanBuilder
+from ...lowering.copy import SHADERS as COPIES
+from ...lowering.copy import View, copied
+from ...lowering.plan import TEMPORARY, UNUSED, Operand
+from ...lowering.walk import Walk
+from ...runtime.shader_library import Variant
+from ...tuning import work_key
+from ..base import Output, axes_in, operator
+
+_NAME = "DML_OPERATOR_GEMM"
+_MOST_DEPTH = 1 << 20
+"""K of one workgroup. (lavapipe silently ends a shader's loops after 65,535 passes in all.)"""
+_WORTH_REPACKING = 1 << 24
+"""Multiplications from which a copy of a matrix that cannot be read by vectors pays off."""
+
+
+# The description
+
+
+def _oriented(sizes: Ints, transform: int) -> Ints:
+    """Sizes, or strides, with the transposed axes where the product wants them."""
+    if transform == MatrixTransform.NONE:
+        return sizes
+    return (*sizes[:-2], sizes[-1], sizes[-2])
+
+
+def _infer(d: Any) -> Mapping[str, Output]:
+    *batches, m, k = _oriented(d.a_tensor.sizes, d.trans_a)
+    n = _oriented(d.b_tensor.sizes, d.trans_b)[-1]
+    sizes = _oriented((*batches, k, n), d.trans_b)
+    expect(
+        d.b_tensor.sizes == sizes, _NAME, "BTensor.Sizes",
+        f"be {list(sizes)} (the leading sizes of ATensor, then K and N)", list(d.b_tensor.sizes))
+    return {"output_tensor": Output((*batches, m, n), d.a_tensor.data_type)}
+
+
+def _softmax(d: Any) -> Any:
+    """The fused activation, where it is one that needs whole rows; else None."""
+    fused = d.fused_activation
+    name = "" if fused is None else fused.operator.name
+    return fused if name.startswith("DML_OPERATOR_ACTIVATION_SOFTMAX") else None
+
+
+def _check(d: Any, strict: bool) -> None:
+    fused = _softmax(d)
+    if fused is not None and hasattr(fused, "axes"):
+        axes_in(_NAME, fused.axes, d.output_tensor)
+
+
+# The product
+
+
+@dataclass(frozen=True)
+class _View:
+    """A matrix, or a stack of them, as the product sees it: A by rows and K, B by K and columns."""
+
+    operand: Operand
+    strides: Ints
+    alignment: int
+    """Bytes that the first element's place is a multiple of."""
+    padded: bool = False
+    """Whether its lines go on to the end of their last vector of eight."""
+
+
+class _Product:
+    """What the shaders walk: ``batches`` of ``rows`` x ``depth`` by ``depth`` x ``columns``."""
+
+    def __init__(self, sizes: Ints, depth: int, itemsize: int, views: Mapping[str, _View]) -> None:
+        *leading, self.rows, self.columns = sizes
+        self.depth, self.itemsize, self.views = depth, itemsize, views
+        strides = {name: v.strides for name, v in views.items()}
+        heads = [strides[name][:-2] if name in strides else (0,) * len(leading) for name in "abcy"]
+        counts = {"a": (self.rows, depth), "b": (depth, self.columns)}
+        self.steps = {
+            name: tuple(0 if n == 1 else s for n, s in zip(
+                counts.get(name, (self.rows, self.columns)), all_strides[-2:]))
+            for name, all_strides in strides.items()}
+        if math.prod(leading) > 1 and not any(s for s, n in zip(heads[1], leading) if n > 1):
+            # One B for all: where the rows of every batch follow those of the one before it, they
+            # are rows of one product.
+            downs = [(*head, self.steps[name][0] if name in strides else 0)
+                     for name, head in zip("acy", (heads[0], heads[2], heads[3]))]
+            merged, steps = coalesce((*leading, self.rows), *downs)
+            if len(merged) == 1:
+                (self.rows,), leading, heads = merged, [], [()] * 4
+                for name, step in zip("acy", steps):
+                    if name in strides:
+                        self.steps[name] = (step[0], self.steps[name][1])
+        self.walk = Walk(leading or (1,), *(h or (0,) for h in heads))
+        self.batches = self.walk.count
+
+    def line(self, side: str) -> tuple[int, int, int]:
+        """Of A or B: the stride from line to line, the one along K, and the lines."""
+        if side == "a":
+            line, along = self.steps["a"]
+            return line, along, self.rows
+        along, line = self.steps["b"]
+        return line, along, self.columns
+
+    def begins_with_vectors(self, name: str, each: int, stride: int) -> bool:
+        """Whether all lines that are ``stride`` apart begin with a vector of ``each`` elements."""
+        heads = self.walk.strides["abcy".index(name)] if self.batches > 1 else ()
+        return not any(s % each for s in (stride, *heads)) and (
+            self.views[name].alignment % (each * self.itemsize) == 0)
+
+    def vectors(self, side: str, each: int) -> str:
+        """How ``each`` neighbours of A or B can be read at once: "along" K, "across" it, or ""."""
+        line, along, lines = self.line(side)
+        padded = self.views[side].padded
+        if along == 1 and (padded or self.depth % each == 0) and (
+                self.begins_with_vectors(side, each, line)):
+            return "along"
+        if line == 1 and (padded or lines % each == 0) and (
+                self.begins_with_vectors(side, each, along)):
+            return "across"
+        return ""
+
+    @property
+    def work(self) -> str:
+        ways = [self.vectors(side, 16 // self.itemsize) or "strided" for side in "ab"]
+        return work_key(f"gemm f{8 * self.itemsize} {' '.join(ways)}", self.rows, self.depth,
+                        self.columns, self.batches)
+
+
+# The kernels
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A shader variant, and the part of the output that one workgroup of it makes."""
+
+    shader: str
+    rows: int
+    columns: int
+    depth: int
+    """Parts of K are multiples of this."""
+    busy: float
+    """Workgroups for each core that K is split into, where that is asked for."""
+    each: int
+    """Neighbours of A, and of B, that it reads at once."""
+    longest: int = _MOST_DEPTH
+    split: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.shader.replace(".", "-") + ("-split" if self.split else "")
+
+    def tiles(self, g: _Product) -> int:
+        return g.batches * -(-g.rows // self.rows) * -(-g.columns // self.columns)
+
+    def part_depth(self, g: _Product, cores: int) -> int:
+        """How much of K one workgroup takes."""
+        parts = max(1, int(self.busy * cores) // self.tiles(g)) if self.split else 1
+        each = -(-g.depth // parts)
+        return min(-(-each // self.depth) * self.depth, self.longest)
+
+    def variant(self, p: PlanBuilder) -> Variant | None:
+        """The shader variant, where the device may run it."""
+        found = p.library.find(*self.shader.split("."))
+        fits = found is not None and (
+            found.shared_bytes <= p.device.max_shared_memory
+            and math.prod(found.workgroup_size) <= p.device.max_invocations)
+        return found if fits else None
+
+
+_TILES = [
+    _Kernel("gemm.t128", 128, 128, 8, 2, 4), _Kernel("gemm.t64", 64, 64, 16, 4, 4),
+    _Kernel("gemm.t32", 32, 32, 32, 8, 4),
+]
+_COOPMAT = [
+    _Kernel(f"gemm_coopmat.{axis}", rows, columns, depth, busy, 8)
+    for axis, rows, columns, depth, busy in (
+        ("t128", 128, 128, 32, 2), ("t256", 256, 128, 32, 1), ("t128d", 128, 128, 64, 2),
+        ("t64", 64, 64, 64, 3), ("t64d", 64, 64, 128, 2), ("t32", 32, 32, 128, 4),
+        ("t16", 16, 64, 128, 4),
+    )
+]
+_FEW_ROWS = {
+    side: [_Kernel(f"gemm_few_rows.{side}.r{rows}", rows, columns, depth, 4, 0, longest, True)
+           for rows in (1, 2, 4, 8)]
+    for side, columns, depth, longest in (("along", 8, 1024, _MOST_DEPTH), ("across", 256, 32, 512))
+}
+SHADERS = ("gemm", "gemm_coopmat", "gemm_few_rows", *COPIES)
+
+
+def _candidates(g: _Product, p: PlanBuilder) -> list[_Kernel]:
+    """The kernels that this device may run on a product, what should be fastest first."""
+    few = [k for k in _few_rows(g) if k.variant(p)]
+    tiles = _sorted(_TILES, g, p)
+    if g.itemsize == 2 and p.device.multiplies(16, 16, 16, "f16", "f32"):
+        work = g.batches * g.rows * g.depth * g.columns
+        if all(g.vectors(side, 8) for side in "ab") or work >= _WORTH_REPACKING:
+            tiles = [*_sorted(_COOPMAT, g, p), *tiles]
+            if few and g.rows > 1:  # matrix units keep up with memory at any number of rows
+                few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
+    return [*few, *tiles]
+
+
+def _few_rows(g: _Product) -> list[_Kernel]:
+    each = 16 // g.itemsize
+    if g.rows > 8 or not (side := g.vectors("b", each)):
+        return []
+    if side == "along" and g.vectors("a", each) != "along":
+        return []
+    return [k for k in _FEW_ROWS[side] if k.rows >= g.rows][:1]
+
+
+def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel]:
+    """The largest tile of which there is one for each core comes first, else the smallest, its K
+    split."""
+    able = [k for k in kernels if k.variant(p)]
+    split = [replace(k, split=True) for k in able]
+    split = [k for k in split if k.part_depth(g, p.device.cores) < g.depth]
+    # Of tiles with matrix units fewer are enough where subgroups share K. t16 is left to tuning.
+    tall = [k for k in able if k.rows > 16]
+    # A tile that the product does not fill computes what nobody wants.
+    best = next((k for k in tall[:-1] if k.tiles(g) >= p.device.cores
+                 and 2 * g.rows > k.rows and 2 * g.columns > k.columns), None)
+    if best is None:
+        best = next((k for k in tall if k.shader == "gemm_coopmat.t64d" and g.rows > 32
+                     and 3 * k.tiles(g) >= p.device.cores), tall[-1])
+    shared = replace(tall[-1], split=True)
+    if best is tall[-1] and best.tiles(g) < p.device.cores and g.depth >= 1024 and shared in split:
+        best = shared
+    return sorted([*able, *split], key=lambda k: k != best)
+
+
+# The plan
+
+
+def _plain(d: Any, p: PlanBuilder, y: _View) -> None:
+    """The product into ``y``, without an activation that needs whole rows."""
+    sizes, kind = d.output_tensor.sizes, d.output_tensor.data_type
+    depth = _oriented(d.a_tensor.sizes, d.trans_a)[-1]
+    views = {"y": y}
+    for name, slot, transform in (("a", "a_tensor", d.trans_a), ("b", "b_tensor", d.trans_b),
+                                  ("c", "c_tensor", 0)):
+        t = getattr(d, slot)
+        if t is not None and (name != "c" or d.beta != 0):
+            views[name] = _View(p.read(slot), _oriented(t.strides, transform), t.base_alignment)
+    g = _Product(sizes, depth, kind.itemsize, views)
+    kernel = p.choose(g.work, _candidates(g, p), lambda k: k.name)
+    if kernel.each == 8:
+        for side, transform in (("a", d.trans_a), ("b", d.trans_b)):
+            if not g.vectors(side, 8):
+                views[side] = _repacked(p, side, getattr(d, f"{side}_tensor"), transform)
+        g = _Product(sizes, depth, kind.itemsize, views)
+    _dispatch(d, p, g, kernel)
+
+
+def _repacked(p: PlanBuilder, side: str, t: TensorDesc, transform: int) -> _View:
+    """A copy whose lines begin with vectors."""
+    sizes, strides = _oriented(t.sizes, transform), _oriented(t.strides, transform)
+    sizes = tuple(n if s or i >= len(sizes) - 2 else 1
+                  for i, (n, s) in enumerate(zip(sizes, strides)))
+    turned = strides[-2] < strides[-1]  # what is contiguous, or nearly so, stays so
+    *heads, height, width = _oriented(sizes, turned)
+    padded = (*heads, height, -(-width // 8) * 8)
+    to = _oriented(packed_strides(padded), turned)
+    made = p.temporary(t.data_type.itemsize, math.prod(padded))
+    x = t.replace(sizes=sizes, strides=strides)
+    y = TensorDesc(t.data_type, sizes, to)
+    p.add(copied(p.target, sizes, View.whole(f"{side}_tensor", x),
+                 View(TEMPORARY, y, to, made.offset)))
+    steps = tuple(0 if n == 1 and i < len(sizes) - 2 else s
+                  for i, (n, s) in enumerate(zip(sizes, to)))
+    return _View(made.reading(), steps, 16, padded=True)
+
+
+def _dispatch(d: Any, p: PlanBuilder, g: _Product, kernel: _Kernel) -> None:
+    variant = p.library.get(*kernel.shader.split("."))
+    tiles, part_depth = kernel.tiles(g), kernel.part_depth(g, p.device.cores)
+    parts = -(-g.depth // part_depth)
+    y = g.views["y"].operand
+    partial = arrived = y  # a binding that the shader may write to must not stand on an input
+    if parts > 1:
+        partial = p.temporary(4, parts * g.batches * g.rows * g.columns)
+        arrived = p.zeroed(4, tiles)
+    fused = fused_activation(None if _softmax(d) else d)
+    push: dict[str, Any] = {
+        "batches": g.batches, "rows": g.rows, "depth": g.depth, "columns": g.columns,
+        "alpha": _word(d.alpha), "beta": _word(d.beta), "part_depth": part_depth, "parts": parts,
+        "activation_at": len(g.walk.words),
+    }
+    for name, axes in (("a", ("row", "k")), ("b", ("k", "column")), ("c", ("row", "column")),
+                       ("y", ("row", "column"))):
+        push |= {f"{name}_{axis}": s for axis, s in zip(axes, g.steps.get(name, (0, 0)))}
+    row, column = g.steps["y"]
+    spec: dict[str, int] = {
+        "TYPE": d.output_tensor.data_type.code, "HAS_C": "c" in g.views, "SPLIT": parts > 1,
+        "Y_VECTORS": column == 1 and g.begins_with_vectors("y", 4, row),
+        "FUSED_ACTIVATION": fused.code,
+    }
+    if kernel.each:
+        for side in "ab":
+            way = g.vectors(side, kernel.each)
+            line, along, _ = g.line(side)
+            spec[f"{side.upper()}_ACROSS"] = way == "across" if way else line < along
+            if kernel.each == 4:
+                spec[f"{side.upper()}_VECTORS"] = bool(way)
+            else:
+                spec["ENDS_INSIDE"] = g.depth % kernel.depth != 0
+    p.dispatch(
+        variant, tiles * parts, params=[*g.walk.words, *fused.words], push=push, spec=spec,
+        a=g.views["a"].operand, b=g.views["b"].operand,
+        c=g.views["c"].operand if "c" in g.views else UNUSED, y=y, partial=partial,
+        arrived=arrived)
+
+
+def _word(x: float) -> int:
+    """The bits of a float."""
+    return int(np.float32(x).view(np.uint32))
+
+
+@operator("GEMM", output=_infer, shaders=SHADERS, check=_check, trans_a=0, trans_b=0, alpha=1.0,
+          beta=1.0)
+def GemmOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    y, fused = d.output_tensor, _softmax(d)
+    if fused is None:
+        _plain(d, p, _View(p.write("output_tensor"), y.strides, y.base_alignment))
+        return
+    x = TensorDesc.packed(y.data_type, y.sizes)
+    sums = p.temporary(y.data_type.itemsize, x.element_count)
+    _plain(d, p, _View(sums, x.strides, 16))
+    activation = replace(fused, input_tensor=x, output_tensor=y)
+    p.include(fused.operator.lower(activation, p.target),
+              {"input_tensor": sums.reading(), "output_tensor": p.write("output_tensor")})

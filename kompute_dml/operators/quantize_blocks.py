@@ -1,0 +1,103 @@
+"""QUANTIZE and DEQUANTIZE: a scale, and a zero point, for each block of elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..attributes import QuantizationType
+from ..desc import TensorDesc
+from ..errors import expect
+from ..layout import Ints, begin_with_vectors, coalesce
+from ..lowering.builder import PlanBuilder
+from ..lowering.walk import Walk
+from .base import Output, operator
+
+_SHADER = "quantize_blocks"
+_EACH = 8
+"""Elements of one invocation, where they share a scale and lie side by side."""
+
+
+def _infer_quantized(d: Any) -> Mapping[str, Output]:
+    zero = d.quantization_tensors[1:]
+    return {"output_tensor": Output(d.input_tensor.sizes, zero[0].data_type if zero else None)}
+
+
+def _infer_dequantized(d: Any) -> Mapping[str, Output]:
+    return {"output_tensor": Output(d.input_tensor.sizes, d.quantization_tensors[0].data_type)}
+
+
+def _check(floats: str, integers: str) -> Any:
+    """The fields that have the scale's type, and the zero point's."""
+    def check(d: Any, strict: bool) -> None:
+        name, tensors = d.operator.name, d.quantization_tensors
+        kind = QuantizationType(d.quantization_type)
+        expect(kind is not QuantizationType.NONE, name, "QuantizationType",
+               "be SCALE or SCALE_ZERO_POINT", kind.name)
+        expect(len(tensors) == int(kind), name, "QuantizationTensorCount",
+               f"be {int(kind)} for {kind.name}", len(tensors))
+        sizes = d.input_tensor.sizes
+        for i, (t, field) in enumerate(zip(tensors, (floats, integers))):
+            from_type = getattr(d, "input_tensor" if field == "InputTensor" else "output_tensor")
+            expect(t.data_type is from_type.data_type, name, f"QuantizationTensors[{i}].DataType",
+                   f"equal {field}.DataType", t.data_type, from_type.data_type)
+            expect(not any(n % m for n, m in zip(sizes, t.sizes)), name,
+                   f"QuantizationTensors[{i}].Sizes", f"divide {list(sizes)}", list(t.sizes))
+        if len(tensors) > 1:
+            expect(tensors[0].sizes == tensors[1].sizes, name, "QuantizationTensors[1].Sizes",
+                   "equal QuantizationTensors[0].Sizes", list(tensors[1].sizes),
+                   list(tensors[0].sizes))
+
+    return check
+
+
+def _in_blocks(sizes: Ints, of: TensorDesc, *whole: TensorDesc) -> tuple[Ints, list[Ints]]:
+    """Each dimension as its blocks and what is inside one. ``of`` stands still inside."""
+    parts: list[int] = []
+    strides: list[list[int]] = [[] for _ in (of, *whole)]
+    for d, (n, blocks) in enumerate(zip(sizes, of.sizes)):
+        inside = n // blocks
+        parts += [blocks, inside]
+        strides[0] += [of.strides[d], 0]
+        for steps, t in zip(strides[1:], whole):
+            steps += [t.strides[d] * inside, t.strides[d]]
+    return tuple(parts), [tuple(s) for s in strides]
+
+
+def _lower(d: Any, p: PlanBuilder, way: str) -> None:
+    x, y = d.input_tensor, d.output_tensor
+    scale, *zeros = d.quantization_tensors
+    quantized, number = (y, x) if way == "quantize" else (x, y)
+    sizes, (by, of_x, of_y) = _in_blocks(x.sizes, scale, x, y)
+    zero = _in_blocks(x.sizes, zeros[0])[1][0] if zeros else (0,) * len(sizes)
+    sizes, (of_x, by, zero, of_y) = coalesce(sizes, of_x, by, zero, of_y)
+    aligned = all(t.base_alignment % 16 == 0 for t in (x, y))
+    vectors = aligned and sizes[-1] % _EACH == 0 and not by[-1] and not zero[-1] and all(
+        begin_with_vectors(_EACH, s) for s in (of_x, of_y))
+    if vectors:
+        sizes = (*sizes[:-1], sizes[-1] // _EACH)
+        of_x, of_y = ((*s[:-1], _EACH) for s in (of_x, of_y))
+    walk = Walk(sizes, of_x, by, zero, of_y)
+    p.dispatch(
+        f"{_SHADER}.{way}", -(-walk.count // p.device.local_size), x=p.read("input_tensor"),
+        scale=p.read("quantization_tensors[0]"),
+        zero=p.read("quantization_tensors[1]") if zeros else p.read("quantization_tensors[0]"),
+        y=p.write("output_tensor"), params=walk.words, push={"count": walk.count},
+        spec={"LOCAL_SIZE": p.device.local_size, "TYPE": number.data_type.code,
+              "BITS": quantized.data_type.bits, "SIGNED": quantized.data_type.is_signed,
+              "HAS_ZERO": bool(zeros), "VECTORS": vectors},
+    )
+
+
+@operator("QUANTIZE", output=_infer_quantized, shaders=(_SHADER,), data_type=None,
+          check=_check("InputTensor", "OutputTensor"),
+          quantization_type=QuantizationType.SCALE_ZERO_POINT)
+def QuantizeOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _lower(d, p, "quantize")
+
+
+@operator("DEQUANTIZE", output=_infer_dequantized, shaders=(_SHADER,),
+          check=_check("OutputTensor", "InputTensor"),
+          quantization_type=QuantizationType.SCALE_ZERO_POINT)
+def DequantizeOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _lower(d, p, "dequantize")

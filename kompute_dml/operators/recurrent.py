@@ -1,0 +1,244 @@
+"""RNN, GRU and LSTM: one product for the inputs of all steps, then one dispatch a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..attributes import RecurrentNetworkDirection as Direction
+from ..dtypes import DataType
+from ..errors import expect
+from ..layout import Ints, extent
+from ..lowering.activation import activation
+from ..lowering.builder import PlanBuilder
+from ..lowering.elementwise import float_bits
+from ..lowering.plan import UNUSED, Operand
+from ..lowering.walk import Walk
+from ..spec import FeatureLevel
+from .base import Output, check_field, operator
+
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+_ACTIVATIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
+"""For each direction."""
+_TILE = 64
+"""Rows, and columns, that a workgroup of the projection makes."""
+_BLOCK = 16
+"""Units, and sequences, that a workgroup of a step makes."""
+_SHADERS = ("recurrent_step", "recurrent_project", "recurrent_copy")
+
+
+class Network:
+    """What a description of a recurrent network says."""
+
+    def __init__(self, desc: Any) -> None:
+        self.desc, self.name = desc, desc.operator.name
+        self.kind = self.name.removeprefix("DML_OPERATOR_")
+        self.gates = _GATES[self.kind]
+        _, self.steps, self.batches, self.inputs = desc.input_tensor.sizes
+        self.units = desc.recurrence_tensor.sizes[3]
+        self.directions = 2 if desc.direction == Direction.BIDIRECTIONAL else 1
+
+    def inputs_have(self) -> Mapping[str, Ints]:
+        """The sizes of the inputs, by field of the structure."""
+        rows, d = self.gates * self.units, self.directions
+        state = (1, d, self.batches, self.units)
+        return {
+            "InputTensor": (1, self.steps, self.batches, self.inputs),
+            "WeightTensor": (1, d, rows, self.inputs),
+            "RecurrenceTensor": (1, d, rows, self.units),
+            "BiasTensor": (1, 1, d, 2 * rows),
+            "HiddenInitTensor": state, "CellMemInitTensor": state,
+            "SequenceLengthsTensor": (1, 1, 1, self.batches),
+            "PeepholeTensor": (1, 1, d, 3 * self.units),
+        }
+
+    def check(self) -> None:
+        """Raise what the specification's table cannot say."""
+        desc, fields = self.desc, {f.name: f for f in self.desc.operator.spec.inputs}
+        for name, sizes in self.inputs_have().items():
+            t = getattr(desc, fields[name].snake) if name in fields else None
+            if t is not None:
+                expect(t.sizes == sizes, self.name, f"{name}.Sizes", f"be {list(sizes)}",
+                       list(t.sizes))
+                expect(not t.owned_by_dml, self.name, f"{name}.Flags", "be NONE", "OWNED_BY_DML")
+        outputs = desc.operator.spec.outputs
+        expect(any(getattr(desc, f.snake) is not None for f in outputs), self.name,
+               outputs[0].name, f"be given, or another of {', '.join(f.name for f in outputs)}",
+               None)
+        count = _ACTIVATIONS[self.kind] * self.directions
+        expect(len(desc.activation_descs) == count, self.name, "ActivationDescs",
+               f"hold {count} activations", len(desc.activation_descs))
+        for i, a in enumerate(desc.activation_descs):
+            field, entry = f"ActivationDescs[{i}]", a.operator.spec
+            expect(entry.fusable, self.name, field, "be an activation that can be fused",
+                   entry.name)
+            for f in entry.fields:
+                if f.is_tensor:
+                    expect(getattr(a, f.snake) is None, self.name, f"{field}.{f.name}", "be None",
+                           getattr(a, f.snake))
+                else:
+                    check_field(entry.name, f, getattr(a, f.snake), entry)
+
+
+def _infer(desc: Any) -> Mapping[str, Output | list[Output]]:
+    network, kind = Network(desc), desc.input_tensor.data_type
+    state = Output((1, network.directions, network.batches, network.units), kind)
+    sequence = Output((network.steps, *state.sizes[1:]), kind)
+    return {f.snake: sequence if f.name == "OutputSequenceTensor" else state
+            for f in desc.operator.spec.outputs}
+
+
+def _check(desc: Any, strict: bool) -> None:
+    Network(desc).check()
+
+
+def _newer(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
+    for i, a in enumerate(desc.activation_descs):
+        yield (a.operator.spec.introduced, f"ActivationDescs[{i}]",
+               "be an activation that is there", a.operator.name)
+
+
+class _Lowering(Network):
+    def __init__(self, desc: Any, p: PlanBuilder) -> None:
+        super().__init__(desc)
+        self.p = p
+        self.type = desc.input_tensor.data_type
+        self.local_size = min(256, p.device.max_invocations)
+        self.resets_first = self.kind == "GRU" and not desc.linear_before_reset
+
+    def lower(self) -> None:
+        projected = self._project()
+        for direction in range(self.directions):
+            self._run(direction, projected)
+
+    def _tensor(self, field: str, axis: int, direction: int, sizes: Ints, first: int = 0,
+                writes: bool = False) -> tuple[Operand, Ints]:
+        """A direction's part of a tensor, from element ``first`` of its last dimension on, and the
+        strides of its last dimensions."""
+        t = getattr(self.desc, field, None)
+        if t is None:
+            return UNUSED, (0,) * len(sizes)
+        strides = t.strides[-len(sizes):]
+        at = direction * t.strides[axis] + first * t.strides[-1]
+        make = self.p.write if writes else self.p.read
+        return make(field, at, extent(sizes, strides)), strides
+
+    def _vectors(self, t: Any) -> bool:
+        return (self.type is DataType.FLOAT32 and t.strides[-1] == 1
+                and not any(n % 4 for n in (*t.strides[:-1], t.sizes[-1])))
+
+    def _project(self) -> Operand:
+        p, d = self.p, self.desc
+        x, w, bias = d.input_tensor, d.weight_tensor, d.bias_tensor
+        rows, columns = self.steps * self.batches, self.gates * self.units
+        made = p.temporary(4, self.directions * rows * columns)
+        by = bias.strides[2:] if bias is not None else (0, 0)
+        # A GRU with LinearBeforeReset multiplies the last gate's second bias by the reset gate.
+        kept = self.kind == "GRU" and d.linear_before_reset
+        p.dispatch(
+            "recurrent_project", self.directions * -(-rows // _TILE) * -(-columns // _TILE),
+            x=p.read("input_tensor"), w=p.read("weight_tensor"), bias=p.read("bias_tensor"),
+            y=made, params=[*x.strides[1:], *w.strides[1:], *by],
+            push={"directions": self.directions, "batches": self.batches, "rows": rows,
+                  "columns": columns, "inputs": self.inputs,
+                  "biased": columns - self.units if kept else columns},
+            spec={"LOCAL_SIZE": 256, "TYPE": self.type.code, "BIAS": bias is not None,
+                  "VECTORS": self._vectors(x) and self._vectors(w)},
+        )
+        return made.reading()
+
+    def _copy(self, sizes: Ints, x: tuple[Operand, Ints], y: tuple[Operand, Ints],
+              types: tuple[DataType, DataType], lengths: bool = False) -> None:
+        p, t = self.p, self.desc.sequence_lengths_tensor
+        lengths = lengths and t is not None
+        walk = Walk(sizes, x[1], y[1], (t.strides[3], 0) if lengths else (0,) * len(sizes))
+        p.dispatch(
+            "recurrent_copy", -(-walk.count // self.local_size), x=x[0],
+            lengths=p.read("sequence_lengths_tensor") if lengths else UNUSED, y=y[0],
+            params=walk.words, push={"count": walk.count},
+            spec={"LOCAL_SIZE": self.local_size, "FROM": types[0].code, "TO": types[1].code,
+                  "GIVEN": x[0] is not UNUSED, "LENGTHS": lengths})
+
+    def _run(self, direction: int, projected: Operand) -> None:
+        p, d, n, float32 = self.p, self.desc, self.batches * self.units, DataType.FLOAT32
+        sizes, packed = (self.batches, self.units), (self.units, 1)
+        state = p.temporary(4, 4 * n + 3 * self.units)
+        old, new, cell, reset, extra = (i * n for i in range(5))
+
+        def start(field: str, to: int) -> None:
+            self._copy(sizes, self._tensor(field, 1, direction, sizes),
+                       (state.part(to, n), packed), (self.type, float32))
+
+        start("hidden_init_tensor", old)
+        if self.kind == "LSTM":
+            start("cell_mem_init_tensor", cell)
+            line = (3 * self.units,)
+            self._copy(line, self._tensor("peephole_tensor", 2, direction, line),
+                       (state.part(extra, *line), (1,)), (self.type, float32))
+        elif self.kind == "GRU" and not self.resets_first:
+            line = (self.units,)
+            bias = self._tensor("bias_tensor", 2, direction, line, 5 * self.units)
+            self._copy(line, bias, (state.part(extra, *line), (1,)), (self.type, float32))
+
+        kinds = ["gru_gates", "gru_new"] if self.resets_first else [self.kind.lower()]
+        params, spec = self._step_words(direction)
+        rows = self.gates * self.units
+        r, _ = self._tensor("recurrence_tensor", 1, direction, (rows, self.units))
+        backward = direction == 1 or d.direction == Direction.BACKWARD
+        for step in range(self.steps):
+            for kind in kinds:
+                p.dispatch(
+                    f"recurrent_step.{kind}",
+                    -(-self.units // _BLOCK) * -(-self.batches // _BLOCK),
+                    projected=projected, r=r, state=state,
+                    lengths=p.read("sequence_lengths_tensor"),
+                    y=p.write("output_sequence_tensor"), params=params,
+                    push={"time": self.steps - 1 - step if backward else step,
+                          "direction": direction, "steps": self.steps, "batches": self.batches,
+                          "units": self.units, "pitch": self.units, "before": old, "after": new,
+                          "cell": cell, "reset": reset, "extra": extra,
+                          "threshold": float_bits(getattr(d, "clip_threshold", 0.0))},
+                    spec=spec)
+            old, new = new, old
+        for field, at in (("output_single_tensor", old), ("output_cell_single_tensor", cell)):
+            if getattr(d, field, None) is not None:
+                self._copy(sizes, (state.reading().part(at, n), packed),
+                           self._tensor(field, 1, direction, sizes, writes=True),
+                           (float32, self.type), lengths=True)
+
+    def _step_words(self, direction: int) -> tuple[list[int], dict[str, int]]:
+        """Strides of R, of the lengths and of the output, then the activations' attributes."""
+        d, each = self.desc, _ACTIVATIONS[self.kind]
+        lengths, y = d.sequence_lengths_tensor, d.output_sequence_tensor
+        fused = [activation(a) for a in d.activation_descs[each * direction :][:each]]
+        params = [*d.recurrence_tensor.strides[2:], lengths.strides[3] if lengths else 0,
+                  *(y.strides if y is not None else (0,) * 4)]
+        at = len(params) + 2 + len(fused[0].words)
+        params += [at, at + (len(fused[1].words) if each > 1 else 0)]
+        spec = {"LOCAL_SIZE": 256, "TYPE": self.type.code, "LENGTHS": lengths is not None,
+                "VECTORS": self._vectors(d.recurrence_tensor), "SEQUENCE": y is not None,
+                "CLIP": bool(getattr(d, "use_clip_threshold", False)),
+                "COUPLE": bool(getattr(d, "couple_input_forget", False))}
+        for name, one in zip("FGH", fused):
+            params += one.words
+            spec[name] = one.code
+        return params, spec
+
+
+@operator("RNN", output=_infer, shaders=_SHADERS, check=_check, newer=_newer, in_place=False,
+          direction=Direction.FORWARD)
+def RnnOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _Lowering(d, p).lower()
+
+
+@operator("GRU", output=_infer, shaders=_SHADERS, check=_check, newer=_newer, in_place=False,
+          direction=Direction.FORWARD, linear_before_reset=False)
+def GruOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _Lowering(d, p).lower()
+
+
+@operator("LSTM", output=_infer, shaders=_SHADERS, check=_check, newer=_newer, in_place=False,
+          direction=Direction.FORWARD, clip_threshold=0.0, use_clip_threshold=False,
+          couple_input_forget=False)
+def LstmOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _Lowering(d, p).lower()

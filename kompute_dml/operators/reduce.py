@@ -1,0 +1,134 @@
+"""Reductions: what a function makes of each row of the reduced axes, or where its extreme lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..attributes import AxisDirection, ReduceFunction
+from ..dtypes import DataType
+from ..errors import expect
+from ..layout import Ints, power_of_two
+from ..lowering.builder import PlanBuilder
+from ..lowering.plan import UNUSED
+from ..lowering.walk import Walk
+from .base import Output, axes_in, operator
+
+_F = ReduceFunction
+_INDICES = (_F.ARGMAX, _F.ARGMIN)
+_VECTORS, _VECTORS_ON_CPU = 4, 32
+"""Vectors that an invocation should read at least, before others share its row."""
+_MOST = 4096
+"""Elements or vectors that an invocation takes: llvmpipe ends longer loops."""
+_SIDE_BY_SIDE = 64
+"""Rows that neighbouring invocations take, where these lie side by side."""
+
+
+def _sizes(desc: Any) -> Ints:
+    axes = axes_in(desc.operator.name, desc.axes, desc.input_tensor)
+    return tuple(1 if d in axes else n for d, n in enumerate(desc.input_tensor.sizes))
+
+
+def _reduced(desc: Any) -> Mapping[str, Output | list[Output]]:
+    """ARGMIN's and ARGMAX's indices have the type that the caller chooses."""
+    indices = getattr(desc, "function", _F.ARGMAX) in _INDICES
+    return {"output_tensor": Output(_sizes(desc),
+                                    None if indices else desc.input_tensor.data_type)}
+
+
+def _kind(function: ReduceFunction, data_type: DataType) -> str:
+    if function in _INDICES:
+        return "argument"
+    if function in (_F.MAX, _F.MIN):
+        return "extreme"
+    if function is _F.LOG_SUM_EXP:
+        return "exponential"
+    return "float" if data_type.is_float else "integer"
+
+
+def _lower(p: PlanBuilder, d: Any, function: ReduceFunction, last_wins: bool = False) -> None:
+    x, y, device = d.input_tensor, d.output_tensor, p.device
+    # Neighbours in memory come next to one another; indices count in the order of the dimensions.
+    near = sorted(range(len(x.sizes)), key=lambda a: -x.strides[a])
+    kept = [a for a in near if a not in d.axes]
+    axes = sorted(d.axes) if function in _INDICES else [a for a in near if a in d.axes]
+    rows = Walk([x.sizes[a] for a in kept], [x.strides[a] for a in kept],
+                [y.strides[a] for a in kept])
+    columns = Walk([x.sizes[a] for a in axes], [x.strides[a] for a in axes])
+
+    each = 16 // x.data_type.itemsize
+    along = columns.contiguous and columns.count >= each
+    if not along:
+        each = 1
+    rows_first = not along and rows.strides[0][-1] < columns.strides[0][-1]
+    width = min(256, device.max_invocations)
+    own = _VECTORS_ON_CPU if device.is_cpu else _VECTORS
+    share = power_of_two(-(-columns.count // (own * each)))
+    if rows_first:
+        share = max(min(share, width // _SIDE_BY_SIDE), width // power_of_two(rows.count))
+    share = min(share, width)
+    height = min(width // share, power_of_two(rows.count))
+    groups = -(-rows.count // height)
+
+    wanted = 1 if device.is_cpu else 8 * device.cores // groups
+    parts = max(1, min(wanted, columns.count // (share * each * 4 * own)),
+                -(-columns.count // (share * each * _MOST)))
+    part_columns = -(-columns.count // (parts * each)) * each
+    parts = -(-columns.count // part_columns)
+
+    kind = _kind(function, x.data_type)
+    words = 3 if kind == "argument" else 2
+    source, target = p.read("input_tensor"), p.write("output_tensor")
+    totals = p.temporary(4, rows.count * parts * words) if parts > 1 else None
+    spec = {"TYPE": x.data_type.code, "RESULT_TYPE": y.data_type.code, "FUNCTION": int(function),
+            "LAST_WINS": last_wins}
+    push = {"rows": rows.count, "columns": columns.count, "columns_at": len(rows.words),
+            "column_stride": columns.strides[0][-1]}
+    params = [*rows.words, *columns.words]
+    p.dispatch(
+        f"reduction.{kind}", groups * parts, x=source, y=UNUSED if totals else target,
+        totals=totals or UNUSED, params=params,
+        push=push | {"parts": parts, "part_columns": part_columns, "parts_to_read": 0},
+        spec=spec | {
+            "LOCAL_SIZE": share * height, "SHARE": share, "ROWS_FIRST": rows_first,
+            "ALONG": along, "LINE": len(columns.sizes) == 1, "FROM_PARTS": False,
+            "TO_PARTS": totals is not None},
+    )
+    if totals is None:
+        return
+    share = min(width, power_of_two(parts))
+    height = min(width // share, power_of_two(rows.count))
+    p.dispatch(
+        f"reduction.{kind}", -(-rows.count // height), x=UNUSED, y=target,
+        totals=totals.reading(), params=params,
+        push=push | {"parts": 1, "part_columns": columns.count, "parts_to_read": parts},
+        spec=spec | {
+            "LOCAL_SIZE": share * height, "SHARE": share, "ROWS_FIRST": False, "ALONG": False,
+            "LINE": True, "FROM_PARTS": True, "TO_PARTS": False},
+    )
+
+
+def _same(desc: Any, strict: bool) -> None:
+    """What the table cannot say: only indices have a type of their own."""
+    x, y = desc.input_tensor, desc.output_tensor
+    if desc.function not in _INDICES:
+        expect(x.data_type is y.data_type, desc.operator.name, "InputTensor.DataType",
+               "equal OutputTensor.DataType", x.data_type, y.data_type)
+
+
+@operator("REDUCE", output=_reduced, shaders=("reduction",), check=_same,
+          data_type=DataType.UINT32)
+def ReduceOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _lower(p, d, ReduceFunction(d.function))
+
+
+@operator("ARGMIN", output=_reduced, shaders=("reduction",), data_type=DataType.UINT32,
+          axis_direction=AxisDirection.INCREASING)
+def ArgminOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _lower(p, d, _F.ARGMIN, d.axis_direction == AxisDirection.DECREASING)
+
+
+@operator("ARGMAX", output=_reduced, shaders=("reduction",), data_type=DataType.UINT32,
+          axis_direction=AxisDirection.INCREASING)
+def ArgmaxOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _lower(p, d, _F.ARGMAX, d.axis_direction == AxisDirection.DECREASING)

@@ -1,0 +1,125 @@
+"""The first K elements along an axis: by selection where K is small, else by sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..attributes import AxisDirection
+from ..dtypes import DataType
+from ..errors import expect
+from ..layout import power_of_two
+from ..lowering.builder import PlanBuilder
+from ..lowering.plan import UNUSED
+from ..lowering.walk import Walk
+from .base import Output, axis_in, operator
+
+_MOST = 1024
+"""Entries that a workgroup gathers."""
+_ENOUGH = 256
+"""Entries of a short row that are gathered without selecting them first."""
+_SHORT = 2048
+"""Columns that half as many invocations take: they wait for one another less."""
+_WORDS = 3
+"""Of an entry."""
+_LONGEST = 1 << 20
+"""Columns of a part: llvmpipe ends longer loops."""
+_SHADERS = ("top_k", "top_k_sort")
+
+
+def _selected(desc: Any) -> Mapping[str, Output | list[Output]]:
+    x = desc.input_tensor
+    axis = axis_in(desc.operator.name, desc.axis, x)
+    expect(1 <= desc.k <= x.sizes[axis], desc.operator.name, "K",
+           f"be in [1, {x.sizes[axis]}] (InputTensor.Sizes[{axis}])", desc.k)
+    sizes = (*x.sizes[:axis], desc.k, *x.sizes[axis + 1 :])
+    return {"output_value_tensor": Output(sizes, x.data_type),
+            "output_index_tensor": Output(sizes, None)}
+
+
+def _lower(p: PlanBuilder, d: Any, least: bool) -> None:
+    tensors = (d.input_tensor, d.output_value_tensor, d.output_index_tensor)
+    x, _, z = tensors
+    others = [a for a in range(len(x.sizes)) if a != d.axis]
+    rows = Walk([x.sizes[a] for a in others], *([t.strides[a] for a in others] for t in tensors))
+    push = {"rows": rows.count, "k": d.k}
+    push |= {f"{name}_stride": t.strides[d.axis] for name, t in zip("xyz", tensors)}
+    spec = {"TYPE": x.data_type.code, "INDEX_TYPE": z.data_type.code, "LEAST": least}
+    if d.k > _MOST:
+        _sort(p, x.sizes[d.axis], rows, push, spec)
+    else:
+        _select(p, d.k, x.sizes[d.axis], rows, push, spec)
+
+
+def _select(
+    p: PlanBuilder, k: int, columns: int, rows: Walk, push: dict[str, int], spec: dict[str, int]
+) -> None:
+    width = min(128 if columns <= _SHORT else 256, p.device.max_invocations)
+    source, made = p.read("input_tensor"), UNUSED
+    values, indices = p.write("output_value_tensor"), p.write("output_index_tensor")
+    wanted = 1 if p.device.is_cpu else 8 * p.device.cores // rows.count
+    while True:
+        # Parts are worth it where they leave a fraction of the row.
+        parts = max(min(wanted, columns // (16 * k), columns // 8192), -(-columns // _LONGEST), 1)
+        part_columns = -(-columns // parts)
+        parts = -(-columns // part_columns)
+        last = parts == 1
+        first = made is UNUSED
+        taken = UNUSED if last else p.temporary(4, _WORDS * rows.count * parts * k)
+        p.dispatch(
+            "top_k", rows.count * parts, x=source, y=values if last else UNUSED,
+            z=indices if last else UNUSED,
+            entries=made, made=taken, params=rows.words,
+            push=push | {"columns": columns, "parts": parts, "part_columns": part_columns,
+                         "few": _MOST if part_columns > _MOST else max(k, _ENOUGH)},
+            spec=spec | {"LOCAL_SIZE": width, "HIGH": _MOST if spec["TYPE"] % 16 == 8 else 1,
+                         "FROM_ENTRIES": not first, "TO_ENTRIES": not last},
+        )
+        if last:
+            return
+        made, columns, wanted = taken.reading(), parts * k, 1
+
+
+def _sort(
+    p: PlanBuilder, columns: int, rows: Walk, push: dict[str, int], spec: dict[str, int]
+) -> None:
+    width = min(256, p.device.max_invocations)
+    block = 2 * width
+    padded = max(power_of_two(columns), block)
+    entries = p.temporary(4, _WORDS * rows.count * padded)
+    total = rows.count * padded
+
+    def step(name: str, groups: int, first: int = 0, last: int = 0, distance: int = 0) -> None:
+        p.dispatch(
+            f"top_k_sort.{name}", groups,
+            x=p.read("input_tensor") if name in ("load", "store") else UNUSED,
+            y=p.write("output_value_tensor") if name == "store" else UNUSED,
+            z=p.write("output_index_tensor") if name == "store" else UNUSED,
+            entries=entries.reading() if name == "store" else entries, params=rows.words,
+            push=push | {"columns": columns, "padded": padded, "first_run": first,
+                         "last_run": last, "distance": distance},
+            spec=spec | {"LOCAL_SIZE": width},
+        )
+
+    step("load", -(-total // width))
+    step("local", total // block, 2, block)
+    run = 2 * block
+    while run <= padded:
+        distance = run // 2
+        while distance >= block:
+            step("global", total // block, last=run, distance=distance)
+            distance //= 2
+        step("local", total // block, run, run)
+        run *= 2
+    step("store", -(-rows.count * push["k"] // width))
+
+
+@operator("TOP_K", output=_selected, shaders=_SHADERS, axis=-1, data_type=DataType.UINT32)
+def TopKOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _lower(p, d, False)
+
+
+@operator("TOP_K1", output=_selected, shaders=_SHADERS, axis=-1, data_type=DataType.UINT32,
+          axis_direction=AxisDirection.DECREASING)
+def TopK1OperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _lower(p, d, d.axis_direction == AxisDirection.INCREASING)

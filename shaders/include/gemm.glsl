@@ -1,0 +1,159 @@
+// What the GEMM shaders share: the interface, the place of a workgroup's tile, and what becomes of a
+// sum. A is read by rows and K, B by K and columns: a transpose is a pair of strides. The includer
+// defines TILE_ROWS, TILE_COLUMNS and INVOCATIONS.
+#define PARAMS_BINDING 6
+layout(constant_id = 1) const uint TYPE = 36u;
+layout(constant_id = 2) const bool HAS_C = false;
+// Whether four columns of the output are one aligned store.
+layout(constant_id = 3) const bool Y_VECTORS = false;
+// Whether several workgroups share the K of a tile. The last one adds up what all have written, in
+// the order of K: the result does not depend on which one is last.
+layout(constant_id = 4) const bool SPLIT = false;
+
+layout(push_constant) uniform Push {
+    uint batches;
+    uint rows;
+    uint depth;
+    uint columns;
+    uint a_row;
+    uint a_k;
+    uint b_k;
+    uint b_column;
+    uint c_row;
+    uint c_column;
+    uint y_row;
+    uint y_column;
+    float alpha;
+    float beta;
+    uint part_depth;
+    uint parts;
+    uint activation_at;
+    uint a_offset;
+    uint b_offset;
+    uint c_offset;
+    uint y_offset;
+    uint partial_offset;
+    uint arrived_offset;
+    uint params_offset;
+};
+#include "include/grid.glsl"
+#include "include/walk.glsl"
+#include "include/typed.glsl"
+#include "include/activation.glsl"
+
+INPUT_TENSOR(a, 0, TYPE)
+INPUT_TENSOR(b, 1, TYPE)
+INPUT_TENSOR(c, 2, TYPE)
+OUTPUT_TENSOR(y, 3, TYPE)
+layout(binding = 3) writeonly buffer YPairs { uvec2 y_pairs[]; };
+layout(binding = 4) coherent buffer Partial { float partial[]; };
+layout(binding = 5) coherent buffer Arrived { uint arrived[]; };
+WALK(walk, 4)
+
+shared uint s_arrived;
+
+struct Tile {
+    uint index;  // among those of all batches
+    uint part;
+    uint batch;
+    uint row;
+    uint column;
+    uint at[4];  // where the batch begins in A, B, C and the output
+    uint begin;  // of the part of K
+    uint end;
+};
+
+// The tile of this workgroup. Tiles go down in bands before they go across, so that workgroups that
+// run together share what they read. False when nothing is left to do.
+bool find_tile(out Tile t) {
+    const uint band = 1024u / TILE_ROWS;
+    uint down = (rows - 1u) / TILE_ROWS + 1u;
+    uint across = (columns - 1u) / TILE_COLUMNS + 1u;
+    uint count = down * across * batches;
+    t.part = group_index() / count;
+    t.index = group_index() - t.part * count;
+    t.batch = t.index / (down * across);
+    uint tile = t.index - t.batch * (down * across);
+    uint first = tile / (band * across) * band;
+    uint height = min(band, down - first);
+    tile -= first * across;
+    t.row = (first + tile % height) * TILE_ROWS;
+    t.column = tile / height * TILE_COLUMNS;
+    t.at = walk(0u, t.batch);
+    t.begin = t.part * part_depth;
+    t.end = min(t.begin + part_depth, depth);
+    return t.part < parts;
+}
+
+// Stores what becomes of the sums of four columns, of which those before the edge exist.
+void store_four(Tile t, uint row, uint column, vec4 sums) {
+    uint count = min(columns - column, 4u);
+    uint from = c_offset + t.at[2] + row * c_row + column * c_column;
+    uint to = y_offset + t.at[3] + row * y_row + column * y_column;
+    vec4 x;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        precise float value = alpha * sums[i];
+        if (HAS_C) value = value + beta * c_float(from + min(i, count - 1u) * c_column);
+        x[i] = activate(value);
+    }
+    if (Y_VECTORS && count == 4u) {
+        if (BYTES_OF(TYPE) == 4u) {
+            y_vectors[to / 4u] = floatBitsToUint(x);
+        } else {
+            y_pairs[to / 4u] =
+                HAS_EXACT_UNITS ? uvec2(packHalf2x16(x.xy), packHalf2x16(x.zw))
+                                : uvec2(float_to_half(x.x) | (float_to_half(x.y) << 16),
+                                        float_to_half(x.z) | (float_to_half(x.w) << 16));
+        }
+        return;
+    }
+    [[unroll]] for (uint i = 0u; i < 4u; ++i)
+        if (i < count) y_store_float(to + i * y_column, x[i]);
+}
+
+uint partial_at(Tile t, uint part, uint row, uint column) {
+    return partial_offset + ((part * batches + t.batch) * rows + row) * columns + column;
+}
+
+// The sums of four columns of a row. What lies beyond the edges is dropped.
+void finish_four(Tile t, uint row, uint column, vec4 sums) {
+    if (row >= rows || column >= columns) return;
+    if (!SPLIT) {
+        store_four(t, row, column, sums);
+        return;
+    }
+    uint to = partial_at(t, t.part, row, column);
+    [[unroll]] for (uint i = 0u; i < 4u; ++i)
+        if (column + i < columns) partial[to + i] = sums[i];
+}
+
+// After finish_four: whether this workgroup is the last of its tile, which adds up the parts.
+void add_parts(Tile t) {
+    if (!SPLIT) return;
+    memoryBarrierBuffer();
+    barrier();
+    if (gl_LocalInvocationIndex == 0u)
+        s_arrived = atomicAdd(arrived[arrived_offset + t.index], 1u);
+    barrier();
+    if (s_arrived != parts - 1u) return;
+    memoryBarrierBuffer();
+    if (gl_LocalInvocationIndex == 0u) arrived[arrived_offset + t.index] = 0u;
+    const uint TOGETHER = 8u;
+    for (uint n = gl_LocalInvocationIndex; n < TILE_ROWS * TILE_COLUMNS / 4u; n += INVOCATIONS) {
+        uint row = t.row + n / (TILE_COLUMNS / 4u);
+        uint column = t.column + n % (TILE_COLUMNS / 4u) * 4u;
+        if (row >= rows || column >= columns) continue;
+        vec4 sums = vec4(0.0);
+        for (uint part = 0u; part < parts; part += TOGETHER) {
+            vec4 more[TOGETHER];
+            [[unroll]] for (uint p = 0u; p < TOGETHER; ++p) {
+                uint from = partial_at(t, min(part + p, parts - 1u), row, column);
+                [[unroll]] for (uint i = 0u; i < 4u; ++i)
+                    more[p][i] = partial[from + min(i, columns - 1u - column)];
+            }
+            [[unroll]] for (uint p = 0u; p < TOGETHER; ++p)
+                if (part + p < parts) sums += more[p];
+        }
+        store_four(t, row, column, sums);
+    }
+}

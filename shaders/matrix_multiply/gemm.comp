@@ -1,0 +1,131 @@
+//@ op DML_OPERATOR_GEMM
+//@ variants TILE: t128 t64 t32
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// A workgroup makes a tile of the output, an invocation BLOCK x BLOCK of it in float32. While one
+// slice of K is multiplied, the next one comes into the other half of the shared memory.
+#if defined(TILE_t128)
+const uint TILE = 128u, BLOCK = 8u, TILE_DEPTH = 8u;
+#elif defined(TILE_t64)
+const uint TILE = 64u, BLOCK = 4u, TILE_DEPTH = 16u;
+#else
+const uint TILE = 32u, BLOCK = 4u, TILE_DEPTH = 32u;
+#endif
+const uint TILE_ROWS = TILE, TILE_COLUMNS = TILE;
+const uint SIDE = TILE / BLOCK;
+const uint INVOCATIONS = SIDE * SIDE;
+layout(local_size_x = INVOCATIONS) in;
+#include "include/gemm.glsl"
+layout(binding = 0) readonly buffer APairs { uvec2 a_pairs[]; };
+layout(binding = 1) readonly buffer BPairs { uvec2 b_pairs[]; };
+
+// Whether four neighbours of a matrix follow one another along its rows or columns, else along K;
+// and whether they are one aligned load.
+layout(constant_id = 5) const bool A_ACROSS = false;
+layout(constant_id = 6) const bool A_VECTORS = false;
+layout(constant_id = 7) const bool B_ACROSS = false;
+layout(constant_id = 8) const bool B_VECTORS = false;
+
+// By K, then by the row or column, four in a vector. One more than there are: invocations that
+// write along K meet different banks.
+const uint PITCH = TILE / 4u + 1u;
+const uint SLICE = TILE_DEPTH * PITCH;
+shared vec4 s_a[2u * SLICE];
+shared vec4 s_b[2u * SLICE];
+const int LOADS = int(TILE * TILE_DEPTH / 4u / INVOCATIONS);
+const int CHUNKS = int(BLOCK / 4u);
+
+vec4 from_halves(uvec2 pair) {
+    if (HAS_EXACT_UNITS) return vec4(unpackHalf2x16(pair.x), unpackHalf2x16(pair.y));
+    return vec4(half_to_float(pair.x & 0xFFFFu), half_to_float(pair.x >> 16),
+                half_to_float(pair.y & 0xFFFFu), half_to_float(pair.y >> 16));
+}
+
+// The line (row of A, column of B) and the K, in the slice, of an invocation's four elements.
+uvec2 place(bool across, int load) {
+    uint n = gl_LocalInvocationIndex + uint(load) * INVOCATIONS;
+    return across ? uvec2(n % (TILE / 4u) * 4u, n / (TILE / 4u))
+                  : uvec2(n / (TILE_DEPTH / 4u), n % (TILE_DEPTH / 4u) * 4u);
+}
+
+// Four elements of ``x``; what lies beyond K is 0, lines beyond the edge repeat others.
+#define FOUR(x) \
+    vec4 x##_four(bool across, bool vectors, uint from, uint line, uint lines, uint line_step, \
+                  uint k, uint end, uint k_step) { \
+        if (vectors) { \
+            line = min(line, lines - (across ? 4u : 1u)); \
+            uint at = from + line * line_step + min(k, end - (across ? 1u : 4u)) * k_step; \
+            vec4 found = BYTES_OF(TYPE) == 4u ? uintBitsToFloat(x##_vectors[at / 4u]) \
+                                              : from_halves(x##_pairs[at / 4u]); \
+            return k < end ? found : vec4(0.0); \
+        } \
+        vec4 found; \
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) { \
+            uint l = min(line + (across ? i : 0u), lines - 1u), e = k + (across ? 0u : i); \
+            float one = x##_float(from + l * line_step + min(e, end - 1u) * k_step); \
+            found[i] = e < end ? one : 0.0; \
+        } \
+        return found; \
+    }
+FOUR(a)
+FOUR(b)
+
+#define PUT(shared_side, across, at, half_at, found) \
+    if (across) { \
+        shared_side[half_at + at.y * PITCH + at.x / 4u] = found; \
+    } else { \
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) \
+            shared_side[half_at + (at.y + i) * PITCH + at.x / 4u][at.x % 4u] = found[i]; \
+    }
+
+void main() {
+    Tile t;
+    if (!find_tile(t)) return;
+    uint my_row = gl_LocalInvocationIndex / SIDE, my_column = gl_LocalInvocationIndex % SIDE;
+    vec4 sums[BLOCK][CHUNKS];
+    [[unroll]] for (int i = 0; i < int(BLOCK); ++i)
+        [[unroll]] for (int j = 0; j < CHUNKS; ++j) sums[i][j] = vec4(0.0);
+    vec4 a_next[LOADS], b_next[LOADS];
+#define LOAD(k) \
+    [[unroll]] for (int n = 0; n < LOADS; ++n) { \
+        uvec2 at = place(A_ACROSS, n); \
+        a_next[n] = a_four(A_ACROSS, A_VECTORS, a_offset + t.at[0], t.row + at.x, rows, a_row, \
+                           (k) + at.y, t.end, a_k); \
+        at = place(B_ACROSS, n); \
+        b_next[n] = b_four(B_ACROSS, B_VECTORS, b_offset + t.at[1], t.column + at.x, columns, \
+                           b_column, (k) + at.y, t.end, b_k); \
+    }
+#define STORE(half_at) \
+    [[unroll]] for (int n = 0; n < LOADS; ++n) { \
+        uvec2 at = place(A_ACROSS, n); \
+        PUT(s_a, A_ACROSS, at, half_at, a_next[n]) \
+        at = place(B_ACROSS, n); \
+        PUT(s_b, B_ACROSS, at, half_at, b_next[n]) \
+    }
+    LOAD(t.begin)
+    STORE(0u)
+    barrier();
+    uint current = 0u;
+    for (uint k = t.begin; k < t.end; k += TILE_DEPTH) {
+        LOAD(k + TILE_DEPTH)
+        [[unroll]] for (uint e = 0u; e < TILE_DEPTH; ++e) {
+            uint line = current + e * PITCH;
+            vec4 x[CHUNKS], z[CHUNKS];
+            [[unroll]] for (int j = 0; j < CHUNKS; ++j) {
+                x[j] = s_a[line + my_row + uint(j) * SIDE];
+                z[j] = s_b[line + my_column + uint(j) * SIDE];
+            }
+            [[unroll]] for (int i = 0; i < int(BLOCK); ++i)
+                [[unroll]] for (int j = 0; j < CHUNKS; ++j) sums[i][j] += x[i / 4][i % 4] * z[j];
+        }
+        current = SLICE - current;
+        STORE(current)
+        barrier();
+    }
+    [[unroll]] for (int i = 0; i < int(BLOCK); ++i)
+        [[unroll]] for (int j = 0; j < CHUNKS; ++j)
+            finish_four(t, t.row + 4u * my_row + uint(i / 4) * 4u * SIDE + uint(i % 4),
+                        t.column + 4u * (my_column + uint(j) * SIDE), sums[i][j]);
+    add_parts(t);
+}

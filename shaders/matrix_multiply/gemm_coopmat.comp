@@ -1,0 +1,214 @@
+//@ op DML_OPERATOR_GEMM
+//@ variants TILE: t256 t128 t128d t64 t64d t32 t16
+//@ glslang >= 14
+//@ target vulkan1.1
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_control_flow_attributes : require
+// FLOAT16 matrices, summed in float32. A workgroup of subgroups of 32 makes a tile of the output in
+// SUBGROUPS_DOWN x SUBGROUPS_ACROSS parts; the SUBGROUPS_DEEP subgroups that share a part take turns
+// along K. A and B are read by vectors of eight elements, along K or across it.
+#if defined(TILE_t256)
+const uint TILE_ROWS = 256u, TILE_COLUMNS = 128u, TILE_DEPTH = 32u;
+const uint SUBGROUPS_DOWN = 4u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
+#elif defined(TILE_t128)
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 32u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
+#elif defined(TILE_t128d)
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 64u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 4u, SUBGROUPS_DEEP = 1u;
+#elif defined(TILE_t64)
+const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_DEPTH = 64u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
+#elif defined(TILE_t64d)
+const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_DEPTH = 128u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 2u;
+#elif defined(TILE_t32)
+const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_DEPTH = 128u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
+#else
+const uint TILE_ROWS = 16u, TILE_COLUMNS = 64u, TILE_DEPTH = 128u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
+#endif
+const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS * SUBGROUPS_DEEP;
+const uint INVOCATIONS = 32u * SUBGROUPS;
+layout(local_size_x = INVOCATIONS) in;
+#include "include/gemm.glsl"
+
+// Whether a vector of eight elements goes across K.
+layout(constant_id = 5) const bool A_ACROSS = false;
+layout(constant_id = 6) const bool B_ACROSS = false;
+// Whether K, or a part of it, ends inside a slice.
+layout(constant_id = 7) const bool ENDS_INSIDE = false;
+
+const uint FRAGMENT = 16u;
+const uint PART_ROWS = TILE_ROWS / SUBGROUPS_DOWN;
+const uint PART_COLUMNS = TILE_COLUMNS / SUBGROUPS_ACROSS;
+const int DOWN = int(PART_ROWS / FRAGMENT);
+const int ACROSS = int(PART_COLUMNS / FRAGMENT);
+#define Sums coopmat<float, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
+#define RowFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseA>
+#define ColumnFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseB>
+
+// One slice of K as it was read: lines along K, or lines across it, each with one vector after it,
+// so that eight lines meet all banks. After the last slice the sums pass through here, 16 rows of
+// each part at a time; two vectors after a row serve the same purpose.
+const uint DEPTH_VECTORS = TILE_DEPTH / 8u;
+const uint A_SLICE = max(TILE_ROWS * (DEPTH_VECTORS + 1u), TILE_DEPTH * (TILE_ROWS / 8u + 1u));
+const uint B_SLICE = max(TILE_COLUMNS * (DEPTH_VECTORS + 1u), TILE_DEPTH * (TILE_COLUMNS / 8u + 1u));
+const uint A_PITCH = A_ACROSS ? TILE_ROWS / 8u + 1u : DEPTH_VECTORS + 1u;
+const uint B_PITCH = B_ACROSS ? TILE_COLUMNS / 8u + 1u : DEPTH_VECTORS + 1u;
+const uint ROW_VECTORS = PART_COLUMNS / 4u;
+const uint STRIP_PITCH = ROW_VECTORS + 2u;
+const uint STRIP = FRAGMENT * STRIP_PITCH;
+shared uvec4 s_slice[max(A_SLICE + B_SLICE, SUBGROUPS * STRIP)];
+
+const int A_LOADS = int(TILE_ROWS * DEPTH_VECTORS / INVOCATIONS);
+const int B_LOADS = int(TILE_COLUMNS * DEPTH_VECTORS / INVOCATIONS);
+
+// The line of the slice that an invocation's vector belongs to, and which of the line's it is. Eight
+// invocations store together: where these are not eight vectors of one line, they take two lines
+// whose banks complete one another.
+uvec2 place(bool across, uint lines, int load) {
+    uint n = gl_LocalInvocationIndex + uint(load) * INVOCATIONS;
+    if (across) return uvec2(n / (lines / 8u), n % (lines / 8u));
+    if (DEPTH_VECTORS == 4u) return uvec2(n / 4u % 2u * 4u + n / 8u % 4u + n / 32u * 8u, n % 4u);
+    return uvec2(n / DEPTH_VECTORS, n % DEPTH_VECTORS);
+}
+
+// Between writing and reading strips: a part of its own needs no other subgroup.
+void share_strip() {
+    if (SUBGROUPS_DEEP > 1u) {
+        barrier();
+    } else {
+        subgroupMemoryBarrierShared();
+        subgroupBarrier();
+    }
+}
+
+void main() {
+    Tile t;
+    if (!find_tile(t)) return;
+    uint deep = gl_SubgroupID % SUBGROUPS_DEEP;
+    uint part = gl_SubgroupID / SUBGROUPS_DEEP;
+    uint part_row = part / SUBGROUPS_ACROSS * PART_ROWS;
+    uint part_column = part % SUBGROUPS_ACROSS * PART_COLUMNS;
+
+    // Lines beyond the edges repeat the last: their sums go nowhere.
+    uint a_from[A_LOADS], b_from[B_LOADS];
+    [[unroll]] for (int i = 0; i < A_LOADS; ++i) {
+        uvec2 at = place(A_ACROSS, TILE_ROWS, i);
+        a_from[i] = a_offset + t.at[0] +
+                    (A_ACROSS ? min(t.row + at.y * 8u, (rows - 1u) / 8u * 8u)
+                              : min(t.row + at.x, rows - 1u) * a_row);
+    }
+    [[unroll]] for (int i = 0; i < B_LOADS; ++i) {
+        uvec2 at = place(B_ACROSS, TILE_COLUMNS, i);
+        b_from[i] = b_offset + t.at[1] +
+                    (B_ACROSS ? min(t.column + at.y * 8u, (columns - 1u) / 8u * 8u)
+                              : min(t.column + at.x, columns - 1u) * b_column);
+    }
+    uvec4 a_next[A_LOADS], b_next[B_LOADS];
+#define LOAD_SIDE(side, SIDE, lines, begin) \
+    [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) { \
+        uvec2 at = place(SIDE##_ACROSS, lines, i); \
+        uint k = (begin) + (SIDE##_ACROSS ? at.x : at.y * 8u); \
+        if (ENDS_INSIDE) { \
+            uint last = SIDE##_ACROSS ? t.end - 1u : (t.end - 1u) / 8u * 8u; \
+            uvec4 found = \
+                side##_vectors[(side##_from[i] + min(k, last) * side##_k) / 8u]; \
+            side##_next[i] = k < t.end ? found : uvec4(0u); \
+            if (!SIDE##_ACROSS && k < t.end && t.end - k < 8u) \
+                [[unroll]] for (uint e = 0u; e < 8u; ++e) \
+                    if (k + e >= t.end) \
+                        side##_next[i][e / 2u] &= e % 2u == 0u ? 0u : 0xFFFFu; \
+        } else { \
+            side##_next[i] = side##_vectors[(side##_from[i] + k * side##_k) / 8u]; \
+        } \
+    }
+#define LOAD(begin) \
+    LOAD_SIDE(a, A, TILE_ROWS, begin) \
+    LOAD_SIDE(b, B, TILE_COLUMNS, begin)
+
+    Sums sums[DOWN][ACROSS];
+    [[unroll]] for (int i = 0; i < DOWN; ++i)
+        [[unroll]] for (int j = 0; j < ACROSS; ++j) sums[i][j] = Sums(0.0);
+    uint slices = (t.end - t.begin - 1u) / TILE_DEPTH + 1u;
+    // Each workgroup begins elsewhere in K: many that share lines do not ask for the same ones at
+    // once.
+    uint slice = TILE_ROWS >= 128u ? t.index % slices : 0u;
+    LOAD(t.begin + slice * TILE_DEPTH)
+    for (uint number = 0u; number < slices; ++number) {
+        barrier();
+        [[unroll]] for (int i = 0; i < A_LOADS; ++i) {
+            uvec2 at = place(A_ACROSS, TILE_ROWS, i);
+            s_slice[at.x * A_PITCH + at.y] = a_next[i];
+        }
+        [[unroll]] for (int i = 0; i < B_LOADS; ++i) {
+            uvec2 at = place(B_ACROSS, TILE_COLUMNS, i);
+            s_slice[A_SLICE + at.x * B_PITCH + at.y] = b_next[i];
+        }
+        barrier();
+        // What comes next is on its way while this slice is multiplied. Without a condition (the
+        // first is read once more): with one, the compiler waits for the loads at its end.
+        slice = slice + 1u < slices ? slice + 1u : 0u;
+        LOAD(t.begin + slice * TILE_DEPTH)
+        [[unroll]] for (uint n = 0u; n < TILE_DEPTH / FRAGMENT / SUBGROUPS_DEEP; ++n) {
+            uint k = (n * SUBGROUPS_DEEP + deep) * FRAGMENT;
+            ColumnFragment z[ACROSS];
+            RowFragment x;
+            [[unroll]] for (int j = 0; j < ACROSS; ++j) {
+                uint line = part_column + uint(j) * FRAGMENT;
+                if (B_ACROSS)
+                    coopMatLoad(z[j], s_slice, A_SLICE + k * B_PITCH + line / 8u, B_PITCH,
+                                gl_CooperativeMatrixLayoutRowMajor);
+                else
+                    coopMatLoad(z[j], s_slice, A_SLICE + line * B_PITCH + k / 8u, B_PITCH,
+                                gl_CooperativeMatrixLayoutColumnMajor);
+            }
+            [[unroll]] for (int i = 0; i < DOWN; ++i) {
+                uint line = part_row + uint(i) * FRAGMENT;
+                if (A_ACROSS)
+                    coopMatLoad(x, s_slice, k * A_PITCH + line / 8u, A_PITCH,
+                                gl_CooperativeMatrixLayoutColumnMajor);
+                else
+                    coopMatLoad(x, s_slice, line * A_PITCH + k / 8u, A_PITCH,
+                                gl_CooperativeMatrixLayoutRowMajor);
+                [[unroll]] for (int j = 0; j < ACROSS; ++j)
+                    sums[i][j] = coopMatMulAdd(x, z[j], sums[i][j]);
+            }
+        }
+    }
+    barrier();
+    // The subgroups of a part add up its strips in a fixed order, four columns of a row to an
+    // invocation at a time.
+    uint member = deep * 32u + gl_SubgroupInvocationID;
+    const uint STEP = SUBGROUPS_DEEP * 32u / ROW_VECTORS;
+    uint column = t.column + part_column + member % ROW_VECTORS * 4u;
+    // Each strip is written out: where a compiler leaves a loop over them, all sums lie in memory.
+#define STORE_STRIP(number) \
+    if (DOWN > number) { \
+        share_strip(); \
+        [[unroll]] for (int j = 0; j < ACROSS; ++j) \
+            coopMatStore(sums[min(number, DOWN - 1)][j], s_slice, \
+                         gl_SubgroupID * STRIP + uint(j) * FRAGMENT / 4u, STRIP_PITCH, \
+                         gl_CooperativeMatrixLayoutRowMajor); \
+        share_strip(); \
+        [[dont_unroll]] for (uint r = member / ROW_VECTORS; r < FRAGMENT; r += STEP) { \
+            uint at = part * SUBGROUPS_DEEP * STRIP + r * STRIP_PITCH + member % ROW_VECTORS; \
+            vec4 four = uintBitsToFloat(s_slice[at]); \
+            [[unroll]] for (uint d = 1u; d < SUBGROUPS_DEEP; ++d) \
+                four += uintBitsToFloat(s_slice[at + d * STRIP]); \
+            finish_four(t, t.row + part_row + uint(number) * FRAGMENT + r, column, four); \
+        } \
+    }
+    STORE_STRIP(0)
+    STORE_STRIP(1)
+    STORE_STRIP(2)
+    STORE_STRIP(3)
+    add_parts(t);
+}

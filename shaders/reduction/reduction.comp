@@ -1,0 +1,280 @@
+//@ op DML_OPERATOR_REDUCE DML_OPERATOR_ARGMIN DML_OPERATOR_ARGMAX
+//@ variants KIND: float exponential integer extreme argument
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// SHARE invocations reduce one row; a workgroup has as many rows as fit. Long rows are split into
+// parts, whose totals the same shader reduces in a second dispatch.
+#define PARAMS_BINDING 3
+layout(constant_id = 1) const uint TYPE = 36u;
+layout(constant_id = 2) const uint RESULT_TYPE = 36u;
+layout(constant_id = 3) const uint FUNCTION = 10u;  // a DML_REDUCE_FUNCTION
+layout(constant_id = 4) const uint SHARE = 1u;  // a power of two
+layout(constant_id = 5) const bool ROWS_FIRST = false;  // neighbouring invocations take other rows
+layout(constant_id = 6) const bool ALONG = false;  // rows lie gapless, and are read as vectors
+layout(constant_id = 7) const bool LINE = true;  // columns have one stride
+layout(constant_id = 8) const bool FROM_PARTS = false;
+layout(constant_id = 9) const bool TO_PARTS = false;
+layout(constant_id = 10) const bool LAST_WINS = false;  // among equal values, the last index
+layout(push_constant) uniform Push {
+    uint rows;
+    uint columns;
+    uint parts;  // of a row
+    uint part_columns;
+    uint column_stride;
+    uint parts_to_read;
+    uint columns_at;  // of the second walk's words
+    uint x_offset;
+    uint y_offset;
+    uint totals_offset;
+    uint params_offset;
+};
+const uint AVERAGE = 2u, L1 = 3u, L2 = 4u, LOG_SUM = 5u, MULTIPLY = 9u, SUM_SQUARE = 11u;
+const bool OF_LEAST = FUNCTION == 1u || FUNCTION == 8u;  // ARGMIN, MIN
+#include "include/grid.glsl"
+#include "include/walk.glsl"
+#include "include/typed.glsl"
+#include "include/integers64.glsl"
+#include "include/ordered.glsl"
+#include "include/exponentials.glsl"
+
+INPUT_TENSOR(x, 0, TYPE)
+OUTPUT_TENSOR(y, 1, RESULT_TYPE)
+layout(binding = 2) buffer Totals { uint totals[]; };
+WALK(walk_rows, 2)
+WALK(walk_columns, 1)
+
+// TOTAL is what is known of some elements, and FEW of a handful: take() adds an element to one, and
+// combine() a total to a total. ``store_total`` and ``load_total`` move WORDS words.
+#if defined(KIND_float)
+// Sums are pairs of float32, so that their error hardly grows with the number of terms.
+#define TOTAL PAIR
+#define FEW float
+const uint WORDS = 2u;
+const bool PRODUCT = FUNCTION == MULTIPLY;
+#define NO_TOTAL PAIR(PRODUCT ? 1.0 : 0.0, 0.0)
+#define NOTHING (PRODUCT ? 1.0 : 0.0)
+
+void take(inout float few, uvec2 bits, uint index) {
+    float x = number_of(bits, TYPE);
+    if (FUNCTION == L1) x = magnitude(x);
+    if (FUNCTION == L2 || FUNCTION == SUM_SQUARE) x *= x;
+    few = PRODUCT ? few * x : few + x;
+}
+
+TOTAL combine(TOTAL a, TOTAL b) {
+    if (PRODUCT) return PAIR(a.x * b.x, 0.0);
+    PAIR sum = pair_of_sum(a.x, b.x);
+    return PAIR(sum.x, sum.y + (a.y + b.y));
+}
+
+TOTAL total_of(float few) { return PAIR(few, 0.0); }
+uvec3 words_of(TOTAL t) { return uvec3(floatBitsToUint(t), 0u); }
+TOTAL total_from(uvec3 words) { return uintBitsToFloat(words.xy); }
+
+uvec2 result(TOTAL total) {
+    // What is lost beside an infinity is no number.
+    float sum = magnitude_bits(total.x) < 0x7F800000u ? sum_of(total) : total.x;
+    if (FUNCTION == AVERAGE) sum = sum / to_float(int(columns), false);
+    if (FUNCTION == L2) sum = sqrt_of(sum);
+    if (FUNCTION == LOG_SUM) sum = is_zero(sum) ? infinity(0x80000000u) : log_of(sum);
+    return uvec2(bits_of(sum, RESULT_TYPE), 0u);
+}
+#elif defined(KIND_exponential)
+// The maximum m, and the sum of exp(x - m).
+#define TOTAL vec2
+#define FEW vec2
+const uint WORDS = 2u;
+#define NO_TOTAL vec2(infinity(0x80000000u), 0.0)
+#define NOTHING NO_TOTAL
+
+TOTAL combine(TOTAL a, TOTAL b) {
+    if (is_nan(a.x)) return a;
+    if (is_nan(b.x)) return b;
+    bool b_leads = b.x > a.x;
+    float most = b_leads ? b.x : a.x, other = b_leads ? a.x : b.x;
+    float factor = most == other ? 1.0 : exp_of(other - most);
+    return vec2(most, b_leads ? b.y + a.y * factor : a.y + b.y * factor);
+}
+
+void take(inout FEW few, uvec2 bits, uint index) {
+    few = combine(few, vec2(number_of(bits, TYPE), 1.0));
+}
+
+TOTAL total_of(FEW few) { return few; }
+uvec3 words_of(TOTAL t) { return uvec3(floatBitsToUint(t), 0u); }
+TOTAL total_from(uvec3 words) { return uintBitsToFloat(words.xy); }
+
+uvec2 result(TOTAL total) {
+    bool finite = magnitude_bits(total.x) < 0x7F800000u;
+    return uvec2(bits_of(finite ? total.x + log_of(total.y) : total.x, RESULT_TYPE), 0u);
+}
+#elif defined(KIND_integer)
+#define TOTAL uvec2
+#define FEW uvec2
+const uint WORDS = 2u;
+#define NO_TOTAL uvec2(FUNCTION == MULTIPLY ? 1u : 0u, 0u)
+#define NOTHING NO_TOTAL
+
+TOTAL combine(TOTAL a, TOTAL b) {
+    if (BYTES_OF(TYPE) < 8u) return uvec2(FUNCTION == MULTIPLY ? a.x * b.x : a.x + b.x, 0u);
+    return FUNCTION == MULTIPLY ? multiply64(a, b) : add64(a, b);
+}
+
+void take(inout FEW few, uvec2 x, uint index) {
+    uint upper = BYTES_OF(TYPE) == 8u ? x.y : x.x;
+    if (FUNCTION == L1 && IS_SIGNED(TYPE) && int(upper) < 0) x = negate64(x);
+    if (FUNCTION == SUM_SQUARE) x = BYTES_OF(TYPE) == 8u ? multiply64(x, x) : uvec2(x.x * x.x, 0u);
+    few = combine(few, x);
+}
+
+TOTAL total_of(FEW few) { return few; }
+uvec3 words_of(TOTAL t) { return uvec3(t, 0u); }
+TOTAL total_from(uvec3 words) { return words.xy; }
+uvec2 result(TOTAL total) { return total; }
+#elif defined(KIND_extreme)
+#define TOTAL uvec2
+#define FEW uvec2
+const uint WORDS = 2u;
+#define NO_TOTAL uvec2(0u)
+#define NOTHING NO_TOTAL
+
+TOTAL combine(TOTAL a, TOTAL b) {
+    if (BYTES_OF(TYPE) < 8u) return uvec2(max(a.x, b.x), 0u);
+    return less64(a, b, false) ? b : a;
+}
+
+void take(inout FEW few, uvec2 x, uint index) {
+    few = combine(few, precedence(x, TYPE, OF_LEAST));
+}
+
+TOTAL total_of(FEW few) { return few; }
+uvec3 words_of(TOTAL t) { return uvec3(t, 0u); }
+TOTAL total_from(uvec3 words) { return words.xy; }
+uvec2 result(TOTAL total) { return with_precedence(total, TYPE, OF_LEAST); }
+#else
+// The rank, in two words, and the index.
+#define TOTAL uvec3
+#define FEW uvec3
+const uint WORDS = 3u;
+#define NO_TOTAL uvec3(0u, 0u, LAST_WINS ? 0u : 0xFFFFFFFFu)
+#define NOTHING NO_TOTAL
+
+bool is_before(uvec3 a, uvec3 b) {
+    if (a.xy != b.xy) return BYTES_OF(TYPE) < 8u ? a.x > b.x : less64(b.xy, a.xy, false);
+    return LAST_WINS ? a.z > b.z : a.z < b.z;
+}
+
+TOTAL combine(TOTAL a, TOTAL b) { return is_before(b, a) ? b : a; }
+
+// Indices come in ascending order.
+void take(inout FEW few, uvec2 x, uint index) {
+    uvec2 rank = equal_precedence(x, TYPE, OF_LEAST);
+    bool before;
+    if (BYTES_OF(TYPE) < 8u)
+        before = LAST_WINS || few.z == 0xFFFFFFFFu ? rank.x >= few.x : rank.x > few.x;
+    else
+        before = is_before(uvec3(rank, index), few);
+    if (before) few = uvec3(rank, index);
+}
+
+TOTAL total_of(FEW few) { return few; }
+uvec3 words_of(TOTAL t) { return t; }
+TOTAL total_from(uvec3 words) { return words; }
+uvec2 result(TOTAL total) { return uvec2(total.z, 0u); }
+#endif
+
+shared TOTAL s_totals[gl_WorkGroupSize.x];
+
+TOTAL load_total(uint i) {
+    uint at = totals_offset + i * WORDS;
+    return total_from(uvec3(totals[at], totals[at + 1u], WORDS == 3u ? totals[at + 2u] : 0u));
+}
+
+void store_total(uint i, TOTAL total) {
+    uvec3 words = words_of(total);
+    for (uint w = 0u; w < WORDS; ++w) totals[totals_offset + i * WORDS + w] = words[w];
+}
+
+const uint PER_VECTOR = 16u / BYTES_OF(TYPE);
+
+uvec2 element_of(uvec4 vector, uint e) {
+    const uint bytes = BYTES_OF(TYPE);
+    if (bytes == 8u) return e == 0u ? vector.xy : vector.zw;
+    return extended(vector[e * bytes / 4u], e * bytes, TYPE);
+}
+
+void take_vector(inout TOTAL total, uvec4 vector, uint index) {
+    FEW few = NOTHING;
+    [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e) take(few, element_of(vector, e), index + e);
+    total = combine(total, total_of(few));
+}
+
+// Elements ``from`` to ``to`` of the buffer, which are gapless and belong to the row that begins at
+// ``row``. What does not fill a vector comes by itself.
+TOTAL along(uint row, uint share, uint from, uint to) {
+    TOTAL total = NO_TOTAL;
+    uint first = (from + PER_VECTOR - 1u) / PER_VECTOR, last = to / PER_VECTOR;
+    uint begin = min(to, first * PER_VECTOR), end = max(begin, last * PER_VECTOR);
+    FEW few = NOTHING;
+    for (uint at = from + share; at < begin; at += SHARE) take(few, x_bits(at), at - row);
+    total = combine(total, total_of(few));
+    uint v = first + share;
+    for (; v + 3u * SHARE < last; v += 4u * SHARE) {
+        uvec4 vectors[4];
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) vectors[i] = x_vectors[v + i * SHARE];
+        [[unroll]] for (uint i = 0u; i < 4u; ++i)
+            take_vector(total, vectors[i], (v + i * SHARE) * PER_VECTOR - row);
+    }
+    for (; v < last; v += SHARE) take_vector(total, x_vectors[v], v * PER_VECTOR - row);
+    few = NOTHING;
+    for (uint at = end + share; at < to; at += SHARE) take(few, x_bits(at), at - row);
+    return combine(total, total_of(few));
+}
+
+TOTAL across(uint row, uint share, uint from, uint to) {
+    TOTAL total = NO_TOTAL;
+    uint c = from + share;
+    for (; c + 7u * SHARE < to; c += 8u * SHARE) {
+        uvec2 x[8];
+        [[unroll]] for (uint i = 0u; i < 8u; ++i) {
+            uint at = c + i * SHARE;
+            x[i] = x_bits(row + (LINE ? at * column_stride : walk_columns(columns_at, at)[0]));
+        }
+        FEW few = NOTHING;
+        [[unroll]] for (uint i = 0u; i < 8u; ++i) take(few, x[i], c + i * SHARE);
+        total = combine(total, total_of(few));
+    }
+    FEW few = NOTHING;
+    for (; c < to; c += SHARE)
+        take(few, x_bits(row + (LINE ? c * column_stride : walk_columns(columns_at, c)[0])), c);
+    return combine(total, total_of(few));
+}
+
+void main() {
+    uint i = gl_LocalInvocationIndex, height = gl_WorkGroupSize.x / SHARE;
+    uint part = group_index() % parts;
+    uint row = group_index() / parts * height + (ROWS_FIRST ? i % height : i / SHARE);
+    uint share = ROWS_FIRST ? i / height : i % SHARE;
+    uint[2] at = walk_rows(0u, min(row, rows - 1u));
+    TOTAL total = NO_TOTAL;
+    if (row < rows) {
+        uint from = part * part_columns, to = min(columns, from + part_columns);
+        if (FROM_PARTS)
+            for (uint p = share; p < parts_to_read; p += SHARE)
+                total = combine(total, load_total(row * parts_to_read + p));
+        else if (ALONG)
+            total = along(x_offset + at[0], share, x_offset + at[0] + from, x_offset + at[0] + to);
+        else
+            total = across(x_offset + at[0], share, from, to);
+    }
+    s_totals[i] = total;
+    for (uint half_share = SHARE / 2u; half_share > 0u; half_share /= 2u) {
+        barrier();
+        if (share < half_share)
+            s_totals[i] = combine(s_totals[i], s_totals[i + half_share * (ROWS_FIRST ? height : 1u)]);
+    }
+    if (share > 0u || row >= rows) return;
+    if (TO_PARTS) store_total(row * parts + part, s_totals[i]);
+    else y_store_bits(y_offset + at[1], result(s_totals[i]));
+}

@@ -1,0 +1,199 @@
+//@ op DML_OPERATOR_CUMULATIVE_SUMMATION DML_OPERATOR_CUMULATIVE_PRODUCT
+//@ variants KIND: float integer
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// SHARE invocations go along one row, tile after tile; a workgroup has as many rows as fit. Of a tile
+// an invocation has STRIPES units, SHARE units apart, of WIDTH neighbours each. Long rows are split
+// into parts: one dispatch leaves their totals, another goes on from those of the parts before.
+#define PARAMS_BINDING 3
+layout(constant_id = 1) const uint TYPE = 36u;
+layout(constant_id = 2) const bool PRODUCT = false;
+layout(constant_id = 3) const bool EXCLUSIVE = false;
+layout(constant_id = 4) const bool BACKWARDS = false;
+layout(constant_id = 5) const uint SHARE = 1u;  // a power of two
+layout(constant_id = 6) const bool ROWS_FIRST = false;  // neighbouring invocations take other rows
+layout(constant_id = 7) const bool VECTORS = false;  // a unit is a vector
+layout(constant_id = 8) const uint WIDTH = 1u;
+layout(constant_id = 9) const bool TO_TOTALS = false;
+layout(constant_id = 10) const bool FROM_TOTALS = false;
+layout(push_constant) uniform Push {
+    uint rows;
+    uint columns;
+    uint parts;  // of a row
+    uint part_columns;  // whole tiles
+    uint x_stride;
+    uint y_stride;
+    uint x_offset;
+    uint y_offset;
+    uint totals_offset;
+    uint params_offset;
+};
+const uint STRIPES = 4u;
+#include "include/grid.glsl"
+#include "include/walk.glsl"
+#include "include/typed.glsl"
+#include "include/integers64.glsl"
+#include "include/float_pairs.glsl"
+
+INPUT_TENSOR(x, 0, TYPE)
+OUTPUT_TENSOR(y, 1, TYPE)
+layout(binding = 2) buffer Totals { uint totals[]; };
+WALK(walk_rows, 2)
+
+// NUMBER is an element, or what a tile makes of its elements; CARRY is what all tiles before make.
+#if defined(KIND_float)
+#define NUMBER float
+#define CARRY PAIR
+#define NOTHING (PRODUCT ? 1.0 : 0.0)
+#define NO_CARRY PAIR(NOTHING, 0.0)
+#define WORDS_OF(carry) floatBitsToUint(carry)
+#define CARRY_FROM(words) uintBitsToFloat(words)
+
+NUMBER number(uvec2 bits) { return number_of(bits, TYPE); }
+NUMBER combine(NUMBER a, NUMBER b) { return PRODUCT ? a * b : a + b; }
+
+CARRY carried(CARRY a, CARRY b) {
+    if (PRODUCT) return PAIR(a.x * b.x, 0.0);
+    PAIR sum = pair_of_sum(a.x, b.x);
+    // What is lost beside an infinity is no number.
+    return PAIR(sum.x, magnitude_bits(sum.x) < 0x7F800000u ? sum.y + (a.y + b.y) : 0.0);
+}
+
+CARRY carry_of(NUMBER x) { return PAIR(x, 0.0); }
+
+uvec2 result(CARRY before, NUMBER x) {
+    return uvec2(bits_of(PRODUCT ? before.x * x : before.x + (before.y + x), TYPE), 0u);
+}
+#else
+#define NUMBER uvec2
+#define CARRY uvec2
+#define NOTHING uvec2(PRODUCT ? 1u : 0u, 0u)
+#define NO_CARRY NOTHING
+#define WORDS_OF(carry) carry
+#define CARRY_FROM(words) words
+
+NUMBER number(uvec2 bits) { return bits; }
+
+NUMBER combine(NUMBER a, NUMBER b) {
+    if (BYTES_OF(TYPE) < 8u) return uvec2(PRODUCT ? a.x * b.x : a.x + b.x, 0u);
+    return PRODUCT ? multiply64(a, b) : add64(a, b);
+}
+
+CARRY carried(CARRY a, CARRY b) { return combine(a, b); }
+CARRY carry_of(NUMBER x) { return x; }
+uvec2 result(CARRY before, NUMBER x) { return combine(before, x); }
+#endif
+
+const uint MOST_WIDTH = 8u;
+shared NUMBER s_units[STRIPES * gl_WorkGroupSize.x];
+shared CARRY s_carries[gl_WorkGroupSize.x];
+
+uvec2 element_of(uvec4 vector, uint e) {
+    const uint bytes = BYTES_OF(TYPE);
+    if (bytes == 8u) return e == 0u ? vector.xy : vector.zw;
+    return extended(vector[e * bytes / 4u], e * bytes, TYPE);
+}
+
+void put_element(inout uvec4 vector, uint e, uvec2 bits) {
+    const uint bytes = BYTES_OF(TYPE);
+    if (bytes == 8u) {
+        if (e == 0u) vector.xy = bits;
+        else vector.zw = bits;
+    } else {
+        vector[e * bytes / 4u] |= bits.x << e * bytes % 4u * 8u;
+    }
+}
+
+// Where the element lies that comes at ``c``.
+uint place(uint c) {
+    return BACKWARDS ? columns - 1u - c : c;
+}
+
+void main() {
+    uint i = gl_LocalInvocationIndex, size = gl_WorkGroupSize.x, height = size / SHARE;
+    uint part = group_index() % parts;
+    uint row = group_index() / parts * height + (ROWS_FIRST ? i % height : i / SHARE);
+    uint share = ROWS_FIRST ? i / height : i % SHARE;
+    uint step = ROWS_FIRST ? height : 1u;  // from one share's invocation to the next one's
+    uint head = i - share * step;
+    bool inside = row < rows;
+    uint[2] at = walk_rows(0u, min(row, rows - 1u));
+    uint x_row = x_offset + at[0], y_row = y_offset + at[1];
+    uint from = part * part_columns, to = min(columns, from + part_columns);
+    const uint tile = SHARE * STRIPES * WIDTH;
+
+    CARRY carry = NO_CARRY;
+    if (FROM_TOTALS) {
+        if (inside)
+            for (uint p = share; p < part; p += SHARE) {
+                uint word = totals_offset + 2u * (row * parts + p);
+                carry = carried(carry, CARRY_FROM(uvec2(totals[word], totals[word + 1u])));
+            }
+        s_carries[i] = carry;
+        for (uint others = SHARE / 2u; others > 0u; others /= 2u) {
+            barrier();
+            if (share < others) s_carries[i] = carried(s_carries[i], s_carries[i + others * step]);
+        }
+        barrier();
+        carry = s_carries[head];
+    }
+    for (uint base = from; base < to; base += tile) {
+        // All is read before anything is written: the output may be the input.
+        NUMBER x[STRIPES * MOST_WIDTH];
+        [[unroll]] for (uint s = 0u; s < STRIPES; ++s) {
+            uint c = base + (s * SHARE + share) * WIDTH;
+            if (VECTORS) {
+                uvec4 vector = uvec4(0u);
+                if (inside && c < to)
+                    vector = x_vectors[(x_row + (BACKWARDS ? columns - c - WIDTH : c)) / WIDTH];
+                [[unroll]] for (uint e = 0u; e < WIDTH; ++e)
+                    x[s * WIDTH + e] = number(element_of(vector, BACKWARDS ? WIDTH - 1u - e : e));
+            } else {
+                [[unroll]] for (uint e = 0u; e < WIDTH; ++e)
+                    x[s * WIDTH + e] = inside && c + e < to
+                        ? number(x_bits(x_row + place(c + e) * x_stride)) : NOTHING;
+            }
+        }
+        NUMBER unit[STRIPES];
+        barrier();  // what the tile before left was read
+        [[unroll]] for (uint s = 0u; s < STRIPES; ++s) {
+            unit[s] = x[s * WIDTH];
+            [[unroll]] for (uint e = 1u; e < WIDTH; ++e) unit[s] = combine(unit[s], x[s * WIDTH + e]);
+            if (VECTORS && base + (s * SHARE + share) * WIDTH >= to) unit[s] = NOTHING;
+            s_units[s * size + i] = unit[s];
+        }
+        for (uint reach = 1u; reach < SHARE; reach *= 2u) {
+            barrier();
+            [[unroll]] for (uint s = 0u; s < STRIPES; ++s)
+                if (share >= reach) unit[s] = combine(s_units[s * size + i - reach * step], unit[s]);
+            barrier();
+            [[unroll]] for (uint s = 0u; s < STRIPES; ++s) s_units[s * size + i] = unit[s];
+        }
+        barrier();
+        [[unroll]] for (uint s = 0u; s < STRIPES; ++s) {
+            uint c = base + (s * SHARE + share) * WIDTH;
+            if (!TO_TOTALS && inside && c < to) {
+                NUMBER sum = NOTHING;
+                if (share > 0u) sum = s_units[s * size + i - step];
+                uvec4 vector = uvec4(0u);
+                [[unroll]] for (uint e = 0u; e < WIDTH; ++e) {
+                    NUMBER before = sum;
+                    sum = combine(sum, x[s * WIDTH + e]);
+                    uvec2 bits = result(carry, EXCLUSIVE ? before : sum);
+                    if (VECTORS) put_element(vector, BACKWARDS ? WIDTH - 1u - e : e, bits);
+                    else if (c + e < to) y_store_bits(y_row + place(c + e) * y_stride, bits);
+                }
+                if (VECTORS)
+                    y_vectors[(y_row + (BACKWARDS ? columns - c - WIDTH : c)) / WIDTH] = vector;
+            }
+            carry = carried(carry, carry_of(s_units[s * size + head + (SHARE - 1u) * step]));
+        }
+    }
+    if (TO_TOTALS && inside && share == 0u) {
+        uint word = totals_offset + 2u * (row * parts + part);
+        uvec2 words = WORDS_OF(carry);
+        totals[word] = words.x;
+        totals[word + 1u] = words.y;
+    }
+}

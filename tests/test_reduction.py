@@ -1,0 +1,76 @@
+"""Rows that several workgroups share, as on a GPU; and the same bits every time."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml.attributes import ReduceFunction
+
+
+@pytest.fixture
+def gpu(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> dml.Device:
+    """A device whose lowerings take it for a GPU."""
+    traits = dataclasses.replace(own._target.traits, is_cpu=False)
+    monkeypatch.setattr(own, "_target", dataclasses.replace(own._target, traits=traits))
+    return own
+
+
+def _numbers(*sizes: int) -> np.ndarray:
+    return np.random.default_rng(4).normal(0, 4, sizes).astype(np.float32)
+
+
+def _dispatches(device: dml.Device, desc: Any) -> int:
+    return len(desc.operator.lower(desc, device._target).execute)
+
+
+@pytest.mark.parametrize("axes", [(1,), (0,), (0, 1)], ids=str)
+def test_parts_of_a_sum(gpu: dml.Device, axes: tuple[int, ...]) -> None:
+    x = _numbers(1237, 1061).T if axes == (0,) else _numbers(3, 100_003)
+    given = gpu.tensor(np.ascontiguousarray(x))
+    y = dml.reduce(given, function=ReduceFunction.SUM, axes=axes)
+    assert _dispatches(gpu, dml.ReduceOperatorDesc(
+        function=ReduceFunction.SUM, input_tensor=given.desc, output_tensor=y.desc,
+        axes=axes)) == 2
+    exact = x.astype(np.float64)
+    room = 12 * 2.0**-24 * abs(exact).sum(axes, keepdims=True)
+    assert (abs(y.numpy() - exact.sum(axes, keepdims=True)) <= room).all()
+    again = dml.reduce(given, function=ReduceFunction.SUM, axes=axes)
+    assert again.numpy().tobytes() == y.numpy().tobytes()
+
+
+def test_parts_of_a_search(gpu: dml.Device) -> None:
+    x = _numbers(2, 100_003)
+    x[0, [777, 99_999]] = 100
+    given = gpu.tensor(x)
+    assert dml.argmax(given, axes=-1).numpy().tolist() == x.argmax(-1)[:, None].tolist()
+    last = dml.argmax(given, axes=-1, axis_direction=dml.AxisDirection.DECREASING).numpy()
+    assert last[0, 0] == 99_999
+
+
+@pytest.mark.parametrize("backwards", [0, 1])
+@pytest.mark.parametrize("sizes, axis", [((2, 100_008), 1), ((30_011, 3), 0)], ids=str)
+def test_parts_of_a_scan(
+    gpu: dml.Device, sizes: tuple[int, ...], axis: int, backwards: int
+) -> None:
+    x = np.random.default_rng(5).integers(-(2**40), 2**40, sizes)
+    given = gpu.tensor(x)
+    y = dml.cumulative_summation(given, axis=axis, axis_direction=backwards)
+    turned = np.flip(x, axis) if backwards else x
+    expected = turned.cumsum(axis)
+    assert (y.numpy() == (np.flip(expected, axis) if backwards else expected)).all()
+    assert dml.cumulative_summation(given, axis=axis, axis_direction=backwards, out=given) is given
+    assert (given.numpy() == y.numpy()).all()
+
+
+@pytest.mark.parametrize("k", [1, 50])
+def test_parts_of_a_selection(gpu: dml.Device, k: int) -> None:
+    x = _numbers(2, 100_003).round()  # many equal ones
+    values, indices = dml.top_k(gpu.tensor(x), k=k)
+    order = np.argsort(-x, -1, kind="stable")[:, :k]
+    assert (indices.numpy() == order).all()
+    assert (values.numpy() == np.take_along_axis(x, order, -1)).all()
