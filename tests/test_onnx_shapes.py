@@ -21,9 +21,11 @@ import kompute_dml.onnxruntime as kompute
 import onnx_cpu
 from kompute_dml.onnx import shapes
 from kompute_dml.onnx.graph import Node, Value
+from kompute_dml.onnx.samples import Magika, package_file
 from kompute_dml.onnxruntime import provider
 from onnx_graphs import FLOAT, INT64, cpu, model, needs_provider, node, options, placement
 from provider_tools import NAME, session
+from real_models import TextRecognizer, installed
 
 X = np.arange(24).reshape(2, 3, 4) - 7
 V = np.array([3, -7, 0, 5])
@@ -195,3 +197,35 @@ def test_by_default_many_bytes_are_worth_their_transfers(operators: int, claimed
     nodes = [node("Neg", a, b) for a, b in itertools.pairwise(names)]
     built = model(nodes, [("x", FLOAT, shape)], [(names[-1], FLOAT, shape)])
     assert placement(session(built, False), NAME) == ["Neg"] * claimed
+
+
+@needs_provider
+def test_an_attribute_of_pooling_is_not_lost_to_convolution(rng: np.random.Generator) -> None:
+    window = {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}
+    built = model([node("MaxPool", "x", "m", **window), node("Relu", "m", "y")],
+                  [("x", FLOAT, [1, 1, 5, 5])], [("y", FLOAT, [1, 1, 3, 3])])
+    x = rng.standard_normal((1, 1, 5, 5)).astype(np.float32)
+    got = session(built, False, claim="all", strict=True).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(got, cpu(built).run(None, {"x": x})[0])
+
+
+@pytest.mark.slow
+@needs_provider
+def test_real_models_run_in_one_region(rng: np.random.Generator) -> None:
+    """Their results are the CPU's within 2**-14 of the largest: sums of 1024 products in another
+    order may differ by 1024 roundings of 2**-24."""
+    magika, reader = installed(Magika), installed(TextRecognizer)
+    pixels = rng.standard_normal((1, 3, 96, 128)).astype(np.float32)
+    sample = b"import numpy as np\n" * 60
+    for path, given in (
+        (magika.path, magika.features(sample)[None]), (reader.path, reader.image("Vulkan")),
+        (package_file("rapidocr", "models/*det_small.onnx"), pixels),
+        (package_file("rapidocr", "models/*cls*.onnx"), pixels),
+    ):
+        with provider.decisions() as decisions:
+            ours = session(path, strict=True)
+        assert {d.where for d in decisions} == {"region 0"}, path.name
+        theirs = cpu(str(path))
+        feed = {theirs.get_inputs()[0].name: given}
+        for got, y in zip(ours.run(None, feed), theirs.run(None, feed), strict=True):
+            np.testing.assert_allclose(got, y, rtol=0, atol=2**-14 * np.abs(y).max())

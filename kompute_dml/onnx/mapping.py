@@ -324,7 +324,7 @@ _WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "stride
 _SOFTMAX = tuple((op, f"ACTIVATION_{name}1") for op, name in (
     ("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), ("Hardmax", "HARDMAX")))
 _CONVOLUTION = (1, 11, 22)
-_WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_CONVOLVED = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
 def _recurrent(kind: str, states: tuple[str, ...] = (), attributes: tuple[str, ...] = ()) -> Row:
@@ -614,17 +614,17 @@ TABLE: tuple[Row, ...] = (
         attributes=("axis", "p")),
     # Convolutions
     Row("Conv", _CONVOLUTION, "CONVOLUTION", convolution_rows.convolution,
-        attributes=_WINDOW, multiplies=True),
+        attributes=_CONVOLVED, multiplies=True),
     Row("FusedConv", (1,), "CONVOLUTION", convolution_rows.convolution, MICROSOFT,
-        attributes=(*_WINDOW, "activation", "activation_params"),
+        attributes=(*_CONVOLVED, "activation", "activation_params"),
         refuses=convolution_rows.refuses_activation, multiplies=True),
     Row("ConvTranspose", _CONVOLUTION, "CONVOLUTION", convolution_rows.transposed,
-        attributes=(*_WINDOW, "output_padding", "output_shape"), multiplies=True),
+        attributes=(*_CONVOLVED, "output_padding", "output_shape"), multiplies=True),
     Row("ConvInteger", (10,), "CONVOLUTION_INTEGER", convolution_rows.integer,
         fields=("InputTensor", "FilterTensor", "InputZeroPointTensor", "FilterZeroPointTensor"),
-        attributes=_WINDOW, multiplies=True),
+        attributes=_CONVOLVED, multiplies=True),
     Row("QLinearConv", (10,), "QUANTIZED_LINEAR_CONVOLUTION", convolution_rows.quantized,
-        fields=convolution_rows.QUANTIZED_FIELDS, attributes=_WINDOW, multiplies=True),
+        fields=convolution_rows.QUANTIZED_FIELDS, attributes=_CONVOLVED, multiplies=True),
     # Attention and recurrent networks
     Row("MultiHeadAttention", (1,), "MULTIHEAD_ATTENTION", attention_rows.multi_head_attention,
         MICROSOFT,
