@@ -211,11 +211,12 @@ def test_an_attribute_of_pooling_is_not_lost_to_convolution(rng: np.random.Gener
 
 @pytest.mark.slow
 @needs_provider
-def test_real_models_run_in_one_region(rng: np.random.Generator) -> None:
-    """Their results are the CPU's within 2**-14 of the largest: sums of 1024 products in another
-    order may differ by 1024 roundings of 2**-24."""
+def test_real_models_run_in_one_region() -> None:
+    """Their results, which are probabilities, are the CPU's within 2**-14: sums of 1024 products
+    in another order may differ by 1024 roundings of 2**-24."""
     magika, reader = installed(Magika), installed(TextRecognizer)
-    pixels = rng.standard_normal((1, 3, 96, 128)).astype(np.float32)
+    line = reader.image("Vulkan")[..., :96]
+    pixels = np.pad(line, [(0, 0), (0, 0), (24, 24), (16, 16)], constant_values=1)
     sample = b"import numpy as np\n" * 60
     for path, given in (
         (magika.path, magika.features(sample)[None]), (reader.path, reader.image("Vulkan")),
@@ -228,4 +229,4 @@ def test_real_models_run_in_one_region(rng: np.random.Generator) -> None:
         theirs = cpu(str(path))
         feed = {theirs.get_inputs()[0].name: given}
         for got, y in zip(ours.run(None, feed), theirs.run(None, feed), strict=True):
-            np.testing.assert_allclose(got, y, rtol=0, atol=2**-14 * np.abs(y).max())
+            np.testing.assert_allclose(got, y, rtol=0, atol=2**-14)
