@@ -20,6 +20,7 @@ from ..graph.builder import Builder, supported
 from ..operators import base
 from . import (
     attention_rows,
+    composed_rows,
     convolution_rows,
     gather_rows,
     movement_rows,
@@ -215,6 +216,10 @@ def _cast(node: Node) -> str | None:
     if dtype is None or dtype == BOOL:
         return "a cast to this data type"
     return None
+
+
+def _cast_to_bool(node: Node) -> str | None:
+    return None if DTYPES.get(node.attributes.get("to", 0)) == BOOL else "a cast to this data type"
 
 
 def _either_infinity(node: Node) -> str | None:
@@ -427,6 +432,8 @@ TABLE: tuple[Row, ...] = (
     _elementwise("IsNaN", (9, 13, 20), "ELEMENT_WISE_IS_NAN"),
     _elementwise("IsInf", (10, 20), "ELEMENT_WISE_IS_INFINITY", rows.infinity_mode,
                  reads=("detect_negative", "detect_positive"), refuses=_either_infinity),
+    Row("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), "ELEMENT_WISE_LOGICAL_EQUALS",
+        composed_rows.truth, attributes=("to", "saturate", "round_mode"), refuses=_cast_to_bool),
     _elementwise("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), "CAST",
                  reads=("to", "saturate", "round_mode"), refuses=_cast),
     Row("Clip", (6, 11, 12, 13), "ELEMENT_WISE_CLIP1",
@@ -473,6 +480,8 @@ TABLE: tuple[Row, ...] = (
     _elementwise("Shrink", (9,), "ACTIVATION_SHRINK",
                  rows.floats(bias=0.0, threshold__lambd=0.5), reads=("bias", "lambd")),
     _elementwise("PRelu", (7, 9, 16), "ACTIVATION_PARAMETERIZED_RELU"),
+    Row("Gelu", (20,), "ACTIVATION_SIGMOID", composed_rows.fast_gelu, attributes=("approximate",),
+        refuses=_attribute("approximate", "tanh", "none")),
     _elementwise("Gelu", (20,), "ACTIVATION_GELU", reads=("approximate",),
                  refuses=_attribute("approximate", "none", "none")),
     _elementwise("Gelu", (1,), "ACTIVATION_GELU", domain=MICROSOFT),
@@ -641,4 +650,15 @@ TABLE: tuple[Row, ...] = (
     _recurrent("RNN"),
     _recurrent("GRU", attributes=("linear_before_reset",)),
     _recurrent("LSTM", ("CellMemInitTensor", "PeepholeTensor"), ("input_forget",)),
+    # Composed of several operators
+    Row("Mean", _FOLDED, "ELEMENT_WISE_ADD", composed_rows.mean, fields=_TWO),
+    Row("Pow", (12, 13, 15), "ELEMENT_WISE_POW", composed_rows.power,
+        fields=("InputTensor", None)),
+    Row("Mish", (18, 22), "ACTIVATION_SOFTPLUS", composed_rows.mish),
+    Row("FastGelu", (1,), "ACTIVATION_SIGMOID", composed_rows.fast_gelu, MICROSOFT,
+        fields=("InputTensor",)),
+    Row("BiasGelu", (1,), "ACTIVATION_GELU", composed_rows.bias_gelu, MICROSOFT,
+        fields=("InputTensor",)),
+    Row("Einsum", (12, 28), "GEMM", composed_rows.einsum, attributes=("equation",),
+        refuses=composed_rows.einsum_refusal, multiplies=True),
 )
