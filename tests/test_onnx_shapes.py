@@ -12,6 +12,7 @@ pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntim
 pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
+import onnx
 import onnxruntime as ort
 from onnx import helper
 
@@ -19,6 +20,7 @@ import kompute_dml as dml
 import kompute_dml.onnx_backend as backend
 import kompute_dml.onnxruntime as kompute
 import onnx_cpu
+from kompute_dml.device import shared_device
 from kompute_dml.onnx import shapes
 from kompute_dml.onnx.graph import Node, Value
 from kompute_dml.onnx.samples import Magika, package_file
@@ -230,3 +232,25 @@ def test_real_models_run_in_one_region() -> None:
         feed = {theirs.get_inputs()[0].name: given}
         for got, y in zip(ours.run(None, feed), theirs.run(None, feed), strict=True):
             np.testing.assert_allclose(got, y, rtol=0, atol=2**-14)
+
+
+@needs_provider
+def test_what_one_buffer_cannot_hold_is_left_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = model([node("Neg", "x", "n"), node("Add", "n k", "y")], [("x", FLOAT, [1])],
+                  [("y", FLOAT, [64])], {"k": np.arange(64, dtype=np.float32)})
+    engine = shared_device(None)._runtime.engine
+    monkeypatch.setattr(engine, "max_buffer", 255)
+    with provider.decisions() as decisions:
+        made = session(built, False, claim="all")
+    assert placement(made, NAME) == ["Neg"]
+    assert any("takes 256 bytes, of 255 in a buffer" in d.why for d in decisions)
+    got = made.run(None, {"x": np.ones(1, np.float32)})[0]
+    np.testing.assert_array_equal(got, np.arange(64) - 1)
+
+
+def test_a_size_of_minus_one_is_unknown() -> None:
+    built = onnx.load_model_from_string(
+        model([node("Neg", "x", "y")], [("x", FLOAT, ["n"])], [("y", FLOAT, ["n"])]))
+    built.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    (got,) = backend.run_model(built, [np.float32([1, 2, 3])])
+    np.testing.assert_array_equal(got, [-1, -2, -3])

@@ -88,15 +88,16 @@ class Row:
         if supported(device, name, entry.tensors[0].name) is None:
             return f"{name} needs feature level {entry.introduced}, not {device.feature_level}"
         tensors = entry.support_at(device.feature_level) or {}
+        most = device._runtime.engine.max_buffer
         for i, value in enumerate(node.inputs):
             if value is not None:
                 field = None if i in self.host else self._input_field(i)
-                if reason := _refuses_value(value, field, tensors):
+                if reason := _refuses_value(value, field, tensors, most):
                     return f"input {i}: {reason}"
         for i, value in enumerate(node.outputs):
             if value is not None:
                 field = self._output_field(i)
-                if reason := _refuses_value(value, field, tensors):
+                if reason := _refuses_value(value, field, tensors, most):
                     return f"output {i}: {reason}"
         return None
 
@@ -113,12 +114,15 @@ class Row:
 
 
 def _refuses_value(
-    value: Value, field: str | None, tensors: dict[str, spec.TensorSupport]
+    value: Value, field: str | None, tensors: dict[str, spec.TensorSupport], most: int
 ) -> str | None:
+    """``most`` is how many bytes a buffer of the device holds."""
     if value.dtype is None:
         return f"{value.name!r} is not a tensor of a type that DirectML has"
     if value.shape is not None and len(value.shape) > MAX_DIMENSIONS:
         return f"{value.name!r} has more than {MAX_DIMENSIONS} dimensions"
+    if value.nbytes > most:
+        return f"{value.name!r} takes {value.nbytes} bytes, of {most} in a buffer at most"
     if field in tensors and device_type(value.dtype) not in tensors[field].data_types:
         return f"{field} cannot be {device_type(value.dtype)} at this feature level"
     return None

@@ -82,10 +82,10 @@ def refusal(region: Sequence[Node], placed: Placement, outside: set[Value]) -> s
     if any(row.multiplies for row in rows):
         return None
     made = {v for node in region for v in node.outputs}
-    moved = sum(_bytes(v) for n in region if n in placed.rows and not placed.rows[n].is_view
-                for v in (*n.inputs, *n.outputs))
+    moved = sum(v.nbytes for n in region if n in placed.rows and not placed.rows[n].is_view
+                for v in (*n.inputs, *n.outputs) if v is not None)
     crossing = {v for n in region for v in n.inputs if v not in made} | (made & outside)
-    transferred = sum(_bytes(v) for v in crossing if v is not None and v.constant is None)
+    transferred = sum(v.nbytes for v in crossing if v is not None and v.constant is None)
     if moved >= max(_MANY_BYTES, _TIMES_TRANSFERRED * transferred):
         return None
     return (f"its region has no product, and moves {moved} bytes for {transferred} that are "
@@ -93,13 +93,6 @@ def refusal(region: Sequence[Node], placed: Placement, outside: set[Value]) -> s
 
 
 COMPUTES_NOTHING = "its region computes nothing: it only views values, or works on sizes"
-
-
-def _bytes(value: Value | None) -> int:
-    """Those of a value; sizes that are unknown count as 1."""
-    if value is None or value.shape is None or value.dtype is None:
-        return 0
-    return product([1 if n is None else n for n in value.shape]) * value.dtype.itemsize
 
 
 def within(nodes: Sequence[Node], device: Device) -> Placement:
