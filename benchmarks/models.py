@@ -49,7 +49,7 @@ class Model:
     name: str
     content: bytes
     feed: dict[str, np.ndarray]
-    claim: str = "products"
+    claim: str = "auto"
 
 
 @dataclass

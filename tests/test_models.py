@@ -33,7 +33,7 @@ def test_encoder_is_bit_equal_with_its_products_on_the_device(rng: np.random.Gen
         assert (ours.run(None, {"x": x})[0] == theirs.run(None, {"x": x})[0]).all()
 
 
-@pytest.mark.parametrize("claim", ["products", "all"])
+@pytest.mark.parametrize("claim", ["auto", "all"])
 def test_encoder(claim: str, rng: np.random.Generator) -> None:
     model = encoder(rng)
     ours, theirs = session(model, claim=claim), cpu(model)
@@ -44,7 +44,7 @@ def test_encoder(claim: str, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("claim, files, tolerance", [(PRODUCTS, 40, 1e-4), ("products", 10, 1e-2)])
+@pytest.mark.parametrize("claim, files, tolerance", [(PRODUCTS, 40, 1e-4), ("auto", 10, 1e-2)])
 def test_magika(claim: str, files: int, tolerance: float, tmp_path: Path) -> None:
     """With its products on the device, and with what lies around them, whose rounding differs."""
     magika = installed(Magika)
@@ -112,7 +112,7 @@ def test_text_recognizer(kind: str, tmp_path: Path) -> None:
         path, claim = str(reader.path), "all"
     else:
         path = quantized(reader.path, tmp_path / "int8.onnx", op_types_to_quantize=["MatMul"])
-        claim = "products"
+        claim = "auto"
     ours, theirs = session(path, False, claim=claim), cpu(path, False)
     wanted = "Identity" if kind == "float" else PRODUCTS
     assert wanted in placement(ours, NAME)

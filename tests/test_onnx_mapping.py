@@ -99,9 +99,6 @@ def test_mean(rng: np.random.Generator) -> None:
     two = model([node("Mean", "a b", "y")], infos, [("y", FLOAT, [2, 3])])
     (got,) = backend.run_model(two, [a, b])
     np.testing.assert_allclose(got, (a + b) / 2, rtol=1e-6)
-    three = model([node("Mean", "a b b", "y")], infos, [("y", FLOAT, [2, 3])])
-    with pytest.raises(dml.UnsupportedError, match="more or fewer than two"):
-        backend.prepare(three)
 
 
 # What decides whether nodes run here, and what a region gives back
@@ -128,7 +125,7 @@ def test_the_reason_tells_what_no_level_has_from_what_this_one_has_not(
 
 
 def test_what_no_row_understands_is_refused(device: dml.Device) -> None:
-    x, whole, y = (Value(t, np.dtype(t), (3,)) for t in ("float32", "int32", "uint8"))
+    x, y = (Value(t, np.dtype(t), (3,)) for t in ("float32", "uint8"))
     many, double = (Value(t, np.dtype(t), sizes) for t, sizes in
                     (("float32", (None,) * 9), ("float64", (None,))))
     asked, on, off = (Value("training", np.dtype("bool"), (), value) for value in
@@ -143,8 +140,7 @@ def test_what_no_row_understands_is_refused(device: dml.Device) -> None:
         (Node("Dropout", "", 13, (x, None, on), (x,)), "only inference"),
         (Node("Dropout", "", 13, (x, None, asked), (x,)), "only inference"),
         (Node("Dropout", "", 13, (x,), (x, asked)), "mask is not computed"),
-        (Node("Pow", "", 15, (x, whole), (x,)), "differ in data type"),
-        (Node("Cast", "", 19, (x,), (on,), {"to": 9}), "a cast to this data type"),
+        (Node("Cast", "", 19, (x,), (x,), {"to": 16}), "a cast to this data type"),
         (Node("QuantizeLinear", "", 21, (x, x), (y,), {"output_dtype": UINT8}), "of its own"),
         *((Node("QuantizeLinear", "", 21, (x, Value("s", np.dtype("float32"), shape)), (y,)),
            "more than one dimension") for shape in ((1, 3), None)),
@@ -340,21 +336,22 @@ def test_outputs_that_are_inputs_or_one_another(rng: np.random.Generator) -> Non
 
 @needs_provider
 @pytest.mark.parametrize("nodes, y", [
-    ([node("Add", "k k", "made"), node("Trilu", "x made", "y")], [4, 4]),
-    ([node("Add", "sizes sizes", "made"), node("Reshape", "x made", "y")], [2, 8]),
-    ([node("Add", "sizes sizes", "made"), node("Expand", "one made", "y")], [2, 8]),
-    ([node("Cast", "k", "made", to=FLOAT), node("Clip", "x made", "y")], [4, 4]),
+    ([node("BitwiseNot", "k", "made"), node("Trilu", "x made", "y")], [4, 4]),
+    ([node("BitwiseNot", "sizes", "made"), node("Reshape", "x made", "y")], [2, 8]),
+    ([node("BitwiseNot", "sizes", "made"), node("Expand", "one made", "y")], [2, 8]),
+    ([node("BitwiseNot", "k", "whole"), node("Cast", "whole", "made", to=FLOAT),
+      node("Clip", "x made", "y")], [4, 4]),
 ], ids=["Trilu", "Reshape", "Expand", "Clip"])
 def test_values_that_only_the_device_knows(
     nodes: list[onnx.NodeProto], y: list[int], rng: np.random.Generator
 ) -> None:
     """They do not count as absent: ONNX Runtime has to split the model there."""
     built = model(nodes, [("x", FLOAT, [4, 4]), ("one", FLOAT, [1, 1]), ("k", INT64, []),
-                          ("sizes", INT64, [2])], [("y", FLOAT, y)])
+                          ("sizes", INT64, [2])], [("y", FLOAT, y)], opset=18)
     with pytest.raises(dml.UnsupportedError, match="the host would have to know"):
         backend.prepare(built)
     feed = {"x": rng.standard_normal((4, 4)).astype(np.float32), "one": np.float32([[3]]),
-            "k": np.array(1), "sizes": np.array([1, 4])}
+            "k": np.array(~1), "sizes": ~np.array([2, 8])}
     (got,) = backend.prepare(built, fallback=True).run(feed)
     np.testing.assert_array_equal(got, cpu(built).run(None, feed)[0])
 

@@ -98,8 +98,8 @@ def _branches(op: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("claim, op, words", [
-    ("products", "Det", ["0 of 2 nodes", "Det", "are not implemented", "'all' takes more"]),
-    ("products", "Abs", ["0 of 2 nodes of this model; ", "'all' takes more"]),
+    ("auto", "Det", ["0 of 2 nodes", "Det", "are not implemented", "'all' takes more"]),
+    ("auto", "Abs", ["0 of 2 nodes of this model; ", "'all' takes more"]),
     ("Relu", "Abs", ["0 of 2 nodes of this model; ", "leaves the others out"]),
     ("all", "Det", []), ("all", "If", []),
 ])

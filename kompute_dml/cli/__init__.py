@@ -9,7 +9,7 @@ import click
 
 from .. import __version__
 from ..errors import DmlError
-from . import bench, demo, devices, ops, run, selftest, tune
+from . import bench, demo, devices, explain, ops, run, selftest, tune
 
 
 class _Failure(click.ClickException):
@@ -43,7 +43,8 @@ def cli() -> None:
 
 
 for _command in (
-    devices.devices, ops.ops, selftest.selftest, run.run, bench.bench, tune.tune, demo.demo
+    devices.devices, ops.ops, selftest.selftest, run.run, bench.bench, tune.tune, demo.demo,
+    explain.explain,
 ):
     cli.add_command(_command)
 

@@ -12,10 +12,10 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from ..device import Device, default_device, shared_device
 from ..errors import DmlError, UnsupportedError
-from . import mapping
 from .fusion import fuse
-from .graph import Graph, Node
+from .graph import Graph
 from .model import check_inputs, load, read
+from .placement import place
 from .region import Region
 
 _VULKAN = "VULKAN"
@@ -36,25 +36,12 @@ def _device(name: str) -> Device:
     return shared_device(adapter)
 
 
-def unserved(nodes: Sequence[Node], device: Device) -> dict[Node, str]:
-    """The nodes that cannot run on the device, and why."""
-    made = {value for node in nodes for value in node.outputs}
-    reasons = {}
-    for node in nodes:
-        row = mapping.match(node, device)
-        if isinstance(row, str):
-            reasons[node] = row
-        elif mapping.waits_for_device(node, row, made):
-            reasons[node] = "the host would have to know a value that only the device does"
-    return reasons
-
-
 class PreparedModel(BackendRep):
     """A model on a device, ready to run."""
 
     def __init__(self, graph: Graph, device: Device) -> None:
         nodes = fuse(graph)
-        if reasons := unserved(nodes, device):
+        if reasons := place(nodes, device).reasons:
             raise UnsupportedError(
                 "these nodes cannot run on DirectML's operators: " + "; ".join(
                     f"{n.label}{f' {n.name!r}' if n.name else ''} ({why})"

@@ -17,10 +17,10 @@ import onnx.numpy_helper
 
 from ..device import Device, default_device
 from ..errors import DmlError
-from . import mapping
-from .backend import PreparedModel, unserved
+from .backend import PreparedModel
 from .fusion import fuse
 from .model import read
+from .placement import place
 
 EXCLUDED: dict[str, str] = {}
 """Tests that claimed nodes cannot pass, and why."""
@@ -53,9 +53,7 @@ def run(device: Device, operators: Collection[str] | None = None) -> Report:
         except DmlError:
             continue
         nodes = fuse(graph)
-        if any(isinstance(mapping.candidate(n, device), str) for n in nodes):
-            continue
-        if unserved(nodes, device):
+        if place(nodes, device).reasons:
             continue
         report.claimed.append(case.name)
         if case.name in EXCLUDED:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..layout import product
+
 _DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
     9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
@@ -28,6 +30,13 @@ class Value:
     shape: Shape | None = None
     """None in place of a size, or of the whole, where only the run will tell."""
     constant: np.ndarray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """What the value takes; sizes that are unknown count as 1."""
+        if self.shape is None or self.dtype is None:
+            return 0
+        return product([1 if n is None else n for n in self.shape]) * self.dtype.itemsize
 
 
 @dataclass(eq=False)

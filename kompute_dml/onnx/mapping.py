@@ -7,7 +7,7 @@ data types at hand; so a new operator needs its row and nothing else.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from ..graph.builder import Builder, supported
 from ..operators import base
 from . import (
     attention_rows,
+    composed_rows,
     convolution_rows,
     gather_rows,
     movement_rows,
@@ -61,9 +62,14 @@ class Row:
     refuses: Refusal = lambda node: None
     """Why this row does not serve the node, or None."""
     multiplies: bool = False
-    """Whether it is a matrix product: work that is worth a transfer."""
+    """Whether it is a product or a convolution: work that is worth a transfer."""
     results: tuple[str | None, ...] = ()
     """The DirectML tensor of each output, where its type is not the table's."""
+
+    @property
+    def is_view(self) -> bool:
+        """Whether nothing is computed."""
+        return self.operator == _COPY
 
     def refusal(self, node: Node, device: Device) -> str | None:
         """Why this row does not serve ``node`` on ``device``, or None."""
@@ -82,15 +88,16 @@ class Row:
         if supported(device, name, entry.tensors[0].name) is None:
             return f"{name} needs feature level {entry.introduced}, not {device.feature_level}"
         tensors = entry.support_at(device.feature_level) or {}
+        most = device._runtime.engine.max_buffer
         for i, value in enumerate(node.inputs):
             if value is not None:
                 field = None if i in self.host else self._input_field(i)
-                if reason := _refuses_value(value, field, tensors):
+                if reason := _refuses_value(value, field, tensors, most):
                     return f"input {i}: {reason}"
         for i, value in enumerate(node.outputs):
             if value is not None:
                 field = self._output_field(i)
-                if reason := _refuses_value(value, field, tensors):
+                if reason := _refuses_value(value, field, tensors, most):
                     return f"output {i}: {reason}"
         return None
 
@@ -107,12 +114,15 @@ class Row:
 
 
 def _refuses_value(
-    value: Value, field: str | None, tensors: dict[str, spec.TensorSupport]
+    value: Value, field: str | None, tensors: dict[str, spec.TensorSupport], most: int
 ) -> str | None:
+    """``most`` is how many bytes a buffer of the device holds."""
     if value.dtype is None:
         return f"{value.name!r} is not a tensor of a type that DirectML has"
     if value.shape is not None and len(value.shape) > MAX_DIMENSIONS:
         return f"{value.name!r} has more than {MAX_DIMENSIONS} dimensions"
+    if value.nbytes > most:
+        return f"{value.name!r} takes {value.nbytes} bytes, of {most} in a buffer at most"
     if field in tensors and device_type(value.dtype) not in tensors[field].data_types:
         return f"{field} cannot be {device_type(value.dtype)} at this feature level"
     return None
@@ -141,11 +151,6 @@ def candidate(node: Node, device: Device) -> Row | str:
             return row
         reason = refused
     return reason
-
-
-def waits_for_device(node: Node, row: Row, made: Collection[Value | None]) -> bool:
-    """Whether the host would have to know a value that is ``made`` on the device."""
-    return any((value := node.input(i)) is not None and value in made for i in row.host)
 
 
 def _trial(row: Row, node: Node, device: Device) -> str | None:
@@ -215,6 +220,10 @@ def _cast(node: Node) -> str | None:
     if dtype is None or dtype == BOOL:
         return "a cast to this data type"
     return None
+
+
+def _cast_to_bool(node: Node) -> str | None:
+    return None if DTYPES.get(node.attributes.get("to", 0)) == BOOL else "a cast to this data type"
 
 
 def _either_infinity(node: Node) -> str | None:
@@ -324,7 +333,7 @@ _WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "stride
 _SOFTMAX = tuple((op, f"ACTIVATION_{name}1") for op, name in (
     ("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), ("Hardmax", "HARDMAX")))
 _CONVOLUTION = (1, 11, 22)
-_WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_CONVOLVED = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
 def _recurrent(kind: str, states: tuple[str, ...] = (), attributes: tuple[str, ...] = ()) -> Row:
@@ -427,6 +436,8 @@ TABLE: tuple[Row, ...] = (
     _elementwise("IsNaN", (9, 13, 20), "ELEMENT_WISE_IS_NAN"),
     _elementwise("IsInf", (10, 20), "ELEMENT_WISE_IS_INFINITY", rows.infinity_mode,
                  reads=("detect_negative", "detect_positive"), refuses=_either_infinity),
+    Row("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), "ELEMENT_WISE_LOGICAL_EQUALS",
+        composed_rows.truth, attributes=("to", "saturate", "round_mode"), refuses=_cast_to_bool),
     _elementwise("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), "CAST",
                  reads=("to", "saturate", "round_mode"), refuses=_cast),
     Row("Clip", (6, 11, 12, 13), "ELEMENT_WISE_CLIP1",
@@ -473,6 +484,8 @@ TABLE: tuple[Row, ...] = (
     _elementwise("Shrink", (9,), "ACTIVATION_SHRINK",
                  rows.floats(bias=0.0, threshold__lambd=0.5), reads=("bias", "lambd")),
     _elementwise("PRelu", (7, 9, 16), "ACTIVATION_PARAMETERIZED_RELU"),
+    Row("Gelu", (20,), "ACTIVATION_SIGMOID", composed_rows.fast_gelu, attributes=("approximate",),
+        refuses=_attribute("approximate", "tanh", "none")),
     _elementwise("Gelu", (20,), "ACTIVATION_GELU", reads=("approximate",),
                  refuses=_attribute("approximate", "none", "none")),
     _elementwise("Gelu", (1,), "ACTIVATION_GELU", domain=MICROSOFT),
@@ -614,17 +627,17 @@ TABLE: tuple[Row, ...] = (
         attributes=("axis", "p")),
     # Convolutions
     Row("Conv", _CONVOLUTION, "CONVOLUTION", convolution_rows.convolution,
-        attributes=_WINDOW, multiplies=True),
+        attributes=_CONVOLVED, multiplies=True),
     Row("FusedConv", (1,), "CONVOLUTION", convolution_rows.convolution, MICROSOFT,
-        attributes=(*_WINDOW, "activation", "activation_params"),
+        attributes=(*_CONVOLVED, "activation", "activation_params"),
         refuses=convolution_rows.refuses_activation, multiplies=True),
     Row("ConvTranspose", _CONVOLUTION, "CONVOLUTION", convolution_rows.transposed,
-        attributes=(*_WINDOW, "output_padding", "output_shape"), multiplies=True),
+        attributes=(*_CONVOLVED, "output_padding", "output_shape"), multiplies=True),
     Row("ConvInteger", (10,), "CONVOLUTION_INTEGER", convolution_rows.integer,
         fields=("InputTensor", "FilterTensor", "InputZeroPointTensor", "FilterZeroPointTensor"),
-        attributes=_WINDOW, multiplies=True),
+        attributes=_CONVOLVED, multiplies=True),
     Row("QLinearConv", (10,), "QUANTIZED_LINEAR_CONVOLUTION", convolution_rows.quantized,
-        fields=convolution_rows.QUANTIZED_FIELDS, attributes=_WINDOW, multiplies=True),
+        fields=convolution_rows.QUANTIZED_FIELDS, attributes=_CONVOLVED, multiplies=True),
     # Attention and recurrent networks
     Row("MultiHeadAttention", (1,), "MULTIHEAD_ATTENTION", attention_rows.multi_head_attention,
         MICROSOFT,
@@ -641,4 +654,15 @@ TABLE: tuple[Row, ...] = (
     _recurrent("RNN"),
     _recurrent("GRU", attributes=("linear_before_reset",)),
     _recurrent("LSTM", ("CellMemInitTensor", "PeepholeTensor"), ("input_forget",)),
+    # Composed of several operators
+    Row("Mean", _FOLDED, "ELEMENT_WISE_ADD", composed_rows.mean, fields=_TWO),
+    Row("Pow", (12, 13, 15), "ELEMENT_WISE_POW", composed_rows.power,
+        fields=("InputTensor", None)),
+    Row("Mish", (18, 22), "ACTIVATION_SOFTPLUS", composed_rows.mish),
+    Row("FastGelu", (1,), "ACTIVATION_SIGMOID", composed_rows.fast_gelu, MICROSOFT,
+        fields=("InputTensor",)),
+    Row("BiasGelu", (1,), "ACTIVATION_GELU", composed_rows.bias_gelu, MICROSOFT,
+        fields=("InputTensor",)),
+    Row("Einsum", (12, 28), "GEMM", composed_rows.einsum, attributes=("equation",),
+        refuses=composed_rows.einsum_refusal, multiplies=True),
 )

@@ -116,7 +116,9 @@ def _type(info: onnx.ValueInfoProto) -> tuple[np.dtype[Any] | None, tuple[int | 
     tensor = info.type.tensor_type
     shape = None
     if tensor.HasField("shape"):
-        shape = tuple(d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim)
+        # Some exporters write -1 for a size that only a run will tell.
+        shape = tuple(d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None
+                      for d in tensor.shape.dim)
     return DTYPES.get(tensor.elem_type), shape
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import DmlError, ValidationError
+from ..errors import DmlError, UnsupportedError, ValidationError
 from ..graph.array import Array
 from ..graph.builder import Builder, Prepared
 from ..graph.recorded import RecordedPlan
-from ..layout import Ints
-from . import mapping
+from ..layout import Ints, packed_strides
+from . import placement, shapes
 from .graph import Node, Value
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ MAX_PLANS = 16
 """Plans that a region keeps for sizes it has met; the one unused longest goes first."""
 _STAND_INS = (1, 256)
 """For sizes that only a run will tell: operators choose another shader for few rows."""
-_KEPT_ON_HOST = 4 << 10
-"""Bytes of a constant up to which the host keeps a copy: rows may want sizes, axes or bounds."""
 
 
 class Region:
@@ -37,17 +35,15 @@ class Region:
         self, device: Device, nodes: Sequence[Node], inputs: Sequence[Value],
         outputs: Sequence[Value],
     ) -> None:
-        """``nodes`` in an order in which they can run, each with a row in the mapping table."""
+        """``nodes`` in an order in which they can run, each of which :func:`.place` serves."""
         self.device = device
         self.nodes = nodes
         self.inputs = inputs
         self.outputs = outputs
-        self._rows = [mapping.find(node, device) for node in nodes]
-        on_host = {
-            value for node, row in zip(nodes, self._rows) for i in row.host
-            if (value := node.input(i)) is not None
-        }
-        self._host_inputs = [i for i, value in enumerate(inputs) if value in on_host]
+        self._placement = placement.within(nodes, device)
+        self._host_inputs = [
+            i for i, value in enumerate(inputs) if value in self._placement.wanted
+        ]
         self._constants: dict[Value, Array] = {}
         self._upload_constants()
         self._prepared: list[Prepared] = []
@@ -80,16 +76,31 @@ class Region:
         return plan
 
     def _upload_constants(self) -> None:
+        """Those that the device reads; what only the host reads stays there."""
         builder = Builder(self.device)
-        for value in [v for node in self.nodes for v in node.inputs] + list(self.outputs):
-            if value is None or value.constant is None or value in self._constants:
+        for value in self._device_values():
+            if value.constant is not None and value not in self._constants:
+                self._constants[value] = builder.constant(value.constant)
+        read = [v for node in self.nodes for v in node.inputs if v is not None]
+        for value in (*read, *self.outputs):
+            if value.constant is None:
                 continue
-            array = builder.constant(value.constant)
             # A copy, if at all: the memory of a constant may go once the region is made.
-            host = value.constant.copy() if value.constant.nbytes <= _KEPT_ON_HOST else None
-            self._constants[value] = replace(array, host=host)
-        for value, array in self._constants.items():
-            value.constant = array.host
+            small = value.constant.nbytes <= shapes.HOST_BYTES
+            value.constant = value.constant.copy() if small else None
+            if value.constant is not None and value not in self._constants:
+                self._constants[value] = _on_host(value.constant)
+            elif value in self._constants:
+                self._constants[value] = replace(self._constants[value], host=value.constant)
+
+    def _device_values(self) -> Iterator[Value]:
+        """What rows and the region's outputs want on the device."""
+        for node in self.nodes:
+            row = self._placement.rows.get(node)
+            if row is not None:
+                yield from (v for i, v in enumerate(node.inputs)
+                            if v is not None and i not in row.host)
+        yield from self.outputs
 
     def _plan_ahead(self) -> None:
         """Plan now where all sizes are known; else let operators prepare their constants now."""
@@ -121,22 +132,62 @@ class Region:
             array = replace(builder.new(shape, value.dtype), host=known.get(i))
             arrays[value] = array
             given.append(array)
-        for node, row in zip(self.nodes, self._rows):
-            self._add(builder, node, row, arrays)
+        for node in self.nodes:
+            self._add(builder, node, arrays)
+        for value in self.outputs:
+            _upload(builder, value, arrays)
         return given, [arrays[v] for v in self.outputs]
 
-    def _add(
-        self, builder: Builder, node: Node, row: mapping.Row, arrays: dict[Value, Array]
-    ) -> None:
-        inputs = [None if v is None else arrays[v] for v in node.inputs]
+    def _add(self, builder: Builder, node: Node, arrays: dict[Value, Array]) -> None:
         try:
-            results = row.build(builder, node, inputs)
+            results = self._evaluated(node, arrays) or self._built(builder, node, arrays)
         except (DmlError, ValueError, LookupError) as error:
             kind = type(error) if isinstance(error, DmlError) else ValidationError
-            shapes = [None if x is None else list(x.shape) for x in inputs]
+            sizes = [None if v is None else list(arrays[v].shape) for v in node.inputs]
             raise kind(
-                f"{node.label} {node.name!r} with inputs of sizes {shapes}: {error}"
+                f"{node.label} {node.name!r} with inputs of sizes {sizes}: {error}"
             ) from None
         for value, array in zip(node.outputs, results):
             if value is not None:
                 arrays[value] = array
+
+    def _evaluated(self, node: Node, arrays: dict[Value, Array]) -> Sequence[Array] | None:
+        """The node's outputs on the host, where it knows enough and the device is not needed."""
+        if node not in self._placement.host:
+            return None
+        if any(arrays[value].host is None for value in shapes.reads(node)):
+            return None
+        results = shapes.evaluate(
+            node, [None if v is None else _seen(arrays[v]) for v in node.inputs]
+        )
+        if node in self._placement.rows and any(y.size > shapes.LARGE for y in results):
+            return None
+        return [_on_host(y) for y in results]
+
+    def _built(
+        self, builder: Builder, node: Node, arrays: dict[Value, Array]
+    ) -> Sequence[Array]:
+        row = self._placement.rows.get(node)
+        if row is None:
+            raise UnsupportedError("only the device knows the values of its inputs")
+        for i, value in enumerate(node.inputs):
+            if value is not None and i not in row.host:
+                _upload(builder, value, arrays)
+        return row.build(builder, node, [None if v is None else arrays[v] for v in node.inputs])
+
+
+def _on_host(values: np.ndarray) -> Array:
+    """An array that only the host holds."""
+    return Array(values.dtype, values.shape, packed_strides(values.shape), None, values)
+
+
+def _seen(x: Array) -> np.ndarray:
+    """The array's values; or, where the host does not know them, anything of its sizes."""
+    return np.broadcast_to(x.dtype.type(0), x.shape) if x.host is None else x.host
+
+
+def _upload(builder: Builder, value: Value, arrays: dict[Value, Array]) -> None:
+    """Put a value on the device that only the host holds."""
+    x = arrays[value]
+    if x.host is not None and x.storage is None and x.size:
+        arrays[value] = builder.constant(np.ascontiguousarray(x.host).reshape(x.shape))

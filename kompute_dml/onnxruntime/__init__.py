@@ -14,12 +14,13 @@ or, in one line, ``session = kompute.session("model.onnx")``.
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import Any
 
 from ..errors import UnsupportedError
 
 __all__ = [
-    "devices", "get_ep_name", "get_library_path", "is_registered", "register", "session",
+    "devices", "explain", "get_ep_name", "get_library_path", "is_registered", "register", "session",
     "unregister",
 ]
 
@@ -92,8 +93,9 @@ def devices() -> list[Any]:
 def session(model: Any, *, session_options: Any = None, **options: Any) -> Any:
     """An ``onnxruntime.InferenceSession`` of a file or of bytes, with this provider first.
 
-    ``options`` are the provider's: adapter, feature_level, claim, profile. Nodes that it does not
-    claim run on ONNX Runtime's CPU provider. ``session_options`` take the provider up, so each
+    ``options`` are the provider's: adapter, feature_level, claim, strict, profile. Nodes that it
+    does not claim run on ONNX Runtime's CPU provider; with ``strict`` there must be none.
+    ``session_options`` take the provider up, so each
     session has its own.
     """
     from ..runtime.adapters import choose
@@ -107,9 +109,32 @@ def session(model: Any, *, session_options: Any = None, **options: Any) -> Any:
     if claim is not None and not isinstance(claim, str):
         options["claim"] = ",".join(claim)
     texts = {name: str(value) for name, value in options.items() if value is not None}
-    _provider().Options(texts)  # raises here what ONNX Runtime would only print
+    provider = _provider()
+    asked = provider.Options(texts)  # raises here what ONNX Runtime would only print
     wanted.add_provider_for_devices([device], texts)
-    return ort.InferenceSession(model, wanted, enable_fallback=False)
+    with provider.decisions() as decisions:
+        try:
+            return ort.InferenceSession(model, wanted, enable_fallback=False)
+        finally:
+            if asked.strict:
+                provider.check_strict(decisions)
+
+
+def explain(model: Any, **options: Any) -> None:
+    """Print where each node of a model runs, and why. ``options`` are those of :func:`session`.
+
+    The nodes are those that ONNX Runtime's optimization leaves.
+    """
+    with _provider().decisions() as decisions, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that nothing is claimed is in the list
+        session(model, **options)
+    width = max((len(d.operator) for d in decisions), default=0)
+    for d in decisions:
+        print(f"{d.where:10}  {d.operator:{width}}  {d.node}: {d.why}")
+    regions = {d.where for d in decisions} - {"CPU"}
+    left = sum(d.where == "CPU" for d in decisions)
+    print(f"{len(decisions)} nodes: {len(decisions) - left} in {len(regions)} regions, "
+          f"{left} on the CPU")
 
 
 def _provider() -> Any:

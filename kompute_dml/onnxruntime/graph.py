@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import UnsupportedError
 from ..onnx.graph import DTYPES, Graph, Node, Value
 from .capi import Api, ffi
 
@@ -91,10 +92,22 @@ class GraphReader:
             values = self._read(handle, kind, "float")
         elif kind == _STRING:
             return name, bytes(self._read(handle, kind, "char")).rstrip(b"\0").decode()
+        elif kind == _TENSOR:
+            return name, self._tensor(handle)
         else:
-            # Lists of texts, tensors and graphs: no row reads one, so that it is there is enough.
+            # Lists of texts, and graphs: no row reads one, so that it is there is enough.
             return name, None
         return name, values[0] if kind in (_INT, _FLOAT) else values
+
+    def _tensor(self, handle: Any) -> np.ndarray | None:
+        api = self._api
+        value = api.get(api.OpAttr_GetTensorAttributeAsOrtValue, "void *", handle)
+        try:
+            return api.tensor(value).copy()
+        except UnsupportedError:
+            return None  # of a type that NumPy lacks
+        finally:
+            api.ReleaseValue(value)
 
     def _read(self, handle: Any, kind: int, element: str) -> Any:
         api, size = self._api, ffi.sizeof(element)

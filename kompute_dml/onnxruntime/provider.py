@@ -11,7 +11,10 @@ import atexit
 import ctypes
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,8 +25,9 @@ from ..errors import UnsupportedError, ValidationError
 from ..names import hint
 from ..onnx import mapping
 from ..onnx.fusion import fuse
-from ..onnx.graph import Node
+from ..onnx.graph import Graph, Node
 from ..onnx.partition import regions
+from ..onnx.placement import COMPUTES_NOTHING, Placement, place, refusal
 from ..onnx.region import Region
 from ..runtime.adapters import choose, list_devices
 from ..spec import FeatureLevel
@@ -36,10 +40,14 @@ EP_NAME = "KomputeDmlExecutionProvider"
 OPTIONS = {
     "adapter": "index, UUID or part of the name of the Vulkan device",
     "feature_level": "DirectML's, such as 6.4: operators newer than it are left to others",
-    "claim": "'products' (regions with a matrix product), 'all', or names of operators",
+    "claim": "'auto' (regions that are worth their transfers), 'all', or names of operators",
+    "strict": "'True': no node may be left to others",
     "profile": "a file for the time of each region and dispatch, as trace events",
 }
-_PRODUCTS, _ALL = "products", "all"
+_AUTO, _ALL = "auto", "all"
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+_NAMED = 20
+"""Nodes that an error names."""
 
 _name = ffi.new("char[]", EP_NAME.encode())
 _vendor = ffi.new("char[]", b"kompute_dml")
@@ -59,11 +67,16 @@ class Options:
             )
         self.adapter = entries.get("adapter") or None
         self.profile = entries.get("profile") or None
-        wanted = entries.get("claim") or _PRODUCTS
+        wanted = entries.get("claim") or _AUTO
         self.claims_all = wanted == _ALL
-        self.claims_products = wanted == _PRODUCTS
+        self.claims_worthwhile = wanted == _AUTO
+        strict = entries.get("strict") or "false"
+        if strict.lower() not in _FLAGS:
+            raise ValidationError(
+                f"{EP_NAME}: expected strict to be True or False, but got {strict!r}")
+        self.strict = _FLAGS[strict.lower()]
         self.claimed_names = {name.strip() for name in wanted.split(",")} - {""}
-        if not (self.claims_all or self.claims_products):
+        if not (self.claims_all or self.claims_worthwhile):
             _check_names(self.claimed_names)
         self.feature_level = FeatureLevel.of(entries.get("feature_level") or FeatureLevel.FL_6_4)
 
@@ -81,6 +94,45 @@ def _check_names(claimed: set[str]) -> None:
 # Provider
 
 
+@dataclass(frozen=True)
+class Decision:
+    """Where a node of a model runs, and why."""
+
+    operator: str
+    node: str
+    """The node's name."""
+    where: str
+    """``region`` and its number, or ``CPU``."""
+    why: str
+
+
+_told: ContextVar[list[Decision] | None] = ContextVar("decisions", default=None)
+
+
+@contextmanager
+def decisions() -> Iterator[list[Decision]]:
+    """Collects what is decided about the models of sessions that are made meanwhile."""
+    told: list[Decision] = []
+    token = _told.set(told)
+    try:
+        yield told
+    finally:
+        _told.reset(token)
+        if (outer := _told.get()) is not None:
+            outer += told
+
+
+def check_strict(made: Sequence[Decision]) -> None:
+    """Raise UnsupportedError where a node is left to the CPU."""
+    left = [d for d in made if d.where == "CPU"]
+    if left:
+        more = f"; and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        raise UnsupportedError(
+            f"strict: {len(left)} of {len(made)} nodes would be left to the CPU: "
+            + "; ".join(f"{d.operator} {d.node!r} ({d.why})" for d in left[:_NAMED]) + more
+        )
+
+
 class Provider:
     """The provider of one session."""
 
@@ -89,6 +141,7 @@ class Provider:
         self.device = shared_device(options.adapter, options.feature_level)
         self.trace = Trace(options.profile) if options.profile else None
         self.has_claimed = False
+        self.decisions: list[Decision] = []
         self.handle = ffi.new_handle(self)
         self.table = ffi.new("Ep *", {
             "version": capi.API_VERSION, "GetName": _ep_name, "GetCapability": _get_capability,
@@ -99,41 +152,73 @@ class Provider:
     def wanted_regions(self, reader: GraphReader) -> list[list[Node]]:
         """The regions to claim, in the original graph's nodes."""
         nodes = fuse(reader.graph)
-        matches = {node: mapping.match(node, self.device) for node in nodes}
-        rows = {n: r for n, r in matches.items() if isinstance(r, mapping.Row) and self._names(n)}
-        made_here = {v for n in rows for v in n.outputs}
-        for node, row in list(rows.items()):
-            if mapping.waits_for_device(node, row, made_here):
-                del rows[node]
-                made_here.difference_update(node.outputs)
-        found = regions(nodes, rows.__contains__)
-        if self.options.claims_products:
-            found = [region for region in found if any(rows[n].multiplies for n in region)]
-        self.has_claimed |= bool(found)
+        placed = place(nodes, self.device, self._names)
+        wanted = []
+        for region in regions(nodes, placed.__contains__):
+            reason = self._refusal(region, placed, reader.graph)
+            if reason is None:
+                wanted.append(region)
+            else:
+                placed.reasons.update(dict.fromkeys(region, reason))
+        decided = self._decided(nodes, placed, wanted)
+        self.decisions += decided
+        if (told := _told.get()) is not None:
+            told += decided
+        self.has_claimed |= bool(wanted)
         # Nested graphs come before the one that they are in.
         if nodes and not self.has_claimed and not reader.is_nested:
-            warnings.warn(self._idle(len(reader.graph.nodes), matches), stacklevel=2)
-        return [[original for n in region for original in n.originals] for region in found]
+            warnings.warn(self._idle(len(reader.graph.nodes), placed), stacklevel=2)
+        return [[original for n in region for original in n.originals] for region in wanted]
 
-    def _idle(self, count: int, matches: Mapping[Node, mapping.Row | str]) -> str:
+    def _refusal(self, region: Sequence[Node], placed: Placement, graph: Graph) -> str | None:
+        """Why a region is not claimed, or None."""
+        if not (self.options.claims_all or self.options.claims_worthwhile):
+            return None
+        inside = set(region)
+        outside = set(graph.outputs)
+        for node in graph.nodes:
+            if node not in inside:
+                outside.update(v for v in node.inputs if v is not None)
+        reason = refusal(region, placed, outside)
+        return None if self.options.claims_all and reason != COMPUTES_NOTHING else reason
+
+    def _decided(
+        self, nodes: Sequence[Node], placed: Placement, wanted: Sequence[Sequence[Node]]
+    ) -> list[Decision]:
+        number = {node: i for i, region in enumerate(wanted) for node in region}
+        made = []
+        for node in nodes:
+            if node not in number:
+                where, why = "CPU", placed.reasons[node]
+            elif node in placed.host:
+                where, why = f"region {number[node]}", "evaluated on the host while planning"
+            else:
+                row = placed.rows[node]
+                where = f"region {number[node]}"
+                why = "a view" if row.is_view else f"DML_OPERATOR_{row.operator}"
+            made += [Decision(part.label, part.name, where, why) for part in node.originals]
+        return made
+
+    def _idle(self, count: int, placed: Placement) -> str:
         """What to say of a model that this provider has no part in."""
+        left = {node: node in placed for node in placed.reasons}
         missing = sorted({
-            part.label for node, row in matches.items() if isinstance(row, str)
+            part.label for node, served in left.items() if not served and self._names(node)
             for part in node.originals
         })
         text = f"{EP_NAME} runs 0 of {count} nodes of this model"
         if missing:
             text += f": {', '.join(missing)} are not implemented, or not as they are used here"
-        if len(missing) < len({part.label for node in matches for part in node.originals}):
+        if len(missing) < len({part.label for node in left for part in node.originals}):
             text += "; the claim " + (
-                "'products' takes only regions with a quantized matrix product, 'all' takes more"
-                if self.options.claims_products else "leaves the others out"
+                "'auto' takes only regions that are worth their transfers, 'all' takes more"
+                if self.options.claims_worthwhile else "leaves the others out"
             )
         return text
 
     def _names(self, node: Node) -> bool:
         options = self.options
-        if options.claims_all or options.claims_products:
+        if options.claims_all or options.claims_worthwhile:
             return True
         return bool(options.claimed_names & {node.op, node.label, *[n.op for n in node.originals]})
 
@@ -317,6 +402,8 @@ def _compile(
     this: Any, graphs: Any, fused: Any, count: int, kernels: Any, contexts: Any
 ) -> None:
     provider = _owner(this)
+    if provider.options.strict:  # of what GetCapability reports ONNX Runtime only makes a log entry
+        check_strict(provider.decisions)
     made = [Kernel(provider, GraphReader(api(), graphs[i])) for i in range(count)]
     for i, kernel in enumerate(made):
         kernels[i] = _keep(kernel)

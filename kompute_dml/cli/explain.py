@@ -1,0 +1,22 @@
+"""``kompute-dml explain``: which nodes of an ONNX model run on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from . import options
+
+
+@click.command()
+@click.argument("model", type=click.Path(exists=True, dir_okay=False))
+@click.option("--claim", default="auto", show_default=True,
+              help="As the provider's option: auto, all, or names of operators.")
+@options.adapter
+@click.option("--feature-level", metavar="LEVEL", help="DirectML's, such as 6.4.")
+def explain(model: str, **given: Any) -> None:
+    """Print where each node of an ONNX model runs, and why."""
+    from .. import onnxruntime
+
+    onnxruntime.explain(model, **given)

@@ -1,0 +1,131 @@
+"""Where each node of a graph runs: on the device, on the host while planning, or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..layout import product
+from . import mapping, shapes
+from .graph import Node, Value
+
+if TYPE_CHECKING:
+    from ..device import Device
+
+_FEW = 1024
+"""Elements of an input up to which a plan may be made for its values."""
+_MANY_BYTES = 8 << 20
+_TIMES_TRANSFERRED = 8
+"""A region without a product is worth its transfers from so many bytes on, read and written, and
+from so many times the bytes that cross its border on: a device moves them about as much faster
+than the host than a bus moves them slower."""
+
+
+@dataclass
+class Placement:
+    rows: dict[Node, mapping.Row] = field(default_factory=dict)
+    """Nodes that the device can run."""
+    host: set[Node] = field(default_factory=set)
+    """Nodes that are evaluated while planning; some of them have a row, too."""
+    reasons: dict[Node, str] = field(default_factory=dict)
+    """Nodes that run elsewhere, and why."""
+    wanted: set[Value] = field(default_factory=set)
+    """Values that the host wants to know."""
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self.rows or node in self.host
+
+
+def place(
+    nodes: Sequence[Node], device: Device, claimed: Callable[[Node], bool] = lambda node: True
+) -> Placement:
+    """Where ``nodes``, in an order in which they can run, do so."""
+    candidates = {}
+    for node in nodes:
+        row = mapping.candidate(node, device)
+        if isinstance(row, mapping.Row) and claimed(node):
+            candidates[node] = row
+    result = Placement(wanted=_wanted(nodes, candidates, set()))
+    known: set[Value] = set()
+    made: set[Value] = set()
+    for node in nodes:
+        if not claimed(node):
+            result.reasons[node] = "the claim leaves it out"
+            continue
+        if shapes.can(node) and all(
+            _knows(v, known, made, result.wanted) for v in shapes.reads(node)
+        ):
+            result.host.add(node)
+            known.update(v for v in node.outputs if v is not None)
+        else:
+            row = mapping.match(node, device)
+            if isinstance(row, str):
+                result.reasons[node] = row
+                continue
+            if any((v := node.input(i)) is not None and not _knows(v, known, made, result.wanted)
+                   for i in row.host):
+                result.reasons[node] = "the host would have to know a value that only the device " \
+                                       "does"
+                continue
+        if node in candidates:
+            result.rows[node] = candidates[node]
+        made.update(v for v in node.outputs if v is not None)
+    return result
+
+
+def refusal(region: Sequence[Node], placed: Placement, outside: set[Value]) -> str | None:
+    """Why a region is not worth being made, or None. ``outside`` are values that others read."""
+    rows = [placed.rows[n] for n in region if n in placed.rows and n not in placed.host]
+    if all(row.is_view for row in rows):
+        return COMPUTES_NOTHING
+    if any(row.multiplies for row in rows):
+        return None
+    made = {v for node in region for v in node.outputs}
+    moved = sum(v.nbytes for n in region if n in placed.rows and not placed.rows[n].is_view
+                for v in (*n.inputs, *n.outputs) if v is not None)
+    crossing = {v for n in region for v in n.inputs if v not in made} | (made & outside)
+    transferred = sum(v.nbytes for v in crossing if v is not None and v.constant is None)
+    if moved >= max(_MANY_BYTES, _TIMES_TRANSFERRED * transferred):
+        return None
+    return (f"its region has no product, and moves {moved} bytes for {transferred} that are "
+            "transferred, as far as sizes are known: claim=all takes it")
+
+
+COMPUTES_NOTHING = "its region computes nothing: it only views values, or works on sizes"
+
+
+def within(nodes: Sequence[Node], device: Device) -> Placement:
+    """Where the nodes of a region run, all of which were placed before."""
+    rows, host = {}, set()
+    for node in nodes:
+        if isinstance(row := mapping.candidate(node, device), mapping.Row):
+            rows[node] = row
+        if shapes.can(node):
+            host.add(node)
+        elif isinstance(row, str):
+            mapping.find(node, device)  # raises
+    return Placement(rows, host, wanted=_wanted(nodes, rows, host - rows.keys()))
+
+
+def _wanted(
+    nodes: Sequence[Node], rows: dict[Node, mapping.Row], always: set[Node]
+) -> set[Value]:
+    """Values that decide a plan, and those that they follow from; ``always`` are evaluated."""
+    wanted: set[Value | None] = set()
+    for node in reversed(nodes):
+        if node in rows:
+            wanted.update(node.input(i) for i in rows[node].host)
+        if node in always or (shapes.can(node) and not wanted.isdisjoint(node.outputs)):
+            wanted.update(shapes.reads(node))
+    return {value for value in wanted if value is not None}
+
+
+def _knows(value: Value, known: set[Value], made: set[Value], wanted: set[Value]) -> bool:
+    """Whether the host knows a value: it follows from sizes, is a small constant, or comes in."""
+    if value.constant is not None:
+        return value.constant.nbytes <= shapes.HOST_BYTES
+    if value in known:
+        return True
+    few = value.shape is None or product([n or 1 for n in value.shape]) <= _FEW
+    return value not in made and value in wanted and few

@@ -1,0 +1,229 @@
+"""Shape arithmetic: nodes whose inputs the host knows while it plans are evaluated with NumPy.
+
+The host knows constants of few bytes, the shape of every value, and what follows from them. Such
+nodes put nothing on the device; their results decide sizes, axes and bounds of other nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ValidationError
+from .graph import DTYPES, Node, Value
+
+HOST_BYTES = 4 << 10
+"""Bytes of a constant up to which the host keeps a copy: sizes, axes and bounds are small."""
+LARGE = 1 << 20
+"""Elements of a result above which a row computes it on the device, where there is one."""
+
+Arrays = Sequence["np.ndarray | None"]
+Evaluator = Callable[[Node, Arrays], Any]
+
+
+def can(node: Node) -> bool:
+    """Whether the host can evaluate such a node."""
+    return (
+        not node.domain and node.op in _EVALUATORS
+        and all(value is not None for value in node.attributes.values())
+        and all(value is None or value.dtype is not None for value in node.inputs)
+    )
+
+
+def reads(node: Node) -> list[Value]:
+    """The inputs whose values an evaluation needs."""
+    return [] if node.op in _OF_SIZES else [value for value in node.inputs if value is not None]
+
+
+def evaluate(node: Node, inputs: Arrays) -> list[np.ndarray]:
+    """The node's outputs. An input of which only the shape counts may hold any values."""
+    try:
+        results = _EVALUATORS[node.op](node, inputs)
+    except ZeroDivisionError:
+        raise ValidationError("an integer is divided by 0") from None
+    return [np.asarray(y) for y in (results if isinstance(results, list) else [results])]
+
+
+def _given(inputs: Arrays, index: int) -> np.ndarray:
+    x = inputs[index] if index < len(inputs) else None
+    if x is None:
+        raise ValidationError(f"expected input {index} to be given")
+    return x
+
+
+def _numbers(node: Node, inputs: Arrays, index: int, name: str) -> list[int] | None:
+    """Whole numbers that are an input, or an attribute in older versions."""
+    x = inputs[index] if index < len(inputs) else None
+    values = node.attributes.get(name) if x is None else x.reshape(-1).tolist()
+    return None if values is None else [int(n) for n in values]
+
+
+def _shape(node: Node, inputs: Arrays) -> np.ndarray:
+    sizes = _given(inputs, 0).shape
+    begin, end = node.attributes.get("start", 0), node.attributes.get("end", len(sizes))
+    return np.array(sizes[begin:end], np.int64)
+
+
+def _binary(function: Callable[..., Any]) -> Evaluator:
+    def evaluator(node: Node, inputs: Arrays) -> Any:
+        return function(_given(inputs, 0), _given(inputs, 1))
+
+    return evaluator
+
+
+def _unary(function: Callable[..., Any]) -> Evaluator:
+    return lambda node, inputs: function(_given(inputs, 0))
+
+
+def _folded(function: Callable[..., Any]) -> Evaluator:
+    def evaluator(node: Node, inputs: Arrays) -> Any:
+        result = _given(inputs, 0)
+        for i in range(1, len(inputs)):
+            result = function(result, _given(inputs, i))
+        return result
+
+    return evaluator
+
+
+def _divide(a: np.ndarray, b: np.ndarray) -> Any:
+    if a.dtype.kind == "f":
+        return a / b
+    if not b.all():
+        raise ZeroDivisionError
+    quotient = abs(a) // abs(b)
+    return np.where((a < 0) == (b < 0), quotient, -quotient).astype(a.dtype)
+
+
+def _modulus(node: Node, inputs: Arrays) -> Any:
+    a, b = _given(inputs, 0), _given(inputs, 1)
+    if a.dtype.kind != "f" and not b.all():
+        raise ZeroDivisionError
+    return np.fmod(a, b) if node.attributes.get("fmod", 0) else np.mod(a, b)
+
+
+def _power(a: np.ndarray, b: np.ndarray) -> Any:
+    return np.power(a, b.astype(a.dtype)).astype(a.dtype)
+
+
+def _cast(node: Node, inputs: Arrays) -> np.ndarray:
+    return _given(inputs, 0).astype(DTYPES[node.attributes["to"]])
+
+
+def _gather(node: Node, inputs: Arrays) -> Any:
+    axis = node.attributes.get("axis", 0)
+    return np.take(_given(inputs, 0), _given(inputs, 1), axis)
+
+
+def _concat(node: Node, inputs: Arrays) -> np.ndarray:
+    return np.concatenate([x for x in inputs if x is not None], node.attributes.get("axis", 1))
+
+
+def _slice(node: Node, inputs: Arrays) -> np.ndarray:
+    x = _given(inputs, 0)
+    starts = _numbers(node, inputs, 1, "starts") or []
+    ends = _numbers(node, inputs, 2, "ends") or []
+    axes = _numbers(node, inputs, 3, "axes") or list(range(len(starts)))
+    steps = _numbers(node, inputs, 4, "steps") or [1] * len(starts)
+    parts = [slice(None)] * x.ndim
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        parts[axis] = slice(start, end, step)
+    return x[tuple(parts)]
+
+
+def _split(node: Node, inputs: Arrays) -> list[np.ndarray]:
+    x, axis = _given(inputs, 0), node.attributes.get("axis", 0)
+    sizes = _numbers(node, inputs, 1, "split")
+    if sizes is None:
+        each = -(-x.shape[axis] // len(node.outputs))
+        sizes = [each] * (len(node.outputs) - 1)
+        ends = np.cumsum(sizes)
+    else:
+        ends = np.cumsum(sizes[:-1])
+    return np.split(x, ends.astype(int), axis)
+
+
+def _squeeze(node: Node, inputs: Arrays) -> np.ndarray:
+    axes = _numbers(node, inputs, 1, "axes")
+    return np.squeeze(_given(inputs, 0), None if axes is None else tuple(axes))
+
+
+def _unsqueeze(node: Node, inputs: Arrays) -> np.ndarray:
+    return np.expand_dims(_given(inputs, 0), tuple(_numbers(node, inputs, 1, "axes") or ()))
+
+
+def _reshape(node: Node, inputs: Arrays) -> np.ndarray:
+    x, sizes = _given(inputs, 0), _given(inputs, 1).reshape(-1).tolist()
+    if not node.attributes.get("allowzero", 0):
+        sizes = [x.shape[d] if n == 0 else n for d, n in enumerate(sizes)]
+    return x.reshape(sizes)
+
+
+def _flatten(node: Node, inputs: Arrays) -> np.ndarray:
+    x = _given(inputs, 0)
+    axis = node.attributes.get("axis", 1)
+    return x.reshape(int(np.prod(x.shape[:axis], dtype=np.int64)), -1)
+
+
+def _transpose(node: Node, inputs: Arrays) -> np.ndarray:
+    return np.transpose(_given(inputs, 0), node.attributes.get("perm"))
+
+
+def _expand(node: Node, inputs: Arrays) -> np.ndarray:
+    x, sizes = _given(inputs, 0), _given(inputs, 1).reshape(-1).tolist()
+    return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(sizes)))
+
+
+def _constant_of_shape(node: Node, inputs: Arrays) -> np.ndarray:
+    value = np.asarray(node.attributes.get("value", np.zeros(1, np.float32)))
+    return np.broadcast_to(value.reshape(()), _given(inputs, 0).reshape(-1).tolist())
+
+
+def _range(node: Node, inputs: Arrays) -> np.ndarray:
+    start, limit, delta = (_given(inputs, i).reshape(())[()] for i in range(3))
+    if delta == 0:
+        raise ZeroDivisionError
+    count = max(int(np.ceil((limit - start) / delta)), 0)
+    return start + np.arange(count, dtype=start.dtype) * delta
+
+
+def _where(node: Node, inputs: Arrays) -> np.ndarray:
+    return np.where(_given(inputs, 0), _given(inputs, 1), _given(inputs, 2))
+
+
+def _reduced(function: Callable[..., Any]) -> Evaluator:
+    def evaluator(node: Node, inputs: Arrays) -> Any:
+        x, axes = _given(inputs, 0), _numbers(node, inputs, 1, "axes")
+        if not axes:
+            if node.attributes.get("noop_with_empty_axes", 0):
+                return x
+            axes = list(range(x.ndim))
+        keeps = bool(node.attributes.get("keepdims", 1))
+        return function(x, axis=tuple(axes), keepdims=keeps).astype(x.dtype)
+
+    return evaluator
+
+
+_OF_SIZES = ("Shape", "Size")
+_EVALUATORS: dict[str, Evaluator] = {
+    "Shape": _shape,
+    "Size": lambda node, inputs: np.int64(_given(inputs, 0).size),
+    "Identity": _unary(np.asarray), "Cast": _cast, "Reshape": _reshape, "Flatten": _flatten,
+    "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Transpose": _transpose, "Expand": _expand,
+    "Gather": _gather, "Concat": _concat, "Slice": _slice, "Split": _split,
+    "Tile": _binary(np.tile), "Range": _range, "ConstantOfShape": _constant_of_shape,
+    "NonZero": _unary(lambda x: np.array(np.nonzero(np.atleast_1d(x)), np.int64)),
+    "Add": _binary(np.add), "Sub": _binary(np.subtract), "Mul": _binary(np.multiply),
+    "Div": _binary(_divide), "Mod": _modulus, "Pow": _binary(_power),
+    "Min": _folded(np.minimum), "Max": _folded(np.maximum), "Sum": _folded(np.add),
+    "Neg": _unary(np.negative), "Abs": _unary(np.abs), "Sign": _unary(np.sign),
+    "Floor": _unary(np.floor), "Ceil": _unary(np.ceil), "Round": _unary(np.rint),
+    "Sqrt": _unary(np.sqrt), "Reciprocal": _unary(np.reciprocal),
+    "Equal": _binary(np.equal), "Greater": _binary(np.greater), "Less": _binary(np.less),
+    "GreaterOrEqual": _binary(np.greater_equal), "LessOrEqual": _binary(np.less_equal),
+    "Not": _unary(np.logical_not), "And": _binary(np.logical_and), "Or": _binary(np.logical_or),
+    "Xor": _binary(np.logical_xor), "Where": _where,
+    "ReduceProd": _reduced(np.prod), "ReduceSum": _reduced(np.sum),
+    "ReduceMax": _reduced(np.max), "ReduceMin": _reduced(np.min),
+}
