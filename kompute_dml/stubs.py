@@ -7,6 +7,7 @@ Functions and descriptions are made from the registry, so a checker cannot see t
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,11 @@ _TYPES = {
     "INT_ARRAY": "Sequence[int]",
     "BOOL": "bool",
 }
+
+
+_KNOWN = re.compile(
+    r"(?:Any|None|Tensor|Sequence|DataType|Scalar|float|int|bool|str|tuple|list|[\s|,.\[\]])+")
+"""Annotations that the stub's own imports explain."""
 
 
 def attribute_type(f: Field) -> str:
@@ -101,6 +107,7 @@ def _functions() -> Iterator[str]:
 def _signature(function: Callable[..., Any], definition: Definition | None) -> str:
     signature = inspect.signature(function)
     written = function.__annotations__ if inspect.isfunction(function) else {}
+    written = {name: kind for name, kind in written.items() if _KNOWN.fullmatch(str(kind))}
     fields = {} if definition is None else {f.snake: f for f in definition.spec.fields}
     tensors = set() if definition is None else {
         f.snake for f in definition.spec.inputs if not f.is_array}

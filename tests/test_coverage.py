@@ -37,6 +37,7 @@ from test_matrix_multiply_kernels import (
     _with_matrix_units,
     variants_tested,
 )
+from test_rows import VARIANTS
 
 _ROOT = Path(__file__).parent.parent
 _DEFINITIONS = definitions()
@@ -251,7 +252,7 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
             seen.add(key)
             chosen.update(d.variant.name for d in run.plan().execute)
     for disabled in switches():
-        chosen |= variants_tested(target(disabled))
+        chosen |= variants_tested(target(disabled)) | VARIANTS
     allowed = {
         variant
         for definition in _DEFINITIONS.values()

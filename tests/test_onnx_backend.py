@@ -31,6 +31,12 @@ def test_onnx_node_tests_of_the_first_operators(device: dml.Device) -> None:
         assert claimed.count(f"test_{operator}") >= tests, operator
 
 
+def test_onnx_node_tests_of_convolutions(device: dml.Device) -> None:
+    report = conformance.run(device, ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv"))
+    assert not report.failed
+    assert report.passed == report.all >= 20
+
+
 @pytest.mark.slow
 def test_onnx_node_tests(device: dml.Device) -> None:
     report = conformance.run(device)

@@ -23,6 +23,7 @@ from .movement import (
     small_identities,
     transposed,
 )
+from .pooling import pooling
 from .products import Product, product
 
 Goal = tuple[str | Recipe, float]
@@ -132,6 +133,13 @@ def _gathers() -> Iterator[Limit]:
         yield Limit(one_hot(index), (("torch", 1.0),))
     yield Limit(scatter_rows(), (("torch", 1.0),))
     yield Limit(nonzero(), (("torch", 2.0),))
+def _pooling() -> Iterator[Limit]:
+    for t in (_F32, _F16):
+        for last in (False, True):
+            for what in ("max", "average"):
+                yield Limit(pooling(t, what, last), (("copy", 0.85),))
+            # Copying counts what it reads and what it writes; this one only reads.
+            yield Limit(pooling(t, "global", last), (("copy", 0.9),))
 
 
 def _all(*parts: Callable[[], Iterator[Limit]]) -> tuple[Limit, ...]:
@@ -139,3 +147,4 @@ def _all(*parts: Callable[[], Iterator[Limit]]) -> tuple[Limit, ...]:
 
 
 LIMITS = _all(_movement, _products, _gathers)
+LIMITS = _all(_movement, _products, _pooling)

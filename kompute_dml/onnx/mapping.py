@@ -18,7 +18,16 @@ from ..errors import DmlError, UnsupportedError
 from ..graph.array import BOOL, Array, device_type
 from ..graph.builder import Builder, supported
 from ..operators import base
-from . import gather_rows, movement_rows, products, reduction_rows, rows
+from . import (
+    convolution_rows,
+    gather_rows,
+    movement_rows,
+    normalization_rows,
+    pooling_rows,
+    products,
+    reduction_rows,
+    rows,
+)
 from .graph import DTYPES, Node, Value
 
 if TYPE_CHECKING:
@@ -275,6 +284,15 @@ def _counted(node: Node) -> str | None:
     if out is None or out.shape is None or None in out.shape:
         return "how many elements are found is known only after a run"
     return None
+def _normalization(node: Node) -> str | None:
+    """Statistics are computed in float32, and are no outputs."""
+    if any(value is not None for value in node.outputs[1:3]):
+        return "mean and variance as outputs"
+    if node.attributes.get("training_mode", 0):
+        return "training_mode=1"
+    if node.attributes.get("stash_type", _FLOAT) != _FLOAT:
+        return "statistics in another precision than float32"
+    return _same_types(node)
 
 
 # The table
@@ -301,6 +319,11 @@ _COMPARISON = (7, 9, 11, 13, 19)
 _ACTIVATION = (1, 6, 13, 14, 16, 22)
 _TWO = ("ATensor", "BTensor")
 _COPY = "ELEMENT_WISE_IDENTITY"
+_WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
+_SOFTMAX = tuple((op, f"ACTIVATION_{name}1") for op, name in (
+    ("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), ("Hardmax", "HARDMAX")))
+_CONVOLUTION = (1, 11, 22)
+_WINDOW = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 TABLE: tuple[Row, ...] = (
     # Quantized products
@@ -509,5 +532,85 @@ TABLE: tuple[Row, ...] = (
     Row("CumProd", (26,), "CUMULATIVE_PRODUCT",
         reduction_rows.cumulative("CUMULATIVE_PRODUCT", "has_exclusive_product"), host=(1,),
         attributes=("exclusive", "reverse")),
+    # Pooling, regions of interest, resizing
+    Row("AveragePool", (1, 7, 10, 11, 19, 22), "AVERAGE_POOLING",
+        pooling_rows.pooling("AVERAGE_POOLING", "AVERAGE_POOLING1"),
+        attributes=(*_WINDOW, "count_include_pad")),
+    Row("LpPool", (1, 2, 11, 18, 22), "LP_POOLING",
+        pooling_rows.pooling("LP_POOLING", "LP_POOLING1"), attributes=(*_WINDOW, "p")),
+    Row("MaxPool", (1, 8, 10, 11, 12, 22), "MAX_POOLING",
+        pooling_rows.pooling("MAX_POOLING", "MAX_POOLING2"),
+        attributes=(*_WINDOW, "storage_order"), refuses=_attribute("storage_order", 0, 0)),
+    *(Row(f"Global{op}Pool", since, operator, pooling_rows.global_pooling(operator),
+          attributes=("p",) if op == "Lp" else ())
+      for op, since, operator in (
+          ("Average", (1, 22), "AVERAGE_POOLING"), ("Max", (1, 22), "MAX_POOLING"),
+          ("Lp", (1, 2, 22), "LP_POOLING"))),
+    Row("QLinearAveragePool", (1,), "QUANTIZED_LINEAR_AVERAGE_POOLING",
+        pooling_rows.quantized_average(False), MICROSOFT,
+        attributes=(*_WINDOW, "count_include_pad", "channels_last")),
+    Row("QLinearGlobalAveragePool", (1,), "QUANTIZED_LINEAR_AVERAGE_POOLING",
+        pooling_rows.quantized_average(True), MICROSOFT, attributes=("channels_last",)),
+    Row("MaxUnpool", (9, 11, 22), "MAX_UNPOOLING", pooling_rows.max_unpooling,
+        fields=("InputTensor", None), attributes=("kernel_shape", "pads", "strides"),
+        refuses=lambda node: "output_shape" if node.input(2) else None),
+    Row("MaxRoiPool", (1, 22), "ROI_POOLING", pooling_rows.roi_pooling,
+        attributes=("pooled_shape", "spatial_scale")),
+    Row("RoiAlign", (10, 16, 22), "ROI_ALIGN1", pooling_rows.roi_align,
+        fields=("InputTensor", "ROITensor", None),
+        attributes=("coordinate_transformation_mode", "mode", "output_height", "output_width",
+                    "sampling_ratio", "spatial_scale"), refuses=pooling_rows.roi_align_refused),
+    Row("Upsample", (7, 9, 10), "RESAMPLE2", pooling_rows.resize, fields=("InputTensor", None),
+        attributes=("mode", "scales"), host=(1,), refuses=pooling_rows.resize_refused),
+    Row("Resize", (10,), "RESAMPLE2", pooling_rows.resize, fields=("InputTensor", None),
+        attributes=("mode",), host=(1,), refuses=pooling_rows.resize_refused),
+    Row("Resize", (11, 13, 18, 19), "RESAMPLE2", pooling_rows.resize,
+        fields=("InputTensor", None),
+        attributes=("antialias", "axes", "coordinate_transformation_mode", "cubic_coeff_a",
+                    "exclude_outside", "extrapolation_value", "keep_aspect_ratio_policy", "mode",
+                    "nearest_mode"),
+        host=(1, 2, 3), refuses=pooling_rows.resize_refused),
+    # Softmax and normalizations
+    *[Row(op, (13,), operator, rows.along_axis(operator), attributes=("axis",))
+      for op, operator in _SOFTMAX],
+    *[Row(op, (1, 11), operator, normalization_rows.flattened(operator), attributes=("axis",))
+      for op, operator in _SOFTMAX],
+    *[Row("LayerNormalization", since, "MEAN_VARIANCE_NORMALIZATION2",
+          normalization_rows.layers(True), domain, attributes=("axis", "epsilon", "stash_type"),
+          refuses=_normalization) for since, domain in (((1, 17), ""), ((1,), MICROSOFT))],
+    *[Row(op, since, "MEAN_VARIANCE_NORMALIZATION2", normalization_rows.layers(False), domain,
+          attributes=("axis", "epsilon", "stash_type"), refuses=_normalization)
+      for op, since, domain in (("RMSNormalization", (23,), ""),
+                                ("SimplifiedLayerNormalization", (1,), ""),
+                                ("SimplifiedLayerNormalization", (1,), MICROSOFT))],
+    *[Row(op, (1,), "MEAN_VARIANCE_NORMALIZATION2", normalization_rows.skip_layers(use_mean),
+          MICROSOFT, fields=("InputTensor",), attributes=("epsilon",), refuses=_normalization)
+      for op, use_mean in (("SkipLayerNormalization", True),
+                           ("SkipSimplifiedLayerNormalization", False))],
+    Row("InstanceNormalization", (1, 6, 22), "MEAN_VARIANCE_NORMALIZATION1",
+        normalization_rows.instances, attributes=("epsilon",), refuses=_normalization),
+    Row("GroupNormalization", (18, 21), "MEAN_VARIANCE_NORMALIZATION1", normalization_rows.groups,
+        attributes=("epsilon", "num_groups", "stash_type"), refuses=_normalization),
+    Row("MeanVarianceNormalization", (9, 13), "MEAN_VARIANCE_NORMALIZATION1",
+        normalization_rows.mean_variance, attributes=("axes",)),
+    Row("BatchNormalization", (7, 9, 14, 15), "BATCH_NORMALIZATION", normalization_rows.batch,
+        fields=("InputTensor",), attributes=("epsilon", "momentum", "spatial", "training_mode"),
+        refuses=_normalization),
+    Row("LRN", (1, 13), "LOCAL_RESPONSE_NORMALIZATION", normalization_rows.neighbours,
+        attributes=("alpha", "beta", "bias", "size")),
+    Row("LpNormalization", (1, 22), "LP_NORMALIZATION", normalization_rows.norms,
+        attributes=("axis", "p")),
+    # Convolutions
+    Row("Conv", _CONVOLUTION, "CONVOLUTION", convolution_rows.convolution,
+        attributes=_WINDOW, multiplies=True),
+    Row("FusedConv", (1,), "CONVOLUTION", convolution_rows.convolution, MICROSOFT,
+        attributes=(*_WINDOW, "activation", "activation_params"),
+        refuses=convolution_rows.refuses_activation, multiplies=True),
+    Row("ConvTranspose", _CONVOLUTION, "CONVOLUTION", convolution_rows.transposed,
+        attributes=(*_WINDOW, "output_padding", "output_shape"), multiplies=True),
+    Row("ConvInteger", (10,), "CONVOLUTION_INTEGER", convolution_rows.integer,
+        fields=("InputTensor", "FilterTensor", "InputZeroPointTensor", "FilterZeroPointTensor"),
+        attributes=_WINDOW, multiplies=True),
+    Row("QLinearConv", (10,), "QUANTIZED_LINEAR_CONVOLUTION", convolution_rows.quantized,
+        fields=convolution_rows.QUANTIZED_FIELDS, attributes=_WINDOW, multiplies=True),
 )
-

@@ -4,24 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import expect
 from ..lowering.builder import PlanBuilder
-from ..lowering.walk import split_dimensions
+from ..lowering.rows import SHADER, Kind, normalize_rows
 from .base import axes_in, like, operator
 
 
-def _check(desc: Any, strict: bool) -> None:
+def _check_axes(desc: Any, strict: bool) -> None:
     axes_in(desc.operator.name, desc.axes, desc.input_tensor)
 
 
-@operator("ACTIVATION_SOFTMAX1", output=like("input_tensor"), shaders=("softmax",), check=_check,
-          in_place=False, axes=(-1,))
-def ActivationSoftmax1OperatorDesc(d: Any, p: PlanBuilder) -> None:
-    x, y = d.input_tensor, d.output_tensor
-    rows, columns = split_dimensions(x.sizes, d.axes, x.strides, y.strides)
-    how = "subgroups" if p.library.find("softmax", "subgroups") else "tree"
-    p.dispatch(
-        f"softmax.{how}", rows.count, x=p.read("input_tensor"), y=p.write("output_tensor"),
-        params=[*rows.words, *columns.words],
-        push={"rows": rows.count, "columns": columns.count, "columns_at": len(rows.words)},
-        spec={"LOCAL_SIZE": min(256, p.device.max_invocations), "TYPE": x.data_type.code},
-    )
+def _check_rank(desc: Any, strict: bool) -> None:
+    sizes = desc.input_tensor.sizes
+    expect(all(n == 1 for n in sizes[:-2]), desc.operator.name, "InputTensor.Sizes",
+           "be 1 but for the last two", list(sizes))
+
+
+def _along_axes(name: str, kind: Kind) -> Any:
+    def build(d: Any, p: PlanBuilder) -> None:
+        normalize_rows(p, kind, d.axes)
+
+    return operator(name, output=like("input_tensor"), shaders=(SHADER,), check=_check_axes,
+                    in_place=False, axes=(-1,))(build)
+
+
+def _along_last(name: str, kind: Kind) -> Any:
+    def build(d: Any, p: PlanBuilder) -> None:
+        normalize_rows(p, kind, (d.input_tensor.dimension_count - 1,))
+
+    return operator(name, output=like("input_tensor"), shaders=(SHADER,), check=_check_rank,
+                    in_place=False)(build)
+
+
+ActivationSoftmaxOperatorDesc = _along_last("ACTIVATION_SOFTMAX", Kind.SOFTMAX)
+ActivationSoftmax1OperatorDesc = _along_axes("ACTIVATION_SOFTMAX1", Kind.SOFTMAX)
+ActivationLogSoftmaxOperatorDesc = _along_last("ACTIVATION_LOG_SOFTMAX", Kind.LOG_SOFTMAX)
+ActivationLogSoftmax1OperatorDesc = _along_axes("ACTIVATION_LOG_SOFTMAX1", Kind.LOG_SOFTMAX)
+ActivationHardmaxOperatorDesc = _along_last("ACTIVATION_HARDMAX", Kind.HARDMAX)
+ActivationHardmax1OperatorDesc = _along_axes("ACTIVATION_HARDMAX1", Kind.HARDMAX)

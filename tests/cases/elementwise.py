@@ -229,6 +229,7 @@ def _cast_case(label: str, sizes: Sizes, types: Sequence[Types], layouts: Any) -
 
 _ALL_CASTS: list[Types] = [
     {"input_tensor": a, "output_tensor": b} for a in dml.DataType for b in dml.DataType
+    if min(a.bits, b.bits) >= 8
 ]
 
 

@@ -16,8 +16,8 @@ from ...layout import Ints, coalesce, packed_strides
 from ...lowering.activation import fused_activation
 from ...lowering.builder import PlanBuilder
 from ...lowering.copy import SHADERS as COPIES
-from ...lowering.copy import copied
-from ...lowering.plan import UNUSED, Operand
+from ...lowering.copy import View, copied
+from ...lowering.plan import TEMPORARY, UNUSED, Operand
 from ...lowering.walk import Walk
 from ...runtime.shader_library import Variant
 from ...tuning import work_key
@@ -276,7 +276,8 @@ def _repacked(p: PlanBuilder, side: str, t: TensorDesc, transform: int) -> _View
     made = p.temporary(t.data_type.itemsize, math.prod(padded))
     x = t.replace(sizes=sizes, strides=strides)
     y = TensorDesc(t.data_type, sizes, to)
-    p.add(copied(p.target, (f"{side}_tensor", x), replace(made, offset_field="out_offset"), y))
+    p.add(copied(p.target, sizes, View.whole(f"{side}_tensor", x),
+                 View(TEMPORARY, y, to, made.offset)))
     steps = tuple(0 if n == 1 and i < len(sizes) - 2 else s
                   for i, (n, s) in enumerate(zip(sizes, to)))
     return _View(made.reading(), steps, 16, padded=True)

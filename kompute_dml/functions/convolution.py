@@ -1,0 +1,169 @@
+"""Functions of convolutions: their attributes have defaults that depend on the dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..attributes import ConvolutionDirection, ConvolutionMode
+from ..dtypes import DataType
+from ..errors import expect, integers
+from ..operators.convolution import (
+    ConvolutionIntegerOperatorDesc,
+    ConvolutionOperatorDesc,
+    QuantizedLinearConvolutionOperatorDesc,
+)
+from .call import as_tensor, device_of, output, run, whole_numbers
+from .registry import function
+
+if TYPE_CHECKING:
+    from ..tensor import Tensor
+
+Window = Sequence[int] | int | None
+
+
+def _window(name: str, x: Tensor, given: Mapping[str, tuple[Window, int]]) -> dict[str, Any]:
+    """Attributes along the spatial dimensions; one number holds for all of them."""
+    axes = x.ndim - 2
+    expect(axes > 0, name, "x.sizes", "have at least 3 dimensions", list(x.sizes))
+    result: dict[str, Any] = {"dimension_count": axes}
+    for field, (value, default) in given.items():
+        values = (default,) * axes if value is None else (
+            (value,) * axes if isinstance(value, int) else integers(name, field, value))
+        expect(len(values) == axes, name, field, f"have {axes} elements", list(values))
+        result[field] = values
+    return result
+
+
+def _made(desc_class: Any, name: str, tensors: Mapping[str, Tensor | None], out: Tensor | None,
+          data_type: Any, attributes: Mapping[str, Any]) -> Tensor:
+    """Infer the output, and run the operator."""
+    device = device_of(*tensors.values(), out)
+    descs = {field: None if t is None else t.desc for field, t in tensors.items()}
+    partial = desc_class(**descs, **attributes, output_tensor=None)
+    definition = partial.operator
+    definition.check_fields(partial, ("input", "attribute"))
+    made = definition.infer(partial)["output_tensor"]
+    y = output(device, out, name, made.sizes, made.data_type or data_type)
+    run(desc_class, device, {**tensors, "output_tensor": y}, **attributes)
+    return y
+
+
+def _per_channel(t: Tensor, x: Tensor) -> Tensor:
+    """A vector laid along the channels; other tensors as they are."""
+    return t.reshape(1, t.size, *[1] * (x.ndim - 2)) if t.ndim == 1 else t
+
+
+@function
+def convolution(
+    x: Any, filter: Any, bias: Any = None, *, strides: Window = None, dilations: Window = None,
+    start_padding: Window = None, end_padding: Window = None, output_padding: Window = None,
+    group_count: int = 1, mode: int = ConvolutionMode.CROSS_CORRELATION,
+    direction: int = ConvolutionDirection.FORWARD, fused_activation: Any = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The convolution of ``x`` {N, C, ..} with ``filter`` plus ``bias``
+    (DML_CONVOLUTION_OPERATOR_DESC).
+
+    FLOAT32 or FLOAT16 of 3 to 5 dimensions, any strides. ``filter`` is {output channels, C /
+    group_count, ..}, for a BACKWARD (transposed) convolution {C, output channels / group_count,
+    ..}. ``bias`` is a vector, or {1, output channels, 1, ..}. Attributes along the spatial
+    dimensions are one number or one for each: strides and dilations 1 by default, paddings 0.
+
+    Returns ``out`` or a new packed tensor. Raises ValidationError or UnsupportedError.
+    """
+    name, device = "convolution", device_of(x, filter, bias, out)
+    x = as_tensor(device, name, "x", x)
+    filter = as_tensor(device, name, "filter", filter, x.data_type)
+    if bias is not None:
+        bias = _per_channel(as_tensor(device, name, "bias", bias, x.data_type), x)
+    attributes = _window(name, x, {
+        "strides": (strides, 1), "dilations": (dilations, 1), "start_padding": (start_padding, 0),
+        "end_padding": (end_padding, 0), "output_padding": (output_padding, 0)})
+    return _made(
+        ConvolutionOperatorDesc, name,
+        {"input_tensor": x, "filter_tensor": filter, "bias_tensor": bias}, out, None,
+        {"mode": mode, "direction": direction, **attributes, "group_count": group_count,
+         "fused_activation": fused_activation})
+
+
+@function
+def convolution_integer(
+    x: Any, filter: Any, *, x_zero_point: Any = None, filter_zero_point: Any = None,
+    strides: Window = None, dilations: Window = None, start_padding: Window = None,
+    end_padding: Window = None, group_count: int = 1, out: Tensor | None = None,
+) -> Tensor:
+    """The convolution of integers, each less its zero point, as INT32
+    (DML_CONVOLUTION_INTEGER_OPERATOR_DESC).
+
+    ``x`` {N, C, ..} and ``filter`` {output channels, C / group_count, ..} are INT8 or UINT8 of 3 or
+    4 dimensions; ``filter_zero_point`` has one element or one for each output channel. Attributes
+    are as in ``convolution``. Raises ValidationError or UnsupportedError.
+    """
+    name = "convolution_integer"
+    device = device_of(x, filter, x_zero_point, filter_zero_point, out)
+    x, filter = as_tensor(device, name, "x", x), as_tensor(device, name, "filter", filter)
+    tensors = {
+        "input_tensor": x, "filter_tensor": filter,
+        **_zeros(device, name, x, input=(x_zero_point, x), filter=(filter_zero_point, filter))}
+    attributes = _window(name, x, {
+        "strides": (strides, 1), "dilations": (dilations, 1), "start_padding": (start_padding, 0),
+        "end_padding": (end_padding, 0)})
+    return _made(ConvolutionIntegerOperatorDesc, name, tensors, out, None,
+                 {**attributes, "group_count": group_count})
+
+
+@function
+def quantized_linear_convolution(
+    x: Any, x_scale: Any, x_zero_point: Any, filter: Any, filter_scale: Any,
+    filter_zero_point: Any, output_scale: Any, output_zero_point: Any = None, bias: Any = None, *,
+    strides: Window = None, dilations: Window = None, start_padding: Window = None,
+    end_padding: Window = None, group_count: int = 1, data_type: Any = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """A convolution of quantized tensors (DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC).
+
+    ``x`` {N, C, ..} and ``filter`` {output channels, C / group_count, ..} are INT8 or UINT8 of 3 or
+    4 dimensions, ``bias`` INT32. The filter's scale and zero point have one element or one for each
+    output channel, others have one; None stands for a zero point of 0. The result is of
+    ``output_zero_point``'s type, or ``data_type``, or that of ``x``; halves round to even.
+    Attributes are as in ``convolution``. Raises ValidationError or UnsupportedError.
+    """
+    name = "quantized_linear_convolution"
+    device = device_of(x, x_scale, x_zero_point, filter, filter_scale, filter_zero_point,
+                       output_scale, output_zero_point, bias, out)
+    x, filter = as_tensor(device, name, "x", x), as_tensor(device, name, "filter", filter)
+    kind = DataType.of(data_type or getattr(output_zero_point, "dtype", x.data_type))
+    y = None if out is None else out
+    scales = {
+        field: _spread(as_tensor(device, name, field, value, DataType.FLOAT32), x)
+        for field, value in (("x_scale", x_scale), ("filter_scale", filter_scale),
+                             ("output_scale", output_scale))}
+    if bias is not None:
+        bias = _per_channel(whole_numbers(device, name, "bias", bias, DataType.INT32), x)
+    zeros = _zeros(device, name, x, input=(x_zero_point, x), filter=(filter_zero_point, filter))
+    y_zero = None if output_zero_point is None else _spread(
+        whole_numbers(device, name, "output_zero_point", output_zero_point, kind), x)
+    tensors = {
+        "input_tensor": x, "input_scale_tensor": scales["x_scale"],
+        "filter_tensor": filter, "filter_scale_tensor": scales["filter_scale"], **zeros,
+        "bias_tensor": bias, "output_scale_tensor": scales["output_scale"],
+        "output_zero_point_tensor": y_zero}
+    attributes = _window(name, x, {
+        "strides": (strides, 1), "dilations": (dilations, 1), "start_padding": (start_padding, 0),
+        "end_padding": (end_padding, 0)})
+    return _made(QuantizedLinearConvolutionOperatorDesc, name, tensors, y, kind,
+                 {**attributes, "group_count": group_count})
+
+
+def _spread(t: Tensor, x: Tensor) -> Tensor:
+    """A number or a vector laid along the channels."""
+    return _per_channel(t.reshape(t.size) if t.ndim < 1 else t, x)
+
+
+def _zeros(device: Any, name: str, x: Tensor, **given: tuple[Any, Tensor]) -> dict[str, Any]:
+    """Zero points of one rank, of the types of their tensors."""
+    return {
+        f"{field}_zero_point_tensor": None if value is None else _spread(
+            whole_numbers(device, name, f"{field}_zero_point", value, of.data_type), x)
+        for field, (value, of) in given.items()}

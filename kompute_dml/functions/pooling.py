@@ -1,0 +1,48 @@
+"""Functions of pooling, whose arguments have defaults by the number of dimensions."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..operators import pooling as _pooling  # noqa: F401  (registers them)
+from ..operators.base import definitions
+from .generated import make_function
+from .registry import function
+
+_DEFAULTS = {"strides": 1, "start_padding": 0, "end_padding": 0, "dilations": 1}
+
+
+def _with_defaults(name: str) -> None:
+    """Publish the operator's function. ``window_size`` and the others may be one number for all
+    dimensions; strides and dilations are 1, and paddings 0, where they are not given.
+    ``data_type``, of the indices or of the quantized result, is unsigned by default."""
+    made: Callable[..., Any] = make_function(definitions()["DML_OPERATOR_" + name])
+
+    @functools.wraps(made)
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        rank = max(np.ndim(x) if not hasattr(x, "ndim") else x.ndim, 2) - 2
+        for field in parameters & {"window_size", *_DEFAULTS}:
+            value = kwargs.get(field, _DEFAULTS.get(field))
+            if value is None and field in _DEFAULTS:
+                value = _DEFAULTS[field]
+            if isinstance(value, (int, np.integer)):
+                value = (int(value),) * rank
+            if value is not None:
+                kwargs[field] = value
+        if "data_type" in parameters and kwargs.get("out") is None:
+            kwargs["data_type"] = kwargs.get("data_type") or typical
+        return made(x, *args, **kwargs)
+
+    typical = "uint32" if name.startswith("MAX") else "uint8"
+    parameters = set(inspect.signature(made).parameters)
+    function(call)
+
+
+for _name in ("AVERAGE_POOLING", "AVERAGE_POOLING1", "LP_POOLING", "LP_POOLING1", "MAX_POOLING",
+              "MAX_POOLING1", "MAX_POOLING2", "QUANTIZED_LINEAR_AVERAGE_POOLING"):
+    _with_defaults(_name)

@@ -1,0 +1,111 @@
+"""Functions whose output sizes are an argument: MAX_UNPOOLING, ROI_ALIGN and ROI_ALIGN1."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..attributes import InterpolationMode, ReduceFunction
+from ..dtypes import DataType
+from ..errors import expect, integers
+from ..operators import roi as _roi
+from .call import as_tensor, device_of, output, run
+from .registry import function
+
+if TYPE_CHECKING:
+    from ..tensor import Tensor
+
+_UINT32_MAX = 2**32 - 1
+
+
+@function
+def max_unpooling(
+    input: Any, indices: Any, *, output_sizes: Any = None, out: Tensor | None = None
+) -> Tensor:
+    """Zeros, but each element of ``input`` where ``indices`` says
+    (DML_MAX_UNPOOLING_OPERATOR_DESC). An index counts the elements of the whole output; those
+    beyond it are not written. Of equal ones the last counts.
+
+    ``output_sizes`` are the result's four sizes, by default those of ``out``. Returns ``out`` or a
+    new packed tensor. Raises ValidationError or UnsupportedError.
+    """
+    name = "max_unpooling"
+    device = device_of(input, indices, out)
+    x = as_tensor(device, name, "input", input)
+    index = as_tensor(device, name, "indices", indices)
+    expect(output_sizes is not None or out is not None, name, "output_sizes", "be given", None)
+    sizes = out.sizes if output_sizes is None and out is not None else tuple(
+        integers(name, "output_sizes", output_sizes))
+    y = output(device, out, name, sizes, x.data_type)
+    run(_roi.MaxUnpoolingOperatorDesc, device,
+        {"input_tensor": x, "indices_tensor": index, "output_tensor": y})
+    return y
+
+
+def _align(name: str, desc: Any, input: Any, roi: Any, batch_indices: Any, output_size: Any,
+           out: Tensor | None, attributes: dict[str, Any]) -> Tensor:
+    device = device_of(input, roi, batch_indices, out)
+    x = as_tensor(device, name, "input", input)
+    regions = as_tensor(device, name, "roi", roi, x.data_type)
+    batch = as_tensor(device, name, "batch_indices", batch_indices, DataType.UINT32)
+    expect(output_size is not None or out is not None, name, "output_size", "be given", None)
+    given = out.sizes[2:] if output_size is None and out is not None else tuple(
+        integers(name, "output_size", output_size))
+    expect(x.ndim == 4 and regions.ndim >= 2 and len(given) == 2, name, "input, roi, output_size",
+           "have 4 dimensions, at least 2, and 2 elements",
+           [list(x.sizes), list(regions.sizes), list(given)])
+    y = output(device, out, name, (regions.sizes[-2], x.sizes[1], *given), x.data_type)
+    run(desc, device, {"input_tensor": x, "roi_tensor": regions, "batch_indices_tensor": batch,
+                       "output_tensor": y}, **attributes)
+    return y
+
+
+@function
+def roi_align(
+    input: Any, roi: Any, batch_indices: Any, *, output_size: Any = None,
+    reduction_function: int = ReduceFunction.AVERAGE,
+    interpolation_mode: int = InterpolationMode.LINEAR,
+    spatial_scale_x: float = 1.0, spatial_scale_y: float = 1.0,
+    out_of_bounds_input_value: float = 0.0, minimum_samples_per_output: int = 1,
+    maximum_samples_per_output: int = _UINT32_MAX, out: Tensor | None = None,
+) -> Tensor:
+    """The average or the maximum of samples in each cell of each region
+    (DML_ROI_ALIGN_OPERATOR_DESC).
+
+    ``roi`` {.., NumROIs, 4} holds x1, y1, x2, y2, ``batch_indices`` {.., NumROIs} unsigned numbers.
+    ``output_size`` is height and width, by default those of ``out``. Returns ``out`` or a new
+    packed tensor. Raises ValidationError or UnsupportedError.
+    """
+    return _align("roi_align", _roi.RoiAlignOperatorDesc, input, roi, batch_indices, output_size,
+                  out, dict(
+        reduction_function=reduction_function, interpolation_mode=interpolation_mode,
+        spatial_scale_x=spatial_scale_x, spatial_scale_y=spatial_scale_y,
+        out_of_bounds_input_value=out_of_bounds_input_value,
+        minimum_samples_per_output=minimum_samples_per_output,
+        maximum_samples_per_output=maximum_samples_per_output))
+
+
+@function
+def roi_align1(
+    input: Any, roi: Any, batch_indices: Any, *, output_size: Any = None,
+    reduction_function: int = ReduceFunction.AVERAGE,
+    interpolation_mode: int = InterpolationMode.LINEAR,
+    spatial_scale_x: float = 1.0, spatial_scale_y: float = 1.0,
+    input_pixel_offset: float = 0.5, output_pixel_offset: float = -0.5,
+    out_of_bounds_input_value: float = 0.0, minimum_samples_per_output: int = 1,
+    maximum_samples_per_output: int = _UINT32_MAX, align_regions_to_corners: int = 0,
+    out: Tensor | None = None,
+) -> Tensor:
+    """ROI_ALIGN with pixel offsets (DML_ROI_ALIGN1_OPERATOR_DESC). ``align_regions_to_corners``
+    puts the first and the last samples on the region's corners.
+
+    Otherwise as :func:`roi_align`. Raises ValidationError or UnsupportedError.
+    """
+    return _align("roi_align1", _roi.RoiAlign1OperatorDesc, input, roi, batch_indices, output_size,
+                  out, dict(
+        reduction_function=reduction_function, interpolation_mode=interpolation_mode,
+        spatial_scale_x=spatial_scale_x, spatial_scale_y=spatial_scale_y,
+        input_pixel_offset=input_pixel_offset, output_pixel_offset=output_pixel_offset,
+        out_of_bounds_input_value=out_of_bounds_input_value,
+        minimum_samples_per_output=minimum_samples_per_output,
+        maximum_samples_per_output=maximum_samples_per_output,
+        align_regions_to_corners=align_regions_to_corners))

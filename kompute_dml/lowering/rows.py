@@ -1,0 +1,169 @@
+"""Lowers what reduces rows to some numbers and then writes every element: softmax, normalizations.
+
+A team of invocations makes a row, or a part of one (``normalize_rows.comp``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from ..desc import TensorDesc
+from ..layout import Ints, power_of_two
+from ..runtime.traits import DeviceTraits
+from .activation import Fused
+from .builder import PlanBuilder
+from .plan import UNUSED
+from .walk import Walk, split_dimensions
+
+SHADER = "normalize_rows"
+_LOCAL_SIZE = 256
+_KEPT, _MOST_KEPT = 4, 8
+"""Pieces in an invocation's registers: so many hide the time of reading, and so many have room."""
+_MOST_ON_CPU = 1 << 10
+"""Pieces of an invocation: lavapipe ends loops after 65,535 passes."""
+_LONG_PART = 1 << 13
+"""Pieces that are worth a workgroup on a GPU."""
+_ABSENT, _WALKED, _VECTORS = range(3)
+"""SCALE and BIAS of the shader."""
+_WHOLE, _PARTIAL, _FINAL = range(3)
+"""STAGE of the shader."""
+_KNOWN = 3
+"""Words that the shader knows of a part."""
+
+
+class Kind(IntEnum):
+    """KIND of the shader."""
+
+    SOFTMAX, LOG_SOFTMAX, HARDMAX, CENTRED, SHIFTED, SQUARES, L1, L2, AS_IT_IS = range(9)
+
+
+@dataclass(frozen=True)
+class Teams:
+    """How rows are shared among invocations."""
+
+    team: int
+    """Invocations that make a row, or a part of one: 1, a part of a subgroup, or a workgroup."""
+    local_size: int
+    kept: int
+    fits: bool
+    parts: int = 1
+    """Workgroups that share a row."""
+
+
+def normalize_rows(
+    p: PlanBuilder, kind: Kind, axes: Sequence[int], *, epsilon: int = 0,
+    fused: Fused | None = None,
+) -> None:
+    """Add the dispatches of an operator whose rows lie along ``axes``.
+
+    Tensors are the slots input_tensor, output_tensor and, where there are such, scale_tensor and
+    bias_tensor. ``epsilon`` is a float's bits.
+    """
+    x, y = p.desc.input_tensor, p.desc.output_tensor
+    affine = [getattr(p.desc, slot, None) for slot in ("scale_tensor", "bias_tensor")]
+    strides = [x.strides, y.strides, *(broadcast_strides(t, x) for t in affine)]
+    rows, columns = split_dimensions(x.sizes, axes, *strides)
+    each = 16 // x.data_type.itemsize
+    modes = _vectors(x, y, affine, rows, columns, each)
+    if modes is None:
+        each, modes = 1, [_ABSENT if t is None else _WALKED for t in affine]
+    pieces = columns.count // each
+    subgroups = uses_subgroups(p)
+    apart = each == 1 and columns.strides[0][-1] != 1 and rows.strides[0][-1] == 1
+    teams = share_rows(p.device, subgroups, rows.count, pieces, apart)
+    span = -(-pieces // teams.parts)
+    span = -(-span // teams.team) * teams.team
+    parts = -(-pieces // span)
+    known = UNUSED if parts == 1 else p.temporary(4, _KNOWN * rows.count * parts)
+    fused = fused or Fused(0, ())
+    words = [*rows.words, *columns.words, *fused.words]
+    at_once = teams.local_size // teams.team
+
+    for stage in (_WHOLE,) if parts == 1 else (_PARTIAL, _FINAL):
+        p.dispatch(
+            f"{SHADER}.{'subgroups' if subgroups else 'tree'}", -(-rows.count * parts // at_once),
+            x=p.read("input_tensor"),
+            scale=p.read("scale_tensor") if affine[0] else UNUSED,
+            bias=p.read("bias_tensor") if affine[1] else UNUSED,
+            y=UNUSED if stage == _PARTIAL else p.write("output_tensor"),
+            known=known if stage == _PARTIAL else known.reading(),
+            params=words,
+            push={"rows": rows.count, "pieces": pieces, "parts": parts, "span": span,
+                  "columns_at": len(rows.words),
+                  "activation_at": len(rows.words) + len(columns.words), "epsilon": epsilon,
+                  "steps": [s[0] for s in columns.strides]},
+            spec={"LOCAL_SIZE": teams.local_size, "TYPE": x.data_type.code, "KIND": kind,
+                  "TEAM": teams.team, "EACH": each, "KEPT": teams.kept,
+                  "FITS": teams.fits and parts == 1, "STAGE": stage,
+                  "LINE": len(columns.sizes) == 1, "SCALE": modes[0], "BIAS": modes[1],
+                  "FUSED_ACTIVATION": fused.code},
+        )
+
+
+def uses_subgroups(p: PlanBuilder) -> bool:
+    """Whether teams add within subgroups. CPUs have no need of it."""
+    return not p.device.is_cpu and p.library.find(SHADER, "subgroups") is not None
+
+
+def broadcast_strides(t: TensorDesc | None, x: TensorDesc) -> Ints:
+    """The strides of ``t`` where it is repeated to the sizes of ``x``."""
+    if t is None:
+        return (0,) * x.dimension_count
+    return tuple(s if n == m else 0 for n, m, s in zip(t.sizes, x.sizes, t.strides))
+
+
+def _vectors(
+    x: TensorDesc, y: TensorDesc, affine: Sequence[TensorDesc | None], rows: Walk, columns: Walk,
+    each: int,
+) -> list[int] | None:
+    """SCALE and BIAS of the shader where rows are of whole vectors; else None."""
+    tensors = [x, y, *affine]
+
+    def of_vectors(o: int) -> bool:
+        t = tensors[o]
+        if t is None or not t.is_aligned or any(s % each for s in rows.strides[o]):
+            return False
+        return Walk(columns.sizes, columns.strides[o]).contiguous
+
+    if columns.count % each or not of_vectors(0) or not of_vectors(1):
+        return None
+    modes = []
+    for o in (2, 3):
+        if tensors[o] is None:
+            modes.append(_ABSENT)
+        elif of_vectors(o):
+            modes.append(_VECTORS)
+        elif columns.strides[o][-1] == 0 and columns.sizes[-1] % each == 0:
+            modes.append(_WALKED)  # all elements of a vector share it
+        else:
+            return None
+    return modes
+
+
+def share_rows(
+    device: DeviceTraits, subgroups: bool, rows: int, pieces: int, apart: bool
+) -> Teams:
+    """The teams for rows of so many pieces. ``apart`` says that rows, not columns, lie gapless."""
+    if device.is_cpu:
+        local = min(_LOCAL_SIZE, device.max_invocations)
+        # It has no registers to spare, and compiles what is unrolled for long.
+        if pieces <= _KEPT or (pieces <= _MOST_ON_CPU and rows >= 64):
+            return Teams(1, local, 1, pieces == 1)
+        return Teams(local, local, 1, pieces <= local, -(-pieces // (local * _MOST_ON_CPU)))
+    if pieces <= _KEPT or (apart and rows >= 32 * device.cores):
+        return Teams(1, min(_LOCAL_SIZE, device.max_invocations), _KEPT, pieces <= _KEPT)
+    lanes = device.subgroup_size
+    if subgroups and pieces <= _MOST_KEPT * lanes:
+        # Two pieces are enough where many rows are on their way.
+        team = min(max(power_of_two(-(-pieces // 2)), lanes // 4), lanes)
+        return Teams(team, min(_LOCAL_SIZE, device.max_invocations),
+                     power_of_two(-(-pieces // team)), True)
+    most = min(1024, device.max_invocations)
+    # Small workgroups, of which many share a multiprocessor, wait for one another least.
+    local = min(max(power_of_two(-(-pieces // _MOST_KEPT)), 64), most)
+    if pieces <= _MOST_KEPT * local:
+        return Teams(local, local, -(-pieces // local), True)
+    parts = max(1, min(4 * device.cores // rows, pieces // _LONG_PART))
+    return Teams(local, local, _KEPT, False, parts)

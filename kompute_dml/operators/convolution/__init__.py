@@ -1,0 +1,178 @@
+"""Convolutions, forward and transposed, of floats and of quantized numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...attributes import ConvolutionDirection, ConvolutionMode
+from ...desc import TensorDesc
+from ...dtypes import DataType
+from ...errors import expect
+from ...layout import Ints
+from ...lowering.activation import fused_activation
+from ...lowering.builder import PlanBuilder
+from ..base import Output, operator
+from .geometry import Axis, Window
+from .lowering import CORE, DIRECT, SUM, lower_float, lower_integer, lower_quantized
+from .matrix_units import PACK, SHADER
+from .problem import problem_of
+
+_MAX_EXTENT = (1 << 31) - 1
+"""Coordinates, those in the padding too, are signed numbers of 32 bits."""
+
+
+def _windows(d: Any) -> list[Window]:
+    """The filter's window along each axis. Raises what is wrong with the attributes."""
+    name, x, w = d.operator.name, d.input_tensor, d.filter_tensor
+    axes = x.dimension_count - 2
+    expect(d.dimension_count == axes, name, "DimensionCount",
+           f"be {axes} (InputTensor has {x.dimension_count} dimensions)", d.dimension_count)
+    expect(w.dimension_count == x.dimension_count, name, "FilterTensor.DimensionCount",
+           "equal InputTensor.DimensionCount", w.dimension_count, x.dimension_count)
+    for field, values in (("Strides", d.strides), ("Dilations", d.dilations)):
+        for i, value in enumerate(values):
+            expect(value > 0, name, f"{field}[{i}]", "be above 0", value)
+    return [Window(*each) for each in zip(w.sizes[2:], d.strides, d.dilations, d.start_padding,
+                                          d.end_padding)]
+
+
+def _check_extent(name: str, axis: int, size: int, padding: int) -> None:
+    expect(size + padding <= _MAX_EXTENT, name, f"the padded size of axis {axis}",
+           f"be at most {_MAX_EXTENT}", size + padding)
+
+
+def _forward(d: Any) -> Ints:
+    """The output's spatial sizes."""
+    name, x, sizes = d.operator.name, d.input_tensor, []
+    for i, (n, window) in enumerate(zip(x.sizes[2:], _windows(d))):
+        _check_extent(name, i, n, window.start + window.end)
+        blocks = window.blocks(n)
+        expect(blocks > 0, name, f"FilterTensor.Sizes[{i + 2}]",
+               f"reach no further than the padded input of {n + window.start + window.end}",
+               window.reach)
+        sizes.append(blocks)
+    return tuple(sizes)
+
+
+def _backward(d: Any) -> Ints:
+    name, x, sizes = d.operator.name, d.input_tensor, []
+    for i, (n, window, more) in enumerate(zip(x.sizes[2:], _windows(d), d.output_padding)):
+        whole = (n - 1) * window.stride + window.reach + more
+        _check_extent(name, i, whole, window.start + window.end)
+        size = whole - window.start - window.end
+        if d.output_tensor is not None:  # its size decides where a forward one would undo it
+            given = d.output_tensor.sizes[i + 2]
+            size = given if size <= given < size + window.stride else size
+        expect(size > 0, name, f"StartPadding[{i}] and EndPadding[{i}]",
+               f"leave something of {whole}", window.start, window.end)
+        sizes.append(size)
+    return tuple(sizes)
+
+
+def _check_groups(d: Any, transposed: bool) -> None:
+    """Channels of input, filter and groups fit together."""
+    name, channels, w = d.operator.name, d.input_tensor.sizes[1], d.filter_tensor.sizes
+    groups = d.group_count
+    expect(groups > 0 and channels % groups == 0, name, "GroupCount",
+           f"divide the {channels} channels of InputTensor", groups)
+    if transposed:
+        expect(w[0] == channels, name, "FilterTensor.Sizes[0]",
+               f"be {channels}, the input's channels", w[0])
+    else:
+        expect(w[1] == channels // groups, name, "FilterTensor.Sizes[1]",
+               f"be {channels // groups}, the input's channels of a group", w[1])
+        expect(w[0] % groups == 0, name, "FilterTensor.Sizes[0]",
+               f"be a multiple of GroupCount {groups}", w[0])
+
+
+def _output(d: Any, transposed: bool, data_type: DataType | None) -> dict[str, Output]:
+    sizes = _backward(d) if transposed else _forward(d)
+    _check_groups(d, transposed)
+    w = d.filter_tensor.sizes
+    channels = w[1] * d.group_count if transposed else w[0]
+    return {"output_tensor": Output((d.input_tensor.sizes[0], channels, *sizes), data_type)}
+
+
+def _vector(name: str, field: str, t: TensorDesc | None, channels: int) -> None:
+    """A tensor of one element, or of one for each output channel."""
+    if t is not None:
+        expect([n for n in t.sizes if n > 1] in ([], [channels]), name, f"{field}.Sizes",
+               "have one element" + (f", or {channels} (the output channels) along one dimension"
+                                     if channels > 1 else ""), list(t.sizes))
+
+
+def _axes(d: Any, transposed: bool = False, mirrored: bool = False) -> list[Axis]:
+    return [Axis(n, m, window, transposed, mirrored) for n, m, window in zip(
+        d.input_tensor.sizes[2:], d.output_tensor.sizes[2:], _windows(d))]
+
+
+def _is_backward(d: Any) -> bool:
+    return bool(d.direction == ConvolutionDirection.BACKWARD)
+
+
+def _infer(d: Any) -> Mapping[str, Output | list[Output]]:
+    return {**_output(d, _is_backward(d), d.input_tensor.data_type)}
+
+
+def _check_bias(d: Any) -> None:
+    if d.bias_tensor is not None:
+        y = d.output_tensor.sizes
+        sizes = (1, y[1], *[1] * len(y[2:]))
+        expect(d.bias_tensor.sizes == sizes, d.operator.name, "BiasTensor.Sizes",
+               f"be {list(sizes)}", list(d.bias_tensor.sizes))
+
+
+def _check(d: Any, strict: bool) -> None:
+    _check_bias(d)
+    if not _is_backward(d):
+        expect(not any(d.output_padding), d.operator.name, "OutputPadding",
+               "be 0 for a FORWARD convolution", list(d.output_padding))
+
+
+@operator("CONVOLUTION", output=_infer, shaders=(CORE, DIRECT, SUM, SHADER, PACK),
+          check=_check)
+def ConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    transposed = _is_backward(d)
+    axes = _axes(d, transposed, d.mode == ConvolutionMode.CONVOLUTION)
+    lower_float(p, problem_of(d, axes, transposed), fused_activation(d))
+
+
+def _infer_integer(d: Any) -> Mapping[str, Output | list[Output]]:
+    return {**_output(d, False, DataType.INT32)}
+
+
+def _check_zeros(d: Any) -> None:
+    name, channels = d.operator.name, d.filter_tensor.sizes[0]
+    _vector(name, "InputZeroPointTensor", d.input_zero_point_tensor, 1)
+    _vector(name, "FilterZeroPointTensor", d.filter_zero_point_tensor, channels)
+
+
+def _check_integer(d: Any, strict: bool) -> None:
+    _check_zeros(d)
+
+
+@operator("CONVOLUTION_INTEGER", output=_infer_integer, shaders=(CORE,), check=_check_integer)
+def ConvolutionIntegerOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    c = problem_of(d, _axes(d), False)
+    lower_integer(p, c, p.write("output_tensor"), c.y_strides)
+
+
+def _infer_quantized(d: Any) -> Mapping[str, Output | list[Output]]:
+    return {**_output(d, False, None)}
+
+
+def _check_quantized(d: Any, strict: bool) -> None:
+    name, channels = d.operator.name, d.filter_tensor.sizes[0]
+    _check_zeros(d)
+    _check_bias(d)
+    _vector(name, "InputScaleTensor", d.input_scale_tensor, 1)
+    _vector(name, "FilterScaleTensor", d.filter_scale_tensor, channels)
+    _vector(name, "OutputScaleTensor", d.output_scale_tensor, 1)
+    _vector(name, "OutputZeroPointTensor", d.output_zero_point_tensor, 1)
+
+
+@operator("QUANTIZED_LINEAR_CONVOLUTION", output=_infer_quantized, shaders=(CORE, SUM),
+          check=_check_quantized)
+def QuantizedLinearConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    lower_quantized(p, problem_of(d, _axes(d), False))

@@ -1,0 +1,86 @@
+"""A convolution as its shaders take it: a product of positions and output channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Any, NamedTuple
+
+from ...layout import Ints, pad_left, product
+from .geometry import AXES, Axis, params_of
+
+
+class Problem(NamedTuple):
+    """A convolution, whatever operator asks for it. Filters are {output channel, input channel,
+    taps}, as their strides say."""
+
+    batches: int
+    groups: int
+    in_channels: int
+    """Of one group."""
+    out_channels: int
+    axes: tuple[Axis, ...]
+    x_strides: Ints
+    """Batch, channel, axes."""
+    w_strides: Ints
+    """Group, output channel, input channel, axes."""
+    y_strides: Ints
+    """Batch, channel, axes."""
+
+    @property
+    def rows(self) -> int:
+        """Output positions of a phase."""
+        return self.batches * product([a.positions for a in self.axes])
+
+    @property
+    def phases(self) -> int:
+        return product([len(a.phases) for a in self.axes])
+
+    @property
+    def depth(self) -> int:
+        """The longest K of a phase."""
+        return self.in_channels * product([max(n for _, n, _ in a.phases) for a in self.axes])
+
+    @property
+    def output_sizes(self) -> Ints:
+        return (self.batches, self.groups * self.out_channels, *(a.out_size for a in self.axes))
+
+    def tiles(self, rows: int, columns: int) -> int:
+        """Tiles of all groups and phases."""
+        return -(-self.rows // rows) * -(-self.out_channels // columns) * self.groups * self.phases
+
+    def push(self, tile: Ints, parts: int, y_strides: Ints) -> dict[str, int | Sequence[int]]:
+        """Push fields of the shaders that make tiles of rows, columns and steps of K."""
+        rows, columns, depth = tile
+        return {
+            "row_tiles": -(-self.rows // rows), "column_tiles": -(-self.out_channels // columns),
+            "parts": parts, "steps": ceil(ceil(self.depth / depth) / parts),
+            "groups": self.groups, "batches": self.batches, "in_channels": self.in_channels,
+            "out_channels": self.out_channels, "x_strides": self.x_strides[:2],
+            "w_strides": self.w_strides[:3],
+            "y_strides": (product(self.output_sizes), *y_strides[:2]),
+        }
+
+    def words(self, y_strides: Ints) -> Ints:
+        return params_of(self.axes, self.in_channels, self.x_strides[2:], self.w_strides[3:],
+                         y_strides[2:])
+
+
+def problem_of(desc: Any, axes: list[Axis], transposed: bool) -> Problem:
+    """The convolution of a description with InputTensor, FilterTensor and OutputTensor."""
+    x, w, y, groups = desc.input_tensor, desc.filter_tensor, desc.output_tensor, desc.group_count
+    whole = Axis.whole()
+    in_channels = x.sizes[1] // groups
+    of_group = w.strides[0] * (w.sizes[0] // groups)
+    channels = (w.strides[1], w.strides[0]) if transposed else w.strides[:2]
+
+    def spread(strides: Ints) -> Ints:
+        return pad_left(strides, AXES, 0)
+
+    return Problem(
+        x.sizes[0], groups, in_channels, y.sizes[1] // groups,
+        (*[whole] * (AXES - len(axes)), *axes),
+        (*x.strides[:2], *spread(x.strides[2:])),
+        (of_group, *channels, *spread(w.strides[2:])),
+        (*y.strides[:2], *spread(y.strides[2:])),
+    )

@@ -1,0 +1,258 @@
+"""Pooling: what becomes of the elements under a sliding window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import UnsupportedError, expect
+from ..layout import Ints, coalesce, pad_left, power_of_two, product
+from ..lowering.builder import PlanBuilder
+from ..lowering.plan import UNUSED
+from ..lowering.walk import Walk
+from .base import Output, operator
+
+_SHADERS = ("pooling", "pooling_wide")
+_MANY = 64
+"""Elements of a window from which on several invocations share it."""
+_MANY_ON_CPU = 4096
+_UNROLLED = 32
+_LOCAL_SIZE = 256
+_PASSES = 65_535
+"""Of one loop; lavapipe ends it there."""
+_EXACT_SUM = 1 << 23
+"""8-bit numbers of which an INT32 holds the sum."""
+
+
+class Window(NamedTuple):
+    """A description's window, by spatial dimension."""
+
+    sizes: Ints
+    strides: Ints
+    dilations: Ints
+    start: Ints
+    end: Ints
+
+    @property
+    def reach(self) -> Ints:
+        """From the first element of the window to behind the last one."""
+        return tuple((n - 1) * d + 1 for n, d in zip(self.sizes, self.dilations))
+
+
+def window_of(desc: Any) -> Window:
+    """The window of a description, which is checked."""
+    name, x = desc.operator.name, desc.input_tensor
+    rank = x.dimension_count - 2
+    fields = {"Strides": desc.strides, "WindowSize": desc.window_size,
+              "StartPadding": desc.start_padding, "EndPadding": desc.end_padding}
+    if hasattr(desc, "dilations"):
+        fields["Dilations"] = desc.dilations
+    for field, values in fields.items():
+        expect(len(values) == rank, name, field, f"have {rank} elements, one for each dimension "
+               "behind the batch and the channel", list(values))
+        least = 0 if field.endswith("Padding") else 1
+        for i, n in enumerate(values):
+            expect(n >= least, name, f"{field}[{i}]", f"be at least {least}", n)
+    result = Window(tuple(desc.window_size), tuple(desc.strides),
+                    tuple(getattr(desc, "dilations", (1,) * rank)),
+                    tuple(desc.start_padding), tuple(desc.end_padding))
+    for i, (size, reach) in enumerate(zip(x.sizes[2:], result.reach)):
+        padded = size + result.start[i] + result.end[i]
+        expect(padded < 1 << 30, name, f"StartPadding[{i}] and EndPadding[{i}]",
+               "make a padded size below 2^30", padded)
+        expect(reach <= padded, name, f"WindowSize[{i}]",
+               f"reach over {padded} elements at most, the padded size", reach)
+        expect(result.strides[i] < 1 << 30, name, f"Strides[{i}]", "be below 2^30",
+               result.strides[i])
+    expect(product(result.sizes) < 1 << 31, name, "WindowSize", "hold fewer than 2^31 elements",
+           list(result.sizes))
+    return result
+
+
+def _output(desc: Any) -> Mapping[str, Output | list[Output]]:
+    """Sizes round down; an output tensor may be so large as to round up."""
+    x, y, window = desc.input_tensor, desc.output_tensor, window_of(desc)
+    sizes = list(x.sizes[:2])
+    for i, reach in enumerate(window.reach):
+        room = x.sizes[2 + i] + window.start[i] + window.end[i] - reach
+        size = room // window.strides[i] + 1
+        more = -(-room // window.strides[i]) + 1
+        given = y.sizes[2 + i] if y is not None else size
+        sizes.append(more if given == more else size)
+    made = Output(tuple(sizes), x.data_type)
+    if hasattr(desc, "input_scale_tensor"):
+        made = made._replace(data_type=None)
+    result: dict[str, Output | list[Output]] = {"output_tensor": made}
+    if hasattr(desc, "output_indices_tensor"):
+        result["output_indices_tensor"] = made._replace(data_type=None)
+    return result
+
+
+def _check_power(desc: Any, strict: bool) -> None:
+    expect(desc.p >= 1, desc.operator.name, "P", "be at least 1", desc.p)
+
+
+_SCALARS = ("input_scale_tensor", "input_zero_point_tensor", "output_scale_tensor",
+            "output_zero_point_tensor")
+
+
+def _check_quantized(desc: Any, strict: bool) -> None:
+    channels = desc.input_tensor.sizes[1]
+    for f in desc.operator.spec.inputs[1:]:
+        t = getattr(desc, f.snake)
+        if t is None or t.element_count == 1:
+            continue
+        rank = desc.input_tensor.dimension_count
+        sizes = pad_left((channels, *(1,) * (rank - 2)), rank, 1)
+        expect(t.sizes in (sizes, (channels,)), desc.operator.name, f"{f.name}.Sizes",
+               f"have one element, or be {list(sizes)}", list(t.sizes))
+    expect(product(desc.window_size) <= _EXACT_SUM, desc.operator.name, "WindowSize",
+           f"hold at most {_EXACT_SUM} elements", list(desc.window_size))
+
+
+def _channel_stride(t: Any) -> int:
+    """From one channel's number to the next one's."""
+    if t is None or t.element_count == 1:
+        return 0
+    return int(max(s for n, s in zip(t.sizes, t.strides) if n > 1))
+
+
+class _Shape(NamedTuple):
+    """Depth, height and width as the shaders take them."""
+
+    x_sizes: Ints
+    x_strides: Ints
+    ends: Ints
+    window: Ints
+    steps: Ints
+    dilations: Ints
+    paddings: Ints
+
+
+def _shape(desc: Any) -> _Shape:
+    x, w = desc.input_tensor, window_of(desc)
+    spatial = x.sizes[2:]
+    whole = all(
+        n == 1 and d == 1 and start + size <= k for n, size, start, k, d in
+        zip(desc.output_tensor.sizes[2:], spatial, w.start, w.sizes, w.dilations))
+    if whole:
+        sizes, (strides,) = coalesce(spatial, x.strides[2:])
+        if len(sizes) == 1:  # all is one line, of which the whole counts
+            count = product(spatial)
+            if getattr(desc, "include_padding", 0):
+                count = product([min(k, n + s + e) for k, n, s, e in
+                                 zip(w.sizes, spatial, w.start, w.end)])
+            return _Shape((1, 1, *sizes), (0, 0, *strides), (1, 1, count), (1, 1, count),
+                          (1, 1, 1), (1, 1, 1), (0, 0, 0))
+
+    def three(values: Sequence[int], fill: int) -> Ints:
+        return pad_left(values, 3, fill)
+
+    return _Shape(
+        three(spatial, 1), three(x.strides[2:], 0),
+        three([n + e for n, e in zip(spatial, w.end)], 1),
+        three(w.sizes, 1), three(w.strides, 1), three(w.dilations, 1), three(w.start, 0))
+
+
+def _pool(op: str, d: Any, p: PlanBuilder) -> None:
+    x, y = d.input_tensor, d.output_tensor
+    indices = getattr(d, "output_indices_tensor", None)
+    shape = _shape(d)
+    many = _MANY_ON_CPU if p.device.is_cpu else _MANY
+    taps = product([min(k, n) for k, n in zip(shape.window, shape.x_sizes)])
+    wide = taps > many
+    if p.device.is_cpu and taps > _PASSES * _LOCAL_SIZE:
+        raise UnsupportedError(f"{d.operator.name}: a window over {taps} elements: more than "
+                               f"{_PASSES * _LOCAL_SIZE} are not served on this device")
+
+    # The output's dimensions, those that lie closest last.
+    rank = y.dimension_count
+    order = sorted(range(rank), key=lambda i: (y.sizes[i] > 1, -y.strides[i]))
+    inner = order[-1]
+    along_width = inner == rank - 1
+    each = 1
+    if not wide and y.strides[inner] == 1 and (along_width or x.strides[inner] == 1):
+        same = indices is None or (along_width and indices.strides[inner] == 1)
+        if same and (op != "quantized" or inner != 0) and y.data_type.itemsize < 8:
+            each = min(16 // y.data_type.itemsize, 8)
+            while y.sizes[inner] % each:
+                each //= 2
+    outer = [product(x.sizes[1:]), product(x.sizes[2:])] if op == "max" else [0, 1]
+    columns = [y.strides, (*x.strides[:2], *(0,) * (rank - 2)), (*outer, *(0,) * (rank - 2))]
+    columns += [tuple(int(i == rank - 3 + axis and i > 1) for i in range(rank))
+                for axis in range(3)]
+    columns.append(indices.strides if indices is not None else (0,) * rank)
+    walk = Walk([y.sizes[i] // (each if i == inner else 1) for i in order],
+                *([c[i] * (each if i == inner else 1) for i in order] for c in columns))
+
+    operands = {"x": p.read("input_tensor"), "y": p.write("output_tensor")}
+    words = list(walk.words)
+    spec: dict[str, int] = {}
+    if op == "quantized":
+        operands |= dict(zip(("x_scale", "x_zero", "y_scale", "y_zero"), map(p.read, _SCALARS)))
+        words += [_channel_stride(getattr(d, s)) for s in _SCALARS]
+        spec = {"HAS_X_ZERO": d.input_zero_point_tensor is not None,
+                "HAS_Y_ZERO": d.output_zero_point_tensor is not None}
+    else:
+        operands["indices"] = UNUSED if indices is None else p.write("output_indices_tensor")
+        if op == "max":
+            spec = {"INDICES": indices is not None,
+                    "WIDE_INDICES": indices is not None and indices.data_type.itemsize == 8}
+        elif op == "lp":
+            spec = {"POWER": d.p}
+    spec |= {
+        "TYPE": x.data_type.code, "OUT_TYPE": y.data_type.code,
+        "INCLUDE_PADDING": bool(getattr(d, "include_padding", 0)),
+        "DILATED": any(n != 1 for n in shape.dilations), "STEP_W": shape.steps[2],
+        **dict(zip(("WINDOW_D", "WINDOW_H", "WINDOW_W"), shape.window)),
+    }
+    if wide:
+        per_lane = 4 * max(1, 16 // x.data_type.itemsize)
+        side_by_side = not along_width and x.strides[inner] == 1
+        lanes = min(power_of_two(-(-taps // per_lane)), 8 if side_by_side else _LOCAL_SIZE)
+        lanes = _LOCAL_SIZE if p.device.is_cpu else lanes
+        groups = -(-walk.count * lanes // _LOCAL_SIZE)
+        spec |= {"LOCAL_SIZE": _LOCAL_SIZE, "LANES": lanes, "SIDE_BY_SIDE": side_by_side,
+                 "LINES": shape.x_sizes[:2] == (1, 1) and shape.x_strides[2] == 1
+                 and not spec["DILATED"]}
+    else:
+        local_size = p.device.local_size
+        groups = -(-walk.count // local_size)
+        spec |= {
+            "LOCAL_SIZE": local_size, "EACH": each, "ALONG_WIDTH": along_width,
+            "UNROLLED": product(shape.window) * each <= (_UNROLLED if along_width else 128)
+            or product(shape.window) <= 9,
+            "VECTORS": not along_width and each * x.data_type.itemsize == 16
+            and not any(s % each for i, s in enumerate(x.strides) if i != inner),
+        }
+    push: dict[str, int | Ints] = {
+        "count": walk.count, "in_sizes": shape.x_sizes, "padded_ends": shape.ends,
+        "steps": shape.steps, "dilations": shape.dilations, "paddings": shape.paddings,
+        "x_strides": shape.x_strides}
+    spec["IEEE_UNITS"] = p.device.ieee_units
+    p.dispatch(f"{'pooling_wide' if wide else 'pooling'}.{op}", groups, params=words, push=push,
+               spec=spec, **operands)  # type: ignore[arg-type]
+
+
+def _pooling(name: str, op: str, **more: Any) -> Any:
+    def build(d: Any, p: PlanBuilder) -> None:
+        _pool(op, d, p)
+
+    defaults: dict[str, Any] = dict(strides=None, start_padding=None, end_padding=None)
+    if (name.endswith(("POOLING1", "POOLING2")) and name != "MAX_POOLING1") or op == "quantized":
+        defaults["dilations"] = None
+    if name in ("MAX_POOLING1", "MAX_POOLING2"):
+        defaults["data_type"] = None  # of the indices
+    return operator(name, output=_output, shaders=_SHADERS, **defaults, **more)(build)
+
+
+AveragePoolingOperatorDesc = _pooling("AVERAGE_POOLING", "average", include_padding=0)
+AveragePooling1OperatorDesc = _pooling("AVERAGE_POOLING1", "average", include_padding=0)
+LpPoolingOperatorDesc = _pooling("LP_POOLING", "lp", check=_check_power, p=2)
+LpPooling1OperatorDesc = _pooling("LP_POOLING1", "lp", check=_check_power, p=2)
+MaxPoolingOperatorDesc = _pooling("MAX_POOLING", "max")
+MaxPooling1OperatorDesc = _pooling("MAX_POOLING1", "max")
+MaxPooling2OperatorDesc = _pooling("MAX_POOLING2", "max")
+QuantizedLinearAveragePoolingOperatorDesc = _pooling(
+    "QUANTIZED_LINEAR_AVERAGE_POOLING", "quantized", check=_check_quantized, include_padding=0,
+    data_type=None)

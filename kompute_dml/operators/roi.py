@@ -1,0 +1,154 @@
+"""Regions of interest, pooled or aligned, and MAX_UNPOOLING."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from ..attributes import ReduceFunction
+from ..desc import TensorDesc
+from ..errors import UnsupportedError, expect
+from ..layout import pad_left
+from ..lowering.builder import PlanBuilder
+from ..lowering.walk import Walk
+from .base import Output, operator
+
+MOST_SAMPLES = 254
+"""Of ROI_ALIGN, along an axis: lavapipe ends loops after 65,535 passes."""
+_MOST_ON_CPU = 500_000
+"""Elements of a plane that ROI_POOLING passes within that limit."""
+
+
+def _bits(x: float) -> int:
+    return int(struct.unpack("<I", struct.pack("<f", x))[0])
+
+
+def _walk(y: TensorDesc) -> Walk:
+    """y, region, channel, height, width."""
+    unit = [tuple(int(i == axis) for i in range(4)) for axis in range(4)]
+    return Walk(y.sizes, y.strides, *unit)
+
+
+def _regions(desc: Any, fields: int) -> int:
+    """How many regions there are."""
+    name, roi = desc.operator.name, desc.roi_tensor
+    expect(roi.sizes[-1] == fields and set(roi.sizes[:-2]) <= {1}, name, "ROITensor.Sizes",
+           f"be {{.., NumROIs, {fields}}} behind sizes of 1", list(roi.sizes))
+    return int(roi.sizes[-2])
+
+
+def _check_scales(desc: Any, *fields: str) -> None:
+    for field in fields:
+        value = getattr(desc, {"SpatialScale": "spatial_scale", "SpatialScaleX": "spatial_scale_x",
+                               "SpatialScaleY": "spatial_scale_y"}[field])
+        expect(abs(value) <= 3.4e38, desc.operator.name, field, "be finite", value)
+
+
+def _pooling_output(desc: Any) -> Mapping[str, Output | list[Output]]:
+    x, size, name = desc.input_tensor, desc.pooled_size, desc.operator.name
+    expect(min(size.width, size.height) >= 1 and max(size.width, size.height) < 1 << 15, name,
+           "PooledSize", "be in [1, 32768)", size)
+    sizes = (_regions(desc, 5), x.sizes[1], size.height, size.width)
+    return {"output_tensor": Output(sizes, x.data_type)}
+
+
+def _check_pooling(desc: Any, strict: bool) -> None:
+    _check_scales(desc, "SpatialScale")
+
+
+def _groups(count: int, p: PlanBuilder) -> int:
+    return -(-count // p.device.local_size)
+
+
+@operator("ROI_POOLING", output=_pooling_output, shaders=("roi_pooling",), check=_check_pooling,
+          spatial_scale=1.0)
+def RoiPoolingOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    x, roi, walk = d.input_tensor, d.roi_tensor, _walk(d.output_tensor)
+    if p.device.is_cpu and x.sizes[2] * (x.sizes[3] + 8) > _MOST_ON_CPU:
+        raise UnsupportedError(f"{d.operator.name}: planes of {x.sizes[2] * x.sizes[3]} elements: "
+                               f"more than about {_MOST_ON_CPU} are not served on this device")
+    p.dispatch(
+        "roi_pooling", _groups(walk.count, p), x=p.read("input_tensor"),
+        roi=p.read("roi_tensor"), y=p.write("output_tensor"), params=walk.words,
+        push={"count": walk.count, "in_sizes": x.sizes, "x_strides": x.strides,
+              "roi_strides": roi.strides[-2:], "scale": _bits(d.spatial_scale),
+              "pooled": (d.pooled_size.height, d.pooled_size.width)},
+        spec={"LOCAL_SIZE": p.device.local_size, "TYPE": x.data_type.code},
+    )
+
+
+def _align_output(desc: Any) -> Mapping[str, Output | list[Output]]:
+    """Height and width are the output tensor's own."""
+    x, y = desc.input_tensor, desc.output_tensor
+    if y is None:
+        return {}
+    return {"output_tensor": Output((_regions(desc, 4), x.sizes[1], *y.sizes[2:]), x.data_type)}
+
+
+def _check_align(desc: Any, strict: bool) -> None:
+    name, batch = desc.operator.name, desc.batch_indices_tensor
+    count = _regions(desc, 4)
+    expect(batch.sizes == pad_left((count,), batch.dimension_count, 1), name,
+           "BatchIndicesTensor.Sizes", f"be {{.., {count}}} behind sizes of 1", list(batch.sizes))
+    expect(desc.reduction_function in (ReduceFunction.AVERAGE, ReduceFunction.MAX), name,
+           "ReductionFunction", "be AVERAGE or MAX", ReduceFunction(desc.reduction_function).name)
+    low, high = desc.minimum_samples_per_output, desc.maximum_samples_per_output
+    expect(1 <= low <= MOST_SAMPLES, name, "MinimumSamplesPerOutput",
+           f"be in [1, {MOST_SAMPLES}]", low)
+    expect(low <= high, name, "MaximumSamplesPerOutput",
+           "be at least MinimumSamplesPerOutput", high, low)
+    for i in (2, 3):
+        expect(desc.output_tensor.sizes[i] < 1 << 15, name, f"OutputTensor.Sizes[{i}]",
+               "be below 32768", desc.output_tensor.sizes[i])
+    _check_scales(desc, "SpatialScaleX", "SpatialScaleY")
+
+
+def _align(d: Any, p: PlanBuilder) -> None:
+    x, y, walk = d.input_tensor, d.output_tensor, _walk(d.output_tensor)
+    high = min(d.maximum_samples_per_output, MOST_SAMPLES)
+    p.dispatch(
+        "roi_align", _groups(walk.count, p), x=p.read("input_tensor"),
+        roi=p.read("roi_tensor"), batch=p.read("batch_indices_tensor"),
+        y=p.write("output_tensor"), params=walk.words,
+        push={"count": walk.count, "in_sizes": x.sizes, "x_strides": x.strides,
+              "roi_strides": d.roi_tensor.strides[-2:],
+              "batch_stride": d.batch_indices_tensor.strides[-1], "outputs": y.sizes[2:],
+              "scales": (_bits(d.spatial_scale_y), _bits(d.spatial_scale_x)),
+              "in_offset": _bits(getattr(d, "input_pixel_offset", 0.5)),
+              "out_offset": _bits(getattr(d, "output_pixel_offset", -0.5)),
+              "outside": _bits(d.out_of_bounds_input_value),
+              "samples": (d.minimum_samples_per_output, high)},
+        spec={"LOCAL_SIZE": p.device.local_size, "TYPE": x.data_type.code,
+              "BATCH_TYPE": d.batch_indices_tensor.data_type.code,
+              "MAXIMUM": d.reduction_function == ReduceFunction.MAX,
+              "LINEAR": d.interpolation_mode == 1, "IEEE_UNITS": p.device.ieee_units,
+              "CORNERS": bool(getattr(d, "align_regions_to_corners", 0))},
+    )
+
+
+RoiAlignOperatorDesc = operator(
+    "ROI_ALIGN", output=_align_output, shaders=("roi_align",), check=_check_align)(_align)
+RoiAlign1OperatorDesc = operator(
+    "ROI_ALIGN1", output=_align_output, shaders=("roi_align",), check=_check_align)(_align)
+
+
+@operator("MAX_UNPOOLING", shaders=("max_unpooling",))
+def MaxUnpoolingOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    x, y, indices = d.input_tensor, d.output_tensor, d.indices_tensor
+    source, index, made = Walk(x.sizes, x.strides), Walk(x.sizes, indices.strides), Walk(
+        y.sizes, y.strides)
+    sources = p.temporary(4, made.count)
+
+    def step(name: str, count: int, marks: Any, *words: tuple[int, ...]) -> None:
+        p.dispatch(
+            f"max_unpooling.{name}", _groups(count, p), x=p.read("input_tensor"),
+            indices=p.read("indices_tensor"), sources=marks, y=p.write("output_tensor"),
+            params=[w for part in words for w in part],
+            push={"count": count, "limit": made.count, "x_walk": len(words[0])},
+            spec={"LOCAL_SIZE": p.device.local_size, "TYPE": x.data_type.code,
+                  "INDEX_TYPE": indices.data_type.code})
+
+    step("clear", made.count, sources, made.words)
+    step("mark", index.count, sources, index.words)
+    step("gather", made.count, sources.reading(), made.words, source.words)
