@@ -83,9 +83,10 @@ def AdamOptimizerOperatorDesc(d: Any, p: PlanBuilder) -> None:
         "log_beta2": math.log(max(beta2, 1e-37)), "epsilon": d.epsilon,
     }
     p.dispatch(
-        "adam_optimizer", -(-x.element_count // (each * local_size)), **operands,
+        "adam_optimizer", -(-x.element_count // (each * local_size)),
         push={"count": x.element_count, **{k: float_bits(f) for k, f in floats.items()}},
         spec={"LOCAL_SIZE": local_size, "TYPE": x.data_type.code, "VECTORS": vectors},
+        **operands,  # type: ignore[arg-type]
     )
     for dispatch in after:
         p.add(dispatch)
@@ -131,10 +132,6 @@ def _width(p: PlanBuilder) -> int:
     return min(256, p.device.max_invocations)
 
 
-def _reduction(p: PlanBuilder, shader: str) -> str:
-    return f"{shader}.{'subgroups' if p.library.find(shader, 'subgroups') else 'tree'}"
-
-
 @operator("BATCH_NORMALIZATION_TRAINING", shaders=("batch_normalization_training",),
           output=_of_rows("output_tensor", "output_mean_tensor", "output_variance_tensor"),
           check=_check_scale, epsilon=1e-5)
@@ -144,7 +141,7 @@ def BatchNormalizationTrainingOperatorDesc(d: Any, p: PlanBuilder) -> None:
         ("scale_tensor", "bias_tensor", "output_mean_tensor", "output_variance_tensor"))
     fused = fused_activation(d)
     p.dispatch(
-        _reduction(p, "batch_normalization_training"), rows.count, x=p.read("input_tensor"),
+        "batch_normalization_training", rows.count, x=p.read("input_tensor"),
         scale=p.read("scale_tensor"), bias=p.read("bias_tensor"),
         added=p.read("fused_add_tensor"), y=p.write("output_tensor"),
         mean=p.write("output_mean_tensor"), variance=p.write("output_variance_tensor"),
@@ -167,7 +164,7 @@ def _lower_gradient(d: Any, p: PlanBuilder, training: bool) -> None:
     epsilon = float_bits(d.epsilon)
     totals = p.temporary(4, 3 * rows.count) if training else UNUSED
     p.dispatch(
-        _reduction(p, "batch_normalization_sums"), rows.count, x=p.read("input_tensor"),
+        "batch_normalization_sums", rows.count, x=p.read("input_tensor"),
         dy=p.read("input_gradient_tensor"), mean=p.read("mean_tensor"),
         variance=p.read("variance_tensor"), dscale=p.write("output_scale_gradient_tensor"),
         dbias=p.write("output_bias_gradient_tensor"), totals=totals,

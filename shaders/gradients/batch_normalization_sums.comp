@@ -1,12 +1,7 @@
 //@ op DML_OPERATOR_BATCH_NORMALIZATION_GRAD DML_OPERATOR_BATCH_NORMALIZATION_TRAINING_GRAD
-//@ variants SUB: tree subgroups
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#if defined(SUB_subgroups)
-#extension GL_KHR_shader_subgroup_arithmetic : require
-#define SUBGROUPS
-#endif
 // One workgroup makes one row's gradients of scale and bias and, where batch_normalization_gradient
 // wants them, three numbers: the mean of the input, that of the gradient, and that of the gradient times
 // the centered input, divided by the variance.

@@ -1,12 +1,7 @@
 //@ op DML_OPERATOR_BATCH_NORMALIZATION_TRAINING
-//@ variants SUB: tree subgroups
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#if defined(SUB_subgroups)
-#extension GL_KHR_shader_subgroup_arithmetic : require
-#define SUBGROUPS
-#endif
 // One workgroup makes one row: its mean, its variance, and from these its outputs, in float32.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint TYPE = 36u;
@@ -63,12 +58,12 @@ void main() {
         mean_store_float(mean_offset + at[5], center);
         variance_store_float(variance_offset + at[6], spread);
     }
-    float factor = scale_float(scale_offset + at[1]) * inversesqrt(spread + epsilon);
-    float shift = bias_float(bias_offset + at[2]);
+    float factor = scale_float(scale_offset + at[3]) * inversesqrt(spread + epsilon);
+    float shift = bias_float(bias_offset + at[4]);
     for (uint c = first; c < columns; c += step) {
         uint[3] to = column_walk(columns_at, c);
         float made = (x_float(x_offset + at[0] + to[0]) - center) * factor + shift;
-        if (ADDS) made += added_float(added_offset + at[3] + to[1]);
-        y_store_float(y_offset + at[4] + to[2], activate(made));
+        if (ADDS) made += added_float(added_offset + at[1] + to[1]);
+        y_store_float(y_offset + at[2] + to[2], activate(made));
     }
 }
