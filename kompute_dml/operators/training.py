@@ -92,7 +92,7 @@ def AdamOptimizerOperatorDesc(d: Any, p: PlanBuilder) -> None:
         p.add(dispatch)
 
 
-# Batch normalization. A row is what shares a mean: the elements along the axes where Scale has size 1.
+# Batch normalization. A row is what shares a mean: the elements along axes where Scale has size 1.
 
 
 def _check_scale(d: Any, strict: bool) -> None:
