@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..attributes import AxisDirection, InterpolationMode
 from ..errors import expect, integers
 from ..operators import gradients as _gradients
 from .call import as_tensor, device_of, output, run
@@ -66,3 +67,54 @@ def average_pooling_grad(
         _gradients.AveragePoolingGradOperatorDesc, name, input_gradient, output_sizes, out,
         **_lists(name, strides=strides, window_size=window_size, start_padding=start_padding,
                  end_padding=end_padding), include_padding=include_padding)
+
+
+def _resample(
+    desc: Any, name: str, input_gradient: Any, scales: Sequence[float],
+    input_pixel_offsets: Sequence[float] | None, output_pixel_offsets: Sequence[float] | None,
+    output_sizes: Any, out: Tensor | None, **attributes: Any,
+) -> Tensor:
+    rank = len(scales)
+    return _run(
+        desc, name, input_gradient, output_sizes, out, scales=tuple(scales),
+        input_pixel_offsets=tuple(input_pixel_offsets or (-0.5,) * rank),
+        output_pixel_offsets=tuple(output_pixel_offsets or (0.5,) * rank), **attributes)
+
+
+@function
+def resample_grad(
+    input_gradient: Any, *, interpolation_mode: int = InterpolationMode.LINEAR,
+    scales: Sequence[float], input_pixel_offsets: Sequence[float] | None = None,
+    output_pixel_offsets: Sequence[float] | None = None, output_sizes: Any = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The gradient of ``resample1``'s input (DML_RESAMPLE_GRAD_OPERATOR_DESC).
+
+    ``scales`` are those of ``resample1``, whose output pixel offsets are the input's here, by
+    default -0.5, and the other way round, 0.5. ``output_sizes`` are those of ``resample1``'s input,
+    by default those of ``out``. FLOAT32 or FLOAT16, 1 to 4 dimensions, any strides. Returns ``out``
+    or a new packed tensor. Raises ValidationError or UnsupportedError.
+    """
+    return _resample(
+        _gradients.ResampleGradOperatorDesc, "resample_grad", input_gradient, scales,
+        input_pixel_offsets, output_pixel_offsets, output_sizes, out,
+        interpolation_mode=interpolation_mode)
+
+
+@function
+def resample_grad1(
+    input_gradient: Any, *, interpolation_mode: int = InterpolationMode.LINEAR,
+    rounding_direction: int = AxisDirection.DECREASING, scales: Sequence[float],
+    input_pixel_offsets: Sequence[float] | None = None,
+    output_pixel_offsets: Sequence[float] | None = None, output_sizes: Any = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The gradient of ``resample2``'s input (DML_RESAMPLE_GRAD1_OPERATOR_DESC). The nearest
+    element's coordinate is rounded in ``rounding_direction``.
+
+    Otherwise as :func:`resample_grad`. Raises ValidationError or UnsupportedError.
+    """
+    return _resample(
+        _gradients.ResampleGrad1OperatorDesc, "resample_grad1", input_gradient, scales,
+        input_pixel_offsets, output_pixel_offsets, output_sizes, out,
+        interpolation_mode=interpolation_mode, rounding_direction=rounding_direction)

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..attributes import InterpolationMode
 from ..dtypes import saturate
 from ..errors import UnsupportedError, expect
 from ..layout import Ints, packed_strides, pad_left, product
 from ..lowering import copy
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import View, copied
+from ..lowering.elementwise import float_bits
 from ..lowering.plan import UNUSED, Operand
 from ..lowering.walk import Walk
 from .base import like, operator
 from .elementwise import row
 from .fill_value import SHADER, filled
 from .movement import slice1_sizes, slice1_view
+from .normalization import check_neighbours, refuse_long_windows
 from .pooling import Window, window_of
+from .resample import check_scales, rounding_of
 
 _PASSES = 65_000
 """Of nested loops together, a few of a walk aside: lavapipe ends them there."""
+
+
+
+def _refuse(d: Any, p: PlanBuilder, loops: Sequence[int]) -> None:
+    """Raise where loops inside one another would be ended too soon."""
+    passes = sum(product(loops[: i + 1]) for i in range(len(loops)))
+    if p.device.is_cpu and passes > _PASSES:
+        raise UnsupportedError(
+            f"{d.operator.name}: up to {product(loops)} elements for one: more than {_PASSES}, "
+            "with those of the loops around, are not served on a CPU")
+
 
 row("ACTIVATION_RELU_GRAD", shader="relu_grad")
 for _name in ("CLIP_GRAD", "CLIP_GRAD1"):
@@ -74,12 +90,8 @@ def _pooling(p: PlanBuilder, d: Any, maximum: bool) -> None:
     rank = dx.dimension_count
     meeting = [min(-(-k // s), n) for k, s, n in
                zip(window.reach, window.strides, dy.sizes[2:])]
-    for loops in (meeting, window.sizes if maximum else ()):
-        passes = sum(product(loops[: i + 1]) for i in range(len(loops)))
-        if p.device.is_cpu and passes > _PASSES:
-            raise UnsupportedError(
-                f"{d.operator.name}: windows of {list(window.sizes)} elements with Strides "
-                f"{list(window.strides)}: so large ones are not served on this device")
+    _refuse(d, p, meeting)
+    _refuse(d, p, window.sizes if maximum else ())
 
     def three(values: Sequence[int], fill: int) -> Ints:
         return pad_left(values, 3, fill)
@@ -128,3 +140,86 @@ def AveragePoolingGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
           check=_check_pooling)
 def MaxPoolingGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
     _pooling(p, d, True)
+
+
+# Neighbours
+
+
+@operator("LOCAL_RESPONSE_NORMALIZATION_GRAD", output=like("input_tensor"),
+          shaders=("local_response_normalization_grad",), check=check_neighbours,
+          cross_channel=True, alpha=1e-4, beta=0.75, bias=1.0)
+def LocalResponseNormalizationGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    x, cross = d.input_tensor, bool(d.cross_channel)
+    refuse_long_windows(d, p)
+    across, along = ((0,) * 4, (0, 1, 0, 0)) if cross else ((0, 0, 1, 0), (0, 0, 0, 1))
+    walk = Walk(x.sizes, x.strides, d.input_gradient_tensor.strides,
+                d.output_gradient_tensor.strides, across, along)
+    local_size = p.device.local_size
+    before, after = (d.local_size - 1) // 2, d.local_size // 2
+    parts = p.temporary(4, 2 * x.element_count)
+    packed = tuple(2 * s for s in packed_strides(x.sizes))
+    for step, steps, window, made, dx in (
+        ("factors", x.strides, (before, after), parts, UNUSED),
+        ("sums", packed, (after, before), parts.reading(), p.write("output_gradient_tensor")),
+    ):
+        p.dispatch(
+            f"local_response_normalization_grad.{step}", -(-walk.count // local_size),
+            x=p.read("input_tensor"), dy=p.read("input_gradient_tensor"), parts=made, dx=dx,
+            params=walk.words,
+            push={"count": walk.count, "sizes": x.sizes, "steps": steps,
+                  "before": window[0], "after": window[1],
+                  "alpha": float_bits(d.alpha / d.local_size), "beta": float_bits(d.beta),
+                  "bias": float_bits(d.bias)},
+            spec={"LOCAL_SIZE": local_size, "TYPE": x.data_type.code, "CROSS_CHANNEL": cross},
+        )
+
+
+# Resampling. Offsets belong to this operator's own tensors: its input is what RESAMPLE makes.
+
+
+def _check_resample(d: Any, strict: bool) -> None:
+    name, dy, dx = d.operator.name, d.input_gradient_tensor, d.output_gradient_tensor
+    check_scales(d, dy.dimension_count)
+    for n in (*dy.sizes, *dx.sizes):
+        expect(n < 1 << 24, name, "InputGradientTensor.Sizes and OutputGradientTensor.Sizes",
+               "be below 2^24 (coordinates are FLOAT32)", n)
+
+
+def _reading(n: int, made: int, scale: float, offset: float, made_offset: float) -> int:
+    """How many of ``made`` elements may read one of ``n`` along an axis, inside or at an end."""
+    if n == 1:
+        return made
+    below = (1 + offset) * scale + made_offset + 4
+    above = made - ((n - 2 + offset) * scale + made_offset - 3)
+    return math.ceil(min(made, max(2 * scale + 8, below, above)))
+
+
+def _resample(d: Any, p: PlanBuilder) -> None:
+    dy, dx = d.input_gradient_tensor, d.output_gradient_tensor
+    _refuse(d, p, [_reading(*axis) for axis in zip(
+        dx.sizes, dy.sizes, d.scales, d.output_pixel_offsets, d.input_pixel_offsets)])
+    rank = dx.dimension_count
+
+    def floats(values: Sequence[float], fill: float) -> Ints:
+        return tuple(float_bits(v) for v in (*(fill,) * (4 - rank), *values))
+
+    units = [tuple(int(i == rank - 4 + a) for i in range(rank)) for a in range(4)]
+    walk = Walk(dx.sizes, dx.strides, *units)
+    p.dispatch(
+        "resample_grad", -(-walk.count // p.device.local_size),
+        dy=p.read("input_gradient_tensor"), dx=p.write("output_gradient_tensor"),
+        params=walk.words,
+        push={"count": walk.count, "x_sizes": pad_left(dx.sizes, 4, 1),
+              "y_sizes": pad_left(dy.sizes, 4, 1), "y_strides": pad_left(dy.strides, 4, 0),
+              "scales": floats(d.scales, 1.0), "x_offsets": floats(d.output_pixel_offsets, 0.0),
+              "y_offsets": floats(d.input_pixel_offsets, 0.0)},
+        spec={"LOCAL_SIZE": p.device.local_size, "TYPE": dx.data_type.code,
+              "LINEAR": d.interpolation_mode == InterpolationMode.LINEAR,
+              "ROUNDING": rounding_of(d), "IEEE_UNITS": p.device.ieee_units},
+    )
+
+
+ResampleGradOperatorDesc = operator(
+    "RESAMPLE_GRAD", shaders=("resample_grad",), check=_check_resample)(_resample)
+ResampleGrad1OperatorDesc = operator(
+    "RESAMPLE_GRAD1", shaders=("resample_grad",), check=_check_resample)(_resample)

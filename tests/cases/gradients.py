@@ -10,6 +10,7 @@ import numpy as np
 import kompute_dml as dml
 from cases.elementwise import case
 from cases.pooling import windows
+from cases.resample import resampled
 from harness import FEW, Arrays, Case, ErrorCase, Types
 from layouts import PACKED, Sizes
 
@@ -145,7 +146,117 @@ def _pooling_cases() -> list[Case]:
     return cases
 
 
+# Neighbours
+
+
+def _lrn_parts(x: Arrays, a: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+    """The two terms of the gradient; the second by the matrix of who is in whose window."""
+    given, dy = (x[n].astype(np.float64) for n in ("input_tensor", "input_gradient_tensor"))
+    n, beta, alpha = a["local_size"], a["beta"], a["alpha"] / a["local_size"]
+    base, reached = given**2, None
+    axes = (1,) if a["cross_channel"] else (2, 3)
+
+    def along(values: np.ndarray, axis: int, back: bool) -> np.ndarray:
+        at = np.arange(values.shape[axis])
+        apart = at[None] - at[:, None]  # of the window's element from its middle
+        inside = (apart >= -((n - 1) // 2)) & (apart <= n // 2)
+        held = (inside.T if back else inside).astype(float)
+        return np.moveaxis(np.tensordot(held, values, (1, axis)), 0, axis)
+
+    for axis in axes:
+        base = along(base, axis, False)
+    base = a["bias"] + alpha * base
+    reached = dy * given * base ** (-beta - 1)
+    for axis in axes:
+        reached = along(reached, axis, True)
+    return dy * base**-beta, -2 * alpha * beta * given * reached
+
+
+def _lrn(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
+    return sum(_lrn_parts(x, a))  # type: ignore[return-value]
+
+
+def _lrn_room(x: Arrays, a: Mapping[str, Any]) -> np.ndarray:
+    """Of positive terms: two sums over a window, two powers, and some products."""
+    sizes = {name: abs(v) for name, v in x.items()}
+    return sum(abs(part) for part in _lrn_parts(sizes, a)) * 80 * _U
+
+
+def _lrn_case(name: str, sizes: Sizes, cross: int, size: int, layouts: Any) -> Case:
+    return Case(
+        "LOCAL_RESPONSE_NORMALIZATION_GRAD", name,
+        dict.fromkeys(("input_tensor", "input_gradient_tensor", "output_gradient_tensor"), sizes),
+        _lrn, attributes=dict(cross_channel=cross, local_size=size, alpha=0.25, beta=0.75,
+                              bias=1.0),
+        values=dict.fromkeys(("input_tensor", "input_gradient_tensor"), _numbers), room=_lrn_room,
+        layouts=layouts)
+
+
+_LRN = [_lrn_case("channels", (2, 7, 3, 4), 1, 4, FEW),
+        _lrn_case("planes", (2, 2, 5, 6), 0, 3, (PACKED,)),
+        _lrn_case("even-planes", (1, 2, 19, 11), 0, 4, (PACKED,))]
+
+
+# Resampling
+
+
+def _resample_grad(x: Arrays, a: Mapping[str, Any], sizes: Sizes) -> np.ndarray:
+    """The matrix of resampling an axis, transposed."""
+    result = x["input_gradient_tensor"].astype(np.float64)
+    forward = {"interpolation_mode": a["interpolation_mode"]}
+    if "rounding_direction" in a:
+        forward["rounding_direction"] = a["rounding_direction"]
+    for axis, n in enumerate(sizes):
+        matrix = resampled({"input_tensor": np.eye(n, dtype=np.float32)}, {
+            **forward, "_sizes": (result.shape[axis], n), "scales": (a["scales"][axis], 1.0),
+            "input_pixel_offsets": (a["output_pixel_offsets"][axis], 0.0),
+            "output_pixel_offsets": (a["input_pixel_offsets"][axis], 0.0)}, {})
+        result = np.moveaxis(np.tensordot(matrix.astype(np.float64), result, (0, axis)), 0, axis)
+    return result
+
+
+def _resample_case(operator: str, name: str, sizes: Sizes, made: Sizes, linear: bool,
+                   scales: tuple[float, ...], y_offset: float = -0.5, x_offset: float = 0.5,
+                   layouts: Any = (PACKED,), **more: Any) -> Case:
+    rank = len(sizes)
+
+    def reference(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
+        return _resample_grad(x, a, sizes)
+
+    def room(x: Arrays, a: Mapping[str, Any]) -> np.ndarray:
+        """A weight is as far off as its coordinate; each gradient that is read adds a rounding."""
+        read = _resample_grad({"input_gradient_tensor": np.ones(made)}, a, sizes).max()
+        most = float(abs(x["input_gradient_tensor"].astype(np.float64)).max())
+        return np.full(sizes, (read + 4) * most * max(made) * 2.0**-20)
+
+    return Case(
+        operator, name, {"input_gradient_tensor": made, "output_gradient_tensor": sizes},
+        reference, _sized(getattr(dml, operator.lower()), sizes),
+        attributes=dict(interpolation_mode=int(linear), scales=scales,
+                        input_pixel_offsets=(y_offset,) * rank,
+                        output_pixel_offsets=(x_offset,) * rank, **more),
+        values={"input_gradient_tensor": _numbers}, layouts=layouts, room=room)
+
+
+def _resample_cases(operator: str, **more: Any) -> list[Case]:
+    def make(*given: Any, **some: Any) -> Case:
+        return _resample_case(operator, *given, **some, **more)
+
+    return [
+        make("linear", (2, 1, 5, 6), (2, 2, 8, 4), True, (1, 2, 1.6, 0.7), layouts=FEW),
+        make("nearest", (2, 1, 5, 6), (2, 2, 8, 4), False, (1, 2, 1.6, 0.7)),
+        make("vector", (9,), (31,), True, (3.5,)),
+        make("shifted", (300,), (620,), False, (2.0,), y_offset=0.0, x_offset=0.0),
+        make("far-off", (7,), (12,), True, (1.5,), y_offset=4.25, x_offset=-1.0),
+    ]
+
+
 CASES: list[Case] = [
+    *_LRN,
+    *_resample_cases("RESAMPLE_GRAD"),
+    *_resample_cases("RESAMPLE_GRAD1", rounding_direction=1),
+    _resample_case("RESAMPLE_GRAD1", "increasing", (5, 6), (8, 4), False, (1.6, 0.7),
+                   rounding_direction=0),
     *_SLICES,
     *_pooling_cases(),
     *case("ACTIVATION_RELU_GRAD", lambda x, dy: np.where(x > 0, dy, dy.dtype.type(0))),
@@ -163,7 +274,17 @@ def _xdy(t: dml.TensorDesc) -> dict[str, Any]:
 _P = dict(strides=(2, 2), window_size=(2, 2), start_padding=(0, 0), end_padding=(0, 0))
 _IN, _SMALL = (dml.TensorDesc("float32", [1, 1, n, n]) for n in (4, 2))
 _WHOLE = dict(input_gradient_tensor=_SMALL, output_gradient_tensor=_IN)
+_R = dict(**_WHOLE, interpolation_mode=1, input_pixel_offsets=(0.0,) * 4,
+          output_pixel_offsets=(0.0,) * 4)
 ERRORS = [
+    ErrorCase("LOCAL_RESPONSE_NORMALIZATION_GRAD", "size", dict(
+        input_tensor=_IN, input_gradient_tensor=_IN, output_gradient_tensor=_IN, cross_channel=1,
+        local_size=0, alpha=1.0, beta=1.0, bias=1.0), ["LocalSize", "at least 1", "0"]),
+    ErrorCase("RESAMPLE_GRAD", "scale", dict(**_R, scales=(1.0, 1.0, 0.0, 1.0)),
+              ["Scales[2]", "above 0"]),
+    ErrorCase("RESAMPLE_GRAD1", "entries", dict(
+        **_R, scales=(1.0,), dimension_count=1, rounding_direction=0),
+        ["DimensionCount", "4", "1"]),
     ErrorCase("SLICE_GRAD", "no-step", dict(
         **_WHOLE, input_window_offsets=(0,) * 4, input_window_sizes=(1, 1, 4, 4),
         input_window_strides=(1, 1, 0, 1)), ["InputWindowStrides[2]", "not be 0"]),
