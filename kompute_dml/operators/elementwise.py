@@ -133,13 +133,14 @@ def scalar(operator: str, field: str, value: Any, data_type: DataType) -> Scalar
 def check_attributes(desc: Any, strict: bool) -> None:
     """Scalar unions are of the output's type."""
     name, fields = desc.operator.name, desc.operator.spec.fields
+    output = desc.operator.spec.outputs[0]
+    made = getattr(desc, output.snake).data_type
     for f in fields:
         value = getattr(desc, f.snake)
         if f.enum == "DML_TENSOR_DATA_TYPE":
-            made = desc.output_tensor.data_type
-            expect(value is made, name, f.name, "equal OutputTensor.DataType", value, made)
+            expect(value is made, name, f.name, f"equal {output.name}.DataType", value, made)
         elif f.type == "SCALAR_UNION":
-            scalar(name, f.name, value, desc.output_tensor.data_type)
+            scalar(name, f.name, value, made)
 
 
 # -- the table

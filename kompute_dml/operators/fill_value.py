@@ -14,14 +14,14 @@ from .elementwise import check_attributes
 if TYPE_CHECKING:
     pass
 
-_SHADER = "fill_value"
+SHADER = "fill_value"
 
 
 def _lower(
     y: TensorDesc, target: Target, operation: str, *, first: int = 0, **words: tuple[int, int]
 ) -> Plan:
     numbers = TensorDesc(y.data_type, y.sizes)
-    variant = target.library.get(_SHADER, operation)
+    variant = target.library.get(SHADER, operation)
     return elementwise_lowering(target, variant, [(None, numbers)], ("output_tensor", y),
                                 push=words, first=first)
 
@@ -46,8 +46,8 @@ def _lower_sequence(desc: Any, target: Target) -> Plan:
 
 
 FillValueConstantOperatorDesc = define(
-    "FILL_VALUE_CONSTANT", _lower_constant, shaders=(_SHADER,), check=check_attributes,
+    "FILL_VALUE_CONSTANT", _lower_constant, shaders=(SHADER,), check=check_attributes,
     in_place=False)
 FillValueSequenceOperatorDesc = define(
-    "FILL_VALUE_SEQUENCE", _lower_sequence, shaders=(_SHADER,), check=check_attributes,
+    "FILL_VALUE_SEQUENCE", _lower_sequence, shaders=(SHADER,), check=check_attributes,
     in_place=False)

@@ -15,7 +15,7 @@ from ..lowering.builder import PlanBuilder
 from ..lowering.copy import View, copied
 from ..lowering.plan import UNUSED, Operand
 from ..lowering.walk import Walk, reciprocal
-from ..spec import FeatureLevel
+from ..spec import FeatureLevel, snake_case
 from .base import Infer, Output, axis_in, operator
 from .elementwise import check_attributes
 
@@ -26,12 +26,13 @@ _CONSTANT, _EDGE, _REFLECTION, _SYMMETRIC, _WRAP = (
 
 def _for_each_dimension(desc: Any, *fields: str) -> None:
     """Arrays have an entry for each dimension of the input."""
-    rank = desc.input_tensor.dimension_count
+    source = desc.operator.spec.inputs[0]
+    rank = getattr(desc, source.snake).dimension_count
     for f in desc.operator.spec.fields:
         if f.snake in fields:
             got = getattr(desc, f.snake)
             expect(len(got) == rank, desc.operator.name, f.name,
-                   f"have {rank} entries (InputTensor has {rank} dimensions)", list(got))
+                   f"have {rank} entries ({source.name} has {rank} dimensions)", list(got))
 
 
 # Slices
@@ -51,12 +52,15 @@ def _slice_sizes(d: Any) -> dict[str, Output | list[Output]]:
 
 @operator("SLICE", output=_slice_sizes, shaders=copy.SHADERS, in_place=False)
 def SliceOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    _copy_slice(p, d.input_tensor, d.output_tensor, d.offsets, d.strides)
+    p.add(copied(p.target, d.output_tensor.sizes,
+                 _slice("input_tensor", d.input_tensor, d.offsets, d.strides),
+                 View.whole("output_tensor", d.output_tensor)))
 
 
-def slice1_sizes(d: Any) -> Ints:
-    """The largest sizes that the windows' strides make. Raises where a window is none."""
-    name, x = d.operator.name, d.input_tensor
+def slice1_sizes(d: Any, whole: str = "InputTensor") -> Ints:
+    """The largest sizes that the windows of ``whole`` and their strides make. Raises where a window
+    is none."""
+    name, x = d.operator.name, getattr(d, snake_case(whole))
     offsets, windows, strides = (
         d.input_window_offsets, d.input_window_sizes, d.input_window_strides)
     _for_each_dimension(
@@ -65,7 +69,7 @@ def slice1_sizes(d: Any) -> Ints:
         expect(window > 0, name, f"InputWindowSizes[{i}]", "be above 0", window)
         expect(stride != 0, name, f"InputWindowStrides[{i}]", "not be 0", stride)
         expect(offset + window <= n, name, f"InputWindowOffsets[{i}] + InputWindowSizes[{i}]",
-               f"be at most InputTensor.Sizes[{i}] = {n}", offset + window)
+               f"be at most {whole}.Sizes[{i}] = {n}", offset + window)
     return tuple(1 + (window - 1) // abs(stride) for window, stride in zip(windows, strides))
 
 
@@ -78,18 +82,20 @@ def _check_slice1(d: Any, strict: bool) -> None:
 
 @operator("SLICE1", shaders=copy.SHADERS, check=_check_slice1, in_place=False)
 def Slice1OperatorDesc(d: Any, p: PlanBuilder) -> None:
+    p.add(copied(p.target, d.output_tensor.sizes, slice1_view(d, "input_tensor"),
+                 View.whole("output_tensor", d.output_tensor)))
+
+
+def slice1_view(d: Any, whole: str) -> View:
+    """The elements of tensor ``whole`` that the windows and their strides take."""
     begins = [offset + (window - 1 if stride < 0 else 0) for offset, window, stride in
               zip(d.input_window_offsets, d.input_window_sizes, d.input_window_strides)]
-    _copy_slice(p, d.input_tensor, d.output_tensor, begins, d.input_window_strides)
+    return _slice(whole, getattr(d, whole), begins, d.input_window_strides)
 
 
-def _copy_slice(
-    p: PlanBuilder, x: TensorDesc, y: TensorDesc, begins: Sequence[int], steps: Sequence[int]
-) -> None:
-    strides = tuple(a * b for a, b in zip(x.strides, steps))
-    start = sum(a * b for a, b in zip(x.strides, begins))
-    p.add(copied(p.target, y.sizes, View("input_tensor", x, strides, start),
-                 View.whole("output_tensor", y)))
+def _slice(slot: str, t: TensorDesc, begins: Sequence[int], steps: Sequence[int]) -> View:
+    strides = tuple(a * b for a, b in zip(t.strides, steps))
+    return View(slot, t, strides, sum(a * b for a, b in zip(t.strides, begins)))
 
 
 # Joins

@@ -168,20 +168,24 @@ def _window(desc: Any) -> int:
                     ([channels] if desc.cross_channel else plane)])
 
 
-def _check_neighbours(desc: Any, strict: bool) -> None:
+def refuse_long_windows(desc: Any, p: PlanBuilder) -> None:
+    if p.device.is_cpu and _window(desc) > _LONGEST_WINDOW_ON_CPU:
+        raise UnsupportedError(
+            f"{desc.operator.name}: windows of {_window(desc)} elements: more than "
+            f"{_LONGEST_WINDOW_ON_CPU} are not served on a CPU")
+
+
+def check_neighbours(desc: Any, strict: bool) -> None:
     _check_switch(desc, "CrossChannel")
     expect(desc.local_size >= 1, desc.operator.name, "LocalSize", "be at least 1", desc.local_size)
 
 
 @operator("LOCAL_RESPONSE_NORMALIZATION", output=like("input_tensor"),
-          shaders=("local_response_normalization",), check=_check_neighbours, in_place=False,
+          shaders=("local_response_normalization",), check=check_neighbours, in_place=False,
           cross_channel=True, alpha=1e-4, beta=0.75, bias=1.0)
 def LocalResponseNormalizationOperatorDesc(d: Any, p: PlanBuilder) -> None:
     x, y = d.input_tensor, d.output_tensor
-    if p.device.is_cpu and _window(d) > _LONGEST_WINDOW_ON_CPU:
-        raise UnsupportedError(
-            f"{d.operator.name}: windows of {_window(d)} elements: more than "
-            f"{_LONGEST_WINDOW_ON_CPU} are not served on a CPU")
+    refuse_long_windows(d, p)
     walk = Walk(x.sizes, x.strides, y.strides)
     local = min(_LOCAL_SIZE, p.device.max_invocations)
     p.dispatch(

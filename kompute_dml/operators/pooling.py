@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..desc import TensorDesc
 from ..errors import UnsupportedError, expect
 from ..layout import Ints, coalesce, pad_left, power_of_two, product
 from ..lowering.builder import PlanBuilder
@@ -39,9 +40,9 @@ class Window(NamedTuple):
         return tuple((n - 1) * d + 1 for n, d in zip(self.sizes, self.dilations))
 
 
-def window_of(desc: Any) -> Window:
-    """The window of a description, which is checked."""
-    name, x = desc.operator.name, desc.input_tensor
+def window_of(desc: Any, pooled: TensorDesc | None = None) -> Window:
+    """The window of a description, which is checked. It slides over InputTensor, or ``pooled``."""
+    name, x = desc.operator.name, pooled or desc.input_tensor
     rank = x.dimension_count - 2
     fields = {"Strides": desc.strides, "WindowSize": desc.window_size,
               "StartPadding": desc.start_padding, "EndPadding": desc.end_padding}

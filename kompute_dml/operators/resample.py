@@ -31,8 +31,9 @@ class _Axis(NamedTuple):
     sample_bits: int = 0
 
 
-def _check_scales(desc: Any) -> None:
-    name, rank = desc.operator.name, desc.input_tensor.dimension_count
+def check_scales(desc: Any, rank: int) -> None:
+    """Scales and offsets are numbers that coordinates can be made with, one for each dimension."""
+    name = desc.operator.name
     for field, values in (("Scales", desc.scales),
                           ("InputPixelOffsets", getattr(desc, "input_pixel_offsets", None)),
                           ("OutputPixelOffsets", getattr(desc, "output_pixel_offsets", None))):
@@ -61,7 +62,7 @@ def _check(desc: Any, strict: bool) -> None:
 def _output(desc: Any) -> Mapping[str, Output | list[Output]]:
     """The output tensor's own sizes; without one, what the scales make, rounded down."""
     x, y = desc.input_tensor, desc.output_tensor
-    _check_scales(desc)
+    check_scales(desc, x.dimension_count)
     sizes = y.sizes if y is not None else tuple(
         int(min(max(float(np.float32(n * s)), 1.0), 2.0**32 - 1))
         for n, s in zip(x.sizes, desc.scales))
@@ -103,6 +104,13 @@ def _axes(d: Any) -> list[_Axis]:
     return result
 
 
+def rounding_of(d: Any) -> int:
+    """How the nearest neighbour's coordinate becomes whole."""
+    if not hasattr(d, "rounding_direction"):
+        return _HALVES_UP
+    return _UP if d.rounding_direction == AxisDirection.INCREASING else _DOWN
+
+
 def _resample(d: Any, p: PlanBuilder) -> None:
     x, y, axes = d.input_tensor, d.output_tensor, _axes(d)
     linear = d.interpolation_mode == InterpolationMode.LINEAR
@@ -130,9 +138,6 @@ def _resample(d: Any, p: PlanBuilder) -> None:
         columns.append(tuple(int(k < len(axes) and axes[k].dimension == i) for i in range(rank)))
     walk = Walk([y.sizes[i] // (each if i == inner else 1) for i in order],
                 *([c[i] * (each if i == inner else 1) for i in order] for c in columns))
-    rounding = _HALVES_UP
-    if hasattr(d, "rounding_direction"):
-        rounding = _UP if d.rounding_direction == AxisDirection.INCREASING else _DOWN
 
     def four(values: list[Any]) -> Ints:
         return (*values, *(0,) * (4 - len(values)))
@@ -151,7 +156,7 @@ def _resample(d: Any, p: PlanBuilder) -> None:
               "out_offsets": floats([a.out_offset for a in axes]),
               "sample_bits": four([a.sample_bits for a in axes])},
         spec={"LOCAL_SIZE": p.device.local_size, "TYPE": x.data_type.code, "AXES": len(axes),
-              "EACH": each, "ALONG": along, "ROUNDING": rounding, "SPAN": span,
+              "EACH": each, "ALONG": along, "ROUNDING": rounding_of(d), "SPAN": span,
               "VECTORS": not along and each * itemsize == 16
               and not any(s % each for i, s in enumerate(x.strides) if i != inner),
               "IEEE_UNITS": p.device.ieee_units},

@@ -27,7 +27,8 @@ def _places(o: np.ndarray, scale: float, in_offset: float, out_offset: float) ->
     return ((o.astype(f) - f(out_offset)) / f(scale) - f(in_offset)).astype(f)
 
 
-def _resampled(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
+def resampled(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
+    """What the operators make of float64, or of integers."""
     given, sizes = x["input_tensor"], a["_sizes"]
     rank = given.ndim
     if "scale_size" in a:
@@ -89,7 +90,7 @@ def _case(operator: str, name: str, sizes: Sizes, out: Sizes, mode: int, **more:
 
     return Case(
         operator, name, {"input_tensor": sizes, "output_tensor": out},
-        lambda x, a, t: _resampled(x, with_sizes(a), t), attributes=attributes,
+        lambda x, a, t: resampled(x, with_sizes(a), t), attributes=attributes,
         values={"input_tensor": _numbers}, layouts=layouts, types=types,
         room=(lambda x, a: _room(x, with_sizes(a))) if mode == _LINEAR else None)
 

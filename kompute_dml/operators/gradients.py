@@ -1,0 +1,225 @@
+"""Gradients of operators, in gather form: each element sums, in order, what reached it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..attributes import InterpolationMode
+from ..dtypes import saturate
+from ..errors import UnsupportedError, expect
+from ..layout import Ints, packed_strides, pad_left, product
+from ..lowering import copy
+from ..lowering.builder import PlanBuilder
+from ..lowering.copy import View, copied
+from ..lowering.elementwise import float_bits
+from ..lowering.plan import UNUSED, Operand
+from ..lowering.walk import Walk
+from .base import like, operator
+from .elementwise import row
+from .fill_value import SHADER, filled
+from .movement import slice1_sizes, slice1_view
+from .normalization import check_neighbours, refuse_long_windows
+from .pooling import Window, window_of
+from .resample import check_scales, rounding_of
+
+_PASSES = 65_000
+"""Of nested loops together, a few of a walk aside: lavapipe ends them there."""
+
+
+
+def _refuse(d: Any, p: PlanBuilder, loops: Sequence[int]) -> None:
+    """Raise where loops inside one another would be ended too soon."""
+    passes = sum(product(loops[: i + 1]) for i in range(len(loops)))
+    if p.device.is_cpu and passes > _PASSES:
+        raise UnsupportedError(
+            f"{d.operator.name}: up to {product(loops)} elements for one: more than {_PASSES}, "
+            "with those of the loops around, are not served on a CPU")
+
+
+row("ACTIVATION_RELU_GRAD", shader="relu_grad")
+for _name in ("CLIP_GRAD", "CLIP_GRAD1"):
+    row(f"ELEMENT_WISE_{_name}", shader="clip_grad")
+
+
+# Slices
+
+
+def _check_slice(d: Any, strict: bool) -> None:
+    most = slice1_sizes(d, "OutputGradientTensor")
+    for i, (n, m) in enumerate(zip(d.input_gradient_tensor.sizes, most)):
+        expect(n <= m, d.operator.name, f"InputGradientTensor.Sizes[{i}]",
+               f"be at most {m} (what the window and its stride make)", n)
+
+
+@operator("SLICE_GRAD", shaders=(SHADER, *copy.SHADERS), check=_check_slice)
+def SliceGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    dx, dy = d.output_gradient_tensor, d.input_gradient_tensor
+    p.include(filled(dx, p.target, saturate(0, dx.data_type)),
+              {"output_tensor": p.write("output_gradient_tensor")})
+    p.add(copied(p.target, dy.sizes, View.whole("input_gradient_tensor", dy),
+                 slice1_view(d, "output_gradient_tensor")))
+
+
+# Pooling
+
+
+def _pooling_window(d: Any) -> Window:
+    """Checked; and the gradient that comes in has the sizes of the pooling's output."""
+    x, dy = d.output_gradient_tensor, d.input_gradient_tensor
+    window = window_of(d, x)
+    name = d.operator.name
+    for i in range(x.dimension_count):
+        allowed = [x.sizes[i]]
+        if i > 1:
+            room = (x.sizes[i] + window.start[i - 2] + window.end[i - 2] - window.reach[i - 2])
+            step = window.strides[i - 2]
+            allowed = sorted({room // step + 1, -(-room // step) + 1})
+        expect(dy.sizes[i] in allowed, name, f"InputGradientTensor.Sizes[{i}]",
+               f"be {' or '.join(map(str, allowed))}, as pooling makes it", dy.sizes[i])
+    return window
+
+
+def _check_pooling(d: Any, strict: bool) -> None:
+    _pooling_window(d)
+
+
+def _pooling(p: PlanBuilder, d: Any, maximum: bool) -> None:
+    dx, dy, window = d.output_gradient_tensor, d.input_gradient_tensor, _pooling_window(d)
+    rank = dx.dimension_count
+    meeting = [min(-(-k // s), n) for k, s, n in
+               zip(window.reach, window.strides, dy.sizes[2:])]
+    _refuse(d, p, meeting)
+    _refuse(d, p, window.sizes if maximum else ())
+
+    def three(values: Sequence[int], fill: int) -> Ints:
+        return pad_left(values, 3, fill)
+
+    units = [tuple(int(i > 1 and i == rank - 3 + a) for i in range(rank)) for a in range(3)]
+
+    def by_plane(strides: Ints) -> Ints:
+        return (*strides[:2], *(0,) * (rank - 2))
+
+    push: dict[str, int | Ints] = {
+        "x_sizes": three(dx.sizes[2:], 1), "y_sizes": three(dy.sizes[2:], 1),
+        "window": three(window.sizes, 1), "steps": three(window.strides, 1),
+        "dilations": three(window.dilations, 1), "paddings": three(window.start, 0),
+        "ends": three([n + e for n, e in zip(dx.sizes[2:], window.end)], 1)}
+    local_size = p.device.local_size
+    spec = {"LOCAL_SIZE": local_size, "TYPE": dx.data_type.code}
+
+    def step(name: str, walk: Walk, strides: Ints, x: Operand, gradient: Operand,
+             winners: Operand, made: Operand, **more: int) -> None:
+        p.dispatch(
+            f"pooling_grad.{name}", -(-walk.count // local_size), x=x, dy=gradient,
+            winners=winners, dx=made, params=walk.words,
+            push={**push, "count": walk.count, "strides": three(strides[2:], 0)},
+            spec={**spec, **more})
+
+    taken = UNUSED
+    if maximum:
+        x = d.input_tensor
+        winners = p.temporary(4, dy.element_count)
+        step("winners", Walk(dy.sizes, by_plane(x.strides), *units), x.strides,
+             p.read("input_tensor"), UNUSED, winners, UNUSED)
+        taken = winners.reading()
+    walk = Walk(dx.sizes, dx.strides, by_plane(dy.strides), by_plane(packed_strides(dy.sizes)),
+                *units)
+    step("maximum" if maximum else "average", walk, dy.strides, UNUSED,
+         p.read("input_gradient_tensor"), taken, p.write("output_gradient_tensor"),
+         INCLUDE_PADDING=not maximum and bool(d.include_padding))
+
+
+@operator("AVERAGE_POOLING_GRAD", shaders=("pooling_grad",), check=_check_pooling)
+def AveragePoolingGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _pooling(p, d, False)
+
+
+@operator("MAX_POOLING_GRAD", output=like("input_tensor"), shaders=("pooling_grad",),
+          check=_check_pooling)
+def MaxPoolingGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _pooling(p, d, True)
+
+
+# Neighbours
+
+
+@operator("LOCAL_RESPONSE_NORMALIZATION_GRAD", output=like("input_tensor"),
+          shaders=("local_response_normalization_grad",), check=check_neighbours,
+          cross_channel=True, alpha=1e-4, beta=0.75, bias=1.0)
+def LocalResponseNormalizationGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    x, cross = d.input_tensor, bool(d.cross_channel)
+    refuse_long_windows(d, p)
+    across, along = ((0,) * 4, (0, 1, 0, 0)) if cross else ((0, 0, 1, 0), (0, 0, 0, 1))
+    walk = Walk(x.sizes, x.strides, d.input_gradient_tensor.strides,
+                d.output_gradient_tensor.strides, across, along)
+    local_size = p.device.local_size
+    before, after = (d.local_size - 1) // 2, d.local_size // 2
+    parts = p.temporary(4, 2 * x.element_count)
+    packed = tuple(2 * s for s in packed_strides(x.sizes))
+    for step, steps, window, made, dx in (
+        ("factors", x.strides, (before, after), parts, UNUSED),
+        ("sums", packed, (after, before), parts.reading(), p.write("output_gradient_tensor")),
+    ):
+        p.dispatch(
+            f"local_response_normalization_grad.{step}", -(-walk.count // local_size),
+            x=p.read("input_tensor"), dy=p.read("input_gradient_tensor"), parts=made, dx=dx,
+            params=walk.words,
+            push={"count": walk.count, "sizes": x.sizes, "steps": steps,
+                  "before": window[0], "after": window[1],
+                  "alpha": float_bits(d.alpha / d.local_size), "beta": float_bits(d.beta),
+                  "bias": float_bits(d.bias)},
+            spec={"LOCAL_SIZE": local_size, "TYPE": x.data_type.code, "CROSS_CHANNEL": cross},
+        )
+
+
+# Resampling. Offsets belong to this operator's own tensors: its input is what RESAMPLE makes.
+
+
+def _check_resample(d: Any, strict: bool) -> None:
+    name, dy, dx = d.operator.name, d.input_gradient_tensor, d.output_gradient_tensor
+    check_scales(d, dy.dimension_count)
+    for n in (*dy.sizes, *dx.sizes):
+        expect(n < 1 << 24, name, "InputGradientTensor.Sizes and OutputGradientTensor.Sizes",
+               "be below 2^24 (coordinates are FLOAT32)", n)
+
+
+def _reading(n: int, made: int, scale: float, offset: float, made_offset: float) -> int:
+    """How many of ``made`` elements may read one of ``n`` along an axis, inside or at an end."""
+    if n == 1:
+        return made
+    below = (1 + offset) * scale + made_offset + 4
+    above = made - ((n - 2 + offset) * scale + made_offset - 3)
+    return math.ceil(min(made, max(2 * scale + 8, below, above)))
+
+
+def _resample(d: Any, p: PlanBuilder) -> None:
+    dy, dx = d.input_gradient_tensor, d.output_gradient_tensor
+    _refuse(d, p, [_reading(*axis) for axis in zip(
+        dx.sizes, dy.sizes, d.scales, d.output_pixel_offsets, d.input_pixel_offsets)])
+    rank = dx.dimension_count
+
+    def floats(values: Sequence[float], fill: float) -> Ints:
+        return tuple(float_bits(v) for v in (*(fill,) * (4 - rank), *values))
+
+    units = [tuple(int(i == rank - 4 + a) for i in range(rank)) for a in range(4)]
+    walk = Walk(dx.sizes, dx.strides, *units)
+    p.dispatch(
+        "resample_grad", -(-walk.count // p.device.local_size),
+        dy=p.read("input_gradient_tensor"), dx=p.write("output_gradient_tensor"),
+        params=walk.words,
+        push={"count": walk.count, "x_sizes": pad_left(dx.sizes, 4, 1),
+              "y_sizes": pad_left(dy.sizes, 4, 1), "y_strides": pad_left(dy.strides, 4, 0),
+              "scales": floats(d.scales, 1.0), "x_offsets": floats(d.output_pixel_offsets, 0.0),
+              "y_offsets": floats(d.input_pixel_offsets, 0.0)},
+        spec={"LOCAL_SIZE": p.device.local_size, "TYPE": dx.data_type.code,
+              "LINEAR": d.interpolation_mode == InterpolationMode.LINEAR,
+              "ROUNDING": rounding_of(d), "IEEE_UNITS": p.device.ieee_units},
+    )
+
+
+ResampleGradOperatorDesc = operator(
+    "RESAMPLE_GRAD", shaders=("resample_grad",), check=_check_resample)(_resample)
+ResampleGrad1OperatorDesc = operator(
+    "RESAMPLE_GRAD1", shaders=("resample_grad",), check=_check_resample)(_resample)

@@ -1,0 +1,206 @@
+"""What training adds to a network: the optimizer's step and batch normalization."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..desc import TensorDesc
+from ..errors import expect
+from ..layout import broadcast_strides, packed_strides
+from ..lowering import copy
+from ..lowering.activation import fused_activation
+from ..lowering.builder import PlanBuilder
+from ..lowering.copy import View, copied
+from ..lowering.elementwise import float_bits
+from ..lowering.plan import TEMPORARY, UNUSED, Operand
+from ..lowering.walk import Walk
+from .base import Infer, Output, operator
+
+_ADAM = ("parameters", "first_moment", "second_moment")
+
+
+def _stepped(d: Any) -> Mapping[str, Output | list[Output]]:
+    x = d.input_parameters_tensor
+    return {f"output_{name}_tensor": Output(x.sizes, x.data_type) for name in _ADAM}
+
+
+def _check_adam(d: Any, strict: bool) -> None:
+    name, step = d.operator.name, d.training_step_tensor
+    expect(step.element_count == 1, name, "TrainingStepTensor.Sizes", "be all 1", list(step.sizes))
+    for field in ("Beta1", "Beta2"):
+        beta = getattr(d, field.lower())
+        expect(0 <= beta <= 1, name, field, "be in [0, 1]", beta)
+
+
+@operator("ADAM_OPTIMIZER", output=_stepped, shaders=("adam_optimizer", *copy.SHADERS),
+          check=_check_adam)
+def AdamOptimizerOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    """Tensors that do not lie in one order go through packed temporary memory."""
+    inputs = {"x": "input_parameters_tensor", "m": "input_first_moment_tensor",
+              "v": "input_second_moment_tensor", "g": "gradient_tensor"}
+    outputs = {f"new_{letter}": f"output_{name}_tensor" for letter, name in zip("xmv", _ADAM)}
+    x = d.input_parameters_tensor
+    slots = (*inputs.values(), *outputs.values())
+    tensors: list[TensorDesc] = [getattr(d, slot) for slot in slots]
+    order = sorted(range(4), key=lambda a: -x.strides[a])
+    together = Walk(*([v[a] for a in order] for v in (x.sizes, *(t.strides for t in tensors))))
+    packed = TensorDesc.packed(x.data_type, x.sizes)
+    direct = {slot for slot, t in zip(slots, tensors) if together.contiguous or t.is_packed}
+
+    def beside(slot: str) -> tuple[Operand, View, View]:
+        made = p.temporary(x.data_type.itemsize, x.element_count)
+        return (made, View.whole(slot, getattr(d, slot)),
+                View(TEMPORARY, packed, packed.strides, made.offset))
+
+    operands: dict[str, Operand] = {}
+    for name, slot in inputs.items():
+        if slot in direct:
+            operands[name] = p.read(slot)
+            continue
+        made, there, here = beside(slot)
+        p.add(copied(p.target, x.sizes, there, here))
+        operands[name] = made.reading()
+    operands["step"] = p.read("training_step_tensor")
+    after = []
+    for name, slot in outputs.items():
+        if slot in direct:
+            operands[name] = p.write(slot)
+            continue
+        operands[name], there, here = beside(slot)
+        after.append(copied(p.target, x.sizes, here, there))
+
+    vectors = all(getattr(d, slot).is_aligned for slot in direct)
+    each = 16 // x.data_type.itemsize if vectors else 1
+    local_size = p.device.local_size
+    beta1, beta2 = (float(np.float32(b)) for b in (d.beta1, d.beta2))
+    floats = {
+        "learning_rate": d.learning_rate, "beta1": beta1, "beta2": beta2, "rest1": 1 - beta1,
+        "rest2": 1 - beta2, "log_beta1": math.log(max(beta1, 1e-37)),
+        "log_beta2": math.log(max(beta2, 1e-37)), "epsilon": d.epsilon,
+    }
+    p.dispatch(
+        "adam_optimizer", -(-x.element_count // (each * local_size)),
+        push={"count": x.element_count, **{k: float_bits(f) for k, f in floats.items()}},
+        spec={"LOCAL_SIZE": local_size, "TYPE": x.data_type.code, "VECTORS": vectors},
+        **operands,  # type: ignore[arg-type]
+    )
+    for dispatch in after:
+        p.add(dispatch)
+
+
+# Batch normalization. A row is what shares a mean: the elements along axes where Scale has size 1.
+
+
+def _check_scale(d: Any, strict: bool) -> None:
+    x, scale = d.input_tensor, d.scale_tensor
+    for i, (n, size) in enumerate(zip(scale.sizes, x.sizes)):
+        expect(n in (1, size), d.operator.name, f"ScaleTensor.Sizes[{i}]",
+               f"be 1 or {size} (InputTensor.Sizes[{i}])", n)
+
+
+def _of_rows(made: str, *sums: str) -> Infer:
+    """``made`` has the input's sizes, ``sums`` have those of the scale."""
+    def infer(d: Any) -> Mapping[str, Output | list[Output]]:
+        x, scale = d.input_tensor, d.scale_tensor
+        return {made: Output(x.sizes, x.data_type),
+                **{field: Output(scale.sizes, x.data_type) for field in sums}}
+
+    return infer
+
+
+def _rows(d: Any, along: tuple[str, ...], beside: tuple[str, ...]) -> tuple[Walk, Walk]:
+    """Over rows, of ``along`` (the input's sizes) and ``beside`` (the scale's); over columns, of
+    ``along``."""
+    sizes, by_row = d.input_tensor.sizes, d.scale_tensor.sizes
+    kept = [a for a, n in enumerate(by_row) if n > 1]
+    axes = [a for a, n in enumerate(by_row) if n == 1]
+    strides = {slot: t.strides for slot in (*along, *beside) if (t := getattr(d, slot)) is not None}
+    nothing = (0,) * len(sizes)
+
+    def walk(dims: list[int], slots: tuple[str, ...]) -> Walk:
+        return Walk([sizes[a] for a in dims],
+                    *([strides.get(slot, nothing)[a] for a in dims] for slot in slots))
+
+    return walk(kept, (*along, *beside)), walk(axes, along)
+
+
+def _width(p: PlanBuilder) -> int:
+    return min(256, p.device.max_invocations)
+
+
+@operator("BATCH_NORMALIZATION_TRAINING", shaders=("batch_normalization_training",),
+          output=_of_rows("output_tensor", "output_mean_tensor", "output_variance_tensor"),
+          check=_check_scale, epsilon=1e-5)
+def BatchNormalizationTrainingOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    rows, columns = _rows(
+        d, ("input_tensor", "fused_add_tensor", "output_tensor"),
+        ("scale_tensor", "bias_tensor", "output_mean_tensor", "output_variance_tensor"))
+    fused = fused_activation(d)
+    p.dispatch(
+        "batch_normalization_training", rows.count, x=p.read("input_tensor"),
+        scale=p.read("scale_tensor"), bias=p.read("bias_tensor"),
+        added=p.read("fused_add_tensor"), y=p.write("output_tensor"),
+        mean=p.write("output_mean_tensor"), variance=p.write("output_variance_tensor"),
+        params=[*rows.words, *columns.words, *fused.words],
+        push={"rows": rows.count, "columns": columns.count, "columns_at": len(rows.words),
+              "activation_at": len(rows.words) + len(columns.words),
+              "epsilon": float_bits(d.epsilon)},
+        spec={"LOCAL_SIZE": _width(p), "TYPE": d.input_tensor.data_type.code,
+              "ADDS": d.fused_add_tensor is not None, "FUSED_ACTIVATION": fused.code},
+    )
+
+
+def _lower_gradient(d: Any, p: PlanBuilder, training: bool) -> None:
+    x, scale, variance = d.input_tensor, d.scale_tensor, d.variance_tensor
+    rows, columns = _rows(
+        d, ("input_tensor", "input_gradient_tensor"),
+        ("mean_tensor", "variance_tensor", "output_scale_gradient_tensor",
+         "output_bias_gradient_tensor"))
+    spec = {"TYPE": x.data_type.code, "TRAINING": training}
+    epsilon = float_bits(d.epsilon)
+    totals = p.temporary(4, 3 * rows.count) if training else UNUSED
+    p.dispatch(
+        "batch_normalization_sums", rows.count, x=p.read("input_tensor"),
+        dy=p.read("input_gradient_tensor"), mean=p.read("mean_tensor"),
+        variance=p.read("variance_tensor"), dscale=p.write("output_scale_gradient_tensor"),
+        dbias=p.write("output_bias_gradient_tensor"), totals=totals,
+        params=[*rows.words, *columns.words],
+        push={"rows": rows.count, "columns": columns.count, "columns_at": len(rows.words),
+              "epsilon": epsilon},
+        spec=spec | {"LOCAL_SIZE": _width(p)},
+    )
+    by_row = [3 * s for s in packed_strides(scale.sizes)]
+    elements = Walk(
+        x.sizes, x.strides, d.input_gradient_tensor.strides,
+        *(broadcast_strides(scale.sizes, s, x.sizes)
+          for s in (variance.strides, scale.strides, by_row)),
+        d.output_gradient_tensor.strides)
+    p.dispatch(
+        "batch_normalization_gradient", -(-x.element_count // p.device.local_size),
+        x=p.read("input_tensor"), dy=p.read("input_gradient_tensor"),
+        variance=p.read("variance_tensor"), scale=p.read("scale_tensor"),
+        totals=totals.reading() if training else UNUSED, dx=p.write("output_gradient_tensor"),
+        params=elements.words, push={"count": x.element_count, "epsilon": epsilon},
+        spec=spec | {"LOCAL_SIZE": p.device.local_size},
+    )
+
+
+_GRADIENT: dict[str, Any] = dict(
+    shaders=("batch_normalization_sums", "batch_normalization_gradient"),
+    output=_of_rows("output_gradient_tensor", "output_scale_gradient_tensor",
+                    "output_bias_gradient_tensor"),
+    check=_check_scale, epsilon=1e-5)
+
+
+@operator("BATCH_NORMALIZATION_GRAD", **_GRADIENT)
+def BatchNormalizationGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _lower_gradient(d, p, False)
+
+
+@operator("BATCH_NORMALIZATION_TRAINING_GRAD", **_GRADIENT)
+def BatchNormalizationTrainingGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _lower_gradient(d, p, True)

@@ -1,0 +1,28 @@
+//@ op DML_OPERATOR_ELEMENT_WISE_CLIP_GRAD DML_OPERATOR_ELEMENT_WISE_CLIP_GRAD1
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#define INPUTS 2
+#define ATTRIBUTES uint attributes[4];
+#include "include/elementwise.glsl"
+#include "include/float16.glsl"
+#include "include/integers64.glsl"
+
+// What lies at a limit or beyond it has no gradient. NaN is beyond none.
+bool is_inside(uvec2 x) {
+    if (IS_FLOAT(A_TYPE)) {
+        float number = BYTES_OF(A_TYPE) == 2u ? half_to_float(x.x) : uintBitsToFloat(x.x);
+        float low = uintBitsToFloat(attributes[0]), high = uintBitsToFloat(attributes[1]);
+        if (is_nan(number)) return true;
+        return (is_nan(low) || less(low, number)) && (is_nan(high) || less(number, high));
+    }
+    if (BYTES_OF(A_TYPE) == 8u)
+        return less64(uvec2(attributes[0], attributes[1]), x, IS_SIGNED(A_TYPE))
+            && less64(x, uvec2(attributes[2], attributes[3]), IS_SIGNED(A_TYPE));
+    if (IS_SIGNED(A_TYPE)) return int(attributes[0]) < int(x.x) && int(x.x) < int(attributes[1]);
+    return attributes[0] < x.x && x.x < attributes[1];
+}
+
+uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
+    return is_inside(a) ? b : uvec2(0u);
+}
