@@ -517,6 +517,9 @@ _TABLE: dict[str, _Entry] = {
         lambda x, dy: _placed(dy, _blocks(x).argmax(-1)), _images(s), _images(s, smaller=2),
         dilations=(1, 1), **_BACK),
     "RESAMPLE_GRAD": _resampled_back, "RESAMPLE_GRAD1": _resampled_back,
+    "ROI_ALIGN_GRAD": lambda s: _work(
+        lambda dy, roi, batch: _repeated(dy) / 4, _images(s, smaller=2), _regions(s, 4),
+        _numbered(s), out=_images(s).sizes),
     "SLICE_GRAD": lambda s: _work(
         lambda dy: np.stack([dy, 0 * dy], 2).reshape(len(dy), -1), _rows(s),
         out=(s.side, 2 * s.side), input_window_offsets=(0, 0),
