@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..dtypes import DataType
 from .case import Recipe
 from .elementwise import ELEMENTWISE, EVERY_TYPE
+from .everyday import EVERYDAY
 from .gather import (
     gather_elements,
     gather_rows,
@@ -15,6 +16,7 @@ from .gather import (
 )
 from .limits import LIMITS, Limit
 from .movement import diagonal, diagonal1, identity, square_transposed
+from .pooling import pooling
 from .products import Product, product
 from .rearranged import AT_LIMITS, REARRANGED
 
@@ -38,6 +40,8 @@ RECIPES: tuple[Recipe, ...] = (
     gather_elements(DataType.INT64), scatter(DataType.INT64), scatter_rows(),
     one_hot(DataType.INT32), nonzero(),
     *REARRANGED,
+    pooling(_F32, "max"), pooling(_F32, "average"),
+    *EVERYDAY,
 )
 """Each operator, in an ordinary case."""
 
