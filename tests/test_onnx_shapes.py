@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ pytest.importorskip("cffi", reason="the provider needs cffi")
 
 import onnx
 import onnxruntime as ort
+from click.testing import CliRunner
 from onnx import helper
 
 import kompute_dml as dml
 import kompute_dml.onnx_backend as backend
 import kompute_dml.onnxruntime as kompute
 import onnx_cpu
+from kompute_dml.cli import cli
 from kompute_dml.device import shared_device
 from kompute_dml.onnx import shapes
 from kompute_dml.onnx.graph import Node, Value
@@ -173,7 +176,7 @@ def test_strict() -> None:
 
 
 @needs_provider
-def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     built = model([node("Shape", "x", "s"), node("Reshape", "x s", "r"), node("Neg", "r", "n"),
                    node("Det", "n", "y")], [("x", FLOAT, ["n", "n"])], [("y", FLOAT, [])])
     kompute.explain(built, claim="all")
@@ -181,6 +184,10 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("region 0" in line and "DML_OPERATOR_ELEMENT_WISE_NEGATE" in line for line in lines)
     assert any(line.startswith("CPU") and "Det" in line and "no row" in line for line in lines)
     assert "1 regions" in lines[-1] and "1 on the CPU" in lines[-1]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(built)
+    told = CliRunner().invoke(cli, ["explain", str(path), "--claim", "all"])
+    assert told.output.splitlines() == lines
 
 
 @needs_provider
