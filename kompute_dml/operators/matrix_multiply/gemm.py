@@ -235,8 +235,8 @@ def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel
         best = next((k for k in tall if k.shader == "gemm_coopmat.t64d" and g.rows > 32
                      and 3 * k.tiles(g) >= p.device.cores), tall[-1])
     shared = replace(tall[-1], split=True)
-    # What a split costs is won back where most cores have no tile.
-    few = 2 * best.tiles(g) < p.device.cores
+    # What a split costs is won back from four parts on, as measured.
+    few = 4 * best.tiles(g) < best.busy * p.device.cores
     if best is tall[-1] and few and g.depth >= 1024 and shared in split:
         best = shared
     return sorted([*able, *split], key=lambda k: k != best)
