@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_GEMM
-//@ variants TILE: t256 t128 t128d t64 t64d t32 t16
+//@ variants TILE: t128 t64 t64d t32 t16
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
@@ -11,28 +11,28 @@
 #extension GL_EXT_control_flow_attributes : require
 // FLOAT16 matrices, summed in float32. A workgroup of subgroups of 32 makes a tile of the output in
 // SUBGROUPS_DOWN x SUBGROUPS_ACROSS parts; the SUBGROUPS_DEEP subgroups that share a part take turns
-// along K. A and B are read by vectors of eight elements, along K or across it.
-#if defined(TILE_t256)
-const uint TILE_ROWS = 256u, TILE_COLUMNS = 128u, TILE_DEPTH = 32u;
-const uint SUBGROUPS_DOWN = 4u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
-#elif defined(TILE_t128)
+// along K. ALONE: each of these reads what it multiplies, and waits for no other. A and B are read
+// by vectors of eight elements, along K or across it.
+#if defined(TILE_t128)
 const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 32u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
-#elif defined(TILE_t128d)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 64u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 4u, SUBGROUPS_DEEP = 1u;
+const bool ALONE = false;
 #elif defined(TILE_t64)
 const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_DEPTH = 64u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
+const bool ALONE = false;
 #elif defined(TILE_t64d)
 const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_DEPTH = 128u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 2u;
+const bool ALONE = false;
 #elif defined(TILE_t32)
 const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_DEPTH = 128u;
 const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
+const bool ALONE = false;
 #else
-const uint TILE_ROWS = 16u, TILE_COLUMNS = 64u, TILE_DEPTH = 128u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
+const uint TILE_ROWS = 16u, TILE_COLUMNS = 32u, TILE_DEPTH = 256u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 8u;
+const bool ALONE = true;
 #endif
 const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS * SUBGROUPS_DEEP;
 const uint INVOCATIONS = 32u * SUBGROUPS;
@@ -56,28 +56,43 @@ const int ACROSS = int(PART_COLUMNS / FRAGMENT);
 
 // One slice of K as it was read: lines along K, or lines across it, each with one vector after it,
 // so that eight lines meet all banks. After the last slice the sums pass through here, 16 rows of
-// each part at a time; two vectors after a row serve the same purpose.
-const uint DEPTH_VECTORS = TILE_DEPTH / 8u;
-const uint A_SLICE = max(TILE_ROWS * (DEPTH_VECTORS + 1u), TILE_DEPTH * (TILE_ROWS / 8u + 1u));
-const uint B_SLICE = max(TILE_COLUMNS * (DEPTH_VECTORS + 1u), TILE_DEPTH * (TILE_COLUMNS / 8u + 1u));
+// each part at a time; two vectors after a row serve the same purpose. A subgroup that is ALONE has
+// a slice of its own.
+const uint SHARES = ALONE ? SUBGROUPS_DEEP : 1u;
+const uint OWN_DEPTH = TILE_DEPTH / SHARES;
+const uint READERS = INVOCATIONS / SHARES;
+const uint DEPTH_VECTORS = OWN_DEPTH / 8u;
+const uint A_SLICE = max(TILE_ROWS * (DEPTH_VECTORS + 1u), OWN_DEPTH * (TILE_ROWS / 8u + 1u));
+const uint B_SLICE = max(TILE_COLUMNS * (DEPTH_VECTORS + 1u), OWN_DEPTH * (TILE_COLUMNS / 8u + 1u));
+const uint SLICE = A_SLICE + B_SLICE;
 const uint A_PITCH = A_ACROSS ? TILE_ROWS / 8u + 1u : DEPTH_VECTORS + 1u;
 const uint B_PITCH = B_ACROSS ? TILE_COLUMNS / 8u + 1u : DEPTH_VECTORS + 1u;
 const uint ROW_VECTORS = PART_COLUMNS / 4u;
 const uint STRIP_PITCH = ROW_VECTORS + 2u;
 const uint STRIP = FRAGMENT * STRIP_PITCH;
-shared uvec4 s_slice[max(A_SLICE + B_SLICE, SUBGROUPS * STRIP)];
+shared uvec4 s_slice[max(SHARES * SLICE, SUBGROUPS * STRIP)];
 
-const int A_LOADS = int(TILE_ROWS * DEPTH_VECTORS / INVOCATIONS);
-const int B_LOADS = int(TILE_COLUMNS * DEPTH_VECTORS / INVOCATIONS);
+const int A_LOADS = int(TILE_ROWS * DEPTH_VECTORS / READERS);
+const int B_LOADS = int(TILE_COLUMNS * DEPTH_VECTORS / READERS);
 
 // The line of the slice that an invocation's vector belongs to, and which of the line's it is. Eight
-// invocations store together: where these are not eight vectors of one line, they take two lines
-// whose banks complete one another.
+// invocations store together: where these are not eight vectors of one line, they take lines whose
+// banks complete one another.
 uvec2 place(bool across, uint lines, int load) {
-    uint n = gl_LocalInvocationIndex + uint(load) * INVOCATIONS;
+    uint n = (ALONE ? gl_SubgroupInvocationID : gl_LocalInvocationIndex) + uint(load) * READERS;
     if (across) return uvec2(n / (lines / 8u), n % (lines / 8u));
     if (DEPTH_VECTORS == 4u) return uvec2(n / 4u % 2u * 4u + n / 8u % 4u + n / 32u * 8u, n % 4u);
     return uvec2(n / DEPTH_VECTORS, n % DEPTH_VECTORS);
+}
+
+// Between writing and reading a slice.
+void share_slice() {
+    if (ALONE) {
+        subgroupMemoryBarrierShared();
+        subgroupBarrier();
+    } else {
+        barrier();
+    }
 }
 
 // Between writing and reading strips: a part of its own needs no other subgroup.
@@ -98,26 +113,39 @@ void main() {
     uint part_row = part / SUBGROUPS_ACROSS * PART_ROWS;
     uint part_column = part % SUBGROUPS_ACROSS * PART_COLUMNS;
 
-    // Lines beyond the edges repeat the last: their sums go nowhere.
+    uint own_begin = ALONE ? deep * OWN_DEPTH : 0u;
+    uint a_slice = ALONE ? deep * SLICE : 0u;
+    uint b_slice = a_slice + A_SLICE;
+
+    // Lines beyond the edges repeat the last: their sums go nowhere. Without an end inside a slice,
+    // places are those of the first slice, by vectors.
     uint a_from[A_LOADS], b_from[B_LOADS];
     [[unroll]] for (int i = 0; i < A_LOADS; ++i) {
         uvec2 at = place(A_ACROSS, TILE_ROWS, i);
         a_from[i] = a_offset + t.at[0] +
                     (A_ACROSS ? min(t.row + at.y * 8u, (rows - 1u) / 8u * 8u)
                               : min(t.row + at.x, rows - 1u) * a_row);
+        if (!ENDS_INSIDE)
+            a_from[i] = (a_from[i] +
+                         (t.begin + own_begin + (A_ACROSS ? at.x : at.y * 8u)) * a_k) / 8u;
     }
     [[unroll]] for (int i = 0; i < B_LOADS; ++i) {
         uvec2 at = place(B_ACROSS, TILE_COLUMNS, i);
         b_from[i] = b_offset + t.at[1] +
                     (B_ACROSS ? min(t.column + at.y * 8u, (columns - 1u) / 8u * 8u)
                               : min(t.column + at.x, columns - 1u) * b_column);
+        if (!ENDS_INSIDE)
+            b_from[i] = (b_from[i] +
+                         (t.begin + own_begin + (B_ACROSS ? at.x : at.y * 8u)) * b_k) / 8u;
     }
+    uint a_step = TILE_DEPTH / 8u * a_k, b_step = TILE_DEPTH / 8u * b_k;
     uvec4 a_next[A_LOADS], b_next[B_LOADS];
-#define LOAD_SIDE(side, SIDE, lines, begin) \
+#define LOAD_SIDE(side, SIDE, lines) \
     [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) { \
-        uvec2 at = place(SIDE##_ACROSS, lines, i); \
-        uint k = (begin) + (SIDE##_ACROSS ? at.x : at.y * 8u); \
         if (ENDS_INSIDE) { \
+            uvec2 at = place(SIDE##_ACROSS, lines, i); \
+            uint k = t.begin + slice * TILE_DEPTH + own_begin + \
+                     (SIDE##_ACROSS ? at.x : at.y * 8u); \
             uint last = SIDE##_ACROSS ? t.end - 1u : (t.end - 1u) / 8u * 8u; \
             uvec4 found = \
                 side##_vectors[(side##_from[i] + min(k, last) * side##_k) / 8u]; \
@@ -127,56 +155,54 @@ void main() {
                     if (k + e >= t.end) \
                         side##_next[i][e / 2u] &= e % 2u == 0u ? 0u : 0xFFFFu; \
         } else { \
-            side##_next[i] = side##_vectors[(side##_from[i] + k * side##_k) / 8u]; \
+            side##_next[i] = side##_vectors[side##_from[i] + slice * side##_step]; \
         } \
     }
-#define LOAD(begin) \
-    LOAD_SIDE(a, A, TILE_ROWS, begin) \
-    LOAD_SIDE(b, B, TILE_COLUMNS, begin)
+#define LOAD \
+    LOAD_SIDE(a, A, TILE_ROWS) \
+    LOAD_SIDE(b, B, TILE_COLUMNS)
 
     Sums sums[DOWN][ACROSS];
     [[unroll]] for (int i = 0; i < DOWN; ++i)
         [[unroll]] for (int j = 0; j < ACROSS; ++j) sums[i][j] = Sums(0.0);
     uint slices = (t.end - t.begin - 1u) / TILE_DEPTH + 1u;
-    // Each workgroup begins elsewhere in K: many that share lines do not ask for the same ones at
-    // once.
-    uint slice = TILE_ROWS >= 128u ? t.index % slices : 0u;
-    LOAD(t.begin + slice * TILE_DEPTH)
+    uint slice = 0u;
+    LOAD
     for (uint number = 0u; number < slices; ++number) {
-        barrier();
+        share_slice();
         [[unroll]] for (int i = 0; i < A_LOADS; ++i) {
             uvec2 at = place(A_ACROSS, TILE_ROWS, i);
-            s_slice[at.x * A_PITCH + at.y] = a_next[i];
+            s_slice[a_slice + at.x * A_PITCH + at.y] = a_next[i];
         }
         [[unroll]] for (int i = 0; i < B_LOADS; ++i) {
             uvec2 at = place(B_ACROSS, TILE_COLUMNS, i);
-            s_slice[A_SLICE + at.x * B_PITCH + at.y] = b_next[i];
+            s_slice[b_slice + at.x * B_PITCH + at.y] = b_next[i];
         }
-        barrier();
+        share_slice();
         // What comes next is on its way while this slice is multiplied. Without a condition (the
         // first is read once more): with one, the compiler waits for the loads at its end.
         slice = slice + 1u < slices ? slice + 1u : 0u;
-        LOAD(t.begin + slice * TILE_DEPTH)
+        LOAD
         [[unroll]] for (uint n = 0u; n < TILE_DEPTH / FRAGMENT / SUBGROUPS_DEEP; ++n) {
-            uint k = (n * SUBGROUPS_DEEP + deep) * FRAGMENT;
+            uint k = (ALONE ? n : n * SUBGROUPS_DEEP + deep) * FRAGMENT;
             ColumnFragment z[ACROSS];
             RowFragment x;
             [[unroll]] for (int j = 0; j < ACROSS; ++j) {
                 uint line = part_column + uint(j) * FRAGMENT;
                 if (B_ACROSS)
-                    coopMatLoad(z[j], s_slice, A_SLICE + k * B_PITCH + line / 8u, B_PITCH,
+                    coopMatLoad(z[j], s_slice, b_slice + k * B_PITCH + line / 8u, B_PITCH,
                                 gl_CooperativeMatrixLayoutRowMajor);
                 else
-                    coopMatLoad(z[j], s_slice, A_SLICE + line * B_PITCH + k / 8u, B_PITCH,
+                    coopMatLoad(z[j], s_slice, b_slice + line * B_PITCH + k / 8u, B_PITCH,
                                 gl_CooperativeMatrixLayoutColumnMajor);
             }
             [[unroll]] for (int i = 0; i < DOWN; ++i) {
                 uint line = part_row + uint(i) * FRAGMENT;
                 if (A_ACROSS)
-                    coopMatLoad(x, s_slice, k * A_PITCH + line / 8u, A_PITCH,
+                    coopMatLoad(x, s_slice, a_slice + k * A_PITCH + line / 8u, A_PITCH,
                                 gl_CooperativeMatrixLayoutColumnMajor);
                 else
-                    coopMatLoad(x, s_slice, line * A_PITCH + k / 8u, A_PITCH,
+                    coopMatLoad(x, s_slice, a_slice + line * A_PITCH + k / 8u, A_PITCH,
                                 gl_CooperativeMatrixLayoutRowMajor);
                 [[unroll]] for (int j = 0; j < ACROSS; ++j)
                     sums[i][j] = coopMatMulAdd(x, z[j], sums[i][j]);

@@ -186,9 +186,8 @@ _TILES = [
 _COOPMAT = [
     _Kernel(f"gemm_coopmat.{axis}", rows, columns, depth, busy, 8)
     for axis, rows, columns, depth, busy in (
-        ("t128", 128, 128, 32, 2), ("t256", 256, 128, 32, 1), ("t128d", 128, 128, 64, 2),
-        ("t64", 64, 64, 64, 3), ("t64d", 64, 64, 128, 2), ("t32", 32, 32, 128, 4),
-        ("t16", 16, 64, 128, 4),
+        ("t128", 128, 128, 32, 2), ("t64", 64, 64, 64, 3), ("t64d", 64, 64, 128, 2),
+        ("t32", 32, 32, 128, 4), ("t16", 16, 32, 256, 2),
     )
 ]
 _FEW_ROWS = {
@@ -227,8 +226,8 @@ def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel
     able = [k for k in kernels if k.variant(p)]
     split = [replace(k, split=True) for k in able]
     split = [k for k in split if k.part_depth(g, p.device.cores) < g.depth]
-    # Of tiles with matrix units fewer are enough where subgroups share K. t16 is left to tuning.
-    tall = [k for k in able if k.rows > 16]
+    # Of tiles with matrix units fewer are enough where subgroups share K. t16 is for few rows.
+    tall = [k for k in able if k.rows > 16 or g.rows <= 16]
     # A tile that the product does not fill computes what nobody wants.
     best = next((k for k in tall[:-1] if k.tiles(g) >= p.device.cores
                  and 2 * g.rows > k.rows and 2 * g.columns > k.columns), None)
@@ -236,7 +235,9 @@ def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel
         best = next((k for k in tall if k.shader == "gemm_coopmat.t64d" and g.rows > 32
                      and 3 * k.tiles(g) >= p.device.cores), tall[-1])
     shared = replace(tall[-1], split=True)
-    if best is tall[-1] and best.tiles(g) < p.device.cores and g.depth >= 1024 and shared in split:
+    # What a split costs is won back from four parts on, as measured.
+    few = 4 * best.tiles(g) < best.busy * p.device.cores
+    if best is tall[-1] and few and g.depth >= 1024 and shared in split:
         best = shared
     return sorted([*able, *split], key=lambda k: k != best)
 
