@@ -65,7 +65,7 @@ def test_unreadable_files(tmp_path):
 # -- resources
 
 
-@pytest.mark.parametrize("data_type", [t.name for t in dml.DataType])
+@pytest.mark.parametrize("data_type", [t.name for t in dml.DataType if t.bits >= 8])
 def test_constant_array_and_sequence(data_type):
     dtype = dml.DataType[data_type].dtype
     for initial, expected in (
@@ -314,7 +314,7 @@ def test_tensor_defaults_and_flags():
          r"op.desc.InputTensor: TensorDesc: expected Sizes\[1\] to be at least 1"),
         ("ACTIVATION_IDENTITY", {**IDENTITY, "InputTensor": tensor(3, DimensionCount=2)},
          "expected 2 entries in Sizes, but got 1"),
-        ("ACTIVATION_IDENTITY", {**IDENTITY, "InputTensor": tensor(3, data_type="UINT4")},
+        ("ACTIVATION_IDENTITY", {**IDENTITY, "InputTensor": tensor(3, data_type="BFLOAT16")},
          "expected a data type among"),
         ("ACTIVATION_IDENTITY", {**IDENTITY, "InputTensor": tensor(3, Flags=1)},
          r"^model: dispatchables.op.desc.InputTensor.Flags: expected a string or an array of str"),

@@ -17,18 +17,20 @@ from kompute_dml.runtime.shader_library import shaders
 
 pytestmark = pytest.mark.values
 
+_NUMPY_TYPES = [t for t in dml.DataType if t.bits >= 8]
+
 _FLOATS = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 127.9, -128.9, 255.5, 65504, 65520, 2.0**31,
            -(2.0**63), 2.0**64, 1e-45, 6e-8, 2.98e-8, 1.0 + 2.0**-11, 1.0 + 2.0**-24]
 
 
-@pytest.mark.parametrize("source", dml.DataType, ids=str)
+@pytest.mark.parametrize("source", _NUMPY_TYPES, ids=str)
 def test_cast_to_every_type(source: dml.DataType, rng: np.random.Generator) -> None:
     x = np.frombuffer(rng.bytes(1024 * source.itemsize), source.dtype).copy()
     if source.is_float:
         with np.errstate(over="ignore"):
             x[:512] = (rng.normal(size=512) * 10.0 ** rng.uniform(-8, 20, 512)).astype(x.dtype)
             x[: len(_FLOATS)] = np.array(_FLOATS).astype(x.dtype)
-    for to in dml.DataType:
+    for to in _NUMPY_TYPES:
         got = dml.cast(x, data_type=to).numpy()
         with np.errstate(all="ignore"):
             expected = converted(x, to.dtype)

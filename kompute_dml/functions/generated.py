@@ -73,8 +73,11 @@ def make_function(definition: Definition) -> Callable[..., Any]:
         made = definition.infer(partial)
         results: dict[str, Any] = dict(absent)
         for f in made_fields:
-            results[f.snake] = _made(device, name, outs[f.snake], made[f.snake], data_type,
-                                     chosen)
+            out_here = outs[f.snake]
+            # What ``infer`` leaves open is as it was given.
+            results[f.snake] = (
+                _made(device, name, out_here, made[f.snake], data_type, chosen)
+                if f.snake in made or out_here is None else out_here)
         run(definition.desc_class, device, {**tensors, **results}, **values)
         found = [results[f.snake] for f in made_fields]
         return found[0] if len(found) == 1 else tuple(found)
