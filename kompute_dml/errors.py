@@ -70,3 +70,13 @@ def integers(operator: str, field: str, values: Any) -> tuple[int, ...]:
         raise ValidationError(
             f"{operator}: expected {field} to be a sequence of integers, but got {values!r}"
         ) from None
+
+
+def numbers(operator: str, field: str, values: Any) -> tuple[float, ...]:
+    """``values`` as floats, if they are numbers."""
+    try:
+        return tuple(float(v) for v in values)
+    except (TypeError, ValueError):
+        raise ValidationError(
+            f"{operator}: expected {field} to be a sequence of numbers, but got {values!r}"
+        ) from None

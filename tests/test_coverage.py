@@ -30,6 +30,7 @@ from kompute_dml.runtime.adapters import Adapter
 from kompute_dml.runtime.longs import by_longs
 from kompute_dml.runtime.shader_library import ShaderLibrary, manifest, shaders
 from layouts import PACKED
+from test_attention import COMBINED
 from test_convolution import WIDE_TILES
 from test_matrix_multiply_kernels import (
     PAIRS,
@@ -252,7 +253,7 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
             seen.add(key)
             chosen.update(d.variant.name for d in run.plan().execute)
     for disabled in switches():
-        chosen |= variants_tested(target(disabled)) | VARIANTS | WIDE_TILES
+        chosen |= variants_tested(target(disabled)) | VARIANTS | WIDE_TILES | COMBINED
     allowed = {
         variant
         for definition in _DEFINITIONS.values()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..attributes import AxisDirection, InterpolationMode
-from ..errors import expect, integers
+from ..errors import expect, integers, numbers
 from ..operators import gradients as _gradients
 from .call import as_tensor, device_of, output, run
 from .registry import function
@@ -45,6 +45,7 @@ def slice_grad(
     UnsupportedError.
     """
     name = "slice_grad"
+    device_of(input_gradient, out)
     return _run(_gradients.SliceGradOperatorDesc, name, input_gradient, output_sizes, out, **_lists(
         name, input_window_offsets=input_window_offsets, input_window_sizes=input_window_sizes,
         input_window_strides=input_window_strides))
@@ -63,6 +64,7 @@ def average_pooling_grad(
     UnsupportedError.
     """
     name = "average_pooling_grad"
+    device_of(input_gradient, out)
     return _run(
         _gradients.AveragePoolingGradOperatorDesc, name, input_gradient, output_sizes, out,
         **_lists(name, strides=strides, window_size=window_size, start_padding=start_padding,
@@ -74,9 +76,11 @@ def _resample(
     input_pixel_offsets: Sequence[float] | None, output_pixel_offsets: Sequence[float] | None,
     output_sizes: Any, out: Tensor | None, **attributes: Any,
 ) -> Tensor:
+    device_of(input_gradient, out)
+    scales = numbers(name, "scales", scales)
     rank = len(scales)
     return _run(
-        desc, name, input_gradient, output_sizes, out, scales=tuple(scales),
+        desc, name, input_gradient, output_sizes, out, scales=scales,
         input_pixel_offsets=tuple(input_pixel_offsets or (-0.5,) * rank),
         output_pixel_offsets=tuple(output_pixel_offsets or (0.5,) * rank), **attributes)
 
