@@ -135,8 +135,9 @@ def lint_checks() -> list[Check]:
 
 # SwiftShader takes minutes to compile some pipelines of these; `make test-all` has the time.
 _LONG_COMPILED = (
-    "reduce", "argm", "cumulative", "top_k", "softmax", "hardmax", "normalization", "gemm", "convolution",
-    "attention", "lstm", "gru", "rnn", "pooling", "resample", "roi_", "quantized_linear_m",
+    "reduce", "argm", "cumulative", "top_k", "softmax", "hardmax", "normalization", "gemm",
+    "convolution", "attention", "lstm", "gru", "rnn", "pooling", "resample", "roi_",
+    "quantized_linear_m",
 )
 
 
