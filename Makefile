@@ -6,7 +6,7 @@ PYTHON ?= python3
 setup := @$(PYTHON) kompute_dml/toolchain/bootstrap.py
 run := @.venv/bin/python -m
 
-.PHONY: help demo test test-all validate lint bench clean
+.PHONY: help demo test test-all validate lint bench docs wheel clean
 
 help:
 	@echo "make demo      classifies files with an int8 model on the Vulkan device, and checks it"
@@ -16,11 +16,13 @@ help:
 	@echo "make validate  the tests under the Khronos validation layer"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     the benchmarks; ARGS='--help' shows the options"
+	@echo "make docs      the pages as a site, in build/site"
+	@echo "make wheel     dist/kompute_dml-*.whl, which needs no compiler where it is installed"
 	@echo "make clean     removes all that was made, .venv included"
 
 demo:
 	$(setup) demo
-	$(run) kompute_dml.cli demo $(ARGS)
+	@.venv/bin/python examples/demo/demo.py $(ARGS)
 
 test:
 	$(setup) test
@@ -41,6 +43,16 @@ lint:
 bench:
 	$(setup) bench
 	$(run) kompute_dml.cli bench $(ARGS)
+
+docs:
+	$(setup) lint
+	$(run) pip install --quiet --disable-pip-version-check mkdocs-material
+	$(run) mkdocs build --quiet
+	@echo "build/site/index.html"
+
+wheel:
+	$(setup) lint
+	$(run) kompute_dml.toolchain wheel $(ARGS)
 
 clean:
 	rm -rf .venv .cache build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -111,7 +111,7 @@ def small_rows(device: dml.Device) -> list[Row]:
     x = device.tensor(np.ones((64, 64), np.float32))
     outs = [device.empty([64, 64]) for _ in range(DISPATCHES)]
 
-    def apart() -> None:
+    def independent() -> None:
         for out in outs:
             dml.activation_relu(x, out=out)
 
@@ -121,7 +121,7 @@ def small_rows(device: dml.Device) -> list[Row]:
             last = dml.activation_relu(last, out=out)
 
     rows = []
-    for name, work in (("apart", apart), ("each on the one before", chain)):
+    for name, work in (("independent", independent), ("each on the one before", chain)):
         work()
         device.synchronize()
         times = [device.elapsed(work) / DISPATCHES / 1000 for _ in range(5)]

@@ -21,7 +21,8 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from kompute_dml.onnx.samples import quantized
+sys.path.append(str(Path(__file__).parents[1] / "examples" / "demo"))
+from real_models import quantized
 
 OUTPUT = Path(__file__).parents[1] / ".cache" / "minilm-int8.onnx"
 OPSET = 17
@@ -62,12 +63,12 @@ class Graph:
         self.constants[name] = np.asarray(value, dtype)
         return name
 
-    def weight(self, name: str, *, turned: bool = False) -> str:
+    def weight(self, name: str, *, transposed: bool = False) -> str:
         value = self.tensors[name]
-        return self.constant(name, value.T if turned else value)
+        return self.constant(name, value.T if transposed else value)
 
     def dense(self, x: str, name: str) -> str:
-        product = self.add("MatMul", x, self.weight(f"{name}.weight", turned=True))
+        product = self.add("MatMul", x, self.weight(f"{name}.weight", transposed=True))
         return self.add("Add", product, self.weight(f"{name}.bias"))
 
     def normalize(self, x: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""DirectML's operators on any Vulkan GPU.
+"""DirectML's operators on any Vulkan GPU, and tensors that behave as NumPy's arrays.
 
 >>> import numpy as np, kompute_dml as dml
 >>> dml.diagonal_matrix([3, 3], value=2.0).numpy()
@@ -20,9 +20,10 @@ __version__ = "0.1.0"
 
 def _operators() -> dict[str, Any]:
     functions = importlib.import_module(".functions", __name__).functions()
+    arrays = importlib.import_module(".arrays", __name__).functions()
     base = importlib.import_module(".operators.base", __name__)
     descs = {d.desc_class.__name__: d.desc_class for d in base.definitions().values()}
-    return {**functions, **descs}
+    return {**functions, **arrays, **descs}
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What an operator computes on: buffers, and tables that bind ranges of them (IDMLBindingTable)."""
+"""Buffers, and tables that bind ranges of them to operators (IDMLBindingTable)."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ Binding = BufferBinding | None
 
 
 class Need(NamedTuple):
-    """What must be bound in one slot. Worked out once, so that binding anew is cheap."""
+    """What must be bound in one slot. It is computed once, so that binding again is cheap."""
 
     path: str
     kind: str
     """``input``, ``output``, ``temporary`` or ``persistent``."""
     size: int = 0
-    """Bytes; 0 where nothing need be bound."""
+    """Bytes. 0 where nothing must be bound."""
     alignment: int = 1
     absent: str = ""
     """Why nothing may be bound."""
@@ -127,7 +127,7 @@ class Need(NamedTuple):
 
 
 class Dispatchable:
-    """What is initialized, bound and dispatched: an operator or a graph (IDMLCompiledOperator)."""
+    """An operator or a graph that is initialized, bound and dispatched (IDMLCompiledOperator)."""
 
     device: Device
     name: str
@@ -220,7 +220,7 @@ class BindingTable:
         self._temporary: Binding = None
         self._persistent: Binding = None
         self._places: list[Slot | None] | None = None
-        """What places() found, until something else is bound."""
+        """The result of places(), until something else is bound."""
 
     def bind_inputs(self, bindings: Sequence[Any]) -> None:
         """One :class:`BufferBinding` or None for each input (IDMLBindingTable::BindInputs)."""
@@ -300,7 +300,7 @@ def _check_overlaps(
     name: str, needs: Sequence[Need], places: Sequence[Slot | None],
     compiled: Dispatchable | None,
 ) -> None:
-    """No range that is written may meet another, but for an input that aliases an output."""
+    """A range that is written overlaps no other range, except an input that may alias an output."""
     allocations = [place.allocation for place in places if place is not None]
     if len(set(allocations)) == len(allocations):
         return

@@ -57,7 +57,7 @@ class Operator:
 
 
 class _Step:
-    """A dispatch of the plan with everything that does not depend on the bindings packed."""
+    """A dispatch of the plan. Everything that does not depend on bindings is packed beforehand."""
 
     def __init__(self, operator: str, dispatch: Dispatch, slots: Sequence[str]) -> None:
         variant = dispatch.variant
@@ -142,8 +142,8 @@ class CompiledOperator(Dispatchable):
         self.binding_counts = (inputs, len(tensors) - inputs)
         fields = [f.snake for f in tensors]
         self.slots = [*fields, TEMPORARY, PERSISTENT]
-        # Inputs that are OWNED_BY_DML and that the plan does not take care of are kept as they
-        # are, behind the plan's own part of the persistent resource.
+        # Inputs that are OWNED_BY_DML and not repacked by the plan are copied unchanged, behind the
+        # plan's own part of the persistent resource.
         self._kept: list[tuple[int, int, int]] = []
         """(slot, offset in the persistent resource, bytes)"""
         self._persistent_bytes = plan.persistent_bytes
@@ -216,7 +216,7 @@ class CompiledOperator(Dispatchable):
             step.record(self.device, places)
 
     def _with_own(self, places: Sequence[Slot | None]) -> Sequence[Slot | None]:
-        """The places with those of the memory that the device sees to by itself."""
+        """The places, and those of memory that the device provides itself."""
         plan, runtime = self.plan, self.device._runtime
         if not plan.zeroed_bytes and not plan.params:
             return places

@@ -122,7 +122,7 @@ class TensorDesc:
 
     @staticmethod
     def packed(data_type: Any, sizes: Sequence[int]) -> TensorDesc:
-        """The description without gaps; one object for equal arguments, checked once."""
+        """The packed description. Equal arguments give one object, which is checked once."""
         return _packed(DataType.of(data_type), integers("TensorDesc", "Sizes", sizes))
 
     @property
@@ -140,12 +140,12 @@ class TensorDesc:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether it begins with a vector of 16 bytes, as all do that are bound to an operator."""
+        """Whether it begins at a multiple of 16 bytes, as all tensors do that are bound."""
         return self.guaranteed_base_offset_alignment % MINIMUM_ALIGNMENT == 0
 
     @property
     def is_packed(self) -> bool:
-        """Whether the elements lie row-major without gaps."""
+        """Whether the elements are row-major and contiguous."""
         return is_packed(self.sizes, self.strides)
 
     @property
@@ -155,9 +155,8 @@ class TensorDesc:
 
     @property
     def base_alignment(self) -> int:
-        """Bytes that the place of the first element is a multiple of.
-
-        Bindings promise 16 at least; views of the function level say so when they break it.
+        """The first element lies at a multiple of so many bytes. Bindings promise at least 16.
+        Views at function level may have less.
         """
         return self.guaranteed_base_offset_alignment or MINIMUM_ALIGNMENT
 
@@ -167,7 +166,7 @@ class TensorDesc:
         return bool(self.flags & TensorFlags.OWNED_BY_DML)
 
     def replace(self, **changes: Any) -> TensorDesc:
-        """A copy with other fields; the byte size is worked out anew unless given."""
+        """A copy with other fields. The byte size is computed again unless given."""
         fields = {
             "data_type": self.data_type,
             "sizes": self.sizes,

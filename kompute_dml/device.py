@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -41,31 +42,31 @@ from .runtime.transfer import Transfer
 from .runtime.windows import Windows
 from .runtime.zeros import Zeros
 from .spec import FeatureLevel
-from .tensor import Tensor
+from .tensors import Tensor
 
 MAX_COMPILED = 1024
 """Compiled operators that the function level keeps."""
-# A validation run's view of memory: every tensor is a buffer of its own, and touched whole.
+# For validation runs: every tensor is a separate buffer, and every access counts as whole.
 _WHOLE_BUFFERS = "KOMPUTE_DML_TEST_WHOLE_BUFFERS"
 MAX_IDLE = 1 << 30
-"""Bytes of memory without tensors that a device keeps for the next ones, ..."""
+"""Bytes of unused memory that a device keeps for later tensors, ..."""
 MAX_IDLE_SHARE = 8
-"""... but no more than this part of all that it has."""
+"""... but at most this fraction of the device's memory."""
 MAX_WAITING_TO_FREE = 256 << 20
-"""Bytes of dropped tensors that pending work may hold before an allocation waits for it."""
+"""Bytes of dropped tensors that pending work may hold. Beyond that, an allocation waits."""
 _NUMPY_1 = np.__version__.startswith("1.")
 _EXIT_SECONDS = 1.0
-"""How long the end of the process waits for another thread to be done with a device."""
+"""Seconds for which the end of the process waits for another thread's call on a device."""
 
 
 class _Runtime:
-    """What lives as long as the logical device. Holds no reference to the Device itself."""
+    """The parts that live as long as the logical device. They hold no reference to the Device."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.engine = Engine(adapter)
         self.library = ShaderLibrary(self.engine.features, adapter.max_storage_buffers)
         self.pipelines = Pipelines(self.engine, self.library)
-        # The validation layer takes a bound buffer as touched whole, where we count bytes.
+        # The validation layer counts an access to a whole bound buffer, where we count bytes.
         whole = bool(os.environ.get(_WHOLE_BUFFERS))
         self.heap = Heap(
             self.engine.storage, self._drop_block, self.engine.max_buffer,
@@ -82,7 +83,7 @@ class _Runtime:
 
     @property
     def lock(self) -> threading.RLock:
-        """Held by whoever touches the device."""
+        """Held during every call on the device."""
         return self.recorder.lock
 
     def _drop_block(self, block: Block) -> None:
@@ -101,7 +102,7 @@ class _Runtime:
         dropped = self.heap.dropped
         while dropped:
             self.recorder.free(dropped[0])
-            dropped.popleft()  # only now: what is interrupted is done again
+            dropped.popleft()  # last, so that an interrupted call is done again
 
     def allocate(self, nbytes: int) -> Allocation:
         if nbytes > self.heap.max_block:
@@ -115,17 +116,17 @@ class _Runtime:
         try:
             return self.heap.allocate(nbytes)
         except OutOfMemoryError:
-            # What is dropped but still in use comes back when the device is done.
+            # Dropped memory that is still in use comes back when the device is done.
             self.recorder.synchronize()
             self.collect()
             self.heap.trim()
             return self.heap.allocate(nbytes)
 
     def abandon(self, reason: str) -> None:
-        """Leave the device as it is: to the process that made it, or to the end of this one."""
+        """Leave the device to the process that made it, or to the end of this one."""
         self.closed = True
         self.recorder.lost = DeviceLostError(f"{self.engine.adapter.name}: {reason}")
-        # kp's destructors would call the driver, which may crash here: none may ever run.
+        # kp's destructors would call the driver, which may crash here. So none ever runs.
         for kept in (self, *self.engine.command_lists):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
@@ -268,22 +269,23 @@ class Device:
 
         A 0-dimensional array becomes one of sizes ``[1]``. ``data_type`` converts as
         ``numpy.asarray(array, dtype)`` does; without it the array's own is kept, which for Python's
-        floats is FLOAT64; truth values become UINT8. Raises ValidationError for data types that
-        DirectML does not have, sizes of 0, and more than 8 dimensions.
+        floats is FLOAT64; truth values are bytes of 0 and 1, UINT8. Raises ValidationError for
+        data types that DirectML does not have, sizes of 0, and more than 8 dimensions.
         """
         dtype = None if data_type is None else DataType.of(data_type).dtype
         if array is None:  # for NumPy a number that is missing
             raise ValidationError("expected a tensor or an array, but got None")
         try:
             host = _as_array(array, dtype)
-            host = host.view(np.uint8) if host.dtype == np.bool_ else host
+            truth = host.dtype == np.bool_
+            host = host.view(np.uint8) if truth else host
         except (OverflowError, TypeError, ValueError) as error:
             raise ValidationError(
                 "expected a tensor or what NumPy makes an array of, but got "
                 f"{type(array).__name__}: {error}"
             ) from None
         desc = TensorDesc.packed(host.dtype, host.shape or (1,))
-        tensor = self._new(desc)
+        tensor = self._new(desc, truth)
         host = np.ascontiguousarray(host, desc.data_type.dtype).reshape(-1)
         flat = pack_halves(host) if desc.data_type.bits < 8 else host.view(np.uint8)
         self._write(tensor.allocation, 0, flat)
@@ -293,8 +295,8 @@ class Device:
         """A packed tensor of undefined contents."""
         return self._new(TensorDesc.packed(data_type, sizes))
 
-    def _new(self, desc: TensorDesc) -> Tensor:
-        return Tensor(self, self._allocate(desc.total_tensor_size_in_bytes), 0, desc)
+    def _new(self, desc: TensorDesc, truth: bool = False) -> Tensor:
+        return Tensor(self, self._allocate(desc.total_tensor_size_in_bytes), 0, desc, truth)
 
     @locked
     def _allocate(self, nbytes: int) -> Allocation:
@@ -334,9 +336,15 @@ class Device:
     def compile_operator(
         self, operator: Operator, flags: ExecutionFlags = ExecutionFlags.NONE
     ) -> CompiledOperator:
-        """Pick shaders for ``operator`` (IDMLDevice::CompileOperator). Flags change nothing yet."""
+        """Pick shaders for ``operator`` (IDMLDevice::CompileOperator).
+
+        DISABLE_META_COMMANDS leaves out those that use matrix units.
+        """
         self._own(operator, "compile_operator")
-        return CompiledOperator(operator, operator.definition.lower(operator.desc, self._target))
+        target = self._target
+        if flags & ExecutionFlags.DISABLE_META_COMMANDS:
+            target = replace(target, traits=replace(target.traits, cooperative_matrices=()))
+        return CompiledOperator(operator, operator.definition.lower(operator.desc, target))
 
     def compile_graph(
         self, desc: GraphDesc, flags: ExecutionFlags = ExecutionFlags.NONE
@@ -345,7 +353,7 @@ class Device:
 
         The result is initialized, bound and dispatched as a compiled operator is. Raises
         ValidationError where ``desc`` breaks a rule, UnsupportedError where this feature level or
-        device cannot serve it. Flags change nothing yet.
+        device cannot serve it. Flags are those of each operator.
         """
         return compile_graph(self, desc, flags)
 

@@ -41,7 +41,7 @@ class DataType(enum.Enum):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element; 1 of those that lie two in a byte."""
+        """Bytes of one element. 1 for types of 4 bits, of which two share a byte."""
         return self._itemsize
 
     @property
@@ -56,7 +56,7 @@ class DataType(enum.Enum):
 
     @property
     def is_signed(self) -> bool:
-        """Whether it has numbers below 0."""
+        """Whether it has negative numbers."""
         return self._kind != "u"
 
     @property
@@ -80,7 +80,7 @@ class DataType(enum.Enum):
         return f"b{self._bits}"
 
     def nbytes(self, elements: int) -> int:
-        """Bytes of so many elements side by side."""
+        """Bytes of so many contiguous elements."""
         return (elements * self._bits + 7) // 8
 
     def __str__(self) -> str:
@@ -119,7 +119,7 @@ def _narrow(name: str) -> np.dtype[Any]:
 
 
 def pack_halves(values: np.ndarray) -> np.ndarray:
-    """Elements of 4 bits as bytes of two, the first one in the low half."""
+    """Elements of 4 bits, two to a byte, the first one in the low half."""
     bits = values.reshape(-1).view(np.uint8) & 15
     bits = np.append(bits, np.zeros(bits.size % 2, np.uint8))
     packed: np.ndarray = bits[::2] | bits[1::2] << 4
@@ -127,7 +127,7 @@ def pack_halves(values: np.ndarray) -> np.ndarray:
 
 
 def unpack_halves(packed: np.ndarray, data_type: DataType) -> np.ndarray:
-    """What :func:`pack_halves` packed, an element in a byte."""
+    """The inverse of :func:`pack_halves`: one element to a byte."""
     bits = np.stack([packed & 15, packed >> 4], -1).reshape(-1)
     if data_type.is_signed:
         return ((bits.astype(np.int8) ^ 8) - 8).astype(data_type.dtype)

@@ -1,7 +1,7 @@
 """The kinds of error this package raises.
 
 Each kind is also one of Python's own, so that callers may catch either. Python's own TypeError
-is left for arguments that a function does not have, and for pickling. A message reads
+is left for arguments that a function does not have, and for pickling devices. A message reads
 ``<operator>: expected <field path> to <rule>, but <values>``; :func:`expect` composes it.
 """
 
@@ -39,13 +39,22 @@ class NoDeviceError(DmlError, RuntimeError):
     """No Vulkan driver, no such adapter, or no usable kp module."""
 
 
+def shown(value: object) -> str:
+    """A value in a message: of a tensor, whose elements lie on a device, what it is."""
+    if isinstance(value, (list, tuple)):
+        inside = ", ".join(map(shown, value))
+        return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
+    summary = getattr(value, "summary", None)
+    return str(summary()) if callable(summary) else str(value)
+
+
 def expect(holds: object, operator: str, field: str, rule: str, *got: object) -> None:
     """Raise :class:`ValidationError` in the project's wording unless ``holds``.
 
     ``got`` is the offending value, or the two values that disagree.
     """
     if not holds:
-        values = " and ".join(str(g) for g in got)
+        values = " and ".join(map(shown, got))
         raise ValidationError(
             f"{operator}: expected {field} to {rule}, but "
             + (f"{values} were given" if len(got) > 1 else f"got {values}")

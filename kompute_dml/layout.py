@@ -22,7 +22,7 @@ def power_of_two(n: int) -> int:
 
 
 def packed_strides(sizes: Sequence[int]) -> Ints:
-    """Row-major strides without gaps."""
+    """Row-major, contiguous strides."""
     strides, step = [], 1
     for size in reversed(sizes):
         strides.append(step)
@@ -45,14 +45,14 @@ def is_packed(sizes: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def begin_with_vectors(each: int, strides: Ints, axis: int = -1, start: int = 0) -> bool:
-    """Whether all lines along ``axis`` lie gapless, from the beginning of a vector of ``each``
-    elements on."""
+    """Whether all rows along ``axis`` are contiguous and begin with a vector of ``each``
+    elements."""
     others = strides[:axis] + strides[axis:][1:]
     return strides[axis] == 1 and not any(n % each for n in (start, *others))
 
 
 def are_of_vectors(each: int, size: int, *strides: Ints) -> bool:
-    """Whether all lines of ``size`` along the last dimension are whole vectors of ``each``."""
+    """Whether all rows of ``size`` along the last dimension are whole vectors of ``each``."""
     return size % each == 0 and all(begin_with_vectors(each, s) for s in strides)
 
 
@@ -176,8 +176,8 @@ def index(sizes: Sequence[int], strides: Sequence[int], key: Any) -> tuple[Ints,
             start, stop, step = k.indices(n)
             count = len(range(start, stop, step))
             if step < 0:
-                raise ValueError("expected slices of positive step (strides are unsigned), "
-                                 f"but got step {step}")
+                raise ValueError("expected slices of positive step (strides are unsigned; "
+                                 f"dml.flip copies in reverse), but got step {step}")
             if count == 0:
                 raise ValueError("expected each slice to keep an element (sizes of 0 are not "
                                  f"allowed), but got {k} of {n}")
@@ -223,3 +223,33 @@ def reshape_strides(
             return None
         result.append(1)
     return tuple(reversed(result))
+
+
+def rewalked(
+    sizes: Sequence[int], steps: Sequence[int], other: Sequence[int], wanted: Sequence[int],
+    wanted_steps: Sequence[int],
+) -> Ints | None:
+    """The strides ``other`` goes with ``steps`` under ``sizes``; what goes so with
+    ``wanted_steps`` under the sizes ``wanted``?
+
+    Both must walk the same memory, without gaps. None where they do not, or no strides do it.
+    """
+    walked = sorted(((s, n, o) for n, s, o in zip(sizes, steps, other) if n > 1), reverse=True)
+    dims = sorted((-s, d) for d, (n, s) in enumerate(zip(wanted, wanted_steps)) if n > 1)
+    from_sizes, to_sizes = [n for _, n, _ in walked], [wanted[d] for _, d in dims]
+    if (product(from_sizes) != product(to_sizes)
+            or not is_packed(from_sizes, [s for s, _, _ in walked])
+            or not is_packed(to_sizes, [-s for s, _ in dims])):
+        return None
+    found = reshape_strides(from_sizes, [o for _, _, o in walked], to_sizes)
+    if found is None:
+        return None
+    by_dim = dict(zip((d for _, d in dims), found))
+    return tuple(by_dim.get(d, 0) for d in range(len(wanted)))
+
+
+def channels_last_strides(sizes: Sequence[int]) -> Ints:
+    """Strides without gaps with the second dimension innermost."""
+    n, c, *plane = sizes
+    by_n, *by_plane, by_c = packed_strides((n, *plane, c))
+    return (by_n, by_c, *by_plane)

@@ -10,7 +10,8 @@ from . import spec
 ALIASES = {
     "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh",
     "arctan": "atan", "arctan2": "atan_yx", "arctanh": "atanh", "bitwise_and": "bit_and",
-    "bitwise_count": "bit_count", "bitwise_or": "bit_or", "bitwise_xor": "bit_xor",
+    "bitwise_count": "bit_count", "bitwise_or": "bit_or", "bitwise_xor": "bit_xor", "cat": "join",
+    "concat": "join", "concatenate": "join", "conv2d": "convolution", "conv3d": "convolution",
     "equal": "logical_equals", "fabs": "abs", "fmod": "modulus_truncate",
     "greater": "logical_greater_than", "greater_equal": "logical_greater_than_or_equal",
     "invert": "bit_not", "isinf": "is_infinity", "isnan": "is_nan",

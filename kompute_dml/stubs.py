@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from .arrays import functions as arrays
 from .attributes import ENUMS
 from .functions import functions
 from .operators.base import Definition, definitions
@@ -31,6 +32,7 @@ from .operators.base import OperatorDesc
 _ALIASES = '''\
 TensorLike = Tensor | ArrayLike
 DataTypeLike = DataType | str | type | np.dtype[Any]
+Axis = int | Sequence[int] | None
 __version__: str
 '''
 _TYPES = {
@@ -50,7 +52,7 @@ _TYPES = {
 
 
 _KNOWN = re.compile(
-    r"(?:Any|None|Tensor|Sequence|DataType|Scalar|float|int|bool|str|tuple|list|[\s|,.\[\]])+")
+    r"(?:Any|None|TensorLike|DataTypeLike|Axis|Tensor|Sequence|DataType|Scalar|float|int|bool|str|tuple|list|[\s|,.\[\]])+")
 """Annotations that the stub's own imports explain."""
 
 
@@ -100,14 +102,18 @@ def _desc_type(definition: Definition, f: Field) -> str:
 
 def _functions() -> Iterator[str]:
     known = {d.function_name: d for d in definitions().values()}
-    for name, function in sorted(functions().items()):
+    published = arrays()
+    for name, function in sorted({**functions(), **published}.items()):
+        if name in published:
+            yield f"def {name}{_signature(function, None)}: ..."
+            continue
         yield f"def {name}{_signature(function, known.get(name))}: ..."
 
 
 def _signature(function: Callable[..., Any], definition: Definition | None) -> str:
     signature = inspect.signature(function)
-    written = function.__annotations__ if inspect.isfunction(function) else {}
-    written = {name: kind for name, kind in written.items() if _KNOWN.fullmatch(str(kind))}
+    written = {p.name: p.annotation for p in signature.parameters.values()
+               if isinstance(p.annotation, str) and _KNOWN.fullmatch(p.annotation)}
     fields = {} if definition is None else {f.snake: f for f in definition.spec.fields}
     tensors = set() if definition is None else {
         f.snake for f in definition.spec.inputs if not f.is_array}
@@ -115,13 +121,14 @@ def _signature(function: Callable[..., Any], definition: Definition | None) -> s
     for p in signature.parameters.values():
         if p.kind is p.KEYWORD_ONLY and not keyword_only:
             parts.append("*")
-            keyword_only = True
-        kind = written.get(p.name) if p.annotation is not p.empty else None
+        keyword_only = keyword_only or p.kind in (p.KEYWORD_ONLY, p.VAR_POSITIONAL)
+        kind = written.get(p.name)
         if kind in (None, "Any"):
             kind = _argument_type(p, fields, tensors) or kind or "Any"
-        if p.default is None and "None" not in kind and kind != "Any":
+        if p.default is None and "None" not in kind and kind not in ("Any", "Axis"):
             kind += " | None"
-        parts.append(f"{p.name}: {kind}{'' if p.default is p.empty else ' = ...'}")
+        stars = "*" * ((p.kind is p.VAR_POSITIONAL) + 2 * (p.kind is p.VAR_KEYWORD))
+        parts.append(f"{stars}{p.name}: {kind}{'' if p.default is p.empty else ' = ...'}")
     result = signature.return_annotation
     if not isinstance(result, str):
         result = "Tensor"

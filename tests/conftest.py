@@ -15,6 +15,7 @@ from hypothesis import settings
 
 import kompute_dml as dml
 from kompute_dml.runtime.adapters import choose
+from repeat import to_repeat
 from workers import by_pipelines
 
 _SEED = 20240229
@@ -83,8 +84,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
     if report.failed:
-        seed = item.config.getoption("seed")
-        report.sections.append(("to repeat", f"pytest '{item.nodeid}' --seed {seed}"))
+        report.sections.append(("to repeat", to_repeat(item)))
 
 
 @pytest.fixture(scope="session")

@@ -97,7 +97,7 @@ def _outer_reversed(name: str, guard: int) -> Layout:
 
 
 OUTER_REVERSED = _outer_reversed("outer-reversed", 16)
-"""The last dimension lies gapless, the others in the opposite order."""
+"""The last dimension is contiguous, the others in the opposite order."""
 OUTER_REVERSED_SHIFTED = _outer_reversed("outer-reversed-shifted", 3)
 
 SLICED = Layout(

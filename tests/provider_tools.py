@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import kompute_dml.onnxruntime as kompute
-from kompute_dml.onnxruntime import provider
+from kompute_dml.onnxruntime import capi, provider
 from onnx_graphs import FLOAT, model, options, quantized_dense
 
 NAME = kompute.get_ep_name()
@@ -21,7 +21,7 @@ def session(model: Any, optimize: bool = True, **given: Any) -> Any:
 
 def last_kernel() -> provider.Kernel:
     """Of the session made last."""
-    return [k for k in provider._alive.values() if isinstance(k, provider.Kernel)][-1]
+    return [k for k in capi.alive.values() if isinstance(k, provider.Kernel)][-1]
 
 
 def dense_layer(rng: np.random.Generator) -> bytes:

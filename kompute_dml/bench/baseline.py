@@ -12,7 +12,7 @@ from .rows import short
 
 _BETWEEN_RUNS = 0.01
 
-_CUBE = "i8 x i8 -> f32, B along K, zero points, bias"
+_CUBE = "i8 x i8 -> f32, K-contiguous B, zero points, bias"
 SHOWN = (
     ("activation_identity", "f32 packed", "[16384, 16384]"),
     ("activation_identity", "f32 transposed in", "[16384, 16384]"),
@@ -23,9 +23,10 @@ SHOWN = (
       for n in (8192, 4096, 2048, 1024)),
     ("matrix_multiply_integer_to_float", "i8 x i8 -> f32, zero points, bias",
      "[4096, 4096] x [4096, 4096]"),
-    *(("matrix_multiply_integer_to_float", f"i8 x i8 -> f32, B along K, {cold}",
-       "[1, 4096] x [4096, 11008]") for cold in ("cold B", "cold B, apart")),
-    ("matrix_multiply_integer_to_float", "i8 x i8 -> f32, B along K", "[512, 768] x [768, 768]"),
+    *(("matrix_multiply_integer_to_float", f"i8 x i8 -> f32, K-contiguous B, {cold}",
+       "[1, 4096] x [4096, 11008]") for cold in ("cold B", "cold B, independent")),
+    ("matrix_multiply_integer_to_float", "i8 x i8 -> f32, K-contiguous B",
+     "[512, 768] x [768, 768]"),
 )
 """The cases above the fold of a table."""
 

@@ -6,37 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..cases.case import TINY, Scale
 from ..desc import TensorDesc
 
-
-@dataclass(frozen=True)
-class Scale:
-    """How big the cases are."""
-
-    elements: int
-    """Of a case that walks through memory."""
-    side: int
-    """Of a square matrix."""
-    products: tuple[tuple[int, int, int], ...]
-    """(M, K, N) of matrix products."""
-    shrink: int
-    """What sizes that are given for a large GPU are divided by."""
-    deep: int
-    """Sizes of a tensor with eight dimensions."""
-    bandwidth: float = 0.0
-    """GB/s of copying from which on a device takes this scale."""
-
-    def of(self, size: int) -> int:
-        return -(-size // self.shrink)
-
-
 SCALES = {
-    "tiny": Scale(1013, 13, ((5, 37, 7),), 256, 2),
+    "tiny": TINY,
     "small": Scale(1 << 20, 1024, ((256, 256, 256), (1, 1024, 1024)), 16, 4),
     "middle": Scale(1 << 22, 2048, ((1024, 1024, 1024), (1, 2048, 2048)), 4, 6, 50.0),
     "large": Scale(1 << 26, 8192, ((4096, 4096, 4096), (1, 4096, 4096)), 1, 8, 500.0),
 }
-TINY = SCALES["tiny"]
 
 
 def scale_for(bandwidth: float) -> Scale:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ..cases import CASES
 from ..dtypes import DataType
 from .case import Recipe
+from .convolution import convolution
 from .elementwise import ELEMENTWISE, EVERY_TYPE
-from .everyday import EVERYDAY
 from .gather import (
     gather_elements,
     gather_rows,
@@ -14,18 +15,19 @@ from .gather import (
     scatter,
     scatter_rows,
 )
-from .limits import LIMITS, Limit
+from .limits import LAYERS, LIMITS, Limit
 from .movement import diagonal, diagonal1, identity, square_transposed
+from .ordinary import ordinary
 from .pooling import pooling
 from .products import Product, product
-from .rearranged import AT_LIMITS, REARRANGED
+from .rearranged import AT_LIMITS
 
 _F32, _F16, _U8, _I8 = DataType.FLOAT32, DataType.FLOAT16, DataType.UINT8, DataType.INT8
 
 COPY = identity(_F32)
 """The row that the others' bandwidth is compared with."""
 
-RECIPES: tuple[Recipe, ...] = (
+_WITH_PEERS: tuple[Recipe, ...] = (
     COPY,
     identity(_F16),
     identity(_F32, "transposed", square_transposed),
@@ -39,10 +41,14 @@ RECIPES: tuple[Recipe, ...] = (
     *(gather_rows(o, _F32, DataType.INT32) for o in ("GATHER", "GATHER_ND", "GATHER_ND1")),
     gather_elements(DataType.INT64), scatter(DataType.INT64), scatter_rows(),
     one_hot(DataType.INT32), nonzero(),
-    *REARRANGED,
     pooling(_F32, "max"), pooling(_F32, "average"),
-    *EVERYDAY,
+    convolution(_F32, LAYERS[1]), convolution(_F32, LAYERS[-2]),
 )
+
+RECIPES: tuple[Recipe, ...] = (*_WITH_PEERS, *(
+    ordinary(operator) for operator in CASES
+    if operator not in {recipe.operator for recipe in _WITH_PEERS}
+))
 """Each operator, in an ordinary case."""
 
 _AS_FAST_AS_COPYING = (("copy", 0.95),)

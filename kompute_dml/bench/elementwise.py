@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ..cases import Scale
+from ..cases.elementwise import REFERENCES, Reference
 from ..dtypes import DataType
 from ..functions import functions
 from ..operators.base import Definition, definitions
-from .case import Case, Peer, Recipe, Scale, shape, touched_bytes
-from .references import REFERENCES, Reference
+from .case import Case, Peer, Recipe, shape, touched_bytes
+from .ordinary import ordinary
 from .values import Pattern, close, numbers, offsets, sampled
 
 _TORCH_NAMES = {
@@ -124,114 +126,8 @@ def _peers(
     return {"torch": torch_peers, "onnxruntime": onnxruntime_peers, "numpy": numpy_peers}
 
 
-def other(
-    name: str,
-    types: str,
-    inputs: Callable[[int], list[Pattern]],
-    compute: Callable[..., Any],
-    reference: Callable[..., np.ndarray],
-    out_type: Any = "float32",
-    whole: bool = False,
-) -> Recipe:
-    """An operator that is called in its own way: ``compute(dml, constants, out, *inputs)``.
-
-    ``reference`` is NumPy's ``(at, *inputs)`` of the elements at these places, or of all where the
-    ``whole`` input decides each element.
-    """
-    operator = "DML_OPERATOR_" + name
-
-    def make(device: Any, scale: Scale) -> Iterator[Case]:
-        import kompute_dml as dml
-
-        n = scale.elements
-        patterns = inputs(n)
-        tensors, out = [p.tensor(device) for p in patterns], device.empty([n], out_type)
-        constants = device.tensor(_STEP), device.tensor(_ZERO)
-
-        def dispatch() -> Any:
-            compute(dml, constants, out, *tensors)
-            return out
-
-        def expected(key: Any) -> np.ndarray:
-            at = offsets(key, (n,), (1,))
-            if whole:
-                return reference(np.arange(n), *[p.host() for p in patterns])[at]
-            return reference(at, *[p.at(at) for p in patterns])
-
-        def numpy_peers(library: Any) -> Iterator[Peer]:
-            arrays, at = [p.host() for p in patterns], np.arange(n)
-            yield Peer("numpy", lambda: reference(at, *arrays), checked=False)
-
-        yield Case(
-            operator, types, f"[{n}]", dispatch, sampled((n,), expected, close),
-            touched_bytes(t.desc for t in (*tensors, out)), peers={"numpy": numpy_peers},
-        )
-
-    return Recipe(operator, types, make)
-
-
-def _floats(n: int, *seeds: int) -> list[Pattern]:
-    return [numbers(np.float32, n, -1, 1, seed) for seed in seeds]
-
-
-def _bytes(n: int, *seeds: int, limit: int = 256) -> list[Pattern]:
-    return [numbers(np.uint8, n, 0, limit, seed) for seed in seeds]
-
-
-_STEP = np.array([1 / 64], np.float32)
-_ZERO = np.array([128], np.uint8)
-
-
-def _dynamically_quantized(at: Any, x: np.ndarray) -> np.ndarray:
-    low, high = min(x.min(), np.float32(0)), max(x.max(), np.float32(0))
-    step = (high - low) / np.float32(255)
-    zero = np.clip(np.rint(-low / step), 0, 255)
-    return np.clip(np.rint(x / step) + zero, 0, 255)
-
-
-def _dynamic(dml: Any, constants: Any, out: Any, x: Any) -> None:
-    step, zero = (out.device.empty([1], t) for t in ("float32", "uint8"))
-    dml.dynamic_quantize_linear(x, out=(out, step, zero))
-
-
-def _chosen(at: Any, condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.where(condition, x, y)
-
-
-def _scaled(dml: Any, constants: Any, out: Any, x: Any) -> None:
-    x, out = x.reshape(1, 1, 1, -1), out.reshape(1, 1, 1, -1)
-    dml.value_scale_2d(x, scale=2.0, bias=[0.5], out=out)
-
-
-_WRITTEN: tuple[Recipe, ...] = (
-    *(elementwise(name, reference) for name, reference in REFERENCES.items()),
-    other("DYNAMIC_QUANTIZE_LINEAR", "f32 -> u8", lambda n: _floats(n, 5), _dynamic,
-          _dynamically_quantized, "uint8", whole=True),
-    other("ELEMENT_WISE_QUANTIZE_LINEAR", "f32 -> u8", lambda n: _floats(n, 5),
-          lambda dml, c, out, x: dml.quantize_linear(x, *c, out=out),
-          lambda at, x: np.clip(np.rint(x / _STEP) + np.float32(128), 0, 255), "uint8"),
-    other("ELEMENT_WISE_DEQUANTIZE_LINEAR", "u8 -> f32", lambda n: _bytes(n, 5),
-          lambda dml, c, out, x: dml.dequantize_linear(x, *c, out=out),
-          lambda at, x: (x.astype(np.float32) - 128) * _STEP),
-    other("ELEMENT_WISE_QUANTIZED_LINEAR_ADD", "u8", lambda n: _bytes(n, 5, 6),
-          lambda dml, c, out, x, y: dml.quantized_linear_add(x, *c, y, *c, *c, out=out),
-          lambda at, x, y: np.clip(x.astype(np.int16) + y - 128, 0, 255), "uint8"),
-    other("ELEMENT_WISE_IF", "u8, f32", lambda n: [*_bytes(n, 5, limit=2), *_floats(n, 6, 7)],
-          lambda dml, c, out, *x: dml.if_(*x, out=out), _chosen),
-    other("FILL_VALUE_CONSTANT", "f32", lambda n: [],
-          lambda dml, c, out: dml.fill_value_constant(out.sizes, value=2.5, out=out),
-          lambda at: np.full(at.shape, 2.5, np.float32)),
-    other("FILL_VALUE_SEQUENCE", "f32", lambda n: [],
-          lambda dml, c, out: dml.fill_value_sequence(
-              out.sizes, value_start=1.0, value_delta=0.25, out=out),
-          lambda at: 1 + 0.25 * at),
-    other("VALUE_SCALE_2D", "f32", lambda n: _floats(n, 5), _scaled,
-          lambda at, x: 2 * x + np.float32(0.5)),
-)
-
-
 def _by_itself(definition: Definition, kind: DataType) -> Reference:
-    """Where nobody wrote down what NumPy does: its own results on tensors with gaps.
+    """Where no case has the type: its own results on tensors with gaps.
 
     Another path through its shader makes those.
     """
@@ -256,22 +152,22 @@ def _types(definition: Definition) -> tuple[DataType, ...]:
     return types
 
 
-def _usual(definition: Definition) -> DataType:
-    types = _types(definition)
-    return DataType.FLOAT32 if DataType.FLOAT32 in types else types[0]
-
-
 def _shaders(definition: Definition) -> bool:
     return definition.shaders[0].startswith("elementwise_")
 
 
-_NAMED = {recipe.operator for recipe in _WRITTEN}
+_OTHERS = {
+    "DYNAMIC_QUANTIZE_LINEAR": "f32 -> u8", "ELEMENT_WISE_QUANTIZE_LINEAR": "f32 -> u8",
+    "ELEMENT_WISE_DEQUANTIZE_LINEAR": "u8 -> f32", "ELEMENT_WISE_QUANTIZED_LINEAR_ADD": "u8",
+    "ELEMENT_WISE_IF": "u8, f32", "FILL_VALUE_CONSTANT": "f32", "FILL_VALUE_SEQUENCE": "f32",
+    "VALUE_SCALE_2D": "f32",
+}
+"""Called in their own ways."""
 
-ELEMENTWISE = (*_WRITTEN, *(
-    elementwise(name.removeprefix("DML_OPERATOR_"), _by_itself(definition, _usual(definition)))
-    for name, definition in definitions().items()
-    if name not in _NAMED and _shaders(definition)
-))
+ELEMENTWISE = (
+    *(elementwise(name, reference) for name, reference in REFERENCES.items()),
+    *(ordinary("DML_OPERATOR_" + name, types) for name, types in _OTHERS.items()),
+)
 
 
 def _of_type(name: str, definition: Definition, kind: DataType) -> Reference:

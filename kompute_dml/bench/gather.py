@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..cases import Scale
 from ..dtypes import DataType
-from .case import Case, Peer, Recipe, Scale, shape, touched_bytes
+from .case import Case, Peer, Recipe, shape, touched_bytes
 from .values import Pattern, bits, offsets, same_bits, sampled
 
 _PERIOD = 1 << 16

@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..dtypes import DataType
+from .attention import Heads, attention
 from .case import Recipe
+from .convolution import Layer, convolution
 from .gather import gather_elements, gather_rows, nonzero, one_hot, scatter, scatter_rows
+from .gemm import gemm, requantized
 from .movement import (
     broadcast,
     diagonal,
@@ -45,13 +48,13 @@ def _movement() -> Iterator[Limit]:
     for t, columns in ((_F32, _SIDE), (_F16, 2 * _SIDE)):
         yield Limit(identity(t, "packed", packed(_SIDE, columns)), (("copy", 0.97), ("torch", 1.0)))
     for t in (_F32, _F16):
-        turned, straight = transposed(_SIDE, _SIDE), packed(_SIDE, _SIDE)
-        for what, x, y in (("transposed in", turned, None), ("transposed out", straight, turned)):
+        flipped, straight = transposed(_SIDE, _SIDE), packed(_SIDE, _SIDE)
+        for what, x, y in (("transposed in", flipped, None), ("transposed out", straight, flipped)):
             yield Limit(identity(t, what, x, y), (("copy", 0.80), ("torch", 2.5)))
     for t in (_F32, _F16):
-        apart = padded(_SIDE, _SIDE, 8)
+        with_gaps = padded(_SIDE, _SIDE, 8)
         for what, x, y in (
-            ("padded rows", apart, apart),
+            ("padded rows", with_gaps, with_gaps),
             ("broadcast rows", broadcast(_SIDE, _SIDE), None),
             ("outer axes permuted", eight(6, 2, 4, 0, 5, 1, 3, 7), None),
             ("axes reversed", eight(7, 6, 5, 4, 3, 2, 1, 0), None),
@@ -66,14 +69,14 @@ def _movement() -> Iterator[Limit]:
             recipe = diagonal1(t, kept, packed(_SIDE, _SIDE))
             yield Limit(recipe, (("torch", 1.2), ("copy", 0.90)))
             if t is _F16:
-                apart = padded(_SIDE, _SIDE, 8)
-                yield Limit(diagonal1(t, kept, packed(_SIDE, _SIDE), apart), ((recipe, 0.5),))
+                with_gaps = padded(_SIDE, _SIDE, 8)
+                yield Limit(diagonal1(t, kept, packed(_SIDE, _SIDE), with_gaps), ((recipe, 0.5),))
     yield Limit(small_identities(64, 1000), (("us", 5.0),))
 
 
 def _products() -> Iterator[Limit]:
-    def full(out: DataType = _F32, b_along_k: bool = True, compiled: bool = False) -> Product:
-        return Product(out=out, b_along_k=b_along_k, full=True, compiled=compiled)
+    def full(out: DataType = _F32, k_contiguous_b: bool = True, compiled: bool = False) -> Product:
+        return Product(out=out, k_contiguous_b=k_contiguous_b, full=True, compiled=compiled)
 
     cubes: dict[int, tuple[Goal, ...]] = {
         8192: (("torch", 1.5), ("torch.compile", 0.7)),
@@ -86,41 +89,66 @@ def _products() -> Iterator[Limit]:
         for out in (_F32, _F16):
             yield Limit(product(full(out, compiled=True), side, side, side), goals)
         for out in (_F32, _F16):
-            yield Limit(product(full(out, b_along_k=False), side, side, side), (("torch", 4.0),))
+            row_major = full(out, k_contiguous_b=False)
+            yield Limit(product(row_major, side, side, side), (("torch", 4.0),))
         constant = Product(full=True, constant_b=True, compiled=True)
         yield Limit(product(constant, side, side, side), goals)
 
     side = 4096
     for along in (True, False):
-        usual[along] = product(Product(b_along_k=along), side, side, side)
+        usual[along] = product(Product(k_contiguous_b=along), side, side, side)
         yield Limit(usual[along])
     for kind in (
-        Product(DataType.UINT8, DataType.INT8, b_along_k=True),
-        Product(DataType.UINT8, DataType.UINT8, b_along_k=True),
+        Product(DataType.UINT8, DataType.INT8, k_contiguous_b=True),
+        Product(DataType.UINT8, DataType.UINT8, k_contiguous_b=True),
     ):
         yield Limit(product(kind, side, side, side), ((usual[True], 0.95),))
     for along in (True, False):
         for kind, sizes in (
-            (Product(b_along_k=along), (4095, 4097, 4093)),
-            (Product(b_along_k=along, a_across=True), (side,) * 3),
-            (Product(b_along_k=along, padding=16), (side,) * 3),
-            (Product(b_along_k=along, padding=3), (side,) * 3),
+            (Product(k_contiguous_b=along), (4095, 4097, 4093)),
+            (Product(k_contiguous_b=along, m_contiguous_a=True), (side,) * 3),
+            (Product(k_contiguous_b=along, padding=16), (side,) * 3),
+            (Product(k_contiguous_b=along, padding=3), (side,) * 3),
         ):
             yield Limit(product(kind, *sizes), ((usual[along], 0.7),))
     for along in (True, False):
         for k, n in ((4096, 4096), (4096, 11008), (4096, 14336), (14336, 4096)):
             for m in (1, 4, 16):
-                for apart in (False, True):
-                    kind = Product(b_along_k=along, cold=True, apart=apart)
+                for independent in (False, True):
+                    kind = Product(k_contiguous_b=along, cold=True, independent=independent)
                     yield Limit(product(kind, m, k, n), (("copy", 0.80),))
     for k, n in ((384, 384), (384, 1536), (1536, 384), (768, 768), (1536, 1536), (4096, 4096)):
         for m in (128, 384, 512):
-            yield Limit(product(Product(b_along_k=True), m, k, n), (("torch._int_mm", 1.0),))
+            yield Limit(product(Product(k_contiguous_b=True), m, k, n), (("torch._int_mm", 1.0),))
     for along in (True, False):
-        kind = Product(b_along_k=along, batches=12)
+        kind = Product(k_contiguous_b=along, batches=12)
         yield Limit(product(kind, 128, 64, 128), (("torch._int_mm", 1.0),))
     yield Limit(product(Product(DataType.INT16, DataType.INT16), *(4096,) * 3), (("TOPS", 3.0),))
     yield Limit(product(Product(DataType.INT32, DataType.INT32), *(2048,) * 3), (("TOPS", 1.0),))
+    yield from _gemms()
+
+
+def _gemms() -> Iterator[Limit]:
+    """Floating-point products, and sums that are quantized again."""
+    for t, goals in ((_F16, {8192: 0.65, 4096: 0.75, 2048: 0.75, 1024: 0.75, 512: 0.9}),
+                     (_F32, {8192: 0.85, 4096: 0.85, 2048: 0.85, 1024: 0.85})):
+        for side, goal in goals.items():
+            yield Limit(gemm(t, side, side, side), (("torch", goal),))
+    plain = gemm(_F16, *(4096,) * 3)
+    for recipe in (gemm(_F16, *(4096,) * 3, trans_b=True), gemm(_F16, *(4096,) * 3, trans_a=True),
+                   gemm(_F16, 4095, 4097, 4093), gemm(_F16, *(4096,) * 3, fused=True)):
+        yield Limit(recipe, ((plain, 0.9),))
+    for n in (4096, 11008, 14336):
+        for m in (1, 8, 16):
+            for trans_b in (False, True):
+                yield Limit(gemm(_F16, m, 4096, n, trans_b=trans_b, cold=True), (("copy", 0.8),))
+    for m, k, n in ((128, 384, 1536), (128, 3072, 768), (512, 768, 768), (512, 3072, 768)):
+        yield Limit(gemm(_F16, m, k, n), (("torch", 0.7),))
+    yield Limit(gemm(_F16, 128, 64, 128, batches=96), (("torch", 0.7),))
+    for m, k, n in ((4096,) * 3, (1024,) * 3, (512, 768, 768)):
+        same = product(Product(full=True), m, k, n)
+        yield Limit(same)
+        yield Limit(requantized(m, k, n), ((same, 0.95),))
 
 
 def _gathers() -> Iterator[Limit]:
@@ -133,6 +161,8 @@ def _gathers() -> Iterator[Limit]:
         yield Limit(one_hot(index), (("torch", 1.0),))
     yield Limit(scatter_rows(), (("torch", 1.0),))
     yield Limit(nonzero(), (("torch", 2.0),))
+
+
 def _pooling() -> Iterator[Limit]:
     for t in (_F32, _F16):
         for last in (False, True):
@@ -142,9 +172,45 @@ def _pooling() -> Iterator[Limit]:
             yield Limit(pooling(t, "global", last), (("copy", 0.9),))
 
 
+LAYERS = (
+    *(Layer(32, c, c, side, 3) for c, side in ((64, 56), (128, 28), (256, 14), (512, 7))),
+    Layer(32, 256, 64, 56, 1), Layer(32, 1024, 256, 14, 1), Layer(32, 3, 64, 224, 7, 2),
+    Layer(2, 320, 320, 64, 3), Layer(2, 1280, 1280, 16, 3),
+    Layer(1, 64, 64, 56, 3), Layer(1, 512, 512, 7, 3),
+    Layer(32, 144, 144, 56, 3, groups=144), Layer(32, 960, 960, 7, 5, groups=960),
+)
+"""Of ResNet-50, a diffusion model and MobileNet."""
+
+
+def _convolutions() -> Iterator[Limit]:
+    for layer in LAYERS:
+        if layer.groups > 1:
+            least = {_F16: 2.0, _F32: 2.0} if layer.side > 7 else {_F16: 1.0, _F32: 1.0}
+        elif layer.batches == 1 or layer.channels == 3:
+            least = {_F16: 1.0, _F32: 0.75}
+        else:
+            least = {_F16: 0.6 if layer.kernel > 1 else 0.7, _F32: 0.75}
+        for t, ratio in least.items():
+            yield Limit(convolution(t, layer), (
+                ("torch", ratio), ("torch channels-last", ratio)))
+
+
+def _attention() -> Iterator[Limit]:
+    for kind, goal in (
+        (Heads(_F16, 1, 32, 32, 4096, 4096, 128), 0.45),
+        (Heads(_F16, 1, 32, 32, 4096, 4096, 128, causal=True), 0.45),
+        (Heads(_F16, 8, 16, 16, 1024, 1024, 64), 0.5),
+        (Heads(_F16, 32, 12, 12, 128, 128, 64), 0.7),
+        (Heads(_F16, 1, 16, 16, 16384, 16384, 128, causal=True), 0.45),
+        (Heads(_F32, 1, 32, 32, 4096, 4096, 128), 0.7),
+    ):
+        yield Limit(attention(kind), (("torch", goal),))
+    for keys in (4096, 16384):
+        yield Limit(attention(Heads(_F16, 8, 32, 8, 1, keys, 128)), (("copy", 0.8),))
+
+
 def _all(*parts: Callable[[], Iterator[Limit]]) -> tuple[Limit, ...]:
     return tuple(limit for part in parts for limit in part())
 
 
-LIMITS = _all(_movement, _products, _gathers)
-LIMITS = _all(_movement, _products, _pooling)
+LIMITS = _all(_movement, _products, _gathers, _pooling, _convolutions, _attention)

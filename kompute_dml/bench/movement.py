@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ..cases import Scale
 from ..dtypes import DataType
-from .case import Case, Peer, Recipe, Scale, shape, touched_bytes
+from .case import Case, Peer, Recipe, shape, touched_bytes
 from .values import Pattern, bits, numbers, offsets, same_bits, sampled
 
 _IDENTITY = "DML_OPERATOR_ACTIVATION_IDENTITY"

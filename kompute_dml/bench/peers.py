@@ -95,7 +95,7 @@ class Torch:
         self.on_host = not self.cuda
 
     def send(self, array: np.ndarray) -> Any:
-        # Gapless whatever the strides of a view: a swapped matrix is meant to be stored so.
+        # Contiguous whatever the strides of a view: a swapped matrix is meant to be stored so.
         return self.torch.from_numpy(np.array(array, order="C")).to(self.place)
 
     def tensor(self, pattern: Pattern) -> Any:

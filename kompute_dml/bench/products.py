@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ..cases import Scale
 from ..dtypes import DataType
-from .case import Case, Peer, Recipe, Scale, product_operations, touched_bytes
+from .case import Case, Peer, Recipe, product_operations, touched_bytes
 from .values import host, integers
 
 _NAME = "DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
@@ -35,17 +36,17 @@ class Product:
     a: DataType = DataType.INT8
     b: DataType = DataType.INT8
     out: DataType = DataType.FLOAT32
-    b_along_k: bool = False
+    k_contiguous_b: bool = False
     """B lies with K contiguous, as a weight that is stored {N, K}; else row-major {K, N}."""
-    a_across: bool = False
+    m_contiguous_a: bool = False
     """A lies with M contiguous."""
     padding: int = 0
-    """Elements between the lines of A and B."""
+    """Elements between the rows of A and B, as they are stored."""
     full: bool = False
     """Zero points and a bias, too."""
     cold: bool = False
     """B comes from memory and not from a cache; only its bytes count."""
-    apart: bool = False
+    independent: bool = False
     """Each of these B has an output of its own, so that a product need not wait for the one before
     it: as a layer's queries, keys and values."""
     batches: int = 0
@@ -58,10 +59,10 @@ class Product:
     @property
     def types(self) -> str:
         parts = [f"{self.a.family} x {self.b.family} -> {self.out.family}"]
-        parts += ["B along K"] * self.b_along_k + ["A along M"] * self.a_across
-        parts += [f"lines padded by {self.padding}"] * bool(self.padding)
+        parts += ["K-contiguous B"] * self.k_contiguous_b + ["M-contiguous A"] * self.m_contiguous_a
+        parts += [f"rows padded by {self.padding}"] * bool(self.padding)
         parts += ["zero points, bias"] * self.full + ["cold B"] * self.cold
-        parts += ["apart"] * self.apart
+        parts += ["independent"] * self.independent
         parts += ["constant B"] * self.constant_b
         return ", ".join(parts)
 
@@ -74,8 +75,8 @@ class _Data:
         rng = np.random.default_rng(3)
         lead = (kind.batches,) if kind.batches else ()
         self.a = integers(rng, kind.a, (*lead, m, k))
-        stored_b = integers(rng, kind.b, (*lead, n, k) if kind.b_along_k else (*lead, k, n))
-        self.b = np.swapaxes(stored_b, -1, -2) if kind.b_along_k else stored_b
+        stored_b = integers(rng, kind.b, (*lead, n, k) if kind.k_contiguous_b else (*lead, k, n))
+        self.b = np.swapaxes(stored_b, -1, -2) if kind.k_contiguous_b else stored_b
         # Scales, of the output's type, that keep the results where FLOAT16 has them too.
         reach = k * np.prod([min(float(np.iinfo(t.dtype).max), 2.0**20) for t in (kind.a, kind.b)])
         middle = (1000 / reach) ** 0.5
@@ -137,10 +138,10 @@ def _case(device: Any, kind: Product, m: int, k: int, n: int) -> Case:
     import kompute_dml as dml
 
     data = _Data(kind, m, k, n)
-    a = _lines(device, data.a, kind.a_across, kind.padding)
+    a = _matrix(device, data.a, kind.m_contiguous_a, kind.padding)
     copies = max(1, _COLD_BYTES // data.b.nbytes) if kind.cold and not device.adapter.is_cpu \
         else 1
-    bs = [_lines(device, data.b, kind.b_along_k, kind.padding) for _ in range(copies)]
+    bs = [_matrix(device, data.b, kind.k_contiguous_b, kind.padding) for _ in range(copies)]
     a_scale, b_scale = device.tensor(data.a_scale), device.tensor(data.b_scale)
     options = {
         name: device.tensor(value)
@@ -149,7 +150,7 @@ def _case(device: Any, kind: Product, m: int, k: int, n: int) -> Case:
         if value is not None
     }
     outs = [device.empty((*data.a.shape[:-1], n), kind.out)
-            for _ in range(copies if kind.apart else 1)]
+            for _ in range(copies if kind.independent else 1)]
     out = outs[0]
     turns = zip(itertools.cycle(bs), itertools.cycle(outs))
 
@@ -178,8 +179,8 @@ def _case(device: Any, kind: Product, m: int, k: int, n: int) -> Case:
     )
 
 
-def _lines(device: Any, matrix: np.ndarray, transposed: bool, padding: int) -> Any:
-    """The matrix on the device: row-major or transposed, its lines ``padding`` apart."""
+def _matrix(device: Any, matrix: np.ndarray, transposed: bool, padding: int) -> Any:
+    """The matrix on the device: row-major or transposed, with ``padding`` elements between rows."""
     stored = np.swapaxes(matrix, -1, -2) if transposed else matrix
     if padding:
         wide = np.zeros((*stored.shape[:-1], stored.shape[-1] + padding), stored.dtype)
@@ -248,22 +249,22 @@ def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
     if m < _LEAST_ROWS:
         a = torch.cat([a, a.new_zeros(_LEAST_ROWS - m, a.shape[-1])])
     # As on the device: stored {N, K} and seen transposed, or row-major.
-    along_k = kind.b_along_k or kind.constant_b
-    stored = library.send(np.swapaxes(data.b, -1, -2) if along_k else data.b)
+    k_contiguous = kind.k_contiguous_b or kind.constant_b
+    stored = library.send(np.swapaxes(data.b, -1, -2) if k_contiguous else data.b)
     bs = [stored if i == 0 else stored.clone() for i in range(copies)]
-    bs = [b.transpose(-1, -2) if along_k else b for b in bs]
+    bs = [b.transpose(-1, -2) if k_contiguous else b for b in bs]
     turns = itertools.cycle(bs)
 
     def as_it_lies(b: Any) -> Any:
         return b
 
-    def turned(b: Any) -> Any:
+    def transposed(b: Any) -> Any:
         return b.transpose(-1, -2).contiguous().transpose(-1, -2)
 
     ways = {"": as_it_lies}
-    if not along_k:
+    if not k_contiguous:
         # cuBLASLt takes several times as long for such a B: it may be worth a copy each time.
-        ways[" (B turned first)"] = turned
+        ways[" (B transposed first)"] = transposed
 
     def products(way: Callable[[Any], Any]) -> Any:
         b = way(next(turns))

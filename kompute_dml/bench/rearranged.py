@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..attributes import PaddingMode
+from ..cases import Scale
 from ..dtypes import DataType
-from .case import Case, Peer, Recipe, Scale, shape
+from .case import Case, Peer, Recipe, shape
 from .values import bits, offsets, same_bits, sampled
 
 Coordinates = Sequence[np.ndarray]
@@ -168,50 +169,6 @@ def to_depth(t: DataType) -> Recipe:
         lambda x, out: _dml().space_to_depth1(x, block_size=2, order=1, out=out), source,
         lambda torch, x: torch.nn.functional.pixel_unshuffle(x, 2))
 
-
-def _moved(
-    operator: str, data_type: DataType, call: Callable[[Any, Any], Any], source: Source
-) -> Recipe:
-    """Planes that keep their sizes."""
-    return rearranged(operator, "planes", data_type, _planes, lambda n: n, call, source,
-                      lambda torch, x: x.clone())
-
-
-def _reversed_halves(x: Any, out: Any) -> None:
-    length = x.device.tensor(np.full((1, 1, 1, 1), 32, np.uint32))
-    lengths = length.broadcast_to((1, x.sizes[1], 1, 64))
-    _dml().reverse_subsequences(x, lengths, axis=2, out=out)
-
-
-def _others(t: DataType) -> Iterator[Recipe]:
-    """Operators whose work is another's, or that have no limit to be held to."""
-    nothing = (0,) * 4
-    yield _moved("SLICE1", t, lambda x, out: _dml().slice1(
-        x, input_window_offsets=nothing, input_window_sizes=x.sizes,
-        input_window_strides=(1, -1, 1, -1), out=out),
-        lambda at, n: _flat([at[0], n[1] - 1 - at[1], at[2], n[3] - 1 - at[3]], n))
-    yield _moved("SPLIT", t, lambda x, out: _dml().split(
-        x, sections=2, axis=1, out=(out[:, : x.sizes[1] // 2], out[:, x.sizes[1] // 2 :])), _flat)
-    yield _moved("PADDING1", t, lambda x, out: _dml().padding1(
-        x, start_padding=nothing, end_padding=nothing, out=out), _flat)
-    yield _moved("REVERSE_SUBSEQUENCES", t, _reversed_halves, lambda at, n: _flat(
-        [*at[:2], np.where(at[2] < 32, 31 - at[2], at[2]), at[3]], n))
-    yield rearranged(
-        "DEPTH_TO_SPACE", "2x2", t, _planes, _wider,
-        lambda x, out: _dml().depth_to_space(x, block_size=2, out=out),
-        lambda at, n: _flat([at[0], (at[2] % 2 * 2 + at[3] % 2) * (n[1] // 4) + at[1],
-                             at[2] // 2, at[3] // 2], n), lambda torch, x: x.clone())
-    yield rearranged(
-        "SPACE_TO_DEPTH", "2x2", t, _planes, _deeper,
-        lambda x, out: _dml().space_to_depth(x, block_size=2, out=out),
-        lambda at, n: _flat([at[0], at[1] % n[1], 2 * at[2] + at[1] // n[1] // 2,
-                             2 * at[3] + at[1] // n[1] % 2], n), lambda torch, x: x.clone())
-
-
-REARRANGED: tuple[Recipe, ...] = tuple(
-    make(DataType.FLOAT32) for make in (padded_matrix, tiles, to_space, to_depth)
-) + (joins(DataType.FLOAT32, 1), slices(DataType.FLOAT32, 2), *_others(DataType.FLOAT32))
-"""Each operator, in an ordinary case."""
 
 _F32_F16 = (DataType.FLOAT32, DataType.FLOAT16)
 AT_LIMITS: tuple[tuple[Recipe, float], ...] = tuple(

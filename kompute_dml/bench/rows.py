@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..cases import Scale
 from . import peers as peers_module
-from .case import SCALES, Case, Recipe, Scale, scale_for
+from .case import SCALES, Case, Recipe, scale_for
 from .limits import Limit
 from .peers import PeerTime
 from .timing import Loop, Timings, measure, repeats

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import tuning
-from .case import Case, Recipe, Scale
+from ..cases import Scale
+from ..dtypes import DataType
+from .case import Case, Recipe
+from .convolution import convolution
+from .limits import LAYERS
 from .products import Product, product
 from .timing import Loop, measure, repeats
 
@@ -37,13 +41,17 @@ class Choice:
 
 
 def recipes() -> Iterator[Recipe]:
-    """The products whose sizes are tuned, at full scale. Those of 1 row, of 32, ... come after one
-    another: whatever is left out at the end, something is known of every number of rows."""
+    """What is tuned, at full scale: products, then layers of convolutions. Products of 1 row, of
+    32, ... come after one another: whatever is left out at the end, something is known of every
+    number of rows."""
     for k, n in ((1024, 1024), (4096, 4096), (512, 512), (512, 2048), (2048, 512),
                  (4096, 16384), (16384, 4096)):
         for m in (1, 32, 512, 4, 16, 128, 2048):
             for along in (True, False):
-                yield product(Product(b_along_k=along, full=True), m, k, n)
+                yield product(Product(k_contiguous_b=along, full=True), m, k, n)
+    for layer in LAYERS:
+        for data_type in (DataType.FLOAT16, DataType.FLOAT32):
+            yield convolution(data_type, layer)
 
 
 def choices(

@@ -9,7 +9,7 @@ import click
 
 from .. import __version__
 from ..errors import DmlError
-from . import bench, demo, devices, explain, ops, run, selftest, tune
+from . import bench, completion, devices, explain, ops, options, run, selftest, tune
 
 
 class _Failure(click.ClickException):
@@ -43,10 +43,10 @@ def cli() -> None:
 
 
 for _command in (
-    devices.devices, ops.ops, selftest.selftest, run.run, bench.bench, tune.tune, demo.demo,
-    explain.explain,
+    devices.devices, ops.ops, selftest.selftest, run.run, bench.bench, tune.tune,
+    explain.explain, completion.completion,
 ):
-    cli.add_command(_command)
+    cli.add_command(options.with_examples(_command))
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ from . import options
               help="Write the run, for --against.")
 @click.option("--format", "layout", type=click.Choice(["table", "csv", "json"]),
               default="table", show_default=True, help="What to print.")
+@click.option("--json", "layout", flag_value="json", help="The same as --format json.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png",
               help="Draw the rows against the copy bandwidth (needs matplotlib).")
 def bench(
@@ -75,6 +76,7 @@ def bench(
     from ..bench.rows import copy_bandwidth, run_recipe, suitable_scale
     from ..bench.timing import Loop, report
     from ..errors import ValidationError
+    from ..files import replaced
     from ..runtime import clock
 
     if plot is not None:
@@ -127,13 +129,13 @@ def bench(
                 click.echo(f"{against} is a run on another device, {old.get('device')!r}")
             click.echo(baseline.against_table(run["rows"], old))
     if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(run, indent=1) + "\n")
+        with replaced(output) as path:
+            path.write_text(json.dumps(run, indent=1) + "\n")
     if plot is not None:
         from ..bench.plot import draw
 
-        plot.parent.mkdir(parents=True, exist_ok=True)
-        draw(found, device.adapter.name, str(plot))
+        with replaced(plot) as path:
+            draw(found, device.adapter.name, str(path))
     wrong = [row for row in found if not row.ok]
     for row in wrong:
         click.echo(f"error: {row.operator} {row.types} {row.sizes}: {row.values}", err=True)

@@ -15,8 +15,16 @@ from . import options
               help="As the provider's option: auto, all, or names of operators.")
 @options.adapter
 @click.option("--feature-level", metavar="LEVEL", help="DirectML's, such as 6.4.")
-def explain(model: str, **given: Any) -> None:
+@options.as_json
+def explain(model: str, as_json: bool, **given: Any) -> None:
     """Print where each node of an ONNX model runs, and why."""
+    import json
+
     from .. import onnxruntime
 
-    onnxruntime.explain(model, **given)
+    if not as_json:
+        onnxruntime.explain(model, **given)
+        return
+    click.echo(json.dumps([
+        {"operator": d.operator, "node": d.node, "where": d.where, "why": d.why}
+        for d in onnxruntime.decided(model, **given)], indent=2))

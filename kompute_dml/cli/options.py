@@ -16,6 +16,54 @@ Clocks:
         host has waited for the last one (binding is left out), over their number.
 """
 
+_EXAMPLES = {
+    "bench": """
+  kompute-dml bench --scale small
+  kompute-dml bench --filter softmax --peers
+  kompute-dml bench --output run.json
+  kompute-dml bench --against run.json --plot run.png
+""",
+    "completion": """
+  kompute-dml completion bash > ~/.local/share/bash-completion/completions/kompute-dml
+  eval "$(kompute-dml completion zsh)"
+""",
+    "devices": """
+  kompute-dml devices
+  kompute-dml devices --json
+""",
+    "explain": """
+  kompute-dml explain model.onnx
+  kompute-dml explain model.onnx --claim all --json
+""",
+    "ops": """
+  kompute-dml ops
+  kompute-dml ops --missing
+""",
+    "run": """
+  kompute-dml run model.json
+  kompute-dml run model.json -a NVIDIA -i 100 -v 1 --output_path results
+""",
+    "selftest": """
+  kompute-dml selftest
+  kompute-dml selftest -a llvmpipe --json
+""",
+    "tune": """
+  kompute-dml tune
+  kompute-dml tune -a NVIDIA --seconds 600 --json
+""",
+}
+
+
+def with_examples(command: click.Command) -> click.Command:
+    """The command with its examples at the end of its help."""
+    assert command.name is not None
+    examples = f"\b\nExamples:{_EXAMPLES[command.name].rstrip()}"
+    command.epilog = f"{examples}\n\n{command.epilog}" if command.epilog else examples
+    return command
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+
 adapter = click.option(
     "-a", "--adapter", metavar="NAME",
     help="Device to use: an index, a UUID or a part of a name, as 'kompute-dml devices' lists "

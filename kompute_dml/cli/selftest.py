@@ -8,23 +8,34 @@ from typing import Any
 import click
 
 from .options import adapter as adapter_option
+from .options import as_json as json_option
 
 
 @click.command(short_help="Compute every operator on every device.")
 @adapter_option
-def selftest(adapter: str | None) -> None:
+@json_option
+def selftest(adapter: str | None, as_json: bool) -> None:
     """Compute a small case of every operator on every device, and compare with NumPy."""
+    import json
+
     from ..runtime.adapters import choose, list_devices
 
     cases = failures = 0
+    records = []
     for each in list_devices() if adapter is None else (choose(adapter),):
-        click.echo(f"{each.index}: {each.name} ({each.driver} {each.driver_version})")
+        if not as_json:
+            click.echo(f"{each.index}: {each.name} ({each.driver} {each.driver_version})")
         for what, problem in _results(each):
             cases += 1
             failures += bool(problem)
+            if as_json:
+                records.append({"device": each.name, "uuid": each.uuid, "case": what,
+                                "passes": not problem, "problem": problem})
+                continue
             click.echo(f"   {'FAIL' if problem else 'PASS'}  {what}"
                        + (f": {problem}" if problem else ""))
-    click.echo(f"{cases - failures} of {cases} pass")
+    click.echo(json.dumps(records, indent=2) if as_json
+               else f"{cases - failures} of {cases} pass")
     if failures:
         raise click.exceptions.Exit(1)
 
@@ -32,9 +43,9 @@ def selftest(adapter: str | None) -> None:
 def _results(adapter: Any) -> Iterator[tuple[str, str]]:
     """(case, what is wrong with it) on a device; a device that cannot start is one failure."""
     from .. import Device
-    from ..bench.case import TINY
     from ..bench.cases import RECIPES
     from ..bench.rows import short
+    from ..cases import TINY
     from ..operators.base import definitions
 
     # Whatever goes wrong is a result here, so that the next device has its turn.

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from .options import adapter as adapter_option
+from .options import as_json as json_option
 
 
 @click.command(short_help="Measure which kernels are fastest here, and keep it.")
@@ -15,8 +16,9 @@ from .options import adapter as adapter_option
               help="Sizes of the work. By default those for the speed at which the device copies.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=60.0, show_default=True,
               help="After this long, no more work is begun.")
-def tune(adapter: str | None, scale_name: str | None, seconds: float) -> None:
-    """Measure the kernels that a matrix product may be computed with on this device.
+@json_option
+def tune(adapter: str | None, scale_name: str | None, seconds: float, as_json: bool) -> None:
+    """Measure the kernels that matrix products and convolutions may be computed with here.
 
     What is fastest for its sizes is kept in tuning.json in the user's cache directory
     (KOMPUTE_DML_TUNING names another file) as soon as it is known, for this device, driver and
@@ -24,9 +26,9 @@ def tune(adapter: str | None, scale_name: str | None, seconds: float) -> None:
     CUDA context is held meanwhile, where there is CUDA: for Vulkan alone the driver lets the clock
     fall between submits.
     """
+    import json
     import time
 
-    from tabulate import tabulate
     from tqdm import tqdm
 
     from .. import Device, tuning
@@ -49,7 +51,29 @@ def tune(adapter: str | None, scale_name: str | None, seconds: float) -> None:
             found[choice.work] = choice
             tuning.keep(device.adapter, {choice.work: choice.best})
         done += 1
-    click.echo(f"Running on '{device.adapter.name}'")
+    if as_json:
+        click.echo(json.dumps({
+            "device": device.adapter.name, "products": len(recipes), "done": done,
+            "kept": None if tuning.file() is None or not found else str(tuning.file()),
+            "choices": [{"types": c.case.types, "sizes": c.case.sizes, "taken": c.best,
+                         "milliseconds": c.ms, "wrong": c.wrong} for c in found.values()],
+        }, indent=2))
+    else:
+        _print(device.adapter.name, found, done, len(recipes), seconds)
+    wrong = [(choice, name) for choice in found.values() for name in choice.wrong]
+    for choice, name in wrong:
+        click.echo(f"error: {name} for {choice.case.types} {choice.case.sizes}: "
+                   f"{choice.wrong[name]}", err=True)
+    if wrong:
+        raise click.exceptions.Exit(1)
+
+
+def _print(device: str, found: dict[str, Any], done: int, products: int, seconds: float) -> None:
+    from tabulate import tabulate
+
+    from .. import tuning
+
+    click.echo(f"Running on '{device}'")
     click.echo(tabulate(
         [
             (choice.case.types, choice.case.sizes, choice.best,
@@ -58,18 +82,12 @@ def tune(adapter: str | None, scale_name: str | None, seconds: float) -> None:
         ],
         headers=("types", "sizes", "taken", "measured"), disable_numparse=True,
     ))
-    if done < len(recipes):
-        click.echo(f"{seconds:g} seconds were enough for {done} of {len(recipes)} products.")
+    if done < products:
+        click.echo(f"{seconds:g} seconds were enough for {done} of {products} cases.")
     path = tuning.file()
     if not found:
-        click.echo("Nothing was kept: no product that was measured leaves a choice of kernels.")
+        click.echo("Nothing was kept: nothing that was measured leaves a choice of kernels.")
     elif path is None:
         click.echo("Nothing was kept: KOMPUTE_DML_TUNING is empty.")
     else:
         click.echo(f"Kept in {path}")
-    wrong = [(choice, name) for choice in found.values() for name in choice.wrong]
-    for choice, name in wrong:
-        click.echo(f"error: {name} for {choice.case.types} {choice.case.sizes}: "
-                   f"{choice.wrong[name]}", err=True)
-    if wrong:
-        raise click.exceptions.Exit(1)

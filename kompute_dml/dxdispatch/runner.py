@@ -12,6 +12,7 @@ import numpy as np
 
 from ..bench.timing import ONCE, Loop, Timings, measure, report
 from ..errors import DmlError, UnsupportedError, ValidationError
+from ..files import replaced
 from .model import (
     Binding,
     Bindings,
@@ -186,8 +187,8 @@ class Runner:
         data = self.buffers[command.resource].read(0, resource.size).tobytes()
         array = _shaped(data, resource, command) if suffix == ".npy" else None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:  # by its path NumPy would add .npy to a name in capitals
+            # By its path NumPy would add .npy to a name in capitals.
+            with replaced(path) as made, made.open("wb") as file:
                 if array is None:
                     file.write(data)
                 else:

@@ -12,9 +12,10 @@ from ..errors import ValidationError, expect
 from ..layout import broadcast_sizes
 from ..operators.base import Definition, described
 from .call import as_tensor, device_of, output, run
+from .registry import too_many
 
 if TYPE_CHECKING:
-    from ..tensor import Tensor
+    from ..tensors import Tensor
 
 
 def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
@@ -71,8 +72,8 @@ def bind(
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         named = [n for n, p in signature.parameters.items() if p.kind is p.KEYWORD_ONLY]
-        hint = f"; by name only: {', '.join(named)}" if "too many positional" in str(error) else ""
-        raise TypeError(f"{name}() {error}{hint}") from None
+        text = too_many(named) if "too many positional" in str(error) else error
+        raise TypeError(f"{name}() {text}") from None
     bound.apply_defaults()
     return bound.arguments
 

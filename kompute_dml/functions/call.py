@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
-import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..attributes import ScaleBias
 from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import ValidationError, expect
-from ..operators.base import OperatorDesc
+from ..graph.expression import Graph, active
+from ..operators.base import OperatorDesc, bits
 from ..runtime.heap import Slot
-from ..tensor import Tensor
+from ..tensors import Tensor
 
 if TYPE_CHECKING:
     from ..device import Device
 
 
 def device_of(*values: Any) -> Device:
-    """The device of the tensors among ``values``; the default device when there is none."""
-    devices = {v.device for v in values if isinstance(v, Tensor)}
+    """The device of the tensors among ``values``, or the graph of the expressions. Where there is
+    neither it is the graph of the ``with`` block, else the default device."""
+    devices: set[Any] = {v.device for v in values if isinstance(v, Tensor)}
+    if not devices and (graph := active()) is not None:
+        devices.add(graph)
+    # Tensors of a graph's device become its constants.
+    devices -= {d.device for d in devices if isinstance(d, Graph)}
     if len(devices) > 1:
         raise ValidationError(
             f"expected all tensors of a call on one device, but they lie on {len(devices)}, "
             f"{' and '.join(sorted(map(repr, devices)))}; device.tensor(x) brings one over"
         )
     if devices:
-        return devices.pop()
+        device: Device = devices.pop()
+        return device
     from ..device import default_device
 
     return default_device()
@@ -76,15 +80,6 @@ def output(
     return out
 
 
-def _bits(value: Any) -> Any:
-    # 0.0 and -0.0 are equal and NaN is not: key on what the shader would see.
-    if isinstance(value, (float, np.floating)):
-        return struct.pack("<d", value)
-    if isinstance(value, (ScaleBias, OperatorDesc)):
-        return (type(value), *(_bits(getattr(value, f.name)) for f in dataclasses.fields(value)))
-    return value
-
-
 def run(
     desc_class: Any,
     device: Device,
@@ -104,7 +99,11 @@ def run(
         else:
             slots |= {f"{name}[{i}]": x for i, x in enumerate(t)}
             descs[name] = tuple([x.desc for x in t])
-    key = (desc_class, *descs.values(), *[_bits(v) for v in attributes.values()])
+    if isinstance(device, Graph):
+        device.add(desc_class(**descs, **attributes),
+                   {name: t for name, t in slots.items() if t is not None})
+        return
+    key = (desc_class, *descs.values(), *[bits(v) for v in attributes.values()])
     with device._runtime.lock:
         try:
             compiled = device._compiled.get(key)

@@ -17,7 +17,7 @@ from .call import as_tensor, device_of, output, run, whole_numbers
 from .registry import function
 
 if TYPE_CHECKING:
-    from ..tensor import Tensor
+    from ..tensors import Tensor
 
 Window = Sequence[int] | int | None
 

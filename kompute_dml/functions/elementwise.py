@@ -15,7 +15,7 @@ from .call import as_tensor, device_of, output, run
 from .registry import function
 
 if TYPE_CHECKING:
-    from ..tensor import Tensor
+    from ..tensors import Tensor
 
 _add, _add1 = (make_broadcasting(definitions()[f"DML_OPERATOR_ELEMENT_WISE_{name}"])
                for name in ("ADD", "ADD1"))

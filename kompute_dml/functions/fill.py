@@ -14,7 +14,7 @@ from .call import as_tensor, device_of, output, run
 from .registry import function
 
 if TYPE_CHECKING:
-    from ..tensor import Tensor
+    from ..tensors import Tensor
 
 
 @function

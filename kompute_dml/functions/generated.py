@@ -11,7 +11,7 @@ from ..dtypes import DataType
 from ..errors import expect, integers, whole
 from ..operators.base import Definition, Output, described
 from ..spec import Field
-from ..tensor import Tensor
+from ..tensors import Tensor
 from .broadcasting import argument, bind
 from .call import as_tensor, device_of, output, run
 

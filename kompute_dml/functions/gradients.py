@@ -12,13 +12,14 @@ from .call import as_tensor, device_of, output, run
 from .registry import function
 
 if TYPE_CHECKING:
-    from ..tensor import Tensor
+    from ..device import Device
+    from ..tensors import Tensor
 
 
 def _run(
-    desc: Any, name: str, gradient: Any, output_sizes: Any, out: Tensor | None, **attributes: Any
+    device: Device, desc: Any, name: str, gradient: Any, output_sizes: Any, out: Tensor | None,
+    **attributes: Any,
 ) -> Tensor:
-    device = device_of(gradient, out)
     dy = as_tensor(device, name, "input_gradient", gradient)
     expect(output_sizes is not None or out is not None, name, "output_sizes", "be given", None)
     sizes = out.sizes if output_sizes is None and out is not None else tuple(
@@ -45,10 +46,12 @@ def slice_grad(
     UnsupportedError.
     """
     name = "slice_grad"
-    device_of(input_gradient, out)
-    return _run(_gradients.SliceGradOperatorDesc, name, input_gradient, output_sizes, out, **_lists(
-        name, input_window_offsets=input_window_offsets, input_window_sizes=input_window_sizes,
-        input_window_strides=input_window_strides))
+    device = device_of(input_gradient, out)
+    return _run(
+        device, _gradients.SliceGradOperatorDesc, name, input_gradient, output_sizes, out,
+        **_lists(name, input_window_offsets=input_window_offsets,
+                 input_window_sizes=input_window_sizes,
+                 input_window_strides=input_window_strides))
 
 
 @function
@@ -64,9 +67,9 @@ def average_pooling_grad(
     UnsupportedError.
     """
     name = "average_pooling_grad"
-    device_of(input_gradient, out)
+    device = device_of(input_gradient, out)
     return _run(
-        _gradients.AveragePoolingGradOperatorDesc, name, input_gradient, output_sizes, out,
+        device, _gradients.AveragePoolingGradOperatorDesc, name, input_gradient, output_sizes, out,
         **_lists(name, strides=strides, window_size=window_size, start_padding=start_padding,
                  end_padding=end_padding), include_padding=include_padding)
 
@@ -76,11 +79,11 @@ def _resample(
     input_pixel_offsets: Sequence[float] | None, output_pixel_offsets: Sequence[float] | None,
     output_sizes: Any, out: Tensor | None, **attributes: Any,
 ) -> Tensor:
-    device_of(input_gradient, out)
+    device = device_of(input_gradient, out)
     scales = numbers(name, "scales", scales)
     rank = len(scales)
     return _run(
-        desc, name, input_gradient, output_sizes, out, scales=scales,
+        device, desc, name, input_gradient, output_sizes, out, scales=scales,
         input_pixel_offsets=tuple(input_pixel_offsets or (-0.5,) * rank),
         output_pixel_offsets=tuple(output_pixel_offsets or (0.5,) * rank), **attributes)
 

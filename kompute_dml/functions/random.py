@@ -13,7 +13,7 @@ from .call import device_of, output, run, whole_numbers
 from .registry import function
 
 if TYPE_CHECKING:
-    from ..tensor import Tensor
+    from ..tensors import Tensor
 
 
 @function

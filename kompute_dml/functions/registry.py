@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -10,9 +12,23 @@ _functions: dict[str, Callable[..., Any]] = {}
 
 
 def function(f: F) -> F:
-    """Publish ``f`` as ``kompute_dml.<its name>``."""
-    _functions[f.__name__] = f
-    return f
+    """Publish ``f`` as ``kompute_dml.<its name>``. Too many arguments are told which go by name."""
+    parameters = inspect.signature(f).parameters.values()
+    places = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+    named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > places:
+            raise TypeError(f"{f.__name__}() {too_many(named)}")
+        return f(*args, **kwargs)
+
+    _functions[f.__name__] = call
+    return call  # type: ignore[return-value]
+
+
+def too_many(named: Iterable[str]) -> str:
+    return f"too many positional arguments; by name only: {', '.join(named)}"
 
 
 def registered() -> dict[str, Callable[..., Any]]:

@@ -1,4 +1,4 @@
-"""Functions whose output sizes are an argument: MAX_UNPOOLING, ROI_ALIGN and ROI_ALIGN1."""
+"""Functions whose output sizes are an argument: MAX_UNPOOLING and ROI_ALIGN, with its gradient."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from ..attributes import InterpolationMode, ReduceFunction
 from ..dtypes import DataType
 from ..errors import expect, integers
 from ..operators import roi as _roi
+from ..operators import roi_gradient as _roi_gradient
 from .call import as_tensor, device_of, output, run
 from .registry import function
 
 if TYPE_CHECKING:
-    from ..tensor import Tensor
+    from ..tensors import Tensor
 
 _UINT32_MAX = 2**32 - 1
 
@@ -109,3 +110,56 @@ def roi_align1(
         minimum_samples_per_output=minimum_samples_per_output,
         maximum_samples_per_output=maximum_samples_per_output,
         align_regions_to_corners=align_regions_to_corners))
+
+
+@function
+def roi_align_grad(
+    input_gradient: Any, roi: Any, batch_indices: Any, input: Any = None, *,
+    reduction_function: int = ReduceFunction.AVERAGE,
+    interpolation_mode: int = InterpolationMode.LINEAR,
+    spatial_scale_x: float = 1.0, spatial_scale_y: float = 1.0,
+    input_pixel_offset: float = 0.5, output_pixel_offset: float = -0.5,
+    minimum_samples_per_output: int = 1, maximum_samples_per_output: int = _UINT32_MAX,
+    align_regions_to_corners: int = 0, output_gradient: bool = True,
+    output_roi_gradient: bool = False, output_sizes: Any = None, out: Any = None,
+) -> Any:
+    """The gradients of ``roi_align1``'s input and regions (DML_ROI_ALIGN_GRAD_OPERATOR_DESC).
+
+    ``output_gradient`` and ``output_roi_gradient`` say which are made: one tensor, or a tuple of
+    both. ``output_sizes`` are those of ``roi_align1``'s input, by default those of ``input`` or
+    ``out``. ``input`` itself is needed for MAX and for the regions' gradient. FLOAT32 or FLOAT16,
+    any strides. Returns ``out`` or new packed tensors. Raises ValidationError or UnsupportedError.
+    """
+    name = "roi_align_grad"
+    both = output_gradient and output_roi_gradient
+    expect(output_gradient or output_roi_gradient, name, "output_gradient or output_roi_gradient",
+           "be true", False)
+    expect(not both or out is None or (isinstance(out, (tuple, list)) and len(out) == 2), name,
+           "out", "be a tuple of 2 tensors", out)
+    to, to_roi = ((None, None) if out is None else out if both
+                  else (out, None) if output_gradient else (None, out))
+    device = device_of(input_gradient, roi, batch_indices, input, to, to_roi)
+    dy = as_tensor(device, name, "input_gradient", input_gradient)
+    regions = as_tensor(device, name, "roi", roi, dy.data_type)
+    batch = as_tensor(device, name, "batch_indices", batch_indices, DataType.UINT32)
+    x = None if input is None else as_tensor(device, name, "input", input, dy.data_type)
+    dx = droi = None
+    if output_gradient:
+        like = to if x is None else x
+        expect(output_sizes is not None or like is not None, name, "output_sizes", "be given", None)
+        sizes = like.sizes if output_sizes is None and like is not None else tuple(
+            integers(name, "output_sizes", output_sizes))
+        dx = output(device, to, name, sizes, dy.data_type)
+    if output_roi_gradient:
+        droi = output(device, to_roi, name, regions.sizes, dy.data_type)
+    run(_roi_gradient.RoiAlignGradOperatorDesc, device,
+        {"input_tensor": x, "input_gradient_tensor": dy, "roi_tensor": regions,
+         "batch_indices_tensor": batch, "output_gradient_tensor": dx,
+         "output_roi_gradient_tensor": droi},
+        reduction_function=reduction_function, interpolation_mode=interpolation_mode,
+        spatial_scale_x=spatial_scale_x, spatial_scale_y=spatial_scale_y,
+        input_pixel_offset=input_pixel_offset, output_pixel_offset=output_pixel_offset,
+        minimum_samples_per_output=minimum_samples_per_output,
+        maximum_samples_per_output=maximum_samples_per_output,
+        align_regions_to_corners=align_regions_to_corners)
+    return (dx, droi) if both else dx if output_gradient else droi

@@ -42,6 +42,12 @@ class Array:
     def packed(self) -> bool:
         return layout.is_packed(self.shape, self.strides)
 
+    @property
+    def is_channels_last(self) -> bool:
+        """Whether the second dimension is innermost, as in memory of channels side by side."""
+        return len(self.shape) > 2 and not self.packed and (
+            self.strides == layout.channels_last_strides(self.shape))
+
     def desc(self, sizes: Sequence[int], strides: Sequence[int]) -> TensorDesc:
         begin = 0 if self.storage is None else self.storage.begin % MINIMUM_ALIGNMENT
         return TensorDesc(device_type(self.dtype), tuple(sizes) or (1,), tuple(strides) or (1,),

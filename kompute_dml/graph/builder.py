@@ -8,21 +8,33 @@ costs more than the bytes of a small tensor; storages that are never alive toget
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..dtypes import Scalar
-from ..layout import coalesce, packed_strides, pad_left, product, reshape_strides
+from ..errors import DmlError, OutOfMemoryError
+from ..layout import (
+    Ints,
+    channels_last_strides,
+    coalesce,
+    packed_strides,
+    pad_left,
+    product,
+    reshape_strides,
+)
 from ..lowering.plan import PARAMS, PERSISTENT, TEMPORARY, Dispatch
 from ..operators import base
+from ..operators.base import OperatorDesc, bits
 from ..runtime.heap import Allocation, Slot
 from ..runtime.windows import SIZE as WINDOW
 from .array import BOOL, Array, device_type
+from .draft import Draft
+from .fusion import CHANNELS_LAST, FOLDING, fuse, left_out
 from .memory import Storage, aligned, share, side_by_side
-from .recorded import RecordedPlan
+from .recorded import RecordedPlan, check_indices
 from .step import Step, compile_repacking, run_in_place
 
 if TYPE_CHECKING:
@@ -31,6 +43,10 @@ if TYPE_CHECKING:
 
 _WORTH_REPACKING = 4 << 10
 """Bytes of a constant from which on an operator may keep it in a form of its own."""
+_LITTLE = 64 << 10
+"""Bytes of a constant that is computed from smaller ones."""
+FEW = 64
+"""Bytes of a constant that passes may look at."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,19 +71,59 @@ class Builder:
         A ``trial`` finds out whether everything compiles, and puts nothing on the device.
         """
         self.device = device
-        self.steps: list[Step] = []
+        self.label = ""
+        """What an error names the operators by that come next."""
+        self.drafts: list[Draft] = []
         self._prepared = [] if prepared is None else prepared
         self._trial = trial
         self._storages: list[Storage] = []
+        self._indices: list[tuple[Array, Ints, str]] = []
+        self._compiled_before: dict[Any, CompiledOperator] = {}
 
     def new(self, shape: Sequence[int], dtype: Any) -> Array:
         """A packed array that a step is going to write."""
         dtype, shape = np.dtype(dtype), tuple(shape)
-        storage = None
-        if nbytes := product(shape) * dtype.itemsize:
-            storage = Storage((nbytes + 3) & ~3)
-            self._storages.append(storage)
+        nbytes = product(shape) * dtype.itemsize
+        if nbytes > (most := self.device._runtime.engine.max_buffer):
+            raise OutOfMemoryError(
+                f"expected a tensor to fit a buffer of the device, which holds {most} bytes, "
+                f"but got {nbytes} bytes for sizes {list(shape)}")
+        storage = self.storage((nbytes + 3) & ~3) if nbytes else None
         return Array(dtype, shape, packed_strides(shape), storage)
+
+    def storage(self, nbytes: int) -> Storage:
+        """Memory for a value."""
+        made = Storage(nbytes)
+        self._storages.append(made)
+        return made
+
+    def like(self, arrays: Sequence[Array], shape: Sequence[int], dtype: Any) -> Array:
+        """A new array, with channels last where one of ``arrays`` has this shape and that layout.
+
+        Three dimensions may well be of something else, transposed.
+        """
+        made = self.new(shape, dtype)
+        last = any(a.is_channels_last and a.shape == made.shape for a in arrays)
+        if last and len(made.shape) > 3:
+            return made.view(made.shape, channels_last_strides(made.shape))
+        return made
+
+    def for_channels(self, shape: Sequence[int], dtype: Any) -> Array:
+        """A new array for what a convolution makes: with channels last where the next one reads it
+        so."""
+        made = self.new(shape, dtype)
+        if len(made.shape) > 3 and self._puts_channels_last(made.dtype):
+            return made.view(made.shape, channels_last_strides(made.shape))
+        return made
+
+    def _puts_channels_last(self, dtype: np.dtype[Any]) -> bool:
+        if CHANNELS_LAST in left_out():
+            return False
+        target = self.device._target
+        if dtype == np.float16:
+            return target.traits.multiplies(16, 16, 16, "f16", "f32")
+        of_lines = target.library.find("convolution_lines", "t64")
+        return dtype == np.float32 and not target.traits.is_cpu and of_lines is not None
 
     def constant(self, values: np.ndarray) -> Array:
         """An array with these values, uploaded now."""
@@ -75,7 +131,18 @@ class Builder:
         if array.storage is not None and not self._trial:
             array.storage.constant = True
             array.storage.allocation = upload(self.device, values)
+            if values.nbytes <= FEW:
+                # A copy: the memory may go, as ONNX Runtime's does once a session is made.
+                array.storage.values = values.flatten().view(np.uint8)
         return replace(array, host=values)
+
+    def expect_indices(self, x: Array, sizes: Sequence[int], where: str) -> None:
+        """Raise where elements of ``x`` are no indices of dimensions of these sizes, which its last
+        dimension counts if there are several: now, or in a run if it is an input."""
+        if x.host is not None:
+            check_indices(x.host, sizes, where)
+        elif x.storage is not None:
+            self._indices.append((x, tuple(sizes), where))
 
     def reshape(self, x: Array, shape: Sequence[int]) -> Array:
         strides = reshape_strides(x.shape, x.strides, shape)
@@ -112,31 +179,91 @@ class Builder:
         descs = {f: None if t is None else t[0].desc(*t[1:]) for f, t in tensors.items()}
         arrays = {f: t[0] for f, t in tensors.items() if t is not None}
         desc = definition.desc_class(**_grouped(descs), **attributes)
-        constants = {
-            f for f, a in arrays.items() if a.storage is not None and a.storage.constant
-            and a.storage.nbytes >= _WORTH_REPACKING
-        }
-        compiled = compile_repacking(self.device, desc, constants)
+        self.add(desc, {f: a.storage for f, a in arrays.items() if a.storage is not None})
+
+    def add(self, desc: OperatorDesc, storages: dict[str, Storage]) -> None:
+        """Add an operator whose tensors begin with these storages. Raises what is wrong with it."""
+        operator = self.device.create_operator(desc)
+        if self._trial:
+            self.device.compile_operator(operator)
+            return
+        self.drafts.append(Draft(desc, storages, self.label))
+
+    def lower(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Step]:
+        """Fuse what may be fused, and compile what is left."""
+        seen = {id(a.storage.root) for a in (*inputs, *outputs) if a.storage is not None}
+        free = [s for s in self._storages if not s.constant and id(s.root) not in seen]
+        steps: list[Step] = []
+        for draft in fuse(
+                self.drafts, free, self.device._target.traits.is_cpu, self.storage):
+            try:
+                if self._fold(draft, seen):
+                    continue
+                step = self._compiled(draft)
+            except DmlError as error:
+                raise type(error)(f"{draft.label}: {error}") from None
+            for storage in step.storages:
+                if storage is not None:
+                    storage.touch(len(steps))
+            steps.append(step)
+        return steps
+
+    def _fold(self, draft: Draft, seen: Collection[int]) -> bool:
+        """Run an operator of constants now. Its result, unless it is large or one of those that
+        are ``seen`` from outside, is a constant then."""
+        outputs, inputs = list(draft.slots("output")), dict(draft.slots("input"))
+        slot, storage = outputs[0]
+        roots = {s.root for s in inputs.values()}
+        if (FOLDING in left_out() or len(outputs) > 1 or storage.is_part or id(storage) in seen
+                or draft.tensor(slot).total_tensor_size_in_bytes != storage.nbytes
+                or not all(r.constant for r in roots)
+                or storage.nbytes > max(_LITTLE, 2 * sum(r.nbytes for r in roots))):
+            return False
+        device, compiled = self.device, self._compile(draft.desc, frozenset())
+        places = [inputs[f].slot() if f in inputs else None for f in compiled.slots[:-2]]
+        key = places, compiled.plan.execute, compiled.plan.params
+        result = next((p.result for p in self._prepared
+                       if (p.places, p.dispatches, p.params) == key), None)
+        if result is None:
+            with device._runtime.lock:
+                result = device._allocate(storage.nbytes)
+                temporary = compiled.plan.temporary_bytes
+                scratch = Slot(device._allocate(temporary), 0) if temporary else None
+                compiled.run([*(Slot(result, 0) if f == slot else place
+                                for f, place in zip(compiled.slots, places)), scratch, None])
+            self._prepared.append(Prepared(*key, result))
+        storage.allocation, storage.constant = result, True
+        return True
+
+    def _compile(self, desc: OperatorDesc, constants: frozenset[str]) -> CompiledOperator:
+        """Equal operators are compiled once."""
+        key = bits(desc), constants
+        if key not in self._compiled_before:
+            self._compiled_before[key] = compile_repacking(self.device, desc, constants)
+        return self._compiled_before[key]
+
+    def _compiled(self, draft: Draft) -> Step:
+        storages = draft.storages
+        compiled = self._compile(draft.desc, frozenset(
+            f for f, s in storages.items()
+            if s.root.constant and s.nbytes >= _WORTH_REPACKING))
         bound: dict[str, Storage | None] = {
-            f: a.storage for f, a in arrays.items() if f not in compiled.plan.repacked
+            f: s for f, s in storages.items() if f not in compiled.plan.repacked
         }
         if nbytes := compiled.plan.temporary_bytes:
             scratch = bound[TEMPORARY] = Storage(nbytes)
             self._storages.append(scratch)
-        if compiled.plan.repacked and (result := self._initialize(compiled, arrays)):
+        if compiled.plan.repacked and (result := self._initialize(compiled, storages)):
             bound[PERSISTENT] = Storage(result.nbytes, allocation=result, constant=True)
-        for storage in bound.values():
-            if storage is not None:
-                storage.touch(len(self.steps))
-        self.steps.append(Step(compiled, [bound.get(slot) for slot in compiled.slots]))
+        return Step(compiled, [bound.get(slot) for slot in compiled.slots])
 
     def _initialize(
-        self, compiled: CompiledOperator, arrays: Mapping[str, Array]
+        self, compiled: CompiledOperator, storages: Mapping[str, Storage]
     ) -> Allocation | None:
         """Prepare constants, unless a plan for other sizes has done the very same."""
         device, plan = self.device, compiled.plan
         places = [
-            s.slot() if f in plan.repacked and (s := arrays[f].storage) is not None else None
+            storages[f].slot() if f in plan.repacked and f in storages else None
             for f in compiled.slots[:-2]
         ]
         reads_params = any(o.slot == PARAMS for d in plan.initialize for o in d.operands)
@@ -155,8 +282,11 @@ class Builder:
         self._prepared.append(Prepared(*key, result))
         return result
 
-    def finish(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> RecordedPlan:
-        """Give every storage its memory."""
+    def finish(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], resident: Sequence[Array] = ()
+    ) -> RecordedPlan:
+        """Give every storage its memory. ``resident`` inputs come from the device, not in the
+        transfer of the small ones."""
         owned = {a.storage for a in inputs}
         ends: list[Array] = []
         for y in outputs:
@@ -165,18 +295,24 @@ class Builder:
                 or any(y.storage is e.storage for e in ends)  # else writing to one writes to both
             )
             ends.append(self.copy(y) if shared else y)
+        steps = self.lower(inputs, ends)
         used = [a for a in inputs if a.storage is not None and a.storage.first >= 0]
-        together = self._fitting(used)
+        together = self._fitting([a for a in used if a not in resident])
         ours = {id(a.storage) for a in (*used, *ends)}
         inner = [s for s in self._storages
                  if s.first >= 0 and not s.constant and id(s) not in ours]
         for group in (together, *[[a] for a in used if a not in together], ends):
             present = [a.storage for a in group if a.storage is not None]
-            self._allocate(present, side_by_side(present))
-        run_in_place(self.steps, inner)
+            self._allocate(present, side_by_side(present), side_by_side)
+        run_in_place(steps, inner)
         inner = list(dict.fromkeys(s.root for s in inner))
-        self._allocate(inner, share(inner))
-        return RecordedPlan(self.device, self.steps, inputs, together, ends)
+        indices = [
+            (i, sizes, where) for i, a in enumerate(inputs) for x, sizes, where in self._indices
+            if x.storage is a.storage and x.size == a.size
+        ]
+        memory = share(inner)
+        self._allocate(inner, memory.planned)
+        return RecordedPlan(self.device, steps, inputs, together, ends, memory, indices)
 
     def _fitting(self, arrays: Sequence[Array]) -> list[Array]:
         """The smallest ones, as many as fit one transfer."""
@@ -187,7 +323,18 @@ class Builder:
                 chosen.append(array)
         return chosen
 
-    def _allocate(self, storages: Sequence[Storage], nbytes: int) -> None:
+    def _allocate(
+        self, storages: Sequence[Storage], nbytes: int,
+        place: Callable[[Sequence[Storage]], Any] = share,
+    ) -> None:
+        """Memory for storages that have their offsets. What is more than a buffer holds is placed
+        anew in several, each for what is used at about the same time."""
+        if nbytes > self.device._runtime.engine.max_buffer and len(storages) > 1:
+            order = sorted(storages, key=lambda s: s.first)
+            for half in (order[: len(order) // 2], order[len(order) // 2 :]):
+                place(half)
+                self._allocate(half, max(s.offset + s.nbytes for s in half), place)
+            return
         allocation = self.device._allocate(nbytes) if nbytes else None
         for storage in storages:
             storage.allocation = allocation

@@ -14,6 +14,8 @@ from ..desc import MINIMUM_ALIGNMENT
 from ..errors import ValidationError
 from ..runtime.heap import Allocation, Slot
 from .desc import GraphDesc
+from .draft import Draft
+from .fusion import fuse
 from .memory import Storage, share, side_by_side
 from .step import Step, compile_repacking, run_in_place
 from .wiring import Node, Source, Wiring, check
@@ -57,6 +59,8 @@ class CompiledGraph(Dispatchable):
         self.initialized = not self.needs_initialization
         self.initializer_temporary_bytes = planner.initializer_temporary_bytes
         self._initializer_needs = planner.initializer_needs
+        self.memory = planner.memory
+        """What the values between its operators take of the temporary resource."""
         self._steps = planner.placed
         self._copies = planner.copies
         self._kept = planner.kept
@@ -135,10 +139,13 @@ class _Planner:
             self._ends.setdefault(source, self.binding_counts[0] + i)
         self._storages: dict[Source, Storage] = {}
         self._slots: dict[Storage, int] = {}
+        self._sources: dict[Storage, Source] = {}
         self._steps: list[Step] = []
         self._prepare: list[tuple[CompiledOperator, list[_Place | Storage | None]]] = []
-        for number, node in wiring.nodes.items():
-            self._add(number, node, flags)
+        drafts = [d for n, node in wiring.nodes.items() if (d := self._draft(n, node)) is not None]
+        free = [s for s, slot in self._slots.items() if slot == self._temporary]
+        for draft in fuse(drafts, free, device._target.traits.is_cpu):
+            self._add(draft, flags)
         self._finish(numbers)
 
     def _needs_of_inputs(self) -> tuple[list[Need], list[Need]]:
@@ -161,40 +168,40 @@ class _Planner:
                     initial[i] = initial[i]._replace(absent="not OWNED_BY_DML")
         return needs, initial
 
-    def _add(self, number: int, node: Node, flags: ExecutionFlags) -> None:
+    def _draft(self, number: int, node: Node) -> Draft | None:
+        """What a node does; None where it only passes on what it reads."""
         if (size := _kept_bytes(node)) and Source(number, 0) not in self._ends:
             assert node.sources[0] is not None  # or it was refused
             self._storages[Source(number, 0)] = self._storage(node.sources[0], size)
-            return
-        fixed = {t.slot for t, s in zip(node.inputs, node.sources) if s in self._fixed}
-        compiled = compile_repacking(self._device, node.operator.desc, fixed, flags)
-        repacked = compiled.plan.repacked
-        inputs = [
-            None if s is None or t.desc is None or t.slot in repacked
-            else self._storage(s, t.desc.total_tensor_size_in_bytes)
-            for t, s in zip(node.inputs, node.sources)
-        ]
-        outputs = [
-            None if t.desc is None
-            else self._storage(Source(number, i), t.desc.total_tensor_size_in_bytes)
-            for i, t in enumerate(node.outputs)
-        ]
+            return None
+        outputs = [Source(number, i) for i in range(len(node.outputs))]
+        return Draft(node.operator.desc, {
+            t.slot: self._storage(s, t.desc.total_tensor_size_in_bytes)
+            for t, s in (*zip(node.inputs, node.sources), *zip(node.outputs, outputs))
+            if s is not None and t.desc is not None
+        })
+
+    def _add(self, draft: Draft, flags: ExecutionFlags) -> None:
+        storages = draft.storages
+        fixed = {t for t, s in storages.items() if self._slots[s.root] == self._persistent}
+        compiled = compile_repacking(self._device, draft.desc, fixed, flags)
+        repacked, slots = compiled.plan.repacked, compiled.slots[:-2]
         properties = compiled.binding_properties
         temporary = self._new(properties.temporary_resource_size, self._temporary)
         persistent = self._new(properties.persistent_resource_size, self._persistent)
-        step = Step(compiled, [*inputs, *outputs, temporary, persistent])
+        step = Step(compiled, [
+            *[None if t in repacked else storages.get(t) for t in slots], temporary, persistent])
         for storage in step.storages:
             if storage is not None:
                 storage.touch(len(self._steps))
         self._steps.append(step)
         if compiled.needs_initialization:
             given: list[_Place | Storage | None] = [
-                _Place(self._fixed[s]) if s is not None and t.slot in repacked else None
-                for t, s in zip(node.inputs, node.sources)
+                _Place(self._fixed[self._sources[storages[t]]]) if t in repacked else None
+                for t in slots
             ]
             scratch = _Place(self._temporary) if compiled.initializer_temporary_bytes else None
-            self._prepare.append(
-                (compiled, [*given, *(None for _ in outputs), scratch, persistent]))
+            self._prepare.append((compiled, [*given, scratch, persistent]))
 
     def _storage(self, source: Source, nbytes: int) -> Storage:
         """The storage of a tensor that is read or written as it is."""
@@ -208,6 +215,9 @@ class _Planner:
                 slot = self._ends.get(source, self._temporary)
             storage = self._storages[source] = Storage(0)
             self._slots[storage] = slot
+            self._sources[storage] = source
+            data = self._wiring.constants.get(-1 if source.node is None else source.node)
+            storage.values = None if data is None else np.frombuffer(data, np.uint8)
         storage.nbytes = max(storage.nbytes, nbytes)
         return storage
 
@@ -219,15 +229,19 @@ class _Planner:
         return storage
 
     def _finish(self, constants: Sequence[int]) -> None:
-        inner = [s for s, slot in self._slots.items() if slot == self._temporary]
+        # Some are of no use any more.
+        used = [s for s in self._slots if s.first >= 0]
+        inner = [s for s in used if self._slots[s] == self._temporary]
         run_in_place(self._steps, inner)
-        temporary = share(list(dict.fromkeys(s.root for s in inner)))
-        persistent = side_by_side(s for s, n in self._slots.items() if n == self._persistent)
+        self.memory = share(list(dict.fromkeys(s.root for s in inner)))
+        temporary = self.memory.planned
+        persistent = side_by_side(s for s in used if self._slots[s] == self._persistent)
         self.placed = [(s.compiled, self._places(s.storages)) for s in self._steps]
         self.prepare = [(compiled, self._places(given)) for compiled, given in self._prepare]
         self.kept = [
             (_Place(self._fixed[source]), self._place(storage), storage.nbytes)
-            for source, storage in self._storages.items() if source in self._fixed
+            for storage, source in self._sources.items()
+            if source in self._fixed and storage.first >= 0
         ]
         self.copies = [
             (_Place(self._ends[source]), _Place(slot), self._storages[source].nbytes)
@@ -258,7 +272,7 @@ class _Planner:
         return max(MINIMUM_ALIGNMENT, desc.guaranteed_base_offset_alignment)
 
     def _place(self, storage: Storage) -> _Place:
-        return _Place(self._slots[storage], storage.root.offset)
+        return _Place(self._slots[storage.root], storage.root.offset + storage.begin)
 
     def _places(self, given: Sequence[_Place | Storage | None]) -> Places:
         return [self._place(g) if isinstance(g, Storage) else g for g in given]

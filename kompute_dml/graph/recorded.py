@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from ..runtime.heap import Allocation
+from ..errors import ValidationError
+from ..layout import Ints
+from ..runtime.heap import Allocation, Slot
 from ..runtime.recorder import Recording
 from .array import Array
+from .memory import MemoryUse
 from .step import Step
 
 if TYPE_CHECKING:
@@ -26,18 +31,26 @@ class RecordedPlan:
         inputs: Sequence[Array],
         together: Sequence[Array],
         outputs: Sequence[Array],
+        memory: MemoryUse,
+        indices: Sequence[tuple[int, Ints, str]] = (),
     ) -> None:
         """Those inputs that lie ``together``, and all outputs, share a storage's allocation.
 
-        The others have an allocation of their own.
+        The others have an allocation of their own. ``indices`` are inputs whose elements are
+        checked, as far as they come from the host: (input, sizes, who uses them).
         """
+        self._indices = indices
         self._device = device
+        self.memory = memory
+        """What the values between inputs and outputs take."""
         self._steps = [
             (step.compiled, [None if s is None else s.slot() for s in step.storages])
             for step in steps
         ]
         self._outputs = outputs
         self._recording: Recording | None = None
+        self._results: list[weakref.ref[Result]] = []
+        """Of the last run; those that someone keeps move before the next one."""
         windows = device._runtime.windows
         index = {id(a): i for i, a in enumerate(inputs)}
         self._incoming, nbytes = _range(together)
@@ -45,21 +58,49 @@ class RecordedPlan:
         self._staged = self._upload.bytes if self._upload else np.zeros(nbytes, np.uint8)
         self._small = [(index[id(a)], _view(a, self._staged)) for a in together]
         self._large = [
-            (i, a.storage.allocation) for i, a in enumerate(inputs)
+            (i, a.storage.allocation, a.size * a.dtype.itemsize) for i, a in enumerate(inputs)
             if a not in together and a.storage is not None and a.storage.allocation is not None
         ]
         self._outgoing, self._outgoing_bytes = _range(outputs)
-        self._download = self._outgoing and windows.download(self._outgoing, self._outgoing_bytes)
+        if any(y.storage and y.storage.allocation is not self._outgoing for y in outputs):
+            self._outgoing = None  # they take several buffers
+        self._download = (
+            windows.download(self._outgoing, self._outgoing_bytes) if self._outgoing else None)
 
-    def run(self, inputs: Sequence[np.ndarray], *, anew: bool = False) -> list[np.ndarray]:
+    @property
+    def operators(self) -> list[str]:
+        """What runs, in order, without DirectML's prefix."""
+        return [c.name.removeprefix("DML_OPERATOR_") for c, _ in self._steps]
+
+    def run(self, inputs: Sequence[Input], *, anew: bool = False) -> list[np.ndarray]:
         """The graph's outputs for contiguous ``inputs`` of the sizes planned for.
 
         ``anew`` records every dispatch for this run alone, as taking their times needs it.
         """
+        with self._device._runtime.lock:
+            results = self.launch(inputs, anew=anew)
+            if self._download is not None or self._outgoing is None:
+                return [r.values() for r in results]
+            transfer = self._device._runtime.transfer
+            raw = transfer.download(self._outgoing, 0, self._outgoing_bytes)
+            return [_view(y, raw) for y in self._outputs]
+
+    def launch(self, inputs: Sequence[Input], *, anew: bool = False) -> list[Result]:
+        """Start a run, without waiting for it.
+
+        An input may lie on the device, if the plan was built for it.
+        """
+        for i, sizes, where in self._indices:
+            if isinstance(x := inputs[i], np.ndarray):
+                check_indices(x, sizes, where)
         runtime = self._device._runtime
         with runtime.lock:
             runtime.recorder.check()
             runtime.collect()
+            for last in self._results:
+                if (kept := last()) is not None:
+                    kept.settle()
+            self._results = []
             self._write(inputs)
             recording = self._recording
             if recording is None or anew:
@@ -67,11 +108,12 @@ class RecordedPlan:
                 self._recording = self._recording or recording
             else:
                 runtime.recorder.replay(recording)
-            if recording.batches:
-                runtime.recorder.finish(recording.batches[-1])
-            return self._read()
+            turn = self._download.turn() if self._download else 0
+            results = [Result(self, y, turn) for y in self._outputs]
+            self._results = [weakref.ref(r) for r in results]
+            return results
 
-    def _write(self, inputs: Sequence[np.ndarray]) -> None:
+    def _write(self, inputs: Sequence[Input]) -> None:
         transfer = self._device._runtime.transfer
         if self._upload:
             self._upload.wait()
@@ -79,8 +121,12 @@ class RecordedPlan:
             view[...] = inputs[i]
         if self._incoming and not self._upload:
             transfer.upload(self._staged, self._incoming, 0)
-        for i, allocation in self._large:
-            transfer.upload(inputs[i].reshape(-1).view(np.uint8), allocation, 0)
+        for i, allocation, nbytes in self._large:
+            x = inputs[i]
+            if isinstance(x, Resident):
+                transfer.copy(x.slot.allocation, x.slot.byte_offset, allocation, 0, nbytes)
+            else:
+                transfer.upload(x.reshape(-1).view(np.uint8), allocation, 0)
 
     def _record(self) -> Recording:
         recorder = self._device._runtime.recorder
@@ -93,15 +139,94 @@ class RecordedPlan:
                 self._download.record_download()
         return recording
 
-    def _read(self) -> list[np.ndarray]:
-        if self._outgoing is None:
-            return [_view(y, np.empty(0, np.uint8)) for y in self._outputs]
-        if self._download:
-            # Others' results come through the same memory.
-            return [_view(y, self._download.bytes).copy() for y in self._outputs]
-        transfer = self._device._runtime.transfer
-        raw = transfer.download(self._outgoing, 0, self._outgoing_bytes)
-        return [_view(y, raw) for y in self._outputs]
+    def read(self, result: Result, out: np.ndarray) -> np.ndarray | None:
+        """Copy a result of the last run to ``out`` once it is done, if the host sees it."""
+        if self._download is None or not self._download.holds(result.turn):
+            return None
+        self._device._runtime.recorder.check()
+        self._download.wait()
+        # Others' results come through the same memory.
+        out[...] = _view(result.array, self._download.bytes)
+        return out
+
+
+def check_indices(x: np.ndarray, sizes: Sequence[int], where: str) -> None:
+    """Raise ValidationError where an element is no index of a dimension of its size."""
+    columns = x.reshape(-1, len(sizes)) if x.size else x.reshape(0, len(sizes))
+    for column, size in zip(columns.T, sizes):
+        for value in (column.min(), column.max()) if column.size else ():
+            if not -size <= value < size:
+                raise ValidationError(
+                    f"{where}: expected indices to be in [{-size}, {size}) (a dimension has "
+                    f"{size} elements), but got {value}")
+
+
+class Result:
+    """An output of a run. It lies where the plan's next run writes its own, until that begins."""
+
+    def __init__(self, plan: RecordedPlan, array: Array, turn: int) -> None:
+        self._plan = plan
+        self.array = array
+        self.turn = turn
+        """The plan's download that brought it."""
+        self.device = plan._device
+        self.nbytes = array.size * array.dtype.itemsize
+        self._moved: Slot | None = None
+
+    @property
+    def slot(self) -> Slot:
+        """Where it lies on the device. It is not empty."""
+        if self._moved is not None:
+            return self._moved
+        assert self.array.storage is not None
+        return self.array.storage.slot()
+
+    def settle(self) -> None:
+        """Move to memory of its own."""
+        if self._moved is None and self.nbytes:
+            self._moved = Resident(self.device, self.slot, 0, self.nbytes).copied()
+
+    def values(self, out: np.ndarray | None = None) -> np.ndarray:
+        """Its elements, once the run is done: in contiguous ``out``, or an array of their own."""
+        y, runtime = self.array, self.device._runtime
+        out = np.empty(y.shape, y.dtype) if out is None else out
+        if not self.nbytes:
+            return out
+        with runtime.lock:
+            if self._moved or self._plan.read(self, out) is None:
+                where = self.slot
+                runtime.transfer.download(where.allocation, where.byte_offset, self.nbytes,
+                                          out.reshape(-1).view(np.uint8))
+        return out
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A tensor that lies on the device already."""
+
+    device: Device
+    where: Slot | Result
+    offset: int
+    """Bytes of it before the tensor."""
+    nbytes: int
+    shape: Ints = ()
+
+    @property
+    def slot(self) -> Slot:
+        """Where it is now. The device's lock must be held until that has been used."""
+        where = self.where.slot if isinstance(self.where, Result) else self.where
+        return Slot(where.allocation, where.byte_offset + self.offset)
+
+    def copied(self) -> Slot:
+        """A copy in memory of its own."""
+        with self.device._runtime.lock:
+            allocation, source = self.device._allocate(self.nbytes), self.slot
+            self.device._runtime.transfer.copy(
+                source.allocation, source.byte_offset, allocation, 0, self.nbytes)
+        return Slot(allocation, 0)
+
+
+Input: TypeAlias = "np.ndarray | Resident"
 
 
 def _range(arrays: Sequence[Array]) -> tuple[Allocation | None, int]:

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..compiler import ExecutionFlags
+from ..compiler import ExecutionFlags, Operator
 from ..desc import TensorDesc, TensorFlags
 from ..operators.base import OperatorDesc
 from .memory import Storage
 
 if TYPE_CHECKING:
-    from ..compiler import CompiledOperator, Operator
+    from ..compiler import CompiledOperator
     from ..device import Device
 
 
@@ -81,24 +81,30 @@ def compile_repacking(
 ) -> CompiledOperator:
     """Compile with those of ``constants`` OWNED_BY_DML that the operator keeps in its own form.
 
-    The others would only be copied.
+    The others would only be copied. The description was checked before.
     """
-    def own(slots: Collection[str]) -> CompiledOperator:
-        def flagged(slot: str, tensor: TensorDesc | None) -> TensorDesc | None:
-            return tensor and tensor.replace(
-                flags=TensorFlags.OWNED_BY_DML if slot in slots else TensorFlags.NONE,
-                total_tensor_size_in_bytes=tensor.total_tensor_size_in_bytes)
+    wanted = frozenset(constants if desc.operator.owned else ())
+    compiled = device.compile_operator(Operator(device, _owning(desc, wanted)), flags)
+    if compiled.plan.repacked == wanted:
+        return compiled
+    owned = _owning(desc, compiled.plan.repacked)
+    return device.compile_operator(Operator(device, owned), flags)
 
-        changes = {}
-        for f in desc.operator.spec.inputs:
-            given = getattr(desc, f.snake)
-            changes[f.snake] = (
-                tuple(flagged(f"{f.snake}[{i}]", t) for i, t in enumerate(given)) if f.is_array
-                else flagged(f.snake, given)
-            )
-        owned = dataclasses.replace(desc, **changes)
-        return device.compile_operator(device.create_operator(owned), flags)
 
-    wanted = frozenset(constants)
-    compiled = own(wanted)
-    return compiled if compiled.plan.repacked == wanted else own(compiled.plan.repacked)
+def _owning(desc: OperatorDesc, slots: Collection[str]) -> OperatorDesc:
+    """The description with these inputs OWNED_BY_DML, and no others."""
+    def flagged(slot: str, tensor: TensorDesc | None) -> TensorDesc | None:
+        flags = TensorFlags.OWNED_BY_DML if slot in slots else TensorFlags.NONE
+        if tensor is None or tensor.flags == flags:
+            return tensor
+        return tensor.replace(
+            flags=flags, total_tensor_size_in_bytes=tensor.total_tensor_size_in_bytes)
+
+    changes = {}
+    for f in desc.operator.spec.inputs:
+        given = getattr(desc, f.snake)
+        made = (tuple(flagged(f"{f.snake}[{i}]", t) for i, t in enumerate(given)) if f.is_array
+                else flagged(f.snake, given))
+        if made != given:
+            changes[f.snake] = made
+    return dataclasses.replace(desc, **changes) if changes else desc

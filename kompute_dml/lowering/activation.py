@@ -1,4 +1,4 @@
-"""The activation that an operator fuses, as ``include/activation.glsl`` takes it."""
+"""Fused activations, as ``include/activation_by_code.glsl`` takes them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .elementwise import parameters
 NAMES = (
     "none", "relu", "leaky_relu", "thresholded_relu", "linear", "hard_sigmoid", "shrink", "elu",
     "celu", "scaled_elu", "sigmoid", "tanh", "scaled_tanh", "softplus", "parametric_softplus",
-    "softsign", "gelu", "clip",
+    "softsign", "gelu", "clip", "hard_swish", "swish",
 )
-"""By their code, FUSED_ACTIVATION of the shaders."""
+"""The index is the code: FUSED_ACTIVATION of the shaders."""
 
 
 class Fused(NamedTuple):

@@ -1,4 +1,4 @@
-"""PlanBuilder: what a lowering writes its plan with."""
+"""PlanBuilder, with which a lowering writes its plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .plan import (
 )
 
 ALIGNMENT = 256
-"""Bytes at multiples of which parts of the temporary and the persistent resource begin."""
+"""Ranges of the temporary and the persistent resource begin at multiples of so many bytes."""
 T = TypeVar("T")
 
 
@@ -35,7 +35,7 @@ def target_of(library: ShaderLibrary, adapter: Adapter) -> Target:
 
 
 class PlanBuilder:
-    """Collects dispatches, hands out memory, and places the words that a plan knows beforehand.
+    """Collects dispatches, hands out memory, and places the words of the params buffer.
 
     Slots are named by the fields of ``desc``: ``"input_tensor"``, ``"input_tensors[2]"``.
     """
@@ -55,7 +55,7 @@ class PlanBuilder:
     # Operands
 
     def tensor(self, slot: str) -> Any:
-        """The description of a slot's tensor; None where it is absent."""
+        """The description of a slot's tensor. None where the tensor is absent."""
         from ..operators.base import tensor_of  # the registry stands above this package
 
         return tensor_of(self.desc, slot)
@@ -119,8 +119,10 @@ class PlanBuilder:
         bound = []
         for name, operand in operands.items():
             field = f"{name}_offset"
-            known = field in variant.push_fields and operand.slot is not None
-            bound.append(replace(operand, offset_field=field if known else operand.offset_field))
+            if (operand.offset_field != field and operand.slot is not None
+                    and field in variant.push_fields):
+                operand = replace(operand, offset_field=field)
+            bound.append(operand)
         if params is not None:
             bound.append(self._place(tuple(params)))
         constants = dict(spec or {})
@@ -130,7 +132,7 @@ class PlanBuilder:
         (self._initialize if once else self._execute).append(dispatch)
 
     def _place(self, words: Ints) -> Operand:
-        """The words among those of the plan; equal ones are placed once."""
+        """Where the words lie in the plan's params. Equal words are placed once."""
         at = self._placed.get(words)
         if at is None:
             at = self._placed[words] = len(self._params)

@@ -1,4 +1,4 @@
-"""How a copy from one layout to another lowers: along lines, in pieces or in tiles."""
+"""How a copy from one layout to another lowers: by rows, in pieces or in tiles."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from ..desc import TensorDesc
 from ..layout import Ints, are_of_vectors, coalesce, power_of_two, product
-from .plan import Dispatch, Operand, Plan, Target
+from .plan import Dispatch, Operand, Target
 
 SHADERS = ("activation_identity", "activation_identity_pieces", "activation_identity_tiles")
 _LOCAL_SIZE = 256
 _NEAR = 16
-"""Vectors that a workgroup should read, and write, side by side."""
+"""Neighbouring vectors that a workgroup should read, and write."""
 _TILE_VECTORS = 1024
-"""16 KiB: what every device has of shared memory."""
+"""16 KiB: the shared memory that every device has."""
 _TILE_SIDE = 64
 """Elements along a tile, where there are as many."""
 _Push = dict[str, int | Sequence[int]]
@@ -48,11 +48,12 @@ class View(NamedTuple):
                        self.start + below, writes, -below)
 
 
-def lower_copy(x: TensorDesc, y: TensorDesc, target: Target) -> Plan:
-    """The plan that copies ``x`` into ``y``, whose data types are of the same width."""
+def copied_input(target: Target, x: TensorDesc, y: TensorDesc) -> Dispatch:
+    """The dispatch that copies ``input_tensor`` into ``output_tensor``, unless they are the same
+    memory. Their data types are of the same width."""
     views = View.whole("input_tensor", x), View.whole("output_tensor", y)
     copy = copied(target, x.sizes, *views)
-    return Plan((replace(copy, unless_same=("input_tensor", "output_tensor")),))
+    return replace(copy, unless_same=("input_tensor", "output_tensor"))
 
 
 def copied(target: Target, sizes: Ints, x: View, y: View) -> Dispatch:
@@ -62,7 +63,7 @@ def copied(target: Target, sizes: Ints, x: View, y: View) -> Dispatch:
     layout = sizes, in_strides, out_strides, 16 // x.desc.data_type.itemsize
     shader, groups, push, spec = (
         _pieces(*layout) or _tiles(*layout)
-        or _lines(*layout, x.is_aligned and y.is_aligned, target))
+        or _rows(*layout, x.is_aligned and y.is_aligned, target))
     return Dispatch(
         variant=target.library.get(shader, x.desc.data_type.width),
         groups=groups,
@@ -75,26 +76,26 @@ def copied(target: Target, sizes: Ints, x: View, y: View) -> Dispatch:
 def _in_order_of_output(
     sizes: Ints, in_strides: Ints, out_strides: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """The fewest dimensions that both walk, the output through memory from first to last."""
+    """The fewest dimensions that walk both tensors, in the order of the output's memory."""
     order = sorted(range(len(sizes)), key=lambda d: -out_strides[d])
     merged, strides = coalesce(*(tuple(v[d] for d in order)
                                  for v in (sizes, in_strides, out_strides)))
     return merged, strides[0], strides[1]
 
 
-def _lines(
+def _rows(
     sizes: Ints, in_strides: Ints, out_strides: Ints, each: int, aligned: bool, target: Target
 ) -> _Way:
-    """Whole, where the last dimension of the output lies gapless; else by elements."""
+    """WHOLE where the last dimension of the output is contiguous, else by elements."""
     repeats, gathers = in_strides[-1] == 0, in_strides[-1] not in (0, 1)
     whole = out_strides[-1] == 1 and (not gathers or sizes[-1] >= each)
     moving = [out_strides] if repeats else [in_strides, out_strides]
     even = aligned and are_of_vectors(each, sizes[-1], *moving)
-    lines = product(sizes[:-1])
-    # A line of n elements meets so many vectors at most.
-    per_line = sizes[-1] // each if even else (sizes[-1] + each - 2) // each + 1
-    work = lines * (per_line if whole else sizes[-1])
-    push = dict(count=lines, sizes=sizes[-1], in_strides=in_strides[-1],
+    rows = product(sizes[:-1])
+    # A row of n elements lies in so many vectors at most.
+    per_row = sizes[-1] // each if even else (sizes[-1] + each - 2) // each + 1
+    work = rows * (per_row if whole else sizes[-1])
+    push = dict(count=rows, sizes=sizes[-1], in_strides=in_strides[-1],
                 out_strides=out_strides[-1])
     counted = _counted(range(len(sizes) - 1), sizes, in_strides, out_strides)
     parts = 2 if even and target.traits.is_cpu else 1
@@ -105,7 +106,7 @@ def _lines(
 
 
 def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way | None:
-    """Where whole vectors lie gapless in both, but the order of what is around them differs."""
+    """Where whole vectors are contiguous in both, but the outer dimensions have another order."""
     if len(sizes) < 3 or not are_of_vectors(each, sizes[-1], in_strides, out_strides):
         return None
     outer = range(len(sizes) - 1)
@@ -133,10 +134,10 @@ def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way
 
 
 def _tiles(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way | None:
-    """Where what lies gapless in the input is not what does in the output."""
+    """Where the dimensions that are contiguous differ between input and output."""
 
-    def gapless(strides: Ints, taken: tuple[int, ...]) -> tuple[int, ...]:
-        """The dimension of stride 1, and where it is short the one that goes on behind it."""
+    def contiguous(strides: Ints, taken: tuple[int, ...]) -> tuple[int, ...]:
+        """The dimension of stride 1. Where it is short, also the one that continues it."""
         free = [d for d in range(len(sizes)) if d not in taken]
         inner = next((d for d in free if strides[d] == 1), None)
         if inner is None or sizes[inner] >= _TILE_SIDE:
@@ -145,8 +146,8 @@ def _tiles(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way 
         return (inner,) if outer is None else (inner, outer)
 
     q = next((d for d in range(len(sizes)) if out_strides[d] == 1), -1)
-    p_dims = gapless(in_strides, (q,))
-    q_dims = gapless(out_strides, p_dims)
+    p_dims = contiguous(in_strides, (q,))
+    q_dims = contiguous(out_strides, p_dims)
     if not p_dims or not q_dims:
         return None
     planes = sorted(set(range(len(sizes))) - {*p_dims, *q_dims},

@@ -9,25 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from ..desc import MINIMUM_ALIGNMENT, TensorDesc
+from ..desc import TensorDesc
 from ..dtypes import DataType, Scalar, saturate
 from ..layout import Ints, begin_with_vectors, coalesce, extent, product
 from ..runtime.shader_library import Variant
+from ..runtime.traits import DeviceTraits
+from .builder import PlanBuilder
 from .copy import View, copied
-from .plan import TEMPORARY, UNUSED, Dispatch, Operand, Plan, Target, reads, writes
+from .plan import TEMPORARY, UNUSED, reads, writes
 
 _MANY = 1 << 16
-"""Invocations that fill a GPU, and elements that are worth a dispatch of their own."""
+"""So many invocations fill a GPU, and so many elements are worth a separate dispatch."""
 _WORTH_TABLES = 8
-"""Parts for each byte of a table of results, where every workgroup makes one."""
+"""Parts per byte of a table of results that make it worth its time. Every workgroup fills one."""
 _SMALL_TABLE = 1 << 12
-"""Bytes; few larger ones fit a multiprocessor, so more invocations share them."""
+"""Bytes. Few larger tables fit a multiprocessor, so more invocations share one."""
 _TABLES = {False: (256, 4), True: (1024, 8)}
-"""Invocations of a workgroup, and parts that each makes at most, by whether tables are large."""
+"""Invocations of a workgroup, and the most parts of each, by whether the table is large."""
 _LOOKING_UP = 1 << 17
-"""Invocations that should share such work at least."""
+"""Invocations that should share such work, at least."""
 _MAX_RANK = 5
-"""Dimensions that one dispatch walks; each further one (after merging) becomes dispatches."""
+"""Dimensions that one dispatch walks. Each index of a further one takes its own dispatch."""
 _STRIDED, _ANYWHERE, _ALIGNED, _EVEN = range(4)
 """LAYOUT of the shader."""
 
@@ -37,74 +39,74 @@ class _Walked:
     """An operand of the shader, and how the dimensions are walked in it."""
 
     name: str
-    field: str | None
+    slot: str | None
     desc: TensorDesc
     walk: Ints
     start: int = 0
 
 
 def elementwise_lowering(
-    target: Target,
+    p: PlanBuilder,
     variant: Variant,
     inputs: Sequence[tuple[str | None, TensorDesc] | None],
     result: tuple[str, TensorDesc],
     *,
     push: Mapping[str, int | Sequence[int]] | None = None,
     spec: Mapping[str, int] | None = None,
-    more: Sequence[Operand] = (),
+    more: Mapping[str, Any] | None = None,
     select: tuple[int, int] | None = None,
     first: int = 0,
     guesses: bool = False,
     long: bool = False,
     backwards: bool = False,
     table: Variant | None = None,
-) -> Plan:
-    """The plan of a shader that includes ``elementwise.glsl``.
+) -> None:
+    """Add the dispatches of a shader that includes ``elementwise.glsl``.
 
-    ``inputs`` are its operands a, b, c as (field, description), None for one that is absent. An
-    operand without a field is no tensor: the shader takes what its strides say as numbers.
+    ``inputs`` are its operands a, b, c as (slot, description), None for one that is absent. An
+    operand without a slot is no tensor: the shader takes what its strides say as numbers.
     ``result`` is the output in the same form, and ``more`` are bindings of the shader's own.
-    ``select`` is (dimension, index) where only that part of the tensors is walked; ``result``
-    begins at element ``first`` of what is bound. ``guesses`` says that the shader may make a part
-    twice, ``long`` that its arithmetic takes as long as what it moves, and ``backwards`` that the
-    last parts, which may be in a cache, should come first. For a GPU, inputs that lie gapless along
-    another dimension than the output are turned into temporary memory before, and many bytes are
-    looked up by ``table``, a TABULATED variant.
+    ``select`` is (dimension, index) where only that part of the tensors is walked. ``result``
+    begins at element ``first`` of its slot. ``guesses`` says that the shader may compute a part
+    twice, ``long`` that its arithmetic takes as long as its memory accesses, and ``backwards`` that
+    the last parts should come first, because a cache may hold them. On a GPU, inputs that are
+    contiguous along another dimension than the output are transposed into temporary memory first.
+    There, ``table`` is a TABULATED variant for tensors of many bytes.
     """
-    sizes, walked, copies, temporary_bytes = _walk(target, inputs, result, select)
+    sizes, walked = _walk(p, inputs, result, select)
     walked[0].start += first
     outer, inner = _split(sizes)
-    *line_sizes, size = (sizes[d] for d in inner)
-    tensors = [w for w in walked if w.field]
+    *row_sizes, size = (sizes[d] for d in inner)
+    tensors = [w for w in walked if w.slot]
     layout, each = _layout(sizes, inner[-1], tensors)
-    lines = product(line_sizes)
-    # One that begins anywhere meets so many parts at most.
-    per_line = -(-size // each) + (layout == _ANYWHERE)
+    rows = product(row_sizes)
+    # A row that begins anywhere has one part more, at most.
+    per_row = -(-size // each) + (layout == _ANYWHERE)
     moving = [w for w in tensors if w.walk[inner[-1]]]
-    one_line = layout >= _ALIGNED and lines == 1
+    one_row = layout >= _ALIGNED and rows == 1
 
-    traits = target.traits
+    traits = p.device
     local_size, parts, times = traits.local_size, 1, 1
-    if table and one_line and len(moving) == len(tensors) and _is_worth(table, per_line, target):
+    if table and one_row and len(moving) == len(tensors) and _is_worth(table, per_row, traits):
         variant = table
         wanted, most = _TABLES[table.shared_bytes > _SMALL_TABLE]
         local_size = min(wanted, traits.max_invocations)
-        times = max(min(most, per_line // _LOOKING_UP), 1)
+        times = max(min(most, per_row // _LOOKING_UP), 1)
     elif traits.is_cpu:
-        # Mesa unrolls no long loop over both, nor one that holds a loop which makes a part anew.
-        parts += one_line and per_line >= _MANY and not guesses
+        # Mesa does not unroll long loops, nor loops around the one that computes a part again.
+        parts += one_row and per_row >= _MANY and not guesses
     else:
         moved = each * sum(w.desc.data_type.itemsize for w in moving)
         parts += layout != _STRIDED and _in_pairs(
-            lines * per_line, moved, result[1].data_type, long)
+            rows * per_row, moved, result[1].data_type, long)
     span = local_size * parts
-    groups, groups_by_line = -(-lines * per_line // span), lines * -(-per_line // span)
-    by_line = 16 * groups_by_line <= 17 * groups
-    groups = -(-(groups_by_line if by_line else groups) // times)
+    groups, groups_by_row = -(-rows * per_row // span), rows * -(-per_row // span)
+    by_row = 16 * groups_by_row <= 17 * groups
+    groups = -(-(groups_by_row if by_row else groups) // times)
 
     steps = {w.name: tuple(w.walk[d] for d in inner) for w in walked}
     fields: dict[str, int | Sequence[int]] = {
-        "lines": lines, "sizes": (*line_sizes, size), **(push or {}),
+        "rows": rows, "sizes": (*row_sizes, size), **(push or {}),
         **{f"{name}_strides": step for name, step in steps.items()},
     }
     constants: dict[str, int] = {
@@ -115,39 +117,35 @@ def elementwise_lowering(
         "IEEE_UNITS": traits.ieee_units,
         "PARTS": parts,
         "RANK": len(inner),
-        "BY_LINE": by_line,
+        "BY_ROW": by_row,
         "BACKWARDS": backwards,
         **{which: sum((steps[name][-1] == last) << i for i, name in enumerate("abc")
                       if name in steps)
-           for last, which in enumerate(("REPEATED", "GAPLESS"))},
+           for last, which in enumerate(("REPEATED", "CONTIGUOUS"))},
         **{f"{w.name.upper()}_TYPE": w.desc.data_type.code for w in walked},
         **(spec or {}),
     }
 
-    def dispatch(index: Sequence[int]) -> Dispatch:
-        operands: dict[str, Operand] = {}
+    for index in itertools.product(*(range(sizes[d]) for d in outer)):
+        operands: dict[str, Any] = dict.fromkeys("abc"[: len(inputs)], UNUSED)
         numbers: dict[str, int] = {}
-        for w in walked:
+        for w in (*walked[1:], walked[0]):  # in the order of the bindings
             begin = w.start + sum(i * w.walk[d] for i, d in zip(index, outer))
-            if w.field is None:
+            if w.slot is None:
                 numbers[f"{w.name}_offset"] = begin
                 continue
             make = reads if w.name in "abc" else writes
-            reach = extent((*line_sizes, size), steps[w.name])
-            operands[w.name] = make(w.field, w.desc, f"{w.name}_offset", begin, reach)
-        slots = [operands.get(name, UNUSED) for name in "abc"[: len(inputs)]]
-        return Dispatch(variant, groups, (*slots, operands["out"], *more),
-                        {**fields, **numbers}, constants)
-
-    dispatches = map(dispatch, itertools.product(*(range(sizes[d]) for d in outer)))
-    return Plan((*copies, *dispatches), temporary_bytes=temporary_bytes)
+            reach = extent((*row_sizes, size), steps[w.name])
+            operands[w.name] = make(w.slot, w.desc, f"{w.name}_offset", begin, reach)
+        p.dispatch(variant, groups, **operands, **(more or {}),
+                   push={**fields, **numbers}, spec=constants)
 
 
 def _walk(
-    target: Target, inputs: Sequence[tuple[str | None, TensorDesc] | None],
+    p: PlanBuilder, inputs: Sequence[tuple[str | None, TensorDesc] | None],
     result: tuple[str, TensorDesc], select: tuple[int, int] | None,
-) -> tuple[Ints, list[_Walked], list[Dispatch], int]:
-    """The sizes that are walked, the operands in them, the copies made before, and their bytes."""
+) -> tuple[Ints, list[_Walked]]:
+    """The sizes that are walked, and the operands in them. Inputs may be copied first."""
     walked = [_Walked(name, *slot, slot[1].strides)
               for name, slot in zip(("out", *"abc"), (result, *inputs)) if slot is not None]
     sizes = result[1].sizes
@@ -157,14 +155,14 @@ def _walk(
         for w in walked:
             w.start = i * w.walk[d]
     sizes = _in_order_of_output(sizes, walked)
-    if select is not None or target.traits.is_cpu:
-        return sizes, walked, [], 0
-    copies, temporary_bytes = _turn(target, sizes, walked)
-    return _in_order_of_output(sizes, walked), walked, copies, temporary_bytes
+    if select is None and not p.device.is_cpu:
+        _transpose(p, sizes, walked)
+        sizes = _in_order_of_output(sizes, walked)
+    return sizes, walked
 
 
 def _in_order_of_output(sizes: Ints, walked: Sequence[_Walked]) -> Ints:
-    """The fewest sizes that all operands walk, the output through memory from first to last."""
+    """The fewest dimensions that walk all operands, in the order of the output's memory."""
     order = sorted(range(len(sizes)), key=lambda d: -walked[0].walk[d])
     merged, walks = coalesce(*([v[d] for d in order] for v in (sizes, *(w.walk for w in walked))))
     for w, walk in zip(walked, walks):
@@ -172,26 +170,22 @@ def _in_order_of_output(sizes: Ints, walked: Sequence[_Walked]) -> Ints:
     return merged
 
 
-def _turn(target: Target, sizes: Ints, walked: Sequence[_Walked]) -> tuple[list[Dispatch], int]:
-    """Copies of the inputs that are not gapless where the output is, and the bytes they take."""
-    copies: list[Dispatch] = []
-    nbytes = 0
+def _transpose(p: PlanBuilder, sizes: Ints, walked: Sequence[_Walked]) -> None:
+    """Copy the inputs that are not contiguous where the output is."""
     for w in walked[1:]:
         x_sizes = tuple(n if step else 1 for n, step in zip(sizes, w.walk))
         itemsize = w.desc.data_type.itemsize
         if (
-            w.field is None or itemsize not in (2, 4) or product(x_sizes) < _MANY
+            w.slot is None or itemsize not in (2, 4) or product(x_sizes) < _MANY
             or walked[0].walk[-1] != 1 or w.walk[-1] < 2 or 1 not in w.walk
         ):
             continue
         x, y = w.desc.replace(sizes=x_sizes, strides=w.walk), TensorDesc(w.desc.data_type, x_sizes)
-        begin = nbytes // itemsize
-        copies.append(copied(target, x_sizes, View.whole(w.field, x),
-                             View(TEMPORARY, y, y.strides, begin)))
-        w.field, w.desc, w.start = TEMPORARY, y, begin
+        begin = p.temporary(itemsize, y.element_count).offset
+        p.add(copied(p.target, x_sizes, View.whole(w.slot, x),
+                     View(TEMPORARY, y, y.strides, begin)))
+        w.slot, w.desc, w.start = TEMPORARY, y, begin
         w.walk = tuple(step and packed for step, packed in zip(w.walk, y.strides))
-        nbytes += -(-y.total_tensor_size_in_bytes // MINIMUM_ALIGNMENT) * MINIMUM_ALIGNMENT
-    return copies, nbytes
 
 
 def _layout(sizes: Ints, last: int, tensors: Sequence[_Walked]) -> tuple[int, int]:
@@ -208,20 +202,20 @@ def _layout(sizes: Ints, last: int, tensors: Sequence[_Walked]) -> tuple[int, in
     return _ALIGNED if sizes[last] % each else _EVEN, each
 
 
-def _is_worth(table: Variant, parts: int, target: Target) -> bool:
-    """Whether a GPU has memory to share for the table, and enough parts to look up in it."""
-    return (not target.traits.is_cpu and table.shared_bytes <= target.traits.max_shared_memory
+def _is_worth(table: Variant, parts: int, device: DeviceTraits) -> bool:
+    """Whether a GPU has shared memory for the table, and enough parts to look up in it."""
+    return (not device.is_cpu and table.shared_bytes <= device.max_shared_memory
             and parts >= _WORTH_TABLES * table.shared_bytes)
 
 
 def _in_pairs(parts: int, moved: int, kind: DataType, long: bool) -> bool:
-    """Whether half as many invocations fill a GPU too, and a part is little for one: what it moves,
-    or what there is to do besides its arithmetic."""
+    """Whether an invocation should compute two parts: half as many invocations also fill the GPU,
+    and one part moves few bytes or takes long arithmetic."""
     return parts >= _MANY and (kind is DataType.FLOAT16 or moved < 32 or long)
 
 
 def _split(sizes: Ints) -> tuple[list[int], list[int]]:
-    """The dimensions left to the host, the shortest ones, and those that a dispatch walks."""
+    """The shortest dimensions, which the host walks, and those that a dispatch walks."""
     by_size = sorted(range(len(sizes)), key=lambda d: sizes[d])
     outer = sorted(by_size[: max(len(sizes) - _MAX_RANK, 0)])
     return outer, [d for d in range(len(sizes)) if d not in outer]

@@ -15,7 +15,7 @@ PERSISTENT = "persistent"
 PARAMS = "params"
 """Words that are known when the plan is made. They are uploaded once."""
 ZEROED = "zeroed"
-"""The device's own memory, which is zero before a dispatch and which that leaves zero."""
+"""The device's own memory. It is zero before a dispatch, and the dispatch leaves it zero."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,11 @@ def writes(slot: str, desc: TensorDesc, offset_field: str, offset: int = 0,
     return Operand(slot, offset_field, operand.itemsize, operand.length, offset, writes=True)
 
 
+def in_units(operand: Operand, unit: int) -> Operand:
+    """The operand, counted in units of so many bytes."""
+    return replace(operand, itemsize=unit, length=operand.length * operand.itemsize // unit)
+
+
 UNUSED = Operand(None)
 
 
@@ -78,8 +83,8 @@ UNUSED = Operand(None)
 class Dispatch:
     """One shader invocation grid.
 
-    ``groups`` counts workgroups along one line; shaders read their number with group_index() and
-    ignore numbers past the work, because a count may be rounded up. ``spec`` and ``push`` are by
+    ``groups`` is the number of workgroups. Shaders read theirs with group_index(). They ignore
+    numbers past the work, because the count may be rounded up. ``spec`` and ``push`` are by
     the names that the shader declares; push fields take whole numbers (floats bit-cast to uint32).
     """
 
@@ -96,9 +101,9 @@ class Dispatch:
 class Plan:
     """All dispatches of an operator, in order, and the memory they share.
 
-    ``initialize`` runs once, ``execute`` at every call. Resource sizes are in bytes. An input that
-    is OWNED_BY_DML is copied into the persistent resource by itself and read from there, unless
-    it is named in ``repacked``: then ``initialize`` puts it there in a form of its own.
+    ``initialize`` runs once, ``execute`` at every call. Resource sizes are in bytes. An input
+    that is OWNED_BY_DML is copied into the persistent resource and read from there. Inputs named in
+    ``repacked`` are not copied: ``initialize`` stores them in another form.
     """
 
     execute: tuple[Dispatch, ...]

@@ -1,6 +1,6 @@
-"""Lowers what reduces rows to some numbers and then writes every element: softmax, normalizations.
+"""Lowers operators that reduce rows and then write every element: softmax, normalizations.
 
-A team of invocations makes a row, or a part of one (``normalize_rows.comp``).
+A team of invocations computes a row, or a part of one (``normalize_rows.comp``).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .walk import Walk, split_dimensions
 SHADER = "normalize_rows"
 _LOCAL_SIZE = 256
 _KEPT, _MOST_KEPT = 4, 8
-"""Pieces in an invocation's registers: so many hide the time of reading, and so many have room."""
+"""Pieces in an invocation's registers: enough to hide the latency of reads."""
 _MOST_ON_CPU = 1 << 10
 """Pieces of an invocation: lavapipe ends loops after 65,535 passes."""
 _LONG_PART = 1 << 13
-"""Pieces that are worth a workgroup on a GPU."""
+"""Pieces that make a workgroup worth its time on a GPU."""
 _ABSENT, _WALKED, _VECTORS = range(3)
 """SCALE and BIAS of the shader."""
 _WHOLE, _PARTIAL, _FINAL = range(3)
 """STAGE of the shader."""
 _KNOWN = 3
-"""Words that the shader knows of a part."""
+"""Words that the shader stores of a part."""
 
 
 class Kind(IntEnum):
@@ -44,7 +44,7 @@ class Teams:
     """How rows are shared among invocations."""
 
     team: int
-    """Invocations that make a row, or a part of one: 1, a part of a subgroup, or a workgroup."""
+    """Invocations of a team: 1, a part of a subgroup, or a workgroup."""
     local_size: int
     kept: int
     fits: bool
@@ -59,20 +59,24 @@ def normalize_rows(
     """Add the dispatches of an operator whose rows lie along ``axes``.
 
     Tensors are the slots input_tensor, output_tensor and, where there are such, scale_tensor and
-    bias_tensor. ``epsilon`` is a float's bits.
+    bias_tensor. ``epsilon`` is a float's bits. In a graph there may be addend_tensor, which is
+    added to the input first, and total_tensor, which takes the sum: both lie as the input does.
     """
+    addend, total = (getattr(p.desc, slot, None) for slot in ("addend_tensor", "total_tensor"))
     x, y = p.desc.input_tensor, p.desc.output_tensor
     affine = [getattr(p.desc, slot, None) for slot in ("scale_tensor", "bias_tensor")]
     strides = [x.strides, y.strides, *(broadcast_strides(t, x) for t in affine)]
     rows, columns = split_dimensions(x.sizes, axes, *strides)
     each = 16 // x.data_type.itemsize
     modes = _vectors(x, y, affine, rows, columns, each)
+    if any(t is not None and not t.is_aligned for t in (addend, total)):
+        modes = None
     if modes is None:
         each, modes = 1, [_ABSENT if t is None else _WALKED for t in affine]
     pieces = columns.count // each
     subgroups = uses_subgroups(p)
-    apart = each == 1 and columns.strides[0][-1] != 1 and rows.strides[0][-1] == 1
-    teams = share_rows(p.device, subgroups, rows.count, pieces, apart)
+    rows_contiguous = each == 1 and columns.strides[0][-1] != 1 and rows.strides[0][-1] == 1
+    teams = share_rows(p.device, subgroups, rows.count, pieces, rows_contiguous)
     span = -(-pieces // teams.parts)
     span = -(-span // teams.team) * teams.team
     parts = -(-pieces // span)
@@ -89,6 +93,8 @@ def normalize_rows(
             bias=p.read("bias_tensor") if affine[1] else UNUSED,
             y=UNUSED if stage == _PARTIAL else p.write("output_tensor"),
             known=known if stage == _PARTIAL else known.reading(),
+            addend=p.read("addend_tensor") if addend else UNUSED,
+            total=p.write("total_tensor") if total and stage != _PARTIAL else UNUSED,
             params=words,
             push={"rows": rows.count, "pieces": pieces, "parts": parts, "span": span,
                   "columns_at": len(rows.words),
@@ -97,13 +103,14 @@ def normalize_rows(
             spec={"LOCAL_SIZE": teams.local_size, "TYPE": x.data_type.code, "KIND": kind,
                   "TEAM": teams.team, "EACH": each, "KEPT": teams.kept,
                   "FITS": teams.fits and parts == 1, "STAGE": stage,
-                  "LINE": len(columns.sizes) == 1, "SCALE": modes[0], "BIAS": modes[1],
-                  "FUSED_ACTIVATION": fused.code},
+                  "ONE_DIMENSION": len(columns.sizes) == 1, "SCALE": modes[0], "BIAS": modes[1],
+                  "FUSED_ACTIVATION": fused.code, "ADDEND": addend is not None,
+                  "TOTAL": total is not None and stage != _PARTIAL},
         )
 
 
 def uses_subgroups(p: PlanBuilder) -> bool:
-    """Whether teams add within subgroups. CPUs have no need of it."""
+    """Whether teams reduce within subgroups. CPUs do not."""
     return not p.device.is_cpu and p.library.find(SHADER, "subgroups") is not None
 
 
@@ -143,25 +150,25 @@ def _vectors(
 
 
 def share_rows(
-    device: DeviceTraits, subgroups: bool, rows: int, pieces: int, apart: bool
+    device: DeviceTraits, subgroups: bool, rows: int, pieces: int, rows_contiguous: bool
 ) -> Teams:
-    """The teams for rows of so many pieces. ``apart`` says that rows, not columns, lie gapless."""
+    """The teams for rows of so many pieces."""
     if device.is_cpu:
         local = min(_LOCAL_SIZE, device.max_invocations)
-        # It has no registers to spare, and compiles what is unrolled for long.
+        # A CPU has few registers, and its driver compiles unrolled code slowly.
         if pieces <= _KEPT or (pieces <= _MOST_ON_CPU and rows >= 64):
             return Teams(1, local, 1, pieces == 1)
         return Teams(local, local, 1, pieces <= local, -(-pieces // (local * _MOST_ON_CPU)))
-    if pieces <= _KEPT or (apart and rows >= 32 * device.cores):
+    if pieces <= _KEPT or (rows_contiguous and rows >= 32 * device.cores):
         return Teams(1, min(_LOCAL_SIZE, device.max_invocations), _KEPT, pieces <= _KEPT)
     lanes = device.subgroup_size
     if subgroups and pieces <= _MOST_KEPT * lanes:
-        # Two pieces are enough where many rows are on their way.
+        # Two pieces are enough where many rows are in flight.
         team = min(max(power_of_two(-(-pieces // 2)), lanes // 4), lanes)
         return Teams(team, min(_LOCAL_SIZE, device.max_invocations),
                      power_of_two(-(-pieces // team)), True)
     most = min(1024, device.max_invocations)
-    # Small workgroups, of which many share a multiprocessor, wait for one another least.
+    # Many small workgroups share a multiprocessor, so few of them wait at barriers.
     local = min(max(power_of_two(-(-pieces // _MOST_KEPT)), 64), most)
     if pieces <= _MOST_KEPT * local:
         return Teams(local, local, -(-pieces // local), True)

@@ -8,7 +8,7 @@ from ..layout import coalesce, product
 
 
 class Walk:
-    """Some dimensions of one or more operands, as few as walk the same elements.
+    """Dimensions of one or more operands, merged to as few as possible.
 
     ``count`` is how many elements it visits, in row-major order of ``sizes``. ``words`` is what the
     shader reads.
@@ -24,7 +24,7 @@ class Walk:
 
     @property
     def contiguous(self) -> bool:
-        """Whether every operand's elements lie side by side, in order."""
+        """Whether every operand's elements are contiguous and in order."""
         return all(s == (1,) for s in self.strides)
 
 

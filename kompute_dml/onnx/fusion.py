@@ -2,7 +2,8 @@
 
     MatMulInteger -> Cast -> Mul [-> Mul] [-> Add]   becomes one MatMulIntegerToFloat
 
-ONNX Runtime fuses this chain too, but only for nodes that its own providers have claimed.
+and those of :mod:`.qdq`. ONNX Runtime fuses these chains too, but only for nodes that its own
+providers have claimed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..graph.fusion import QDQ, left_out
 from .graph import Graph, Node, Shape, Value, topological, uses
+from .qdq import OnlyUser, of_bytes
 
 FLOATS = (np.dtype("float32"), np.dtype("float16"))
 
@@ -20,22 +23,27 @@ def fuse(graph: Graph) -> list[Node]:
     """The graph's nodes with every chain replaced, in an order in which they can run."""
     users = uses(graph.nodes)
     visible = set(graph.outputs)
+    made_by = {v: node for node in graph.nodes for v in node.outputs if v is not None}
     fused: dict[Node, Node] = {}
-    for node in graph.nodes:
-        chain = _chain(node, users, visible) if node.label == "MatMulInteger" else None
-        if chain is not None:
-            fused.update(dict.fromkeys(chain.parts, chain))
-    return topological(list(dict.fromkeys(fused.get(n, n) for n in graph.nodes)))
 
-
-def _chain(
-    product: Node, users: dict[Value, list[Node]], visible: set[Value]
-) -> Node | None:
     def only_user(node: Node, ops: Sequence[str]) -> Node | None:
         value = node.outputs[0]
         found = users.get(value, []) if value is not None and value not in visible else []
         return found[0] if len(found) == 1 and found[0].label in ops else None
 
+    with_qdq = QDQ not in left_out()
+    for node in graph.nodes:
+        chain = _chain(node, only_user) if node.label == "MatMulInteger" else None
+        if chain is None and with_qdq:
+            chain = of_bytes(node, made_by, only_user, _is_bias)
+        if chain is not None and not fused.keys().isdisjoint(chain.parts):
+            chain = None  # of a sum of two products one takes up the sum
+        if chain is not None:
+            fused.update(dict.fromkeys(chain.parts, chain))
+    return topological(list(dict.fromkeys(fused.get(n, n) for n in graph.nodes)))
+
+
+def _chain(product: Node, only_user: OnlyUser) -> Node | None:
     cast = only_user(product, ("Cast",))
     if cast is None or (made := cast.outputs[0]) is None or made.dtype not in FLOATS:
         return None

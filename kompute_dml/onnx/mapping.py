@@ -1,7 +1,7 @@
-"""Which ONNX operators run on which of DirectML's: one row each.
+"""Which ONNX operators run on which of DirectML's: one mapping each.
 
-A row is active where its DirectML operator is implemented, at the device's feature level, for the
-data types at hand; so a new operator needs its row and nothing else.
+A mapping is active where its DirectML operator is implemented at the device's feature level for the
+data types at hand. So a new operator needs its mapping and nothing else.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ from ..graph.array import BOOL, Array, device_type
 from ..graph.builder import Builder, supported
 from ..operators import base
 from . import (
-    attention_rows,
-    composed_rows,
-    convolution_rows,
-    gather_rows,
-    movement_rows,
-    normalization_rows,
-    pooling_rows,
+    attention,
+    composed,
+    convolution,
+    gather,
+    lowerings,
+    microsoft,
+    movement,
+    normalization,
+    pooling,
     products,
-    reduction_rows,
-    rows,
+    quantized,
+    random,
+    reduction,
+    transformer,
 )
 from .graph import DTYPES, Node, Value
 
@@ -42,25 +46,25 @@ Refusal = Callable[[Node], "str | None"]
 
 
 @dataclass(frozen=True)
-class Row:
+class Mapping:
     """One ONNX operator, or one use of it."""
 
     op: str
     since: tuple[int, ...]
-    """Versions of the operator that this row understands."""
+    """Versions of the operator that this mapping understands."""
     operator: str
     """The DirectML operator, without ``DML_OPERATOR_``; of views the one that copies them."""
-    build: rows.Build
+    build: lowerings.Build
     domain: str = ""
     fields: tuple[str | None, ...] = ()
     """The DirectML tensor of each input, where the order is not DirectML's own; the last one goes
     on for any further inputs."""
     attributes: tuple[str, ...] = ()
-    """Attributes that are understood; a node with others is not this row's."""
+    """Attributes that are understood. A node with others is not served."""
     host: tuple[int, ...] = ()
-    """Inputs whose values decide the plan: the host must know them."""
+    """Inputs whose values the plan depends on. The host must know them."""
     refuses: Refusal = lambda node: None
-    """Why this row does not serve the node, or None."""
+    """Why this mapping does not serve the node, or None."""
     multiplies: bool = False
     """Whether it is a product or a convolution: work that is worth a transfer."""
     results: tuple[str | None, ...] = ()
@@ -72,7 +76,7 @@ class Row:
         return self.operator == _COPY
 
     def refusal(self, node: Node, device: Device) -> str | None:
-        """Why this row does not serve ``node`` on ``device``, or None."""
+        """Why this mapping does not serve ``node`` on ``device``, or None."""
         if node.since not in self.since:
             return f"version {node.since} of the operator is not known, only {self.since}"
         unknown = node.attributes.keys() - set(self.attributes)
@@ -128,32 +132,32 @@ def _refuses_value(
     return None
 
 
-def match(node: Node, device: Device) -> Row | str:
-    """The row that serves ``node`` on ``device``, or why there is none."""
-    row = candidate(node, device)
-    return row if isinstance(row, str) else _trial(row, node, device) or row
+def match(node: Node, device: Device) -> Mapping | str:
+    """The mapping that serves ``node`` on ``device``, or why there is none."""
+    mapping = candidate(node, device)
+    return mapping if isinstance(mapping, str) else _trial(mapping, node, device) or mapping
 
 
-def find(node: Node, device: Device) -> Row:
-    """The row of a node that was matched before. Raises UnsupportedError."""
-    row = candidate(node, device)
-    if isinstance(row, str):
-        raise UnsupportedError(f"{node.label} {node.name!r}: {row}")
-    return row
+def find(node: Node, device: Device) -> Mapping:
+    """The mapping of a node that was matched before. Raises UnsupportedError."""
+    mapping = candidate(node, device)
+    if isinstance(mapping, str):
+        raise UnsupportedError(f"{node.label} {node.name!r}: {mapping}")
+    return mapping
 
 
-def candidate(node: Node, device: Device) -> Row | str:
-    """The row that serves ``node``, as far as the tables tell, or why there is none."""
-    reason = "no row of the mapping table has this operator"
-    for row in _by_operator().get((node.domain, node.op), ()):
-        refused = row.refusal(node, device)
+def candidate(node: Node, device: Device) -> Mapping | str:
+    """The mapping that serves ``node`` by the tables, or why there is none."""
+    reason = "no mapping has this operator"
+    for mapping in _by_operator().get((node.domain, node.op), ()):
+        refused = mapping.refusal(node, device)
         if refused is None:
-            return row
+            return mapping
         reason = refused
     return reason
 
 
-def _trial(row: Row, node: Node, device: Device) -> str | None:
+def _trial(mapping: Mapping, node: Node, device: Device) -> str | None:
     """Why the node does not compile on the device: it may lack a feature that shaders need."""
     builder = Builder(device, trial=True)
     inputs: list[Array | None] = []
@@ -162,14 +166,14 @@ def _trial(row: Row, node: Node, device: Device) -> str | None:
         if value is None or value.dtype is None:
             inputs.append(None)
             continue
-        if i in row.host and value.constant is None:
+        if i in mapping.host and value.constant is None:
             return None  # everything depends on a value that only a run will tell
         shape = value.shape or ()
         certain = certain and value.shape is not None and None not in shape
         array = builder.new([1 if n is None else n for n in shape], value.dtype)
         inputs.append(replace(array, host=value.constant))
     try:
-        row.build(builder, node, inputs)
+        mapping.build(builder, node, inputs)
     except UnsupportedError as error:
         return str(error)
     except (DmlError, ValueError, LookupError) as error:
@@ -179,10 +183,10 @@ def _trial(row: Row, node: Node, device: Device) -> str | None:
 
 
 @functools.cache
-def _by_operator() -> dict[tuple[str, str], list[Row]]:
-    result: dict[tuple[str, str], list[Row]] = {}
-    for row in TABLE:
-        result.setdefault((row.domain, row.op), []).append(row)
+def _by_operator() -> dict[tuple[str, str], list[Mapping]]:
+    result: dict[tuple[str, str], list[Mapping]] = {}
+    for mapping in TABLE:
+        result.setdefault((mapping.domain, mapping.op), []).append(mapping)
     return result
 
 
@@ -232,13 +236,16 @@ def _either_infinity(node: Node) -> str | None:
 
 
 def _quantization(node: Node) -> str | None:
-    if node.attributes.get("block_size", 0) or node.attributes.get("output_dtype", 0):
-        return "blocks, or an output type of its own"
     if node.attributes.get("precision", 0) not in (0, _FLOAT):
         return "a quotient in another precision than float32"
     scale = node.input(1)
-    if scale is None or scale.shape is None or len(scale.shape) > 1:
+    if scale is None or scale.shape is None or (
+            len(scale.shape) > 1 and not node.attributes.get("block_size", 0)):
         return "a scale that may have more than one dimension"
+    out = node.outputs[0]
+    if node.attributes.get("output_dtype", 0) and node.op == "DequantizeLinear" and (
+            out is None or out.dtype != scale.dtype):
+        return "an output type of its own"
     return None
 
 
@@ -261,12 +268,6 @@ def _qlinear_matrices(node: Node) -> str | None:
         if value is None or value.shape is None or len(value.shape) < 1:
             return "matrices of unknown rank"
     return None
-
-
-def _fused_matrices(node: Node) -> str | None:
-    if any(node.attributes.get(f"transBatch{side}", 0) for side in "AB"):
-        return "a batch dimension beside the rows"
-    return _matrices(node)
 
 
 def _vectors(*, a: tuple[int, ...], b: tuple[int, ...]) -> Refusal:
@@ -295,13 +296,40 @@ def _counted(node: Node) -> str | None:
         return "how many elements are found is known only after a run"
     return None
 def _normalization(node: Node) -> str | None:
-    """Statistics are computed in float32, and are no outputs."""
-    if any(value is not None for value in node.outputs[1:3]):
+    """Statistics are computed in float32. Only LayerNormalization has them as outputs."""
+    has_statistics = node.op == "LayerNormalization"
+    if not has_statistics and any(value is not None for value in node.outputs[1:3]):
         return "mean and variance as outputs"
     if node.attributes.get("training_mode", 0):
         return "training_mode=1"
     if node.attributes.get("stash_type", _FLOAT) != _FLOAT:
         return "statistics in another precision than float32"
+    return _same_types(node)
+
+
+def _one_scale(*indices: int) -> Refusal:
+    """Scales and zero points are one for all."""
+
+    def refuses(node: Node) -> str | None:
+        for i in indices:
+            if (p := node.input(i)) is not None and (p.shape is None or any(
+                    n != 1 for n in p.shape)):
+                return "a scale or zero point that may be more than one"
+        return None
+
+    return refuses
+
+
+def _cast_like(node: Node) -> str | None:
+    like = node.input(1)
+    return "a cast to this data type" if like is None or like.dtype in (None, BOOL) else None
+def _trained(node: Node) -> str | None:
+    """Batch normalization by the statistics of its input."""
+    if not node.attributes.get("training_mode", 0):
+        return "training_mode=0"
+    x = node.inputs[0]
+    if x is None or x.shape is None or len(x.shape) < 2:
+        return "an input of unknown rank"
     return _same_types(node)
 
 
@@ -312,12 +340,13 @@ _SHAPED = (1, 13, 14, 19, 21, 23, 24, 25)
 
 
 def _elementwise(
-    op: str, since: tuple[int, ...], operator: str, attributes: rows.Attributes | None = None,
+    op: str, since: tuple[int, ...], operator: str, attributes: lowerings.Attributes | None = None,
     *, reads: tuple[str, ...] = (), fields: tuple[str | None, ...] = (),
-    refuses: Refusal = lambda node: None, domain: str = "",
-) -> Row:
-    build = rows.elementwise(operator, attributes or rows.constants())
-    return Row(op, since, operator, build, domain, fields, reads, refuses=refuses)
+    refuses: Refusal = lambda node: None, domain: str = "", tensors: int | None = None,
+) -> Mapping:
+    build = lowerings.elementwise(
+        operator, attributes or lowerings.constants(), tensors=tensors)
+    return Mapping(op, since, operator, build, domain, fields, reads, refuses=refuses)
 
 
 _ARITHMETIC = (7, 13, 14)
@@ -330,70 +359,86 @@ _ACTIVATION = (1, 6, 13, 14, 16, 22)
 _TWO = ("ATensor", "BTensor")
 _COPY = "ELEMENT_WISE_IDENTITY"
 _WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
+_DEQUANTIZED = (None,)
+"""Quantized tensors, whose own types the composed operators tell."""
 _SOFTMAX = tuple((op, f"ACTIVATION_{name}1") for op, name in (
     ("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), ("Hardmax", "HARDMAX")))
 _CONVOLUTION = (1, 11, 22)
 _CONVOLVED = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
-def _recurrent(kind: str, states: tuple[str, ...] = (), attributes: tuple[str, ...] = ()) -> Row:
-    return Row(
-        kind, (7, 14, 22), kind, attention_rows.recurrent(kind),
+def _recurrent(
+    kind: str, states: tuple[str, ...] = (), attributes: tuple[str, ...] = ()
+) -> Mapping:
+    return Mapping(
+        kind, (7, 14, 22), kind, attention.recurrent(kind),
         fields=("InputTensor", "WeightTensor", "RecurrenceTensor", "BiasTensor", None,
                 "HiddenInitTensor", *states),
         attributes=("hidden_size", "direction", "activations", "activation_alpha",
                     "activation_beta", "clip", "layout", *attributes),
-        refuses=attention_rows.recurrent_refusal, multiplies=True)
+        refuses=attention.recurrent_refusal, multiplies=True)
 
 
-TABLE: tuple[Row, ...] = (
+TABLE: tuple[Mapping, ...] = (
     # Quantized products
-    Row("MatMulIntegerToFloat", (1,), "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
+    Mapping("MatMulIntegerToFloat", (1,), "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
         products.matmul_integer_to_float, MICROSOFT,
         fields=("ATensor", "BTensor", "AScaleTensor", "BScaleTensor", "AZeroPointTensor",
                 "BZeroPointTensor", "BiasTensor"),
         refuses=_vectors(a=(2, 4), b=(3, 5)), multiplies=True),
-    Row("MatMulInteger", (10,), "MATRIX_MULTIPLY_INTEGER", products.matmul_integer,
+    Mapping("MatMulInteger", (10,), "MATRIX_MULTIPLY_INTEGER", products.matmul_integer,
         fields=("ATensor", "BTensor", "AZeroPointTensor", "BZeroPointTensor"),
         refuses=_vectors(a=(2,), b=(3,)), multiplies=True),
-    Row("DynamicQuantizeMatMul", (1,), "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
+    Mapping("DynamicQuantizeMatMul", (1,), "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
         products.dynamic_quantize_matmul, MICROSOFT,
         # A is of the output's type until it is quantized.
         fields=("OutputTensor", "BTensor", "BScaleTensor", "BZeroPointTensor", "BiasTensor"),
         refuses=_vectors(a=(), b=(2, 3)), multiplies=True),
     # Products
-    Row("QLinearMatMul", (10, 21), "QUANTIZED_LINEAR_MATRIX_MULTIPLY", products.qlinear_matmul,
+    Mapping("QLinearMatMul", (10, 21), "QUANTIZED_LINEAR_MATRIX_MULTIPLY", products.qlinear_matmul,
         refuses=_qlinear_matrices, multiplies=True),
-    Row("MatMul", (1, 9, 13), "GEMM", products.matmul, refuses=_matrices, multiplies=True),
-    Row("FusedMatMul", (1,), "GEMM", products.matmul, MICROSOFT,
+    Mapping("MatMul", (1, 9, 13), "GEMM", products.matmul, refuses=_matrices, multiplies=True),
+    Mapping("FusedMatMul", (1,), "GEMM", products.matmul, MICROSOFT,
         attributes=("alpha", "transA", "transB", "transBatchA", "transBatchB"),
-        refuses=_fused_matrices, multiplies=True),
-    Row("Gemm", (7, 9, 11, 13), "GEMM", products.gemm,
-        attributes=("alpha", "beta", "transA", "transB"), refuses=_matrices, multiplies=True),
+        refuses=_matrices, multiplies=True),
+    Mapping("Gemm", (1, 6, 7, 9, 11, 13), "GEMM", products.gemm,
+        attributes=("alpha", "beta", "broadcast", "transA", "transB"), refuses=_matrices,
+        multiplies=True),
+    Mapping("QGemm", (1,), "MATRIX_MULTIPLY_INTEGER", quantized.qgemm, MICROSOFT,
+        fields=("ATensor", None, "AZeroPointTensor", "BTensor", None, "BZeroPointTensor", None),
+        attributes=("alpha", "transA", "transB"), results=(None,),
+        refuses=quantized.integer_matrices, multiplies=True),
+    Mapping("MatMulNBits", (1,), "GEMM", quantized.matmul_bits, MICROSOFT,
+        fields=("ATensor", None, "ATensor", None, None, "CTensor"),
+        attributes=("K", "N", "accuracy_level", "bits", "block_size"),
+        refuses=quantized.blocked_weights, multiplies=True),
     # Quantization
-    Row("DynamicQuantizeLinear", (11,), "DYNAMIC_QUANTIZE_LINEAR", rows.dynamic_quantize),
-    Row("QuantizeLinear", _QUANTIZED, "ELEMENT_WISE_QUANTIZE_LINEAR",
-        rows.quantization("ELEMENT_WISE_QUANTIZE_LINEAR"),
+    Mapping("DynamicQuantizeLinear", (11,), "DYNAMIC_QUANTIZE_LINEAR", lowerings.dynamic_quantize),
+    Mapping("QuantizeLinear", _QUANTIZED, "ELEMENT_WISE_QUANTIZE_LINEAR",
+        quantized.quantization("QUANTIZE"),
         attributes=("axis", "block_size", "output_dtype", "precision", "saturate"),
         refuses=_quantization),
-    Row("DequantizeLinear", _QUANTIZED, "ELEMENT_WISE_DEQUANTIZE_LINEAR",
-        rows.quantization("ELEMENT_WISE_DEQUANTIZE_LINEAR"),
+    Mapping("DequantizeLinear", _QUANTIZED, "ELEMENT_WISE_DEQUANTIZE_LINEAR",
+        quantized.quantization("DEQUANTIZE"),
         attributes=("axis", "block_size", "output_dtype"), refuses=_quantization),
-    Row("QLinearAdd", (1,), "ELEMENT_WISE_QUANTIZED_LINEAR_ADD", rows.quantized_sum, MICROSOFT),
+    Mapping("QLinearAdd", (1,), "ELEMENT_WISE_QUANTIZED_LINEAR_ADD", lowerings.quantized_sum,
+            MICROSOFT),
     # Diagonals
-    Row("EyeLike", (9, 22), "DIAGONAL_MATRIX", rows.eye_like, fields=(None,),
+    Mapping("EyeLike", (9, 22), "DIAGONAL_MATRIX", lowerings.eye_like, fields=(None,),
         attributes=("dtype", "k")),
-    Row("Trilu", (14,), "DIAGONAL_MATRIX1", rows.trilu, attributes=("upper",), host=(1,)),
+    Mapping("Trilu", (14,), "DIAGONAL_MATRIX1", lowerings.trilu, attributes=("upper",), host=(1,)),
     # Views: nothing is computed, but a region's outputs are copied
-    Row("Identity", (*_SHAPED, 16), _COPY, rows.identity),
-    Row("Dropout", (7, 10, 12, 13, 22), "ACTIVATION_IDENTITY", rows.identity,
+    Mapping("Identity", (*_SHAPED, 16), _COPY, lowerings.identity),
+    Mapping("Dropout", (7, 10, 12, 13, 22), "ACTIVATION_IDENTITY", lowerings.identity,
         attributes=("ratio", "seed"), host=(1, 2), refuses=_dropout),
-    Row("Reshape", (5, *_SHAPED), _COPY, rows.reshape, attributes=("allowzero",), host=(1,)),
-    Row("Squeeze", (11, *_SHAPED), _COPY, rows.squeeze, attributes=("axes",), host=(1,)),
-    Row("Unsqueeze", (11, *_SHAPED), _COPY, rows.unsqueeze, attributes=("axes",), host=(1,)),
-    Row("Flatten", (9, 11, *_SHAPED), _COPY, rows.flatten, attributes=("axis",)),
-    Row("Transpose", _SHAPED, _COPY, rows.transpose, attributes=("perm",)),
-    Row("Expand", (8, 13), _COPY, rows.expand, host=(1,)),
+    Mapping("Reshape", (5, *_SHAPED), _COPY, lowerings.reshape, attributes=("allowzero",),
+            host=(1,)),
+    Mapping("Squeeze", (11, *_SHAPED), _COPY, lowerings.squeeze, attributes=("axes",), host=(1,)),
+    Mapping("Unsqueeze", (11, *_SHAPED), _COPY, lowerings.unsqueeze, attributes=("axes",),
+            host=(1,)),
+    Mapping("Flatten", (9, 11, *_SHAPED), _COPY, lowerings.flatten, attributes=("axis",)),
+    Mapping("Transpose", _SHAPED, _COPY, lowerings.transpose, attributes=("perm",)),
+    Mapping("Expand", (8, 13), _COPY, lowerings.expand, host=(1,)),
     # Arithmetic
     _elementwise("Add", _ARITHMETIC, "ELEMENT_WISE_ADD"),
     _elementwise("Sub", _ARITHMETIC, "ELEMENT_WISE_SUBTRACT"),
@@ -405,17 +450,17 @@ TABLE: tuple[Row, ...] = (
                  refuses=_attribute("fmod", 1, 0)),
     _elementwise("Mod", (10, 13, 28), "ELEMENT_WISE_MODULUS_FLOOR", reads=("fmod",),
                  refuses=_attribute("fmod", 0, 0)),
-    Row("Max", _FOLDED, "ELEMENT_WISE_MAX", rows.folded("ELEMENT_WISE_MAX"), fields=_TWO),
-    Row("Min", _FOLDED, "ELEMENT_WISE_MIN", rows.folded("ELEMENT_WISE_MIN"), fields=_TWO),
+    Mapping("Max", _FOLDED, "ELEMENT_WISE_MAX", lowerings.folded("ELEMENT_WISE_MAX"), fields=_TWO),
+    Mapping("Min", _FOLDED, "ELEMENT_WISE_MIN", lowerings.folded("ELEMENT_WISE_MIN"), fields=_TWO),
     _elementwise("Mean", _FOLDED, "ELEMENT_WISE_MEAN", refuses=_two_inputs),
-    Row("Sum", _FOLDED, "ELEMENT_WISE_ADD", rows.folded("ELEMENT_WISE_ADD"), fields=_TWO),
+    Mapping("Sum", _FOLDED, "ELEMENT_WISE_ADD", lowerings.folded("ELEMENT_WISE_ADD"), fields=_TWO),
     # One input
     _elementwise("Abs", _UNARY, "ELEMENT_WISE_ABS"),
     _elementwise("Neg", _UNARY, "ELEMENT_WISE_NEGATE"),
     _elementwise("Ceil", _UNARY, "ELEMENT_WISE_CEIL"),
     _elementwise("Floor", _UNARY, "ELEMENT_WISE_FLOOR"),
     # DML_ROUNDING_MODE_HALVES_TO_NEAREST_EVEN
-    _elementwise("Round", (11, 22), "ELEMENT_WISE_ROUND", rows.constants(rounding_mode=0)),
+    _elementwise("Round", (11, 22), "ELEMENT_WISE_ROUND", lowerings.constants(rounding_mode=0)),
     _elementwise("Sign", (9, 13), "ELEMENT_WISE_SIGN"),
     _elementwise("Sqrt", _UNARY, "ELEMENT_WISE_SQRT"),
     _elementwise("Reciprocal", _UNARY, "ELEMENT_WISE_RECIP"),
@@ -434,14 +479,14 @@ TABLE: tuple[Row, ...] = (
     _elementwise("Acosh", _HYPERBOLIC, "ELEMENT_WISE_ACOSH"),
     _elementwise("Atanh", _HYPERBOLIC, "ELEMENT_WISE_ATANH"),
     _elementwise("IsNaN", (9, 13, 20), "ELEMENT_WISE_IS_NAN"),
-    _elementwise("IsInf", (10, 20), "ELEMENT_WISE_IS_INFINITY", rows.infinity_mode,
+    _elementwise("IsInf", (10, 20), "ELEMENT_WISE_IS_INFINITY", lowerings.infinity_mode,
                  reads=("detect_negative", "detect_positive"), refuses=_either_infinity),
-    Row("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), "ELEMENT_WISE_LOGICAL_EQUALS",
-        composed_rows.truth, attributes=("to", "saturate", "round_mode"), refuses=_cast_to_bool),
+    Mapping("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), "ELEMENT_WISE_LOGICAL_EQUALS",
+        composed.truth, attributes=("to", "saturate", "round_mode"), refuses=_cast_to_bool),
     _elementwise("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), "CAST",
                  reads=("to", "saturate", "round_mode"), refuses=_cast),
-    Row("Clip", (6, 11, 12, 13), "ELEMENT_WISE_CLIP1",
-        rows.elementwise("ELEMENT_WISE_CLIP1", rows.clip_bounds, tensors=1),
+    Mapping("Clip", (6, 11, 12, 13), "ELEMENT_WISE_CLIP1",
+        lowerings.elementwise("ELEMENT_WISE_CLIP1", lowerings.clip_bounds, tensors=1),
         attributes=("min", "max"), host=(1, 2)),
     # Logic
     _elementwise("Not", (1,), "ELEMENT_WISE_LOGICAL_NOT"),
@@ -467,73 +512,75 @@ TABLE: tuple[Row, ...] = (
     _elementwise("Sigmoid", _ACTIVATION, "ACTIVATION_SIGMOID"),
     _elementwise("Tanh", _ACTIVATION, "ACTIVATION_TANH"),
     _elementwise("Softsign", _ACTIVATION, "ACTIVATION_SOFTSIGN"),
-    _elementwise("Softplus", _ACTIVATION, "ACTIVATION_SOFTPLUS", rows.floats(steepness=1.0)),
-    _elementwise("LeakyRelu", _ACTIVATION, "ACTIVATION_LEAKY_RELU", rows.floats(alpha=0.01),
+    _elementwise("Softplus", _ACTIVATION, "ACTIVATION_SOFTPLUS", lowerings.floats(steepness=1.0)),
+    _elementwise("LeakyRelu", _ACTIVATION, "ACTIVATION_LEAKY_RELU", lowerings.floats(alpha=0.01),
                  reads=("alpha",)),
-    _elementwise("Elu", _ACTIVATION, "ACTIVATION_ELU", rows.floats(alpha=1.0), reads=("alpha",)),
-    _elementwise("Celu", (12, 28), "ACTIVATION_CELU", rows.floats(alpha=1.0), reads=("alpha",)),
+    _elementwise("Elu", _ACTIVATION, "ACTIVATION_ELU", lowerings.floats(alpha=1.0),
+                 reads=("alpha",)),
+    _elementwise("Celu", (12, 28), "ACTIVATION_CELU", lowerings.floats(alpha=1.0),
+                 reads=("alpha",)),
     _elementwise("Selu", _ACTIVATION, "ACTIVATION_SCALED_ELU",
-                 rows.floats(alpha=1.67326319217681884765625, gamma=1.05070102214813232421875),
+                 lowerings.floats(alpha=1.67326319217681884765625, gamma=1.05070102214813232421875),
                  reads=("alpha", "gamma")),
     _elementwise("ThresholdedRelu", (10, 22), "ACTIVATION_THRESHOLDED_RELU",
-                 rows.floats(alpha=1.0), reads=("alpha",)),
+                 lowerings.floats(alpha=1.0), reads=("alpha",)),
     _elementwise("HardSigmoid", _ACTIVATION, "ACTIVATION_HARD_SIGMOID",
-                 rows.floats(alpha=0.2, beta=0.5), reads=("alpha", "beta")),
+                 lowerings.floats(alpha=0.2, beta=0.5), reads=("alpha", "beta")),
     _elementwise("HardSwish", (14, 22), "ACTIVATION_HARD_SWISH",
-                 rows.floats(alpha=1 / 6, beta=0.5)),
+                 lowerings.floats(alpha=1 / 6, beta=0.5)),
     _elementwise("Shrink", (9,), "ACTIVATION_SHRINK",
-                 rows.floats(bias=0.0, threshold__lambd=0.5), reads=("bias", "lambd")),
+                 lowerings.floats(bias=0.0, threshold__lambd=0.5), reads=("bias", "lambd")),
     _elementwise("PRelu", (7, 9, 16), "ACTIVATION_PARAMETERIZED_RELU"),
-    Row("Gelu", (20,), "ACTIVATION_SIGMOID", composed_rows.fast_gelu, attributes=("approximate",),
+    Mapping("Gelu", (20,), "ACTIVATION_SIGMOID", composed.fast_gelu, attributes=("approximate",),
         refuses=_attribute("approximate", "tanh", "none")),
     _elementwise("Gelu", (20,), "ACTIVATION_GELU", reads=("approximate",),
                  refuses=_attribute("approximate", "none", "none")),
     _elementwise("Gelu", (1,), "ACTIVATION_GELU", domain=MICROSOFT),
     _elementwise("Swish", (24,), "ACTIVATION_SWISH",
-                 rows.floats(sigmoid_input_scale__alpha=1.0), reads=("alpha",)),
+                 lowerings.floats(sigmoid_input_scale__alpha=1.0), reads=("alpha",)),
     _elementwise("QuickGelu", (1,), "ACTIVATION_SWISH",
-                 rows.floats(sigmoid_input_scale__alpha=1.702), reads=("alpha",),
+                 lowerings.floats(sigmoid_input_scale__alpha=1.702), reads=("alpha",),
                  domain=MICROSOFT),
-    Row("Softmax", (13,), "ACTIVATION_SOFTMAX1", rows.along_axis("ACTIVATION_SOFTMAX1"),
+    Mapping("Softmax", (13,), "ACTIVATION_SOFTMAX1", lowerings.along_axis("ACTIVATION_SOFTMAX1"),
         attributes=("axis",)),
-    Row("LogSoftmax", (13,), "ACTIVATION_LOG_SOFTMAX1",
-        rows.along_axis("ACTIVATION_LOG_SOFTMAX1"), attributes=("axis",)),
-    Row("Hardmax", (13,), "ACTIVATION_HARDMAX1", rows.along_axis("ACTIVATION_HARDMAX1"),
+    Mapping("LogSoftmax", (13,), "ACTIVATION_LOG_SOFTMAX1",
+        lowerings.along_axis("ACTIVATION_LOG_SOFTMAX1"), attributes=("axis",)),
+    Mapping("Hardmax", (13,), "ACTIVATION_HARDMAX1", lowerings.along_axis("ACTIVATION_HARDMAX1"),
         attributes=("axis",)),
     # Indices
-    Row("Gather", (1, 11, 13), "GATHER", gather_rows.gather, attributes=("axis",)),
-    Row("GatherElements", (11, 13), "GATHER_ELEMENTS", gather_rows.gather_elements,
+    Mapping("Gather", (1, 11, 13), "GATHER", gather.gather, attributes=("axis",)),
+    Mapping("GatherElements", (11, 13), "GATHER_ELEMENTS", gather.gather_elements,
         attributes=("axis",)),
-    Row("GatherND", (11, 12, 13), "GATHER_ND1", gather_rows.gather_nd, attributes=("batch_dims",)),
-    *(Row(op, since, "SCATTER", gather_rows.scatter, attributes=("axis", "reduction"),
+    Mapping("GatherND", (11, 12, 13), "GATHER_ND1", gather.gather_nd, attributes=("batch_dims",)),
+    *(Mapping(op, since, "SCATTER", gather.scatter("SCATTER"), attributes=("axis", "reduction"),
           refuses=_attribute("reduction", "none", "none"))
       for op, since in (("Scatter", (9, 11)), ("ScatterElements", (11, 13, 16, 18)))),
-    Row("ScatterND", (11, 13, 16, 18), "SCATTER_ND", gather_rows.scatter_nd,
+    Mapping("ScatterND", (11, 13, 16, 18), "SCATTER_ND", gather.scatter("SCATTER_ND"),
         attributes=("reduction",), refuses=_attribute("reduction", "none", "none")),
-    Row("OneHot", (9, 11, 28), "ONE_HOT", gather_rows.one_hot, attributes=("axis",), host=(1,),
+    Mapping("OneHot", (9, 11, 28), "ONE_HOT", gather.one_hot, attributes=("axis",), host=(1,),
         fields=(None, None, "ValuesTensor")),
     # Filled with 0 first, whose low halves are then written.
-    Row("NonZero", (9, 13), "FILL_VALUE_CONSTANT", gather_rows.nonzero, refuses=_counted,
+    Mapping("NonZero", (9, 13), "FILL_VALUE_CONSTANT", gather.nonzero, refuses=_counted,
         fields=(None,)),
-    Row("Compress", (9, 11, 28), "GATHER", gather_rows.gather, attributes=("axis",),
+    Mapping("Compress", (9, 11, 28), "GATHER", gather.gather, attributes=("axis",),
         refuses=lambda node: "how many elements are kept is known only after a run"),
     # Movement
-    Row("Slice", (1,), "SLICE1", movement_rows.slice_, attributes=("axes", "ends", "starts")),
-    Row("Slice", (10, 11, 13), "SLICE1", movement_rows.slice_, host=(1, 2, 3, 4)),
-    Row("Split", (1, 2, 11, 13, 18), "SPLIT", movement_rows.split,
+    Mapping("Slice", (1,), "SLICE1", movement.slice_, attributes=("axes", "ends", "starts")),
+    Mapping("Slice", (10, 11, 13), "SLICE1", movement.slice_, host=(1, 2, 3, 4)),
+    Mapping("Split", (1, 2, 11, 13, 18), "SPLIT", movement.split,
         attributes=("axis", "num_outputs", "split"), host=(1,)),
-    Row("Concat", (1, 4, 11, 13), "JOIN", movement_rows.concat, attributes=("axis",)),
-    Row("Pad", (1, 2, 11, 13, 18, 19, 21, 23, 24, 25), "PADDING1", movement_rows.pad,
+    Mapping("Concat", (1, 4, 11, 13), "JOIN", movement.concat, attributes=("axis",)),
+    Mapping("Pad", (1, 2, 11, 13, 18, 19, 21, 23, 24, 25), "PADDING1", movement.pad,
         attributes=("mode", "pads", "paddings", "value"), host=(1, 2, 3)),
-    Row("Tile", (1, 6, 13), "TILE", movement_rows.tile, host=(1, 2)),
-    Row("DepthToSpace", (1, 11, 13, 28), "DEPTH_TO_SPACE1",
-        movement_rows.blocks("DEPTH_TO_SPACE1"), attributes=("blocksize", "mode")),
-    Row("SpaceToDepth", (1, 13, 28), "SPACE_TO_DEPTH1",
-        movement_rows.blocks("SPACE_TO_DEPTH1"), attributes=("blocksize", "mode")),
-    Row("ReverseSequence", (10, 28), "REVERSE_SUBSEQUENCES", movement_rows.reverse_sequence,
+    Mapping("Tile", (1, 6, 13), "TILE", movement.tile, host=(1, 2)),
+    Mapping("DepthToSpace", (1, 11, 13, 28), "DEPTH_TO_SPACE1",
+        movement.blocks("DEPTH_TO_SPACE1"), attributes=("blocksize", "mode")),
+    Mapping("SpaceToDepth", (1, 13, 28), "SPACE_TO_DEPTH1",
+        movement.blocks("SPACE_TO_DEPTH1"), attributes=("blocksize", "mode")),
+    Mapping("ReverseSequence", (10, 28), "REVERSE_SUBSEQUENCES", movement.reverse_sequence,
         attributes=("batch_axis", "time_axis"), fields=("InputTensor", None)),
     # Reductions
-    *[Row(op, since, "REDUCE", reduction_rows.reduction(function), host=(1,),
+    *[Mapping(op, since, "REDUCE", reduction.reduction(function), host=(1,),
           attributes=("axes", "keepdims", "noop_with_empty_axes"))
       for op, since, function in (
           ("ReduceSum", (1, 11, 13), ReduceFunction.SUM),
@@ -546,123 +593,205 @@ TABLE: tuple[Row, ...] = (
           ("ReduceLogSum", (1, 11, 13, 18, 28), ReduceFunction.LOG_SUM),
           ("ReduceLogSumExp", (1, 11, 13, 18, 28), ReduceFunction.LOG_SUM_EXP),
           ("ReduceSumSquare", (1, 11, 13, 18), ReduceFunction.SUM_SQUARE))],
-    *[Row(op, (1, 11, 12, 13), op.upper(), reduction_rows.argument(op.upper()),
+    *[Mapping(op, (1, 11, 12, 13), op.upper(), reduction.argument(op.upper()),
           attributes=("axis", "keepdims", "select_last_index")) for op in ("ArgMax", "ArgMin")],
-    Row("TopK", (1, 10, 11, 24), "TOP_K1", reduction_rows.top_k, host=(1,),
+    Mapping("TopK", (1, 10, 11, 24), "TOP_K1", reduction.top_k, host=(1,),
         results=("OutputValueTensor", None),
         attributes=("axis", "k", "largest", "sorted")),
-    Row("CumSum", (11, 14), "CUMULATIVE_SUMMATION",
-        reduction_rows.cumulative("CUMULATIVE_SUMMATION", "has_exclusive_sum"), host=(1,),
+    Mapping("CumSum", (11, 14), "CUMULATIVE_SUMMATION",
+        reduction.cumulative("CUMULATIVE_SUMMATION", "has_exclusive_sum"), host=(1,),
         attributes=("exclusive", "reverse")),
-    Row("CumProd", (26,), "CUMULATIVE_PRODUCT",
-        reduction_rows.cumulative("CUMULATIVE_PRODUCT", "has_exclusive_product"), host=(1,),
+    Mapping("CumProd", (26,), "CUMULATIVE_PRODUCT",
+        reduction.cumulative("CUMULATIVE_PRODUCT", "has_exclusive_product"), host=(1,),
         attributes=("exclusive", "reverse")),
     # Pooling, regions of interest, resizing
-    Row("AveragePool", (1, 7, 10, 11, 19, 22), "AVERAGE_POOLING",
-        pooling_rows.pooling("AVERAGE_POOLING", "AVERAGE_POOLING1"),
+    Mapping("AveragePool", (1, 7, 10, 11, 19, 22), "AVERAGE_POOLING",
+        pooling.pooling("AVERAGE_POOLING", "AVERAGE_POOLING1"),
         attributes=(*_WINDOW, "count_include_pad")),
-    Row("LpPool", (1, 2, 11, 18, 22), "LP_POOLING",
-        pooling_rows.pooling("LP_POOLING", "LP_POOLING1"), attributes=(*_WINDOW, "p")),
-    Row("MaxPool", (1, 8, 10, 11, 12, 22), "MAX_POOLING",
-        pooling_rows.pooling("MAX_POOLING", "MAX_POOLING2"),
+    Mapping("LpPool", (1, 2, 11, 18, 22), "LP_POOLING",
+        pooling.pooling("LP_POOLING", "LP_POOLING1"), attributes=(*_WINDOW, "p")),
+    Mapping("MaxPool", (1, 8, 10, 11, 12, 22), "MAX_POOLING",
+        pooling.pooling("MAX_POOLING", "MAX_POOLING2"),
         attributes=(*_WINDOW, "storage_order"), refuses=_attribute("storage_order", 0, 0)),
-    *(Row(f"Global{op}Pool", since, operator, pooling_rows.global_pooling(operator),
+    *(Mapping(f"Global{op}Pool", since, operator, pooling.global_pooling(operator),
           attributes=("p",) if op == "Lp" else ())
       for op, since, operator in (
           ("Average", (1, 22), "AVERAGE_POOLING"), ("Max", (1, 22), "MAX_POOLING"),
           ("Lp", (1, 2, 22), "LP_POOLING"))),
-    Row("QLinearAveragePool", (1,), "QUANTIZED_LINEAR_AVERAGE_POOLING",
-        pooling_rows.quantized_average(False), MICROSOFT,
+    Mapping("QLinearAveragePool", (1,), "QUANTIZED_LINEAR_AVERAGE_POOLING",
+        pooling.quantized_average(False), MICROSOFT,
         attributes=(*_WINDOW, "count_include_pad", "channels_last")),
-    Row("QLinearGlobalAveragePool", (1,), "QUANTIZED_LINEAR_AVERAGE_POOLING",
-        pooling_rows.quantized_average(True), MICROSOFT, attributes=("channels_last",)),
-    Row("MaxUnpool", (9, 11, 22), "MAX_UNPOOLING", pooling_rows.max_unpooling,
+    Mapping("QLinearGlobalAveragePool", (1,), "QUANTIZED_LINEAR_AVERAGE_POOLING",
+        pooling.quantized_average(True), MICROSOFT, attributes=("channels_last",)),
+    Mapping("MaxUnpool", (9, 11, 22), "MAX_UNPOOLING", pooling.max_unpooling,
         fields=("InputTensor", None), attributes=("kernel_shape", "pads", "strides"),
         refuses=lambda node: "output_shape" if node.input(2) else None),
-    Row("MaxRoiPool", (1, 22), "ROI_POOLING", pooling_rows.roi_pooling,
+    Mapping("MaxRoiPool", (1, 22), "ROI_POOLING", pooling.roi_pooling,
         attributes=("pooled_shape", "spatial_scale")),
-    Row("RoiAlign", (10, 16, 22), "ROI_ALIGN1", pooling_rows.roi_align,
+    Mapping("RoiAlign", (10, 16, 22), "ROI_ALIGN1", pooling.roi_align,
         fields=("InputTensor", "ROITensor", None),
         attributes=("coordinate_transformation_mode", "mode", "output_height", "output_width",
-                    "sampling_ratio", "spatial_scale"), refuses=pooling_rows.roi_align_refused),
-    Row("Upsample", (7, 9, 10), "RESAMPLE2", pooling_rows.resize, fields=("InputTensor", None),
-        attributes=("mode", "scales"), host=(1,), refuses=pooling_rows.resize_refused),
-    Row("Resize", (10,), "RESAMPLE2", pooling_rows.resize, fields=("InputTensor", None),
-        attributes=("mode",), host=(1,), refuses=pooling_rows.resize_refused),
-    Row("Resize", (11, 13, 18, 19), "RESAMPLE2", pooling_rows.resize,
+                    "sampling_ratio", "spatial_scale"), refuses=pooling.roi_align_refused),
+    Mapping("Upsample", (7, 9, 10), "RESAMPLE2", pooling.resize, fields=("InputTensor", None),
+        attributes=("mode", "scales"), host=(1,), refuses=pooling.resize_refused),
+    Mapping("Resize", (10,), "RESAMPLE2", pooling.resize, fields=("InputTensor", None),
+        attributes=("mode",), host=(1,), refuses=pooling.resize_refused),
+    Mapping("Resize", (11, 13, 18, 19), "RESAMPLE2", pooling.resize,
         fields=("InputTensor", None),
         attributes=("antialias", "axes", "coordinate_transformation_mode", "cubic_coeff_a",
                     "exclude_outside", "extrapolation_value", "keep_aspect_ratio_policy", "mode",
                     "nearest_mode"),
-        host=(1, 2, 3), refuses=pooling_rows.resize_refused),
+        host=(1, 2, 3), refuses=pooling.resize_refused),
     # Softmax and normalizations
-    *[Row(op, (13,), operator, rows.along_axis(operator), attributes=("axis",))
+    *[Mapping(op, (13,), operator, lowerings.along_axis(operator), attributes=("axis",))
       for op, operator in _SOFTMAX],
-    *[Row(op, (1, 11), operator, normalization_rows.flattened(operator), attributes=("axis",))
+    *[Mapping(op, (1, 11), operator, normalization.flattened(operator), attributes=("axis",))
       for op, operator in _SOFTMAX],
-    *[Row("LayerNormalization", since, "MEAN_VARIANCE_NORMALIZATION2",
-          normalization_rows.layers(True), domain, attributes=("axis", "epsilon", "stash_type"),
-          refuses=_normalization) for since, domain in (((1, 17), ""), ((1,), MICROSOFT))],
-    *[Row(op, since, "MEAN_VARIANCE_NORMALIZATION2", normalization_rows.layers(False), domain,
+    *[Mapping("LayerNormalization", since, "MEAN_VARIANCE_NORMALIZATION2",
+          normalization.layers(True), domain, attributes=("axis", "epsilon", "stash_type"),
+          results=("OutputTensor", None), refuses=_normalization)
+      for since, domain in (((1, 17), ""), ((1,), MICROSOFT))],
+    *[Mapping(op, since, "MEAN_VARIANCE_NORMALIZATION2", normalization.layers(False), domain,
           attributes=("axis", "epsilon", "stash_type"), refuses=_normalization)
       for op, since, domain in (("RMSNormalization", (23,), ""),
                                 ("SimplifiedLayerNormalization", (1,), ""),
                                 ("SimplifiedLayerNormalization", (1,), MICROSOFT))],
-    *[Row(op, (1,), "MEAN_VARIANCE_NORMALIZATION2", normalization_rows.skip_layers(use_mean),
+    *[Mapping(op, (1,), "MEAN_VARIANCE_NORMALIZATION2", normalization.skip_layers(use_mean),
           MICROSOFT, fields=("InputTensor",), attributes=("epsilon",), refuses=_normalization)
       for op, use_mean in (("SkipLayerNormalization", True),
                            ("SkipSimplifiedLayerNormalization", False))],
-    Row("InstanceNormalization", (1, 6, 22), "MEAN_VARIANCE_NORMALIZATION1",
-        normalization_rows.instances, attributes=("epsilon",), refuses=_normalization),
-    Row("GroupNormalization", (18, 21), "MEAN_VARIANCE_NORMALIZATION1", normalization_rows.groups,
+    Mapping("InstanceNormalization", (1, 6, 22), "MEAN_VARIANCE_NORMALIZATION1",
+        normalization.instances, attributes=("epsilon",), refuses=_normalization),
+    Mapping("GroupNormalization", (18, 21), "MEAN_VARIANCE_NORMALIZATION1", normalization.groups,
         attributes=("epsilon", "num_groups", "stash_type"), refuses=_normalization),
-    Row("MeanVarianceNormalization", (9, 13), "MEAN_VARIANCE_NORMALIZATION1",
-        normalization_rows.mean_variance, attributes=("axes",)),
-    Row("BatchNormalization", (7, 9, 14, 15), "BATCH_NORMALIZATION", normalization_rows.batch,
+    Mapping("MeanVarianceNormalization", (9, 13), "MEAN_VARIANCE_NORMALIZATION1",
+        normalization.mean_variance, attributes=("axes",)),
+    Mapping("BatchNormalization", (7, 9, 14, 15), "BATCH_NORMALIZATION", normalization.batch,
         fields=("InputTensor",), attributes=("epsilon", "momentum", "spatial", "training_mode"),
         refuses=_normalization),
-    Row("LRN", (1, 13), "LOCAL_RESPONSE_NORMALIZATION", normalization_rows.neighbours,
+    Mapping("LRN", (1, 13), "LOCAL_RESPONSE_NORMALIZATION", normalization.neighbours,
         attributes=("alpha", "beta", "bias", "size")),
-    Row("LpNormalization", (1, 22), "LP_NORMALIZATION", normalization_rows.norms,
+    Mapping("LpNormalization", (1, 22), "LP_NORMALIZATION", normalization.norms,
         attributes=("axis", "p")),
     # Convolutions
-    Row("Conv", _CONVOLUTION, "CONVOLUTION", convolution_rows.convolution,
+    Mapping("Conv", _CONVOLUTION, "CONVOLUTION", convolution.convolution,
         attributes=_CONVOLVED, multiplies=True),
-    Row("FusedConv", (1,), "CONVOLUTION", convolution_rows.convolution, MICROSOFT,
+    Mapping("FusedConv", (1,), "CONVOLUTION", convolution.convolution, MICROSOFT,
         attributes=(*_CONVOLVED, "activation", "activation_params"),
-        refuses=convolution_rows.refuses_activation, multiplies=True),
-    Row("ConvTranspose", _CONVOLUTION, "CONVOLUTION", convolution_rows.transposed,
+        refuses=convolution.refuses_activation, multiplies=True),
+    Mapping("ConvTranspose", _CONVOLUTION, "CONVOLUTION", convolution.transposed,
         attributes=(*_CONVOLVED, "output_padding", "output_shape"), multiplies=True),
-    Row("ConvInteger", (10,), "CONVOLUTION_INTEGER", convolution_rows.integer,
+    Mapping("ConvInteger", (10,), "CONVOLUTION_INTEGER", convolution.integer,
         fields=("InputTensor", "FilterTensor", "InputZeroPointTensor", "FilterZeroPointTensor"),
         attributes=_CONVOLVED, multiplies=True),
-    Row("QLinearConv", (10,), "QUANTIZED_LINEAR_CONVOLUTION", convolution_rows.quantized,
-        fields=convolution_rows.QUANTIZED_FIELDS, attributes=_CONVOLVED, multiplies=True),
+    Mapping("QLinearConv", (10,), "QUANTIZED_LINEAR_CONVOLUTION", convolution.quantized,
+        fields=convolution.QUANTIZED_FIELDS, attributes=_CONVOLVED, multiplies=True),
+    Mapping("Col2Im", (18,), "FOLD", convolution.columns_to_image,
+        fields=("InputTensor", None, None), attributes=("dilations", "pads", "strides"),
+        host=(1, 2)),
     # Attention and recurrent networks
-    Row("MultiHeadAttention", (1,), "MULTIHEAD_ATTENTION", attention_rows.multi_head_attention,
+    Mapping("MultiHeadAttention", (1,), "MULTIHEAD_ATTENTION", attention.multi_head_attention,
         MICROSOFT,
         fields=("QueryTensor", "KeyTensor", "ValueTensor", "BiasTensor", "MaskTensor",
                 "RelativePositionBiasTensor", "PastKeyTensor", "PastValueTensor"),
         attributes=("num_heads", "mask_filter_value", "scale", "unidirectional"),
-        refuses=attention_rows.attention_refusal, multiplies=True),
-    Row("Attention", (23, 24, 25), "MULTIHEAD_ATTENTION1", attention_rows.attention,
+        refuses=attention.attention_refusal, multiplies=True),
+    Mapping("Attention", (23, 24, 25), "MULTIHEAD_ATTENTION1", attention.attention,
         fields=("QueryTensor", "KeyTensor", "ValueTensor", None, "PastKeyTensor",
                 "PastValueTensor"),
         attributes=("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale",
                     "softcap", "softmax_precision"),
-        refuses=attention_rows.onnx_attention_refusal, multiplies=True),
+        refuses=attention.onnx_attention_refusal, multiplies=True),
     _recurrent("RNN"),
     _recurrent("GRU", attributes=("linear_before_reset",)),
     _recurrent("LSTM", ("CellMemInitTensor", "PeepholeTensor"), ("input_forget",)),
+    Mapping("BatchNormalization", (14, 15), "BATCH_NORMALIZATION_TRAINING",
+        normalization.batch_training, fields=("InputTensor",),
+        attributes=("epsilon", "momentum", "training_mode"), refuses=_trained),
+    Mapping("Attention", (1,), "MULTIHEAD_ATTENTION1", transformer.projected, MICROSOFT,
+        fields=("QueryTensor", "QueryTensor", "QueryTensor", "MaskTensor", "PastKeyTensor",
+                "RelativePositionBiasTensor", None),
+        attributes=("do_rotary", "mask_filter_value", "num_heads", "past_present_share_buffer",
+                    "qkv_hidden_sizes", "rotary_embedding_dim", "scale", "unidirectional"),
+        refuses=transformer.projected_refusal, multiplies=True),
+    Mapping("QAttention", (1,), "MATRIX_MULTIPLY_INTEGER_TO_FLOAT", transformer.quantized,
+        MICROSOFT,
+        fields=("ATensor", "BTensor", "BiasTensor", "AScaleTensor", "BScaleTensor", None,
+                "AZeroPointTensor", "BZeroPointTensor", "OutputTensor"),
+        attributes=("do_rotary", "mask_filter_value", "num_heads", "past_present_share_buffer",
+                    "scale", "unidirectional"),
+        refuses=transformer.projected_refusal, multiplies=True),
+    Mapping("GroupQueryAttention", (1,), "MULTIHEAD_ATTENTION1", transformer.grouped, MICROSOFT,
+        fields=("QueryTensor", "KeyTensor", "ValueTensor", "PastKeyTensor", "PastValueTensor",
+                "PastSequenceLengthsTensor", None, "QueryTensor", "QueryTensor", None,
+                "RelativePositionBiasTensor", None),
+        attributes=("causal", "do_rotary", "k_quant_type", "kv_cache_bit_width", "kv_num_heads",
+                    "local_window_size", "num_heads", "qk_output", "rotary_interleaved", "scale",
+                    "sliding_window_cache", "smooth_softmax", "softcap", "v_quant_type"),
+        host=(6,), refuses=transformer.grouped_refusal, multiplies=True),
+    Mapping("RotaryEmbedding", (23,), "ELEMENT_WISE_MULTIPLY", transformer.rotary,
+        fields=("ATensor", "ATensor", "ATensor", None),
+        attributes=("interleaved", "num_heads", "rotary_embedding_dim"),
+        refuses=transformer.rotary_refusal),
+    Mapping("RotaryEmbedding", (1,), "ELEMENT_WISE_MULTIPLY", transformer.rotary, MICROSOFT,
+        fields=("ATensor", None, "ATensor", "ATensor"),
+        attributes=("interleaved", "is_packed_batching", "num_heads", "rotary_embedding_dim",
+                    "scale"),
+        refuses=transformer.rotary_refusal),
+    *[Mapping(f"Random{kind}{'Like' * like}", (1, 22), "RANDOM_GENERATOR", random.random(like),
+          fields=(None,), results=(None,), refuses=random.refusal,
+          attributes=("dtype", "seed", "shape", *parameters))
+      for kind, parameters in (("Uniform", ("high", "low")), ("Normal", ("mean", "scale")))
+      for like in (False, True)],
     # Composed of several operators
-    Row("Mean", _FOLDED, "ELEMENT_WISE_ADD", composed_rows.mean, fields=_TWO),
-    Row("Pow", (12, 13, 15), "ELEMENT_WISE_POW", composed_rows.power,
+    Mapping("Mean", _FOLDED, "ELEMENT_WISE_ADD", composed.mean, fields=_TWO),
+    Mapping("Pow", (12, 13, 15), "ELEMENT_WISE_POW", composed.power,
         fields=("InputTensor", None)),
-    Row("Mish", (18, 22), "ACTIVATION_SOFTPLUS", composed_rows.mish),
-    Row("FastGelu", (1,), "ACTIVATION_SIGMOID", composed_rows.fast_gelu, MICROSOFT,
+    Mapping("Mish", (18, 22), "ACTIVATION_SOFTPLUS", composed.mish),
+    Mapping("FastGelu", (1,), "ACTIVATION_SIGMOID", composed.fast_gelu, MICROSOFT,
         fields=("InputTensor",)),
-    Row("BiasGelu", (1,), "ACTIVATION_GELU", composed_rows.bias_gelu, MICROSOFT,
+    Mapping("BiasGelu", (1,), "ACTIVATION_GELU", composed.bias_gelu, MICROSOFT,
         fields=("InputTensor",)),
-    Row("Einsum", (12, 28), "GEMM", composed_rows.einsum, attributes=("equation",),
-        refuses=composed_rows.einsum_refusal, multiplies=True),
+    Mapping("Einsum", (12, 28), "GEMM", composed.einsum, attributes=("equation",),
+        refuses=composed.einsum_refusal, multiplies=True),
+    # com.microsoft's that take several operators
+    *[Mapping(op, (1,), "ELEMENT_WISE_DEQUANTIZE_LINEAR", build, MICROSOFT, fields=_DEQUANTIZED,
+              attributes=attributes, results=(None,), refuses=_one_scale(*scales))
+      for op, build, attributes, scales in (
+          ("QLinearMul", microsoft.quantized_product, (), (1, 2, 4, 5, 6, 7)),
+          ("QLinearSigmoid", microsoft.quantized(microsoft.sigmoid), (), (1, 2, 3, 4)),
+          ("QLinearLeakyRelu", microsoft.quantized(microsoft.leaky_relu), ("alpha",),
+           (1, 2, 3, 4)),
+          ("QLinearSoftmax", microsoft.quantized(microsoft.softmax), ("axis", "opset"),
+           (1, 2, 3, 4)),
+          ("QLinearConcat", microsoft.quantized_concat, ("axis",), ()))],
+    *[Mapping(f"{op}Linear", (1,), f"ELEMENT_WISE_{op.upper()}_LINEAR",
+              lowerings.quantization(f"ELEMENT_WISE_{op.upper()}_LINEAR"), MICROSOFT,
+              attributes=("axis", "block_size"), refuses=_quantization)
+      for op in ("Quantize", "Dequantize")],
+    Mapping("DynamicQuantizeLSTM", (1,), "LSTM", microsoft.quantized_lstm, MICROSOFT,
+            fields=("InputTensor", None, None, "BiasTensor", None, "HiddenInitTensor",
+                    "CellMemInitTensor", "PeepholeTensor", None),
+            attributes=("hidden_size", "direction", "activations", "activation_alpha",
+                        "activation_beta", "clip", "input_forget"),
+            refuses=attention.recurrent_refusal, multiplies=True),
+    Mapping("EmbedLayerNormalization", (1,), "MEAN_VARIANCE_NORMALIZATION2",
+            microsoft.embed_layers, MICROSOFT,
+            fields=(None, None, "InputTensor", "InputTensor", "InputTensor", "ScaleTensor",
+                    "BiasTensor", None, None),
+            results=("OutputTensor", None, "OutputTensor"),
+            attributes=("epsilon", "mask_index_type")),
+    Mapping("BiasAdd", (1,), "ELEMENT_WISE_ADD", microsoft.bias_add, MICROSOFT,
+            fields=("ATensor", "BTensor")),
+    Mapping("BiasSplitGelu", (1,), "ACTIVATION_GELU", microsoft.bias_split_gelu, MICROSOFT,
+            fields=("InputTensor",)),
+    Mapping("Trilu", (1,), "DIAGONAL_MATRIX1", lowerings.trilu, MICROSOFT, attributes=("upper",),
+            host=(1,)),
+    _elementwise("CastLike", (15, 19, 21, 23, 24, 25, 28), "CAST", reads=("saturate", "round_mode"),
+                 fields=("InputTensor", None), refuses=_cast_like, tensors=1),
+    # Filled: large ones, whose sizes and values the host knows
+    Mapping("ConstantOfShape", (9, 20, 21, 23, 24, 25), "FILL_VALUE_CONSTANT",
+            movement.constant_of_shape, fields=(None,), attributes=("value",), host=(0,)),
+    Mapping("Range", (11, 27), "FILL_VALUE_SEQUENCE", movement.range_, fields=(None,),
+            host=(0, 1, 2), attributes=("stash_type",)),
 )

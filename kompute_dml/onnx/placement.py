@@ -24,7 +24,7 @@ than the host than a bus moves them slower."""
 
 @dataclass
 class Placement:
-    rows: dict[Node, mapping.Row] = field(default_factory=dict)
+    rows: dict[Node, mapping.Mapping] = field(default_factory=dict)
     """Nodes that the device can run."""
     host: set[Node] = field(default_factory=set)
     """Nodes that are evaluated while planning; some of them have a row, too."""
@@ -44,7 +44,7 @@ def place(
     candidates = {}
     for node in nodes:
         row = mapping.candidate(node, device)
-        if isinstance(row, mapping.Row) and claimed(node):
+        if isinstance(row, mapping.Mapping) and claimed(node):
             candidates[node] = row
     result = Placement(wanted=_wanted(nodes, candidates, set()))
     known: set[Value] = set()
@@ -99,7 +99,7 @@ def within(nodes: Sequence[Node], device: Device) -> Placement:
     """Where the nodes of a region run, all of which were placed before."""
     rows, host = {}, set()
     for node in nodes:
-        if isinstance(row := mapping.candidate(node, device), mapping.Row):
+        if isinstance(row := mapping.candidate(node, device), mapping.Mapping):
             rows[node] = row
         if shapes.can(node):
             host.add(node)
@@ -109,7 +109,7 @@ def within(nodes: Sequence[Node], device: Device) -> Placement:
 
 
 def _wanted(
-    nodes: Sequence[Node], rows: dict[Node, mapping.Row], always: set[Node]
+    nodes: Sequence[Node], rows: dict[Node, mapping.Mapping], always: set[Node]
 ) -> set[Value]:
     """Values that decide a plan, and those that they follow from; ``always`` are evaluated."""
     wanted: set[Value | None] = set()

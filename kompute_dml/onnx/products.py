@@ -1,4 +1,4 @@
-"""How the mapping table's rows of matrix products lower."""
+"""How the mapping table lowers matrix products."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import product
 from .graph import Node
-from .rows import Inputs, Seen, dynamic_quantize, given
+from .lowerings import Inputs, Seen, dynamic_quantize, given
 
 _MAX_BATCHES = 2
 """Leading dimensions that DirectML's products take."""
@@ -63,14 +63,20 @@ def matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     """MatMul, and FusedMatMul's attributes."""
     a, b = given(inputs, 0), given(inputs, 1)
     read = node.attributes.get
-    a, b = _turned(a, read("transA", 0)), _turned(b, read("transB", 0))
+    a, b = _rows_first(a, read("transBatchA", 0)), _rows_first(b, read("transBatchB", 0))
+    a, b = transposed(a, read("transA", 0)), transposed(b, read("transB", 0))
     return [_product(builder, "GEMM", a, b, {}, a.dtype, None, **_factors(read("alpha", 1.0)))]
+
+
+def product_of(builder: Builder, a: Array, b: Array, c: Array | None = None) -> Array:
+    """A by B, and C."""
+    return _product(builder, "GEMM", a, b, {}, a.dtype, c, **_factors(1.0))
 
 
 def gemm(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     a, b, c = given(inputs, 0), given(inputs, 1), _padded(inputs, 3)[2]
     read = node.attributes.get
-    a, b = _turned(a, read("transA", 0)), _turned(b, read("transB", 0))
+    a, b = transposed(a, read("transA", 0)), transposed(b, read("transB", 0))
     beta = read("beta", 1.0)
     if 0 in a.shape and c is not None and beta != 1:
         raise UnsupportedError("a sum of nothing, and a scaled C")
@@ -82,12 +88,20 @@ def _factors(alpha: float, beta: float = 1.0) -> dict[str, Any]:
     return dict(trans_a=0, trans_b=0, alpha=float(alpha), beta=float(beta))
 
 
-def _turned(x: Array, transposed: int) -> Array:
+def transposed(x: Array, transposes: int) -> Array:
     """With its last two dimensions exchanged, as a view."""
     rank = len(x.shape)
-    if not transposed or rank < 2:
+    if not transposes or rank < 2:
         return x
     return x.transpose((*range(rank - 2), rank - 1, rank - 2))
+
+
+def _rows_first(x: Array, applies: int) -> Array:
+    """FusedMatMul's transBatch: the first dimension counts rows, the ones after it batches."""
+    rank = len(x.shape)
+    if not applies or rank < 3:
+        return x
+    return x.transpose((*range(1, rank - 1), 0, rank - 1))
 
 
 def dynamic_quantize_matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
@@ -107,16 +121,16 @@ def _product(
     b = builder.reshape(b, (*b.shape, 1)) if len(b.shape) == 1 else b
     if len(a.shape) < 2 or len(b.shape) < 2 or a.shape[-1] != b.shape[-2]:
         raise ValidationError(
-            f"expected matrices of matching depth, but got {list(a.shape)} and {list(b.shape)}"
+            f"expected matrices of matching K, but got {list(a.shape)} and {list(b.shape)}"
         )
-    (rows, depth), columns = a.shape[-2:], b.shape[-1]
+    (rows, k), columns = a.shape[-2:], b.shape[-1]
     leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     whole = (*leading, rows, columns)
     y = builder.new(whole, dtype)
     result = builder.reshape(y, (*leading, *before[-1:], *after))
     if y.storage is None:
         return result
-    if depth == 0:
+    if k == 0:
         # DirectML has no empty tensors; the sum of nothing is the bias.
         sums = builder.constant(np.zeros((), dtype)) if bias is None else bias
         return builder.reshape(builder.copy(sums.broadcast_to(whole)), result.shape)
@@ -146,8 +160,8 @@ def _product(
         return x, x.shape, x.strides
 
     tensors = {f: vector(x, axis) for f, (x, axis) in vectors.items()}
-    tensors["a_tensor"] = matrix(_lead(a, leading), rows, depth)
-    tensors["b_tensor"] = matrix(_lead(b, leading) if heads else b, depth, columns)
+    tensors["a_tensor"] = matrix(_lead(a, leading), rows, k)
+    tensors["b_tensor"] = matrix(_lead(b, leading) if heads else b, k, columns)
     tensors["output_tensor"] = matrix(y, rows, columns)
     if bias is not None:
         field = "c_tensor" if operator == "GEMM" else "bias_tensor"

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import DmlError, UnsupportedError, ValidationError
+from ..errors import DmlError, OutOfMemoryError, UnsupportedError, ValidationError
 from ..graph.array import Array
 from ..graph.builder import Builder, Prepared
-from ..graph.recorded import RecordedPlan
+from ..graph.recorded import Input, RecordedPlan, Resident, Result
 from ..layout import Ints, packed_strides
+from ..runtime.windows import SIZE as WINDOW
 from . import placement, shapes
 from .graph import Node, Value
 
@@ -28,25 +29,46 @@ _STAND_INS = (1, 256)
 """For sizes that only a run will tell: operators choose another shader for few rows."""
 
 
+class Constants:
+    """What several regions have of the same constants, while the memory of these is held."""
+
+    def __init__(self) -> None:
+        self.prepared: list[Prepared] = []
+        """What operators made of them."""
+        self._arrays: dict[tuple[Any, ...], tuple[np.ndarray, Array]] = {}
+        """With the values, whose memory nobody else gets meanwhile."""
+
+    def uploaded(self, builder: Builder, values: np.ndarray) -> Array:
+        """A constant on the device: the same one for the same memory."""
+        key = values.ctypes.data, values.shape, values.dtype
+        if not values.size or key not in self._arrays:
+            self._arrays[key] = values, builder.constant(values)
+        return self._arrays[key][1]
+
+
 class Region:
     """Nodes that run as one. Safe to use from several threads."""
 
     def __init__(
         self, device: Device, nodes: Sequence[Node], inputs: Sequence[Value],
-        outputs: Sequence[Value],
+        outputs: Sequence[Value], shared: Constants | None = None,
     ) -> None:
-        """``nodes`` in an order in which they can run, each of which :func:`.place` serves."""
+        """``nodes`` in an order in which they can run, each of which :func:`.place` serves.
+        ``shared`` has the constants of regions that are made together.
+        """
         self.device = device
         self.nodes = nodes
         self.inputs = inputs
         self.outputs = outputs
         self._placement = placement.within(nodes, device)
-        self._host_inputs = [
+        self.host_inputs = [
             i for i, value in enumerate(inputs) if value in self._placement.wanted
         ]
+        """Inputs whose values decide a plan."""
         self._constants: dict[Value, Array] = {}
-        self._upload_constants()
-        self._prepared: list[Prepared] = []
+        shared = shared or Constants()
+        self._upload_constants(shared)
+        self._prepared = shared.prepared
         self._plans: OrderedDict[Any, RecordedPlan] = OrderedDict()
         self._lock = threading.Lock()
         self._plan_ahead()
@@ -55,32 +77,39 @@ class Region:
     def label(self) -> str:
         return " ".join(node.label for node in self.nodes)
 
-    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run(self, inputs: Sequence[Input]) -> list[np.ndarray]:
         """The outputs for contiguous ``inputs``. Raises DmlError."""
         return self.plan(inputs).run(inputs)
 
-    def plan(self, inputs: Sequence[np.ndarray]) -> RecordedPlan:
-        """The plan for inputs of these sizes."""
-        key = (
-            *[x.shape for x in inputs], *[inputs[i].tobytes() for i in self._host_inputs]
-        )
+    def launch(self, inputs: Sequence[Input], *, anew: bool = False) -> list[Result]:
+        """Start a run, whose results need not leave the device. Raises DmlError."""
+        return self.plan(inputs).launch(inputs, anew=anew)
+
+    def plan(self, inputs: Sequence[Input]) -> RecordedPlan:
+        """The plan for inputs of these sizes. Those that decide it are on the host."""
+        given = {i: x for i in self.host_inputs if isinstance(x := inputs[i], np.ndarray)}
+        # What is large has a transfer of its own, wherever it comes from.
+        resident = [i for i, x in enumerate(inputs)
+                    if isinstance(x, Resident) and x.nbytes <= WINDOW]
+        key = (*[x.shape for x in inputs], *[x.tobytes() for x in given.values()], *resident)
         with self._lock:
             plan = self._plans.get(key)
             if plan is None:
-                known = {i: inputs[i].copy() for i in self._host_inputs}
-                plan = self._plans[key] = self._build([x.shape for x in inputs], known)
+                known = {i: x.copy() for i, x in given.items()}
+                plan = self._plans[key] = self._build(
+                    [x.shape for x in inputs], known, resident)
                 if len(self._plans) > MAX_PLANS:
                     self._plans.popitem(last=False)
             else:
                 self._plans.move_to_end(key)
         return plan
 
-    def _upload_constants(self) -> None:
+    def _upload_constants(self, shared: Constants) -> None:
         """Those that the device reads; what only the host reads stays there."""
         builder = Builder(self.device)
         for value in self._device_values():
             if value.constant is not None and value not in self._constants:
-                self._constants[value] = builder.constant(value.constant)
+                self._constants[value] = shared.uploaded(builder, value.constant)
         read = [v for node in self.nodes for v in node.inputs if v is not None]
         for value in (*read, *self.outputs):
             if value.constant is None:
@@ -105,7 +134,7 @@ class Region:
     def _plan_ahead(self) -> None:
         """Plan now where all sizes are known; else let operators prepare their constants now."""
         sizes = [v.shape for v in self.inputs]
-        if self._host_inputs or None in sizes:
+        if self.host_inputs or None in sizes:
             return
         for stand_in in _STAND_INS:
             shapes = [tuple(stand_in if n is None else n for n in s or ()) for s in sizes]
@@ -114,11 +143,16 @@ class Region:
                 return
             # Without a plan's memory; and sizes that stand in for others need not fit together.
             with contextlib.suppress(DmlError):
-                self._emit(Builder(self.device, self._prepared), shapes, {})
+                builder = Builder(self.device, self._prepared)
+                builder.lower(*self._emit(builder, shapes, {}))
 
-    def _build(self, shapes: Sequence[Ints], known: dict[int, np.ndarray]) -> RecordedPlan:
+    def _build(
+        self, shapes: Sequence[Ints], known: dict[int, np.ndarray],
+        resident: Collection[int] = (),
+    ) -> RecordedPlan:
         builder = Builder(self.device, self._prepared)
-        return builder.finish(*self._emit(builder, shapes, known))
+        given, results = self._emit(builder, shapes, known)
+        return builder.finish(given, results, [given[i] for i in resident])
 
     def _emit(
         self, builder: Builder, shapes: Sequence[Ints], known: dict[int, np.ndarray]
@@ -129,7 +163,10 @@ class Region:
         for i, (value, shape) in enumerate(zip(self.inputs, shapes)):
             if value.dtype is None:
                 raise ValidationError(f"input {value.name!r} has no data type that this reads")
-            array = replace(builder.new(shape, value.dtype), host=known.get(i))
+            try:
+                array = replace(builder.new(shape, value.dtype), host=known.get(i))
+            except OutOfMemoryError as error:
+                raise OutOfMemoryError(f"input {value.name!r}: {error}") from None
             arrays[value] = array
             given.append(array)
         for node in self.nodes:
@@ -139,14 +176,20 @@ class Region:
         return given, [arrays[v] for v in self.outputs]
 
     def _add(self, builder: Builder, node: Node, arrays: dict[Value, Array]) -> None:
+        builder.label = f"{node.label} {node.name!r}"
         try:
             results = self._evaluated(node, arrays) or self._built(builder, node, arrays)
-        except (DmlError, ValueError, LookupError) as error:
-            kind = type(error) if isinstance(error, DmlError) else ValidationError
+            if any(v is not None for v in node.outputs[len(results):]):
+                raise ValidationError(
+                    f"expected {len(results)} outputs, but {len(node.outputs)} are named")
+        except Exception as error:  # whatever a model makes go wrong has the node's name
+            kind: type[Exception] = ValidationError
+            if isinstance(error, (DmlError, MemoryError)):
+                kind = type(error) if isinstance(error, DmlError) else OutOfMemoryError
+            known = isinstance(error, (DmlError, ValueError, LookupError))
             sizes = [None if v is None else list(arrays[v].shape) for v in node.inputs]
-            raise kind(
-                f"{node.label} {node.name!r} with inputs of sizes {sizes}: {error}"
-            ) from None
+            raise kind(f"{node.label} {node.name!r} with inputs of sizes {sizes}: "
+                       f"{error if known else repr(error)}") from None
         for value, array in zip(node.outputs, results):
             if value is not None:
                 arrays[value] = array

@@ -20,16 +20,24 @@ from typing import Any
 from ..errors import UnsupportedError
 
 __all__ = [
-    "devices", "explain", "get_ep_name", "get_library_path", "is_registered", "register", "session",
-    "unregister",
+    "VENDOR_ID", "devices", "explain", "get_ep_name", "get_ep_names", "get_library_path",
+    "is_registered", "register", "session", "unregister",
 ]
 
+VENDOR_ID = 0x4B44
+"""Of the devices' memory: ``OrtValue.ortvalue_from_numpy(x, "gpu", adapter, VENDOR_ID)``. No PCI
+vendor has it, so that no other provider takes this memory for its own."""
 _INSTALL = "pip install '.[onnxruntime]' in a checkout, with Python 3.11 or newer"
 
 
 def get_ep_name() -> str:
     """The provider's name: KomputeDmlExecutionProvider."""
     return _provider().EP_NAME
+
+
+def get_ep_names() -> list[str]:
+    """The names of the library's providers: one."""
+    return [get_ep_name()]
 
 
 def get_library_path() -> str:
@@ -125,9 +133,7 @@ def explain(model: Any, **options: Any) -> None:
 
     The nodes are those that ONNX Runtime's optimization leaves.
     """
-    with _provider().decisions() as decisions, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that nothing is claimed is in the list
-        session(model, **options)
+    decisions = decided(model, **options)
     width = max((len(d.operator) for d in decisions), default=0)
     for d in decisions:
         print(f"{d.where:10}  {d.operator:{width}}  {d.node}: {d.why}")
@@ -135,6 +141,15 @@ def explain(model: Any, **options: Any) -> None:
     left = sum(d.where == "CPU" for d in decisions)
     print(f"{len(decisions)} nodes: {len(decisions) - left} in {len(regions)} regions, "
           f"{left} on the CPU")
+
+
+def decided(model: Any, **options: Any) -> list[Any]:
+    """For each node of a model its ``operator``, its name (``node``), ``where`` it runs, and
+    ``why``; what :func:`explain` prints."""
+    with _provider().decisions() as decisions, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that nothing is claimed is in the list
+        session(model, **options)
+    return list(decisions)
 
 
 def _provider() -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cffi
@@ -19,6 +19,8 @@ from ..onnx.graph import DTYPES
 
 API_VERSION = 24
 """The interface asked for; the first that hands out shapes without allocating."""
+EP_VERSION = 32
+"""The newest whose providers are as described below; ONNX Runtime leaves out what it lacks."""
 
 ffi = cffi.FFI()
 ffi.cdef(
@@ -55,9 +57,62 @@ typedef struct Ep {
     OrtStatus *(*GetCapability)(struct Ep *, const void *, void *);
     OrtStatus *(*Compile)(struct Ep *, const void **, const void **, size_t, void **, void **);
     void (*ReleaseNodeComputeInfos)(struct Ep *, void **, size_t);
-    void *later[48];
+    void *before_registry[8];
+    OrtStatus *(*GetKernelRegistry)(struct Ep *, const void **);
+    void *IsConcurrentRunSupported;
+    void *Sync;
+    OrtStatus *(*CreateProfiler)(struct Ep *, void **);
+    bool (*IsGraphCaptureEnabled)(const struct Ep *);
+    bool (*IsGraphCaptured)(const struct Ep *, int);
+    OrtStatus *(*ReplayGraph)(struct Ep *, int);
+    void *GetGraphCaptureNodeAssignmentPolicy;
+    void *GetAvailableResource;
+    void *OnSessionInitializationEnd;
+    OrtStatus *(*GetDefaultMemoryDevice)(const struct Ep *, const void **);
+    OrtStatus *(*ReleaseCapturedGraph)(struct Ep *, int);
+    void *later[28];
     void *self;
 } Ep;
+
+typedef struct Allocator {
+    uint32_t version;
+    void *(*Alloc)(struct Allocator *, size_t);
+    void (*Free)(struct Allocator *, void *);
+    const void *(*Info)(const struct Allocator *);
+    void *(*Reserve)(struct Allocator *, size_t);
+    void *later[16];
+    void *self;
+} Allocator;
+
+typedef struct Transfer {
+    uint32_t version;
+    void (*Release)(struct Transfer *);
+    bool (*CanCopy)(const struct Transfer *, const void *, const void *);
+    OrtStatus *(*CopyTensors)(struct Transfer *, void **, void **, void **, size_t);
+    void *later[8];
+    void *self;
+} Transfer;
+
+typedef struct CopyKernel {
+    uint32_t version;
+    uint32_t flags;
+    OrtStatus *(*Compute)(struct CopyKernel *, void *);
+    void (*Release)(struct CopyKernel *);
+    void *later[8];
+} CopyKernel;
+
+typedef struct Profiler {
+    uint32_t version;
+    void (*Release)(struct Profiler *);
+    OrtStatus *(*StartProfiling)(struct Profiler *, int64_t);
+    OrtStatus *(*StartEvent)(struct Profiler *, uint64_t);
+    OrtStatus *(*StopEvent)(struct Profiler *, uint64_t, const void *);
+    OrtStatus *(*EndProfiling)(struct Profiler *, void *);
+    void *later[8];
+    void *self;
+} Profiler;
+
+typedef OrtStatus *CreateKernel(void *, const void *, CopyKernel **);
 
 typedef struct Kernel {
     uint32_t version;
@@ -98,6 +153,7 @@ _ORT = {
     "GetDimensions": (62, _STATUS + "(const void *, int64_t *, size_t)"),
     "KernelContext_GetInput": (90, _STATUS + "(const void *, size_t, void **)"),
     "KernelContext_GetOutput": (91, _STATUS + "(void *, size_t, const int64_t *, size_t, void **)"),
+    "ReleaseMemoryInfo": (94, "void (*)(void *)"),
     "ReleaseStatus": (93, "void (*)(OrtStatus *)"),
     "ReleaseValue": (96, "void (*)(void *)"),
     "ReadOpAttr": (272, _STATUS + "(const void *, int, void *, size_t, size_t *)"),
@@ -110,6 +166,10 @@ _ORT = {
     ),
     "ReleaseKeyValuePairs": (300, "void (*)(void *)"),
     "HardwareDevice_Type": (307, "int (*)(const void *)"),
+    "GetTensorSizeInBytes": (318, _COUNT),
+    "CreateMemoryInfo_V2": (
+        320, _STATUS + "(const char *, int, uint32_t, int32_t, int, size_t, int, void **)"
+    ),
     "GetEpApi": (317, "const void *(*)(void)"),
     "ValueInfo_GetInitializerValue": (326, _STATUS + "(const void *, const void **)"),
     "ValueInfo_IsConstantInitializer": (331, _STATUS + "(const void *, bool *)"),
@@ -132,6 +192,15 @@ _LISTS = {
     "Graph_Inputs": 338, "Graph_Outputs": 340, "Graph_Nodes": 344, "Node_Inputs": 353,
     "Node_Outputs": 355, "Node_ImplicitInputs": 357, "Node_Attributes": 359,
 }
+# Of ONNX Runtime of at least EP_VERSION, which have profilers.
+_PROFILING = {
+    "CreateProfilingEvent": (
+        65, _STATUS + "(int, int32_t, int32_t, const char *, int64_t, int64_t, "
+        "const char *const *, const char *const *, size_t, void **)"
+    ),
+    "ReleaseProfilingEvent": (66, "void (*)(void *)"),
+    "AddProfilingEvents": (72, _STATUS + "(void *, const void *const *, size_t)"),
+}
 _EP = {
     "CreateEpDevice": (
         0, _STATUS + "(Factory *, const void *, const void *, const void *, void **)"
@@ -139,6 +208,33 @@ _EP = {
     "AddNodesToFuse": (
         2, _STATUS + "(void *, const void *const *, size_t, const FusionOptions *)"
     ),
+    "AddAllocatorInfo": (5, _STATUS + "(void *, const void *)"),
+    "MemoryInfo_GetMemoryDevice": (6, "const void *(*)(const void *)"),
+    "MemoryDevice_GetDeviceType": (9, "int (*)(const void *)"),
+    "MemoryDevice_GetVendorId": (11, "uint32_t (*)(const void *)"),
+    "MemoryDevice_GetDeviceId": (12, "uint32_t (*)(const void *)"),
+    "CreateHardwareDevice": (
+        16, _STATUS + "(int, uint32_t, uint32_t, const char *, const void *, void **)"
+    ),
+    "CreateKernelRegistry": (18, _STATUS + "(void **)"),
+    "ReleaseKernelRegistry": (19, "void (*)(void *)"),
+    "KernelRegistry_AddKernel": (
+        20, _STATUS + "(void *, const void *, CreateKernel *, void *)"
+    ),
+    "CreateKernelDefBuilder": (21, _STATUS + "(void **)"),
+    "ReleaseKernelDefBuilder": (22, "void (*)(void *)"),
+    "KernelDefBuilder_SetOperatorType": (23, _STATUS + "(void *, const char *)"),
+    "KernelDefBuilder_SetDomain": (24, _STATUS + "(void *, const char *)"),
+    "KernelDefBuilder_SetSinceVersion": (25, _STATUS + "(void *, int, int)"),
+    "KernelDefBuilder_SetExecutionProvider": (26, _STATUS + "(void *, const char *)"),
+    "KernelDefBuilder_SetInputMemType": (27, _STATUS + "(void *, size_t, int)"),
+    "KernelDefBuilder_SetOutputMemType": (28, _STATUS + "(void *, size_t, int)"),
+    "KernelDefBuilder_AddTypeConstraint": (
+        29, _STATUS + "(void *, const char *, const void *const *, size_t)"
+    ),
+    "KernelDefBuilder_Build": (32, _STATUS + "(void *, void **)"),
+    "ReleaseKernelDef": (33, "void (*)(void *)"),
+    "GetTensorDataType": (40, _STATUS + "(int, const void **)"),
 }
 
 
@@ -150,6 +246,7 @@ class _Outs(threading.local):
         self.kind = ffi.new("int *")
         self.shape = ffi.new("const int64_t **")
         self.rank = ffi.new("size_t *")
+        self.nbytes = ffi.new("size_t *")
 
 
 class Api:
@@ -168,6 +265,10 @@ class Api:
         self._bind(table, fills, "fill_")
         self._bind(table, {n: (p, _COUNT) for n, p in _LISTS.items()}, "count_")
         self._bind(self.GetEpApi(), _EP)
+        self.profiles = base.GetApi(EP_VERSION) != ffi.NULL
+        """Whether providers have profilers."""
+        if self.profiles:
+            self._bind(self.GetEpApi(), _PROFILING)
 
     def _bind(
         self, table: Any, functions: dict[str, tuple[int, str]], prefix: str = ""
@@ -203,17 +304,38 @@ class Api:
             self.check(getattr(self, f"fill_{what}")(of, found, count))
         return list(found)[:count]
 
-    def tensor(self, value: Any) -> np.ndarray:
-        """An OrtValue's elements, where they lie. Raises UnsupportedError for other types."""
+    def sizes(self, value: Any) -> list[int]:
+        """Those of a tensor."""
         out = self._outs
         self.check(
             self.GetTensorElementTypeAndShapeDataReference(value, out.kind, out.shape, out.rank)
         )
-        dtype = DTYPES.get(out.kind[0])
-        if dtype is None:
-            raise UnsupportedError(f"tensors of ONNX type {out.kind[0]} have no NumPy counterpart")
         rank = out.rank[0]
-        return self.memory(value, ffi.unpack(out.shape[0], rank) if rank else [], dtype)
+        return ffi.unpack(out.shape[0], rank) if rank else []
+
+    def described(self, value: Any) -> tuple[list[int], np.dtype[Any]]:
+        """Sizes and data type. Raises UnsupportedError for types that NumPy lacks."""
+        sizes, kind = self.sizes(value), self._outs.kind[0]
+        dtype = DTYPES.get(kind)
+        if dtype is None:
+            raise UnsupportedError(f"tensors of ONNX type {kind} have no NumPy counterpart")
+        return sizes, dtype
+
+    def tensor(self, value: Any) -> np.ndarray:
+        """An OrtValue's elements, where they lie. Raises UnsupportedError for other types."""
+        return self.memory(value, *self.described(value))
+
+    def address(self, value: Any) -> int:
+        """Where a tensor's elements lie."""
+        out = self._outs.pointer
+        self.check(self.GetTensorMutableData(value, out))
+        return int(ffi.cast("uintptr_t", out[0]))
+
+    def nbytes(self, value: Any) -> int:
+        """What a tensor's elements take."""
+        out = self._outs.nbytes
+        self.check(self.GetTensorSizeInBytes(value, out))
+        return int(out[0])
 
     def memory(self, value: Any, sizes: Any, dtype: np.dtype[Any]) -> np.ndarray:
         """The memory of an OrtValue as an array of known sizes and type."""
@@ -227,17 +349,17 @@ class Api:
         raw = ffi.buffer(out[0], count * dtype.itemsize)
         return np.frombuffer(raw, dtype).reshape(sizes)
 
-    def input(self, context: Any, index: int) -> np.ndarray:
-        """An input of the node that is being computed."""
+    def input(self, context: Any, index: int) -> Any:
+        """An input of the node that is being computed: an OrtValue."""
         out = self._outs.pointer
         self.check(self.KernelContext_GetInput(context, index, out))
-        return self.tensor(out[0])
+        return out[0]
 
-    def output(self, context: Any, index: int, values: np.ndarray) -> None:
-        """Copy ``values`` to an output of the node that is being computed."""
+    def output(self, context: Any, index: int, sizes: Sequence[int]) -> Any:
+        """An output of the node that is being computed: an OrtValue."""
         out = self._outs.pointer
-        self.check(self.KernelContext_GetOutput(context, index, values.shape, values.ndim, out))
-        self.memory(out[0], values.shape, values.dtype)[...] = values
+        self.check(self.KernelContext_GetOutput(context, index, sizes, len(sizes), out))
+        return out[0]
 
     def options(self, session_options: Any) -> dict[str, str]:
         """The configuration entries of a session."""
@@ -295,6 +417,27 @@ def connect(base: Any) -> Any:
         create = ffi.cast(_ORT["CreateStatus"][1], ffi.cast("void *const *", base.GetApi(1))[0])
         return create(_NOT_IMPLEMENTED, f"kompute_dml: {error}".encode())
     return ffi.NULL
+
+
+# What ONNX Runtime holds a pointer to stays in here until it lets go.
+
+alive: dict[int, Any] = {}
+"""Owners of tables, by the address of the table."""
+
+
+def _place(pointer: Any) -> int:
+    return int(ffi.cast("intptr_t", pointer))
+
+
+def keep(owner: Any) -> Any:
+    """The owner's table, which ONNX Runtime is about to hold."""
+    alive[_place(owner.table)] = owner
+    return owner.table
+
+
+def let_go(table: Any) -> Any:
+    """Its owner, or None: ONNX Runtime holds it no more."""
+    return alive.pop(_place(table), None)
 
 
 def callback(signature: str) -> Callable[[Callable[..., Any]], Any]:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,18 +22,21 @@ import numpy as np
 from .. import __version__
 from ..device import shared_device
 from ..errors import UnsupportedError, ValidationError
+from ..graph.recorded import Input, Resident, Result
+from ..layout import product
 from ..names import hint
 from ..onnx import mapping
 from ..onnx.fusion import fuse
 from ..onnx.graph import Graph, Node
 from ..onnx.partition import regions
 from ..onnx.placement import COMPUTES_NOTHING, Placement, place, refusal
-from ..onnx.region import Region
+from ..onnx.region import Constants, Region
 from ..runtime.adapters import choose, list_devices
 from ..spec import FeatureLevel
-from . import capi
-from .capi import api, callback, ffi, guarded
+from . import VENDOR_ID, allocation, capi
+from .capi import alive, api, callback, ffi, guarded, keep, let_go
 from .graph import GraphReader
+from .profiling import Profiler
 from .trace import Trace, now
 
 EP_NAME = "KomputeDmlExecutionProvider"
@@ -42,10 +45,13 @@ OPTIONS = {
     "feature_level": "DirectML's, such as 6.4: operators newer than it are left to others",
     "claim": "'auto' (regions that are worth their transfers), 'all', or names of operators",
     "strict": "'True': no node may be left to others",
+    "memory": "'device' or 'host': where tensors lie that are not bound",
     "profile": "a file for the time of each region and dispatch, as trace events",
 }
 _AUTO, _ALL = "auto", "all"
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
+_NO_CONTEXT = ("ep.context_enable: regions are compiled when a session is made and have no form in "
+               "a model, which is written without any")
 _NAMED = 20
 """Nodes that an error names."""
 
@@ -70,6 +76,11 @@ class Options:
         wanted = entries.get("claim") or _AUTO
         self.claims_all = wanted == _ALL
         self.claims_worthwhile = wanted == _AUTO
+        memory = entries.get("memory") or "device"
+        if memory not in ("device", "host"):
+            raise ValidationError(
+                f"{EP_NAME}: expected memory to be 'device' or 'host', but got {memory!r}")
+        self.on_device = memory == "device"
         strict = entries.get("strict") or "false"
         if strict.lower() not in _FLAGS:
             raise ValidationError(
@@ -136,18 +147,32 @@ def check_strict(made: Sequence[Decision]) -> None:
 class Provider:
     """The provider of one session."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, compiles_ahead: bool = False) -> None:
+        """``compiles_ahead`` is for a model that is written anew, with its regions compiled: there
+        is no such form, so the model stays as it is."""
         self.options = options
+        self.compiles_ahead = compiles_ahead
         self.device = shared_device(options.adapter, options.feature_level)
         self.trace = Trace(options.profile) if options.profile else None
+        self.profiler: Profiler | None = None
+        """ONNX Runtime's own, where it profiles the session."""
+        self._constants: dict[int, int] = {}
+        """Bytes of the constants that regions are going to hold, by where they lie on the host."""
         self.has_claimed = False
         self.decisions: list[Decision] = []
         self.handle = ffi.new_handle(self)
         self.table = ffi.new("Ep *", {
-            "version": capi.API_VERSION, "GetName": _ep_name, "GetCapability": _get_capability,
+            "version": capi.EP_VERSION, "GetName": _ep_name, "GetCapability": _get_capability,
             "Compile": _compile, "ReleaseNodeComputeInfos": _release_kernels,
-            "self": self.handle,
+            "GetKernelRegistry": _get_kernel_registry,
+            "GetDefaultMemoryDevice": _get_default_memory_device,
+            "CreateProfiler": _create_profiler, "self": self.handle,
         })
+
+    def traces(self) -> list[Trace]:
+        """What takes the times of runs."""
+        profiled = self.profiler.trace if self.profiler else None
+        return [t for t in (self.trace, profiled) if t is not None]
 
     def wanted_regions(self, reader: GraphReader) -> list[list[Node]]:
         """The regions to claim, in the original graph's nodes."""
@@ -155,7 +180,9 @@ class Provider:
         placed = place(nodes, self.device, self._names)
         wanted = []
         for region in regions(nodes, placed.__contains__):
-            reason = self._refusal(region, placed, reader.graph)
+            reason = (_NO_CONTEXT if self.compiles_ahead
+                      else self._refusal(region, placed, reader.graph)
+                      or self._without_room(region))
             if reason is None:
                 wanted.append(region)
             else:
@@ -167,8 +194,21 @@ class Provider:
         self.has_claimed |= bool(wanted)
         # Nested graphs come before the one that they are in.
         if nodes and not self.has_claimed and not reader.is_nested:
-            warnings.warn(self._idle(len(reader.graph.nodes), placed), stacklevel=2)
+            text = (f"{EP_NAME}: {_NO_CONTEXT}" if self.compiles_ahead
+                    else self._idle(len(reader.graph.nodes), placed))
+            warnings.warn(text, stacklevel=2)
         return [[original for n in region for original in n.originals] for region in wanted]
+
+    def _without_room(self, region: Sequence[Node]) -> str | None:
+        """Why the device cannot hold the constants of a region beside the others', or None."""
+        needed = {v.constant.ctypes.data: v.constant.nbytes for node in region for v in node.inputs
+                  if v is not None and v.constant is not None and v.constant.size}
+        room = self.device.adapter.device_memory - self.device.memory_used
+        if sum((self._constants | needed).values()) > room:
+            return (f"its region's constants take {sum(needed.values())} bytes, of "
+                    f"{max(room - sum(self._constants.values()), 0)} that the device has left")
+        self._constants |= needed
+        return None
 
     def _refusal(self, region: Sequence[Node], placed: Placement, graph: Graph) -> str | None:
         """Why a region is not claimed, or None."""
@@ -226,10 +266,10 @@ class Provider:
 class Kernel:
     """A compiled region, as ONNX Runtime calls it."""
 
-    def __init__(self, provider: Provider, reader: GraphReader) -> None:
+    def __init__(self, provider: Provider, reader: GraphReader, shared: Constants) -> None:
         graph = reader.graph
-        self.region = Region(provider.device, fuse(graph), graph.inputs, graph.outputs)
-        self.trace = provider.trace
+        self.region = Region(provider.device, fuse(graph), graph.inputs, graph.outputs, shared)
+        self._provider = provider
         self.handle = ffi.new_handle(self)
         self.table = ffi.new("Kernel *", {
             "version": capi.API_VERSION, "CreateState": _create_state, "Compute": _compute,
@@ -238,38 +278,57 @@ class Kernel:
 
     def compute(self, context: Any) -> None:
         ort = api()
-        inputs = [ort.input(context, i) for i in range(len(self.region.inputs))]
-        for i, y in enumerate(self._run(inputs)):
-            ort.output(context, i, y)
+        inputs = [self._input(ort.input(context, i), i in self.region.host_inputs)
+                  for i in range(len(self.region.inputs))]
+        for i, result in enumerate(self._run(inputs)):
+            value = ort.output(context, i, result.array.shape)
+            if not result.nbytes:
+                continue
+            if (memory := allocation.found(address := ort.address(value))) is not None:
+                memory.put(address, result)
+            else:
+                y = result.array
+                result.values(ort.memory(value, y.shape, y.dtype))
 
-    def _run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        if self.trace is None:
-            return self.region.run(inputs)
-        results: list[list[np.ndarray]] = []
+    def _input(self, value: Any, on_host: bool) -> Input:
+        """A tensor where it lies; on the host if the host must know it."""
+        ort = api()
+        sizes, dtype = ort.described(value)
+        nbytes = product(sizes) * dtype.itemsize
+        if not nbytes:
+            return np.empty(sizes, dtype)
+        memory = allocation.found(address := ort.address(value))
+        if memory is None:
+            return ort.memory(value, sizes, dtype)
+        lies = memory.read(address, nbytes) if on_host else memory.find(address, nbytes)
+        if isinstance(lies, Resident):
+            if lies.device is self.region.device:
+                return replace(lies, shape=tuple(sizes))
+            lies = memory.read(address, nbytes)
+        return lies.view(dtype).reshape(sizes)
+
+    def _run(self, inputs: Sequence[Input]) -> list[Result]:
+        traces = self._provider.traces()
+        if not traces:
+            return self.region.launch(inputs)
+        results: list[Result] = []
         plan = self.region.plan(inputs)
         begin = now()
         try:
-            times = self.region.device.time(lambda: results.append(plan.run(inputs, anew=True)))
+            times = self.region.device.time(
+                lambda: results.extend(plan.launch(inputs, anew=True)))
         except UnsupportedError:
             # No timestamps on this device: the host's clock has to do.
             times = []
-            results.append(plan.run(inputs))
-        self.trace.add(self.region.label, begin, now(), times)
-        return results[0]
+            results += plan.launch(inputs)
+            self.region.device.synchronize()
+        end = now()
+        for trace in traces:
+            trace.add(self.region.label, begin, end, times)
+        return results
 
 
-# Callbacks. What ONNX Runtime holds a pointer to stays in here until it lets go.
-
-_alive: dict[int, Any] = {}
-
-
-def _address(pointer: Any) -> int:
-    return int(ffi.cast("intptr_t", pointer))
-
-
-def _keep(owner: Any) -> Any:
-    _alive[_address(owner.table)] = owner
-    return owner.table
+# Callbacks
 
 
 def _owner(table: Any) -> Any:
@@ -293,7 +352,7 @@ def _factory_version(this: Any) -> Any:
 
 @callback("uint32_t(const Factory *)")
 def _factory_vendor_id(this: Any) -> int:
-    return 0
+    return VENDOR_ID
 
 
 @callback("bool(const Factory *)")
@@ -303,20 +362,20 @@ def _is_stream_aware(this: Any) -> bool:
 
 @guarded("(Factory *, const void *, const void *, void **)")
 def _create_allocator(this: Any, memory: Any, options: Any, out: Any) -> None:
-    out[0] = ffi.NULL  # ONNX Runtime's own, for the CPU
+    out[0] = allocation.create_allocator(memory)
 
 
 @callback("void(Factory *, void *)")
 def _release_allocator(this: Any, allocator: Any) -> None:
-    pass
+    let_go(allocator)
 
 
 @guarded("(Factory *, void **)")
 def _create_data_transfer(this: Any, out: Any) -> None:
-    out[0] = ffi.NULL
+    out[0] = keep(allocation.Transfer())
 
 
-_CPU, _GPU = 0, 1
+_GPU = 1
 
 
 @guarded("(Factory *, const void *const *, size_t, void **, size_t, size_t *)")
@@ -325,15 +384,11 @@ def _get_supported_devices(
 ) -> None:
     """A provider device per Vulkan adapter.
 
-    ONNX Runtime's own list of GPUs is often empty in containers, so adapters hang on its CPU: it
-    only decides where tensors come from, and that is the CPU's memory.
+    ONNX Runtime's own list of GPUs is often empty in containers, so each adapter brings a hardware
+    device of its own: a GPU, whatever it is, that no policy takes for ONNX Runtime's CPU.
     """
     found[0] = 0
     ort = api()
-    host = next((hardware[i] for i in range(count)
-                 if ort.HardwareDevice_Type(hardware[i]) == _CPU), None)
-    if host is None:
-        return
     # Who chooses none gets the first: ONNX Runtime's policies do.
     first = choose(None)
     for adapter in sorted(list_devices(), key=lambda a: a.index != first.index)[:room]:
@@ -342,7 +397,11 @@ def _get_supported_devices(
             "adapter_type": adapter.type, "driver": adapter.driver,
         })
         options = ort.pairs({"adapter": str(adapter.index)})
-        ort.check(ort.CreateEpDevice(this, host, about, options, out + found[0]))
+        device = ort.get(ort.CreateHardwareDevice, "void *", _GPU, VENDOR_ID,
+                         adapter.index, _vendor, about)
+        ort.check(ort.CreateEpDevice(this, device, about, options, out + found[0]))
+        ort.check(ort.AddAllocatorInfo(
+            out[found[0]], allocation.memory(adapter.index).info))
         found[0] += 1
 
 
@@ -357,16 +416,18 @@ def _create_ep(
             "add_provider_for_devices takes one of kompute_dml.onnxruntime.devices()"
         )
     prefix = f"ep.{EP_NAME.lower()}."
+    config = api().options(session_options)
     entries = {
-        key[len(prefix):]: value for key, value in api().options(session_options).items()
+        key[len(prefix):]: value for key, value in config.items()
         if key.lower().startswith(prefix)
     }
-    out[0] = _keep(Provider(Options(entries)))
+    ahead = config.get("ep.context_enable", "0") == "1"
+    out[0] = keep(Provider(Options(entries), compiles_ahead=ahead))
 
 
 @callback("void(Factory *, void *)")
 def _release_ep(this: Any, ep: Any) -> None:
-    provider = _alive.pop(_address(ep), None)
+    provider = let_go(ep)
     if provider is not None:
         _save(provider)
 
@@ -377,6 +438,25 @@ def _save(provider: Provider) -> None:
             provider.trace.save()
         except OSError as error:
             print(f"kompute_dml: {provider.trace.path} was not written: {error}", file=sys.stderr)
+
+
+@guarded("(const Ep *, const void **)")
+def _get_default_memory_device(this: Any, out: Any) -> None:
+    if not _owner(this).options.on_device:
+        out[0] = allocation.host_device()
+
+
+@guarded("(Ep *, void **)")
+def _create_profiler(this: Any, out: Any) -> None:
+    if api().profiles:
+        profiler = _owner(this).profiler = Profiler()
+        out[0] = keep(profiler)
+
+
+@guarded("(Ep *, const void **)")
+def _get_kernel_registry(this: Any, out: Any) -> None:
+    factory = next(owner for owner in alive.values() if isinstance(owner, Factory))
+    out[0] = factory.copies()
 
 
 @callback("const char *(const Ep *)")
@@ -404,15 +484,16 @@ def _compile(
     provider = _owner(this)
     if provider.options.strict:  # of what GetCapability reports ONNX Runtime only makes a log entry
         check_strict(provider.decisions)
-    made = [Kernel(provider, GraphReader(api(), graphs[i])) for i in range(count)]
+    shared = Constants()
+    made = [Kernel(provider, GraphReader(api(), graphs[i]), shared) for i in range(count)]
     for i, kernel in enumerate(made):
-        kernels[i] = _keep(kernel)
+        kernels[i] = keep(kernel)
 
 
 @callback("void(Ep *, void **, size_t)")
 def _release_kernels(this: Any, kernels: Any, count: int) -> None:
     for i in range(count):
-        _alive.pop(_address(kernels[i]), None)
+        let_go(kernels[i])
 
 
 @guarded("(Kernel *, void *, void **)")
@@ -445,6 +526,13 @@ class Factory:
             "ReleaseAllocator": _release_allocator, "CreateDataTransfer": _create_data_transfer,
             "IsStreamAware": _is_stream_aware,
         })
+        self._copies: Any = None
+
+    def copies(self) -> Any:
+        """The registry of the copies between providers, which sessions share."""
+        if self._copies is None:
+            self._copies = ffi.gc(allocation.copy_kernels(_name), api().ReleaseKernelRegistry)
+        return self._copies
 
 
 @callback("CreateFactories")
@@ -453,14 +541,14 @@ def _create_factories(
 ) -> Any:
     status = capi.connect(base)
     if status == ffi.NULL:
-        out[0] = _keep(Factory())
+        out[0] = keep(Factory())
         count[0] = 1
     return status
 
 
 @callback("ReleaseFactory")
 def _release_factory(factory: Any) -> Any:
-    _alive.pop(_address(factory), None)
+    let_go(factory)
     return ffi.NULL
 
 
@@ -480,11 +568,11 @@ def _let_go() -> None:
     for library in _libraries.values():
         nothing = ffi.addressof(library, "kompute_dml_nothing")
         library.kompute_dml_connect(ffi.NULL, ffi.cast("ReleaseFactory *", nothing))
-        for owner in _alive.values():
+        for owner in alive.values():
             if isinstance(owner, Provider):
                 _save(owner)
             for name in ("ReleaseEp", "ReleaseAllocator", "ReleaseNodeComputeInfos",
-                         "ReleaseState"):
+                         "ReleaseState", "Free", "Release"):
                 if hasattr(owner.table, name):
                     kind = ffi.typeof(getattr(owner.table, name))
                     setattr(owner.table, name, ffi.cast(kind, nothing))

@@ -13,9 +13,9 @@ _DEVICE = 0
 
 
 class Trace:
-    """Events of one session, written out whenever it is saved."""
+    """Events of one session, written out whenever it is saved; without a path, handed out."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str | None) -> None:
         self.path = path
         self._process = os.getpid()
         self._events: list[dict[str, Any]] = [{
@@ -43,7 +43,15 @@ class Trace:
         with self._lock:
             self._events += events
 
+    def take(self) -> list[dict[str, Any]]:
+        """The events so far, which are then gone."""
+        with self._lock:
+            events, self._events = self._events, []
+        return events
+
     def save(self) -> None:
+        if self.path is None:
+            return
         with self._lock:
             text = json.dumps({"traceEvents": self._events, "displayTimeUnit": "ns"})
         scratch = f"{self.path}.{os.getpid()}.tmp"

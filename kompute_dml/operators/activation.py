@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..dtypes import DataType
 from ..errors import expect
-from ..lowering.copy import SHADERS, lower_copy
+from ..lowering.builder import PlanBuilder
+from ..lowering.copy import SHADERS, copied_input
 from ..lowering.elementwise import parameter, parameters
-from ..lowering.plan import Plan, Target
 from ..spec import FeatureLevel
-from .base import define
+from .base import operator
 from .elementwise import row
 
-if TYPE_CHECKING:
-    pass
 
-
-def _lower_identity(desc: Any, target: Target) -> Plan:
-    return lower_copy(desc.input_tensor, desc.output_tensor, target)
-
-
-ActivationIdentityOperatorDesc = define(
-    "ACTIVATION_IDENTITY", _lower_identity, shaders=SHADERS, broadcasts=True
-)
-
-
+@operator("ACTIVATION_IDENTITY", shaders=SHADERS, broadcasts=True)
+def ActivationIdentityOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    p.add(copied_input(p.target, d.input_tensor, d.output_tensor))
 
 
 def _shrink_parameters(desc: Any, data_type: DataType) -> tuple[int, ...]:
-    """Integers need -Threshold too, which may be out of reach for a negation."""
+    """Integers also take -Threshold, because the negation of the lowest number overflows."""
     words = parameters(desc, data_type)
     return words if data_type.is_float else (*words, *parameter(-desc.threshold, data_type))
 

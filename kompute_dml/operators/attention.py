@@ -12,12 +12,12 @@ from ..errors import expect
 from ..layout import Ints, extent, packed_strides, pad_left, product
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import float_bits
-from ..lowering.plan import UNUSED, Operand
+from ..lowering.plan import TEMPORARY, UNUSED, Operand
 from ..lowering.walk import Walk
+from ..tuning import work_key
+from .attention_kernels import SHADERS, Kernel, Lines, few_rows, matrix_tiles, units
 from .base import Output, operator
 
-_TILE = 64
-"""Rows, and keys, of a tile of the shader."""
 _PASSES_ON_CPU = 30_000
 """Of loops. lavapipe silently ends a shader's loops after 65,535."""
 _SOURCES = (("query_tensor", "stacked_query_key_tensor", "stacked_query_key_value_tensor"),
@@ -268,65 +268,80 @@ class _Lowering:
         biased = bias is not None and desc.bias_tensor is not None
         by = desc.bias_tensor.strides[-1] if biased else 0
         by_length = getattr(desc, lengths).strides[-1] if lengths else 0
-        walk = Walk(view.sizes, view.strides, to[1], (0, view.sizes[3] * by, 0, by),
-                    (by_length, 0, 0, 0), (0, 0, 1, 0))
+        lines = [Lines(*ends, self._begins_aligned(ends[0]), view.sizes[3])
+                 for ends in ((view.read(p), view.strides), to)]
+        each = 16 // self.type.itemsize
+        vectors = not biased and all(x.aligned(self.type.itemsize) for x in lines)
+        sizes, unit = view.sizes, 1
+        if vectors:
+            sizes, unit = (*sizes[:3], sizes[3] // each), each
+        # A vector's neighbour is the next one.
+        strides = [(*(s // unit for s in x.strides[:3]), x.strides[3]) for x in lines]
+        walk = Walk(sizes, *strides, (0, view.sizes[3] * by, 0, by), (by_length, 0, 0, 0),
+                    (0, 0, 1, 0))
         p.dispatch(
             "attention_cache", -(-walk.count // self.local_size), x=view.read(p),
             bias=p.read("bias_tensor", (bias or 0) * by, 1 + (
                 view.sizes[1] * view.sizes[3] - 1) * by) if biased else UNUSED,
             lengths=p.read(lengths) if lengths else UNUSED, y=to[0], params=walk.words,
             push={"count": walk.count, "first": first, "capacity": capacity,
-                  "row_stride": to[1][2]},
+                  "row_stride": strides[1][2]},
             spec={"LOCAL_SIZE": self.local_size, "TYPE": self.type.code, "BIAS": biased,
-                  "LENGTHS": bool(lengths), "PAST": bias is None},
+                  "LENGTHS": bool(lengths), "PAST": bias is None, "VECTORS": vectors},
         )
 
     def _attend(self, query: tuple[Operand, Ints], key: tuple[Operand, Ints],
                 value: tuple[Operand, Ints]) -> None:
         p, h, desc = self.p, self.h, self.desc
-        y = h.output("output_tensor")
-        mask = self._mask_strides()
-        bias = desc.relative_position_bias_tensor
+        given = [Lines(*operand, self._begins_aligned(operand[0]), size) for operand, size in (
+            (query, h.head_size), (key, h.head_size), (value, h.value_size))]
+        kernels = [*matrix_tiles(self, given), *few_rows(self, given), *units(self, given)]
+        work = work_key(f"attention f{8 * self.type.itemsize}", h.heads // h.key_heads * h.queries,
+                        h.keys, h.head_size, h.batches * h.key_heads)
+        kernel = p.choose(work, kernels, lambda k: k.name)
+        groups = kernel.tiles * h.batches * h.key_heads
+        parts, span = self._split(groups, kernel)
+        split = parts > 1 or kernel.makes_parts
+        to = p.write("output_tensor")
+        if split:
+            rows = h.batches * h.heads * h.queries
+            to = p.temporary(4, rows * parts * kernel.shares * (h.value_size + 2))
+        y, bias = h.output("output_tensor"), desc.relative_position_bias_tensor
         relative = bias.strides[-4:] if bias is not None else (0,) * 4
-        width = 64 if h.value_size <= 64 else 128
-        group = h.heads // h.key_heads
-        tiles = -(-group * h.queries // _TILE) * -(-h.value_size // width)
-        parts, span = self._split(tiles * h.batches * h.key_heads)
-        split = parts > 1
-        rows = h.batches * h.heads * h.queries
-        record = h.value_size + 2
-        to = p.temporary(4, rows * parts * record) if split else p.write("output_tensor")
-        vectors = all(
-            s[3] == 1 and not any(n % 4 for n in (*s[:3], size, operand.offset))
-            for (operand, s), size in ((query, h.head_size), (key, h.head_size),
-                                       (value, h.value_size)))
         lengths = getattr(desc, h.lengths) if h.lengths else None
+        variant = p.library.get(*kernel.shader.split("."))
+        spec = {"TYPE": self.type.code, "RELATIVE": bias is not None, "MASK": int(desc.mask_type),
+                "CAUSAL": h.lengths is not None, "SPLIT": split, **kernel.spec}
         p.dispatch(
-            f"attention.c{width}", tiles * parts * h.batches * h.key_heads,
+            variant, groups * parts,
             q=query[0], k=key[0], v=value[0], mask=p.read("mask_tensor"),
             relative=p.read("relative_position_bias_tensor"),
             lengths=p.read(h.lengths) if h.lengths else UNUSED, y=to,
-            params=[*query[1], *key[1], *value[1], *y.strides, *relative, *mask],
-            push={"batches": h.batches, "key_heads": h.key_heads, "group": group,
-                  "queries": h.queries, "keys": h.keys, "head_size": h.head_size,
-                  "value_size": h.value_size, "parts": parts, "span": span,
-                  "scale": float_bits(desc.scale), "filter_value": float_bits(
-                      desc.mask_filter_value),
-                  "lengths_stride": lengths.strides[-1] if lengths else 0},
-            spec={"LOCAL_SIZE": 256, "TYPE": self.type.code, "VECTORS": vectors,
-                  "RELATIVE": bias is not None, "MASK": int(desc.mask_type),
-                  "CAUSAL": h.lengths is not None, "SPLIT": split},
-        )
+            params=[*query[1], *key[1], *value[1], *y.strides, *relative, *self.mask_strides()],
+            push={"batches": h.batches, "key_heads": h.key_heads,
+                  "group": h.heads // h.key_heads, "queries": h.queries, "keys": h.keys,
+                  "parts": parts, "span": span, "scale": float_bits(desc.scale),
+                  "filter_value": float_bits(desc.mask_filter_value),
+                  "lengths_stride": lengths.strides[-1] if lengths else 0, **kernel.push},
+            spec={name: value for name, value in spec.items() if name in variant.spec_ids})
         if split:
             sizes = (h.batches, h.heads, h.queries, h.value_size)
             walk = Walk(sizes, y.strides)
             p.dispatch(
                 "attention_combine", -(-walk.count // self.local_size), records=to.reading(),
                 y=p.write("output_tensor"), params=walk.words,
-                push={"count": walk.count, "value_size": h.value_size, "parts": parts},
+                push={"count": walk.count, "value_size": h.value_size,
+                      "parts": parts * kernel.shares},
                 spec={"LOCAL_SIZE": self.local_size, "TYPE": self.type.code})
 
-    def _mask_strides(self) -> Ints:
+    def _begins_aligned(self, operand: Operand) -> bool:
+        """Whether it begins with a vector of 16 bytes."""
+        alignment = 16
+        if operand.slot is not None and operand.slot != TEMPORARY:
+            alignment = self.p.tensor(operand.slot).base_alignment
+        return alignment % 16 == 0 and operand.offset * operand.itemsize % 16 == 0
+
+    def mask_strides(self) -> Ints:
         """By batch, head, query and key; masks of lengths by batch, then by row."""
         t, kind = self.desc.mask_tensor, self.desc.mask_type
         if t is None:
@@ -336,18 +351,19 @@ class _Lowering:
         by_row = t.strides[-2] if kind == MaskType.KEY_SEQUENCE_END_START else 0
         return (t.strides[-1], by_row, 0, 0)
 
-    def _split(self, groups: int) -> tuple[int, int]:
+    def _split(self, groups: int, kernel: Kernel) -> tuple[int, int]:
         """Parts of the keys and how many keys one has: enough parts to fill the device."""
-        tiles = -(-self.h.keys // _TILE)
-        wanted = min(max(1, 2 * self.p.device.cores // groups), -(-tiles // 4))
-        span = -(-tiles // wanted)
+        tiles = -(-self.h.keys // kernel.keys)
+        wanted = min(max(1, kernel.busy * self.p.device.cores // groups),
+                     -(-tiles // kernel.least))
+        span = min(-(-tiles // wanted), kernel.most)
         if self.p.device.is_cpu:
-            span = min(tiles, max(1, _PASSES_ON_CPU // (2 * self.h.head_size + 256)))
-        return -(-tiles // span), span * _TILE
+            span = min(tiles, span, max(1, _PASSES_ON_CPU // (2 * self.h.head_size + 256)))
+        return -(-tiles // span), span * kernel.keys
 
 
 _DEFAULTS: dict[str, Any] = {"mask_filter_value": -10000.0, "mask_type": MaskType.NONE}
-_SHADERS = ("attention", "attention_cache", "attention_combine")
+_SHADERS = (*SHADERS, "attention_cache", "attention_combine")
 
 
 @operator("MULTIHEAD_ATTENTION", output=_infer, shaders=_SHADERS, check=_check, in_place=False,

@@ -9,6 +9,7 @@ support table are made from the registry.
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from keyword import iskeyword
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ Lower = Callable[[Any, Target], Plan]
 Check = Callable[[Any, bool], None]
 Same = Iterable[tuple[tuple[str, ...], tuple[str, ...]]]
 Newer = Callable[[Any], Iterable[tuple[FeatureLevel, str, str, Any]]]
-"""Choices of a description that came after its operator: (level, field, the older rule, value)."""
+"""Values that a later feature level added: (level, field, the older rule, value)."""
 
 
 class Output(NamedTuple):
@@ -53,7 +54,8 @@ _INT_RANGES = {
 class OperatorDesc:
     """Base of every ``...OperatorDesc``: DirectML's structure, fields in snake case.
 
-    Arrays are tuples. The attributes that count their elements may be left out.
+    Arrays are tuples. The attributes that count their elements may be left out. A member of an
+    enumeration may be given by its name.
     """
 
     def __post_init__(self) -> None:
@@ -62,6 +64,9 @@ class OperatorDesc:
             value = getattr(self, f.snake)
             if f.is_array and isinstance(value, (list, np.ndarray)):
                 object.__setattr__(self, f.snake, tuple(value))
+            elif isinstance(value, str) and f.enum in ENUMS:
+                member = ENUMS[f.enum].__members__.get(value.upper())
+                object.__setattr__(self, f.snake, value if member is None else member)
         for f in fields:
             if f.count_field and getattr(self, count := spec.snake_case(f.count_field)) is None:
                 value = getattr(self, f.snake)
@@ -93,6 +98,8 @@ class Definition:
     """Of its function's keyword arguments."""
     broadcasts: bool
     """Whether its function broadcasts the inputs to one another."""
+    owned: bool
+    """Whether inputs may be OWNED_BY_DML."""
 
     @property
     def name(self) -> str:
@@ -121,8 +128,7 @@ class Definition:
 
     def check_fields(self, desc: Any, kinds: Iterable[str] = ("input", "output", "attribute")
                      ) -> None:
-        """Raise where a field is no value of its type, or an array has another length than its
-        count says."""
+        """Raise where a field's value is not of its type, or an array's length is not its count."""
         for f in self.spec.fields:
             if f.kind in kinds and f.name not in self.spec.count_fields:
                 check_field(self.name, f, getattr(desc, f.snake), self.spec)
@@ -142,6 +148,9 @@ class Definition:
             self._check_same(desc, tensors, properties)
         for f in self.slots(desc):
             tensor = tensor_of(desc, f.snake)
+            if tensor is not None and f.kind == "input" and not self.owned:
+                expect(not tensor.owned_by_dml, self.name, f"{f.name}.Flags", "be NONE",
+                       "OWNED_BY_DML")
             if tensor is not None and f.kind == "output":
                 expect(
                     not tensor.overlaps_itself, self.name, f"{f.name}.Strides",
@@ -258,6 +267,18 @@ _PROPERTIES: dict[str, tuple[str, Callable[[TensorDesc], Any]]] = {
     "dimension count": ("DimensionCount", lambda t: t.dimension_count),
     "sizes": ("Sizes", lambda t: list(t.sizes)),
 }
+
+
+def bits(value: Any) -> Any:
+    """What an attribute is as part of a key. 0.0 and -0.0 are equal and NaN is not, so floats count
+    by what a shader would see."""
+    if isinstance(value, (float, np.floating)):
+        return struct.pack("<d", value)
+    if isinstance(value, tuple):
+        return tuple(map(bits, value))
+    if isinstance(value, (ScaleBias, OperatorDesc)):
+        return (type(value), *(bits(getattr(value, f.name)) for f in dataclasses.fields(value)))
+    return value
 
 
 def tensor_of(desc: Any, slot: str) -> TensorDesc | None:
@@ -381,6 +402,7 @@ def like(field: str) -> Infer:
 
 _definitions: dict[str, Definition] = {}
 _by_class: dict[type, Definition] = {}
+_widened: dict[tuple[type[OperatorDesc], tuple[Field, ...]], type[OperatorDesc]] = {}
 
 
 def define(
@@ -394,14 +416,16 @@ def define(
     in_place: bool | None = None,
     infer: Infer | None = None,
     broadcasts: bool = False,
+    owned: bool = True,
     defaults: Mapping[str, Any] | None = None,
 ) -> Any:
     """Register ``DML_OPERATOR_<name>`` and return its descriptor class.
 
     ``check(desc, strict)`` raises what the specification table cannot say. ``same(strict)``
     replaces the table's equality constraints, ``in_place`` its word on aliasing. ``newer(desc)``
-    names what the operator's first feature level did not take yet, beyond the table. ``infer`` says
-    what the outputs are. ``broadcasts`` and ``defaults`` are the function's.
+    names values that the operator's first feature level did not take, beyond the table. ``infer``
+    says what the outputs are, and ``owned`` whether inputs may be OWNED_BY_DML. ``broadcasts`` and
+    ``defaults`` are the function's.
     """
     entry = spec.operator("DML_OPERATOR_" + name)
     required, optional = [], []
@@ -436,10 +460,33 @@ def define(
         infer=infer,
         defaults=defaults or {},
         broadcasts=broadcasts,
+        owned=owned,
     )
     _definitions[entry.name] = definition
     _by_class[desc_class] = definition
     return desc_class
+
+
+def widened(
+    desc_class: type[OperatorDesc], *more: Field, name: str = "", lower: Lower | None = None
+) -> type[OperatorDesc]:
+    """The descriptor class of an operator that takes optional fields which DirectML's does not
+    have, and is lowered otherwise. Graphs use it; no registry has it."""
+    key = desc_class, more
+    if (made := _widened.get(key)) is not None:
+        return made
+    definition = _by_class[desc_class]
+    made = dataclasses.make_dataclass(
+        desc_class.__name__,
+        [(f.snake, Any, dataclasses.field(default=None, kw_only=True)) for f in more],
+        bases=(desc_class,), frozen=True)
+    entry = dataclasses.replace(
+        definition.spec, fields=(*definition.spec.fields, *more),
+        name=f"DML_OPERATOR_{name}" if name else definition.name)
+    _by_class[made] = dataclasses.replace(
+        definition, spec=entry, desc_class=made, lower=lower or definition.lower)
+    _widened[key] = made
+    return made
 
 
 Build = Callable[[Any, PlanBuilder], None]
@@ -452,7 +499,7 @@ def operator(
     builder). ``output`` says what the outputs are; other keywords are those of :func:`define`, or
     defaults of the function's keyword arguments. The name becomes the descriptor class.
     """
-    known = {k: more.pop(k) for k in ("check", "same", "newer", "in_place", "broadcasts")
+    known = {k: more.pop(k) for k in ("check", "same", "newer", "in_place", "broadcasts", "owned")
              if k in more}
 
     def register(build: Build) -> Any:

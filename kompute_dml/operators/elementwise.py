@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +17,11 @@ from ..attributes import IsInfinityMode, RoundingMode
 from ..dtypes import DataType, Scalar
 from ..errors import ValidationError, expect
 from ..layout import Ints
+from ..lowering.activation import fused_activation
+from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import elementwise_lowering, float_bits, parameters
-from ..lowering.plan import Dispatch, Plan, Target
 from ..spec import FeatureLevel
-from .base import Check, Newer, define
-
-if TYPE_CHECKING:
-    pass
+from .base import Check, Newer, operator
 
 FLOAT, INTEGER, INTEGER64 = "elementwise_float", "elementwise_integer", "elementwise_integer64"
 COMPARISON = "elementwise_comparison"
@@ -54,16 +52,16 @@ def row(
     """Define ``DML_OPERATOR_<name>`` by the name that its operation has in the shaders, or by a
     ``shader`` of its own.
 
-    ``on_bits`` operators take any type as unsigned integers, ``in_float`` ones compute integers in
-    float32, and ``by_order`` ones need no more of floats than their order; ``tabulated`` ones
-    have tables of their results for bytes. ``defaults`` are those of the function's keyword
+    ``on_bits`` operators take any type as unsigned integers. ``in_float`` operators compute
+    integers in float32. ``by_order`` operators only need the order of floats. ``tabulated``
+    operators have tables of results for bytes. ``defaults`` are those of the function's keyword
     arguments. Returns the descriptor class.
     """
     entry = spec.operator("DML_OPERATOR_" + name)
     input_names = [f.snake for f in entry.inputs]
     output_name = entry.outputs[0].snake
 
-    def lower(desc: Any, target: Target) -> Plan:
+    def lower(desc: Any, p: PlanBuilder) -> None:
         inputs: list[Any] = [(n, getattr(desc, n)) for n in input_names]
         result = (output_name, getattr(desc, output_name))
         scale_bias = getattr(desc, "scale_bias", None)
@@ -83,16 +81,15 @@ def row(
         operation = op if isinstance(op, str) else op(desc)
         table = None
         if shader:
-            variant = target.library.get(shader)
+            variant = p.library.get(shader)
         else:
             inputs += [None] * (2 - len(inputs))
             family = FLOAT if in_float else _shader(types, by_order)
-            variant = target.library.get(family, operation)
+            variant = p.library.get(family, operation)
             if tabulated and all(t.itemsize == 1 for t in types):
-                table = target.library.get(TABLE, operation)
-        return elementwise_lowering(
-            target, variant, inputs, result, push=push, spec=values, long=operation in LONG,
-            table=table)
+                table = p.library.get(TABLE, operation)
+        elementwise_lowering(p, variant, inputs, result, push=push, spec=values,
+                             long=operation in LONG, table=table)
 
     def check_all(desc: Any, strict: bool) -> None:
         check_attributes(desc, strict)
@@ -100,8 +97,8 @@ def row(
 
     own = shader or (FLOAT if in_float else "")
     shaders = (own,) if own else _shaders(entry, on_bits, by_order)
-    return define(name, lower, shaders=shaders + (TABLE,) * tabulated, check=check_all,
-                  newer=newer, in_place=in_place, broadcasts=True, defaults=defaults)
+    return operator(name, shaders=shaders + (TABLE,) * tabulated, check=check_all, newer=newer,
+                    in_place=in_place, broadcasts=True, **defaults)(lower)
 
 
 def _shader(types: Sequence[DataType], by_order: bool = False) -> str:
@@ -153,7 +150,7 @@ def _newer_pow(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
 
 
 def _constant_power(desc: Any) -> str:
-    """Whole powers of whole numbers have to be whole; others of floats have a shorter way."""
+    """Whole powers of whole numbers must be whole. Other powers of floats have a shorter shader."""
     exponent = float(np.float32(desc.exponent))
     is_short = exponent % 1 > 0 and desc.input_tensor.data_type.is_float
     general = "fractional_pow" if is_short else "constant_pow"
@@ -161,7 +158,7 @@ def _constant_power(desc: Any) -> str:
 
 
 def _power_constants(desc: Any, data_type: DataType) -> Ints:
-    """The exponent; for the shorter way, times 2 / ln 2 as a pair, and the limit of k."""
+    """The exponent. The shorter shader also takes a pair, it times 2 / ln 2, and the limit of k."""
     words = parameters(desc, data_type)
     if _constant_power(desc) == "fractional_pow":
         exponent = float(np.float32(desc.exponent))
@@ -212,42 +209,19 @@ row("ELEMENT_WISE_ROUND", lambda desc: _ROUNDING[desc.rounding_mode],
     rounding_mode=RoundingMode.HALVES_TO_NEAREST_EVEN)
 
 
-# ADD1 is ADD with a fused activation. Their functions are one.
+# ADD1 is ADD with a fused activation. Both have one function.
 
 _ADD1 = "elementwise_add1"
 
 
-def _lower_add1(desc: Any, target: Target) -> Plan:
-    fused = desc.fused_activation
-    a, b, y = desc.a_tensor, desc.b_tensor, desc.output_tensor
-    if fused is None or fused.operator.name == "DML_OPERATOR_ACTIVATION_IDENTITY":
-        variant, words = target.library.get(FLOAT, "add"), parameters(desc, y.data_type)
-    else:
-        name = fused.operator.function_name.removeprefix("activation_")
-        variant, words = target.library.get(_ADD1, name), parameters(fused, y.data_type)
-    return elementwise_lowering(
-        target, variant, [("a_tensor", a), ("b_tensor", b)], ("output_tensor", y),
-        push={"attributes": words})
-
-
-ElementWiseAdd1OperatorDesc = define(
-    "ELEMENT_WISE_ADD1", _lower_add1, shaders=(FLOAT, _ADD1),
-    check=check_attributes, broadcasts=True,
-)
-
-
-def _lower_value_scale_2d(desc: Any, target: Target) -> Plan:
-    """One dispatch per channel, each a linear activation with a bias of its own."""
-    x, y = desc.input_tensor, desc.output_tensor
-    variant = target.library.get(FLOAT, "linear")
-    dispatches: list[Dispatch] = []
-    for channel, bias in enumerate(desc.bias):
-        dispatches += elementwise_lowering(
-            target, variant, [("input_tensor", x), None], ("output_tensor", y),
-            push={"attributes": (float_bits(desc.scale), float_bits(bias))},
-            select=(1, channel),
-        ).execute
-    return Plan(tuple(dispatches))
+@operator("ELEMENT_WISE_ADD1", shaders=(FLOAT, _ADD1), check=check_attributes, broadcasts=True)
+def ElementWiseAdd1OperatorDesc(d: Any, p: PlanBuilder) -> None:
+    fused = fused_activation(d)
+    variant = p.library.get(_ADD1) if fused.code else p.library.get(FLOAT, "add")
+    elementwise_lowering(
+        p, variant, [("a_tensor", d.a_tensor), ("b_tensor", d.b_tensor)],
+        ("output_tensor", d.output_tensor), push={"attributes": fused.words},
+        spec={"FUSED_ACTIVATION": fused.code} if fused.code else {})
 
 
 def _check_value_scale_2d(desc: Any, strict: bool) -> None:
@@ -258,6 +232,12 @@ def _check_value_scale_2d(desc: Any, strict: bool) -> None:
     expect(len(desc.bias) == channels, name, "Bias", f"have {channels} numbers", list(desc.bias))
 
 
-ValueScale2dOperatorDesc = define(
-    "VALUE_SCALE_2D", _lower_value_scale_2d, shaders=(FLOAT,), check=_check_value_scale_2d,
-)
+@operator("VALUE_SCALE_2D", shaders=(FLOAT,), check=_check_value_scale_2d)
+def ValueScale2dOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    """One dispatch per channel, each a linear activation with a bias of its own."""
+    variant = p.library.get(FLOAT, "linear")
+    for channel, bias in enumerate(d.bias):
+        elementwise_lowering(
+            p, variant, [("input_tensor", d.input_tensor), None],
+            ("output_tensor", d.output_tensor),
+            push={"attributes": (float_bits(d.scale), float_bits(bias))}, select=(1, channel))

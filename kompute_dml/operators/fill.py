@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..desc import TensorDesc
 from ..dtypes import Scalar, saturate
 from ..errors import UnsupportedError, ValidationError, expect
 from ..layout import are_of_vectors, pad_left, power_of_two
-from ..lowering.plan import UNUSED, Dispatch, Plan, Target, reads, writes
-from .base import define
-from .fill_value import filled
-
-if TYPE_CHECKING:
-    pass
+from ..lowering.builder import PlanBuilder
+from ..lowering.plan import UNUSED
+from .base import operator
+from .fill_value import fill
 
 _EACH = 2
-"""Vectors that an invocation makes."""
-_ELEMENTS, _LINES, _DENSE = 0, 1, 2
+"""Vectors that an invocation writes."""
+_ELEMENTS, _ROWS, _DENSE = 0, 1, 2
 _WORTH_TWICE = 1 << 18
-"""Bytes from which on they make zeros, and then a diagonal, sooner than both at once."""
+"""From so many bytes on, zeros and then a diagonal are faster than both in one dispatch."""
 
 
 def _lower(
-    target: Target, x: TensorDesc | None, y: TensorDesc, value: Scalar, begin: int, end: int
-) -> Plan:
+    p: PlanBuilder, x: TensorDesc | None, y: TensorDesc, value: Scalar, begin: int, end: int
+) -> None:
     sizes = pad_left(y.sizes, 4, 1)
     in_strides = pad_left(x.strides if x else (), 4, 0)
     out_strides = pad_left(y.strides, 4, 0)
     if out_strides[3] != 1 and out_strides[2] == 1:
-        # Walk the transposed matrix, whose rows lie gapless.
+        # Walk the transposed matrix, whose rows are contiguous.
         sizes, in_strides, out_strides = (
             (*v[:2], v[3], v[2]) for v in (sizes, in_strides, out_strides))
         begin, end = 1 - end, 1 - begin
@@ -41,85 +39,70 @@ def _lower(
             "not served (distances from the diagonal are computed in 32 bits)")
     nbytes = y.element_count * y.data_type.itemsize
     if (x is None and end - begin == 1 and nbytes >= _WORTH_TWICE
-            and target.traits.masks_all):
-        return _zeros_and_diagonal(
-            target, y.replace(sizes=sizes, strides=out_strides), value, begin)
-    # Columns are counted from `height` up, so that column - row stays positive; bounds beyond
-    # the matrix mean what the nearest one inside means.
+            and p.device.masks_all):
+        _zeros_and_diagonal(p, y.replace(sizes=sizes, strides=out_strides), value, begin)
+        return
+    # Columns count from `height` up, so that column - row is positive. Bounds beyond the matrix
+    # are clamped, which changes nothing.
     first, last = (min(max(b + height, 0), height + width) for b in (begin, end))
     each = 16 // y.data_type.itemsize
     count = y.element_count
-    lanes, per_line = 1, -(-width // each)
-    local_size = target.traits.local_size
+    lanes, per_row = 1, -(-width // each)
+    local_size = p.device.local_size
     walked = (out_strides, in_strides) if x else (out_strides,)
     aligned = y.is_aligned and (x is None or x.is_aligned)
     even = aligned and are_of_vectors(each, width, *walked)
     if y.is_packed and (x is None or x.is_packed) and width % each:
-        # Rows begin anywhere: what a vector holds may go over into the next row.
+        # Rows begin anywhere, so a vector may hold elements of two rows.
         path, groups = _DENSE, -(-(count // each + 2) // (_EACH * local_size))
     elif out_strides[3] == 1:
-        path, lanes = _LINES, min(power_of_two(-(-per_line // _EACH)), local_size)
-        groups = -(-count // width * lanes // local_size) * -(-per_line // (_EACH * lanes))
+        path, lanes = _ROWS, min(power_of_two(-(-per_row // _EACH)), local_size)
+        groups = -(-count // width * lanes // local_size) * -(-per_row // (_EACH * lanes))
     else:
         path, groups = _ELEMENTS, -(-count // local_size)
-    return Plan(
-        execute=(
-            Dispatch(
-                variant=target.library.get("diagonal_matrix1", y.data_type.width),
-                groups=groups,
-                operands=(
-                    UNUSED if x is None else reads("input_tensor", x, "in_offset"),
-                    writes("output_tensor", y, "out_offset"),
-                ),
-                push=dict(
-                    count=count,
-                    fill_begin=first,
-                    fill_end=last,
-                    value=value.words,
-                    sizes=sizes,
-                    in_strides=in_strides,
-                    out_strides=out_strides,
-                ),
-                spec=dict(
-                    LOCAL_SIZE=local_size,
-                    PATH=path,
-                    HAS_INPUT=x is not None,
-                    INVERT=end < begin,
-                    LANES=lanes,
-                    EVEN=even,
-                    ONE_MATRIX=sizes[:2] == (1, 1),
-                    # A division less, which takes its time on a CPU.
-                    ONE_PART=target.traits.is_cpu and per_line <= _EACH * lanes,
-                ),
-            ),
-        )
+    operands: dict[str, Any] = {
+        "in": UNUSED if x is None else p.read("input_tensor"), "out": p.write("output_tensor")}
+    p.dispatch(
+        f"diagonal_matrix1.{y.data_type.width}",
+        groups,
+        **operands,
+        push=dict(
+            count=count,
+            fill_begin=first,
+            fill_end=last,
+            value=value.words,
+            sizes=sizes,
+            in_strides=in_strides,
+            out_strides=out_strides,
+        ),
+        spec=dict(
+            LOCAL_SIZE=local_size,
+            PATH=path,
+            HAS_INPUT=x is not None,
+            INVERT=end < begin,
+            LANES=lanes,
+            EVEN=even,
+            ONE_MATRIX=sizes[:2] == (1, 1),
+            # Divisions are slow on a CPU.
+            ONE_PART=p.device.is_cpu and per_row <= _EACH * lanes,
+        ),
     )
 
 
-def _zeros_and_diagonal(target: Target, y: TensorDesc, value: Scalar, offset: int) -> Plan:
-    dispatches = filled(y, target, saturate(0, y.data_type)).execute
+def _zeros_and_diagonal(p: PlanBuilder, y: TensorDesc, value: Scalar, offset: int) -> None:
+    fill(p, "output_tensor", y, saturate(0, y.data_type))
     row, column = max(-offset, 0), max(offset, 0)
     length = min(y.sizes[-2] - row, y.sizes[-1] - column)
     if length > 0:
         *outer, down, right = y.strides
         diagonal = y.replace(sizes=(*y.sizes[:-2], length), strides=(*outer, down + right))
-        dispatches += filled(diagonal, target, value, row * down + column * right).execute
-    return Plan(dispatches)
+        fill(p, "output_tensor", diagonal, value, row * down + column * right)
 
 
-def _lower_diagonal_matrix(desc: Any, target: Target) -> Plan:
-    y = desc.output_tensor
-    value = saturate(desc.value, y.data_type)
-    offset = index(desc.offset)
-    return _lower(target, None, y, value, offset, offset + 1)
-
-
-def _lower_diagonal_matrix1(desc: Any, target: Target) -> Plan:
-    value = Scalar.of(desc.value, desc.value_data_type)
-    return _lower(
-        target, desc.input_tensor, desc.output_tensor, value,
-        index(desc.diagonal_fill_begin), index(desc.diagonal_fill_end),
-    )
+@operator("DIAGONAL_MATRIX", shaders=("diagonal_matrix1", "fill_value"))
+def DiagonalMatrixOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    y, offset = d.output_tensor, index(d.offset)
+    _lower(p, None, y, saturate(d.value, y.data_type), offset, offset + 1)
 
 
 def _check_diagonal_matrix1(desc: Any, strict: bool) -> None:
@@ -140,13 +123,8 @@ def _check_diagonal_matrix1(desc: Any, strict: bool) -> None:
         )
 
 
-DiagonalMatrixOperatorDesc = define(
-    "DIAGONAL_MATRIX", _lower_diagonal_matrix, shaders=("diagonal_matrix1", "fill_value")
-)
-DiagonalMatrix1OperatorDesc = define(
-    "DIAGONAL_MATRIX1",
-    _lower_diagonal_matrix1,
-    shaders=("diagonal_matrix1", "fill_value"),
-    check=_check_diagonal_matrix1,
-    in_place=True,
-)
+@operator("DIAGONAL_MATRIX1", shaders=("diagonal_matrix1", "fill_value"),
+          check=_check_diagonal_matrix1, in_place=True)
+def DiagonalMatrix1OperatorDesc(d: Any, p: PlanBuilder) -> None:
+    _lower(p, d.input_tensor, d.output_tensor, Scalar.of(d.value, d.value_data_type),
+           index(d.diagonal_fill_begin), index(d.diagonal_fill_end))

@@ -2,52 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..desc import TensorDesc
 from ..dtypes import Scalar
+from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import elementwise_lowering, float_bits
-from ..lowering.plan import Plan, Target
-from .base import define
+from .base import operator
 from .elementwise import check_attributes
-
-if TYPE_CHECKING:
-    pass
 
 SHADER = "fill_value"
 
 
-def _lower(
-    y: TensorDesc, target: Target, operation: str, *, first: int = 0, **words: tuple[int, int]
-) -> Plan:
+def _fill(
+    p: PlanBuilder, slot: str, y: TensorDesc, operation: str, *, first: int = 0,
+    **words: tuple[int, int],
+) -> None:
     numbers = TensorDesc(y.data_type, y.sizes)
-    variant = target.library.get(SHADER, operation)
-    return elementwise_lowering(target, variant, [(None, numbers)], ("output_tensor", y),
-                                push=words, first=first)
+    elementwise_lowering(p, p.library.get(SHADER, operation), [(None, numbers)], (slot, y),
+                         push=words, first=first)
 
 
-def filled(y: TensorDesc, target: Target, value: Scalar, first: int = 0) -> Plan:
-    """The plan that makes all of ``y`` be ``value``, which begins at element ``first`` of the
-    output."""
-    return _lower(y, target, "constant", first=first, start=value.words)
+def fill(p: PlanBuilder, slot: str, y: TensorDesc, value: Scalar, first: int = 0) -> None:
+    """Make all of ``y`` be ``value``. It begins at element ``first`` of the slot."""
+    _fill(p, slot, y, "constant", first=first, start=value.words)
 
 
-def _lower_constant(desc: Any, target: Target) -> Plan:
-    return filled(desc.output_tensor, target, Scalar.of(desc.value, desc.value_data_type))
+@operator("FILL_VALUE_CONSTANT", shaders=(SHADER,), check=check_attributes, in_place=False)
+def FillValueConstantOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    fill(p, "output_tensor", d.output_tensor, Scalar.of(d.value, d.value_data_type))
 
 
-def _lower_sequence(desc: Any, target: Target) -> Plan:
-    y, kind = desc.output_tensor, desc.value_data_type
-    start, delta = (Scalar.of(v, kind) for v in (desc.value_start, desc.value_delta))
+@operator("FILL_VALUE_SEQUENCE", shaders=(SHADER,), check=check_attributes, in_place=False)
+def FillValueSequenceOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    y, kind = d.output_tensor, d.value_data_type
+    start, delta = (Scalar.of(v, kind) for v in (d.value_start, d.value_delta))
     if kind.is_float:
-        return _lower(y, target, "float_sequence", start=(float_bits(start.item()), 0),
-                      delta=(float_bits(delta.item()), 0))
-    return _lower(y, target, "integer_sequence", start=start.words, delta=delta.words)
-
-
-FillValueConstantOperatorDesc = define(
-    "FILL_VALUE_CONSTANT", _lower_constant, shaders=(SHADER,), check=check_attributes,
-    in_place=False)
-FillValueSequenceOperatorDesc = define(
-    "FILL_VALUE_SEQUENCE", _lower_sequence, shaders=(SHADER,), check=check_attributes,
-    in_place=False)
+        _fill(p, "output_tensor", y, "float_sequence", start=(float_bits(start.item()), 0),
+              delta=(float_bits(delta.item()), 0))
+    else:
+        _fill(p, "output_tensor", y, "integer_sequence", start=start.words, delta=delta.words)

@@ -1,4 +1,4 @@
-"""Operators that tensors of indices steer: gathers, scatters, one-hot vectors, and non-zeros."""
+"""Operators with tensors of indices: gathers, scatters, one-hot vectors, and non-zeros."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import UnsupportedError, expect
-from ..layout import Ints, packed_strides, pad_left, power_of_two, product
+from ..layout import Ints, is_packed, packed_strides, pad_left, power_of_two, product
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import SHADERS as COPY_SHADERS
-from ..lowering.copy import lower_copy
-from ..lowering.plan import UNUSED, Operand
+from ..lowering.copy import copied_input
+from ..lowering.plan import UNUSED, in_units
 from ..lowering.walk import Walk, reciprocal
 from .base import Output, axis_in, operator
 
@@ -22,19 +22,19 @@ _LOCAL_SIZE = 256
 _BLOCK = 4096
 """Elements that one workgroup searches for non-zeros."""
 _LONGEST_ROW = 8192
-"""Elements of a row whose winners are noted in shared memory."""
+"""Elements of a row whose last updates are noted in shared memory."""
 _MOST_UPDATES = 1 << 16
 """Of such a row."""
 
 
 @dataclass(frozen=True)
 class Coordinate:
-    """What one index says: where along an axis of the indexed tensor."""
+    """The axis of the indexed tensor on which one index gives a coordinate."""
 
     size: int
     stride: int
     slots: int = 0
-    """The stride in a packed tensor of the targets that updates can have."""
+    """The stride in a packed tensor with an element for each place that updates can have."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Indexed:
     indices: Ints
     """Strides of the indices, 0 where one serves the whole dimension."""
     indexed: Ints
-    """Strides of the indexed tensor, 0 where the indices say the place."""
+    """Strides of the indexed tensor, 0 where the indices give the coordinate."""
     tuples: tuple[bool, ...]
-    """Which dimensions tell tuples of indices apart. The others make a slice."""
+    """Which dimensions distinguish tuples of indices. The others make a slice."""
     coordinates: tuple[Coordinate, ...]
     step: int
     """From one index of a tuple to the next."""
@@ -66,7 +66,7 @@ class Indexed:
         return [w for c in self.coordinates for w in (c.size, c.stride)]
 
     def in_blocks(self, listed: TensorDesc, indexed: TensorDesc) -> tuple[int, Indexed]:
-        """Bytes of the largest blocks that all move together, and the same, counted in these."""
+        """Bytes of the largest blocks that move as one, and this description counted in blocks."""
         itemsize = listed.data_type.itemsize
         last = self.last
         if not self.sizes or self.tuples[last] or self.listed[last] != 1 or self.indexed[last] != 1:
@@ -93,11 +93,6 @@ class Indexed:
         return itemsize, self
 
 
-def _blocks(operand: Operand, unit: int) -> Operand:
-    """The operand, counted in blocks of ``unit`` bytes."""
-    return replace(operand, itemsize=unit, length=operand.length * operand.itemsize // unit)
-
-
 def _gather(p: PlanBuilder, how: Indexed) -> None:
     d = p.desc
     if _gather_vectors(p, how):
@@ -107,8 +102,8 @@ def _gather(p: PlanBuilder, how: Indexed) -> None:
     parts = 1 if p.device.is_cpu else 4
     p.dispatch(
         "gather", -(-walk.count // (_LOCAL_SIZE * parts)),
-        x=_blocks(p.read("input_tensor"), unit), indices=p.read("indices_tensor"),
-        y=_blocks(p.write("output_tensor"), unit), params=[*walk.words, *how.axes],
+        x=in_units(p.read("input_tensor"), unit), indices=p.read("indices_tensor"),
+        y=in_units(p.write("output_tensor"), unit), params=[*walk.words, *how.axes],
         push={"count": walk.count, "axes_at": len(walk.words), "step": how.step},
         spec={"LOCAL_SIZE": _LOCAL_SIZE, "UNIT": unit, "PARTS": parts,
               "INDEX_TYPE": d.indices_tensor.data_type.code, "COORDINATES": len(how.coordinates)},
@@ -116,7 +111,7 @@ def _gather(p: PlanBuilder, how: Indexed) -> None:
 
 
 def _gather_vectors(p: PlanBuilder, how: Indexed) -> bool:
-    """Where the indices and the output lie in whole vectors, an invocation makes one of these."""
+    """Add the dispatch where indices and output consist of whole vectors, else return False."""
     d = p.desc
     y, kind, index = d.output_tensor, d.output_tensor.data_type, d.indices_tensor.data_type
     last = how.last
@@ -151,11 +146,10 @@ def _gather_vectors(p: PlanBuilder, how: Indexed) -> bool:
 def _scatter(p: PlanBuilder, how: Indexed) -> None:
     """The output is the input; then of the updates of each place the last one is written."""
     d = p.desc
-    copied = d.output_tensor
-    p.include(lower_copy(d.input_tensor, copied, p.target))
+    p.add(copied_input(p.target, d.input_tensor, d.output_tensor))
     slots = product([c.size for c in how.coordinates])
     of_tuples = [n if t else 1 for n, t in zip(how.sizes, how.tuples)]
-    # Updates whose indices do not choose among the places of others have slots of their own.
+    # Updates whose indices cannot give the same place have separate slots.
     places: list[int] = []
     for n, s, t in zip(how.sizes, how.indexed, how.tuples):
         places.append(slots if t and s != 0 and n > 1 else 0)
@@ -165,7 +159,7 @@ def _scatter(p: PlanBuilder, how: Indexed) -> None:
             f"{d.operator.name}: indices that choose among {slots} places are not served on this "
             f"device (each takes 4 bytes, of {p.device.max_range} at most)")
     numbers = tuple(s if t else 0 for s, t in zip(packed_strides(of_tuples), how.tuples))
-    unit, blocks = how.in_blocks(d.updates_tensor, copied)
+    unit, blocks = how.in_blocks(d.updates_tensor, d.output_tensor)
     indices, claimed = p.read("indices_tensor"), p.zeroed(4, slots)
     tuples = replace(how, sizes=tuple(of_tuples))
     for step, of in enumerate((tuples, blocks, tuples)):
@@ -173,8 +167,8 @@ def _scatter(p: PlanBuilder, how: Indexed) -> None:
         writes = step == 1
         p.dispatch(
             "scatter", -(-walk.count // p.device.local_size),
-            x=_blocks(p.read("updates_tensor"), unit) if writes else UNUSED, indices=indices,
-            y=_blocks(p.write("output_tensor"), unit) if writes else UNUSED, slots=claimed,
+            x=in_units(p.read("updates_tensor"), unit) if writes else UNUSED, indices=indices,
+            y=in_units(p.write("output_tensor"), unit) if writes else UNUSED, slots=claimed,
             params=[*walk.words, *(w for c in of.coordinates for w in (c.size, c.stride, c.slots))],
             push={"count": walk.count, "coordinates": len(of.coordinates),
                   "axes_at": len(walk.words), "step": of.step},
@@ -267,7 +261,7 @@ def ScatterOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def _scatter_rows(p: PlanBuilder) -> bool:
-    """Where rows along the axis lie gapless and are short, a workgroup makes each at once."""
+    """Where rows along the axis are contiguous and short, a workgroup makes each at once."""
     d = p.desc
     axis, size, updates = d.axis, d.input_tensor.sizes[d.axis], d.indices_tensor.sizes[d.axis]
     tensors = d.updates_tensor, d.indices_tensor, d.input_tensor, d.output_tensor
@@ -401,6 +395,9 @@ def ScatterNdOperatorDesc(d: Any, p: PlanBuilder) -> None:
 # ONE_HOT
 
 
+_ROWS_AT_ONCE, _ONE_HOT_PARTS = True, 4
+
+
 def _check_one_hot(d: Any, strict: bool) -> None:
     indices, values, y, name = d.indices_tensor, d.values_tensor, d.output_tensor, d.operator.name
     axis = axis_in(name, d.axis, y, of="OutputTensor")
@@ -425,16 +422,20 @@ def OneHotOperatorDesc(d: Any, p: PlanBuilder) -> None:
     sizes = tuple(n // each if i == last else n for i, n in enumerate(y.sizes))
     walk = Walk(sizes, *(tuple(s * each if i == last else s for i, s in enumerate(strides))
                          for strides in (y.strides, read, along)))
-    parts = 1 if p.device.is_cpu else 4
+    rows = (_ROWS_AT_ONCE and each > 1 and last == axis and is_packed(y.sizes, y.strides)
+            and is_packed(indices.sizes, indices.strides))
+    parts = 1 if p.device.is_cpu else _ONE_HOT_PARTS
+    per_row = y.sizes[last] // each
     fastest = max(i for i, n in enumerate(values.sizes) if n > 1)
     p.dispatch(
         "one_hot", -(-walk.count // (p.device.local_size * parts)),
         indices=p.read("indices_tensor"), values=p.read("values_tensor"),
         y=p.write("output_tensor"), params=walk.words,
         push={"count": walk.count, "depth": y.sizes[axis], "on_at": values.strides[fastest],
-              "position_step": along[last], "index_step": read[last]},
+              "position_step": along[last], "index_step": read[last],
+              "per_row": (per_row, *reciprocal(per_row))},
         spec={"LOCAL_SIZE": p.device.local_size, "TYPE": kind.itemsize,
-              "INDEX_TYPE": indices.data_type.code, "EACH": each, "PARTS": parts},
+              "INDEX_TYPE": indices.data_type.code, "EACH": each, "PARTS": parts, "ROWS": rows},
     )
 
 

@@ -1,4 +1,4 @@
-"""Gradients of operators, in gather form: each element sums, in order, what reached it."""
+"""Gradients of operators. Each element sums its contributions in a fixed order."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..lowering.plan import UNUSED, Operand
 from ..lowering.walk import Walk
 from .base import like, operator
 from .elementwise import row
-from .fill_value import SHADER, filled
+from .fill_value import SHADER, fill
 from .movement import slice1_sizes, slice1_view
 from .normalization import check_neighbours, refuse_long_windows
 from .pooling import Window, window_of
 from .resample import check_scales, rounding_of
 
 _PASSES = 65_000
-"""Of nested loops together, a few of a walk aside: lavapipe ends them there."""
+"""Passes of nested loops in all, with room for those of a walk: lavapipe ends loops there."""
 
 
 
@@ -56,8 +56,7 @@ def _check_slice(d: Any, strict: bool) -> None:
 @operator("SLICE_GRAD", shaders=(SHADER, *copy.SHADERS), check=_check_slice)
 def SliceGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
     dx, dy = d.output_gradient_tensor, d.input_gradient_tensor
-    p.include(filled(dx, p.target, saturate(0, dx.data_type)),
-              {"output_tensor": p.write("output_gradient_tensor")})
+    fill(p, "output_gradient_tensor", dx, saturate(0, dx.data_type))
     p.add(copied(p.target, dy.sizes, View.whole("input_gradient_tensor", dy),
                  slice1_view(d, "output_gradient_tensor")))
 

@@ -13,7 +13,7 @@ from ..layout import Ints, are_of_vectors, is_packed, product
 from ..lowering import copy
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import View, copied
-from ..lowering.plan import UNUSED, Operand
+from ..lowering.plan import UNUSED, Operand, in_units
 from ..lowering.walk import Walk, reciprocal
 from ..spec import FeatureLevel, snake_case
 from .base import Infer, Output, axis_in, operator
@@ -58,8 +58,8 @@ def SliceOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def slice1_sizes(d: Any, whole: str = "InputTensor") -> Ints:
-    """The largest sizes that the windows of ``whole`` and their strides make. Raises where a window
-    is none."""
+    """The largest sizes that the windows of ``whole`` and their strides give. Raises where a window
+    is not inside."""
     name, x = d.operator.name, getattr(d, snake_case(whole))
     offsets, windows, strides = (
         d.input_window_offsets, d.input_window_sizes, d.input_window_strides)
@@ -166,7 +166,7 @@ def _join(
 
 
 def _unit(p: PlanBuilder, of: TensorDesc, tensors: Sequence[TensorDesc], axis: int) -> int:
-    """Bytes of which all rows of all tensors are made: 16, 4, or 0 where there are none."""
+    """The unit in bytes that divides all rows of all tensors: 16, 4, or 0 where neither does."""
     if len(tensors) == 1 or p.device.max_bindings < _TOGETHER + 1:
         return 0
     if not all(t.is_packed for t in (of, *tensors)):
@@ -243,24 +243,70 @@ def _tiled(d: Any) -> dict[str, Output | list[Output]]:
     return {"output_tensor": Output(sizes, x.data_type)}
 
 
-@operator("TILE", output=_tiled, shaders=("padding",), in_place=False)
+_MOST_COPIES = 16
+"""That an invocation writes of what it read."""
+_TILE_PARTS = 1
+
+
+@operator("TILE", output=_tiled, shaders=("tile", "padding"), in_place=False)
 def TileOperatorDesc(d: Any, p: PlanBuilder) -> None:
     x = d.input_tensor
+    if _tile_vectors(d, p):
+        return
     _pad(p, _WRAP, saturate(0, x.data_type), (0,) * x.dimension_count)
 
 
-_ELEMENTS, _LINES, _DENSE = 0, 1, 2
+def _tile_vectors(d: Any, p: PlanBuilder) -> bool:
+    """Add the dispatch where rows are whole vectors, else return False."""
+    x, y = d.input_tensor, d.output_tensor
+    each = 16 // x.data_type.itemsize
+    order = sorted((i for i, n in enumerate(y.sizes) if n > 1), key=lambda i: -y.strides[i])
+    if not order or not x.is_aligned or not y.is_aligned:
+        return False
+    *outer, row = order
+    if x.sizes[row] % each or x.strides[row] != 1 or y.strides[row] != 1 or any(
+            t.strides[i] % each for t in (x, y) for i in outer if t.sizes[i] > 1):
+        return False
+    sizes: list[int] = []
+    read: list[int] = []
+    written: list[int] = []
+    copies = [0]
+    for i in order:
+        n, repeats = x.sizes[i], d.repeats[i]
+        step = n * y.strides[i] // each
+        if len(copies) * repeats <= _MOST_COPIES:
+            copies = [r * step + c for r in range(repeats) for c in copies]
+        else:
+            sizes, read, written = [*sizes, repeats], [*read, 0], [*written, step]
+        unit = each if i == row else 1
+        sizes.append(n // unit)
+        read.append(x.strides[i] * unit // each)
+        written.append(y.strides[i] * unit // each)
+    walk = Walk(sizes, read, written)
+    parts = 1 if p.device.is_cpu else _TILE_PARTS
+    p.dispatch(
+        "tile", -(-walk.count // (p.device.local_size * parts)),
+        x=in_units(p.read("input_tensor"), 16), y=in_units(p.write("output_tensor"), 16),
+        params=[*walk.words, *copies], push={"count": walk.count, "copies_at": len(walk.words)},
+        spec={"LOCAL_SIZE": p.device.local_size, "PARTS": parts, "COPIES": len(copies)},
+    )
+    return True
+
+
+_ELEMENTS, _ROWS, _DENSE, _CHUNKS = 0, 1, 2, 3
+_CHUNK_PARTS = 1
+_CHUNKED = True
 
 
 class _Dimension:
-    """What the shader reads of one dimension, or of several that are padded as one."""
+    """The words of one dimension, or of several that are padded as one."""
 
     def __init__(self, size: int, start: int, source: int, in_stride: int, out_stride: int) -> None:
         self.size, self.start, self.source = size, start, source
         self.in_stride, self.out_stride = in_stride, out_stride
 
     def merged(self, inner: _Dimension, mode: int) -> _Dimension | None:
-        """It and an ``inner`` one as one, if they lie and are padded so."""
+        """Merged with an ``inner`` dimension, if strides and padding allow it."""
         n = inner.size
         if (inner.source != n or self.in_stride != n * inner.in_stride
                 or self.out_stride != n * inner.out_stride
@@ -294,19 +340,29 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
     rows = product([d.size for d in outer])
     path, per_row = _ELEMENTS, row.size
     count = rows * per_row
+    parts, border, borders = 1, 1, 0
+    local_size = p.device.local_size
     if row.out_stride == 1:
         if is_packed([d.size for d in (*outer, row)], [d.out_stride for d in (*outer, row)]):
             path, count = _DENSE, (count + each - 2) // each + 1
+            if _CHUNKED and row.in_stride == 1 and row.source >= each:
+                path, parts = _CHUNKS, 8 if p.device.is_cpu else _CHUNK_PARTS
+                margin = row.size - row.source
+                chunk = local_size * parts * each
+                border = (margin + each - 2) // each + 1
+                borders = border * ((chunk + margin + each) // row.size + 2)
         elif row.size >= each:
-            path, per_row = _LINES, (row.size + each - 2) // each + 1
+            path, per_row = _ROWS, (row.size + each - 2) // each + 1
             count = rows * per_row
     words = [w for d in (row, *reversed(outer)) for w in d.words(mode)]
     p.dispatch(
-        f"padding.{y.data_type.width}", -(-count // p.device.local_size),
+        f"padding.{y.data_type.width}", -(-count // (local_size * parts)),
         x=p.read("input_tensor"), y=p.write("output_tensor"), params=words,
-        push={"rows": rows, "value": value.words, "per_row": (per_row, *reciprocal(per_row))},
-        spec={"LOCAL_SIZE": p.device.local_size, "PATH": path, "MODE": mode,
-              "GAPLESS": row.in_stride == 1, "RANK": len(outer)},
+        push={"rows": rows, "value": value.words, "per_row": (per_row, *reciprocal(per_row)),
+              "borders": borders},
+        spec={"LOCAL_SIZE": local_size, "PATH": path, "MODE": mode,
+              "CONTIGUOUS": row.in_stride == 1, "RANK": len(outer), "PARTS": parts,
+              "BORDER": border, "NARROW": row.size < each},
     )
 
 
@@ -336,8 +392,9 @@ def _blocks(depth: bool) -> Infer:
     return infer
 
 
-_MOST_LINES = 8
-"""Lines of the deep tensor that an invocation holds vectors of."""
+_HOW, _BLOCK_PARTS = 1, 2
+_MOST_ROWS = 8
+"""Rows of the deep tensor that an invocation holds vectors of."""
 
 
 def _move_blocks(d: Any, p: PlanBuilder, depth: bool) -> None:
@@ -354,19 +411,22 @@ def _move_blocks(d: Any, p: PlanBuilder, depth: bool) -> None:
     t = wide.strides
     wide_strides = (t[0], t[1], b * t[2], t[2], b * t[3], t[3])
     each = 16 // x.data_type.itemsize
-    if (2 <= b <= _MOST_LINES and x.is_aligned and y.is_aligned
+    if (2 <= b <= _MOST_ROWS and x.is_aligned and y.is_aligned
             and are_of_vectors(each, w, (*deep_strides[:4], deep_strides[5], deep_strides[4]))
             and are_of_vectors(each, w, wide_strides[:4] + (1,)) and t[3] == 1):
         units = (n, c, h, b, w // each)
         in_units = (*deep_strides[:4], each)
         out_units = (*wide_strides[:4], b * each)
         walk = Walk(units, *((in_units, out_units) if depth else (out_units, in_units)))
+        local_size = p.device.local_size // b * b if depth and _HOW == 1 else p.device.local_size
+        per_group = local_size * _BLOCK_PARTS // (b if depth and _HOW < 2 else 1)
         p.dispatch(
-            f"depth_space.{x.data_type.width}",
-            -(-walk.count * (b if depth else 1) // p.device.local_size),
+            f"depth_space.{x.data_type.width}", -(-walk.count // per_group),
             x=p.read("input_tensor"), y=p.write("output_tensor"), params=walk.words,
-            push={"count": walk.count, "apart": deep_strides[5]},
-            spec={"LOCAL_SIZE": p.device.local_size, "BLOCK": b, "TO_SPACE": depth},
+            push={"count": walk.count, "row_stride": deep_strides[5]},
+            spec={"LOCAL_SIZE": local_size, "BLOCK": b, "TO_SPACE": depth, "HOW": _HOW,
+                  "PARTS": _BLOCK_PARTS,
+                  "ROOM": local_size * _BLOCK_PARTS if depth and _HOW == 1 else 1},
         )
         return
     in_strides, out_strides = (
@@ -408,6 +468,9 @@ def _reversed(d: Any) -> dict[str, Output | list[Output]]:
     return {"output_tensor": Output(x.sizes, x.data_type)}
 
 
+_SEQUENCE_PARTS = 2
+
+
 @operator("REVERSE_SUBSEQUENCES", output=_reversed, shaders=("reverse_subsequences",),
           in_place=False)
 def ReverseSubsequencesOperatorDesc(d: Any, p: PlanBuilder) -> None:
@@ -416,14 +479,28 @@ def ReverseSubsequencesOperatorDesc(d: Any, p: PlanBuilder) -> None:
     def off_axis(strides: Ints, on_axis: int = 0) -> Ints:
         return tuple(on_axis if i == d.axis else s for i, s in enumerate(strides))
 
+    last = max((i for i, n in enumerate(x.sizes) if n > 1), default=0)
+    each = 16 // x.data_type.itemsize
+    if (last == d.axis or x.sizes[last] % each or not x.is_aligned or not y.is_aligned
+            or any(t.strides[last] != 1 or any(
+                s % each for i, s in enumerate(t.strides) if i != last and x.sizes[i] > 1)
+                for t in (x, y))):
+        each = 1
+
+    def units(strides: Ints) -> Ints:
+        return tuple(s * each if i == last else s for i, s in enumerate(strides))
+
     nowhere = (0,) * len(x.sizes)
-    walk = Walk(x.sizes, off_axis(x.strides), off_axis(lengths.strides), y.strides,
-                off_axis(nowhere, 1))
-    local_size = p.device.local_size
+    sizes = tuple(n // each if i == last else n for i, n in enumerate(x.sizes))
+    walk = Walk(sizes, *map(units, (off_axis(x.strides), off_axis(lengths.strides), y.strides,
+                                    off_axis(nowhere, 1))))
+    local_size, parts = p.device.local_size, 1 if p.device.is_cpu else _SEQUENCE_PARTS
     p.dispatch(
-        f"reverse_subsequences.{x.data_type.width}", -(-walk.count // local_size),
+        "reverse_subsequences", -(-walk.count // (local_size * parts)),
         x=p.read("input_tensor"), lengths=p.read("sequence_lengths_tensor"),
         y=p.write("output_tensor"), params=walk.words,
-        push={"count": walk.count, "size": x.sizes[d.axis], "stride": x.strides[d.axis]},
-        spec={"LOCAL_SIZE": local_size, "LENGTH_WORDS": lengths.data_type.itemsize // 4},
+        push={"count": walk.count, "size": x.sizes[d.axis], "stride": x.strides[d.axis],
+              "length_step": lengths.strides[last]},
+        spec={"LOCAL_SIZE": local_size, "LENGTH_WORDS": lengths.data_type.itemsize // 4,
+              "TYPE": x.data_type.itemsize, "EACH": each, "PARTS": parts},
     )

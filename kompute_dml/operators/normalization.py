@@ -1,4 +1,4 @@
-"""Normalizations: by statistics of rows, by given ones, by neighbours or by a norm."""
+"""Normalizations: by statistics of rows, by given statistics, by neighbours or by a norm."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ def BatchNormalizationOperatorDesc(d: Any, p: PlanBuilder) -> None:
                 and not any(s % each for s in walk.strides[o][:-1]))
 
     whole = walk.sizes[-1] % each == 0 and of_vectors(0) and of_vectors(1)
-    along = whole and all(map(of_vectors, range(2, 6)))
-    if not along and (not whole or any(walk.strides[o][-1] for o in range(2, 6))):
+    contiguous = whole and all(map(of_vectors, range(2, 6)))
+    if not contiguous and (not whole or any(walk.strides[o][-1] for o in range(2, 6))):
         each = 1
     pieces, in_turn = walk.count // each, 1 if p.device.is_cpu else _PIECES
     local = min(_LOCAL_SIZE, p.device.max_invocations)
@@ -154,7 +154,7 @@ def BatchNormalizationOperatorDesc(d: Any, p: PlanBuilder) -> None:
         push={"pieces": pieces, "activation_at": len(walk.words),
               "epsilon": float_bits(d.epsilon)},
         spec={"LOCAL_SIZE": local, "TYPE": x.data_type.code, "EACH": each, "PIECES": in_turn,
-              "ALONG": along, "FUSED_ACTIVATION": fused.code},
+              "CONTIGUOUS": contiguous, "FUSED_ACTIVATION": fused.code},
     )
 
 

@@ -1,26 +1,32 @@
-"""Pooling: what becomes of the elements under a sliding window."""
+"""Pooling: reductions of the elements under a sliding window."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..attributes import ReduceFunction
 from ..desc import TensorDesc
+from ..dtypes import DataType
 from ..errors import UnsupportedError, expect
-from ..layout import Ints, coalesce, pad_left, power_of_two, product
+from ..layout import Ints, begin_with_vectors, coalesce, pad_left, power_of_two, product
 from ..lowering.builder import PlanBuilder
 from ..lowering.plan import UNUSED
 from ..lowering.walk import Walk
+from ..tuning import work_key
 from .base import Output, operator
+from .reduce import lower as lower_reduction
 
 _SHADERS = ("pooling", "pooling_wide")
 _MANY = 64
-"""Elements of a window from which on several invocations share it."""
+"""From so many elements on, several invocations share a window."""
 _MANY_ON_CPU = 4096
 _UNROLLED = 32
 _LOCAL_SIZE = 256
 _PASSES = 65_535
-"""Of one loop; lavapipe ends it there."""
+"""Passes of one loop: lavapipe ends loops there."""
+_MOST_ALONG = 7
+"""Of a small window's elements and strides."""
 _EXACT_SUM = 1 << 23
 """8-bit numbers of which an INT32 holds the sum."""
 
@@ -36,7 +42,7 @@ class Window(NamedTuple):
 
     @property
     def reach(self) -> Ints:
-        """From the first element of the window to behind the last one."""
+        """Elements that the window spans, from its first to its last one."""
         return tuple((n - 1) * d + 1 for n, d in zip(self.sizes, self.dilations))
 
 
@@ -71,7 +77,7 @@ def window_of(desc: Any, pooled: TensorDesc | None = None) -> Window:
 
 
 def _output(desc: Any) -> Mapping[str, Output | list[Output]]:
-    """Sizes round down; an output tensor may be so large as to round up."""
+    """Sizes round down. A larger output tensor rounds up."""
     x, y, window = desc.input_tensor, desc.output_tensor, window_of(desc)
     sizes = list(x.sizes[:2])
     for i, reach in enumerate(window.reach):
@@ -138,7 +144,7 @@ def _shape(desc: Any) -> _Shape:
         zip(desc.output_tensor.sizes[2:], spatial, w.start, w.sizes, w.dilations))
     if whole:
         sizes, (strides,) = coalesce(spatial, x.strides[2:])
-        if len(sizes) == 1:  # all is one line, of which the whole counts
+        if len(sizes) == 1:  # one contiguous row, of which the size counts
             count = product(spatial)
             if getattr(desc, "include_padding", 0):
                 count = product([min(k, n + s + e) for k, n, s, e in
@@ -155,6 +161,50 @@ def _shape(desc: Any) -> _Shape:
         three(w.sizes, 1), three(w.strides, 1), three(w.dilations, 1), three(w.start, 0))
 
 
+def _planes(op: str, d: Any, p: PlanBuilder, shape: _Shape) -> bool:
+    """Whether planes of floats lie so that this was chosen."""
+    x, y = d.input_tensor, d.output_tensor
+    each = 16 // x.data_type.itemsize
+    if (x.dimension_count != 4 or x.data_type not in (DataType.FLOAT16, DataType.FLOAT32)
+            or max(shape.window) > _MOST_ALONG or max(shape.steps) > _MOST_ALONG
+            or shape.dilations != (1, 1, 1) or not (x.is_aligned and y.is_aligned)
+            or len(shape.x_sizes) != 3 or shape.x_sizes[1:] != x.sizes[2:]
+            # Comparing floats must tell denormals apart.
+            or not (op == "average" or p.device.exact_units)):
+        return False
+    rows, step, spec = 4, 1, {}
+    if all(t.sizes[1] % each == 0 and begin_with_vectors(each, t.strides, 1) for t in (x, y)):
+        layout, rows, columns, step = "last", 2, 2, each
+    elif x.strides[3] == y.strides[3] == 1:
+        layout, columns = "first", 1
+        if x.data_type is DataType.FLOAT16:
+            # Halves come and go as words of two.
+            if any(n % 2 for n in (*x.strides[:3], *y.strides[:3], x.sizes[3], y.sizes[3])):
+                return False
+            columns, spec = 2, {"ODD": shape.paddings[2] % 2}
+    else:
+        return False
+    names = ["general", "planes"] if p.device.is_cpu else ["planes", "general"]
+    work = work_key(f"pooling {layout} {x.data_type.family}", y.element_count)
+    if p.choose(work, names) == "general":
+        return False
+    channels = x.sizes[1] // step
+    blocks = -(-y.sizes[2] // rows) * -(-y.sizes[3] // columns)
+    p.dispatch(
+        f"pooling_planes.{op}.{layout}", -(-x.sizes[0] * channels * blocks // _LOCAL_SIZE),
+        x=p.read("input_tensor"), y=p.write("output_tensor"),
+        push={"batches": x.sizes[0], "channels": channels, "x_sizes": x.sizes[2:],
+              "y_sizes": y.sizes[2:], "padding": shape.paddings[1:],
+              "padded_ends": shape.ends[1:],
+              "x_strides": (x.strides[0], x.strides[1] * step, *x.strides[2:]),
+              "y_strides": (y.strides[0], y.strides[1] * step, *y.strides[2:])},
+        spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": x.data_type.code, "WINDOW_Y": shape.window[1],
+              "WINDOW_X": shape.window[2], "STRIDE_Y": shape.steps[1],
+              "STRIDE_X": shape.steps[2], "EACH": columns,
+              "INCLUDE_PADDING": bool(getattr(d, "include_padding", 0)), **spec})
+    return True
+
+
 def _pool(op: str, d: Any, p: PlanBuilder) -> None:
     x, y = d.input_tensor, d.output_tensor
     indices = getattr(d, "output_indices_tensor", None)
@@ -162,9 +212,16 @@ def _pool(op: str, d: Any, p: PlanBuilder) -> None:
     many = _MANY_ON_CPU if p.device.is_cpu else _MANY
     taps = product([min(k, n) for k, n in zip(shape.window, shape.x_sizes)])
     wide = taps > many
+    if wide and op == "average" and shape.window == shape.x_sizes and y.element_count == product(
+            y.sizes[:2]) and not p.device.is_cpu:
+        lower_reduction(p, d, tuple(range(2, x.dimension_count)), ReduceFunction.AVERAGE)
+        return
     if p.device.is_cpu and taps > _PASSES * _LOCAL_SIZE:
         raise UnsupportedError(f"{d.operator.name}: a window over {taps} elements: more than "
                                f"{_PASSES * _LOCAL_SIZE} are not served on this device")
+
+    if not wide and indices is None and op in ("average", "max") and _planes(op, d, p, shape):
+        return
 
     # The output's dimensions, those that lie closest last.
     rank = y.dimension_count
@@ -214,7 +271,7 @@ def _pool(op: str, d: Any, p: PlanBuilder) -> None:
         lanes = _LOCAL_SIZE if p.device.is_cpu else lanes
         groups = -(-walk.count * lanes // _LOCAL_SIZE)
         spec |= {"LOCAL_SIZE": _LOCAL_SIZE, "LANES": lanes, "SIDE_BY_SIDE": side_by_side,
-                 "LINES": shape.x_sizes[:2] == (1, 1) and shape.x_strides[2] == 1
+                 "CONTIGUOUS": shape.x_sizes[:2] == (1, 1) and shape.x_strides[2] == 1
                  and not spec["DILATED"]}
     else:
         local_size = p.device.local_size
@@ -244,7 +301,9 @@ def _pooling(name: str, op: str, **more: Any) -> Any:
         defaults["dilations"] = None
     if name in ("MAX_POOLING1", "MAX_POOLING2"):
         defaults["data_type"] = None  # of the indices
-    return operator(name, output=_output, shaders=_SHADERS, **defaults, **more)(build)
+    shaders = {"average": (*_SHADERS, "pooling_planes", "reduction"),
+               "max": (*_SHADERS, "pooling_planes")}.get(op, _SHADERS)
+    return operator(name, output=_output, shaders=shaders, **defaults, **more)(build)
 
 
 AveragePoolingOperatorDesc = _pooling("AVERAGE_POOLING", "average", include_padding=0)

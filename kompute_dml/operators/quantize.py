@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import UnsupportedError, expect
 from ..layout import coalesce, product
+from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import elementwise_lowering
-from ..lowering.plan import TEMPORARY, UNUSED, Dispatch, Operand, Plan, Target, reads, writes
 from ..spec import FeatureLevel
-from .base import define
+from .base import operator
 
-if TYPE_CHECKING:
-    pass
-
-_LINEAR, _ADD, _RANGE = "quantize_linear", "quantized_linear_add", "quantize_range"
+_LINEAR, _RANGE = "quantize_linear", "quantize_range"
+_ADD, _FACTORS = "quantized_linear_add", "quantized_linear_add_factors"
 _LOCAL_SIZE = 256
 _EACH = 16
 """Elements of a range that an invocation should read at least."""
 _MAX_GROUPS, _MAX_GROUPS_ON_CPU = 1024, 32
-"""Workgroups that read a range: so many fill a device."""
+"""Workgroups that reduce a range: enough to fill a device."""
 
 
 _Slot = tuple[str, TensorDesc]
 
 
 def _linear(
-    target: Target, operation: str, x: _Slot, scale: _Slot, zero: tuple[str, TensorDesc | None],
+    p: PlanBuilder, operation: str, x: _Slot, scale: _Slot, zero: tuple[str, TensorDesc | None],
     y: _Slot, backwards: bool = False,
-) -> Plan:
+) -> None:
     third = None if zero[1] is None else (zero[0], zero[1])
-    return elementwise_lowering(
-        target, target.library.get(_LINEAR, operation), [x, scale, third], y,
-        guesses=operation == "quantize", backwards=backwards)
+    elementwise_lowering(p, p.library.get(_LINEAR, operation), [x, scale, third], y,
+                         guesses=operation == "quantize", backwards=backwards)
 
 
-def _lower_linear(operation: str) -> Any:
-    def lower(desc: Any, target: Target) -> Plan:
+def _lower_linear(operation: str) -> Callable[[Any, PlanBuilder], None]:
+    def lower(d: Any, p: PlanBuilder) -> None:
         names = ("input_tensor", "scale_tensor", "zero_point_tensor", "output_tensor")
-        x, scale, zero, y = ((n, getattr(desc, n)) for n in names)
-        return _linear(target, operation, x, scale, zero, y)
+        x, scale, zero, y = ((n, getattr(d, n)) for n in names)
+        _linear(p, operation, x, scale, zero, y)
 
     return lower
 
@@ -59,35 +56,15 @@ def _newer_linear(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
         yield FeatureLevel.FL_6_2, "ZeroPointTensor", "be given", None
 
 
-ElementWiseQuantizeLinearOperatorDesc = define(
-    "ELEMENT_WISE_QUANTIZE_LINEAR", _lower_linear("quantize"), shaders=(_LINEAR,),
-    check=_check_quantize, newer=_newer_linear)
-ElementWiseDequantizeLinearOperatorDesc = define(
-    "ELEMENT_WISE_DEQUANTIZE_LINEAR", _lower_linear("dequantize"), shaders=(_LINEAR,),
-    newer=_newer_linear)
+ElementWiseQuantizeLinearOperatorDesc = operator(
+    "ELEMENT_WISE_QUANTIZE_LINEAR", shaders=(_LINEAR,), check=_check_quantize, newer=_newer_linear,
+)(_lower_linear("quantize"))
+ElementWiseDequantizeLinearOperatorDesc = operator(
+    "ELEMENT_WISE_DEQUANTIZE_LINEAR", shaders=(_LINEAR,), newer=_newer_linear,
+)(_lower_linear("dequantize"))
 
 
-_SCALARS = {
-    "a_scale": "a_scale_tensor", "a_zero": "a_zero_point_tensor",
-    "b_scale": "b_scale_tensor", "b_zero": "b_zero_point_tensor",
-    "out_scale": "output_scale_tensor", "out_zero": "output_zero_point_tensor",
-}
-
-
-def _lower_add(desc: Any, target: Target) -> Plan:
-    scalars: list[Operand] = []
-    for name, slot in _SCALARS.items():
-        t = getattr(desc, slot)
-        scalars.append(UNUSED if t is None else reads(slot, t, f"{name}_offset"))
-    return elementwise_lowering(
-        target, target.library.get(_ADD),
-        [("a_tensor", desc.a_tensor), ("b_tensor", desc.b_tensor)],
-        ("output_tensor", desc.output_tensor),
-        spec={f"HAS_{n.upper()}": getattr(desc, slot) is not None
-              for n, slot in _SCALARS.items() if n.endswith("zero")},
-        more=scalars,
-        guesses=True,
-    )
+# Sums
 
 
 def _check_add(desc: Any, strict: bool) -> None:
@@ -97,7 +74,7 @@ def _check_add(desc: Any, strict: bool) -> None:
 
 
 def _check_shapes(name: str, desc: Any, full: tuple[str, ...], single: tuple[str, ...]) -> None:
-    """The pages imply it: ``full`` tensors have the output's sizes, ``single`` ones one element."""
+    """``full`` tensors have the output's sizes, ``single`` ones one element, as the pages imply."""
     entry = {f.name: getattr(desc, f.snake) for f in desc.operator.spec.fields}
     sizes = list(desc.output_tensor.sizes)
     for field in full:
@@ -109,48 +86,33 @@ def _check_shapes(name: str, desc: Any, full: tuple[str, ...], single: tuple[str
                    "have one element", list(entry[field].sizes))
 
 
-ElementWiseQuantizedLinearAddOperatorDesc = define(
-    "ELEMENT_WISE_QUANTIZED_LINEAR_ADD", _lower_add, shaders=(_ADD,), check=_check_add)
+_SCALARS = {
+    "a_scale": "a_scale_tensor", "a_zero": "a_zero_point_tensor",
+    "b_scale": "b_scale_tensor", "b_zero": "b_zero_point_tensor",
+    "out_scale": "output_scale_tensor", "out_zero": "output_zero_point_tensor",
+}
 
 
-def _lower_dynamic(desc: Any, target: Target) -> Plan:
-    """Ranges of parts of the input, the range of all, then the conversion with what it gave."""
-    x, y = desc.input_tensor, desc.output_tensor
-    scale, zero = desc.output_scale_tensor, desc.output_zero_point_tensor
-    sizes, (strides,) = coalesce(x.sizes, x.strides)
-    groups = min(-(-product(sizes) // (_LOCAL_SIZE * _EACH)),
-                 _MAX_GROUPS_ON_CPU if target.traits.is_cpu else _MAX_GROUPS)
+@operator("ELEMENT_WISE_QUANTIZED_LINEAR_ADD", shaders=(_ADD, _FACTORS), check=_check_add)
+def ElementWiseQuantizedLinearAddOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    """Where the device binds 9 buffers, one dispatch takes the six scalars. Otherwise a first
+    dispatch computes the factors from them."""
+    scalars: dict[str, Any] = {name: p.read(slot) for name, slot in _SCALARS.items()}
+    given: dict[str, int] = {f"HAS_{n.upper()}": getattr(d, slot) is not None
+                             for n, slot in _SCALARS.items() if n.endswith("zero")}
+    variant = p.library.find(_ADD, "scalars")
+    if variant is None:
+        types = {"A": d.a_tensor, "B": d.b_tensor, "OUT": d.output_tensor}
+        factors = p.temporary(4, 3)
+        p.dispatch(_FACTORS, 1, **scalars, factors=factors,
+                   spec={**{f"{n}_TYPE": t.data_type.code for n, t in types.items()}, **given})
+        variant, scalars, given = p.library.get(_ADD, "factors"), {"factors": factors.reading()}, {}
+    elementwise_lowering(
+        p, variant, [("a_tensor", d.a_tensor), ("b_tensor", d.b_tensor)],
+        ("output_tensor", d.output_tensor), spec=given, more=scalars, guesses=True)
 
-    if product(sizes) + groups * _LOCAL_SIZE > 1 << 32:
-        # The next one that an invocation reads would have a number beyond 32 bits.
-        raise UnsupportedError(
-            f"DYNAMIC_QUANTIZE_LINEAR of {product(sizes)} elements: more than "
-            f"{(1 << 32) - groups * _LOCAL_SIZE} are not served")
 
-    def step(name: str, count: int, *operands: Operand) -> Dispatch:
-        return Dispatch(
-            target.library.get(_RANGE, name), count, operands,
-            {"count": product(sizes), "rank": len(sizes), "sizes": sizes, "in_strides": strides},
-            {"LOCAL_SIZE": _LOCAL_SIZE, "GROUPS": groups, "IN_TYPE": x.data_type.code,
-             "OUT_TYPE": y.data_type.code, "PACKED": strides == (1,)},
-        )
-
-    ranges = Operand(TEMPORARY, "ranges_offset", 4, 2 * groups)
-    written = Operand(TEMPORARY, "ranges_offset", 4, 2 * groups, writes=True)
-    nowhere = (0,) * x.dimension_count
-    each_scale, each_zero = (t.replace(sizes=x.sizes, strides=nowhere) for t in (scale, zero))
-    last = _linear(target, "quantize", ("input_tensor", x), ("output_scale_tensor", each_scale),
-                   ("output_zero_point_tensor", each_zero), ("output_tensor", y),
-                   backwards=True)
-    return Plan(
-        (
-            step("partial", groups, reads("input_tensor", x, "in_offset"), written),
-            step("final", 1, ranges, writes("output_scale_tensor", scale, "scale_offset"),
-                 writes("output_zero_point_tensor", zero, "zero_offset")),
-            *last.execute,
-        ),
-        temporary_bytes=max(-(-8 * groups // 256) * 256, last.temporary_bytes),
-    )
+# Quantization by the range of the values
 
 
 def _check_dynamic(desc: Any, strict: bool) -> None:
@@ -158,8 +120,33 @@ def _check_dynamic(desc: Any, strict: bool) -> None:
                   ("OutputScaleTensor", "OutputZeroPointTensor"))
 
 
-DynamicQuantizeLinearOperatorDesc = define(
-    "DYNAMIC_QUANTIZE_LINEAR", _lower_dynamic, shaders=(_RANGE, _LINEAR), check=_check_dynamic)
+@operator("DYNAMIC_QUANTIZE_LINEAR", shaders=(_RANGE, _LINEAR), check=_check_dynamic)
+def DynamicQuantizeLinearOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    """Ranges of parts of the input, the range of all, then the conversion with what it gave."""
+    x, y = d.input_tensor, d.output_tensor
+    scale, zero = d.output_scale_tensor, d.output_zero_point_tensor
+    sizes, (strides,) = coalesce(x.sizes, x.strides)
+    count = product(sizes)
+    groups = min(-(-count // (_LOCAL_SIZE * _EACH)),
+                 _MAX_GROUPS_ON_CPU if p.device.is_cpu else _MAX_GROUPS)
+    most = (1 << 32) - groups * _LOCAL_SIZE
+    if count > most:
+        # The next element that an invocation reads would have a number beyond 32 bits.
+        raise UnsupportedError(
+            f"DYNAMIC_QUANTIZE_LINEAR of {count} elements: more than {most} are not served")
 
+    def step(name: str, groups_of_step: int, **operands: Any) -> None:
+        p.dispatch(
+            f"{_RANGE}.{name}", groups_of_step, **operands,
+            push={"count": count, "rank": len(sizes), "sizes": sizes, "in_strides": strides},
+            spec={"LOCAL_SIZE": _LOCAL_SIZE, "GROUPS": groups, "IN_TYPE": x.data_type.code,
+                  "OUT_TYPE": y.data_type.code, "PACKED": strides == (1,)})
 
-# -- the function level
+    ranges = p.temporary(4, 2 * groups)
+    step("partial", groups, **{"in": p.read("input_tensor")}, ranges=ranges)
+    step("final", 1, ranges=ranges.reading(), scale=p.write("output_scale_tensor"),
+         zero=p.write("output_zero_point_tensor"))
+    nowhere = (0,) * x.dimension_count
+    each_scale, each_zero = (t.replace(sizes=x.sizes, strides=nowhere) for t in (scale, zero))
+    _linear(p, "quantize", ("input_tensor", x), ("output_scale_tensor", each_scale),
+            ("output_zero_point_tensor", each_zero), ("output_tensor", y), backwards=True)

@@ -52,7 +52,7 @@ def _check(floats: str, integers: str) -> Any:
 
 
 def _in_blocks(sizes: Ints, of: TensorDesc, *whole: TensorDesc) -> tuple[Ints, list[Ints]]:
-    """Each dimension as its blocks and what is inside one. ``of`` stands still inside."""
+    """Each dimension as blocks and what is inside a block. The strides of ``of`` are 0 inside."""
     parts: list[int] = []
     strides: list[list[int]] = [[] for _ in (of, *whole)]
     for d, (n, blocks) in enumerate(zip(sizes, of.sizes)):

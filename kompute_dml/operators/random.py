@@ -12,6 +12,8 @@ from ..lowering.walk import Walk
 from .base import operator
 
 _LOCAL_SIZE = 256
+_WORDS = 16
+"""Of an invocation."""
 STATE_WORDS = 6
 """A counter of four words, the lowest first, and a key of two."""
 
@@ -28,8 +30,10 @@ def RandomGeneratorOperatorDesc(d: Any, p: PlanBuilder) -> None:
     state, y, following = d.input_state_tensor, d.output_tensor, d.output_state_tensor
     walk = Walk(y.sizes, y.strides)
     local_size = min(_LOCAL_SIZE, p.device.max_invocations)
+    longs = p.library.find("random_generator", "longs")
     p.dispatch(
-        "random_generator", -(-walk.count // (4 * local_size)),
+        longs or p.library.get("random_generator", "words"),
+        -(-walk.count // (_WORDS * local_size)),
         state=p.read("input_state_tensor"), y=p.write("output_tensor"),
         next=p.write("output_state_tensor"), params=walk.words,
         push={"count": walk.count, "state_stride": state.strides[-1],

@@ -21,10 +21,16 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _ACTIVATIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 """For each direction."""
 _TILE = 64
-"""Rows, and columns, that a workgroup of the projection makes."""
+"""Rows, and columns, that a workgroup of the projection computes."""
 _BLOCK = 16
-"""Units, and sequences, that a workgroup of a step makes."""
-_SHADERS = ("recurrent_step", "recurrent_project", "recurrent_copy")
+"""Units, and sequences, that a workgroup of a step computes."""
+_SHADERS = ("recurrent_step", "recurrent_steps", "recurrent_project", "recurrent_copy")
+_LANES = 8
+"""Invocations that multiply a row of R, where one workgroup computes all steps of a sequence."""
+_FEW = 8
+"""Sequences at which that is faster than a dispatch for each step."""
+_PASSES = 60_000
+"""Of loops. lavapipe silently ends a shader's loops after 65,535."""
 
 
 class Network:
@@ -60,7 +66,6 @@ class Network:
             if t is not None:
                 expect(t.sizes == sizes, self.name, f"{name}.Sizes", f"be {list(sizes)}",
                        list(t.sizes))
-                expect(not t.owned_by_dml, self.name, f"{name}.Flags", "be NONE", "OWNED_BY_DML")
         outputs = desc.operator.spec.outputs
         expect(any(getattr(desc, f.snake) is not None for f in outputs), self.name,
                outputs[0].name, f"be given, or another of {', '.join(f.name for f in outputs)}",
@@ -172,20 +177,31 @@ class _Lowering(Network):
         start("hidden_init_tensor", old)
         if self.kind == "LSTM":
             start("cell_mem_init_tensor", cell)
-            line = (3 * self.units,)
-            self._copy(line, self._tensor("peephole_tensor", 2, direction, line),
-                       (state.part(extra, *line), (1,)), (self.type, float32))
+            vector = (3 * self.units,)
+            self._copy(vector, self._tensor("peephole_tensor", 2, direction, vector),
+                       (state.part(extra, *vector), (1,)), (self.type, float32))
         elif self.kind == "GRU" and not self.resets_first:
-            line = (self.units,)
-            bias = self._tensor("bias_tensor", 2, direction, line, 5 * self.units)
-            self._copy(line, bias, (state.part(extra, *line), (1,)), (self.type, float32))
+            vector = (self.units,)
+            bias = self._tensor("bias_tensor", 2, direction, vector, 5 * self.units)
+            self._copy(vector, bias, (state.part(extra, *vector), (1,)), (self.type, float32))
 
         kinds = ["gru_gates", "gru_new"] if self.resets_first else [self.kind.lower()]
         params, spec = self._step_words(direction)
         rows = self.gates * self.units
         r, _ = self._tensor("recurrence_tensor", 1, direction, (rows, self.units))
         backward = direction == 1 or d.direction == Direction.BACKWARD
-        for step in range(self.steps):
+        if (teams := self._teams()):
+            p.dispatch(
+                f"recurrent_steps.{kinds[0]}", self.batches, projected=projected, r=r,
+                state=state, lengths=p.read("sequence_lengths_tensor"),
+                y=p.write("output_sequence_tensor"), params=params,
+                push={"direction": direction, "steps": self.steps, "batches": self.batches,
+                      "before": old, "cell": cell, "extra": extra,
+                      "threshold": float_bits(getattr(d, "clip_threshold", 0.0))},
+                spec={**{k: v for k, v in spec.items() if k != "VECTORS"},
+                      "LOCAL_SIZE": _LANES * teams, "TEAMS": teams, "UNITS": self.units,
+                      "BACKWARD": backward})
+        for step in range(0 if teams else self.steps):
             for kind in kinds:
                 p.dispatch(
                     f"recurrent_step.{kind}",
@@ -205,6 +221,21 @@ class _Lowering(Network):
                 self._copy(sizes, (state.reading().part(at, n), packed),
                            self._tensor(field, 1, direction, sizes, writes=True),
                            (float32, self.type), lengths=True)
+
+    def _teams(self) -> int:
+        """Of the workgroup that makes all steps of a sequence; 0 where a dispatch makes one step.
+        One multiprocessor reads R in each step: fast for few sequences and a small R."""
+        p, rows = self.p, self.gates * self.units
+        teams = min(p.device.max_invocations, 1024) // _LANES
+        lines = -(-rows // teams)
+        shared = 4 * (self.units + lines * teams * (_LANES + 1))
+        serves = (not self.resets_first and self.units % 32 == 0 and self.batches <= _FEW
+                  and self._vectors(self.desc.recurrence_tensor)
+                  and self.desc.recurrence_tensor.base_alignment % 16 == 0
+                  and rows * self.units <= 1 << 16 and shared <= p.device.max_shared_memory)
+        if p.device.is_cpu and self.steps * (lines * (self.units // 32 + 1) + 20) > _PASSES:
+            return 0
+        return teams if serves else 0
 
     def _step_words(self, direction: int) -> tuple[list[int], dict[str, int]]:
         """Strides of R, of the lengths and of the output, then the activations' attributes."""
@@ -226,19 +257,19 @@ class _Lowering(Network):
 
 
 @operator("RNN", output=_infer, shaders=_SHADERS, check=_check, newer=_newer, in_place=False,
-          direction=Direction.FORWARD)
+          owned=False, direction=Direction.FORWARD)
 def RnnOperatorDesc(d: Any, p: PlanBuilder) -> None:
     _Lowering(d, p).lower()
 
 
 @operator("GRU", output=_infer, shaders=_SHADERS, check=_check, newer=_newer, in_place=False,
-          direction=Direction.FORWARD, linear_before_reset=False)
+          owned=False, direction=Direction.FORWARD, linear_before_reset=False)
 def GruOperatorDesc(d: Any, p: PlanBuilder) -> None:
     _Lowering(d, p).lower()
 
 
 @operator("LSTM", output=_infer, shaders=_SHADERS, check=_check, newer=_newer, in_place=False,
-          direction=Direction.FORWARD, clip_threshold=0.0, use_clip_threshold=False,
+          owned=False, direction=Direction.FORWARD, clip_threshold=0.0, use_clip_threshold=False,
           couple_input_forget=False)
 def LstmOperatorDesc(d: Any, p: PlanBuilder) -> None:
     _Lowering(d, p).lower()

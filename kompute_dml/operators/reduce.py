@@ -1,4 +1,4 @@
-"""Reductions: what a function makes of each row of the reduced axes, or where its extreme lies."""
+"""Reductions of rows by a function, and the indices of their extremes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .base import Output, axes_in, operator
 _F = ReduceFunction
 _INDICES = (_F.ARGMAX, _F.ARGMIN)
 _VECTORS, _VECTORS_ON_CPU = 4, 32
-"""Vectors that an invocation should read at least, before others share its row."""
+"""Vectors that an invocation should read, at least, before several share a row."""
 _MOST = 4096
 """Elements or vectors that an invocation takes: llvmpipe ends longer loops."""
 _SIDE_BY_SIDE = 64
-"""Rows that neighbouring invocations take, where these lie side by side."""
+"""Rows that neighbouring invocations take, where rows are neighbours in memory."""
 
 
 def _sizes(desc: Any) -> Ints:
@@ -46,21 +46,23 @@ def _kind(function: ReduceFunction, data_type: DataType) -> str:
     return "float" if data_type.is_float else "integer"
 
 
-def _lower(p: PlanBuilder, d: Any, function: ReduceFunction, last_wins: bool = False) -> None:
+def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
+          last_wins: bool = False) -> None:
+    """Reduces the ``axes`` of InputTensor to OutputTensor."""
     x, y, device = d.input_tensor, d.output_tensor, p.device
     # Neighbours in memory come next to one another; indices count in the order of the dimensions.
     near = sorted(range(len(x.sizes)), key=lambda a: -x.strides[a])
-    kept = [a for a in near if a not in d.axes]
-    axes = sorted(d.axes) if function in _INDICES else [a for a in near if a in d.axes]
+    kept = [a for a in near if a not in axes]
+    taken = sorted(axes) if function in _INDICES else [a for a in near if a in axes]
     rows = Walk([x.sizes[a] for a in kept], [x.strides[a] for a in kept],
                 [y.strides[a] for a in kept])
-    columns = Walk([x.sizes[a] for a in axes], [x.strides[a] for a in axes])
+    columns = Walk([x.sizes[a] for a in taken], [x.strides[a] for a in taken])
 
     each = 16 // x.data_type.itemsize
-    along = columns.contiguous and columns.count >= each
-    if not along:
+    contiguous = columns.contiguous and columns.count >= each
+    if not contiguous:
         each = 1
-    rows_first = not along and rows.strides[0][-1] < columns.strides[0][-1]
+    rows_first = not contiguous and rows.strides[0][-1] < columns.strides[0][-1]
     width = min(256, device.max_invocations)
     own = _VECTORS_ON_CPU if device.is_cpu else _VECTORS
     share = power_of_two(-(-columns.count // (own * each)))
@@ -91,7 +93,7 @@ def _lower(p: PlanBuilder, d: Any, function: ReduceFunction, last_wins: bool = F
         push=push | {"parts": parts, "part_columns": part_columns, "parts_to_read": 0},
         spec=spec | {
             "LOCAL_SIZE": share * height, "SHARE": share, "ROWS_FIRST": rows_first,
-            "ALONG": along, "LINE": len(columns.sizes) == 1, "FROM_PARTS": False,
+            "CONTIGUOUS": contiguous, "ONE_STRIDE": len(columns.sizes) == 1, "FROM_PARTS": False,
             "TO_PARTS": totals is not None},
     )
     if totals is None:
@@ -103,8 +105,8 @@ def _lower(p: PlanBuilder, d: Any, function: ReduceFunction, last_wins: bool = F
         totals=totals.reading(), params=params,
         push=push | {"parts": 1, "part_columns": columns.count, "parts_to_read": parts},
         spec=spec | {
-            "LOCAL_SIZE": share * height, "SHARE": share, "ROWS_FIRST": False, "ALONG": False,
-            "LINE": True, "FROM_PARTS": True, "TO_PARTS": False},
+            "LOCAL_SIZE": share * height, "SHARE": share, "ROWS_FIRST": False, "CONTIGUOUS": False,
+            "ONE_STRIDE": True, "FROM_PARTS": True, "TO_PARTS": False},
     )
 
 
@@ -119,16 +121,16 @@ def _same(desc: Any, strict: bool) -> None:
 @operator("REDUCE", output=_reduced, shaders=("reduction",), check=_same,
           data_type=DataType.UINT32)
 def ReduceOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    _lower(p, d, ReduceFunction(d.function))
+    lower(p, d, d.axes, ReduceFunction(d.function))
 
 
 @operator("ARGMIN", output=_reduced, shaders=("reduction",), data_type=DataType.UINT32,
           axis_direction=AxisDirection.INCREASING)
 def ArgminOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    _lower(p, d, _F.ARGMIN, d.axis_direction == AxisDirection.DECREASING)
+    lower(p, d, d.axes, _F.ARGMIN, d.axis_direction == AxisDirection.DECREASING)
 
 
 @operator("ARGMAX", output=_reduced, shaders=("reduction",), data_type=DataType.UINT32,
           axis_direction=AxisDirection.INCREASING)
 def ArgmaxOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    _lower(p, d, _F.ARGMAX, d.axis_direction == AxisDirection.DECREASING)
+    lower(p, d, d.axes, _F.ARGMAX, d.axis_direction == AxisDirection.DECREASING)

@@ -9,16 +9,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..attributes import AxisDirection, InterpolationMode
+from ..dtypes import DataType
 from ..errors import UnsupportedError, expect
-from ..layout import Ints
+from ..layout import Ints, begin_with_vectors, product
 from ..lowering.builder import PlanBuilder
 from ..lowering.walk import Walk
+from ..tuning import work_key
 from .base import Output, operator
 
 _HALVES_UP, _UP, _DOWN = range(3)
 _MOST_SAMPLES = 1 << 15
-"""Of an antialiased element: lavapipe ends loops after 65,535 passes."""
+"""Samples of an antialiased element: lavapipe ends loops after 65,535 passes."""
 _MOST_SPAN = 6
+_MOST_TAPS, _MOST_REPEATED = 16, 1 << 16
+"""Of a block along an axis; elements of output among which repetition is looked for."""
+_LOCAL_SIZE = 256
 
 
 class _Axis(NamedTuple):
@@ -32,7 +37,7 @@ class _Axis(NamedTuple):
 
 
 def check_scales(desc: Any, rank: int) -> None:
-    """Scales and offsets are numbers that coordinates can be made with, one for each dimension."""
+    """Scales and offsets are finite numbers, one for each dimension."""
     name = desc.operator.name
     for field, values in (("Scales", desc.scales),
                           ("InputPixelOffsets", getattr(desc, "input_pixel_offsets", None)),
@@ -111,9 +116,92 @@ def rounding_of(d: Any) -> int:
     return _UP if d.rounding_direction == AxisDirection.INCREASING else _DOWN
 
 
+class _Blocks(NamedTuple):
+    """An axis along which taps repeat themselves: equal weights, as far apart, in every block."""
+
+    begin: int
+    step: int
+    """From block to block."""
+    span: int
+    firsts: int
+    """Each output's first tap, 4 bits each."""
+    weights: tuple[float, ...]
+    """Of the second taps."""
+
+
+def _blocks(axis: _Axis, in_size: int, out_size: int, block: int) -> _Blocks | None:
+    if out_size > _MOST_REPEATED:
+        return None
+    one = np.float32
+    place = (np.arange(out_size, dtype=one) - one(axis.out_offset)) / one(axis.scale)
+    place = np.clip(place - one(axis.in_offset), one(-1), one(in_size))
+    firsts = np.floor(place).astype(np.int64)
+    number, at = np.divmod(np.arange(out_size), block)
+    step = int(firsts[block] - firsts[0]) if out_size > block else 0
+    weights, near = (place - firsts)[:block], (firsts - firsts[0])[:block]
+    if (near.min() < 0 or near.max() + 2 > _MOST_TAPS
+            or (firsts != firsts[0] + number * step + near[at]).any()
+            or (place - firsts != weights[at]).any()):
+        return None
+    return _Blocks(int(firsts[0]), step, int(near.max()) + 2,
+                   sum(int(n) << 4 * i for i, n in enumerate(near)), tuple(map(float, weights)))
+
+
+def _planes(d: Any, p: PlanBuilder, axes: list[_Axis]) -> bool:
+    """Whether height and width of whole vectors repeat themselves, and this was chosen."""
+    x, y = d.input_tensor, d.output_tensor
+    each = 16 // x.data_type.itemsize
+    if (y.dimension_count != 4 or sorted(a.dimension for a in axes) != [2, 3]
+            or any(a.sample_bits for a in axes) or x.data_type not in (
+                DataType.FLOAT16, DataType.FLOAT32) or not (x.is_aligned and y.is_aligned)):
+        return False
+
+    def of_vectors(t: Any, inner: int) -> bool:
+        return t.sizes[inner] % each == 0 and begin_with_vectors(each, t.strides, inner)
+
+    if of_vectors(y, 3):
+        layout, block, channels = "first", (4, each), x.sizes[1]
+    elif of_vectors(y, 1) and of_vectors(x, 1):
+        layout, block, channels = "last", (2, 2), x.sizes[1] // each
+    else:
+        return False
+    order = sorted(axes)
+    found = [_blocks(a, x.sizes[a.dimension], y.sizes[a.dimension], n)
+             for a, n in zip(order, block)]
+    work = work_key(f"resample {layout} {x.data_type.family}", y.element_count)
+    names = ["general", "planes"] if p.device.is_cpu else ["planes", "general"]
+    if None in found or p.choose(work, names) == "general":
+        return False
+    down, across = (f for f in found if f is not None)
+
+    def bits(weights: tuple[float, ...], count: int) -> Ints:
+        return tuple(int(np.float32(w).view(np.uint32)) for w in pad(weights, count))
+
+    def pad(weights: tuple[float, ...], count: int) -> tuple[float, ...]:
+        return (*weights, *(0.0,) * count)[:count]
+
+    step = each if layout == "last" else 1
+    blocks = product([-(-y.sizes[i] // n) for i, n in zip((2, 3), block)])
+    p.dispatch(
+        f"resample_planes.{layout}", -(-x.sizes[0] * channels * blocks // _LOCAL_SIZE),
+        x=p.read("input_tensor"), y=p.write("output_tensor"),
+        push={"batches": x.sizes[0], "channels": channels, "x_sizes": x.sizes[2:],
+              "y_sizes": y.sizes[2:], "begin": (down.begin, across.begin),
+              "x_strides": (x.strides[0], x.strides[1] * step, *x.strides[2:]),
+              "y_strides": (y.strides[0], y.strides[1] * step, *y.strides[2:]),
+              "step": (down.step, across.step), "weights_y": bits(down.weights, 4),
+              "weights_x": bits(across.weights, 8)},
+        spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": x.data_type.code, "ROWS": block[0],
+              "COLUMNS": block[1], "SPAN_Y": down.span, "SPAN_X": across.span,
+              "FIRST_Y": down.firsts, "FIRST_X": across.firsts})
+    return True
+
+
 def _resample(d: Any, p: PlanBuilder) -> None:
     x, y, axes = d.input_tensor, d.output_tensor, _axes(d)
     linear = d.interpolation_mode == InterpolationMode.LINEAR
+    if linear and _planes(d, p, axes):
+        return
     rank = y.dimension_count
     order = sorted(range(rank), key=lambda i: (y.sizes[i] > 1, -y.strides[i]))
     inner = order[-1]
@@ -129,7 +217,7 @@ def _resample(d: Any, p: PlanBuilder) -> None:
             each //= 2
     span = 0
     if along and linear and each > 1:
-        # One more than they reach over, for the second tap; another for rounding.
+        # One more for the second tap, and one for rounding.
         reach = math.floor((each - 1) / axes[-1].scale + 1e-3) + 3
         span = reach if reach <= _MOST_SPAN and reach < 2 * each else 0
     columns: list[Ints] = [y.strides, tuple(0 if i in resampled else s
@@ -156,14 +244,14 @@ def _resample(d: Any, p: PlanBuilder) -> None:
               "out_offsets": floats([a.out_offset for a in axes]),
               "sample_bits": four([a.sample_bits for a in axes])},
         spec={"LOCAL_SIZE": p.device.local_size, "TYPE": x.data_type.code, "AXES": len(axes),
-              "EACH": each, "ALONG": along, "ROUNDING": rounding_of(d), "SPAN": span,
+              "EACH": each, "ALONG_AXIS": along, "ROUNDING": rounding_of(d), "SPAN": span,
               "VECTORS": not along and each * itemsize == 16
               and not any(s % each for i, s in enumerate(x.strides) if i != inner),
               "IEEE_UNITS": p.device.ieee_units},
     )
 
 
-_SHADERS = ("resample",)
+_SHADERS = ("resample", "resample_planes")
 _LINEAR = InterpolationMode.LINEAR
 
 Upsample2dOperatorDesc = operator(

@@ -15,7 +15,7 @@ from ..lowering.walk import Walk
 from .base import Output, operator
 
 MOST_SAMPLES = 254
-"""Of ROI_ALIGN, along an axis: lavapipe ends loops after 65,535 passes."""
+"""Samples of ROI_ALIGN along an axis: lavapipe ends loops after 65,535 passes."""
 _MOST_ON_CPU = 500_000
 """Elements of a plane that ROI_POOLING passes within that limit."""
 
@@ -86,7 +86,8 @@ def _align_output(desc: Any) -> Mapping[str, Output | list[Output]]:
     return {"output_tensor": Output((_regions(desc, 4), x.sizes[1], *y.sizes[2:]), x.data_type)}
 
 
-def _check_align(desc: Any, strict: bool) -> None:
+def check_regions(desc: Any) -> int:
+    """Check what ROI_ALIGN and its gradient say about regions; how many there are."""
     name, batch = desc.operator.name, desc.batch_indices_tensor
     count = _regions(desc, 4)
     expect(batch.sizes == pad_left((count,), batch.dimension_count, 1), name,
@@ -98,10 +99,15 @@ def _check_align(desc: Any, strict: bool) -> None:
            f"be in [1, {MOST_SAMPLES}]", low)
     expect(low <= high, name, "MaximumSamplesPerOutput",
            "be at least MinimumSamplesPerOutput", high, low)
-    for i in (2, 3):
-        expect(desc.output_tensor.sizes[i] < 1 << 15, name, f"OutputTensor.Sizes[{i}]",
-               "be below 32768", desc.output_tensor.sizes[i])
     _check_scales(desc, "SpatialScaleX", "SpatialScaleY")
+    return count
+
+
+def _check_align(desc: Any, strict: bool) -> None:
+    check_regions(desc)
+    for i in (2, 3):
+        expect(desc.output_tensor.sizes[i] < 1 << 15, desc.operator.name,
+               f"OutputTensor.Sizes[{i}]", "be below 32768", desc.output_tensor.sizes[i])
 
 
 def _align(d: Any, p: PlanBuilder) -> None:

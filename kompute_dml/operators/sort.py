@@ -19,7 +19,7 @@ _MOST = 1024
 _ENOUGH = 256
 """Entries of a short row that are gathered without selecting them first."""
 _SHORT = 2048
-"""Columns that half as many invocations take: they wait for one another less."""
+"""Up to so many columns, half as many invocations are faster: fewer wait at barriers."""
 _WORDS = 3
 """Of an entry."""
 _LONGEST = 1 << 20
@@ -59,7 +59,7 @@ def _select(
     values, indices = p.write("output_value_tensor"), p.write("output_index_tensor")
     wanted = 1 if p.device.is_cpu else 8 * p.device.cores // rows.count
     while True:
-        # Parts are worth it where they leave a fraction of the row.
+        # Parts pay where few of the row's entries are left after them.
         parts = max(min(wanted, columns // (16 * k), columns // 8192), -(-columns // _LONGEST), 1)
         part_columns = -(-columns // parts)
         parts = -(-columns // part_columns)

@@ -1,16 +1,16 @@
-"""What training adds to a network: the optimizer's step and batch normalization."""
+"""Operators of training: the optimizer's step and batch normalization."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..desc import TensorDesc
 from ..errors import expect
-from ..layout import broadcast_strides, packed_strides
 from ..lowering import copy
 from ..lowering.activation import fused_activation
 from ..lowering.builder import PlanBuilder
@@ -39,7 +39,7 @@ def _check_adam(d: Any, strict: bool) -> None:
 @operator("ADAM_OPTIMIZER", output=_stepped, shaders=("adam_optimizer", *copy.SHADERS),
           check=_check_adam)
 def AdamOptimizerOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    """Tensors that do not lie in one order go through packed temporary memory."""
+    """Tensors whose memory has another order are copied through packed temporary memory."""
     inputs = {"x": "input_parameters_tensor", "m": "input_first_moment_tensor",
               "v": "input_second_moment_tensor", "g": "gradient_tensor"}
     outputs = {f"new_{letter}": f"output_{name}_tensor" for letter, name in zip("xmv", _ADAM)}
@@ -92,6 +92,14 @@ def AdamOptimizerOperatorDesc(d: Any, p: PlanBuilder) -> None:
         p.add(dispatch)
 
 
+_BUSY = 8
+"""Workgroups of batch normalization for each core below which rows are divided, ..."""
+_LEAST = 4096
+"""... into parts of so many columns at least, ..."""
+_MOST_PARTS = 64
+"""... and so many parts: each workgroup of the next step adds them up."""
+
+
 # Batch normalization. A row is what shares a mean: the elements along axes where Scale has size 1.
 
 
@@ -128,8 +136,34 @@ def _rows(d: Any, along: tuple[str, ...], beside: tuple[str, ...]) -> tuple[Walk
     return walk(kept, (*along, *beside)), walk(axes, along)
 
 
-def _width(p: PlanBuilder) -> int:
-    return min(256, p.device.max_invocations)
+@dataclass(frozen=True)
+class _Parts:
+    """Rows divided among workgroups, where there are few of them."""
+
+    rows: int
+    columns: int
+    parts: int
+    span: int
+    local_size: int
+
+    @classmethod
+    def of(cls, rows: Walk, columns: Walk, p: PlanBuilder) -> _Parts:
+        local_size = min(256, p.device.max_invocations)
+        while local_size > 32 and local_size >= 2 * columns.count:
+            local_size //= 2  # short rows
+        wanted = _BUSY * p.device.cores // rows.count
+        parts = max(1, min(wanted, columns.count // _LEAST, _MOST_PARTS))
+        span = -(-columns.count // parts)
+        return cls(rows.count, columns.count, -(-columns.count // span), span, local_size)
+
+    @property
+    def groups(self) -> int:
+        return self.rows * self.parts
+
+    @property
+    def push(self) -> dict[str, int]:
+        return {"rows": self.rows, "columns": self.columns, "parts": self.parts,
+                "span": self.span}
 
 
 @operator("BATCH_NORMALIZATION_TRAINING", shaders=("batch_normalization_training",),
@@ -139,58 +173,56 @@ def BatchNormalizationTrainingOperatorDesc(d: Any, p: PlanBuilder) -> None:
     rows, columns = _rows(
         d, ("input_tensor", "fused_add_tensor", "output_tensor"),
         ("scale_tensor", "bias_tensor", "output_mean_tensor", "output_variance_tensor"))
-    fused = fused_activation(d)
-    p.dispatch(
-        "batch_normalization_training", rows.count, x=p.read("input_tensor"),
-        scale=p.read("scale_tensor"), bias=p.read("bias_tensor"),
-        added=p.read("fused_add_tensor"), y=p.write("output_tensor"),
-        mean=p.write("output_mean_tensor"), variance=p.write("output_variance_tensor"),
-        params=[*rows.words, *columns.words, *fused.words],
-        push={"rows": rows.count, "columns": columns.count, "columns_at": len(rows.words),
-              "activation_at": len(rows.words) + len(columns.words),
-              "epsilon": float_bits(d.epsilon)},
-        spec={"LOCAL_SIZE": _width(p), "TYPE": d.input_tensor.data_type.code,
-              "ADDS": d.fused_add_tensor is not None, "FUSED_ACTIVATION": fused.code},
-    )
+    fused, parts = fused_activation(d), _Parts.of(rows, columns, p)
+    sums = p.temporary(4, 2 * parts.groups)
+    for step, y, statistics in (
+        ("means", UNUSED, UNUSED), ("squares", UNUSED, p.write("output_mean_tensor")),
+        ("outputs", p.write("output_tensor"), p.write("output_variance_tensor")),
+    ):
+        p.dispatch(
+            f"batch_normalization_training.{step}", parts.groups, x=p.read("input_tensor"),
+            scale=p.read("scale_tensor"), bias=p.read("bias_tensor"),
+            added=p.read("fused_add_tensor"), sums=sums, y=y, statistics=statistics,
+            params=[*rows.words, *columns.words, *fused.words],
+            push={**parts.push, "columns_at": len(rows.words),
+                  "activation_at": len(rows.words) + len(columns.words),
+                  "epsilon": float_bits(d.epsilon)},
+            spec={"LOCAL_SIZE": parts.local_size, "TYPE": d.input_tensor.data_type.code,
+                  "ADDS": d.fused_add_tensor is not None, "FUSED_ACTIVATION": fused.code},
+        )
 
 
 def _lower_gradient(d: Any, p: PlanBuilder, training: bool) -> None:
-    x, scale, variance = d.input_tensor, d.scale_tensor, d.variance_tensor
     rows, columns = _rows(
-        d, ("input_tensor", "input_gradient_tensor"),
-        ("mean_tensor", "variance_tensor", "output_scale_gradient_tensor",
-         "output_bias_gradient_tensor"))
-    spec = {"TYPE": x.data_type.code, "TRAINING": training}
+        d, ("input_tensor", "input_gradient_tensor", "output_gradient_tensor"),
+        ("mean_tensor", "variance_tensor", "scale_tensor"))
+    parts = _Parts.of(rows, columns, p)
+    spec = {"TYPE": d.input_tensor.data_type.code, "TRAINING": training}
     epsilon = float_bits(d.epsilon)
-    totals = p.temporary(4, 3 * rows.count) if training else UNUSED
+    sums = p.temporary(4, 3 * parts.groups)
+    for step in ("means", "sums", "outputs")[0 if training else 1:]:
+        p.dispatch(
+            f"batch_normalization_gradient.{step}", parts.groups, x=p.read("input_tensor"),
+            dy=p.read("input_gradient_tensor"), mean=p.read("mean_tensor"),
+            variance=p.read("variance_tensor"), scale=p.read("scale_tensor"), sums=sums,
+            dx=p.write("output_gradient_tensor") if step == "outputs" else UNUSED,
+            params=[*rows.words, *columns.words],
+            push={**parts.push, "columns_at": len(rows.words), "epsilon": epsilon},
+            spec=spec | {"LOCAL_SIZE": parts.local_size})
+    by_row, _ = _rows(d, (), ("mean_tensor", "variance_tensor", "output_scale_gradient_tensor",
+                              "output_bias_gradient_tensor"))
     p.dispatch(
-        "batch_normalization_sums", rows.count, x=p.read("input_tensor"),
-        dy=p.read("input_gradient_tensor"), mean=p.read("mean_tensor"),
-        variance=p.read("variance_tensor"), dscale=p.write("output_scale_gradient_tensor"),
-        dbias=p.write("output_bias_gradient_tensor"), totals=totals,
-        params=[*rows.words, *columns.words],
-        push={"rows": rows.count, "columns": columns.count, "columns_at": len(rows.words),
+        "batch_normalization_rows", -(-parts.rows // p.device.local_size),
+        mean=p.read("mean_tensor"), variance=p.read("variance_tensor"), sums=sums.reading(),
+        dscale=p.write("output_scale_gradient_tensor"),
+        dbias=p.write("output_bias_gradient_tensor"), params=by_row.words,
+        push={"rows": parts.rows, "columns": parts.columns, "parts": parts.parts,
               "epsilon": epsilon},
-        spec=spec | {"LOCAL_SIZE": _width(p)},
-    )
-    by_row = [3 * s for s in packed_strides(scale.sizes)]
-    elements = Walk(
-        x.sizes, x.strides, d.input_gradient_tensor.strides,
-        *(broadcast_strides(scale.sizes, s, x.sizes)
-          for s in (variance.strides, scale.strides, by_row)),
-        d.output_gradient_tensor.strides)
-    p.dispatch(
-        "batch_normalization_gradient", -(-x.element_count // p.device.local_size),
-        x=p.read("input_tensor"), dy=p.read("input_gradient_tensor"),
-        variance=p.read("variance_tensor"), scale=p.read("scale_tensor"),
-        totals=totals.reading() if training else UNUSED, dx=p.write("output_gradient_tensor"),
-        params=elements.words, push={"count": x.element_count, "epsilon": epsilon},
-        spec=spec | {"LOCAL_SIZE": p.device.local_size},
-    )
+        spec=spec | {"LOCAL_SIZE": p.device.local_size})
 
 
 _GRADIENT: dict[str, Any] = dict(
-    shaders=("batch_normalization_sums", "batch_normalization_gradient"),
+    shaders=("batch_normalization_gradient", "batch_normalization_rows"),
     output=_of_rows("output_gradient_tensor", "output_scale_gradient_tensor",
                     "output_bias_gradient_tensor"),
     check=_check_scale, epsilon=1e-5)

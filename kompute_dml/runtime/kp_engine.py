@@ -9,10 +9,15 @@ this module knows which one is there.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import sys
+import sysconfig
 import time
 import weakref
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,20 +34,37 @@ KP_VERSION = "0.9.0"
 _STAGE_COMPUTE, _STAGE_HOST = 0x800, 0x4000
 _ACCESS_SHADER, _ACCESS_HOST_READ = 0x20 | 0x40, 0x2000
 
-# A test's way to have a CPU driver's memory look like a graphics card's: out of the host's reach.
+# For tests: a CPU driver's memory looks like a graphics card's, which the host cannot reach.
 _STAGED = "KOMPUTE_DML_TEST_STAGED"
 
 _POLL_SECONDS = 200e-6
-"""How long a submit is asked whether it is done before its waiter sleeps: to be woken takes some
-40 us (H200), as long as a small submit itself."""
+"""Seconds of polling before a waiter sleeps. Waking takes some 40 us (H200), as long as a small
+submit."""
 
+_SIDE_BY_SIDE = Path(__file__).resolve().parents[1] / "_kp"
 _GROUPS_PER_LINE = 1 << 15
-"""Groups along x before a grid takes more lines; every device allows 65,535."""
+"""Groups along x before a grid uses y, too. Every device allows 65,535."""
+
+
+def _beside_us() -> ModuleType | None:
+    """kp as the wheel brings it for this CPython. It goes before an installed one, and takes its
+    name: two would register the same types."""
+    path = _SIDE_BY_SIDE / f"kp{sysconfig.get_config_var('EXT_SUFFIX')}"
+    if "kp" in sys.modules or not path.is_file():
+        return None
+    spec = importlib.util.spec_from_file_location("kp", path)
+    assert spec is not None and spec.loader is not None  # it is an extension module
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules["kp"] = module
+    return module
 
 
 def import_kp() -> Any:
     """kp, if it is one that this package works with. Raises NoDeviceError."""
     try:
+        if (bundled := _beside_us()) is not None:
+            return bundled
         import kp
     except ImportError as error:
         raise NoDeviceError(
@@ -60,8 +82,8 @@ def import_kp() -> Any:
 
 
 def group_grid(groups: int) -> tuple[int, int, int]:
-    """A line of workgroups as (x, y, z); at least ``groups`` in all, and hardly more: those that
-    find nothing to do take their time as well (32,768 some 20 us on an H200)."""
+    """So many workgroups as (x, y, z), or slightly more. Idle workgroups also take time: 32,768 of
+    them some 20 us on an H200."""
     lines = -(-groups // _GROUPS_PER_LINE)
     return -(-groups // lines), lines, 1
 
@@ -93,7 +115,7 @@ class Pipeline:
     def __init__(self, algorithm: Any) -> None:
         self.algorithm = algorithm
         self.groups = 0
-        """What it is set to launch, where kp can change that."""
+        """The grid that it launches, where kp can change that."""
 
 
 class CommandList:
@@ -106,7 +128,7 @@ class CommandList:
         self.operations = 0
         self.running = False
         self._barriers: dict[int, tuple[list[Any], Any]] = {}
-        """(buffers, operation) of the last barrier before a stage: the next is often the same."""
+        """(buffers, operation) of the last barrier before a stage. The next is often the same."""
 
     def _record(self, operation: Any) -> None:
         try:
@@ -159,7 +181,7 @@ class CommandList:
         except RuntimeError as error:
             raise translate(error, f"submit on {self._engine.adapter.name}") from None
         except BaseException:
-            self.running = self._sequence.is_running()  # it may be under way
+            self.running = self._sequence.is_running()  # it may have been submitted
             raise
 
     def wait(self) -> None:
@@ -227,13 +249,13 @@ class Engine:
             if self.reports_errors else frozenset()
         )
         self.moves_longs = adapter.is_cpu and "shaderInt64" in self.features - disabled_features()
-        # What a CPU driver calls device memory is the host's: no copy need go through a shader.
+        # A CPU driver's device memory is the host's, so no shader is needed for copies.
         self.host_writes_storage = adapter.is_cpu and not os.environ.get(_STAGED)
         self.host_reads_storage = self.host_writes_storage and self.records_barriers
         self.command_lists: weakref.WeakSet[CommandList] = weakref.WeakSet()
-        """All there are: whoever keeps a recording has some, too."""
+        """All that exist, including those of kept recordings."""
         self._taken: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        """Bytes of each tensor on the device: one that an interrupt left to nobody goes unasked."""
+        """Bytes of each tensor on the device. Tensors that an interrupt orphans leave it."""
         # kp counts words in 32 bits and binds whole buffers.
         self.max_buffer = min(
             adapter.max_storage_buffer_range, adapter.max_allocation, 2**32 - 256
@@ -249,7 +271,7 @@ class Engine:
         return sum(self._taken.values())
 
     def _device_tensor(self, nbytes: int, kind: Any) -> Any:
-        # Stock kp goes on with a null handle after a failed allocation: never let it come to that.
+        # Stock kp continues with a null handle after a failed allocation. So ask beforehand.
         if self.reserved + nbytes > self.adapter.device_memory:
             raise OutOfMemoryError(
                 f"{self.adapter.name}: {nbytes} bytes were asked for, but "
@@ -283,18 +305,18 @@ class Engine:
             self.manager.clear()
 
     def upload_buffer(self, nbytes: int) -> HostBuffer:
-        """In the host's memory, like what is read back: a few of these serve all transfers."""
+        """A buffer in host memory. A few of these serve all transfers."""
         return HostBuffer(self._tensor(nbytes, self.kp.TensorTypes.host))
 
     def readback_buffer(self, nbytes: int) -> HostBuffer:
-        """With stock kp a device buffer with a staging copy: that is all it can make visible."""
+        """With stock kp, a device buffer with a staging copy: it can make nothing else visible."""
         kinds = self.kp.TensorTypes
         if self.records_barriers:
             return HostBuffer(self._tensor(nbytes, kinds.host))
         return HostBuffer(self._device_tensor(nbytes, kinds.device))
 
     def grid_key(self, groups: int) -> int:
-        """What a pipeline depends on of a group count: nothing, or the count that it launches."""
+        """What a pipeline's key needs of a group count: nothing, or the count that it launches."""
         return 0 if self.resizes_groups else power_of_two(groups)
 
     def pipeline(

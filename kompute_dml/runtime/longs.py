@@ -1,8 +1,8 @@
 """Shaders changed to read and write buffers in 64-bit numbers, for drivers that run on the CPU.
 
-Mesa takes the components of a load or a store one by one, lane by lane: a vector of four words has
-four of them, the same bits as 64-bit numbers two. So ``uvec4 x[]`` becomes ``u64vec2 x[]``, ``uvec2
-x[]`` becomes ``uint64_t x[]``, and bitcasts follow the loads and come before the stores.
+Mesa loads and stores components one by one, lane by lane. A vector of four words has four
+components, and the same bits as 64-bit numbers have two. So ``uvec4 x[]`` becomes ``u64vec2 x[]``,
+``uvec2 x[]`` becomes ``uint64_t x[]``, and bitcasts follow the loads and come before the stores.
 """
 
 from __future__ import annotations

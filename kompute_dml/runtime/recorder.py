@@ -23,13 +23,13 @@ from .heap import Allocation, Block, Range
 from .kp_engine import CommandList, Engine, HostBuffer, Pipeline
 
 MAX_BATCH = 256
-"""Dispatches after which a batch is submitted unasked: the device starts early."""
+"""Dispatches after which a batch is submitted, so that the device starts early."""
 MAX_KEPT_BATCH = 8192
 """The same for a recording, which may be replayed and should be one submit."""
 MAX_IN_FLIGHT = 4
-"""Submits under way before recording waits for the oldest."""
+"""Submits in flight before recording waits for the oldest."""
 
-# A test's way to show that the validation run can fail.
+# For a test which shows that the validation run can fail.
 _NO_BARRIERS = "KOMPUTE_DML_TEST_NO_BARRIERS"
 
 
@@ -39,8 +39,8 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 def locked(method: _Method) -> _Method:
     """``method`` of a Device or a Recording, with the device's lock held.
 
-    All on one line: after another there would be one more, on the way out but before the release,
-    and what is raised there would leave the lock held for ever.
+    The call is on the line of the ``with``. A line of its own would end after the call and before
+    the release, and an exception raised there would keep the lock held.
     """
 
     @functools.wraps(method)
@@ -65,17 +65,17 @@ class Batch:
         """Dispatches after which it is submitted."""
         self.hazards = Hazards()
         self.blocks: set[Block] = set()
-        """What it touches."""
+        """The byte ranges that it touches."""
         self.count = 0
         self.done = False
         """Whether the device has finished it."""
         self.ticket = 0
-        """What the device writes last, where kp reports no errors."""
+        """The number that the device writes last, where kp reports no errors."""
         self.freed: list[Range] = []
         """Ranges dropped while the batch was using them: free once it is done."""
         self.freed_bytes = 0
         self.allocations: set[Allocation] = set()
-        """What a kept batch touches: held, so that no one else gets the memory."""
+        """Memory that a kept batch touches. It is held, so that nothing else gets it."""
         self.names: list[tuple[int, str]] = []
         """(operation, shader variant) of each dispatch, where the time of each was asked for."""
 
@@ -171,8 +171,9 @@ class Recorder:
         elif conflict and not self._test_no_barriers:
             self.flush()
             batch = self._batch(aside)
-        # What a dispatch touches is noted before it is recorded, and what waits for a barrier until
-        # that is recorded: so an interrupt leaves too much in order, never too little.
+        # A dispatch's ranges are noted before it is recorded. Ranges that wait for a barrier stay
+        # noted until the barrier is recorded. So an interrupt may cause too many barriers, never
+        # too few.
         batch.hazards.add(accesses)
         for allocation, _, _, _ in accesses:
             allocation.range.last_use = batch
@@ -188,7 +189,7 @@ class Recorder:
     def _batch(self, aside: bool) -> Batch:
         if self._recording is None:
             if self._recorded is not None:
-                self.flush()  # what the end of a recording left, as its wait was interrupted
+                self.flush()  # left by the end of a recording whose wait was interrupted
         elif not aside:
             if self._recorded is None:
                 batch = self._new_batch(kept=True)
@@ -297,7 +298,7 @@ class Recorder:
             self._release(dropped)
         waiting = self.waiting_to_free - batch.freed_bytes
         self.waiting_to_free, batch.freed_bytes, batch.freed = waiting, 0, []
-        # Marks point at the batch and the batch at the allocations: no cycle may stay.
+        # Marks point at the batch, and the batch at allocations. The cycle is broken here.
         for allocation in batch.allocations:
             if allocation.range.last_use is batch:
                 allocation.range.last_use = None
@@ -343,7 +344,7 @@ class Recorder:
         else:
             waiting = self.waiting_to_free + dropped.nbytes
             batch.freed.append(dropped)
-            # In one step, so that both count the same whatever is interrupted and done again.
+            # One step, so that both counts agree even if an interrupted call is done again.
             self.waiting_to_free, batch.freed_bytes = waiting, batch.freed_bytes + dropped.nbytes
 
     def synchronize(self) -> None:
@@ -368,7 +369,7 @@ class Recorder:
         batch.commands.show_host([readback.buffer])
 
     def _clear_ticket(self) -> None:
-        """A replay's bears the number of the first submit, which must not pass for a new one."""
+        """A replay's ticket has the number of the first submit. It must not count as a new one."""
         if self._ticket is not None:
             self._ticket[1].words[0] = 0
 

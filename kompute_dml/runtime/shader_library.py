@@ -1,7 +1,7 @@
 """The compiled shaders and which of them a device may run.
 
-The manifest is written by the build from the SPIR-V itself (``toolchain/spirv.py``): what a
-variant needs, its specialization constants and its push block are known from there alone.
+The manifest is written by the build from the SPIR-V itself (``toolchain/spirv.py``): it alone says
+what a variant needs, and what specialization constants and push fields it has.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def disabled_features() -> frozenset[str]:
     return frozenset(f for n in names for f in SWITCHES[n])
 
 
-MAX_CORE_BINDINGS = 9
-"""Storage buffers that variants without features bind at most."""
+MAX_CORE_BINDINGS = 8
+"""Storage buffers that a device must be able to bind at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class Variant:
     shader: str
     file: str
     features: frozenset[str] | None
-    """Vulkan features it needs; None when it needs what this package cannot enable."""
+    """Vulkan features that it needs. None where this package cannot enable them."""
     spec_ids: Mapping[str, tuple[int, int]]
     """Specialization constant -> (id, default)."""
     push_fields: Mapping[str, tuple[int, int]]

@@ -13,6 +13,7 @@ from .adapters import Adapter, CooperativeMatrix
 _EXACT_UNITS = ("NVIDIA",)
 _IEEE_UNITS = {"llvmpipe": ("Mesa 22.", "Mesa 25.0.")}
 _MASKS_ALL = ("llvmpipe",)
+_FRAGMENTS_ALIKE = ("NVIDIA",)
 _ASSUMED_CORES = 64
 _CORES_BY_NAME = {"H200": 132, "H100": 132, "A100": 108, "L40": 142, "RTX 4090": 128}
 """Multiprocessors of GPUs whose Vulkan driver does not tell."""
@@ -27,7 +28,7 @@ class DeviceTraits:
     cores: int
     """Multiprocessors (compute units): workgroups beyond a small multiple of them wait."""
     local_size: int
-    """Invocations of a workgroup that shares nothing: a CPU takes its time to start one."""
+    """Invocations of a workgroup without shared memory. A CPU starts workgroups slowly."""
     subgroup_size: int
     max_invocations: int
     """Of one workgroup."""
@@ -45,8 +46,11 @@ class DeviceTraits:
     ieee_units: bool
     """Division, sqrt, floor, ceil, trunc and roundEven are IEEE's, denormals included. Tests
     confirm it. llvmpipe of Mesa 26 takes denormals for 0."""
+    fragments_alike: bool
+    """An invocation's elements of a cooperative matrix of 16 x 16 FLOAT16 operands on the left lie
+    where those of a sum do. Tests confirm it: attention's powers are both."""
     masks_all: bool
-    """The mask of every vector is computed, whichever way a branch goes."""
+    """Whether both sides of a branch are executed under masks."""
 
     def multiplies(self, m: int, n: int, k: int, element: str, total: str) -> bool:
         """Whether subgroups of 32 multiply cooperative matrices of this shape and these types."""
@@ -69,5 +73,6 @@ def of(adapter: Adapter) -> DeviceTraits:
         cooperative_matrices=adapter.cooperative_matrices,
         exact_units=adapter.driver in _EXACT_UNITS,
         ieee_units=adapter.driver_version.startswith(_IEEE_UNITS.get(adapter.driver, ())),
+        fragments_alike=adapter.driver in _FRAGMENTS_ALIKE,
         masks_all=adapter.driver in _MASKS_ALL,
     )

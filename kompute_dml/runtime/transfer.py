@@ -6,6 +6,9 @@ recorder's order like any dispatch. Where the host reaches the heap itself, it c
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor, wait
+
 import numpy as np
 
 from .heap import ALIGNMENT, Allocation, Block
@@ -15,9 +18,13 @@ from .recorder import Batch, Recorder
 
 _SMALL = 64 << 10
 _LARGE = 8 << 20
-# Of a download, where each part waits for a submit of its own: some 300 us on a virtual machine.
+# Bytes of a part of a download. Each part waits for a submit: some 300 us on a virtual machine.
 _LARGE_DOWNLOAD = 16 << 20
 _SLOTS = 3
+_THREADS = min(4, os.cpu_count() or 1)
+"""That copy on the host at once: one alone is slower than the bus."""
+_WORTH_THREADS = 1 << 20
+"""Bytes."""
 
 
 class _Slot:
@@ -51,6 +58,27 @@ class Transfer:
         self._words = [fields[name][0] for name in ("in_offset", "out_offset", "sizes")]
         self._uploads: list[_Slot] = []
         self._downloads: dict[int, list[_Slot]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def _move(self, target: np.ndarray, source: np.ndarray) -> None:
+        """Copy bytes on the host."""
+        nbytes = source.nbytes
+        if nbytes < _WORTH_THREADS or _THREADS == 1:
+            target[:] = source
+            return
+        self._pool = self._pool or ThreadPoolExecutor(_THREADS, "kompute_dml-copy")
+        each = -(-nbytes // _THREADS // ALIGNMENT) * ALIGNMENT
+        parts = [slice(begin, min(begin + each, nbytes)) for begin in range(0, nbytes, each)]
+        try:
+            copies = [self._pool.submit(np.copyto, target[part], source[part]) for part in parts]
+        except RuntimeError:  # the interpreter ends, and no thread starts any more
+            target[:] = source
+            return
+        try:
+            for copy in copies:
+                copy.result()
+        finally:
+            wait(copies)  # an interrupt leaves none under way
 
     def upload(self, data: np.ndarray, to: Allocation, offset: int) -> None:
         """Record a copy of ``data`` (uint8, contiguous) to ``to`` at a multiple of 4 bytes.
@@ -73,18 +101,22 @@ class Transfer:
             words = (n + 3) // 4
             if n % 4:
                 slot.host.words[begin // 4 + words - 1] = 0
-            slot.host.bytes[begin : begin + n] = data[done : done + n]
-            # First: what is interrupted may have been recorded.
+            self._move(slot.host.bytes[begin : begin + n], data[done : done + n])
+            # First, because an interrupted call may have been recorded.
             slot.filled = (begin + n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
             self._copy(slot.allocation, begin // 4, to, (to.offset + offset + done) // 4, words)
             done += n
 
-    def download(self, source: Allocation, offset: int, nbytes: int) -> np.ndarray:
-        """The bytes of ``source`` from ``offset`` (a multiple of 4) on, once they are computed."""
+    def download(
+        self, source: Allocation, offset: int, nbytes: int, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The bytes of ``source`` from ``offset`` (a multiple of 4) on, once they are computed: in
+        ``out`` or a new array."""
+        result = np.empty(nbytes, np.uint8) if out is None else out
         if self._engine.host_reads_storage:
             begin = source.offset + offset
-            return self._idle(source).bytes[begin : begin + nbytes].copy()
-        result = np.empty(nbytes, np.uint8)
+            result[:] = self._idle(source).bytes[begin : begin + nbytes]
+            return result
         size = _SMALL if nbytes <= _SMALL else _LARGE_DOWNLOAD
         under_way: list[tuple[Batch, _Slot, int, int]] = []
         for turn, begin in enumerate(range(0, nbytes, size)):
@@ -109,14 +141,14 @@ class Transfer:
         self, result: np.ndarray, batch: Batch, slot: _Slot, begin: int, nbytes: int
     ) -> None:
         self._recorder.finish(batch)
-        result[begin : begin + nbytes] = slot.host.bytes[:nbytes]
+        self._move(result[begin : begin + nbytes], slot.host.bytes[:nbytes])
 
     def _upload_slot(self, wanted: int) -> _Slot:
-        """A slot with room: the one being filled, a new one, or the one used longest ago."""
+        """A slot with room: the current one, a new one, or the least recently used one."""
         if self._uploads:
             slot = self._uploads[-1]
             if slot.idle:
-                slot.filled = 0  # what was written last is still in the processor's cache
+                slot.filled = 0  # the last bytes written are still in the processor's cache
             if slot.allocation.nbytes - slot.filled >= min(wanted, _SMALL):
                 return slot
         if len(self._uploads) < _SLOTS:

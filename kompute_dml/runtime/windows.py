@@ -8,7 +8,7 @@ from .recorder import Recorder
 from .transfer import Transfer
 
 SIZE = 1 << 20
-"""What fits the shared buffers. Larger ranges are better off with plain transfers."""
+"""Bytes that fit the shared buffers. Plain transfers serve larger ranges better."""
 
 
 class Window:
@@ -17,9 +17,10 @@ class Window:
     write to the last read."""
 
     def __init__(
-        self, recorder: Recorder, transfer: Transfer, host: Allocation, device: Allocation,
-        nbytes: int,
+        self, owner: Windows, recorder: Recorder, transfer: Transfer, host: Allocation,
+        device: Allocation, nbytes: int,
     ) -> None:
+        self._owner = owner
         self._recorder = recorder
         self._transfer = transfer
         self._host = host
@@ -31,6 +32,15 @@ class Window:
         """See that the device is done with the memory."""
         if self._host.last_use is not None:
             self._recorder.finish(self._host.last_use)
+
+    def turn(self) -> int:
+        """Take the memory for a download: the number of this use of it."""
+        self._owner.turns += 1
+        return self._owner.turns
+
+    def holds(self, turn: int) -> bool:
+        """Whether that download is still there, and no other one came through."""
+        return self._host is self._device or turn == self._owner.turns
 
     def record_upload(self) -> None:
         if self._host is not self._device:
@@ -50,6 +60,8 @@ class Windows:
         self._transfer = transfer
         self._engine = recorder.engine
         self._shared: dict[bool, Allocation] = {}
+        self.turns = 0
+        """Downloads so far."""
 
     def upload(self, device: Allocation, nbytes: int) -> Window | None:
         """A window to write through; None where :class:`Transfer` has to do."""
@@ -68,7 +80,7 @@ class Windows:
             host = self._buffer(writes)
         else:
             return None
-        return Window(self._recorder, self._transfer, host, device, nbytes)
+        return Window(self, self._recorder, self._transfer, host, device, nbytes)
 
     def _buffer(self, writes: bool) -> Allocation:
         if writes not in self._shared:

@@ -1,7 +1,7 @@
-"""Memory that is zero whenever no dispatch is at work on it, because each leaves it so.
+"""Memory that is zero before each dispatch, because each dispatch leaves it zero.
 
-Workgroups that add up one result and count who comes last need such memory, and to fill it anew
-for every dispatch would be a dispatch before it.
+Workgroups that add up one result and count which is last need such memory. To fill it for every
+dispatch would take another dispatch.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from .heap import ALIGNMENT, Allocation, Slot
 from .transfer import Transfer
 
 _BYTES = 4 << 20
-"""Enough for some fifty dispatches of four rows by 4,096 columns."""
+"""Bytes for some fifty dispatches of four rows by 4,096 columns."""
 
 
 class Zeros:
-    """A ring: ranges follow one another, so that dispatches that need not wait for each other get
-    ranges of their own. Where it begins anew, the recorder's hazards keep the order."""
+    """A ring of ranges, so that independent dispatches get different ones. Where it starts again,
+    the recorder's hazards keep the order."""
 
     def __init__(self, allocate: Callable[[int], Allocation], transfer: Transfer) -> None:
         self._allocate = allocate
@@ -32,7 +32,7 @@ class Zeros:
         if self._ring is None or nbytes > self._ring.nbytes:
             ring = self._allocate(max(nbytes, _BYTES))
             self._transfer.upload(np.zeros(ring.nbytes, np.uint8), ring, 0)
-            self._ring, self._next = ring, 0  # only now: a failed upload leaves what it finds
+            self._ring, self._next = ring, 0  # last: a failed upload changes nothing
         if self._next + nbytes > self._ring.nbytes:
             self._next = 0
         begin = self._next

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from . import debian, kp, spirv
+from . import debian, kp, side_by_side, spirv
 from .system import ToolchainError, say
 
 
@@ -38,6 +38,12 @@ def _docs(options: argparse.Namespace) -> None:
     say(f"documents: {', '.join(changed) or 'all up to date'}")
 
 
+def _wheel(options: argparse.Namespace) -> None:
+    from .wheel import build
+
+    build(options.dir, tuple(options.python or side_by_side.VERSIONS))
+
+
 def _glslang(options: argparse.Namespace) -> None:
     debian.newer_glslang(options.dir)
     say(f"newer glslang: {options.dir / 'bin'}")
@@ -65,6 +71,13 @@ def main() -> int:
 
     command = commands.add_parser("docs", help="write the tables of a checkout's documents")
     command.set_defaults(run=_docs)
+
+    command = commands.add_parser(
+        "wheel", help="build the wheel that holds shaders, provider library and kp")
+    command.add_argument("dir", type=Path, nargs="?", default=Path("dist"), help="where to put it")
+    command.add_argument("--python", action="append", choices=side_by_side.VERSIONS,
+                         help="a version of CPython to build kp for; by default all")
+    command.set_defaults(run=_wheel)
 
     command = commands.add_parser("glslang", help="get a newer glslang without installing it")
     command.add_argument("dir", type=lambda text: Path(text).resolve(), help="where to put it")

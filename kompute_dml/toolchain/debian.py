@@ -92,6 +92,16 @@ def swiftshader(folder: Path) -> Path:
     return description
 
 
+def unpack(package: str, release: str, folder: Path) -> None:
+    """Unpacks a package of one of Debian's releases into `folder`."""
+    with tempfile.TemporaryDirectory() as scratch:
+        sources = Path(scratch) / "sources.list"
+        sources.write_text(
+            f"deb [signed-by={_NEWER['debian'].keyring}] {_mirror()} {release} main\n")
+        for package_file in _download(Path(scratch), [package], sources):
+            run(["dpkg", "-x", package_file, folder])
+
+
 def _mirror() -> str:
     """The address of the archive that this system already uses."""
     targets = run(

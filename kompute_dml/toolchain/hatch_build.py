@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import sysconfig
@@ -28,6 +29,8 @@ class SpirvBuildHook(BuildHookInterface):
         except system.ToolchainError as error:
             self.app.abort(str(error))
         self._write_stubs()
+        if modules := os.environ.get("KOMPUTE_DML_KP_MODULES"):  # of toolchain/wheel.py
+            build_data["force_include"][modules] = "kompute_dml/_kp"
         try:
             built = native.build()
         except system.ToolchainError as error:

@@ -1,12 +1,12 @@
 //@ op DML_OPERATOR_MULTIHEAD_ATTENTION DML_OPERATOR_MULTIHEAD_ATTENTION1
-//@ variants WIDTH: c64 c128
+//@ variants TILE: c64 c128 t64 t128
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// One workgroup of 16 x 16 invocations makes 64 rows by COLUMNS columns of the output of one key head.
-// Rows are the queries of all query heads that share the key head. The keys pass by in tiles of 64:
-// an invocation holds 4 rows x 4 keys of the scores, the running maxima and sums of its rows, and
-// 4 rows x COLUMNS / 16 columns of the output, all in float32.
+// One workgroup of ACROSS x 16 invocations makes ROWS rows by COLUMNS columns of the output of one key
+// head. Rows are the queries of all query heads that share the key head. The keys pass by in tiles of
+// KEYS: an invocation holds 4 ROW_QUADS rows x 4 keys of the scores, the running maxima and sums of its
+// rows, and as many rows x 4 COLUMN_QUADS columns of the output, all in float32.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool VECTORS = false;  // head sizes are whole vectors, side by side
@@ -36,12 +36,27 @@ layout(push_constant) uniform Push {
     uint y_offset;
     uint params_offset;
 };
-#if defined(WIDTH_c128)
-#define COLUMN_QUADS 2u
-#else
+#if defined(TILE_c64)
+#define ROW_QUADS 1u
 #define COLUMN_QUADS 1u
+#define ACROSS 16u
+#elif defined(TILE_c128)
+#define ROW_QUADS 1u
+#define COLUMN_QUADS 2u
+#define ACROSS 16u
+#elif defined(TILE_t64)
+#define ROW_QUADS 2u
+#define COLUMN_QUADS 2u
+#define ACROSS 8u
+#else
+#define ROW_QUADS 2u
+#define COLUMN_QUADS 4u
+#define ACROSS 8u
 #endif
-const uint COLUMNS = 64u * COLUMN_QUADS;
+const uint ROWS = 64u * ROW_QUADS;
+const uint COLUMNS = 4u * COLUMN_QUADS * ACROSS;
+const uint KEYS = 4u * ACROSS;
+const uint INVOCATIONS = 16u * ACROSS;
 #include "include/grid.glsl"
 #include "include/params.glsl"
 #include "include/typed.glsl"
@@ -56,9 +71,13 @@ INPUT_TENSOR(lengths, 5, 20u)
 OUTPUT_TENSOR(y, 6, TYPE)
 
 const uint CHUNK = 16u;
-const uint LINE = 17u;  // vectors of 64 elements, and one against bank conflicts
-shared vec4 s_tile[2u * CHUNK * LINE];  // of queries and keys by element, or of values by key
-shared vec4 s_power[64u * LINE];        // by key
+// Lines of vectors of rows or keys, and one against bank conflicts.
+const uint ROW_LINE = ROWS / 4u + 1u;
+const uint KEY_LINE = ACROSS + 1u;
+const uint KEYS_AT = CHUNK * ROW_LINE;
+// Queries and keys by element, or values by key.
+shared vec4 s_tile[KEYS_AT + CHUNK * KEY_LINE];
+shared vec4 s_power[KEYS * ROW_LINE];  // by key
 
 #define LOWEST uintBitsToFloat(0xFF800000u)
 
@@ -89,15 +108,16 @@ float power(float x) {
     return HAS_EXACT_UNITS ? exp2(x * LOG2_E) : exp_of(x);
 }
 
-void put(uint first, uint line, uint part, vec4 x) {
+// Four elements of a line, across lines.
+void put(uint first, uint pitch, uint line, uint part, vec4 x) {
     [[unroll]] for (uint i = 0u; i < 4u; ++i)
-        s_tile[(first + 4u * part + i) * LINE + line / 4u][line % 4u] = x[i];
+        s_tile[first + (4u * part + i) * pitch + line / 4u][line % 4u] = x[i];
 }
 
 void main() {
-    const uint i = gl_LocalInvocationIndex, tx = i % 16u, ty = i / 16u;
+    const uint i = gl_LocalInvocationIndex, tx = i % ACROSS, ty = i / ACROSS;
     // Tiles of rows change fastest: neighbours read the same keys.
-    uint rows = group * queries, tiles = (rows + 63u) / 64u;
+    uint rows = group * queries, tiles = (rows + ROWS - 1u) / ROWS;
     uint chunks = (value_size + COLUMNS - 1u) / COLUMNS;
     uint rest = group_index();
     uint tile = rest % tiles;
@@ -127,11 +147,11 @@ void main() {
         low = uint(clamp(start, 0, int(keys)));
     }
 
-    uint row[4], position[4];
-    uint relative_at[4], mask_at[4];
-    uint last = 0u;
-    [[unroll]] for (uint r = 0u; r < 4u; ++r) {
-        row[r] = tile * 64u + 4u * ty + r;
+    // Row r of this invocation, of those that it holds.
+    uint row[4u * ROW_QUADS], position[4u * ROW_QUADS];
+    uint relative_at[4u * ROW_QUADS], mask_at[4u * ROW_QUADS];
+    [[unroll]] for (uint r = 0u; r < 4u * ROW_QUADS; ++r) {
+        row[r] = tile * ROWS + r / 4u * 64u + 4u * ty + r % 4u;
         uint known = min(row[r], rows - 1u);
         uint own_head = head * group + known / queries;
         position[r] = known % queries;
@@ -141,49 +161,68 @@ void main() {
                      + position[r] * mask_by.z;
     }
 
-    // The row whose queries this invocation loads.
-    uint loaded = tile * 64u + i / 4u;
-    uint loaded_head = head * group + min(loaded, rows - 1u) / queries;
-    uint q_at = q_offset + batch * q_by.x + loaded_head * q_by.y
-                + min(loaded, rows - 1u) % queries * q_by.z;
+    // The rows whose queries this invocation loads.
+    const uint ROW_LOADS = ROWS * 4u / INVOCATIONS;
+    uint q_at[ROW_LOADS];
+    [[unroll]] for (uint n = 0u; n < ROW_LOADS; ++n) {
+        uint known = min(tile * ROWS + (i + n * INVOCATIONS) / 4u, rows - 1u);
+        q_at[n] = q_offset + batch * q_by.x + (head * group + known / queries) * q_by.y
+                  + known % queries * q_by.z;
+    }
 
     uint begin = part * span, end = min(keys, begin + span);
     if (CAUSAL) {
-        uint from = tile * 64u, to = min(from + 64u, rows) - 1u;
+        uint from = tile * ROWS, to = min(from + ROWS, rows) - 1u;
         uint most = from / queries == to / queries ? to % queries : queries - 1u;
         end = min(end, past + most + 1u);
     }
 
-    vec4 o[4][COLUMN_QUADS];
-    float most[4], sum[4];
-    [[unroll]] for (uint r = 0u; r < 4u; ++r) {
+    vec4 o[4u * ROW_QUADS][COLUMN_QUADS];
+    float most[4u * ROW_QUADS], sum[4u * ROW_QUADS];
+    [[unroll]] for (uint r = 0u; r < 4u * ROW_QUADS; ++r) {
         most[r] = LOWEST;
         sum[r] = 0.0;
         [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c) o[r][c] = vec4(0.0);
     }
 
-    for (uint first = begin; first < end; first += 64u) {
-        vec4 s[4];
-        [[unroll]] for (uint r = 0u; r < 4u; ++r) s[r] = vec4(0.0);
+    for (uint first = begin; first < end; first += KEYS) {
+        vec4 s[4u * ROW_QUADS];
+        [[unroll]] for (uint r = 0u; r < 4u * ROW_QUADS; ++r) s[r] = vec4(0.0);
+        vec4 query[ROW_LOADS], fresh;
+        uint key_loaded = first + i / 4u;
+#define LOAD_CHUNK(chunk) \
+        { \
+            uint d = (chunk) + 4u * (i % 4u), there = d < head_size ? min(4u, head_size - d) : 0u; \
+            [[unroll]] for (uint n = 0u; n < ROW_LOADS; ++n) { \
+                query[n] = vec4(0.0); \
+                if (there > 0u) query[n] = q_four(q_at[n] + d * q_by.w, q_by.w, there); \
+            } \
+            fresh = vec4(0.0); \
+            if (there > 0u && key_loaded < end) \
+                fresh = k_four(k_base + key_loaded * k_by.z + d * k_by.w, k_by.w, there); \
+        }
+        LOAD_CHUNK(0u)
         for (uint chunk = 0u; chunk < head_size; chunk += CHUNK) {
-            uint d = chunk + 4u * (i % 4u), key = first + i / 4u;
-            vec4 query = vec4(0.0), fresh = vec4(0.0);
-            uint there = d < head_size ? min(4u, head_size - d) : 0u;
-            if (there > 0u && loaded < rows) query = q_four(q_at + d * q_by.w, q_by.w, there);
-            if (there > 0u && key < end)
-                fresh = k_four(k_base + key * k_by.z + d * k_by.w, k_by.w, there);
             barrier();  // what was there has been read
-            put(0u, i / 4u, i % 4u, query);
-            put(CHUNK, i / 4u, i % 4u, fresh);
+            [[unroll]] for (uint n = 0u; n < ROW_LOADS; ++n)
+                put(0u, ROW_LINE, (i + n * INVOCATIONS) / 4u, i % 4u, query[n]);
+            put(KEYS_AT, KEY_LINE, i / 4u, i % 4u, fresh);
             barrier();
-            [[unroll]] for (uint e = 0u; e < CHUNK; ++e) {
-                vec4 a = s_tile[e * LINE + ty], b = s_tile[(CHUNK + e) * LINE + tx];
-                [[unroll]] for (uint r = 0u; r < 4u; ++r) s[r] += a[r] * b;
+            LOAD_CHUNK(chunk + CHUNK)  // on its way while this one is multiplied
+            // Not unrolled at once: where a compiler gives up halfway, all sums lie in memory.
+            [[dont_unroll]] for (uint some = 0u; some < CHUNK; some += 4u)
+            [[unroll]] for (uint n = 0u; n < 4u; ++n) {
+                uint e = some + n;
+                vec4 b = s_tile[KEYS_AT + e * KEY_LINE + tx];
+                [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad) {
+                    vec4 a = s_tile[e * ROW_LINE + quad * 16u + ty];
+                    [[unroll]] for (uint r = 0u; r < 4u; ++r) s[4u * quad + r] += a[r] * b;
+                }
             }
         }
 
-        vec4 largest;
-        [[unroll]] for (uint r = 0u; r < 4u; ++r) {
+        vec4 largest[ROW_QUADS];
+        [[unroll]] for (uint r = 0u; r < 4u * ROW_QUADS; ++r) {
             [[unroll]] for (uint c = 0u; c < 4u; ++c) {
                 uint key = first + 4u * tx + c, safe = min(key, keys - 1u);
                 float score = s[r][c] * scale;
@@ -195,15 +234,18 @@ void main() {
                 if (key >= end || (CAUSAL && key > past + position[r])) score = LOWEST;
                 s[r][c] = score;
             }
-            largest[r] = max(max(s[r].x, s[r].y), max(s[r].z, s[r].w));
+            largest[r / 4u][r % 4u] = max(max(s[r].x, s[r].y), max(s[r].z, s[r].w));
         }
         barrier();
-        s_tile[tx * LINE + ty] = largest;
+        [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad)
+            s_tile[tx * ROW_LINE + quad * 16u + ty] = largest[quad];
         barrier();
-        [[unroll]] for (uint t = 0u; t < 16u; ++t) largest = max(largest, s_tile[t * LINE + ty]);
+        [[unroll]] for (uint t = 0u; t < ACROSS; ++t)
+            [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad)
+                largest[quad] = max(largest[quad], s_tile[t * ROW_LINE + quad * 16u + ty]);
 
-        [[unroll]] for (uint r = 0u; r < 4u; ++r) {
-            float now = max(most[r], largest[r]);
+        [[unroll]] for (uint r = 0u; r < 4u * ROW_QUADS; ++r) {
+            float now = max(most[r], largest[r / 4u][r % 4u]);
             float base = now == LOWEST ? 0.0 : now;
             float shrink = power(most[r] - base);
             most[r] = now;
@@ -212,53 +254,77 @@ void main() {
             [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c) o[r][c] *= shrink;
         }
         [[unroll]] for (uint c = 0u; c < 4u; ++c)
-            s_power[(4u * tx + c) * LINE + ty] = vec4(s[0][c], s[1][c], s[2][c], s[3][c]);
+            [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad)
+                s_power[(4u * tx + c) * ROW_LINE + quad * 16u + ty] =
+                    vec4(s[4u * quad][c], s[4u * quad + 1u][c], s[4u * quad + 2u][c],
+                         s[4u * quad + 3u][c]);
 
-        for (uint chunk = 0u; chunk < 64u; chunk += CHUNK) {
+        // Values, a line of COLUMNS to a key.
+        const uint VALUE_LOADS = CHUNK * COLUMNS / 4u / INVOCATIONS;
+        vec4 values[VALUE_LOADS];
+#define LOAD_VALUES(chunk) \
+        [[unroll]] for (uint n = 0u; n < VALUE_LOADS; ++n) { \
+            uint at = i + INVOCATIONS * n, d = column + 4u * (at % (COLUMNS / 4u)); \
+            uint key = first + (chunk) + at / (COLUMNS / 4u); \
+            values[n] = vec4(0.0); \
+            if (d < value_size && key < end) \
+                values[n] = v_four(v_base + key * v_by.z + d * v_by.w, v_by.w, \
+                                   min(4u, value_size - d)); \
+        }
+        LOAD_VALUES(0u)
+        for (uint chunk = 0u; chunk < KEYS; chunk += CHUNK) {
             barrier();
-            [[unroll]] for (uint n = 0u; n < COLUMN_QUADS; ++n) {
-                uint at = i + 256u * n, quad = at % (16u * COLUMN_QUADS);
-                uint key = first + chunk + at / (16u * COLUMN_QUADS), d = column + 4u * quad;
-                vec4 x = vec4(0.0);
-                if (d < value_size && key < end)
-                    x = v_four(v_base + key * v_by.z + d * v_by.w, v_by.w, min(4u, value_size - d));
-                s_tile[at] = x;
-            }
+            [[unroll]] for (uint n = 0u; n < VALUE_LOADS; ++n)
+                s_tile[i + INVOCATIONS * n] = values[n];
             barrier();
-            [[unroll]] for (uint e = 0u; e < CHUNK; ++e) {
-                vec4 p = s_power[(chunk + e) * LINE + ty];
+            if (chunk + CHUNK < KEYS) LOAD_VALUES(chunk + CHUNK)
+            const uint AT_ONCE = 8u / COLUMN_QUADS;
+            [[dont_unroll]] for (uint some = 0u; some < CHUNK; some += AT_ONCE)
+            [[unroll]] for (uint n = 0u; n < AT_ONCE; ++n) {
+                uint e = some + n;
+                vec4 p[ROW_QUADS];
+                [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad)
+                    p[quad] = s_power[(chunk + e) * ROW_LINE + quad * 16u + ty];
                 [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c) {
-                    vec4 x = s_tile[(e * COLUMN_QUADS + c) * 16u + tx];
-                    [[unroll]] for (uint r = 0u; r < 4u; ++r) o[r][c] += p[r] * x;
+                    vec4 x = s_tile[(e * COLUMN_QUADS + c) * ACROSS + tx];
+                    [[unroll]] for (uint r = 0u; r < 4u * ROW_QUADS; ++r)
+                        o[r][c] += p[r / 4u][r % 4u] * x;
                 }
             }
         }
     }
 
-    // The sums of the sixteen invocations of a row.
+    // The sums of the invocations of a row.
     barrier();
-    s_tile[tx * LINE + ty] = vec4(sum[0], sum[1], sum[2], sum[3]);
+    [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad)
+        s_tile[tx * ROW_LINE + quad * 16u + ty] =
+            vec4(sum[4u * quad], sum[4u * quad + 1u], sum[4u * quad + 2u], sum[4u * quad + 3u]);
     barrier();
-    vec4 total = vec4(0.0);
-    [[unroll]] for (uint t = 0u; t < 16u; ++t) total += s_tile[t * LINE + ty];
+    vec4 total[ROW_QUADS];
+    [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad) {
+        total[quad] = vec4(0.0);
+        [[unroll]] for (uint t = 0u; t < ACROSS; ++t)
+            total[quad] += s_tile[t * ROW_LINE + quad * 16u + ty];
+    }
 
-    [[unroll]] for (uint r = 0u; r < 4u; ++r) {
+    [[unroll]] for (uint r = 0u; r < 4u * ROW_QUADS; ++r) {
         if (row[r] >= rows) continue;
+        float own_total = total[r / 4u][r % 4u];
         uint own_head = head * group + row[r] / queries;
         // By row and part: the output before its division, then the maximum and the sum.
         uint record = (((batch * key_heads * group + own_head) * queries + position[r]) * parts + part)
                       * (value_size + 2u);
         if (SPLIT && tx == 0u && column == 0u) {
             y_words[y_offset + record + value_size] = floatBitsToUint(most[r]);
-            y_words[y_offset + record + value_size + 1u] = floatBitsToUint(total[r]);
+            y_words[y_offset + record + value_size + 1u] = floatBitsToUint(own_total);
         }
         uint to = y_offset + batch * y_by.x + own_head * y_by.y + position[r] * y_by.z;
         [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c) {
             [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-                uint d = column + 64u * c + 4u * tx + e;
+                uint d = column + 4u * (ACROSS * c + tx) + e;
                 if (d >= value_size) continue;
                 if (SPLIT) y_words[y_offset + record + d] = floatBitsToUint(o[r][c][e]);
-                else y_store_float(to + d * y_by.w, total[r] == 0.0 ? 0.0 : o[r][c][e] / total[r]);
+                else y_store_float(to + d * y_by.w, own_total == 0.0 ? 0.0 : o[r][c][e] / own_total);
             }
         }
     }

@@ -2,14 +2,15 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation puts one element of past or new keys (or values) where all of them lie, new ones with
-// their bias. LENGTHS says how many past ones each batch has: others are not copied, and new ones
+// An invocation puts one element, or a vector of 16 bytes, of past or new keys (or values) where all of
+// them lie, new ones with their bias. LENGTHS says how many past ones each batch has: others are not copied, and new ones
 // follow after them.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool BIAS = false;
 layout(constant_id = 3) const bool LENGTHS = false;
 layout(constant_id = 4) const bool PAST = false;
+layout(constant_id = 5) const bool VECTORS = false;  // the walk and row_stride count these
 layout(push_constant) uniform Push {
     uint count;
     uint first;  // row of the result, without lengths
@@ -42,7 +43,10 @@ void main() {
         if (!PAST) shift = past;
     }
     if (row >= capacity || shift >= capacity - row) return;
-    uint to = y_offset + at[1] + shift * row_stride;
-    if (BIAS) y_store_float(to, x_float(x_offset + at[0]) + bias_float(bias_offset + at[2]));
-    else y_store_bits(to, x_bits(x_offset + at[0]));
+    uint to = at[1] + shift * row_stride;
+    const uint EACH = 16u / BYTES_OF(TYPE);
+    if (VECTORS) y_vectors[y_offset / EACH + to] = x_vectors[x_offset / EACH + at[0]];
+    else if (BIAS)
+        y_store_float(y_offset + to, x_float(x_offset + at[0]) + bias_float(bias_offset + at[2]));
+    else y_store_bits(y_offset + to, x_bits(x_offset + at[0]));
 }

@@ -23,6 +23,9 @@ INPUT_TENSOR(records, 0, 36u)
 OUTPUT_TENSOR(y, 1, TYPE)
 WALK(walk, 1)
 
+#define LOWEST uintBitsToFloat(0xFF800000u)
+const uint TOGETHER = 8u;  // parts that are on their way at once
+
 float record(uint row, uint part, uint i) {
     return uintBitsToFloat(records_words[records_offset + (row * parts + part) * (value_size + 2u) + i]);
 }
@@ -31,13 +34,25 @@ void main() {
     uint index = invocation_index();
     if (index >= count) return;
     uint row = index / value_size, d = index % value_size;
-    float most = uintBitsToFloat(0xFF800000u), sum = 0.0, y = 0.0;
-    for (uint p = 0u; p < parts; ++p) most = max(most, record(row, p, value_size));
-    float base = most == uintBitsToFloat(0xFF800000u) ? 0.0 : most;
-    for (uint p = 0u; p < parts; ++p) {
-        float share = exp_of(record(row, p, value_size) - base);
-        sum += share * record(row, p, value_size + 1u);
-        y += share * record(row, p, d);
+    float most = LOWEST, sum = 0.0, y = 0.0;
+    for (uint first = 0u; first < parts; first += TOGETHER) {
+        float mosts[TOGETHER], sums[TOGETHER], values[TOGETHER], now = most;
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
+            uint part = min(first + n, parts - 1u);
+            mosts[n] = record(row, part, value_size);
+            sums[n] = record(row, part, value_size + 1u);
+            values[n] = record(row, part, d);
+        }
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) now = max(now, mosts[n]);
+        float base = now == LOWEST ? 0.0 : now, shrink = exp_of(most - base);
+        sum *= shrink;
+        y *= shrink;
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
+            float share = first + n < parts ? exp_of(mosts[n] - base) : 0.0;
+            sum += share * sums[n];
+            y += share * values[n];
+        }
+        most = now;
     }
     y_store_float(y_offset + walk(0u, index)[0], sum == 0.0 ? 0.0 : y / sum);
 }

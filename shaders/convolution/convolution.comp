@@ -9,8 +9,8 @@
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint OUTPUT_TYPE = 36u;
 layout(constant_id = 3) const bool CHANNELS_INNER = false;  // of K; else the taps
-layout(constant_id = 4) const bool INPUT_ALONG_K = false;   // neighbours load one row's K
-layout(constant_id = 5) const bool FILTER_ALONG_K = true;   // neighbours load one column's K
+layout(constant_id = 4) const bool INPUT_K_CONTIGUOUS = false;   // neighbours load one row's K
+layout(constant_id = 5) const bool FILTER_K_CONTIGUOUS = true;   // neighbours load one column's K
 layout(constant_id = 6) const bool HAS_BIAS = false;
 layout(constant_id = 7) const bool HAS_INPUT_ZERO = false;
 layout(constant_id = 8) const bool HAS_FILTER_ZERO = false;
@@ -18,15 +18,15 @@ layout(constant_id = 9) const uint FILTER_TYPE = 36u;
 layout(push_constant) uniform Push {
     uint row_tiles;
     uint column_tiles;
-    uint parts;   // of K
-    uint steps;   // of K, in each part
+    uint splits;  // of K
+    uint steps;   // of K, in each split
     uint groups;
     uint batches;
     uint in_channels;  // of a group
     uint out_channels;
     uint x_strides[2];  // batch, channel
     uint w_strides[3];  // group, output channel, input channel
-    uint y_strides[3];  // part, batch, channel
+    uint y_strides[3];  // split, batch, channel
     uint bias_stride;
     uint w_zero_stride;
     uint activation_at;
@@ -68,26 +68,26 @@ const uint BLOCKS = 2u;
 const uint BLOCKS = 1u;
 #endif
 const uint SIDE = 64u * BLOCKS;
-const uint DEPTH = 16u;
+const uint TILE_K = 16u;
 const uint INVOCATIONS = 256u;
-const uint LOADS = SIDE * DEPTH / INVOCATIONS;
+const uint LOADS = SIDE * TILE_K / INVOCATIONS;
 const uint PITCH = SIDE / 4u + 1u;
-shared FOUR s_x[DEPTH * PITCH];
-shared FOUR s_w[DEPTH * PITCH];
+shared FOUR s_x[TILE_K * PITCH];
+shared FOUR s_w[TILE_K * PITCH];
 shared ivec4 s_row[SIDE];    // where it lies in the input: offset, z, y, x
-shared ivec4 s_depth[DEPTH];  // what K adds to these
-shared uint s_tap[DEPTH];     // and where it lies in the filter
+shared ivec4 s_k[TILE_K];  // what K adds to these
+shared uint s_tap[TILE_K];     // and where it lies in the filter
 uvec3 input_sizes;
 
 // The row and the K of an invocation's ``load``-th element; the same for columns.
 uvec2 place_of(bool along_k, uint load) {
     uint i = gl_LocalInvocationIndex;
-    return along_k ? uvec2(i / DEPTH + load * (INVOCATIONS / DEPTH), i % DEPTH)
+    return along_k ? uvec2(i / TILE_K + load * (INVOCATIONS / TILE_K), i % TILE_K)
                    : uvec2(i % SIDE, i / SIDE + load * (INVOCATIONS / SIDE));
 }
 
 NUMBER input_at(ivec4 row, uint k, uint left, NUMBER zero) {
-    ivec4 at = row + s_depth[k];
+    ivec4 at = row + s_k[k];
     if (k >= left || any(greaterThanEqual(uvec3(at.yzw), input_sizes))) return NUMBER(0);
 #if defined(ACC_i32)
     return int(x_bits(uint(at.x)).x) - zero;
@@ -106,14 +106,20 @@ NUMBER filter_at(uint column, uint first, uint k, uint left, NUMBER zero) {
 #endif
 }
 
+#if !defined(ACC_i32)
+vec4 activated(vec4 x) {
+    return vec4(activate(x[0]), activate(x[1]), activate(x[2]), activate(x[3]));
+}
+#endif
+
 void main() {
     uint index = group_index();
     uint column_tile = index % column_tiles * SIDE;
     index /= column_tiles;
     uint row_tile = index % row_tiles * SIDE;
     index /= row_tiles;
-    uint part = index % parts;
-    index /= parts;
+    uint split = index % splits;
+    index /= splits;
     uint group = index % groups;
     Taps taps = taps_of(index / groups);
     if (index / groups >= taps.phases) return;
@@ -124,18 +130,18 @@ void main() {
         uint to;
         s_row[i] = input_row(taps, row_tile + i, group, to);
     }
-    uint depth = in_channels * taps.count.x * taps.count.y * taps.count.z;
-    uint begin = min(part * steps * DEPTH, depth);
-    uint end = min(begin + steps * DEPTH, depth);
+    uint k_size = in_channels * taps.count.x * taps.count.y * taps.count.z;
+    uint begin = min(split * steps * TILE_K, k_size);
+    uint end = min(begin + steps * TILE_K, k_size);
     uint filter_from = w_offset + group * w_strides[0];
     NUMBER x_zero = NUMBER(0);
 #if defined(ACC_i32)
     if (HAS_INPUT_ZERO) x_zero = int(x_zero_bits(x_zero_offset).x);
 #endif
 #define TABLE(k) \
-    if (i < DEPTH) { \
+    if (i < TILE_K) { \
         uint tap; \
-        s_depth[i] = input_depth(taps, min((k) + i, max(end, 1u) - 1u), tap); \
+        s_k[i] = input_k(taps, min((k) + i, max(end, 1u) - 1u), tap); \
         s_tap[i] = tap; \
     }
     NUMBER x_next[LOADS], w_next[LOADS];
@@ -144,10 +150,10 @@ void main() {
     TABLE(begin)
     barrier();
     [[unroll]] for (uint l = 0u; l < LOADS; ++l) {
-        rows[l] = s_row[place_of(INPUT_ALONG_K, l).x];
+        rows[l] = s_row[place_of(INPUT_K_CONTIGUOUS, l).x];
         w_zeros[l] = NUMBER(0);
 #if defined(ACC_i32)
-        uint column = column_tile + place_of(FILTER_ALONG_K, l).x;
+        uint column = column_tile + place_of(FILTER_K_CONTIGUOUS, l).x;
         if (HAS_FILTER_ZERO && column < out_channels)
             w_zeros[l] = int(w_zero_bits(w_zero_offset +
                                          (group * out_channels + column) * w_zero_stride).x);
@@ -156,8 +162,8 @@ void main() {
 #define LOAD(k) \
     [[unroll]] for (uint l = 0u; l < LOADS; ++l) { \
         uint left = end - (k); \
-        x_next[l] = input_at(rows[l], place_of(INPUT_ALONG_K, l).y, left, x_zero); \
-        uvec2 at = place_of(FILTER_ALONG_K, l); \
+        x_next[l] = input_at(rows[l], place_of(INPUT_K_CONTIGUOUS, l).y, left, x_zero); \
+        uvec2 at = place_of(FILTER_K_CONTIGUOUS, l); \
         w_next[l] = filter_at(column_tile + at.x, filter_from, at.y, left, w_zeros[l]); \
     }
 
@@ -168,20 +174,20 @@ void main() {
     if (begin < end) {
         LOAD(begin)
     }
-    for (uint k = begin; k < end; k += DEPTH) {
+    for (uint k = begin; k < end; k += TILE_K) {
         barrier();
         [[unroll]] for (uint l = 0u; l < LOADS; ++l) {
-            uvec2 at = place_of(INPUT_ALONG_K, l);
+            uvec2 at = place_of(INPUT_K_CONTIGUOUS, l);
             s_x[at.y * PITCH + at.x / 4u][at.x % 4u] = x_next[l];
-            at = place_of(FILTER_ALONG_K, l);
+            at = place_of(FILTER_K_CONTIGUOUS, l);
             s_w[at.y * PITCH + at.x / 4u][at.x % 4u] = w_next[l];
         }
-        TABLE(k + DEPTH)
+        TABLE(k + TILE_K)
         barrier();
-        if (k + DEPTH < end) {
-            LOAD(k + DEPTH)
+        if (k + TILE_K < end) {
+            LOAD(k + TILE_K)
         }
-        [[unroll]] for (uint d = 0u; d < DEPTH; ++d) {
+        [[unroll]] for (uint d = 0u; d < TILE_K; ++d) {
             FOUR a[BLOCKS], b[BLOCKS];
             [[unroll]] for (uint r = 0u; r < BLOCKS; ++r) {
                 a[r] = s_x[d * PITCH + r * 16u + across];
@@ -193,11 +199,22 @@ void main() {
         }
     }
 
+#if !defined(ACC_i32)
+    // Apart from the stores: compilers give up on a loop of both, and sums leave the registers.
+    [[unroll]] for (uint c = 0u; c < BLOCKS * 4u; ++c) {
+        uint column = min(column_tile + c / 4u * 64u + down * 4u + c % 4u, out_channels - 1u);
+        float added = 0.0;
+        if (HAS_BIAS)
+            added = bias_float(bias_offset + (group * out_channels + column) * bias_stride);
+        [[unroll]] for (uint r = 0u; r < BLOCKS; ++r)
+            sums[c][r] = activated(HAS_BIAS ? sums[c][r] + added : sums[c][r]);
+    }
+#endif
     [[unroll]] for (uint r = 0u; r < BLOCKS * 4u; ++r) {
         uint to;
         input_row(taps, row_tile + r / 4u * 64u + across * 4u + r % 4u, group, to);
         if (to == NOWHERE) continue;
-        to += part * y_strides[0];
+        to += split * y_strides[0];
         [[unroll]] for (uint c = 0u; c < BLOCKS * 4u; ++c) {
             uint column = column_tile + c / 4u * 64u + down * 4u + c % 4u;
             if (column >= out_channels) continue;
@@ -206,8 +223,7 @@ void main() {
 #if defined(ACC_i32)
             y_store_bits(to + column * y_strides[2], uvec2(result, 0u));
 #else
-            if (HAS_BIAS) result += bias_float(bias_offset + column * bias_stride);
-            y_store_float(to + column * y_strides[2], activate(result));
+            y_store_float(to + column * y_strides[2], result);
 #endif
         }
     }

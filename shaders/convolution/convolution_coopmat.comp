@@ -1,5 +1,5 @@
-//@ op DML_OPERATOR_CONVOLUTION
-//@ variants TILE: t128 t128x64 t64
+//@ op DML_OPERATOR_CONVOLUTION DML_OPERATOR_CONVOLUTION_INTEGER DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION
+//@ variants OF: f16 i8 ; TILE: t256 t256x64 t128x160 t128 t128d t96 t96d t128x64 t64 t64s
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
@@ -7,20 +7,37 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_control_flow_attributes : require
+#if defined(OF_f16)
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_shader_16bit_storage : require
-#extension GL_EXT_control_flow_attributes : require
-// convolution.comp on matrix units, of FLOAT16 with float32 sums. Input and filter hold their
-// channels side by side, in vectors of 8 (convolution_pack.comp brings them into that form): K goes
-// over vectors of channels within taps. Four subgroups of 32 make two parts by two of a tile.
+#else
+#extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
+#extension GL_EXT_spirv_intrinsics : require
+#endif
+// convolution.comp on matrix units: of FLOAT16 with float32 sums, and of bytes with INT32 ones, which
+// are left as they are or REQUANTIZED. Input and filter hold their channels side by side, in vectors of 16 bytes
+// (convolution_pack.comp brings them into that form): K goes over vectors of channels within taps.
+// Subgroups of 32 make splits of a tile.
+// Bytes are multiplied as signed numbers, unsigned ones less 128. Zero points are taken into account
+// at the end: what lies outside the input is read as the input's.
 layout(constant_id = 1) const bool OUTPUT_ALONG_ROWS = true;  // channels first; else last
-layout(constant_id = 2) const bool UNFINISHED = false;        // float32 sums of a part of K
+layout(constant_id = 2) const bool UNFINISHED = false;        // words of a part of K
 layout(constant_id = 3) const bool HAS_BIAS = false;
+layout(constant_id = 4) const bool HAS_INPUT_ZERO = false;
+layout(constant_id = 5) const bool HAS_FILTER_ZERO = false;
+layout(constant_id = 6) const uint TYPE = 17u;
+layout(constant_id = 7) const uint FILTER_TYPE = 17u;
+// Whether eight channels of the output are whole vectors, from the first one on.
+layout(constant_id = 8) const bool PLAIN = false;
+layout(constant_id = 9) const bool REQUANTIZED = false;  // where it is PLAIN
+layout(constant_id = 10) const bool HAS_OUTPUT_ZERO = false;
+layout(constant_id = 11) const uint OUTPUT_TYPE = 17u;
 const bool CHANNELS_INNER = true;
 layout(push_constant) uniform Push {
     uint row_tiles;
     uint column_tiles;
-    uint parts;   // of K
+    uint splits;   // of K
     uint steps;   // of K, in each part
     uint groups;
     uint batches;
@@ -30,56 +47,125 @@ layout(push_constant) uniform Push {
     uint w_strides[3];  // group, output channel, input channel
     uint y_strides[3];  // part, batch, channel
     uint bias_stride;
+    uint w_zero_stride;
+    uint w_scale_stride;
     uint activation_at;
     uint x_offset;
     uint w_offset;
     uint y_offset;
     uint bias_offset;
+    uint x_zero_offset;
+    uint w_zero_offset;
+    uint x_scale_offset;
+    uint w_scale_offset;
+    uint y_scale_offset;
+    uint y_zero_offset;
     uint params_offset;
 };
+#if defined(OF_f16)
 #define PARAMS_BINDING 4
-layout(local_size_x = 128) in;
+#else
+#define PARAMS_BINDING 10
+#endif
 uint group_index() {
     return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
 }
+#define SHARED_PARAMS 56u
 #include "include/walk.glsl"
-#include "include/activation.glsl"
 #include "include/convolution.glsl"
 layout(binding = 0) readonly buffer InputVectors { uvec4 x_vectors[]; };
 layout(binding = 1) readonly buffer FilterVectors { uvec4 w_vectors[]; };
 layout(binding = 2) writeonly buffer OutputVectors { uvec4 y_vectors[]; };
 layout(binding = 2) writeonly buffer OutputPairs { uvec2 y_pairs[]; };
 layout(binding = 2) writeonly buffer OutputWords { uint y_words[]; };
+#if defined(OF_f16)
+#include "include/activation.glsl"
 layout(binding = 2) writeonly buffer OutputHalves { float16_t y_halves[]; };
 layout(binding = 3) readonly buffer Bias { float16_t bias[]; };
-
-#if defined(TILE_t128)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 32u;
-#elif defined(TILE_t128x64)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 64u, TILE_DEPTH = 32u;
+#define ELEMENT float16_t
+#define SUM float
+#define FOUR vec4
+#define NUMBERS(bits) uintBitsToFloat(bits)
+#define BITS(numbers) floatBitsToUint(numbers)
+#define WORDS UNFINISHED
+const uint EACH = 8u;  // of a vector
+const uint FRAGMENT_DEPTH = 16u;
 #else
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_DEPTH = 64u;
+#include "include/dot_product.glsl"
+layout(binding = 3) readonly buffer InputZero { uint x_zero_words[]; };
+layout(binding = 4) readonly buffer FilterZero { uint w_zero_words[]; };
+layout(binding = 5) readonly buffer Bias { int bias[]; };
+layout(binding = 6) readonly buffer InputScale { float x_scale[]; };
+layout(binding = 7) readonly buffer FilterScale { float w_scale[]; };
+layout(binding = 8) readonly buffer OutputScale { float y_scale[]; };
+layout(binding = 9) readonly buffer OutputZero { uint y_zero_words[]; };
+#define ELEMENT int8_t
+#define SUM int
+#define FOUR ivec4
+#define NUMBERS(bits) ivec4(bits)
+#define BITS(numbers) uvec4(numbers)
+#define WORDS true
+const uint EACH = 16u;
+const uint FRAGMENT_DEPTH = 32u;
+const bool X_SIGNED = (TYPE & 16u) != 0u, W_SIGNED = (FILTER_TYPE & 16u) != 0u;
+const bool X_SHIFTED = HAS_INPUT_ZERO || !X_SIGNED, W_SHIFTED = HAS_FILTER_ZERO || !W_SIGNED;
+const uint X_FLIPPED = X_SIGNED ? 0u : 0x80808080u, W_FLIPPED = W_SIGNED ? 0u : 0x80808080u;
+
+// A byte as it is multiplied.
+int lowered(uint word, uint at, uint flipped) {
+    return bitfieldExtract(int(word ^ flipped), int(at % 4u * 8u), 8);
+}
 #endif
-const uint INVOCATIONS = 128u;
+
+#if defined(TILE_t256)
+const uint TILE_ROWS = 256u, TILE_COLUMNS = 128u, LINE_VECTORS = 4u, DOWNWARD = 4u, SIDEWAYS = 2u;
+#elif defined(TILE_t256x64)
+const uint TILE_ROWS = 256u, TILE_COLUMNS = 64u, LINE_VECTORS = 4u, DOWNWARD = 4u, SIDEWAYS = 1u;
+#elif defined(TILE_t128x160)
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 160u, LINE_VECTORS = 4u, DOWNWARD = 2u, SIDEWAYS = 2u;
+#elif defined(TILE_t128)
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, LINE_VECTORS = 4u, DOWNWARD = 2u, SIDEWAYS = 2u;
+#elif defined(TILE_t128d)
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, LINE_VECTORS = 8u, DOWNWARD = 2u, SIDEWAYS = 2u;
+#elif defined(TILE_t96d)
+const uint TILE_ROWS = 96u, TILE_COLUMNS = 128u, LINE_VECTORS = 8u, DOWNWARD = 2u, SIDEWAYS = 2u;
+#elif defined(TILE_t96)
+const uint TILE_ROWS = 96u, TILE_COLUMNS = 128u, LINE_VECTORS = 4u, DOWNWARD = 2u, SIDEWAYS = 2u;
+#elif defined(TILE_t128x64)
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 64u, LINE_VECTORS = 4u, DOWNWARD = 2u, SIDEWAYS = 2u;
+#elif defined(TILE_t64)
+const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, LINE_VECTORS = 8u, DOWNWARD = 2u, SIDEWAYS = 2u;
+#else
+const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, LINE_VECTORS = 4u, DOWNWARD = 2u, SIDEWAYS = 2u;
+#endif
+const uint INVOCATIONS = 32u * DOWNWARD * SIDEWAYS;
+layout(local_size_x = INVOCATIONS) in;
+const uint TILE_DEPTH = LINE_VECTORS * EACH;
 const uint FRAGMENT = 16u;
-const uint PART_ROWS = TILE_ROWS / 2u;
-const uint PART_COLUMNS = TILE_COLUMNS / 2u;
+const uint PART_ROWS = TILE_ROWS / DOWNWARD;
+const uint PART_COLUMNS = TILE_COLUMNS / SIDEWAYS;
 const int DOWN = int(PART_ROWS / FRAGMENT);
 const int ACROSS = int(PART_COLUMNS / FRAGMENT);
-#define Product coopmat<float, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
-#define RowFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseA>
-#define ColumnFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseB>
+#define Product coopmat<SUM, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
+#define RowFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT, FRAGMENT_DEPTH, gl_MatrixUseA>
+#define ColumnFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT_DEPTH, FRAGMENT, gl_MatrixUseB>
 
 // A slice of K: rows, then columns, each with a vector after it, so that eight lines meet all banks.
 // After the last slice the sums pass through here, 16 rows of each part at a time.
-const uint LINE_VECTORS = TILE_DEPTH / 8u;
 const uint PITCH = LINE_VECTORS + 1u;
 const uint SLICE = (TILE_ROWS + TILE_COLUMNS) * PITCH;
 const uint STRIP = max(PART_COLUMNS * (FRAGMENT / 4u + 1u), FRAGMENT * (PART_COLUMNS / 4u + 1u));
-shared uvec4 s_slice[max(SLICE, 4u * STRIP)];
-shared ivec4 s_row[TILE_ROWS];  // where it lies in the input: offset, z, y, x
-shared uint s_to[TILE_ROWS];    // and in the output
+shared uvec4 s_slice[max(SLICE, DOWNWARD * SIDEWAYS * STRIP)];
+#define ROW_TABLE s_slice  // at first
+#include "include/convolution_taps.glsl"
+#if defined(OF_f16)
 shared float s_bias[TILE_COLUMNS];
+#else
+shared int s_sums[TILE_ROWS + TILE_COLUMNS];  // of lines; then what a line takes from products
+shared int s_zero[TILE_COLUMNS];
+shared int s_bias[TILE_COLUMNS];
+shared float s_scale[TILE_COLUMNS];
+#endif
 
 const int ROW_LOADS = int(TILE_ROWS * LINE_VECTORS / INVOCATIONS);
 const int COLUMN_LOADS = int(TILE_COLUMNS * LINE_VECTORS / INVOCATIONS);
@@ -93,19 +179,19 @@ uint line_of(int load) {
 }
 
 // Stores eight elements of one row or one column; ``to``: where each of them lies.
-void store_eight(uint to[8], vec4 low, vec4 high) {
+void store_eight(uint to[8], FOUR low, FOUR high) {
     bool together = to[0] != NOWHERE && to[7] - to[0] == 7u;
-    if (UNFINISHED) {
+    if (WORDS) {
         if (together && to[0] % 4u == 0u) {
-            y_vectors[to[0] / 4u] = floatBitsToUint(low);
-            y_vectors[to[0] / 4u + 1u] = floatBitsToUint(high);
+            y_vectors[to[0] / 4u] = BITS(low);
+            y_vectors[to[0] / 4u + 1u] = BITS(high);
             return;
         }
         [[unroll]] for (uint e = 0u; e < 8u; ++e)
-            if (to[e] != NOWHERE)
-                y_words[to[e]] = floatBitsToUint(e < 4u ? low[e % 4u] : high[e % 4u]);
+            if (to[e] != NOWHERE) y_words[to[e]] = BITS(e < 4u ? low : high)[e % 4u];
         return;
     }
+#if defined(OF_f16)
     uvec4 bits = uvec4(packHalf2x16(low.xy), packHalf2x16(low.zw), packHalf2x16(high.xy),
                        packHalf2x16(high.zw));
     if (together && to[0] % 8u == 0u) {
@@ -118,131 +204,216 @@ void store_eight(uint to[8], vec4 low, vec4 high) {
             if (to[e] != NOWHERE)
                 y_halves[to[e]] = float16_t(e < 4u ? low[e % 4u] : high[e % 4u]);
     }
+#endif
 }
 
-float finished(float x, uint tile_column) {
+SUM finished(SUM x, uint tile_row, uint tile_column) {
+#if defined(OF_f16)
     return UNFINISHED ? x : activate(HAS_BIAS ? x + s_bias[tile_column] : x);
+#else
+    if (X_SHIFTED) x -= s_sums[TILE_ROWS + tile_column];
+    if (W_SHIFTED) x -= s_zero[tile_column] * s_sums[tile_row];
+    return REQUANTIZED ? x + s_bias[tile_column] : x;
+#endif
 }
 
-// Finishes and stores a strip: 16 rows from ``tile_row`` on, of a part's columns.
-void store_strip(uint strip, uint tile_row, uint tile_column, uint first_column) {
-    const uint ITEMS = FRAGMENT * PART_COLUMNS / 8u;
-    [[unroll]] for (uint n = 0u; n < ITEMS / 32u; ++n) {
+#if defined(OF_i8)
+// Bytes of the nearest integers, of two the even one, within the type's range.
+uint requantized(ivec4 sums, uint tile_column, int zero) {
+    const bool SIGNED = (OUTPUT_TYPE & 16u) != 0u;
+    const int LOW = SIGNED ? -128 : 0;
+    uint bytes = 0u;
+    [[unroll]] for (uint e = 0u; e < 4u; ++e) {
+        precise float x = float(sums[e]) * s_scale[tile_column + e];
+        x = clamp(roundEven(x), float(LOW - zero), float(LOW + 255 - zero));
+        bytes |= (uint(int(x) + zero) & 0xFFu) << 8u * e;
+    }
+    return bytes;
+}
+#endif
+
+int out_zero = 0;
+
+// A strip of 16 rows from ``tile_row`` on, of a part's columns: an item is eight of a row.
+void store_rows(uint strip, uint tile_row, uint tile_column, uint first_column) {
+    const uint LINE = PART_COLUMNS / 8u;
+    [[unroll]] for (uint n = 0u; n < FRAGMENT * LINE / 32u; ++n) {
         uint item = gl_SubgroupInvocationID + n * 32u;
-        uint to[8];
-        uint from;
-        vec4 low, high;
-        if (OUTPUT_ALONG_ROWS) {
-            uint column = item / 2u, row = item % 2u * 8u;
-            from = strip + column * (FRAGMENT / 4u + 1u) + item % 2u * 2u;
-            low = uintBitsToFloat(s_slice[from]);
-            high = uintBitsToFloat(s_slice[from + 1u]);
-            bool exists = first_column + tile_column + column < out_channels;
-            [[unroll]] for (uint e = 0u; e < 8u; ++e) {
-                to[e] = s_to[tile_row + row + e];
-                to[e] = exists && to[e] != NOWHERE
-                            ? to[e] + (first_column + tile_column + column) * y_strides[2]
-                            : NOWHERE;
-            }
-            [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-                low[e] = finished(low[e], tile_column + column);
-                high[e] = finished(high[e], tile_column + column);
-            }
-        } else {
-            const uint LINE = PART_COLUMNS / 8u;
-            uint column = item % LINE * 8u;
-            from = strip + item / LINE * (PART_COLUMNS / 4u + 1u) + item % LINE * 2u;
-            low = uintBitsToFloat(s_slice[from]);
-            high = uintBitsToFloat(s_slice[from + 1u]);
-            uint row_to = s_to[tile_row + item / LINE];
-            [[unroll]] for (uint e = 0u; e < 8u; ++e) {
-                uint c = first_column + tile_column + column + e;
-                to[e] = row_to != NOWHERE && c < out_channels ? row_to + c * y_strides[2] : NOWHERE;
-            }
-            [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-                low[e] = finished(low[e], tile_column + column + e);
-                high[e] = finished(high[e], tile_column + column + e + 4u);
-            }
+        uint row = tile_row + item / LINE, column = tile_column + item % LINE * 8u;
+        uint from = strip + item / LINE * (PART_COLUMNS / 4u + 1u) + item % LINE * 2u;
+        FOUR low = NUMBERS(s_slice[from]), high = NUMBERS(s_slice[from + 1u]);
+        [[unroll]] for (uint e = 0u; e < 4u; ++e) {
+            low[e] = finished(low[e], row, column + e);
+            high[e] = finished(high[e], row, column + e + 4u);
         }
+        column += first_column;
+        if (PLAIN) {
+            if (s_to[row] == NOWHERE || column >= out_channels) continue;
+            uint to = s_to[row] + column;
+#if defined(OF_i8)
+            if (REQUANTIZED) {
+                uint at = column - first_column;
+                y_pairs[to / 8u] = uvec2(requantized(low, at, out_zero),
+                                         requantized(high, at + 4u, out_zero));
+                continue;
+            }
+#endif
+            if (WORDS) {
+                y_vectors[to / 4u] = BITS(low);
+                y_vectors[to / 4u + 1u] = BITS(high);
+            } else {
+#if defined(OF_f16)
+                y_vectors[to / 8u] = uvec4(packHalf2x16(low.xy), packHalf2x16(low.zw),
+                                           packHalf2x16(high.xy), packHalf2x16(high.zw));
+#endif
+            }
+            continue;
+        }
+        uint to[8];
+        [[unroll]] for (uint e = 0u; e < 8u; ++e)
+            to[e] = s_to[row] != NOWHERE && column + e < out_channels
+                        ? s_to[row] + (column + e) * y_strides[2] : NOWHERE;
+        store_eight(to, low, high);
+    }
+}
+
+// The same where rows lie side by side: an item is eight of a column.
+void store_columns(uint strip, uint tile_row, uint tile_column, uint first_column) {
+    [[unroll]] for (uint n = 0u; n < FRAGMENT * PART_COLUMNS / 8u / 32u; ++n) {
+        uint item = gl_SubgroupInvocationID + n * 32u;
+        uint row = tile_row + item % 2u * 8u, column = tile_column + item / 2u;
+        uint from = strip + item / 2u * (FRAGMENT / 4u + 1u) + item % 2u * 2u;
+        FOUR low = NUMBERS(s_slice[from]), high = NUMBERS(s_slice[from + 1u]);
+        [[unroll]] for (uint e = 0u; e < 4u; ++e) {
+            low[e] = finished(low[e], row + e, column);
+            high[e] = finished(high[e], row + 4u + e, column);
+        }
+        column += first_column;
+        uint to[8];
+        [[unroll]] for (uint e = 0u; e < 8u; ++e)
+            to[e] = s_to[row + e] != NOWHERE && column < out_channels
+                        ? s_to[row + e] + column * y_strides[2] : NOWHERE;
         store_eight(to, low, high);
     }
 }
 
 void main() {
+    share_params();
     uint index = group_index();
     uint column_tile = index % column_tiles * TILE_COLUMNS;
     index /= column_tiles;
     uint row_tile = index % row_tiles * TILE_ROWS;
     index /= row_tiles;
-    uint part = index % parts;
-    index /= parts;
+    uint split = index % splits;
+    index /= splits;
     uint group = index % groups;
     Taps taps = taps_of(index / groups);
     if (index / groups >= taps.phases) return;
 
-    uvec3 input_sizes = uvec3(axis_word(0u, 0u), axis_word(1u, 0u), axis_word(2u, 0u));
     uint i = gl_LocalInvocationIndex;
-    if (i < TILE_ROWS) {
-        uint to;
-        s_row[i] = input_row(taps, row_tile + i, group, to);
-        // Channels of the group, of the part.
-        s_to[i] = to == NOWHERE ? NOWHERE : to + part * y_strides[0] +
-                                                group * out_channels * y_strides[2];
+    uint tap_count = fill_tables(taps, row_tile, group, split);
+    for (uint c = i; c < TILE_COLUMNS; c += INVOCATIONS) {
+        uint column = group * out_channels + min(column_tile + c, out_channels - 1u);
+#if defined(OF_f16)
+        s_bias[c] = HAS_BIAS ? float(bias[bias_offset + column * bias_stride]) : 0.0;
+#else
+        uint at = w_zero_offset + column * w_zero_stride;
+        s_zero[c] = lowered(HAS_FILTER_ZERO ? w_zero_words[at / 4u] : 0u, at, W_FLIPPED);
+        if (REQUANTIZED) {
+            s_bias[c] = HAS_BIAS ? bias[bias_offset + column * bias_stride] : 0;
+            precise float scale =
+                x_scale[x_scale_offset] * w_scale[w_scale_offset + column * w_scale_stride];
+            scale = scale / y_scale[y_scale_offset];
+            s_scale[c] = scale;
+        }
+#endif
     }
-    if (i < TILE_COLUMNS) {
-        uint column = group * out_channels + min(column_tile + i, out_channels - 1u);
-        s_bias[i] = HAS_BIAS ? float(bias[bias_offset + column * bias_stride]) : 0.0;
+#if defined(OF_i8)
+    if (HAS_OUTPUT_ZERO) {
+        int from = int(y_zero_offset % 4u * 8u);
+        int word = int(y_zero_words[y_zero_offset / 4u]);
+        out_zero = (OUTPUT_TYPE & 16u) != 0u ? bitfieldExtract(word, from, 8)
+                                             : int(bitfieldExtract(uint(word), from, 8));
     }
-    uint depth = in_channels * taps.count.x * taps.count.y * taps.count.z;
-    uint begin = min(part * steps * TILE_DEPTH, depth);
+    int x_zero = lowered(HAS_INPUT_ZERO ? x_zero_words[x_zero_offset / 4u] : 0u, x_zero_offset,
+                         X_FLIPPED);
+    uvec4 outside = uvec4(uint(x_zero & 0xFF) * ONES);
+    int x_sums[ROW_LOADS], w_sums[COLUMN_LOADS];
+    [[unroll]] for (int l = 0; l < ROW_LOADS; ++l) x_sums[l] = 0;
+    [[unroll]] for (int l = 0; l < COLUMN_LOADS; ++l) w_sums[l] = 0;
+    for (uint line = i; line < TILE_ROWS + TILE_COLUMNS; line += INVOCATIONS) s_sums[line] = 0;
+#endif
+    uint depth = in_channels * tap_count;
+    uint begin = min(split * steps * TILE_DEPTH, depth);
     uint end = min(begin + steps * TILE_DEPTH, depth);
     uint filter_from[COLUMN_LOADS];
     [[unroll]] for (int l = 0; l < COLUMN_LOADS; ++l)
         filter_from[l] = w_offset + group * w_strides[0] +
                          min(column_tile + line_of(l), out_channels - 1u) * w_strides[1];
-    // This invocation's vector of each slice: its place in K, in the input and in the filter.
+    // This invocation's vector of each slice: its tap and channel.
     uint my_vector = i % LINE_VECTORS;
-    uint k = begin + my_vector * 8u, tap = 0u, channel;
-    ivec4 place = ivec4(0);
-#define FIND(k) \
-    { \
-        place = input_depth(taps, min(k, max(end, 1u) - 1u), tap); \
-        channel = (k) - quotient(k, in_channels, param(0u), param(1u)) * in_channels; \
+    uint tap = quotient(begin + my_vector * EACH, in_channels, param(0u), param(1u));
+    uint channel = begin + my_vector * EACH - tap * in_channels;
+    uint next_tap = TILE_DEPTH / in_channels, next_channel = TILE_DEPTH % in_channels;
+    barrier();
+    uint x_from[ROW_LOADS], inside[ROW_LOADS];
+    [[unroll]] for (int l = 0; l < ROW_LOADS; ++l) {
+        x_from[l] = s_slice[line_of(l)].x;
+        inside[l] = s_slice[line_of(l)].y;
     }
-    FIND(k)
+    // What was read is not looked at until it is stored, so that nothing waits for it: ``kept``
+    // tells which of it counts, the last bit that of the filter.
     uvec4 x_next[ROW_LOADS], w_next[COLUMN_LOADS];
+    uint kept;
 #define LOAD \
-    [[unroll]] for (int l = 0; l < ROW_LOADS; ++l) { \
-        ivec4 at = s_row[line_of(l)] + place; \
-        bool inside = k < end && all(lessThan(uvec3(at.yzw), input_sizes)); \
-        x_next[l] = x_vectors[inside ? uint(at.x) / 8u : 0u]; \
-        if (!inside) x_next[l] = uvec4(0u); \
-    } \
-    [[unroll]] for (int l = 0; l < COLUMN_LOADS; ++l) { \
-        w_next[l] = w_vectors[k < end ? (filter_from[l] + tap) / 8u : 0u]; \
-        if (k >= end) w_next[l] = uvec4(0u); \
+    { \
+        uvec3 at = s_tap[min(tap, tap_count)] + uvec3(channel, channel, 0u); \
+        kept = tap < tap_count ? 1u << 31 : 0u; \
+        [[unroll]] for (int l = 0; l < ROW_LOADS; ++l) { \
+            bool is_inside = (inside[l] & at.z) == at.z; \
+            kept |= is_inside ? 1u << l : 0u; \
+            x_next[l] = x_vectors[is_inside ? (x_from[l] + at.x) / EACH : 0u]; \
+        } \
+        [[unroll]] for (int l = 0; l < COLUMN_LOADS; ++l) \
+            w_next[l] = w_vectors[kept >= 1u << 31 ? (filter_from[l] + at.y) / EACH : 0u]; \
     }
 
-    uint part_row = gl_SubgroupID / 2u * PART_ROWS, part_column = gl_SubgroupID % 2u * PART_COLUMNS;
+    uint part_row = gl_SubgroupID / SIDEWAYS * PART_ROWS;
+    uint part_column = gl_SubgroupID % SIDEWAYS * PART_COLUMNS;
     Product products[DOWN][ACROSS];
     [[unroll]] for (int r = 0; r < DOWN; ++r)
-        [[unroll]] for (int c = 0; c < ACROSS; ++c) products[r][c] = Product(0.0);
-    barrier();
+        [[unroll]] for (int c = 0; c < ACROSS; ++c) products[r][c] = Product(0);
     LOAD
     for (uint from = begin; from < end; from += TILE_DEPTH) {
         barrier();
-        [[unroll]] for (int l = 0; l < ROW_LOADS; ++l)
-            s_slice[line_of(l) * PITCH + my_vector] = x_next[l];
-        [[unroll]] for (int l = 0; l < COLUMN_LOADS; ++l)
-            s_slice[(TILE_ROWS + line_of(l)) * PITCH + my_vector] = w_next[l];
+        [[unroll]] for (int l = 0; l < ROW_LOADS; ++l) {
+            bool is_inside = (kept >> l & 1u) != 0u;
+#if defined(OF_f16)
+            uvec4 vector = is_inside ? x_next[l] : uvec4(0u);
+#else
+            uvec4 vector = is_inside ? x_next[l] ^ X_FLIPPED : outside;
+            if (W_SHIFTED) x_sums[l] += dot_product(vector, uvec4(ONES));
+#endif
+            s_slice[line_of(l) * PITCH + my_vector] = vector;
+        }
+        [[unroll]] for (int l = 0; l < COLUMN_LOADS; ++l) {
+#if defined(OF_f16)
+            uvec4 vector = kept >= 1u << 31 ? w_next[l] : uvec4(0u);
+#else
+            uvec4 vector = kept >= 1u << 31 ? w_next[l] ^ W_FLIPPED : uvec4(0u);
+            if (X_SHIFTED) w_sums[l] += dot_product(vector, uvec4(ONES));
+#endif
+            s_slice[(TILE_ROWS + line_of(l)) * PITCH + my_vector] = vector;
+        }
         barrier();
-        k += TILE_DEPTH;
-        channel += TILE_DEPTH;
-        place.x += int(TILE_DEPTH);
-        tap += TILE_DEPTH;
-        if (channel >= in_channels) FIND(k)
+        tap += next_tap;
+        channel += next_channel;
+        if (channel >= in_channels) {
+            channel -= in_channels;
+            ++tap;
+        }
         LOAD
-        [[unroll]] for (uint d = 0u; d < TILE_DEPTH / FRAGMENT; ++d) {
+        [[unroll]] for (uint d = 0u; d < LINE_VECTORS / 2u; ++d) {
             ColumnFragment b[ACROSS];
             RowFragment a;
             [[unroll]] for (int c = 0; c < ACROSS; ++c) {
@@ -260,6 +431,19 @@ void main() {
         }
     }
 
+#if defined(OF_i8)
+    // A product of numbers less their zero points, each sum over all that was multiplied.
+    [[unroll]] for (int l = 0; l < ROW_LOADS; ++l)
+        if (W_SHIFTED) atomicAdd(s_sums[line_of(l)], x_sums[l]);
+    [[unroll]] for (int l = 0; l < COLUMN_LOADS; ++l)
+        if (X_SHIFTED) atomicAdd(s_sums[TILE_ROWS + line_of(l)], w_sums[l]);
+    barrier();
+    int multiplied = int((end - begin + TILE_DEPTH - 1u) / TILE_DEPTH * TILE_DEPTH);
+    for (uint line = i; line < TILE_ROWS + TILE_COLUMNS; line += INVOCATIONS) {
+        if (line < TILE_ROWS) s_sums[line] -= multiplied * x_zero;
+        else s_sums[line] *= x_zero;
+    }
+#endif
     barrier();
     uint strip = gl_SubgroupID * STRIP;
     // Each strip is written out: where a compiler leaves a loop over them, all products lie in memory.
@@ -277,7 +461,10 @@ void main() {
         } \
         subgroupMemoryBarrierShared(); \
         subgroupBarrier(); \
-        store_strip(strip, part_row + number * FRAGMENT, part_column, column_tile); \
+        if (OUTPUT_ALONG_ROWS) \
+            store_columns(strip, part_row + number * FRAGMENT, part_column, column_tile); \
+        else \
+            store_rows(strip, part_row + number * FRAGMENT, part_column, column_tile); \
         subgroupMemoryBarrierShared(); \
         subgroupBarrier(); \
     }

@@ -1,39 +1,74 @@
-//@ op DML_OPERATOR_CONVOLUTION
+//@ op DML_OPERATOR_CONVOLUTION DML_OPERATOR_CONVOLUTION_INTEGER DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION
+//@ variants T: b32 b16 b8
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Brings 16-bit elements into lines of channels, side by side, with zeros up to whole vectors of 8.
-// A workgroup of 256 makes 32 lines, 8 vectors of each at a time.
+// Brings elements into lines of channels, side by side, filled up to whole vectors
+// of 16 bytes: with zeros, or with a zero point. Where channels are few, a line has those of several
+// NEIGHBOURS along the last axis, each filled up to CHANNELS. A workgroup of 256 makes LINES at a
+// time.
+layout(constant_id = 1) const bool HAS_FILL = false;
+layout(constant_id = 2) const uint NEIGHBOURS = 1u;
+layout(constant_id = 3) const uint CHANNELS = 1u;  // of one of several
+layout(constant_id = 4) const uint LINES = 32u;
 layout(push_constant) uniform Push {
-    uint lines;
+    uint rows;
     uint channels;
     uint vectors;  // of a line
     uint channel_stride;
+    uint width;  // lines along the last axis, if they have neighbours
+    uint limit;  // elements along it
+    uint stride;
+    uint step;   // from line to line, ..
+    uint apart;  // .. and from neighbour to neighbour
+    uint shift;  // of the first line's first neighbour, to the front
     uint x_offset;
     uint y_offset;
+    uint fill_offset;
     uint params_offset;
 };
-#define PARAMS_BINDING 2
+#define PARAMS_BINDING 3
 #include "include/grid.glsl"
 #include "include/walk.glsl"
 layout(binding = 0) readonly buffer Input { uint x_words[]; };
 layout(binding = 1) writeonly buffer Output { uvec4 y_vectors[]; };
+layout(binding = 2) readonly buffer Fill { uint fill_words[]; };
 WALK(walk, 1)
+#if defined(T_b32)
+const uint PER_WORD = 1u;
+#elif defined(T_b16)
+const uint PER_WORD = 2u;
+#else
+const uint PER_WORD = 4u;
+#endif
+const uint BITS = 32u / PER_WORD;
 
-uint element(uint line, uint channel) {
+// ``place``: of the line's first neighbour, along the last axis.
+uint element(uint line, uint place, uint channel, uint fill) {
+    if (NEIGHBOURS > 1u) {
+        place += channel / CHANNELS * apart;
+        channel %= CHANNELS;
+        if (place >= limit) return fill;
+        line += place * stride;
+    }
     uint at = line + min(channel, channels - 1u) * channel_stride;
-    uint bits = bitfieldExtract(x_words[at / 2u], int(at % 2u * 16u), 16);
-    return channel < channels ? bits : 0u;
+    uint bits = bitfieldExtract(x_words[at / PER_WORD], int(at % PER_WORD * BITS), int(BITS));
+    return channel < channels ? bits : fill;
 }
 
 void main() {
-    uint index = group_index() * 32u + gl_LocalInvocationIndex % 32u;
-    if (index >= lines) return;
+    uint index = group_index() * LINES + gl_LocalInvocationIndex % LINES;
+    if (index >= rows) return;
     uint line = x_offset + walk(0u, index)[0];
-    for (uint v = gl_LocalInvocationIndex / 32u; v < vectors; v += 8u) {
-        uvec4 words;
-        [[unroll]] for (uint e = 0u; e < 4u; ++e)
-            words[e] = element(line, v * 8u + 2u * e) | element(line, v * 8u + 2u * e + 1u) << 16;
-        y_vectors[y_offset / 8u + index * vectors + v] = words;
+    uint place = NEIGHBOURS > 1u ? index % width * step - shift : 0u;
+    uint fill = HAS_FILL ? bitfieldExtract(fill_words[fill_offset / PER_WORD],
+                                           int(fill_offset % PER_WORD * BITS), int(BITS))
+                         : 0u;
+    for (uint v = gl_LocalInvocationIndex / LINES; v < vectors; v += gl_WorkGroupSize.x / LINES) {
+        uvec4 words = uvec4(0u);
+        [[unroll]] for (uint e = 0u; e < 4u * PER_WORD; ++e)
+            words[e / PER_WORD] |= element(line, place, v * 4u * PER_WORD + e, fill)
+                                   << e % PER_WORD * BITS;
+        y_vectors[y_offset / (4u * PER_WORD) + index * vectors + v] = words;
     }
 }

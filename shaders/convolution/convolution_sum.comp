@@ -3,15 +3,18 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Adds up what the parts of K gave, and finishes the result: bias and activation, or a requantized
-// integer. One invocation makes one element.
+// Adds up what the splits of K gave, and finishes the result: bias and activation, or a requantized
+// integer. One invocation makes one element; where the sums lie as the gapless output does (DENSE),
+// eight that lie side by side.
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool HAS_BIAS = false;
 layout(constant_id = 3) const bool HAS_OUTPUT_ZERO = false;
+layout(constant_id = 4) const bool DENSE = false;
 layout(push_constant) uniform Push {
     uint count;
-    uint parts;
-    uint positions;  // of one channel of one batch
+    uint splits;
+    uint split_stride;
+    uint positions;  // of one channel of one batch; DENSE: the channels' stride
     uint channels;
     uint bias_stride;
     uint w_scale_stride;
@@ -33,48 +36,99 @@ layout(push_constant) uniform Push {
 #include "include/grid.glsl"
 #include "include/walk.glsl"
 #include "include/typed.glsl"
-layout(binding = 0) readonly buffer Sums { uint sums[]; };
 OUTPUT_TENSOR(y, 1, TYPE)
+layout(binding = 1) writeonly buffer OutputPairs { uvec2 y_pairs[]; };
 WALK(walk, 1)
 #if defined(TO_quantized)
+#define NUMBER int
+#define FOUR ivec4
 INPUT_TENSOR(bias, 2, 20u)
 INPUT_TENSOR(x_scale, 3, 36u)
 INPUT_TENSOR(w_scale, 4, 36u)
 INPUT_TENSOR(y_scale, 5, 36u)
 INPUT_TENSOR(y_zero, 6, TYPE)
 
-// The nearest integer, of two the even one, within the type's range.
-uint requantized(int sum, float scale, int zero) {
+// Bits of the nearest integer, of two the even one, within the type's range.
+uint finished(int sum, uint channel) {
+    if (HAS_BIAS) sum += int(bias_bits(bias_offset + channel * bias_stride).x);
+    precise float scale = x_scale_float(x_scale_offset) *
+                          w_scale_float(w_scale_offset + channel * w_scale_stride);
+    scale = scale / y_scale_float(y_scale_offset);
+    int zero = HAS_OUTPUT_ZERO ? int(y_zero_bits(y_zero_offset).x) : 0;
     precise float x = float(sum) * scale;
     int low = IS_SIGNED(TYPE) ? -128 : 0, high = low + 255;
     x = clamp(roundEven(x), float(low - zero), float(high - zero));
     return uint(int(x) + zero);
 }
 #else
+#define NUMBER float
+#define FOUR vec4
 INPUT_TENSOR(bias, 2, TYPE)
 #include "include/activation.glsl"
+
+uint finished(float sum, uint channel) {
+    if (HAS_BIAS) sum += bias_float(bias_offset + channel * bias_stride);
+    return bits_of(activate(sum), TYPE);
+}
 #endif
+layout(binding = 0) readonly buffer Sums { NUMBER sums[]; };
+layout(binding = 0) readonly buffer SumVectors { FOUR sum_vectors[]; };
+
+void store_eight(uint index) {
+    const uint TOGETHER = 4u;
+    FOUR x[2];
+    x[0] = x[1] = FOUR(0);
+    for (uint part = 0u; part < splits; part += TOGETHER) {
+        FOUR more[TOGETHER][2];
+        [[unroll]] for (uint p = 0u; p < TOGETHER; ++p)
+            [[unroll]] for (uint v = 0u; v < 2u; ++v)
+                more[p][v] = sum_vectors[(sums_offset + min(part + p, splits - 1u) * split_stride +
+                                          index) / 4u + v];
+        [[unroll]] for (uint p = 0u; p < TOGETHER; ++p)
+            if (part + p < splits)
+                [[unroll]] for (uint v = 0u; v < 2u; ++v) x[v] += more[p][v];
+    }
+    uint channel = index / positions % channels, position = index % positions;
+    uint bits[8];
+    [[unroll]] for (uint e = 0u; e < 8u; ++e) {
+        bits[e] = finished(x[e / 4u][e % 4u], channel);
+        if (++position == positions) {
+            position = 0u;
+            if (++channel == channels) channel = 0u;
+        }
+    }
+    const uint bytes = BYTES_OF(TYPE);
+    uint to = y_offset + index;
+    if (index + 8u > count || to * bytes % min(8u * bytes, 16u) != 0u) {
+        [[unroll]] for (uint e = 0u; e < 8u; ++e)
+            if (index + e < count) y_store_bits(to + e, uvec2(bits[e], 0u));
+        return;
+    }
+    uint words[8];
+    [[unroll]] for (uint w = 0u; w < 2u * bytes; ++w) {
+        words[w] = bits[w * 4u / bytes];
+        [[unroll]] for (uint e = 1u; e < 4u / bytes; ++e)
+            words[w] = bitfieldInsert(words[w], bits[w * 4u / bytes + e], int(8u * bytes * e),
+                                      int(8u * bytes));
+    }
+    if (bytes == 1u) {
+        y_pairs[to / 8u] = uvec2(words[0], words[1]);
+        return;
+    }
+    [[unroll]] for (uint v = 0u; v < bytes / 2u; ++v)
+        y_vectors[to * bytes / 16u + v] =
+            uvec4(words[4u * v], words[4u * v + 1u], words[4u * v + 2u], words[4u * v + 3u]);
+}
 
 void main() {
-    uint index = invocation_index();
+    uint index = invocation_index() * (DENSE ? 8u : 1u);
     if (index >= count) return;
-    uint channel = index / positions % channels;
-    uint to = y_offset + walk(0u, index)[0];
-#if defined(TO_quantized)
-    int sum = 0;
-    for (uint part = 0u; part < parts; ++part)
-        sum += int(sums[sums_offset + part * count + index]);
-    if (HAS_BIAS) sum += int(bias_bits(bias_offset + channel * bias_stride).x);
-    precise float scale = x_scale_float(x_scale_offset) *
-                          w_scale_float(w_scale_offset + channel * w_scale_stride);
-    scale = scale / y_scale_float(y_scale_offset);
-    int zero = HAS_OUTPUT_ZERO ? int(y_zero_bits(y_zero_offset).x) : 0;
-    y_store_bits(to, uvec2(requantized(sum, scale, zero), 0u));
-#else
-    float sum = 0.0;
-    for (uint part = 0u; part < parts; ++part)
-        sum += uintBitsToFloat(sums[sums_offset + part * count + index]);
-    if (HAS_BIAS) sum += bias_float(bias_offset + channel * bias_stride);
-    y_store_float(to, activate(sum));
-#endif
+    if (DENSE) {
+        store_eight(index);
+        return;
+    }
+    NUMBER sum = NUMBER(0);
+    for (uint part = 0u; part < splits; ++part) sum += sums[sums_offset + part * split_stride + index];
+    y_store_bits(y_offset + walk(0u, index)[0],
+                 uvec2(finished(sum, index / positions % channels), 0u));
 }

@@ -1,14 +1,12 @@
 //@ op DML_OPERATOR_ELEMENT_WISE_ADD1
-//@ variants ACTIVATION_NAME: @ACTIVATION
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "include/elementwise_float.glsl"
-
-#define NAMED(op) op_##op
-#define CALL(op) NAMED(op)
+#undef ACTIVATION
+#include "include/activation_by_code.glsl"
 
 float compute(float x, float y) {
     precise float sum = x + y;
-    return CALL(ACTIVATION_NAME)(sum, 0.0);
+    return activate(sum);
 }

@@ -9,10 +9,9 @@
 #include "include/float16.glsl"
 #include "include/float_to_integer.glsl"
 
-// Converts any type to any other, FLOAT64 by integer code alone, so that every device does it, and all
-// alike.
-// Floats round to nearest even; floats to integers truncate and saturate, NaN becomes 0; integers
-// wrap when they are narrowed.
+// Converts any type to any other. FLOAT64 is converted by integer code, so that every device does it
+// and all give the same bits. Floats round to nearest even. Floats become integers by truncation and
+// saturation, and NaN becomes 0. Integers wrap when they are narrowed.
 
 // (size, exponent) stands for size * 2^exponent.
 struct Number {
@@ -78,7 +77,7 @@ uvec2 float_of(Number x, uint type) {
     if (x.is_nan) return add64(infinite, shift_left64(uvec2(1u, 0u), uint(fraction - 1)));
     if (x.is_infinite) return add64(sign, infinite);
     if (is_zero64(x.size)) return sign;
-    // The exponent field of the value, and how many digits go.
+    // The exponent field of the result, and how many digits are dropped.
     int field = max(top_bit64(x.size) + x.exponent + most / 2, 1);
     if (field >= most) return add64(sign, infinite);
     int drop = field - most / 2 - fraction - x.exponent;
@@ -87,14 +86,14 @@ uvec2 float_of(Number x, uint type) {
         kept = shift_left64(kept, uint(-drop));
     } else {
         kept = shift_right64(x.size, uint(drop));
-        // Twice the rest against one unit, in the 64 bits below the point.
+        // The dropped digits as a fraction of 2^64, to compare with one half.
         uvec2 rest = drop < 64 ? shift_left64(x.size, uint(64 - drop)) : x.size;
         if (drop > 64) rest = uvec2(0u);
         bool above = less64(uvec2(0u, 0x80000000u), rest, false);
         bool tie = rest == uvec2(0u, 0x80000000u);
         if (above || (tie && (kept.x & 1u) != 0u)) kept = add64(kept, uvec2(1u, 0u));
     }
-    // The leading one adds to the field, and so does a carry out of rounding.
+    // The significand's leading one adds 1 to the exponent field. So does a carry from rounding.
     kept = add64(kept, shift_left64(uvec2(uint(field - 1), 0u), uint(fraction)));
     return add64(sign, kept);
 }
@@ -105,7 +104,7 @@ bool has_float64() {
     return false;
 }
 
-// What float32 or 64-bit integers hold.
+// The nearest float32 of a FLOAT32, a FLOAT16 or an integer.
 float float_of(uvec2 bits) {
     if (IS_FLOAT(A_TYPE)) return A_BYTES == 2u ? half_to_float(bits.x) : uintBitsToFloat(bits.x);
     if (A_BYTES == 8u) return round_to_float(bits, IS_SIGNED(A_TYPE));

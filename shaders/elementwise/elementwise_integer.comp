@@ -30,8 +30,8 @@ int magnitude(int x) {
     return SIGNED ? max(x, int(0u - uint(x))) : x;
 }
 
-// Numbers of at most 16 bits are divided as floats: integers divide slowly on a GPU. A device's division
-// may end below a whole number, so dividends are a little too large.
+// Numbers of at most 16 bits are divided as floats, because a GPU divides integers slowly. A device's
+// quotient may be a little below a whole number, so the dividend is made a little larger.
 const bool NARROW = BYTES_OF(A_TYPE) < 4u;
 
 float small_float(int x) {
@@ -43,7 +43,7 @@ int narrow_quotient(int x, float divisor) {
     return int(small_float(x) * 1.000003814697265625 / divisor);
 }
 
-// By 0: all bits one. The lowest number by -1 wraps.
+// Division by 0 gives all bits one. The lowest number divided by -1 wraps.
 int quotient(int x, int y) {
     if (NARROW) {
         float divisor = small_float(y);
@@ -55,7 +55,7 @@ int quotient(int x, int y) {
     return int(SIGNED && (x ^ y) < 0 ? 0u - size : size);
 }
 
-// By 0: the dividend.
+// Division by 0 leaves the dividend.
 int modulus(int x, int y) {
     if (NARROW) {
         float divisor = small_float(y);
@@ -98,13 +98,13 @@ int power(int x, int y) {
     return int(result);
 }
 
-// Toward zero.
+// Rounds toward zero.
 int mean(int x, int y) {
     int whole = x & y;
-    int apart = x ^ y;
-    if (!SIGNED) return int(uint(whole) + (uint(apart) >> 1));
-    whole += apart >> 1;
-    return whole + (whole < 0 ? apart & 1 : 0);
+    int difference = x ^ y;
+    if (!SIGNED) return int(uint(whole) + (uint(difference) >> 1));
+    whole += difference >> 1;
+    return whole + (whole < 0 ? difference & 1 : 0);
 }
 
 int parameter(uint i) {

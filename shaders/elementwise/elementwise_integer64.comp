@@ -38,7 +38,7 @@ uvec2 sign_of(uvec2 x) {
     return is_negative(x) ? uvec2(0xFFFFFFFFu) : uvec2(uint(!is_zero64(x)), 0u);
 }
 
-// By 0: all bits one. The lowest number by -1 wraps.
+// Division by 0 gives all bits one. The lowest number divided by -1 wraps.
 uvec2 quotient(uvec2 x, uvec2 y) {
     if (is_zero64(y)) return uvec2(0xFFFFFFFFu);
     uvec2 rest;
@@ -46,7 +46,7 @@ uvec2 quotient(uvec2 x, uvec2 y) {
     return is_negative(x) != is_negative(y) ? negate64(size) : size;
 }
 
-// By 0: the dividend.
+// Division by 0 leaves the dividend.
 uvec2 modulus(uvec2 x, uvec2 y) {
     if (is_zero64(y)) return x;
     uvec2 rest;
@@ -56,8 +56,8 @@ uvec2 modulus(uvec2 x, uvec2 y) {
 
 uvec2 floor_modulus(uvec2 x, uvec2 y) {
     uvec2 rest = modulus(x, y);
-    bool apart = !is_zero64(rest) && !is_zero64(y) && is_negative(rest) != is_negative(y);
-    return apart ? add64(rest, y) : rest;
+    bool signs_differ = !is_zero64(rest) && !is_zero64(y) && is_negative(rest) != is_negative(y);
+    return signs_differ ? add64(rest, y) : rest;
 }
 
 uvec2 parameter(uint i) {

@@ -6,10 +6,10 @@
 #define TABULATED
 #include "include/elementwise_float.glsl"
 
-// Powers of bytes, for many of them: every result there is lies in a table, row after row of 256 bytes.
+// Powers of bytes, for tensors of many bytes. A table holds every possible result, in rows of 256 bytes.
 #if defined(OP_pow)
-// Odd numbers repeat their powers after 64, those of even ones are 0 from the eighth on: so the first
-// rows serve all exponents from 0, and two more the even and the odd ones below.
+// Powers of odd numbers repeat after 64 exponents, and those of even numbers are 0 from the eighth on.
+// So the first rows serve all exponents from 0 on. Two more rows serve negative ones, even and odd.
 const uint WHOLE_ROWS = 72u;
 shared uint s_table[64u * (WHOLE_ROWS + 2u)];
 #else
@@ -32,13 +32,13 @@ uint word_of(uvec4 x) {
     return x.x | x.y << 8 | x.z << 16 | x.w << 24;
 }
 
-// The entry is the lowest byte. NVIDIA's shifts take a number modulo 32, and drop the mask.
+// The entry is the lowest byte. NVIDIA's shifts are modulo 32, so its compiler drops the mask.
 uint found(uint at) {
     return s_table[at / 4u] >> (8u * at & 31u);
 }
 
 #if defined(OP_pow)
-// Each invocation makes four columns of some rows.
+// Each invocation computes four columns of some rows.
 void fill_table() {
     uint column = gl_LocalInvocationID.x % 64u, row = gl_LocalInvocationID.x / 64u;
     uint rows = gl_WorkGroupSize.x / 64u;

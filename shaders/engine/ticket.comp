@@ -3,7 +3,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "include/grid.glsl"
 
-// Writes the number of a submit where the host looks for it: proof that the device came so far.
+// Writes the number of a submit where the host reads it. It proves that the device came this far.
 layout(binding = 0) writeonly buffer Ticket { uint ticket[]; };
 layout(push_constant) uniform Push { uint number; };
 

@@ -2,7 +2,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// A workgroup lists the marks of a block in order, then writes their coordinates side by side.
+// A workgroup lists the marked elements of a block in order, then writes their coordinates.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const bool PAIRS = false;  // two coordinates, side by side
 layout(push_constant) uniform Push {

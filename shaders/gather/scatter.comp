@@ -2,8 +2,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Of the updates that meet, the last one wins. Three steps, each a dispatch: an update claims its slot
-// with its number + 1, where the largest stays; the winner's blocks are written; slots become 0 again.
+// Where several updates have the same place, the last one wins. There are three steps, each a dispatch.
+// CLAIM: each update writes its number + 1 to the place's slot, where the largest stays. WRITE: the
+// winners write their blocks. RELEASE: slots become 0 again.
 #define PARAMS_BINDING 4
 const uint CLAIM = 0u;
 const uint WRITE = 1u;
@@ -13,7 +14,7 @@ layout(constant_id = 2) const uint INDEX_TYPE = 4u;
 layout(constant_id = 3) const uint STEP = CLAIM;
 layout(push_constant) uniform Push {
     uint count;
-    uint coordinates;  // that indices say of where a block lies
+    uint coordinates;  // of a block that the indices give
     uint axes_at;      // where the params say size, stride and the slots' stride of each one's axis
     uint step;         // from one coordinate to the next, among the indices
     uint x_offset;

@@ -2,9 +2,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// A workgroup makes one row along the axis: it notes in shared memory which update of the row is the
-// last for each element, then writes the row in order. All lie gapless along the axis. EVEN: also from
-// the beginning of a vector to the end of one, the indices' pairs or quadruples too.
+// A workgroup writes one row along the axis. It notes in shared memory which update is the last one of
+// each element, then writes the row in order. All tensors are contiguous along the axis. EVEN: their
+// rows also consist of whole vectors.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 4u;
 layout(constant_id = 2) const uint INDEX_TYPE = 4u;

@@ -2,8 +2,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation updates a vector of elements, or one. It reads all of theirs before it writes: outputs
-// may be inputs.
+// An invocation updates a vector of elements, or one element. It reads all inputs before it writes,
+// because outputs may be inputs.
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool VECTORS = false;
 layout(push_constant) uniform Push {
@@ -60,7 +60,7 @@ float element(uvec4 vector, uint e) {
 }
 
 void insert(inout uvec4 vector, uint e, float value) {
-    if (HALVES) vector[e / 2u] |= float_to_half(value) << e % 2u * 16u;  // where zeros are
+    if (HALVES) vector[e / 2u] |= float_to_half(value) << e % 2u * 16u;  // which is 0 there
     else vector[e] = floatBitsToUint(value);
 }
 

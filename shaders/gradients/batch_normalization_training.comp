@@ -1,14 +1,18 @@
 //@ op DML_OPERATOR_BATCH_NORMALIZATION_TRAINING
+//@ variants STEP: means squares outputs
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// One workgroup makes one row: its mean, its variance, and from these its outputs, in float32.
+// Sums of elements, then sums of squares of their distances from the mean, then mean, variance and
+// outputs, in float32.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool ADDS = false;
 layout(push_constant) uniform Push {
     uint rows;
     uint columns;
+    uint parts;
+    uint span;
     uint columns_at;
     uint activation_at;
     float epsilon;
@@ -16,54 +20,81 @@ layout(push_constant) uniform Push {
     uint scale_offset;
     uint bias_offset;
     uint added_offset;
+    uint sums_offset;  // by row and part, of elements; behind them those of squares
     uint y_offset;
-    uint mean_offset;
-    uint variance_offset;
+    uint statistics_offset;
     uint params_offset;
 };
 #include "include/grid.glsl"
 #include "include/walk.glsl"
 #include "include/typed.glsl"
-#include "include/reduce.glsl"
+#include "include/batch_normalization.glsl"
 #include "include/activation.glsl"
 
 INPUT_TENSOR(x, 0, TYPE)
 INPUT_TENSOR(scale, 1, TYPE)
 INPUT_TENSOR(bias, 2, TYPE)
 INPUT_TENSOR(added, 3, TYPE)
-OUTPUT_TENSOR(y, 4, TYPE)
-OUTPUT_TENSOR(mean, 5, TYPE)
-OUTPUT_TENSOR(variance, 6, TYPE)
+layout(binding = 4) buffer Sums { float sums[]; };
+OUTPUT_TENSOR(y, 5, TYPE)
+OUTPUT_TENSOR(statistics, 6, TYPE)  // the mean, written with the squares; then the variance
 WALK(row_walk, 7)
 WALK(column_walk, 3)
 
-float plus(float a, float b) { return a + b; }
-WORKGROUP_REDUCE(total, float, plus, subgroupAdd)
+float mean_of(uint which, uint row) {
+    float sum = 0.0;
+    for (uint n = 0u; n < parts; ++n) sum += sums[sums_offset + (which * rows + row) * parts + n];
+    return sum / float(columns);
+}
 
 void main() {
-    uint row = group_index();
-    if (row >= rows) return;
-    uint[7] at = row_walk(0u, row);
-    uint first = gl_LocalInvocationIndex, step = gl_WorkGroupSize.x;
-    float sum = 0.0, squares = 0.0;
-    for (uint c = first; c < columns; c += step)
-        sum += x_float(x_offset + at[0] + column_walk(columns_at, c)[0]);
-    float center = total(sum) / float(columns);
-    for (uint c = first; c < columns; c += step) {
-        float apart = x_float(x_offset + at[0] + column_walk(columns_at, c)[0]) - center;
-        squares += apart * apart;
-    }
-    float spread = total(squares) / float(columns);
-    if (first == 0u) {
-        mean_store_float(mean_offset + at[5], center);
-        variance_store_float(variance_offset + at[6], spread);
-    }
+    Part p;
+    if (!find_part(p)) return;
+    uint[7] at = row_walk(0u, p.row);
+#if defined(STEP_outputs)
+    float center = mean_of(0u, p.row), spread = mean_of(1u, p.row);
+    if (gl_LocalInvocationIndex == 0u && p.part == 0u)
+        statistics_store_float(statistics_offset + at[6], spread);
     float factor = scale_float(scale_offset + at[3]) * inversesqrt(spread + epsilon);
     float shift = bias_float(bias_offset + at[4]);
-    for (uint c = first; c < columns; c += step) {
-        uint[3] to = column_walk(columns_at, c);
-        float made = (x_float(x_offset + at[0] + to[0]) - center) * factor + shift;
-        if (ADDS) made += added_float(added_offset + at[1] + to[1]);
-        y_store_float(y_offset + at[2] + to[2], activate(made));
+    EACH_COLUMN(p) {
+        float values[TOGETHER];
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
+            uint[3] to = column_walk(columns_at, min(COLUMN(n), p.end - 1u));
+            values[n] = (x_float(x_offset + at[0] + to[0]) - center) * factor + shift;
+            if (ADDS) values[n] += added_float(added_offset + at[1] + to[1]);
+        }
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n)
+            if (COLUMN(n) < p.end)
+                y_store_float(y_offset + at[2] + column_walk(columns_at, COLUMN(n))[2],
+                              activate(values[n]));
     }
+#else
+    float center = 0.0;
+#if defined(STEP_squares)
+    center = mean_of(0u, p.row);
+    if (gl_LocalInvocationIndex == 0u && p.part == 0u)
+        statistics_store_float(statistics_offset + at[5], center);
+#endif
+    float sum = 0.0;
+    EACH_COLUMN(p) {
+        float values[TOGETHER];
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n)
+            values[n] = x_float(x_offset + at[0] + column_walk(columns_at, min(COLUMN(n), p.end - 1u))[0]);
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
+            float apart = COLUMN(n) < p.end ? values[n] - center : 0.0;
+#if defined(STEP_squares)
+            apart *= apart;
+#endif
+            sum += apart;
+        }
+    }
+    sum = total(vec2(sum, 0.0)).x;
+    if (gl_LocalInvocationIndex != 0u) return;
+#if defined(STEP_squares)
+    sums[sums_offset + (rows + p.row) * parts + p.part] = sum;
+#else
+    sums[sums_offset + p.row * parts + p.part] = sum;
+#endif
+#endif
 }

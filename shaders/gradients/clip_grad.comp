@@ -5,13 +5,13 @@
 #define INPUTS 2
 #define ATTRIBUTES uint attributes[4];
 #include "include/elementwise.glsl"
-#include "include/float16.glsl"
+#include "include/typed.glsl"
 #include "include/integers64.glsl"
 
-// What lies at a limit or beyond it has no gradient. NaN is beyond none.
+// The gradient passes strictly between the limits. A NaN input lets it pass. A NaN limit limits nothing.
 bool is_inside(uvec2 x) {
     if (IS_FLOAT(A_TYPE)) {
-        float number = BYTES_OF(A_TYPE) == 2u ? half_to_float(x.x) : uintBitsToFloat(x.x);
+        float number = number_of(x, A_TYPE);
         float low = uintBitsToFloat(attributes[0]), high = uintBitsToFloat(attributes[1]);
         if (is_nan(number)) return true;
         return (is_nan(low) || less(low, number)) && (is_nan(high) || less(number, high));

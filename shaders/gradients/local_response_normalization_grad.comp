@@ -3,9 +3,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// ``factors`` makes of each element S^-beta and what it adds to the gradients of its window's elements,
-// dY X S^(-beta - 1), where S = bias + alpha * the sum of the window's squares. ``sums`` adds these up
-// over the elements whose windows hold one: the window reflected.
+// ``factors`` computes two numbers of each element: S^-beta, and dY X S^(-beta - 1), which it adds to the
+// gradients of its window's elements. S = bias + alpha * the sum of the window's squares. ``sums`` adds
+// these over the elements whose windows hold an element: over the reflected window.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool CROSS_CHANNEL = true;

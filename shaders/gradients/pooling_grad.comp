@@ -3,8 +3,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// ``winners`` says which element each window takes. The other steps sum, for each element of the
-// pooled tensor, the gradients of the windows that hold it, the first window first.
+// ``winners`` stores which element each window takes. The other steps sum the gradients of the windows
+// that hold an element, in the order of the windows.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool INCLUDE_PADDING = false;
@@ -53,7 +53,7 @@ void main() {
         uint from = x_offset + at[0], place = 0u;
         bool inside = true;
         [[unroll]] for (uint d = 0u; d < 3u; ++d) {
-            // Before the first element it wraps to beyond the last one.
+            // A coordinate before the first element wraps, and is then beyond the last one.
             uint p = at[1u + d] * steps[d] + k[d] * dilations[d] - paddings[d];
             inside = inside && p < x_sizes[d];
             place = place * x_sizes[d] + p;

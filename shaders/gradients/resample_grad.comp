@@ -2,9 +2,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation sums, for one element x of the forward operator's input, the gradients of the elements y
-// of its output that read x, with the weight that they read it with. A range of y that surely holds
-// them is searched; whether they do, and how, says the forward operator's own expression.
+// An invocation computes the gradient of one element x of the forward operator's input: the weighted sum
+// of the gradients of the outputs y that read x. It searches a range of y that surely holds them. The
+// forward operator's own expression gives the weight of each.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool LINEAR = true;
@@ -37,7 +37,7 @@ uint clamped(float i, uint axis) {
     return uint(clamp(int(i), 0, int(x_sizes[axis]) - 1));
 }
 
-// With which weight y reads x along an axis.
+// The weight that y gives to x along an axis.
 float weight(uint y, uint x, uint axis) {
     precise float place = float(y) - y_offsets[axis];
     place = divide(place, scales[axis]);
@@ -54,8 +54,8 @@ float weight(uint y, uint x, uint axis) {
     return result;
 }
 
-// The first y that may read x, or with ``side`` 1 the one behind the last. Two more are searched than
-// arithmetic without rounding would want.
+// The first y that may read x; with ``side`` 1, one past the last. The range is wider by two than exact
+// arithmetic would need, because of rounding.
 uint bound(uint x, uint axis, uint side) {
     uint edge = side == 0u ? 0u : x_sizes[axis] - 1u;
     if (x == edge) return side == 0u ? 0u : y_sizes[axis];
@@ -83,10 +83,10 @@ void main() {
             for (uint h = low[2]; h < high[2]; ++h) {
                 float by_h = by_c * weight(h, at[3], 2u);
                 if (by_h == 0.0) continue;
-                uint line = dy_offset + n * y_strides[0] + c * y_strides[1] + h * y_strides[2];
+                uint row = dy_offset + n * y_strides[0] + c * y_strides[1] + h * y_strides[2];
                 for (uint w = low[3]; w < high[3]; ++w) {
                     float by_w = by_h * weight(w, at[4], 3u);
-                    if (by_w != 0.0) sum += by_w * dy_float(line + w * y_strides[3]);
+                    if (by_w != 0.0) sum += by_w * dy_float(row + w * y_strides[3]);
                 }
             }
         }

@@ -1,5 +1,5 @@
-// What the expressions of activation_table.glsl are made of. The includer has SHORT, whether a result
-// needs no more digits than a FLOAT16 has, and parameter(i), an attribute.
+// Functions that the expressions of activation_table.glsl use. The includer defines SHORT, whether
+// results need only the digits of a FLOAT16, and parameter(i), an attribute.
 #define EITHER(name, arguments) (SHORT ? short_##name arguments : name##_of arguments)
 #define ALPHA parameter(0u)
 #define BETA parameter(1u)

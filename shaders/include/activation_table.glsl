@@ -1,5 +1,4 @@
-// The activations that other operators fuse, by ACTIVATION(name, expression). ALPHA and BETA are their
-// first two attributes.
+// The activations that other operators fuse. ALPHA and BETA are the first two attributes.
 ACTIVATION(relu, rectified(x))
 ACTIVATION(leaky_relu, at_least_zero(x) ? x : ALPHA * x)
 ACTIVATION(thresholded_relu, less(ALPHA, x) ? x : 0.0)

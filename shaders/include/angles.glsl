@@ -1,7 +1,8 @@
-// sin, asin and their kin in float32, to an ulp or two; as in exponentials.glsl, which has near_root.
+// sin, asin and related functions in float32, to an ulp or two. The rules are those of exponentials.glsl,
+// which also has near_root.
 
-// Three words of 2 / pi, from a digit before 160 on, where the first 32 are zeros. CPUs are slow to
-// look them up in an array.
+// Three words of the binary digits of 2 / pi. They begin at a digit below 160. The first 32 digits are
+// zeros. They are no array, because CPUs are slow to index one.
 uvec3 two_over_pi_from(uint digit) {
     uvec4 x = uvec4(0u, 0xA2F9836Eu, 0x4E441529u, 0xFC2757D1u);
     uvec4 y = uvec4(0xF534DDC0u, 0xDB629599u, 0x3C439041u, 0xFE5163ABu);
@@ -12,13 +13,13 @@ uvec3 two_over_pi_from(uint digit) {
     }
     if ((digit & 32u) != 0u) x = uvec4(x.yzw, y.x);
     uint shift = digit & 31u;
-    return x.xyz << shift | x.yzw >> 1u >> 31u - shift;  // a shift by 32 would be none
+    return x.xyz << shift | x.yzw >> 1u >> 31u - shift;  // in two steps: a shift by 32 is undefined
 }
 
-// reduce_angle where the angle is large or infinite: by integers.
+// reduce_angle for large and infinite angles, by integers.
 float reduce_large_angle(float size, out uint quadrant) {
     uint significand = (floatBitsToUint(size) & 0x7FFFFFu) | 0x800000u;
-    // The digits before these make multiples of 4.
+    // The digits before these only contribute multiples of 4 quadrants.
     uvec3 digits = two_over_pi_from((floatBitsToUint(size) >> 23) - 120u);
     uint high, low, middle_high, middle, carry;
     umulExtended(significand, digits.z, high, low);
@@ -57,7 +58,7 @@ float reduce_angle(float x, out uint quadrant) {
     return r;
 }
 
-// The sine of x plus so many right angles, but for the sign of x.
+// The sine of |x| + turns * pi / 2.
 float turned_sine(float x, uint turns) {
     uint quadrant;
     float r = reduce_angle(x, quadrant);
@@ -152,7 +153,7 @@ float atan_of(float x) {
 
 // As C's atan2, signs of zeros and infinities included.
 float atan_of(float y, float x) {
-    // Far from both ends of the range; what is infinite goes to its upper end.
+    // Scaled far from both ends of the range. An infinity becomes the upper end.
     float larger = uintBitsToFloat(max(magnitude_bits(x), magnitude_bits(y)));
     float factor = larger > 1.0e18 ? 2.3283064365386963e-10 : 4294967296.0;
     float a = magnitude(y) * factor, b = magnitude(x) * factor;

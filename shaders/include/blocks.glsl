@@ -1,5 +1,5 @@
-// Blocks of UNIT bytes, which move as bits: elements, or several that lie side by side in all that moves
-// them. Include typed.glsl first and declare UNIT. Declares x and y.
+// Blocks of UNIT bytes: an element, or several that are neighbours in both tensors. They move as bits.
+// The includer includes typed.glsl and defines UNIT. This file declares x and y.
 INPUT_TENSOR(x, 0, UNIT)
 OUTPUT_TENSOR(y, 2, UNIT)
 

@@ -74,7 +74,7 @@ uint quotient(uint n, uint divisor, uint multiplier, uint shift) {
 }
 
 // What element ``k`` of K adds to a row's place, and where it lies in the filter.
-ivec4 input_depth(Taps t, uint k, out uint tap) {
+ivec4 input_k(Taps t, uint k, out uint tap) {
     uint channel, taps_left = k;
     if (CHANNELS_INNER) {
         taps_left = quotient(k, in_channels, param(0u), param(1u));

@@ -1,32 +1,28 @@
-// The frame of every elementwise shader: it brings elements in and out, whatever their widths and
+// Included by every elementwise shader. It brings elements in and out, whatever their widths and
 // strides. The includer defines INPUTS (1 to 3) and ATTRIBUTES (more push fields), and
 //   uvec2 compute(uvec2 a, uvec2 b, uvec2 c)
-// which takes and gives the bits of one element: those of narrow integers are extended to 32 bits, and
-// what it gives beyond its type is dropped; y holds the upper half of 64-bit ones, else 0.
+// It takes and returns the bits of one element. Narrow integers are extended to 32 bits. Of the result,
+// only the bits of the output's type count. The second word is the upper half of 64-bit elements, else 0.
 //
-// With NUMBERED defined, a is no tensor: it is what a_strides say of an element, its number.
+// With NUMBERED defined, a is no tensor. It is the number of an element, by a_strides.
 //
-// The output is a number of lines along its last dimension. A gapless line is made in parts of EACH
-// elements, so many that the widest type's fill a vector of 16 bytes (but for inputs that repeat one
-// element) and the output's at least a word; else a part is one element. An invocation makes PARTS of
-// them, a workgroup's length apart, and reads all before it computes.
+// The output is walked in rows along its last dimension. A contiguous row is computed in parts of EACH
+// elements. These fill a vector of 16 bytes in the widest type, and at least a word of the output. Inputs
+// that repeat one element do not count. In other layouts a part is one element. An invocation computes
+// PARTS parts, whose distance is the size of the workgroup. It reads all before it computes.
 //
-// With PREPARES defined, prepare(b, c) comes before the calls of compute for parts whose first elements
-// these are, and for all of a line. With GUESSES defined, a compute that sets ``unsure`` has the part made
-// anew by compute_exactly(a, b, c).
+// With PREPARES defined, prepare(b, c) is called before compute, with the first elements of the part. It
+// holds for the whole row. With GUESSES defined, compute may set ``unsure``: then the whole part is
+// computed again by compute_exactly(a, b, c).
 //
-// With TABULATED defined, fill_table() makes a table in shared memory first, and looked_up(a, b) finds
-// there what becomes of bytes, four to a word. The operands are one line, EVEN or ALIGNED, and a workgroup
-// goes on as long as there are parts.
+// With TABULATED defined, fill_table() first fills a table in shared memory, and looked_up(a, b) looks up
+// the results of four bytes of a word. The operands are one row, EVEN or ALIGNED. Each workgroup computes
+// parts until none is left.
 #include "include/grid.glsl"
+#include "include/bits.glsl"
 
-// Data types as the host writes them: bytes, 16 if signed, 32 if floating point.
-#define BYTES_OF(type) ((type) & 15u)
-#define IS_SIGNED(type) (((type) & 16u) != 0u)
-#define IS_FLOAT(type) (((type) & 32u) != 0u)
-
-// How lines lie: the output's not gapless; gapless; all of them so (but for inputs that repeat one
-// element) from the beginning of a vector on; and to the end of one.
+// STRIDED: the output's rows are not contiguous. ANYWHERE: they are. ALIGNED: all rows are contiguous and
+// begin with a vector. EVEN: they also end with one. Inputs that repeat one element do not count.
 const uint STRIDED = 0u;
 const uint ANYWHERE = 1u;
 const uint ALIGNED = 2u;
@@ -36,7 +32,7 @@ layout(constant_id = 2) const uint OUT_TYPE = 36u;
 layout(constant_id = 3) const uint A_TYPE = 36u;
 layout(constant_id = 4) const uint B_TYPE = 0u;  // 0: there is none
 layout(constant_id = 5) const uint C_TYPE = 0u;
-// A driver that runs on the CPU executes both sides of a branch: the rare one is short there, a loop.
+// A driver that runs on the CPU executes both sides of a branch, so the rare side is a short loop there.
 layout(constant_id = 7) const bool ON_CPU = false;
 // The device's own fma rounds once, its conversions to and from float16 are IEEE's, and its exp2, log2,
 // sqrt, inversesqrt and quotients are good to some ulp and keep NaN.
@@ -44,17 +40,17 @@ layout(constant_id = 10) const bool EXACT_UNITS = false;
 #define HAS_EXACT_UNITS EXACT_UNITS
 layout(constant_id = 11) const uint PARTS = 1u;  // or 2
 layout(constant_id = 12) const uint RANK = 1u;  // up to 5
-// The inputs whose last stride is 0, and is 1: a bit for each.
+// A bit for each input: whether its last stride is 0, and whether it is 1.
 layout(constant_id = 13) const uint REPEATED = 0u;
-layout(constant_id = 14) const uint GAPLESS = 0u;
-layout(constant_id = 15) const bool BY_LINE = false;  // a workgroup stays in one line
+layout(constant_id = 14) const uint CONTIGUOUS = 0u;
+layout(constant_id = 15) const bool BY_ROW = false;  // a workgroup stays in one row
 layout(constant_id = 16) const bool BACKWARDS = false;  // the first workgroup makes the last parts
 // The device's own quotients, sqrt and functions that round to whole numbers are IEEE's, denormals too.
 layout(constant_id = 17) const bool IEEE_UNITS = false;
 #define HAS_IEEE_UNITS IEEE_UNITS
 
 layout(push_constant) uniform Push {
-    uint lines;
+    uint rows;
     uint sizes[5];
     uint out_strides[5];
     uint out_offset;
@@ -86,7 +82,7 @@ const uint BY_VECTOR = 16u / WIDEST;
 const uint BY_WORD = OUT_BYTES == 8u ? 1u : 4u / OUT_BYTES;
 const uint EACH = LAYOUT == STRIDED ? 1u : BY_VECTOR > BY_WORD ? BY_VECTOR : BY_WORD;
 
-// A part's elements, side by side as they lie in memory.
+// A part's elements as they lie in memory.
 struct Part {
     uvec4 low;
     uvec4 high;  // of 4 elements of 8 bytes
@@ -121,22 +117,22 @@ void insert(inout Part part, uint e, uint bytes, uvec2 x) {
     }
 }
 
-// Whether a part's elements lie as vectors want them.
+// Whether a part can be read as vectors.
 bool is_aligned(uint at, uint bytes) {
     const uint span = EACH * bytes;
     return span >= 4u && at * bytes % (span < 16u ? span : 16u) == 0u;
 }
 
-// An input's elements for one part; what follows the ``have`` that there are is undefined.
+// An input's elements of one part. Those after the first ``have`` are undefined.
 #define INPUT(name, slot, type) \
     layout(binding = slot) readonly buffer name##_Vectors { uvec4 name##_vectors[]; }; \
     layout(binding = slot) readonly buffer name##_Pairs { uvec2 name##_pairs[]; }; \
     layout(binding = slot) readonly buffer name##_Words { uint name##_words[]; }; \
     const bool name##_repeats = (REPEATED & 1u << slot) != 0u; \
-    const bool name##_is_gapless = (GAPLESS & 1u << slot) != 0u; \
+    const bool name##_is_contiguous = (CONTIGUOUS & 1u << slot) != 0u; \
 \
     uint name##_step() { \
-        return name##_repeats ? 0u : name##_is_gapless ? 1u : name##_strides[LAST]; \
+        return name##_repeats ? 0u : name##_is_contiguous ? 1u : name##_strides[LAST]; \
     } \
 \
     uvec2 name##_element(uint at) { \
@@ -167,12 +163,12 @@ bool is_aligned(uint at, uint bytes) {
         const uint bytes = BYTES_OF(type); \
         if (LAYOUT == ANYWHERE) if (have == 0u) return part; \
         bool plain = LAYOUT >= ALIGNED; \
-        if (ON_CPU) plain = plain || name##_is_gapless && have == EACH && is_aligned(at, bytes); \
+        if (ON_CPU) plain = plain || name##_is_contiguous && have == EACH && is_aligned(at, bytes); \
         if (name##_repeats || LAYOUT == STRIDED) { \
             part.low.xy = name##_element(at); \
         } else if (plain) { \
             part = load_##name(at); \
-        } else if (!name##_is_gapless) { \
+        } else if (!name##_is_contiguous) { \
             uint passes = ON_CPU ? have : EACH; \
             [[unroll]] for (uint e = 0u; e < passes; ++e) \
                 insert(part, e, bytes, name##_element(at + min(e, have - 1u) * name##_step())); \
@@ -200,24 +196,8 @@ INPUT(b, 1, B_TYPE)
 INPUT(c, 2, C_TYPE)
 #endif
 
-layout(binding = INPUTS) buffer OutputWords { uint out_words[]; };
+OUTPUT_BITS(out, INPUTS, OUT_TYPE)
 layout(binding = INPUTS) writeonly buffer OutputPairs { uvec2 out_pairs[]; };
-layout(binding = INPUTS) writeonly buffer OutputVectors { uvec4 out_vectors[]; };
-
-// Touches the element's own bits only: neighbours in one word do not race, gaps stay as they are.
-void store(uint at, uvec2 x) {
-    if (OUT_BYTES == 8u) {
-        out_words[2u * at] = x.x;
-        out_words[2u * at + 1u] = x.y;
-    } else if (OUT_BYTES == 4u) {
-        out_words[at] = x.x;
-    } else {
-        uint word = at / (4u / OUT_BYTES);
-        uint shift = at % (4u / OUT_BYTES) * OUT_BYTES * 8u;
-        uint own_bits = (out_words[word] >> shift ^ x.x) & ((1u << (8u * OUT_BYTES)) - 1u);
-        atomicXor(out_words[word], own_bits << shift);  // no other invocation changes them
-    }
-}
 
 void store_part(uint at, uint have, Part part) {
     const uint span = EACH * OUT_BYTES;
@@ -227,7 +207,7 @@ void store_part(uint at, uint have, Part part) {
         else out_vectors[at / EACH] = part.low;
         return;
     }
-    for (uint e = 0u; e < have; ++e) store(at + e, element_of(part, e, OUT_TYPE));
+    for (uint e = 0u; e < have; ++e) out_store_bits(at + e, element_of(part, e, OUT_TYPE));
 }
 
 // Where a part begins in each operand, and how many elements it has.
@@ -239,30 +219,30 @@ struct Place {
     uint c;
 };
 
-// How many parts a line has, at most.
-uint parts_per_line() {
+// How many parts a row has, at most.
+uint parts_per_row() {
     uint last = sizes[LAST] - 1u;
     return LAYOUT == ANYWHERE ? (last + EACH - 1u) / EACH + 1u : last / EACH + 1u;
 }
 
 Place place_of(uint group, uint lane) {
     const uint span = gl_WorkGroupSize.x * PARTS;
-    uint per_line = parts_per_line();
-    uint line = 0u, part = group * span + lane;
-    if (BY_LINE) {
+    uint per_row = parts_per_row();
+    uint row = 0u, part = group * span + lane;
+    if (BY_ROW) {
         if (RANK > 1u) {
-            uint groups = (per_line + span - 1u) / span;
-            line = group / groups;
-            part -= line * groups * span;
+            uint groups = (per_row + span - 1u) / span;
+            row = group / groups;
+            part -= row * groups * span;
         }
     } else {
-        line = part / per_line;
-        part -= line * per_line;
+        row = part / per_row;
+        part -= row * per_row;
     }
-    bool there = line < lines && part < per_line;
-    // Beyond the end the last ones are read once more.
-    line = min(line, lines - 1u);
-    part = min(part, per_line - 1u);
+    bool there = row < rows && part < per_row;
+    // Invocations beyond the end read the last part again.
+    row = min(row, rows - 1u);
+    part = min(part, per_row - 1u);
 
     Place at = Place(0u, out_offset, a_offset, 0u, 0u);
 #if INPUTS > 1
@@ -272,9 +252,9 @@ Place place_of(uint group, uint lane) {
     at.c = c_offset;
 #endif
     [[unroll]] for (uint d = LAST; d-- > 0u;) {
-        uint next = d == 0u ? 0u : line / sizes[d];
-        uint coordinate = line - next * sizes[d];
-        line = next;
+        uint next = d == 0u ? 0u : row / sizes[d];
+        uint coordinate = row - next * sizes[d];
+        row = next;
         at.to += coordinate * out_strides[d];
         at.a += coordinate * a_strides[d];
 #if INPUTS > 1
@@ -284,7 +264,7 @@ Place place_of(uint group, uint lane) {
         at.c += coordinate * c_strides[d];
 #endif
     }
-    uint begin = part * EACH;  // from that of the line on
+    uint begin = part * EACH;  // in the row
     uint have = LAYOUT == EVEN ? EACH : min(EACH, sizes[LAST] - begin);
     if (LAYOUT == ANYWHERE) {
         uint skipped = at.to % EACH;
@@ -401,7 +381,7 @@ void finish(Work work) {
 #if defined(TABULATED)
 void main() {
     uint group = group_index(), step = gl_NumWorkGroups.y * gl_NumWorkGroups.x;
-    uint groups = (parts_per_line() - 1u) / gl_WorkGroupSize.x + 1u;
+    uint groups = (parts_per_row() - 1u) / gl_WorkGroupSize.x + 1u;
     Work next;
     next.at = place_of(group, gl_LocalInvocationID.x);
     read(next);
@@ -425,7 +405,7 @@ void main() {
         if (PARTS == 2u) swap(x, y);
     }
     [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
-        if (p == 0u || !BY_LINE) prepare_for(x);
+        if (p == 0u || !BY_ROW) prepare_for(x);
         finish(x);
         x = y;
     }

@@ -1,9 +1,13 @@
 // FLOAT32 and FLOAT16 operators, computed in float32 and rounded once. Outputs of integer types take
 // truth values and whole numbers.
+// With COMPUTES defined, the includer has compute() and what else include/elementwise.glsl wants.
+#ifndef COMPUTES
 #define INPUTS 2
 #define ATTRIBUTES uint scale; uint bias; uint attributes[5];
+#define PARAMETER(i) uintBitsToFloat(attributes[i])
+#endif
 #include "include/elementwise.glsl"
-#include "include/float16.glsl"
+#include "include/typed.glsl"
 // What goes into a FLOAT16 needs fewer digits.
 const uint KNOWN_TYPE = EXACT_UNITS ? OUT_TYPE : 0u;
 const bool SHORT = KNOWN_TYPE == 34u;
@@ -12,12 +16,11 @@ const bool SHORT = KNOWN_TYPE == 34u;
 #include "include/sigmoids.glsl"
 #include "include/short_functions.glsl"
 #include "include/powers.glsl"
-#include "include/float_to_integer.glsl"
 
 layout(constant_id = 6) const bool HAS_SCALE_BIAS = false;
 
 float parameter(uint i) {
-    return uintBitsToFloat(attributes[i]);
+    return PARAMETER(i);
 }
 
 #define LOWER parameter(0u)
@@ -148,21 +151,14 @@ OPERATOR(parameterized_relu, at_least_zero(x) ? x : x * y)
 OPERATOR(swish, EITHER(swish, (x, ALPHA)))
 OPERATOR(hard_swish, x * within_one(ALPHA * x + BETA))
 
-float number(uvec2 bits, uint type) {
-    if (!IS_FLOAT(type))
-        return to_float(int(bits.x), IS_SIGNED(type));
-    return BYTES_OF(type) == 2u ? half_to_float(bits.x) : uintBitsToFloat(bits.x);
-}
-
+#ifndef COMPUTES
 float compute(float x, float y);
 
 uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
-    precise float x = number(a, A_TYPE);
+    precise float x = number_of(a, A_TYPE);
     if (HAS_SCALE_BIAS) x = x * uintBitsToFloat(scale) + uintBitsToFloat(bias);
-    x = compute(x, B_TYPE == 0u ? 0.0 : number(b, B_TYPE));
-    if (!IS_FLOAT(OUT_TYPE)) {
-        if (IS_FLOAT(A_TYPE)) return uvec2(uint(x), 0u);  // a truth value
-        return uvec2(to_integer(x, OUT_TYPE), 0u);
-    }
-    return uvec2(BYTES_OF(OUT_TYPE) == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);
+    x = compute(x, B_TYPE == 0u ? 0.0 : number_of(b, B_TYPE));
+    if (!IS_FLOAT(OUT_TYPE) && IS_FLOAT(A_TYPE)) return uvec2(uint(x), 0u);  // a truth value
+    return uvec2(bits_of(x, OUT_TYPE), 0u);
 }
+#endif

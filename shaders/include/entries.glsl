@@ -1,5 +1,5 @@
-// What a sort goes by: precedence in two words, the upper one first, then the inverted index. The
-// includer has the constants TYPE and LEAST.
+// Entries of a sort: two words of precedence, the upper one first, then the inverted index. The includer
+// defines the constants TYPE and LEAST.
 #include "include/typed.glsl"
 #include "include/ordered.glsl"
 

@@ -1,7 +1,7 @@
-// exp, log and what is made of them, in float32: good to some ulp on every driver, since only its
-// quotients and inversesqrt are used, and exp2 and sqrt where they are known. Where nothing is
-// ``precise``, products and sums may become one fma. Choices are made after computing both sides: a
-// branch costs more. NaN passes through sums and products, and fails comparisons.
+// exp, log and functions of them in float32. They are good to some ulp on every driver: they only use its
+// quotients and inversesqrt, and exp2 and sqrt where these are known to be good. Without ``precise``,
+// products and sums may become one fma. Both sides of a choice are computed, because a branch costs
+// more. NaN passes through sums and products, and fails comparisons.
 #ifndef INCLUDED_EXPONENTIALS
 #define INCLUDED_EXPONENTIALS
 #include "include/roots.glsl"
@@ -31,7 +31,7 @@ float exp_within(float x, float low, int shift) {
     float power;
     float fraction = exp_parts(x, low, shift, power);
     if (HAS_EXACT_UNITS) return fma(fraction, power, power);
-    precise float sum = 1.0 + fraction;  // where compilers would add fraction's parts in another order
+    precise float sum = 1.0 + fraction;  // precise: compilers would reorder the sum
     return sum * power;  // the fraction's product may be a denormal
 }
 
@@ -53,7 +53,7 @@ float exp_of(float x) {
 float exp_below_one(float x, float low) {
     if (!HAS_EXACT_UNITS) return exp_within(x, low, 0);
     precise float high = x * LOG2_E;
-    float rest = fma(high, -LN2, x) + fma(high, 1.90465421e-9, low);  // by which LN2 is too large
+    float rest = fma(high, -LN2, x) + fma(high, 1.90465421e-9, low);  // the error of LN2
     float power = exp2(high);
     return fma(power, rest, power);
 }

@@ -1,35 +1,35 @@
 // For the few rows of A that a vector makes, all that counts is how fast B is read: it comes in
-// vectors of 16 or words of 4 elements, many of them on their way at a time. Where the output has
-// too few columns to keep the device busy, workgroups share the depth of a tile, add their sums up
+// vectors of 16 or words of 4 elements, many of them at a time. Where the output has
+// too few columns to keep the device busy, workgroups share K of a tile, add their sums up
 // in memory, and the last to come finishes them. The includer defines INVOCATIONS, too; ROW_TILES if
-// there may be more rows than in a tile; SHARES_TILES if workgroups do, as the vectors of 16 that it
+// there may be more rows than in a tile; SPLIT_VECTORS if workgroups do, as the vectors of 16 that it
 // takes at a time; COUNTS_PARTS if sums may count their parts, by GL_EXT_shader_atomic_int64.
 #define SPECIALIZED
-#define SHARES_DEPTH
+#define SPLITS_K
 #include "include/matrix_multiply_integer_to_float.glsl"
 #include "include/bytes.glsl"
 #include "include/lowered.glsl"
 #include "include/dot_product.glsl"
 
-layout(binding = 9) readonly buffer AVectors { uvec4 a_vectors[]; };
-layout(binding = 10) readonly buffer BVectors { uvec4 b_vectors[]; };
-layout(binding = 11) coherent buffer Zeroed { int zeroed[]; };
+layout(binding = 8) readonly buffer AVectors { uvec4 a_vectors[]; };
+layout(binding = 9) readonly buffer BVectors { uvec4 b_vectors[]; };
+layout(binding = 10) coherent buffer Zeroed { int zeroed[]; };
 #ifdef COUNTS_PARTS
-layout(binding = 11) coherent buffer ZeroedPairs { uint64_t zeroed_pairs[]; };
+layout(binding = 10) coherent buffer ZeroedPairs { uint64_t zeroed_pairs[]; };
 #endif
 
-// Prepared lines hold signed numbers.
-layout(constant_id = 9) const bool A_PREPARED = false;
-layout(constant_id = 10) const bool B_PREPARED = false;
-const uint A_MASK = A_SIGNED ? 0u : A_PREPARED ? 0u : 0x80808080u;
-const uint B_MASK = B_SIGNED ? 0u : B_PREPARED ? 0u : 0x80808080u;
+// Repacked elements are signed.
+layout(constant_id = 9) const bool A_REPACKED = false;
+layout(constant_id = 10) const bool B_REPACKED = false;
+const uint A_MASK = A_SIGNED ? 0u : A_REPACKED ? 0u : 0x80808080u;
+const uint B_MASK = B_SIGNED ? 0u : B_REPACKED ? 0u : 0x80808080u;
 
 // The vector of A that a row begins with; rows past the last repeat it.
 uint row_begin(uint batch, uint row) {
     return (a_offset + batch * a_strides[0] + min(row, rows - 1u) * a_strides[1]) / 16u;
 }
 
-// The same of a column of B that lies along the depth.
+// The same of a column of a K-contiguous B.
 uint column_begin(uint batch, uint column) {
     return (b_offset + batch * b_strides[0] + min(column, columns - 1u) * b_strides[2]) / 16u;
 }
@@ -40,7 +40,7 @@ uint columns_begin(uint batch, uint column, uint count) {
     return b_offset + batch * b_strides[0] + min(column, columns - count);
 }
 
-// What this workgroup does: its tile and its part of the depth, in vectors of 16.
+// What this workgroup does: its tile and its part of K, in vectors of 16.
 struct Part {
     uint batch;
     uint row;
@@ -53,12 +53,12 @@ struct Part {
 const uint SUMS = TILE_ROWS * TILE_COLUMNS;
 // An invocation finishes pairs of neighbouring sums.
 const uint PAIRS = (SUMS / 2u - 1u) / INVOCATIONS + 1u;
-#ifdef SHARES_TILES
-layout(constant_id = 16) const uint PART_VECTORS = SHARES_TILES;  // constant to tell the host
+#ifdef SPLIT_VECTORS
+layout(constant_id = 16) const uint PART_VECTORS = SPLIT_VECTORS;  // constant to tell the host
 #endif
 
-// False when nothing is left to do. Divisions take long: most often there is nothing to divide. The
-// part of the depth comes last: before the tile's place, NVIDIA's compiler made 16 rows a tenth slower.
+// False beyond the last tile. Divisions take long: most often there is nothing to divide. The
+// part of K comes last: before the tile's place, NVIDIA's compiler made 16 rows a tenth slower.
 bool find_part(out Part p) {
     uint across = (columns - 1u) / TILE_COLUMNS + 1u;
     uint tile = group_index(), part = 0u;
@@ -67,7 +67,7 @@ bool find_part(out Part p) {
 #else
     const uint down = 1u;
 #endif
-#ifdef SHARES_TILES
+#ifdef SPLIT_VECTORS
     if (parts > 1u) {
         uint tiles = batches * across * down;
         part = tile / tiles;
@@ -85,8 +85,8 @@ bool find_part(out Part p) {
     p.batch = batches > 1u ? tile / across : 0u;
     p.column = (tile - p.batch * across) * TILE_COLUMNS;
     p.begin = 0u;
-    p.end = depth / 16u;
-#ifdef SHARES_TILES
+    p.end = K / 16u;
+#ifdef SPLIT_VECTORS
     if (parts > 1u) {
         uint each = ((p.end - 1u) / PART_VECTORS / parts + 1u) * PART_VECTORS;
         p.begin = part * each;
@@ -104,7 +104,7 @@ uint row_of_pair(Part p, uint pair) { return p.row + first_of_pair(pair) / TILE_
 
 uint column_of_pair(uint pair) { return first_of_pair(pair) % TILE_COLUMNS; }
 
-#ifdef SHARES_TILES
+#ifdef SPLIT_VECTORS
 // Where a sum of a pair meets those of other parts: neighbouring invocations add to neighbours.
 uint place_of_sum(Part p, uint pair, uint n) {
     const uint step = min(INVOCATIONS, SUMS / 2u);
@@ -176,7 +176,7 @@ bool has_all_sums(Part p, inout ivec2 sums[PAIRS]) {
 }
 #endif
 
-// What the end needs, on its way from the beginning.
+// What the end needs, which is read at the beginning.
 struct FinishPair {
     Finish here;
     Finish next;
@@ -198,7 +198,7 @@ void finish_sums(Part p, ivec2 sums[PAIRS], FinishPair finish[PAIRS]) {
         add_counted(p, sums, whole);
     else if (!has_all_sums(p, sums))
         return;
-#elif defined(SHARES_TILES)
+#elif defined(SPLIT_VECTORS)
     if (!has_all_sums(p, sums)) return;
 #endif
     [[unroll]] for (uint i = 0u; i < PAIRS; ++i)

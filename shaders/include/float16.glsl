@@ -1,6 +1,6 @@
-// float16 <-> float32 by integer code: packHalf2x16 rounds as the device likes, and denormals may
-// be flushed on the way. Here widening is exact, and narrowing rounds to nearest even. A device that
-// is known to do so by itself HAS_EXACT_UNITS.
+// float16 <-> float32 by integer code. packHalf2x16 may round in any direction, and devices may flush
+// denormals. Here widening is exact, and narrowing rounds to nearest even. Devices with HAS_EXACT_UNITS
+// are known to do so themselves.
 #ifndef INCLUDED_FLOAT16
 #define INCLUDED_FLOAT16
 #ifndef HAS_EXACT_UNITS
@@ -12,7 +12,7 @@ float half_to_float(uint bits) {
     uint magnitude = (bits & 0x7FFFu) << 13;
     uint result = magnitude + (112u << 23);
     if (magnitude >= 0x0F800000u) result += 112u << 23;  // infinity or NaN
-    // A denormal is what it adds to 2^-14, the smallest normal number.
+    // A denormal is computed as a sum with 2^-14, the smallest normal number, less 2^-14.
     precise float small = uintBitsToFloat(magnitude + (113u << 23)) - 6.103515625e-5;
     if (magnitude < 0x00800000u) result = floatBitsToUint(small);
     return uintBitsToFloat(result | ((bits & 0x8000u) << 16));
@@ -22,7 +22,7 @@ uint float_to_half(float x) {
     if (HAS_EXACT_UNITS) return packHalf2x16(vec2(x, 0.0));
     uint bits = floatBitsToUint(x);
     uint magnitude = bits & 0x7FFFFFFFu;
-    // Carries out of rounding pass into the exponent, up to infinity.
+    // A carry from rounding passes into the exponent, up to infinity.
     uint result = (magnitude - (112u << 23) + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13;
     // Added to 0.5 a number keeps multiples of 2^-24, the unit of denormals.
     precise float sum = uintBitsToFloat(magnitude) + 0.5;
@@ -30,6 +30,18 @@ uint float_to_half(float x) {
     if (magnitude >= 0x477FF000u) result = 0x7C00u;  // from 65520 on
     if (magnitude > 0x7F800000u) result = 0x7E00u | ((magnitude >> 13) & 0x3FFu);
     return result | ((bits >> 16) & 0x8000u);
+}
+
+// The float16 that is nearest to x, as a float. Compilers take packing and unpacking for nothing.
+float rounded_to_half(float x) {
+    uint bits = floatBitsToUint(x), magnitude = bits & 0x7FFFFFFFu;
+    uint result = (magnitude + 0xFFFu + (magnitude >> 13 & 1u)) & ~0x1FFFu;
+    precise float small = uintBitsToFloat(magnitude) + 0.5;  // keeps multiples of 2^-24
+    small -= 0.5;
+    if (magnitude < 0x38800000u) result = floatBitsToUint(small);
+    if (magnitude >= 0x477FF000u) result = 0x7F800000u;
+    if (magnitude > 0x7F800000u) result = magnitude | 0x00400000u;
+    return uintBitsToFloat(result | bits & 0x80000000u);
 }
 
 // Both take the name of a uint[] buffer member. A store touches its own bits only, so neighbours in

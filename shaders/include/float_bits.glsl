@@ -1,5 +1,5 @@
-// What a float32 is, decided on its bits: devices may read denormals as zero, and need not keep NaN
-// or the sign of zero through arithmetic and comparisons.
+// Properties of a float32, decided on its bits. Devices may read denormals as zero. They need not keep
+// NaN or the sign of zero in arithmetic and comparisons.
 #ifndef FLOAT_BITS
 #define FLOAT_BITS
 
@@ -9,8 +9,8 @@
 #define HAS_EXACT_UNITS false
 #endif
 
-// Its quotients, sqrt and functions that round to whole numbers are IEEE's. Asked apart from the
-// above: glslang 15 writes || and && of specialization constants in an order that drivers refuse.
+// The device's quotients, sqrt and functions that round to whole numbers are IEEE's. This is a separate
+// test: glslang 15 writes || and && of specialization constants in an order that drivers refuse.
 #ifndef HAS_IEEE_UNITS
 #define HAS_IEEE_UNITS false
 #endif
@@ -53,14 +53,14 @@ bool is_zero(float x) {
     return magnitude_bits(x) == 0u;
 }
 
-// The order of numbers by their bits, those of a float16 in the upper half of the word; ``infinite`` are
-// infinity's. Integers in that order, where -0 and 0 are one:
+// The order of numbers by their bits. The bits of a float16 lie in the upper half of the word, and
+// ``infinite`` are the bits of infinity. Ranks are integers in that order. -0 and 0 have the same:
 int rank_of(uint bits) {
     int sign = int(bits) >> 31;
     return (int(bits) & 0x7FFFFFFF ^ sign) - sign;
 }
 
-// And where -0 is below 0:
+// Keys, where -0 is below 0:
 uint key_of(uint bits) {
     return bits ^ uint(int(bits) >> 31) & 0x7FFFFFFFu;
 }

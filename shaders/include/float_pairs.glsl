@@ -1,7 +1,7 @@
-// Numbers as unevaluated sums of two float32, x the larger: about 46 bits. Built on additions and
-// multiplications alone, which Vulkan wants correctly rounded; its division may be off by 2.5 ulp,
-// and neither a true fma nor float64 is promised. ``precise`` keeps compilers from rearranging. A
-// device that HAS_EXACT_UNITS is known to have a true fma, which gives the same pairs in fewer steps.
+// Numbers as unevaluated sums of two float32, x the larger one: about 46 bits. Only additions and
+// multiplications are used, which Vulkan requires to be correctly rounded. Division may be off by
+// 2.5 ulp, and neither a true fma nor float64 is required. ``precise`` keeps compilers from reordering.
+// A device with HAS_EXACT_UNITS has a true fma, which gives the same pairs in fewer steps.
 #ifndef INCLUDED_FLOAT_PAIRS
 #define INCLUDED_FLOAT_PAIRS
 #include "include/float_bits.glsl"
@@ -54,7 +54,7 @@ float sum_of(PAIR x) {
     return sum;
 }
 
-// x y + z, and no compiler takes it apart.
+// x y + z in one expression that compilers do not reorder.
 float scaled_sum(float x, float y, float z) {
     if (HAS_EXACT_UNITS) return fma(x, y, z);
     precise float sum = x * y + z;

@@ -1,5 +1,5 @@
-// float32 to an integer of up to 32 bits: truncated toward zero, saturated, NaN as 0. The result is
-// extended to 32 bits by its sign. And back.
+// float32 to an integer of up to 32 bits, and back. Numbers are truncated toward zero and saturated, and
+// NaN becomes 0. The result is extended to 32 bits by its sign.
 #ifndef INCLUDED_FLOAT_TO_INTEGER
 #define INCLUDED_FLOAT_TO_INTEGER
 #include "include/float_bits.glsl"
@@ -26,14 +26,14 @@ int extended(uint bits, uint type) {
     return IS_SIGNED(type) ? int(bits << unused) >> unused : int(bits);
 }
 
-// The nearest float32: the sum alone rounds, because a device may round conversions as it likes.
+// The nearest float32. Only the sum rounds, because a device may round conversions in any direction.
 float to_float(int x, bool is_signed) {
     float high = is_signed ? float(x >> 16) : float(uint(x) >> 16);
     precise float sum = high * 65536.0 + float(x & 0xFFFF);
     return sum;
 }
 
-// What ScaleBias makes of an integer of that type.
+// An integer of that type after a ScaleBias.
 int scaled_integer(int x, uint type, float scale, float bias) {
     precise float scaled = to_float(x, IS_SIGNED(type));
     scaled = scaled * scale + bias;

@@ -1,19 +1,19 @@
-// What the GEMM shaders share: the interface, the place of a workgroup's tile, and what becomes of a
-// sum. A is read by rows and K, B by K and columns: a transpose is a pair of strides. The includer
+// What the GEMM shaders share: the interface, the position of a workgroup's tile, and the epilogue.
+// A is rows x K, B is K x columns: a transpose is a pair of strides. The includer
 // defines TILE_ROWS, TILE_COLUMNS and INVOCATIONS.
 #define PARAMS_BINDING 6
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool HAS_C = false;
 // Whether four columns of the output are one aligned store.
 layout(constant_id = 3) const bool Y_VECTORS = false;
-// Whether several workgroups share the K of a tile. The last one adds up what all have written, in
-// the order of K: the result does not depend on which one is last.
+// Split-K: whether several workgroups compute a tile. The last one adds up the sums of all, in the
+// order of K: the result does not depend on which one is last.
 layout(constant_id = 4) const bool SPLIT = false;
 
 layout(push_constant) uniform Push {
     uint batches;
     uint rows;
-    uint depth;
+    uint K;
     uint columns;
     uint a_row;
     uint a_k;
@@ -25,7 +25,7 @@ layout(push_constant) uniform Push {
     uint y_column;
     float alpha;
     float beta;
-    uint part_depth;
+    uint part_k;
     uint parts;
     uint activation_at;
     uint a_offset;
@@ -63,8 +63,8 @@ struct Tile {
     uint end;
 };
 
-// The tile of this workgroup. Tiles go down in bands before they go across, so that workgroups that
-// run together share what they read. False when nothing is left to do.
+// The tile of this workgroup. Tiles are numbered down the columns of bands, so that workgroups that
+// run together read the same rows and columns. False beyond the last tile.
 bool find_tile(out Tile t) {
     const uint band = 1024u / TILE_ROWS;
     uint down = (rows - 1u) / TILE_ROWS + 1u;
@@ -80,12 +80,12 @@ bool find_tile(out Tile t) {
     t.row = (first + tile % height) * TILE_ROWS;
     t.column = tile / height * TILE_COLUMNS;
     t.at = walk(0u, t.batch);
-    t.begin = t.part * part_depth;
-    t.end = min(t.begin + part_depth, depth);
+    t.begin = t.part * part_k;
+    t.end = min(t.begin + part_k, K);
     return t.part < parts;
 }
 
-// Stores what becomes of the sums of four columns, of which those before the edge exist.
+// Finishes and stores the sums of four columns, but for those beyond the edge.
 void store_four(Tile t, uint row, uint column, vec4 sums) {
     uint count = min(columns - column, 4u);
     uint from = c_offset + t.at[2] + row * c_row + column * c_column;
@@ -115,7 +115,7 @@ uint partial_at(Tile t, uint part, uint row, uint column) {
     return partial_offset + ((part * batches + t.batch) * rows + row) * columns + column;
 }
 
-// The sums of four columns of a row. What lies beyond the edges is dropped.
+// Takes the sums of four columns of a row. Those beyond the edges are dropped.
 void finish_four(Tile t, uint row, uint column, vec4 sums) {
     if (row >= rows || column >= columns) return;
     if (!SPLIT) {

@@ -1,5 +1,6 @@
-// Where this invocation stands. The host lays a line of workgroups out over x and y, because one
-// dimension holds 65,535 at most, and may launch more groups than asked for: check the range.
+// The number of this workgroup and of this invocation. The host spreads workgroups over x and y, because
+// one dimension holds at most 65,535. It may launch more groups than asked for, so shaders check the
+// range.
 #ifndef INCLUDED_GRID
 #define INCLUDED_GRID
 layout(local_size_x_id = 0) in;

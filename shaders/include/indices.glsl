@@ -1,8 +1,8 @@
-// What an index means along an axis. INDEX_TYPE is the code of its data type; include typed.glsl first.
+// Indices along an axis. The includer includes typed.glsl and defines INDEX_TYPE, the code of their type.
 // A negative index counts from the end, once. The sign of 64-bit indices is their bit 63.
 struct Index {
     uint at;      // clamped to the axis
-    bool inside;  // whether it did not need to be
+    bool inside;  // whether the index lay inside the axis
 };
 
 Index index_along(uvec2 bits, uint size) {
@@ -12,7 +12,7 @@ Index index_along(uvec2 bits, uint size) {
         negative = int(bits.y) < 0;
     }
     if (negative) {
-        uint back = 0u - bits.x;  // how far from the end, where it is less than 2^32
+        uint back = 0u - bits.x;  // the distance from the end, if it is below 2^32
         bool inside = bits.y == 0xFFFFFFFFu && back != 0u && back <= size;
         return Index(inside ? size - back : 0u, inside);
     }

@@ -1,5 +1,5 @@
-// 64-bit integers as two words, x the low one: what a device without shaderInt64 has. Arithmetic is
-// modulo 2^64, so that signed and unsigned numbers share it.
+// 64-bit integers as two words, x the low one, for devices without shaderInt64. Arithmetic is modulo
+// 2^64, so it serves signed and unsigned numbers.
 #ifndef INCLUDED_INTEGERS
 #define INCLUDED_INTEGERS
 
@@ -28,8 +28,8 @@ uvec2 multiply64(int x, int y) {
     return uvec2(uint(low), uint(high));
 }
 
-// The nearest float32, ties to even: by integer code, because a device may round conversions as it
-// likes.
+// The nearest float32, ties to even. It is computed by integers, because a device may round conversions
+// in any direction.
 float round_to_float(uvec2 x, bool is_signed) {
     bool negative = is_signed && int(x.y) < 0;
     if (negative) x = negate64(x);
@@ -42,7 +42,7 @@ float round_to_float(uvec2 x, bool is_signed) {
     uint significand = x.y >> 8;
     uint rest = x.y & 0xFFu;
     bool up = rest > 0x80u || (rest == 0x80u && (x.x != 0u || (significand & 1u) != 0u));
-    // The significand's leading one adds to the exponent, and so does a carry out of rounding.
+    // The significand's leading one adds 1 to the exponent. So does a carry from rounding.
     uint bits = (uint(126 + top) << 23) + significand + uint(up);
     return uintBitsToFloat(bits | (negative ? 0x80000000u : 0u));
 }

@@ -1,10 +1,11 @@
-// Sums of lines that workgroups of their own make while others multiply: the first ones of the
+// Sums along K (of A's rows or B's columns: lines) that separate workgroups compute while others
+// multiply: the first ones of the
 // dispatch. A tile asks for its lines' only at its end, when these are long there. Nobody promises
 // that, and waiting might be for ever: where they are not, it makes them itself.
 #define MAKES_ROWS (ROW_SUMS && !A_SUMMED)
 #define MAKES_COLUMNS (COLUMN_SUMS && !B_SUMMED)
 const uint LINES_EACH = TILE_ROWS;  // that one workgroup sums
-const uint TOGETHER = 8u;      // vectors of a line on their way to each lane, of two lines
+const uint TOGETHER = 8u;      // vectors that each lane reads at a time, of two lines
 // How many workgroups have come so far: those that sum, then from this bit on the others.
 layout(constant_id = 15) const uint TILES_BIT = 12u;  // constant to tell the host
 shared uint s_come[4];  // of which one is used: matrices are loaded from multiples of 16 bytes
@@ -19,19 +20,19 @@ uint groups_of(bool of_a) {
 
 uint summing_groups() { return groups_of(true) + groups_of(false); }
 
-// Where the sums of A or B lie: those of columns after those of rows.
+// The position of the sums of A or B: those of columns follow those of rows.
 uint made_offset(bool of_a) {
     if (of_a) return row_sums_offset;
     return MAKES_ROWS ? row_sums_offset + lines_of(true) : column_sums_offset;
 }
 
 uvec4 line_vector(bool of_a, uint at) {
-    return of_a ? as_signed(A_SIGNED || A_PREPARED, a_vectors[at])
-                : as_signed(B_SIGNED || B_PREPARED, b_vectors[at]);
+    return of_a ? as_signed(A_SIGNED || A_REPACKED, a_vectors[at])
+                : as_signed(B_SIGNED || B_REPACKED, b_vectors[at]);
 }
 
-// Past the depth prepared lines hold zeros.
-uint line_vectors() { return (depth - 1u) / 16u + 1u; }
+// Repacked lines are padded with zeros.
+uint line_vectors() { return (K - 1u) / 16u + 1u; }
 
 uint line_begin(bool of_a, uint batch, uint line) {
     return (of_a ? a_offset + batch * a_strides[0] + line * a_strides[1]

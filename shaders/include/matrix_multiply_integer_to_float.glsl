@@ -1,6 +1,6 @@
-// What the matrix_multiply_integer_to_float shaders share: the interface, the place of a
-// workgroup's tile, and the way of an exact sum into the output. The includer defines TILE_ROWS and
-// TILE_COLUMNS.
+// What the matrix_multiply_integer_to_float shaders share: the interface, the position of a
+// workgroup's tile, and how an exact sum becomes an output element. The includer defines TILE_ROWS
+// and TILE_COLUMNS.
 #ifdef SPECIALIZED
 layout(constant_id = 13) const bool EXACT_UNITS = false;
 #define HAS_EXACT_UNITS EXACT_UNITS
@@ -30,7 +30,8 @@ layout(constant_id = 17) const bool INTEGER = false;
 #define HAS_B_ZERO FLAG(3)
 #define HAS_BIAS FLAG(4)
 #define HALF FLAG(5)  // scales, bias and output are float16
-// A long depth takes several dispatches, which hand their sums on.
+// A long K takes several dispatches. Each adds to the sums of those before it, and a last one
+// finishes them.
 #define CONTINUES FLAG(6)
 #define UNFINISHED FLAG(7)
 #define INTEGER FLAG(8)  // the output is the sum, modulo 2^32
@@ -44,15 +45,19 @@ layout(binding = 4) readonly buffer BScale { uint b_scale[]; };
 layout(binding = 5) readonly buffer BZero { uint b_zero[]; };
 layout(binding = 6) readonly buffer Bias { uint bias[]; };
 layout(binding = 7) buffer Output { uint out_words[]; };
-layout(binding = 8) buffer Partial { uvec2 partial[]; };
+// Sums of 64 bits. A dispatch that is not the last of a long K writes them in place of the output.
+#ifndef PARTIAL_BINDING
+#define PARTIAL_BINDING 7
+#endif
+layout(binding = PARTIAL_BINDING) buffer Partial { uvec2 partial[]; };
 
 layout(push_constant) uniform Push {
     uint batches;
     uint rows;
-    uint depth;
+    uint K;
     uint columns;
-    uint a_strides[3];  // batch, row, depth
-    uint b_strides[3];  // batch, depth, column
+    uint a_strides[3];  // batch, row, K
+    uint b_strides[3];  // batch, K, column
     uint bias_strides[3];
     uint out_strides[3];
     uint a_scale_stride;
@@ -71,7 +76,7 @@ layout(push_constant) uniform Push {
 #ifndef SPECIALIZED
     uint flags;
 #endif
-#ifdef SHARES_DEPTH
+#ifdef SPLITS_K
     uint parts;
     uint zeroed_offset;
     uint count_shift;
@@ -88,7 +93,7 @@ layout(push_constant) uniform Push {
 };
 
 // The tile of this workgroup. Tiles go down in bands of 16 rows of tiles before they go across,
-// so that workgroups that run together share what they read. False when nothing is left to do.
+// so that workgroups that run together share what they read. False beyond the last tile.
 #ifndef TILE_INDEX
 #define TILE_INDEX group_index()
 #endif
@@ -110,7 +115,7 @@ bool find_tile(out uint batch, out uint row, out uint column) {
 #define LOAD_FLOAT(words, index) \
     (HALF ? LOAD_HALF(words, index) : uintBitsToFloat(words[index]))
 
-// What makes an output of a sum; of the nearest element where there is none.
+// What turns a sum into an output. Positions beyond the edges are clamped.
 struct Finish {
     float a_scale;
     float b_scale;
@@ -141,7 +146,7 @@ float scale_and_bias(uvec2 sum, Finish f) {
     return x;
 }
 
-// Finishes the sums of two neighbouring columns; what lies outside the output is dropped.
+// Finishes the sums of two neighbouring columns. Those beyond the edges are dropped.
 void finish_pair(uint batch, uint row, uint column, uvec2 sum, uvec2 next_sum, Finish finish,
                  Finish next_finish) {
     if (row >= rows || column >= columns) return;

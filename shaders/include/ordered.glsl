@@ -1,5 +1,5 @@
-// Elements of any data type as unsigned numbers, two words (x the low one; only x of types of up to
-// 32 bits), by which a maximum or a sort goes: what comes first has the larger number.
+// Elements of any data type as unsigned numbers, for maxima and sorts. What comes first has the larger
+// number. It has two words, x the low one; types of up to 32 bits use x only.
 //
 //   precedence(bits, type, least): of the largest, or the least; -0 is below 0, NaN is first
 //   with_precedence(...):          back
@@ -29,7 +29,7 @@ uvec2 precedence(uvec2 bits, uint type, bool least) {
 
 uvec2 with_precedence(uvec2 x, uint type, bool least) {
     if (!IS_FLOAT(type)) {
-        // Both steps undo themselves.
+        // Both steps are their own inverses.
         if (least) x = ~x;
         return BYTES_OF(type) == 8u ? integer_precedence(x, type, false)
                                     : integer_precedence(uvec2(x.x, 0u), type, false);

@@ -1,7 +1,7 @@
-// For copies between two layouts, part by part: a part spans one to three dimensions, RANK others
-// count the parts. For each of them ``below`` has how many parts the ones after it make, and the
-// steps what a quotient by that is worth: a stride, less what the next dimension takes back (modulo
-// 2^32). So no division waits for another.
+// Copies between two layouts, part by part. A part spans one to three dimensions, and RANK further
+// dimensions count the parts. For each of these, ``below`` is the number of parts of the dimensions after
+// it. A part's offset is the sum of part / below[d] * steps[d] modulo 2^32. A step is the dimension's
+// stride less the size times the stride of the dimension after it. So no division depends on another.
 layout(constant_id = 1) const uint RANK = 0u;
 
 layout(push_constant) uniform Push {
@@ -24,7 +24,7 @@ uvec2 part_offsets(uint part) {
     return at;
 }
 
-// Whether all parts begin with a vector, and all that the first strides reach.
+// Whether all parts begin with a vector, and the first strides are whole vectors.
 bool is_aligned() {
     uint any = in_offset | out_offset;
     for (uint i = 0u; i < 2u; ++i) any |= in_strides[i] | out_strides[i];

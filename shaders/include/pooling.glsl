@@ -1,5 +1,5 @@
 // What the pooling shaders share. The includer defines one of OP_average, OP_lp, OP_max and
-// OP_quantized, and a TOTAL is what becomes of a window's elements:
+// OP_quantized. A TOTAL accumulates a window's elements:
 //   nothing(), take(total, bits, index), merged(a, b), result(total, count, channel).
 // Dimensions are depth, height and width; the host writes one of size 1 where a tensor has none.
 #define PARAMS_BINDING LAST_BINDING
@@ -97,6 +97,8 @@ struct Largest {
     uint index;
 };
 #define TOTAL Largest
+// Where only the value of a float counts, its key is the float itself.
+const bool AS_FLOATS = IS_FLOAT(TYPE) && HAS_EXACT_UNITS && !INDICES;
 uvec2 order_of(uvec2 bits) {
     if (IS_WIDE) return uvec2(IS_SIGNED(TYPE) ? bits.y ^ 0x80000000u : bits.y, bits.x);
     if (!IS_FLOAT(TYPE)) return uvec2(IS_SIGNED(TYPE) ? bits.x ^ 0x80000000u : bits.x, 0u);
@@ -110,17 +112,32 @@ uvec2 lowest() {
     if (!IS_SIGNED(TYPE)) return uvec2(0u);
     return IS_WIDE ? uvec2(0u, 0x80000000u) : uvec2(0xFFFFFFFFu << 8u * BYTES_OF(TYPE) - 1u, 0u);
 }
-TOTAL nothing() { return Largest(order_of(lowest()), lowest(), NONE); }
+TOTAL nothing() {
+    return Largest(AS_FLOATS ? uvec2(0xFF800000u, 0u) : order_of(lowest()), lowest(), NONE);
+}
+bool above_float(float a, float b) { return a > b || is_nan(a); }
 bool above(uvec2 a, uvec2 b) { return a.x > b.x || IS_WIDE && a.x == b.x && a.y > b.y; }
 void take(inout TOTAL total, uvec2 bits, uint index) {
+    if (AS_FLOATS) {
+        float x = number_of(bits, TYPE);
+        if (above_float(x, uintBitsToFloat(total.key.x))) total.key.x = floatBitsToUint(x);
+        return;
+    }
     uvec2 key = order_of(bits);
     if (above(key, total.key) || INDICES && total.index == NONE) total = Largest(key, bits, index);
 }
 TOTAL merged(TOTAL a, TOTAL b) {
+    if (AS_FLOATS) {
+        if (above_float(uintBitsToFloat(b.key.x), uintBitsToFloat(a.key.x))) return b;
+        return a;
+    }
     bool second = above(b.key, a.key) || a.key == b.key && b.index < a.index;
     return second ? b : a;
 }
-uvec2 result(TOTAL total, uint n, uint channel) { return total.bits; }
+uvec2 result(TOTAL total, uint n, uint channel) {
+    if (AS_FLOATS) return uvec2(bits_of(uintBitsToFloat(total.key.x), TYPE), 0u);
+    return total.bits;
+}
 void store_index(uint at, uint index) {
     if (WIDE_INDICES) {
         index_words[2u * at] = index;

@@ -1,91 +1,65 @@
-// The input and the output of an operator that moves bits, as words and as vectors of 16 bytes.
-#include "include/elements.glsl"
-
-layout(binding = 0) readonly buffer InputWords { uint in_words[]; };
-layout(binding = 0) readonly buffer InputVectors { uvec4 in_vectors[]; };
-layout(binding = 1) buffer OutputWords { uint out_words[]; };
-layout(binding = 1) writeonly buffer OutputVectors { uvec4 out_vectors[]; };
-
-#if defined(T_b64)
-const uint PER_VECTOR = 2u;
-#elif defined(ELEMENT_BITS)
-const uint PER_VECTOR = 4u * ELEMENTS_PER_WORD;
+// The input x and the output y of an operator that moves bits, with vectors of 16 bytes that begin at
+// any element. A variant has elements of one width.
+#include "include/bits.glsl"
+#if defined(T_b8)
+const uint BYTES = 1u;
+#elif defined(T_b16)
+const uint BYTES = 2u;
+#elif defined(T_b32)
+const uint BYTES = 4u;
 #else
-const uint PER_VECTOR = 4u;
+const uint BYTES = 8u;
 #endif
+INPUT_BITS(x, 0, BYTES)
+OUTPUT_BITS(y, 1, BYTES)
+
+const uint PER_VECTOR = 16u / BYTES;
+const uint PER_WORD = BYTES < 4u ? 4u / BYTES : 1u;
 
 // Elements from ``from`` on; all of them lie in the tensor.
 uvec4 load_vector(uint from) {
-    if (from % PER_VECTOR == 0u) return in_vectors[from / PER_VECTOR];
-#if defined(T_b64)
-    uint word = 2u * from;
-#elif defined(ELEMENT_BITS)
-    uint word = from / ELEMENTS_PER_WORD;
-#else
-    uint word = from;
-#endif
-    uvec4 x = uvec4(in_words[word], in_words[word + 1u], in_words[word + 2u], in_words[word + 3u]);
-#if defined(ELEMENT_BITS)
-    uint shift = element_shift(from);
-    if (shift != 0u) x = x >> shift | uvec4(x.yzw, in_words[word + 4u]) << (32u - shift);
-#endif
-    return x;
+    if (from % PER_VECTOR == 0u) return x_vectors[from / PER_VECTOR];
+    uint word = from * BYTES / 4u;
+    if (BYTES == 8u) word = 2u * from;
+    uvec4 v = uvec4(x_words[word], x_words[word + 1u], x_words[word + 2u], x_words[word + 3u]);
+    if (BYTES < 4u) {
+        uint shift = from * BYTES % 4u * 8u;
+        if (shift != 0u) v = v >> shift | uvec4(v.yzw, x_words[word + 4u]) << (32u - shift);
+    }
+    return v;
 }
 
-ELEMENT element_of(uvec4 vector, uint e) {
-#if defined(T_b64)
-    return e == 0u ? vector.xy : vector.zw;
-#elif defined(ELEMENT_BITS)
-    return vector[e / ELEMENTS_PER_WORD] >> element_shift(e) & ELEMENT_MASK;
-#else
-    return vector[e];
-#endif
+uvec2 element_of(uvec4 vector, uint e) {
+    return element_of(vector, e, BYTES);
 }
 
-void set_element(inout uvec4 vector, uint e, ELEMENT x) {
-#if defined(T_b64)
-    if (e == 0u) vector.xy = x;
-    else vector.zw = x;
-#elif defined(ELEMENT_BITS)
-    vector[e / ELEMENTS_PER_WORD] |= x << element_shift(e);  // where zeros are
-#else
-    vector[e] = x;
-#endif
+void set_element(inout uvec4 vector, uint e, uvec2 bits) {
+    set_element(vector, e, bits, BYTES);
 }
 
-uvec4 filled_vector(ELEMENT x) {
-#if defined(T_b64)
-    return x.xyxy;
-#elif defined(T_b16)
-    return uvec4(x | x << 16u);
-#elif defined(T_b8)
-    return uvec4(x * 0x01010101u);
-#else
-    return uvec4(x);
-#endif
+uvec4 filled_vector(uvec2 bits) {
+    if (BYTES == 8u) return bits.xyxy;
+    if (BYTES == 4u) return uvec4(bits.x);
+    return uvec4(bits.x * (BYTES == 2u ? 0x00010001u : 0x01010101u));
 }
 
 // The first ``have`` elements, to ``to`` and after it.
 void store_vector(uint to, uint have, uvec4 vector) {
     if (have == PER_VECTOR && to % PER_VECTOR == 0u) {
-        out_vectors[to / PER_VECTOR] = vector;
+        y_vectors[to / PER_VECTOR] = vector;
         return;
     }
     uint e = 0u;
-#if defined(ELEMENT_BITS)
     while (e < have) {
-        if ((to + e) % ELEMENTS_PER_WORD == 0u && e + ELEMENTS_PER_WORD <= have) {
+        if (BYTES < 4u && (to + e) % PER_WORD == 0u && e + PER_WORD <= have) {
             uint word = 0u;
-            for (uint i = 0u; i < ELEMENTS_PER_WORD; ++i)
-                word |= element_of(vector, e + i) << element_shift(i);
-            out_words[(to + e) / ELEMENTS_PER_WORD] = word;
-            e += ELEMENTS_PER_WORD;
+            for (uint i = 0u; i < PER_WORD; ++i)
+                word |= element_of(vector, e + i).x << i * BYTES * 8u;
+            y_words[(to + e) / PER_WORD] = word;
+            e += PER_WORD;
         } else {
-            STORE_ELEMENT(out_words, to + e, element_of(vector, e));
+            y_store_bits(to + e, element_of(vector, e));
             ++e;
         }
     }
-#else
-    for (; e < have; ++e) STORE_ELEMENT(out_words, to + e, element_of(vector, e));
-#endif
 }

@@ -2,7 +2,7 @@
 //   rank, then for each dimension from the last to the first:
 //   size, multiplier, shift, and the stride of each operand.
 // The multiplier and the shift replace the division by the size. They are exact for all 32-bit
-// numbers and divisors of at least 2; a dimension of size 1 comes alone, and is not divided by.
+// numbers and divisors of at least 2. A dimension of size 1 is the only one, and no division is needed.
 #include "include/params.glsl"
 
 uint walk_quotient(uint n, uint multiplier, uint shift) {

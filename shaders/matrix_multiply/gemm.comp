@@ -6,11 +6,11 @@
 // A workgroup makes a tile of the output, an invocation BLOCK x BLOCK of it in float32. While one
 // slice of K is multiplied, the next one comes into the other half of the shared memory.
 #if defined(TILE_t128)
-const uint TILE = 128u, BLOCK = 8u, TILE_DEPTH = 8u;
+const uint TILE = 128u, BLOCK = 8u, TILE_K = 8u;
 #elif defined(TILE_t64)
-const uint TILE = 64u, BLOCK = 4u, TILE_DEPTH = 16u;
+const uint TILE = 64u, BLOCK = 4u, TILE_K = 16u;
 #else
-const uint TILE = 32u, BLOCK = 4u, TILE_DEPTH = 32u;
+const uint TILE = 32u, BLOCK = 4u, TILE_K = 32u;
 #endif
 const uint TILE_ROWS = TILE, TILE_COLUMNS = TILE;
 const uint SIDE = TILE / BLOCK;
@@ -20,20 +20,20 @@ layout(local_size_x = INVOCATIONS) in;
 layout(binding = 0) readonly buffer APairs { uvec2 a_pairs[]; };
 layout(binding = 1) readonly buffer BPairs { uvec2 b_pairs[]; };
 
-// Whether four neighbours of a matrix follow one another along its rows or columns, else along K;
+// Whether four contiguous elements of a matrix follow its rows or columns, else K;
 // and whether they are one aligned load.
-layout(constant_id = 5) const bool A_ACROSS = false;
+layout(constant_id = 5) const bool A_MN_CONTIGUOUS = false;
 layout(constant_id = 6) const bool A_VECTORS = false;
-layout(constant_id = 7) const bool B_ACROSS = false;
+layout(constant_id = 7) const bool B_MN_CONTIGUOUS = false;
 layout(constant_id = 8) const bool B_VECTORS = false;
 
 // By K, then by the row or column, four in a vector. One more than there are: invocations that
-// write along K meet different banks.
+// write along K use different banks.
 const uint PITCH = TILE / 4u + 1u;
-const uint SLICE = TILE_DEPTH * PITCH;
+const uint SLICE = TILE_K * PITCH;
 shared vec4 s_a[2u * SLICE];
 shared vec4 s_b[2u * SLICE];
-const int LOADS = int(TILE * TILE_DEPTH / 4u / INVOCATIONS);
+const int LOADS = int(TILE * TILE_K / 4u / INVOCATIONS);
 const int CHUNKS = int(BLOCK / 4u);
 
 vec4 from_halves(uvec2 pair) {
@@ -42,14 +42,14 @@ vec4 from_halves(uvec2 pair) {
                 half_to_float(pair.y & 0xFFFFu), half_to_float(pair.y >> 16));
 }
 
-// The line (row of A, column of B) and the K, in the slice, of an invocation's four elements.
+// The row of A, or column of B, and the K of an invocation's four elements, both in the slice.
 uvec2 place(bool across, int load) {
     uint n = gl_LocalInvocationIndex + uint(load) * INVOCATIONS;
     return across ? uvec2(n % (TILE / 4u) * 4u, n / (TILE / 4u))
-                  : uvec2(n / (TILE_DEPTH / 4u), n % (TILE_DEPTH / 4u) * 4u);
+                  : uvec2(n / (TILE_K / 4u), n % (TILE_K / 4u) * 4u);
 }
 
-// Four elements of ``x``; what lies beyond K is 0, lines beyond the edge repeat others.
+// Four elements of ``x``. Those beyond K are 0. Rows and columns beyond the edge repeat others.
 #define FOUR(x) \
     vec4 x##_four(bool across, bool vectors, uint from, uint line, uint lines, uint line_step, \
                   uint k, uint end, uint k_step) { \
@@ -89,27 +89,27 @@ void main() {
     vec4 a_next[LOADS], b_next[LOADS];
 #define LOAD(k) \
     [[unroll]] for (int n = 0; n < LOADS; ++n) { \
-        uvec2 at = place(A_ACROSS, n); \
-        a_next[n] = a_four(A_ACROSS, A_VECTORS, a_offset + t.at[0], t.row + at.x, rows, a_row, \
+        uvec2 at = place(A_MN_CONTIGUOUS, n); \
+        a_next[n] = a_four(A_MN_CONTIGUOUS, A_VECTORS, a_offset + t.at[0], t.row + at.x, rows, a_row, \
                            (k) + at.y, t.end, a_k); \
-        at = place(B_ACROSS, n); \
-        b_next[n] = b_four(B_ACROSS, B_VECTORS, b_offset + t.at[1], t.column + at.x, columns, \
+        at = place(B_MN_CONTIGUOUS, n); \
+        b_next[n] = b_four(B_MN_CONTIGUOUS, B_VECTORS, b_offset + t.at[1], t.column + at.x, columns, \
                            b_column, (k) + at.y, t.end, b_k); \
     }
 #define STORE(half_at) \
     [[unroll]] for (int n = 0; n < LOADS; ++n) { \
-        uvec2 at = place(A_ACROSS, n); \
-        PUT(s_a, A_ACROSS, at, half_at, a_next[n]) \
-        at = place(B_ACROSS, n); \
-        PUT(s_b, B_ACROSS, at, half_at, b_next[n]) \
+        uvec2 at = place(A_MN_CONTIGUOUS, n); \
+        PUT(s_a, A_MN_CONTIGUOUS, at, half_at, a_next[n]) \
+        at = place(B_MN_CONTIGUOUS, n); \
+        PUT(s_b, B_MN_CONTIGUOUS, at, half_at, b_next[n]) \
     }
     LOAD(t.begin)
     STORE(0u)
     barrier();
     uint current = 0u;
-    for (uint k = t.begin; k < t.end; k += TILE_DEPTH) {
-        LOAD(k + TILE_DEPTH)
-        [[unroll]] for (uint e = 0u; e < TILE_DEPTH; ++e) {
+    for (uint k = t.begin; k < t.end; k += TILE_K) {
+        LOAD(k + TILE_K)
+        [[unroll]] for (uint e = 0u; e < TILE_K; ++e) {
             uint line = current + e * PITCH;
             vec4 x[CHUNKS], z[CHUNKS];
             [[unroll]] for (int j = 0; j < CHUNKS; ++j) {

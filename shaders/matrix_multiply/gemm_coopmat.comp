@@ -9,39 +9,39 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
-// FLOAT16 matrices, summed in float32. A workgroup of subgroups of 32 makes a tile of the output in
-// SUBGROUPS_DOWN x SUBGROUPS_ACROSS parts; the SUBGROUPS_DEEP subgroups that share a part take turns
-// along K. ALONE: each of these reads what it multiplies, and waits for no other. A and B are read
-// by vectors of eight elements, along K or across it.
+// FLOAT16 matrices, accumulated in float32. A workgroup has subgroups of 32 and computes a tile of the
+// output in SUBGROUPS_DOWN x SUBGROUPS_ACROSS parts. SUBGROUPS_K subgroups split K of each part.
+// ALONE: each of these reads its own slice, and no subgroup waits for another. A and B are read in
+// vectors of eight elements, which are contiguous along K or along the other axis.
 #if defined(TILE_t128)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 32u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_K = 32u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 1u;
 const bool ALONE = false;
 #elif defined(TILE_t64)
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_DEPTH = 64u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
+const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_K = 64u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 1u;
 const bool ALONE = false;
 #elif defined(TILE_t64d)
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_DEPTH = 128u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 2u;
+const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_K = 128u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 2u;
 const bool ALONE = false;
 #elif defined(TILE_t32)
-const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_DEPTH = 128u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
+const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_K = 128u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 4u;
 const bool ALONE = false;
 #else
-const uint TILE_ROWS = 16u, TILE_COLUMNS = 32u, TILE_DEPTH = 256u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 8u;
+const uint TILE_ROWS = 16u, TILE_COLUMNS = 32u, TILE_K = 256u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 8u;
 const bool ALONE = true;
 #endif
-const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS * SUBGROUPS_DEEP;
+const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS * SUBGROUPS_K;
 const uint INVOCATIONS = 32u * SUBGROUPS;
 layout(local_size_x = INVOCATIONS) in;
 #include "include/gemm.glsl"
 
-// Whether a vector of eight elements goes across K.
-layout(constant_id = 5) const bool A_ACROSS = false;
-layout(constant_id = 6) const bool B_ACROSS = false;
+// Whether vectors of A follow its rows, and those of B its columns; else they follow K.
+layout(constant_id = 5) const bool A_MN_CONTIGUOUS = false;
+layout(constant_id = 6) const bool B_MN_CONTIGUOUS = false;
 // Whether K, or a part of it, ends inside a slice.
 layout(constant_id = 7) const bool ENDS_INSIDE = false;
 
@@ -54,35 +54,34 @@ const int ACROSS = int(PART_COLUMNS / FRAGMENT);
 #define RowFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseA>
 #define ColumnFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseB>
 
-// One slice of K as it was read: lines along K, or lines across it, each with one vector after it,
-// so that eight lines meet all banks. After the last slice the sums pass through here, 16 rows of
-// each part at a time; two vectors after a row serve the same purpose. A subgroup that is ALONE has
-// a slice of its own.
-const uint SHARES = ALONE ? SUBGROUPS_DEEP : 1u;
-const uint OWN_DEPTH = TILE_DEPTH / SHARES;
+// One slice of K, in the layout of A and B. A vector of padding after each line of it avoids bank
+// conflicts. After the last slice the sums are stored here, 16 rows of each part at a time; two
+// vectors after a row avoid bank conflicts. A subgroup that is ALONE has a slice of its own.
+const uint SHARES = ALONE ? SUBGROUPS_K : 1u;
+const uint OWN_K = TILE_K / SHARES;
 const uint READERS = INVOCATIONS / SHARES;
-const uint DEPTH_VECTORS = OWN_DEPTH / 8u;
-const uint A_SLICE = max(TILE_ROWS * (DEPTH_VECTORS + 1u), OWN_DEPTH * (TILE_ROWS / 8u + 1u));
-const uint B_SLICE = max(TILE_COLUMNS * (DEPTH_VECTORS + 1u), OWN_DEPTH * (TILE_COLUMNS / 8u + 1u));
+const uint K_VECTORS = OWN_K / 8u;
+const uint A_SLICE = max(TILE_ROWS * (K_VECTORS + 1u), OWN_K * (TILE_ROWS / 8u + 1u));
+const uint B_SLICE = max(TILE_COLUMNS * (K_VECTORS + 1u), OWN_K * (TILE_COLUMNS / 8u + 1u));
 const uint SLICE = A_SLICE + B_SLICE;
-const uint A_PITCH = A_ACROSS ? TILE_ROWS / 8u + 1u : DEPTH_VECTORS + 1u;
-const uint B_PITCH = B_ACROSS ? TILE_COLUMNS / 8u + 1u : DEPTH_VECTORS + 1u;
+const uint A_PITCH = A_MN_CONTIGUOUS ? TILE_ROWS / 8u + 1u : K_VECTORS + 1u;
+const uint B_PITCH = B_MN_CONTIGUOUS ? TILE_COLUMNS / 8u + 1u : K_VECTORS + 1u;
 const uint ROW_VECTORS = PART_COLUMNS / 4u;
 const uint STRIP_PITCH = ROW_VECTORS + 2u;
 const uint STRIP = FRAGMENT * STRIP_PITCH;
 shared uvec4 s_slice[max(SHARES * SLICE, SUBGROUPS * STRIP)];
 
-const int A_LOADS = int(TILE_ROWS * DEPTH_VECTORS / READERS);
-const int B_LOADS = int(TILE_COLUMNS * DEPTH_VECTORS / READERS);
+const int A_LOADS = int(TILE_ROWS * K_VECTORS / READERS);
+const int B_LOADS = int(TILE_COLUMNS * K_VECTORS / READERS);
 
-// The line of the slice that an invocation's vector belongs to, and which of the line's it is. Eight
-// invocations store together: where these are not eight vectors of one line, they take lines whose
-// banks complete one another.
+// The line of the slice that holds an invocation's vector, and the vector's position in it. Eight
+// invocations store together. Where a line has fewer than eight vectors, they store to lines that
+// differ in their banks.
 uvec2 place(bool across, uint lines, int load) {
     uint n = (ALONE ? gl_SubgroupInvocationID : gl_LocalInvocationIndex) + uint(load) * READERS;
     if (across) return uvec2(n / (lines / 8u), n % (lines / 8u));
-    if (DEPTH_VECTORS == 4u) return uvec2(n / 4u % 2u * 4u + n / 8u % 4u + n / 32u * 8u, n % 4u);
-    return uvec2(n / DEPTH_VECTORS, n % DEPTH_VECTORS);
+    if (K_VECTORS == 4u) return uvec2(n / 4u % 2u * 4u + n / 8u % 4u + n / 32u * 8u, n % 4u);
+    return uvec2(n / K_VECTORS, n % K_VECTORS);
 }
 
 // Between writing and reading a slice.
@@ -97,7 +96,7 @@ void share_slice() {
 
 // Between writing and reading strips: a part of its own needs no other subgroup.
 void share_strip() {
-    if (SUBGROUPS_DEEP > 1u) {
+    if (SUBGROUPS_K > 1u) {
         barrier();
     } else {
         subgroupMemoryBarrierShared();
@@ -108,49 +107,49 @@ void share_strip() {
 void main() {
     Tile t;
     if (!find_tile(t)) return;
-    uint deep = gl_SubgroupID % SUBGROUPS_DEEP;
-    uint part = gl_SubgroupID / SUBGROUPS_DEEP;
+    uint member_of_k = gl_SubgroupID % SUBGROUPS_K;
+    uint part = gl_SubgroupID / SUBGROUPS_K;
     uint part_row = part / SUBGROUPS_ACROSS * PART_ROWS;
     uint part_column = part % SUBGROUPS_ACROSS * PART_COLUMNS;
 
-    uint own_begin = ALONE ? deep * OWN_DEPTH : 0u;
-    uint a_slice = ALONE ? deep * SLICE : 0u;
+    uint own_begin = ALONE ? member_of_k * OWN_K : 0u;
+    uint a_slice = ALONE ? member_of_k * SLICE : 0u;
     uint b_slice = a_slice + A_SLICE;
 
-    // Lines beyond the edges repeat the last: their sums go nowhere. Without an end inside a slice,
-    // places are those of the first slice, by vectors.
+    // Positions beyond the edges are clamped: these sums are dropped. Where no part of K ends inside
+    // a slice, positions count vectors, from the first slice on.
     uint a_from[A_LOADS], b_from[B_LOADS];
     [[unroll]] for (int i = 0; i < A_LOADS; ++i) {
-        uvec2 at = place(A_ACROSS, TILE_ROWS, i);
+        uvec2 at = place(A_MN_CONTIGUOUS, TILE_ROWS, i);
         a_from[i] = a_offset + t.at[0] +
-                    (A_ACROSS ? min(t.row + at.y * 8u, (rows - 1u) / 8u * 8u)
+                    (A_MN_CONTIGUOUS ? min(t.row + at.y * 8u, (rows - 1u) / 8u * 8u)
                               : min(t.row + at.x, rows - 1u) * a_row);
         if (!ENDS_INSIDE)
             a_from[i] = (a_from[i] +
-                         (t.begin + own_begin + (A_ACROSS ? at.x : at.y * 8u)) * a_k) / 8u;
+                         (t.begin + own_begin + (A_MN_CONTIGUOUS ? at.x : at.y * 8u)) * a_k) / 8u;
     }
     [[unroll]] for (int i = 0; i < B_LOADS; ++i) {
-        uvec2 at = place(B_ACROSS, TILE_COLUMNS, i);
+        uvec2 at = place(B_MN_CONTIGUOUS, TILE_COLUMNS, i);
         b_from[i] = b_offset + t.at[1] +
-                    (B_ACROSS ? min(t.column + at.y * 8u, (columns - 1u) / 8u * 8u)
+                    (B_MN_CONTIGUOUS ? min(t.column + at.y * 8u, (columns - 1u) / 8u * 8u)
                               : min(t.column + at.x, columns - 1u) * b_column);
         if (!ENDS_INSIDE)
             b_from[i] = (b_from[i] +
-                         (t.begin + own_begin + (B_ACROSS ? at.x : at.y * 8u)) * b_k) / 8u;
+                         (t.begin + own_begin + (B_MN_CONTIGUOUS ? at.x : at.y * 8u)) * b_k) / 8u;
     }
-    uint a_step = TILE_DEPTH / 8u * a_k, b_step = TILE_DEPTH / 8u * b_k;
+    uint a_step = TILE_K / 8u * a_k, b_step = TILE_K / 8u * b_k;
     uvec4 a_next[A_LOADS], b_next[B_LOADS];
 #define LOAD_SIDE(side, SIDE, lines) \
     [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) { \
         if (ENDS_INSIDE) { \
-            uvec2 at = place(SIDE##_ACROSS, lines, i); \
-            uint k = t.begin + slice * TILE_DEPTH + own_begin + \
-                     (SIDE##_ACROSS ? at.x : at.y * 8u); \
-            uint last = SIDE##_ACROSS ? t.end - 1u : (t.end - 1u) / 8u * 8u; \
+            uvec2 at = place(SIDE##_MN_CONTIGUOUS, lines, i); \
+            uint k = t.begin + slice * TILE_K + own_begin + \
+                     (SIDE##_MN_CONTIGUOUS ? at.x : at.y * 8u); \
+            uint last = SIDE##_MN_CONTIGUOUS ? t.end - 1u : (t.end - 1u) / 8u * 8u; \
             uvec4 found = \
                 side##_vectors[(side##_from[i] + min(k, last) * side##_k) / 8u]; \
             side##_next[i] = k < t.end ? found : uvec4(0u); \
-            if (!SIDE##_ACROSS && k < t.end && t.end - k < 8u) \
+            if (!SIDE##_MN_CONTIGUOUS && k < t.end && t.end - k < 8u) \
                 [[unroll]] for (uint e = 0u; e < 8u; ++e) \
                     if (k + e >= t.end) \
                         side##_next[i][e / 2u] &= e % 2u == 0u ? 0u : 0xFFFFu; \
@@ -165,31 +164,31 @@ void main() {
     Sums sums[DOWN][ACROSS];
     [[unroll]] for (int i = 0; i < DOWN; ++i)
         [[unroll]] for (int j = 0; j < ACROSS; ++j) sums[i][j] = Sums(0.0);
-    uint slices = (t.end - t.begin - 1u) / TILE_DEPTH + 1u;
+    uint slices = (t.end - t.begin - 1u) / TILE_K + 1u;
     uint slice = 0u;
     LOAD
     for (uint number = 0u; number < slices; ++number) {
         share_slice();
         [[unroll]] for (int i = 0; i < A_LOADS; ++i) {
-            uvec2 at = place(A_ACROSS, TILE_ROWS, i);
+            uvec2 at = place(A_MN_CONTIGUOUS, TILE_ROWS, i);
             s_slice[a_slice + at.x * A_PITCH + at.y] = a_next[i];
         }
         [[unroll]] for (int i = 0; i < B_LOADS; ++i) {
-            uvec2 at = place(B_ACROSS, TILE_COLUMNS, i);
+            uvec2 at = place(B_MN_CONTIGUOUS, TILE_COLUMNS, i);
             s_slice[b_slice + at.x * B_PITCH + at.y] = b_next[i];
         }
         share_slice();
-        // What comes next is on its way while this slice is multiplied. Without a condition (the
-        // first is read once more): with one, the compiler waits for the loads at its end.
+        // The next slice is read while this one is multiplied. There is no condition, so the first
+        // slice is read again at the end: with one, the compiler waits for the loads.
         slice = slice + 1u < slices ? slice + 1u : 0u;
         LOAD
-        [[unroll]] for (uint n = 0u; n < TILE_DEPTH / FRAGMENT / SUBGROUPS_DEEP; ++n) {
-            uint k = (ALONE ? n : n * SUBGROUPS_DEEP + deep) * FRAGMENT;
+        [[unroll]] for (uint n = 0u; n < TILE_K / FRAGMENT / SUBGROUPS_K; ++n) {
+            uint k = (ALONE ? n : n * SUBGROUPS_K + member_of_k) * FRAGMENT;
             ColumnFragment z[ACROSS];
             RowFragment x;
             [[unroll]] for (int j = 0; j < ACROSS; ++j) {
                 uint line = part_column + uint(j) * FRAGMENT;
-                if (B_ACROSS)
+                if (B_MN_CONTIGUOUS)
                     coopMatLoad(z[j], s_slice, b_slice + k * B_PITCH + line / 8u, B_PITCH,
                                 gl_CooperativeMatrixLayoutRowMajor);
                 else
@@ -198,7 +197,7 @@ void main() {
             }
             [[unroll]] for (int i = 0; i < DOWN; ++i) {
                 uint line = part_row + uint(i) * FRAGMENT;
-                if (A_ACROSS)
+                if (A_MN_CONTIGUOUS)
                     coopMatLoad(x, s_slice, a_slice + k * A_PITCH + line / 8u, A_PITCH,
                                 gl_CooperativeMatrixLayoutColumnMajor);
                 else
@@ -212,10 +211,10 @@ void main() {
     barrier();
     // The subgroups of a part add up its strips in a fixed order, four columns of a row to an
     // invocation at a time.
-    uint member = deep * 32u + gl_SubgroupInvocationID;
-    const uint STEP = SUBGROUPS_DEEP * 32u / ROW_VECTORS;
+    uint member = member_of_k * 32u + gl_SubgroupInvocationID;
+    const uint STEP = SUBGROUPS_K * 32u / ROW_VECTORS;
     uint column = t.column + part_column + member % ROW_VECTORS * 4u;
-    // Each strip is written out: where a compiler leaves a loop over them, all sums lie in memory.
+    // Strips are not a loop: where a compiler does not unroll it, all sums go to memory.
 #define STORE_STRIP(number) \
     if (DOWN > number) { \
         share_strip(); \
@@ -225,9 +224,9 @@ void main() {
                          gl_CooperativeMatrixLayoutRowMajor); \
         share_strip(); \
         [[dont_unroll]] for (uint r = member / ROW_VECTORS; r < FRAGMENT; r += STEP) { \
-            uint at = part * SUBGROUPS_DEEP * STRIP + r * STRIP_PITCH + member % ROW_VECTORS; \
+            uint at = part * SUBGROUPS_K * STRIP + r * STRIP_PITCH + member % ROW_VECTORS; \
             vec4 four = uintBitsToFloat(s_slice[at]); \
-            [[unroll]] for (uint d = 1u; d < SUBGROUPS_DEEP; ++d) \
+            [[unroll]] for (uint d = 1u; d < SUBGROUPS_K; ++d) \
                 four += uintBitsToFloat(s_slice[at + d * STRIP]); \
             finish_four(t, t.row + part_row + uint(number) * FRAGMENT + r, column, four); \
         } \

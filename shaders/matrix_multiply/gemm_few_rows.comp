@@ -1,11 +1,11 @@
 //@ op DML_OPERATOR_GEMM
-//@ variants AXIS: along across; ROWS: r1 r2 r4 r8
+//@ variants AXIS: k_contiguous n_contiguous; ROWS: r1 r2 r4 r8
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// A few rows of A by B, whose bytes are read once, 16 at a time. ``along``: K is contiguous in A and
-// B; 32 invocations share a column. ``across``: the columns of B are contiguous; 8 groups of 32
-// invocations share K.
+// A few rows of A by B, which is read once, in vectors of 16 bytes. k_contiguous: K is contiguous in A
+// and B, and 32 invocations split K of a column. n_contiguous: the columns of B are contiguous, and 8
+// groups of 32 invocations split K.
 #if defined(ROWS_r1)
 const uint TILE_ROWS = 1u;
 #elif defined(ROWS_r2)
@@ -17,14 +17,14 @@ const uint TILE_ROWS = 8u;
 #endif
 const uint INVOCATIONS = 256u;
 layout(local_size_x = INVOCATIONS) in;
-#if defined(AXIS_along)
+#if defined(AXIS_k_contiguous)
 const uint TILE_COLUMNS = 8u;
 #else
 const uint TILE_COLUMNS = 256u;
 #endif
 #include "include/gemm.glsl"
 const uint EACH = 16u / BYTES_OF(TYPE);  // elements of a vector
-const uint AHEAD = 4u;  // vectors that are on their way at once
+const uint AHEAD = 4u;  // vectors read at once
 
 // Of eight elements the first EACH are used.
 void spread(uvec4 x, out vec4 low, out vec4 high) {
@@ -43,7 +43,7 @@ void spread(uvec4 x, out vec4 low, out vec4 high) {
     }
 }
 
-#if defined(AXIS_along)
+#if defined(AXIS_k_contiguous)
 const uint LANES = 32u;
 shared float s_sums[TILE_ROWS * INVOCATIONS];
 
@@ -97,22 +97,22 @@ void main() {
     add_parts(t);
 }
 #else
-const uint LANES = 32u;  // side by side along the columns
-const uint DEEP = INVOCATIONS / LANES;
-const uint MAX_PART_DEPTH = 512u;  // as the lowering knows
-// A float32 vector has four columns, so that a workgroup walks its columns twice.
+const uint LANES = 32u;  // of neighbouring columns
+const uint GROUPS = INVOCATIONS / LANES;
+const uint MAX_PART_K = 512u;  // as the lowering knows
+// A float32 vector has four columns: a workgroup takes two passes.
 const uint PASSES = TILE_COLUMNS / (LANES * EACH);
-shared float s_a[TILE_ROWS * MAX_PART_DEPTH];
-shared vec4 s_sums[DEEP * TILE_COLUMNS / 4u];
+shared float s_a[TILE_ROWS * MAX_PART_K];
+shared vec4 s_sums[GROUPS * TILE_COLUMNS / 4u];
 
 void main() {
     Tile t;
     if (!find_tile(t)) return;
-    uint lane = gl_LocalInvocationIndex % LANES, deep = gl_LocalInvocationIndex / LANES;
+    uint lane = gl_LocalInvocationIndex % LANES, group = gl_LocalInvocationIndex / LANES;
     uint count = t.end - t.begin;
     for (uint n = gl_LocalInvocationIndex; n < TILE_ROWS * count; n += INVOCATIONS) {
         uint m = n / count, k = n - m * count;
-        s_a[m * MAX_PART_DEPTH + k] =
+        s_a[m * MAX_PART_K + k] =
             a_float(a_offset + t.at[0] + min(t.row + m, rows - 1u) * a_row + (t.begin + k) * a_k);
     }
     barrier();
@@ -125,16 +125,16 @@ void main() {
         if (pass >= PASSES) break;
         uint column = min(t.column + (pass * LANES + lane) * EACH, columns - EACH);
         uint from = b_offset + t.at[1] + t.begin * b_k + column;
-        for (uint k = deep; k < count; k += DEEP * AHEAD) {
+        for (uint k = group; k < count; k += GROUPS * AHEAD) {
             uvec4 found[AHEAD];
             [[unroll]] for (uint n = 0u; n < AHEAD; ++n)
-                found[n] = b_vectors[(from + min(k + n * DEEP, count - 1u) * b_k) / EACH];
+                found[n] = b_vectors[(from + min(k + n * GROUPS, count - 1u) * b_k) / EACH];
             [[unroll]] for (uint n = 0u; n < AHEAD; ++n) {
-                if (k + n * DEEP >= count) break;
+                if (k + n * GROUPS >= count) break;
                 vec4 b_low, b_high;
                 spread(found[n], b_low, b_high);
                 [[unroll]] for (uint m = 0u; m < TILE_ROWS; ++m) {
-                    float x = s_a[m * MAX_PART_DEPTH + k + n * DEEP];
+                    float x = s_a[m * MAX_PART_K + k + n * GROUPS];
                     low[m][pass] += x * b_low;
                     if (EACH == 8u) high[m][pass] += x * b_high;
                 }
@@ -145,7 +145,7 @@ void main() {
         barrier();
         [[unroll]] for (uint pass = 0u; pass < 2u; ++pass) {
             if (pass >= PASSES) break;
-            uint at = (deep * TILE_COLUMNS + (pass * LANES + lane) * EACH) / 4u;
+            uint at = (group * TILE_COLUMNS + (pass * LANES + lane) * EACH) / 4u;
             s_sums[at] = low[m][pass];
             if (EACH == 8u) s_sums[at + 1u] = high[m][pass];
         }
@@ -153,7 +153,7 @@ void main() {
         uint n = gl_LocalInvocationIndex;
         if (n < TILE_COLUMNS / 4u) {
             vec4 four = s_sums[n];
-            [[unroll]] for (uint d = 1u; d < DEEP; ++d)
+            [[unroll]] for (uint d = 1u; d < GROUPS; ++d)
                 four += s_sums[d * (TILE_COLUMNS / 4u) + n];
             finish_four(t, t.row + m, t.column + 4u * n, four);
         }

@@ -5,7 +5,7 @@
 #extension GL_EXT_control_flow_attributes : require
 
 // A workgroup makes a tile of the output, an invocation BLOCK_ROWS x BLOCK_COLUMNS of it, in sums of
-// 64 bits; a flat tile wastes little on the few rows of a vector. Elements come into shared memory
+// 64 bits; a flat tile wastes little time on few rows. Elements are copied to shared memory
 // one by one, through any strides, as differences from their zero points (0 beyond the edges).
 #ifdef TILE_flat
 const uint TILE_ROWS = 4u, BLOCK_ROWS = 1u, BLOCK_COLUMNS = 2u;
@@ -13,7 +13,7 @@ const uint TILE_ROWS = 4u, BLOCK_ROWS = 1u, BLOCK_COLUMNS = 2u;
 const uint TILE_ROWS = 64u, BLOCK_ROWS = 4u, BLOCK_COLUMNS = 4u;
 #endif
 const uint TILE_COLUMNS = 64u;
-const uint TILE_DEPTH = 16u;
+const uint TILE_K = 16u;
 const uint INVOCATIONS = TILE_ROWS / BLOCK_ROWS * TILE_COLUMNS / BLOCK_COLUMNS;
 layout(local_size_x = INVOCATIONS) in;
 #include "include/elements.glsl"
@@ -51,14 +51,14 @@ uvec2 multiply_add(uvec2 sum, int x, int y) {
 #endif
 
 // One more column than the tile has: invocations that fill a column meet different banks.
-shared DIFFERENCE s_a[TILE_DEPTH][TILE_ROWS + 1u];
-shared DIFFERENCE s_b[TILE_DEPTH][TILE_COLUMNS + 1u];
+shared DIFFERENCE s_a[TILE_K][TILE_ROWS + 1u];
+shared DIFFERENCE s_b[TILE_K][TILE_COLUMNS + 1u];
 shared uint s_a_zero[TILE_ROWS];
 shared uint s_b_zero[TILE_COLUMNS];
 
-// Neighbouring invocations read along the smaller stride.
-uvec2 place_in_tile(uint element, uint width, uint line_stride, uint depth_stride) {
-    if (depth_stride < line_stride) return uvec2(element / TILE_DEPTH, element % TILE_DEPTH);
+// Neighbouring invocations read neighbours along the axis of the smaller stride.
+uvec2 place_in_tile(uint element, uint width, uint line_stride, uint k_stride) {
+    if (k_stride < line_stride) return uvec2(element / TILE_K, element % TILE_K);
     return uvec2(element % width, element / width);
 }
 
@@ -76,19 +76,19 @@ void load_zero_points(uint row, uint column) {
 
 void load_tiles(uint batch, uint row, uint column, uint begin) {
     uint from = a_offset + batch * a_strides[0] + row * a_strides[1] + begin * a_strides[2];
-    for (uint e = gl_LocalInvocationIndex; e < TILE_ROWS * TILE_DEPTH; e += INVOCATIONS) {
+    for (uint e = gl_LocalInvocationIndex; e < TILE_ROWS * TILE_K; e += INVOCATIONS) {
         uvec2 at = place_in_tile(e, TILE_ROWS, a_strides[1], a_strides[2]);
         DIFFERENCE x = DIFFERENCE(0);
-        if (at.x < rows - row && at.y < depth - begin)
+        if (at.x < rows - row && at.y < K - begin)
             x = difference(LOAD_ELEMENT(a, from + at.x * a_strides[1] + at.y * a_strides[2]),
                            s_a_zero[at.x], A_SIGNED);
         s_a[at.y][at.x] = x;
     }
     from = b_offset + batch * b_strides[0] + begin * b_strides[1] + column * b_strides[2];
-    for (uint e = gl_LocalInvocationIndex; e < TILE_COLUMNS * TILE_DEPTH; e += INVOCATIONS) {
+    for (uint e = gl_LocalInvocationIndex; e < TILE_COLUMNS * TILE_K; e += INVOCATIONS) {
         uvec2 at = place_in_tile(e, TILE_COLUMNS, b_strides[2], b_strides[1]);
         DIFFERENCE x = DIFFERENCE(0);
-        if (at.x < columns - column && at.y < depth - begin)
+        if (at.x < columns - column && at.y < K - begin)
             x = difference(LOAD_ELEMENT(b, from + at.x * b_strides[2] + at.y * b_strides[1]),
                            s_b_zero[at.x], B_SIGNED);
         s_b[at.y][at.x] = x;
@@ -108,12 +108,12 @@ void main() {
         [[unroll]] for (uint j = 0u; j < BLOCK_COLUMNS; ++j) sums[i][j] = uvec2(0u);
 
     load_zero_points(row, column);
-    uint tiles = (depth - 1u) / TILE_DEPTH + 1u;
+    uint tiles = (K - 1u) / TILE_K + 1u;
     for (uint tile = 0u; tile < tiles; ++tile) {
         barrier();
-        load_tiles(batch, row, column, tile * TILE_DEPTH);
+        load_tiles(batch, row, column, tile * TILE_K);
         barrier();
-        for (uint k = 0u; k < TILE_DEPTH; ++k) {
+        for (uint k = 0u; k < TILE_K; ++k) {
             DIFFERENCE x[BLOCK_ROWS], y[BLOCK_COLUMNS];
             [[unroll]] for (uint i = 0u; i < BLOCK_ROWS; ++i) x[i] = s_a[k][my_row + i];
             [[unroll]] for (uint j = 0u; j < BLOCK_COLUMNS; ++j)

@@ -12,42 +12,42 @@
 #extension GL_EXT_spirv_intrinsics : require
 
 // A workgroup of subgroups of 32 makes a tile of the output in SUBGROUPS_DOWN x SUBGROUPS_ACROSS
-// parts; the SUBGROUPS_DEEP subgroups that share a part take turns along the depth.
+// parts; SUBGROUPS_K subgroups split K of each part.
 // Shared memory is kept so small that a multiprocessor holds two workgroups: one multiplies while
 // the other waits. Deeper tiles are for outputs that give it one only.
 #if defined(TILE_t128) || defined(TILE_t128s) || defined(TILE_t128w) || defined(TILE_t128u)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 64u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_K = 64u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 1u;
 #elif defined(TILE_t128d)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_DEPTH = 128u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 2u;
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_K = 128u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 2u;
 #elif defined(TILE_t96x128)
-const uint TILE_ROWS = 96u, TILE_COLUMNS = 128u, TILE_DEPTH = 128u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 2u;
+const uint TILE_ROWS = 96u, TILE_COLUMNS = 128u, TILE_K = 128u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 2u;
 #elif defined(TILE_t64x96)
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 96u, TILE_DEPTH = 256u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 2u;
+const uint TILE_ROWS = 64u, TILE_COLUMNS = 96u, TILE_K = 256u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 2u;
 #elif defined(TILE_t48x96)
-const uint TILE_ROWS = 48u, TILE_COLUMNS = 96u, TILE_DEPTH = 256u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 4u;
+const uint TILE_ROWS = 48u, TILE_COLUMNS = 96u, TILE_K = 256u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 4u;
 #elif defined(TILE_t64)
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_DEPTH = 128u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_DEEP = 1u;
+const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_K = 128u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 1u;
 #elif defined(TILE_t64d)
-const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_DEPTH = 256u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
+const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_K = 256u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 4u;
 #elif defined(TILE_t32)
-const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_DEPTH = 128u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
+const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_K = 128u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 4u;
 #elif defined(TILE_t32d)
-const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_DEPTH = 256u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
+const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_K = 256u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 4u;
 #else
-const uint TILE_ROWS = 16u, TILE_COLUMNS = 32u, TILE_DEPTH = 256u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_DEEP = 4u;
+const uint TILE_ROWS = 16u, TILE_COLUMNS = 32u, TILE_K = 256u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 4u;
 #endif
-// Slices that an invocation reads at once. With two, eight of them read 128 bytes of a line, which
-// is what a cache answers best; but then no register is left to add up lines in.
+// Slices that an invocation reads at once. With two, eight invocations read 128 bytes of a row of A or
+// a column of B, which caches serve best. But then no register is left to compute sums in.
 #if defined(TILE_t128s) || defined(TILE_t128w) || defined(TILE_t128u)
 #define NO_ADDING
 const uint SLICES_READ = 2u;
@@ -73,7 +73,7 @@ uint summing_groups();
 #ifdef TILE_t96x128
 #define KEEPS_PLACE
 #endif
-// Where A and B are both unsigned, matrix units can take them as they lie.
+// Where A and B are both unsigned, matrix units take them as they are.
 #if defined(TILE_t128u)
 #define ELEMENT uint8_t
 #define SUM uint
@@ -81,7 +81,7 @@ uint summing_groups();
 #define ELEMENT int8_t
 #define SUM int
 #endif
-const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS * SUBGROUPS_DEEP;
+const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS * SUBGROUPS_K;
 const uint INVOCATIONS = 32u * SUBGROUPS;
 layout(local_size_x = INVOCATIONS) in;
 #define SPECIALIZED
@@ -91,25 +91,36 @@ layout(local_size_x = INVOCATIONS) in;
 #include "include/lowered.glsl"
 #include "include/dot_product.glsl"
 
-// Lines of A and B: the depth contiguous and a multiple of TILE_DEPTH, whole vectors of 16 elements.
-layout(binding = 9) readonly buffer AVectors { uvec4 a_vectors[]; };
-layout(binding = 10) readonly buffer BVectors { uvec4 b_vectors[]; };
-layout(binding = 11) readonly buffer RowSums { int row_sums[]; };
-layout(binding = 12) readonly buffer ColumnSums { int column_sums[]; };
-layout(binding = 13) writeonly buffer OutputVectors { uvec4 out_vectors[]; };
-layout(binding = 14) writeonly buffer OutputPairs { uvec2 out_pairs[]; };
+// A and B with K contiguous and a multiple of TILE_K, in vectors of 16 elements. Here a line is a row
+// of A or a column of B.
+layout(binding = 8) readonly buffer AVectors { uvec4 a_vectors[]; };
+layout(binding = 9) readonly buffer BVectors { uvec4 b_vectors[]; };
+layout(binding = 10) readonly buffer RowSums { int row_sums[]; };
+layout(binding = 11) readonly buffer ColumnSums { int column_sums[]; };
+layout(binding = 12) writeonly buffer OutputVectors { uvec4 out_vectors[]; };
+layout(binding = 13) writeonly buffer OutputPairs { uvec2 out_pairs[]; };
+// The scale and the zero point of a quantized output. There is neither a bias nor a sum to keep, so
+// that their push fields serve: row r's are at bias_offset + r * bias_strides[1], and at
+// partial_offset + r * bias_strides[2].
+layout(binding = 6) readonly buffer YScale { float y_scale[]; };
+layout(binding = 14) readonly buffer YZero { uint y_zero[]; };
 #ifdef SUMS_ASIDE
 layout(binding = 15) coherent buffer MadeSums { int made_sums[]; };
 layout(binding = 16) coherent buffer Zeroed { uint zeroed[]; };
 #endif
 
-// Whether the lines are signed numbers already, and whether their sums are given.
-layout(constant_id = 9) const bool A_PREPARED = false;
-layout(constant_id = 10) const bool B_PREPARED = false;
+// Whether A and B are repacked, so that their elements are signed already, and whether their sums are
+// given.
+layout(constant_id = 9) const bool A_REPACKED = false;
+layout(constant_id = 10) const bool B_REPACKED = false;
 layout(constant_id = 11) const bool A_SUMMED = false;
 layout(constant_id = 12) const bool B_SUMMED = false;
-// Whether given sums come in several parts: a loop that never runs makes the whole product slower.
+// Whether given sums come in several parts: even a loop that never runs makes the product slower.
 layout(constant_id = 14) const bool SUMS_IN_PARTS = false;
+// Whether outputs are quantized to 8 bits, four columns to a word. INTEGER is true, too.
+layout(constant_id = 18) const bool QUANTIZED = false;
+layout(constant_id = 19) const bool Y_SIGNED = false;
+layout(constant_id = 20) const bool HAS_Y_ZERO = false;
 #define GIVEN_ROWS (ROW_SUMS && A_SUMMED)
 #define GIVEN_COLUMNS (COLUMN_SUMS && B_SUMMED)
 #ifdef NO_ADDING
@@ -121,20 +132,20 @@ layout(constant_id = 14) const bool SUMS_IN_PARTS = false;
 #endif
 
 const uint FRAGMENT = 16u;
-const uint FRAGMENT_DEPTH = 32u;
+const uint FRAGMENT_K = 32u;
 const uint PART_ROWS = TILE_ROWS / SUBGROUPS_DOWN;
 const uint PART_COLUMNS = TILE_COLUMNS / SUBGROUPS_ACROSS;
 const int DOWN = int(PART_ROWS / FRAGMENT);
 const int ACROSS = int(PART_COLUMNS / FRAGMENT);
 
 #define Product coopmat<SUM, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
-#define RowFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT, FRAGMENT_DEPTH, gl_MatrixUseA>
-#define ColumnFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT_DEPTH, FRAGMENT, gl_MatrixUseB>
+#define RowFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT, FRAGMENT_K, gl_MatrixUseA>
+#define ColumnFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT_K, FRAGMENT, gl_MatrixUseB>
 
-// One slice of the depth: rows of A, then columns of B, each with one vector after it, so that
+// One slice of K: rows of A, then columns of B, each with one vector after it, so that
 // eight lines meet all banks. After the last slice the products pass through here, 16 rows of each
 // part at a time; two vectors after a row serve the same purpose.
-const uint LINE_VECTORS = TILE_DEPTH / 16u;
+const uint LINE_VECTORS = TILE_K / 16u;
 const uint PITCH = LINE_VECTORS + 1u;
 const uint SLICE = (TILE_ROWS + TILE_COLUMNS) * PITCH;
 const uint ROW_VECTORS = PART_COLUMNS / 4u;
@@ -174,7 +185,7 @@ uvec4 as_signed(bool already, uvec4 x) {
     return already ? x : x ^ 0x80808080u;
 }
 
-// Where the first part of a given sum lies, and how far apart its parts along the depth are.
+// The position of the first part of a given sum, and the distance between its parts along K.
 uvec2 sum_place(bool of_a, uint batch, uint line) {
     uint count = of_a ? rows : columns;
     bool repeats = (of_a ? a_strides[0] : b_strides[0]) == 0u;
@@ -209,7 +220,7 @@ void begin_lines(uint batch, uint row, uint column) {
     int zero = zero_point(true, row, row_zero);
     s_zero[i] = zero;
     s_zero[TILE_ROWS + j] = zero_point(false, column, column_zero);
-    s_sum[i] = row_sum - int(depth) * zero;
+    s_sum[i] = row_sum - int(K) * zero;
     s_sum[TILE_ROWS + j] = column_sum;
     s_scale[i] = row_scale;
     s_scale[TILE_ROWS + j] = column_scale;
@@ -246,7 +257,7 @@ Columns columns_at(uint batch, uint column, uint tile_column) {
     return c;
 }
 
-// What becomes of a sum: the bits of a result, or of itself where more of the depth is to come.
+// Turns a sum into the bits of a result, or keeps it where another dispatch adds to it.
 int finished(int x, int row_zero, int row_sum, float row_scale, int column_zero, int column_sum,
              float column_scale, float shift) {
     if (ROW_SUMS) x -= column_zero * row_sum;
@@ -265,9 +276,32 @@ uint halves(vec2 x) {
     return EXACT_UNITS ? packHalf2x16(x) : float_to_half(x.x) | (float_to_half(x.y) << 16);
 }
 
+// The word of four quantized sums.
+uint quantized(uint row, float row_scale, Columns c, ivec4 sums) {
+    float to_y = y_scale[bias_offset + row * bias_strides[1]];
+    uint at = partial_offset + row * bias_strides[2];
+    uint byte = HAS_Y_ZERO ? y_zero[at / 4u] >> (at % 4u * 8u) & 0xFFu : 0u;
+    float zero = Y_SIGNED ? float(signed_byte(byte)) : float(byte);
+    float low = Y_SIGNED ? -128.0 : 0.0;
+    uint word = 0u;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+        precise float scale = row_scale * c.scale[i];
+        scale = scale / to_y;
+        precise float x = roundEven(float(sums[i]) * scale) + zero;
+        word |= (uint(int(clamp(x, low, low + 255.0))) & 0xFFu) << (8u * i);
+    }
+    return word;
+}
+
 // Stores what is finished. ``whole``: all rows of the tile exist.
-void store_row(uint batch, uint row, bool whole, Columns c, ivec4 bits) {
+void store_row(uint batch, uint row, bool whole, float row_scale, Columns c, ivec4 bits) {
     if (!whole && row >= rows) return;
+    if (QUANTIZED) {
+        if (c.count > 0u)
+            out_words[(out_offset + batch * out_strides[0] + row * out_strides[1] + c.first) / 4u] =
+                quantized(row, row_scale, c, bits);
+        return;
+    }
     if (CONTINUES || UNFINISHED) {
         [[unroll]] for (uint i = 0u; i < 4u; i += 2u)
             finish_pair(batch, row, c.first + i, widen(bits[i]), widen(bits[i + 1u]));
@@ -301,7 +335,7 @@ void store_row(uint batch, uint row, bool whole, Columns c, ivec4 bits) {
 // part have each put theirs into shared memory: here it is added up, and finished.
 void store_strip(uint batch, uint row, bool whole, uint tile_row, uint part, uint member,
                  Columns c) {
-    const uint STEP = SUBGROUPS_DEEP * 32u / ROW_VECTORS;
+    const uint STEP = SUBGROUPS_K * 32u / ROW_VECTORS;
     bool is_plain = false;
     if (STORES_AT_ONCE) is_plain = whole && c.are_vectors;
     if (CONTINUES || UNFINISHED) is_plain = false;
@@ -313,20 +347,21 @@ void store_strip(uint batch, uint row, bool whole, uint tile_row, uint part, uin
         [[unroll]] for (uint n = 0u; n < COUNT; ++n) {
             uint r = min(member / ROW_VECTORS + n * STEP, FRAGMENT - 1u);
             uint at = r * STRIP_PITCH + member % ROW_VECTORS;
-            bits[n] = ivec4(s_slice[part * SUBGROUPS_DEEP * STRIP + at]);
-            [[unroll]] for (uint d = 1u; d < SUBGROUPS_DEEP; ++d)
-                bits[n] += ivec4(s_slice[(part * SUBGROUPS_DEEP + d) * STRIP + at]);
+            bits[n] = ivec4(s_slice[part * SUBGROUPS_K * STRIP + at]);
+            [[unroll]] for (uint d = 1u; d < SUBGROUPS_K; ++d)
+                bits[n] += ivec4(s_slice[(part * SUBGROUPS_K + d) * STRIP + at]);
         }
         [[unroll]] for (uint n = 0u; n < COUNT; ++n) {
             uint r = min(member / ROW_VECTORS + n * STEP, FRAGMENT - 1u);
             uint line = tile_row + r;
-            if (SUBGROUPS_DEEP > 1u)
+            if (SUBGROUPS_K > 1u)
                 [[unroll]] for (uint i = 0u; i < 4u; ++i)
                     bits[n][i] = finished(bits[n][i], s_zero[line], s_sum[line], s_scale[line],
                                           c.zero[i], c.sum[i], c.scale[i], c.shift[i]);
             uint at = (to + r * out_strides[1]) / 4u;
             vec4 x = intBitsToFloat(bits[n]);
-            if (HALF) out_pairs[at] = uvec2(halves(x.xy), halves(x.zw));
+            if (QUANTIZED) out_words[at] = quantized(row + line, s_scale[line], c, bits[n]);
+            else if (HALF) out_pairs[at] = uvec2(halves(x.xy), halves(x.zw));
             else out_vectors[at] = floatBitsToUint(x);
         }
         return;
@@ -336,24 +371,24 @@ void store_strip(uint batch, uint row, bool whole, uint tile_row, uint part, uin
         ivec4 bits[TOGETHER];
         [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
             uint at = (r + n * STEP) * STRIP_PITCH + member % ROW_VECTORS;
-            bits[n] = ivec4(s_slice[part * SUBGROUPS_DEEP * STRIP + at]);
-            [[unroll]] for (uint d = 1u; d < SUBGROUPS_DEEP; ++d)
-                bits[n] += ivec4(s_slice[(part * SUBGROUPS_DEEP + d) * STRIP + at]);
+            bits[n] = ivec4(s_slice[part * SUBGROUPS_K * STRIP + at]);
+            [[unroll]] for (uint d = 1u; d < SUBGROUPS_K; ++d)
+                bits[n] += ivec4(s_slice[(part * SUBGROUPS_K + d) * STRIP + at]);
         }
         [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
             uint line = tile_row + r + n * STEP;
-            if (SUBGROUPS_DEEP > 1u)
+            if (SUBGROUPS_K > 1u)
                 [[unroll]] for (uint i = 0u; i < 4u; ++i)
                     bits[n][i] = finished(bits[n][i], s_zero[line], s_sum[line], s_scale[line],
                                           c.zero[i], c.sum[i], c.scale[i], c.shift[i]);
-            store_row(batch, row + line, whole, c, bits[n]);
+            store_row(batch, row + line, whole, s_scale[line], c, bits[n]);
         }
     }
 }
 
 // Between writing and reading strips: a part of its own needs no other subgroup.
 void share_strip() {
-    if (SUBGROUPS_DEEP > 1u) {
+    if (SUBGROUPS_K > 1u) {
         barrier();
     } else {
         subgroupMemoryBarrierShared();
@@ -374,9 +409,9 @@ void main() {
 #endif
     uint batch, row, column;
     if (!find_tile(batch, row, column)) return;
-    uint deep = gl_SubgroupID % SUBGROUPS_DEEP;
-    uint part_row = gl_SubgroupID / SUBGROUPS_DEEP / SUBGROUPS_ACROSS;
-    uint part_column = gl_SubgroupID / SUBGROUPS_DEEP % SUBGROUPS_ACROSS;
+    uint member_of_k = gl_SubgroupID % SUBGROUPS_K;
+    uint part_row = gl_SubgroupID / SUBGROUPS_K / SUBGROUPS_ACROSS;
+    uint part_column = gl_SubgroupID / SUBGROUPS_K % SUBGROUPS_ACROSS;
 
     // Lines beyond the edges repeat the last: their products go nowhere.
     uint a_from[ROW_LOADS], b_from[COLUMN_LOADS];
@@ -409,8 +444,8 @@ void main() {
     int a_sum[ROW_LOADS], b_sum[COLUMN_LOADS];
     [[unroll]] for (int i = 0; i < ROW_LOADS; ++i) a_sum[i] = 0;
     [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i) b_sum[i] = 0;
-    uint reads = (depth - 1u) / (TILE_DEPTH * SLICES_READ) + 1u;
-    // Each workgroup begins elsewhere in the depth: many that share lines do not ask for the same
+    uint reads = (K - 1u) / (TILE_K * SLICES_READ) + 1u;
+    // Each workgroup begins elsewhere in K: many that share lines do not ask for the same
     // ones at once.
     uint read = TILE_ROWS == 128u ? group_index() % reads : 0u;
     LOAD(read)
@@ -430,26 +465,26 @@ void main() {
         [[unroll]] for (int slice = 0; slice < int(SLICES_READ); ++slice) {
             barrier();
             [[unroll]] for (int i = 0; i < ROW_LOADS; i += int(SLICES_READ)) {
-                uvec4 x = as_signed(A_SIGNED || A_PREPARED, a_next[i + slice]);
+                uvec4 x = as_signed(A_SIGNED || A_REPACKED, a_next[i + slice]);
                 uint line = turned ? line_of(i + int(SLICES_READ) - 1 - slice) : line_of(i + slice);
                 s_slice[line * PITCH + my_vector] = x;
                 if (ADDS_ROWS) a_sum[i] += dot_product(x, uvec4(ONES));
             }
             [[unroll]] for (int i = 0; i < COLUMN_LOADS; i += int(SLICES_READ)) {
-                uvec4 x = as_signed(B_SIGNED || B_PREPARED, b_next[i + slice]);
+                uvec4 x = as_signed(B_SIGNED || B_REPACKED, b_next[i + slice]);
                 uint line = turned ? line_of(i + int(SLICES_READ) - 1 - slice) : line_of(i + slice);
                 s_slice[(TILE_ROWS + line) * PITCH + my_vector] = x;
                 if (ADDS_COLUMNS) b_sum[i] += dot_product(x, uvec4(ONES));
             }
             barrier();
-            // What comes next is on its way while this slice is multiplied. Without a condition (the
-            // first is read once more): with one, the compiler waits for the loads at its end.
+            // The next slice is read while this one is multiplied. There is no condition (the
+            // first slice is read again at the end): with one, the compiler waits for the loads.
             if (slice + 1 == int(SLICES_READ)) {
                 read = read + 1u < reads ? read + 1u : 0u;
                 LOAD(read)
             }
-            [[unroll]] for (uint k = 0u; k < TILE_DEPTH / FRAGMENT_DEPTH / SUBGROUPS_DEEP; ++k) {
-                uint at = (k * SUBGROUPS_DEEP + deep) * FRAGMENT_DEPTH / 16u;
+            [[unroll]] for (uint k = 0u; k < TILE_K / FRAGMENT_K / SUBGROUPS_K; ++k) {
+                uint at = (k * SUBGROUPS_K + member_of_k) * FRAGMENT_K / 16u;
                 ColumnFragment y[ACROSS];
                 RowFragment x;
                 [[unroll]] for (int j = 0; j < ACROSS; ++j) {
@@ -482,11 +517,11 @@ void main() {
     if (MAKES_ROWS || MAKES_COLUMNS) add_made_sums(batch, row, column);
 #endif
     barrier();
-    uint part = gl_SubgroupID / SUBGROUPS_DEEP;
-    uint member = deep * 32u + gl_SubgroupInvocationID;
+    uint part = gl_SubgroupID / SUBGROUPS_K;
+    uint member = member_of_k * 32u + gl_SubgroupInvocationID;
     Columns c = columns_at(batch, column, part_column * PART_COLUMNS + member % ROW_VECTORS * 4u);
     bool whole = row + TILE_ROWS <= rows;
-    if (SUBGROUPS_DEEP == 1u) {
+    if (SUBGROUPS_K == 1u) {
         // Sums that no other subgroup has a part of are finished in registers. What belongs to
         // lines comes in fragments like theirs, by a stride of 0.
         [[unroll]] for (int j = 0; j < ACROSS; ++j) {
@@ -515,7 +550,7 @@ void main() {
         }
     }
     // Strips of 16 rows of each part, of four at most, go through shared memory. Each is written
-    // out: where a compiler leaves a loop over them, all products lie in memory.
+    // out: where a compiler does not unroll a loop over them, all products go to memory.
 #define STORE_STRIP(number) \
     if (DOWN > number) { \
         share_strip(); \

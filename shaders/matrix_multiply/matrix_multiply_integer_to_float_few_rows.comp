@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT DML_OPERATOR_MATRIX_MULTIPLY_INTEGER DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY
-//@ variants B: along across across64; ROWS: r1 r2 r4 r8
+//@ variants B: k_contiguous n_contiguous n_contiguous64; ROWS: r1 r2 r4 r8
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -7,10 +7,9 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #extension GL_EXT_shader_atomic_int64 : require
 
-// PARTS invocations share the depth of COLUMNS columns, which each multiplies by all rows, so that
-// A is read once for these. Where B lies along the depth, neighbours among them read one column;
-// else neighbouring invocations read along a row, 128 bytes of it, and each turns 16 rows of its
-// columns around.
+// PARTS invocations split K of COLUMNS columns. Each multiplies them by all rows, so that A is read
+// once for these columns. Where B is K-contiguous, neighbouring invocations read one column. Where it
+// is N-contiguous, they read 128 bytes of a row, and each transposes 16 rows of its columns.
 #if defined(ROWS_r1)
 const uint TILE_ROWS = 1u;
 #elif defined(ROWS_r2)
@@ -20,17 +19,17 @@ const uint TILE_ROWS = 4u;
 #else
 const uint TILE_ROWS = 8u;
 #endif
-#if defined(B_along)
+#if defined(B_k_contiguous)
 const uint INVOCATIONS = 256u;
 const uint COLUMNS = TILE_ROWS == 2u ? 4u : 2u;  // tiles of 16 fill a device badly with 4 rows
 const uint PARTS = TILE_ROWS == 8u ? 32u : 64u;
 #else
 #if defined(ROWS_r2) || defined(ROWS_r4)  // they fill a GPU better; CPUs gain by fewer parts
-#define SHARES_TILES 8u
+#define SPLIT_VECTORS 8u
 #else
-#define SHARES_TILES 16u
+#define SPLIT_VECTORS 16u
 #endif
-#ifdef B_across64  // where the device adds numbers of 64 bits at once
+#ifdef B_n_contiguous64  // where the device adds numbers of 64 bits at once
 #define COUNTS_PARTS
 #endif
 const uint INVOCATIONS = 128u;
@@ -42,7 +41,7 @@ const uint TILE_COLUMNS = INVOCATIONS / PARTS * COLUMNS;
 #include "include/few_rows.glsl"
 
 // The parts of all sums, a bank on from one invocation to the next: by a word between them, or by
-// turning them around where 32 KB leave no room for one.
+// permuting them where 32 KB leave no room for one.
 const uint PITCH = SUMS * PARTS < 8192u ? SUMS + 1u : SUMS;
 shared int s_parts[PARTS * PITCH];
 
@@ -84,7 +83,7 @@ void main() {
     if (!find_part(p)) return;
     uint a_from[TILE_ROWS];
     [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) a_from[r] = row_begin(p.batch, r);
-#ifdef B_along
+#ifdef B_k_contiguous
     uint part = gl_LocalInvocationIndex % PARTS;
     uint column = p.column + gl_LocalInvocationIndex / PARTS * COLUMNS;
     uint b_from[COLUMNS];
@@ -123,7 +122,7 @@ void main() {
                 products[r][c] += dot_product(x, y[c]); \
         } \
     }
-#ifdef B_along
+#ifdef B_k_contiguous
 #define READ(y, here) \
     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) y[c] = b_vectors[b_from[c] + here];
     for (; at + PARTS < vectors; at += 2u * PARTS) {

@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT DML_OPERATOR_MATRIX_MULTIPLY_INTEGER DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY
-//@ variants B: along along8 across
+//@ variants B: k_contiguous k_contiguous8 n_contiguous
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
@@ -11,17 +11,17 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_spirv_intrinsics : require
 
-// Subgroups of 32 take turns along the depth, each through 16 lines in shared memory of its own,
+// Subgroups of 32 split K. Each has shared memory of its own for 16 rows of A or columns of B (lines),
 // rows of A before 16 columns of B at a time: none waits for another before the end, and so little
 // memory leaves room for many of them.
 const uint TILE_ROWS = 16u;
 #define ROW_TILES
-// Slices of VECTORS along the depth, AHEAD of them on their way at a time.
-#if defined(B_along)
-#define ALONG
+// Slices of VECTORS along K, AHEAD of them read at a time.
+#if defined(B_k_contiguous)
+#define K_CONTIGUOUS
 const uint TILE_COLUMNS = 32u, SUBGROUPS = 4u, VECTORS = 8u, AHEAD = 1u;
-#elif defined(B_along8)
-#define ALONG
+#elif defined(B_k_contiguous8)
+#define K_CONTIGUOUS
 const uint TILE_COLUMNS = 32u, SUBGROUPS = 8u, VECTORS = 8u, AHEAD = 1u;
 #else
 const uint TILE_COLUMNS = 32u, SUBGROUPS = 8u, VECTORS = 4u, AHEAD = 2u;
@@ -33,12 +33,12 @@ layout(local_size_x = INVOCATIONS) in;
 const uint FRAGMENT = 16u;
 const int ACROSS = int(TILE_COLUMNS / FRAGMENT);
 // Fragments in a slice, of two vectors each.
-const uint DEEP = VECTORS / 2u;
+const uint FRAGMENTS = VECTORS / 2u;
 #define Product coopmat<int, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
 #define RowFragment coopmat<int8_t, gl_ScopeSubgroup, FRAGMENT, 32, gl_MatrixUseA>
 #define ColumnFragment coopmat<int8_t, gl_ScopeSubgroup, 32, FRAGMENT, gl_MatrixUseB>
 
-// VECTORS of each line. One vector more apart, eight lines meet all banks. In the end the products
+// VECTORS of each line. A vector of padding avoids bank conflicts. In the end the products
 // pass through here, four of a row to a vector.
 const uint PITCH = VECTORS + 1u;
 const uint SLICE = FRAGMENT * PITCH;
@@ -51,14 +51,14 @@ shared int s_sums[TILE_ROWS + TILE_COLUMNS];
 // Vectors of an invocation along 16 lines: LINE_STEP lines apart.
 const uint LINE_STEP = 32u / VECTORS;
 const int READS = int(FRAGMENT / LINE_STEP);
-// In a row-major B an invocation takes 16 rows of four columns. Their lines lie apart, so that
+// In a row-major B an invocation takes 16 rows of four columns. Their lines are not neighbours, so that
 // invocations that store together meet different banks.
 const uint QUADS = TILE_COLUMNS / 4u;
 const int QUAD_LINES = int(FRAGMENT / QUADS);
 
-// The place of a column among the lines.
+// The position of a column among the lines.
 uint line_of(uint column) {
-#ifdef ALONG
+#ifdef K_CONTIGUOUS
     return column;
 #else
     return column % 4u * QUADS + column / 4u;
@@ -98,7 +98,7 @@ void main() {
         a_from[i] = row_begin(p.batch, p.row + my_line + uint(i) * LINE_STEP);
     uvec4 a_next[AHEAD][READS];
     // Past the end the last vectors are read again, and count as 0 when they are stored.
-#ifdef ALONG
+#ifdef K_CONTIGUOUS
     uint b_vector = my_vector;
     const int B_READS = ACROSS * READS;
     uint b_from[B_READS];
@@ -136,7 +136,7 @@ void main() {
     [[unroll]] for (int i = 0; i < B_READS; ++i) b_sums[i] = 0;
     // A slice that was read; there is room for what to ``read`` next as soon as it is stored.
     // Vectors of B past the end meet zeros of A, but are none to be summed.
-#ifdef ALONG
+#ifdef K_CONTIGUOUS
 #define TURN(vectors)
 #define PUT(vectors, j) \
     [[unroll]] for (int i = 0; i < READS; ++i) \
@@ -168,8 +168,8 @@ void main() {
             if (ROW_SUMS) a_sums[i] += dot_product(x, uvec4(ONES)); \
         } \
         subgroupBarrier(); \
-        RowFragment rows_of_a[DEEP]; \
-        [[unroll]] for (uint k = 0u; k < DEEP; ++k) \
+        RowFragment rows_of_a[FRAGMENTS]; \
+        [[unroll]] for (uint k = 0u; k < FRAGMENTS; ++k) \
             coopMatLoad(rows_of_a[k], s_slices, slice + k * 2u, PITCH, \
                         gl_CooperativeMatrixLayoutRowMajor); \
         subgroupBarrier(); \
@@ -183,7 +183,7 @@ void main() {
             PUT(vectors, j) \
             subgroupBarrier(); \
             if (j == ACROSS - 1) { read } \
-            [[unroll]] for (uint k = 0u; k < DEEP; ++k) { \
+            [[unroll]] for (uint k = 0u; k < FRAGMENTS; ++k) { \
                 ColumnFragment columns_of_b; \
                 coopMatLoad(columns_of_b, s_slices, slice + k * 2u, PITCH, \
                             gl_CooperativeMatrixLayoutColumnMajor); \
@@ -205,7 +205,7 @@ void main() {
             atomicAdd(s_sums[my_line + uint(i) * LINE_STEP], a_sums[i]);
     if (COLUMN_SUMS)
         [[unroll]] for (int i = 0; i < B_READS; ++i)
-#ifdef ALONG
+#ifdef K_CONTIGUOUS
             atomicAdd(s_sums[TILE_ROWS + my_line + uint(i) * LINE_STEP], b_sums[i]);
 #else
             atomicAdd(s_sums[TILE_ROWS + uint(i) * QUADS + my_quad], b_sums[i]);

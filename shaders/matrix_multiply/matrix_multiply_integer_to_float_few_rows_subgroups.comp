@@ -7,7 +7,7 @@
 #extension GL_EXT_spirv_intrinsics : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 
-// Each subgroup of 32 multiplies all rows of A by COLUMNS of B that lie along the depth, MOST_AHEAD
+// Each subgroup of 32 multiplies all rows of A by COLUMNS of a K-contiguous B, MOST_AHEAD
 // vectors of each at a time, if there are so many. No subgroup waits for another, and what one reads
 // is asked for at once: where products wait for one another, the time from a workgroup's beginning to
 // its end is in each of them.
@@ -24,7 +24,7 @@ layout(local_size_x = INVOCATIONS) in;
 const uint TILE_COLUMNS = INVOCATIONS / LANES * COLUMNS;
 #include "include/few_rows.glsl"
 
-// Vectors of a column that a lane asks for at once, and whether the depth is a multiple of so many.
+// Vectors of a column that a lane asks for at once, and whether K is a multiple of so many.
 layout(constant_id = 14) const uint AHEAD = MOST_AHEAD;  // constant to tell the host, too
 layout(constant_id = 15) const bool WHOLE = false;
 
@@ -36,7 +36,7 @@ void main() {
     uint a_from[TILE_ROWS], b_from[COLUMNS];
     [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) a_from[r] = row_begin(p.batch, r);
     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) b_from[c] = column_begin(p.batch, column + c);
-    // What the end needs is on its way from the beginning: of one sum for each of the first lanes.
+    // What the end needs is read at the beginning: for one sum in each of the first lanes.
     uint my_row = lane / COLUMNS, my_column = column + lane % COLUMNS;
     Finish finish = finish_at(p.batch, my_row, my_column);
     uint a_words[TILE_ROWS], b_words[COLUMNS];
@@ -79,7 +79,7 @@ void main() {
             int product = products[r][c];
             if (HAS_CORRECTION) product -= b_zero * row_sums[r] + a_zero * column_sums[c];
             product = subgroupAdd(product);
-            if (HAS_CORRECTION) product += int(depth) * a_zero * b_zero;
+            if (HAS_CORRECTION) product += int(K) * a_zero * b_zero;
             if (lane == r * COLUMNS + c) sum = product;
         }
     }

@@ -12,10 +12,10 @@ const uint TILE_ROWS = 64u;
 const uint TILE_COLUMNS = 64u;
 const uint TILE_WORDS = 16u;
 #include "include/matrix_multiply_integer_to_float.glsl"
-#include "include/packed_depth.glsl"
+#include "include/packed_k.glsl"
 
 // A workgroup makes a 64 x 64 tile of the output, an invocation 4 x 4 of it, four products at
-// once. The first invocations also add up a line of the tile each.
+// once. The first invocations also sum one row of A or column of B each.
 const uint BLOCK = 4u;
 
 #ifdef PATH_dot
@@ -29,20 +29,20 @@ int dot_product(uint x_word, uint y_word) {
 }
 #endif
 
-// One more word in a line than there are elements for: no bank conflicts between lines.
+// A word of padding in each line avoids bank conflicts.
 shared uint s_lines[LINES][TILE_WORDS + 1u];
 
 void load_lines(Lines lines, uint to, uint begin) {
-    if (lines.line_stride == 1u && lines.depth_stride != 1u) {
-        // Lines lie side by side: read 4 x 4 elements across them and turn them around.
+    if (lines.line_stride == 1u && lines.k_stride != 1u) {
+        // Neighbouring lines are contiguous: read 4 x 4 elements and transpose them.
         uint word = gl_LocalInvocationIndex / TILE_WORDS;
         uint line = gl_LocalInvocationIndex % TILE_WORDS * 4u;
         uvec4 words = uvec4(0u);
         for (uint e = 0u; e < 4u; ++e) {
             uint at = word * 4u + e;
-            if (at < depth - begin && line < lines.count)
+            if (at < K - begin && line < lines.count)
                 words[e] = neighbours(lines.of_a,
-                                      lines.offset + line + (begin + at) * lines.depth_stride,
+                                      lines.offset + line + (begin + at) * lines.k_stride,
                                       lines.count - line);
         }
         words = transposed(words);
@@ -53,7 +53,7 @@ void load_lines(Lines lines, uint to, uint begin) {
         uint line = e / TILE_WORDS;
         uint word = e % TILE_WORDS;
         uint at = word * 4u;
-        uint count = at < depth - begin ? depth - begin - at : 0u;
+        uint count = at < K - begin ? K - begin - at : 0u;
         s_lines[to + line][word] = packed_elements(lines, line, begin + at, count);
     }
 }
@@ -72,7 +72,7 @@ void main() {
         [[unroll]] for (uint j = 0u; j < BLOCK; ++j) products[i][j] = 0;
     int line_sum = 0;
 
-    uint tiles = (depth - 1u) / (4u * TILE_WORDS) + 1u;
+    uint tiles = (K - 1u) / (4u * TILE_WORDS) + 1u;
     for (uint tile = 0u; tile < tiles; ++tile) {
         barrier();
         load_lines(a_lines, 0u, tile * 4u * TILE_WORDS);

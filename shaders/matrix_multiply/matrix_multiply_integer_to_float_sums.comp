@@ -8,18 +8,18 @@ layout(local_size_x = INVOCATIONS) in;
 #include "include/grid.glsl"
 #include "include/dot_product.glsl"
 
-// Sums of lines that need no preparation: whole vectors of 16 elements along the depth. As the
-// preparing shader, it gives them in parts of `chunk` elements: a team of invocations to each.
+// Sums rows that need no repacking: whole vectors of 16 elements along K. As in the repacking shader,
+// a sum comes in parts of `chunk` elements. A team of invocations makes each part.
 
 layout(binding = 0) readonly buffer Matrix { uvec4 matrix[]; };
 layout(binding = 1) writeonly buffer Sums { int sums[]; };
 
 layout(push_constant) uniform Push {
     uint batches;
-    uint lines;
-    uint depth;
+    uint rows;
+    uint K;
     uint chunk;
-    uint strides[2];  // batch, line
+    uint strides[2];  // batch, row
     uint is_signed;
     uint matrix_offset;
     uint sums_offset;
@@ -27,19 +27,19 @@ layout(push_constant) uniform Push {
 
 const uint TEAM = 32u;
 const uint TEAMS = INVOCATIONS / TEAM;
-const uint TOGETHER = 4u;  // vectors on their way
+const uint TOGETHER = 4u;  // vectors read at once
 shared int s_sums[TEAMS];
 
 void main() {
-    uint chunks = (depth - 1u) / chunk + 1u;
+    uint chunks = (K - 1u) / chunk + 1u;
     uint team = gl_LocalInvocationIndex / TEAM, member = gl_LocalInvocationIndex % TEAM;
-    uint all_lines = batches * lines;
-    uint task = group_index() * TEAMS + team;  // (chunk, batch, line), as their sums lie
-    uint mine = min(task, chunks * all_lines - 1u);
-    uint begin = mine / all_lines * chunk;
-    uint count = min(chunk, depth - begin) / 16u;
-    uint from = (matrix_offset + mine % all_lines / lines * strides[0] +
-                 mine % lines * strides[1] + begin) / 16u;
+    uint all_rows = batches * rows;
+    uint task = group_index() * TEAMS + team;  // (chunk, batch, row), in the order of the sums
+    uint mine = min(task, chunks * all_rows - 1u);
+    uint begin = mine / all_rows * chunk;
+    uint count = min(chunk, K - begin) / 16u;
+    uint from = (matrix_offset + mine % all_rows / rows * strides[0] +
+                 mine % rows * strides[1] + begin) / 16u;
     if (member == 0u) s_sums[team] = 0;
     barrier();
     int sum = 0;

@@ -2,14 +2,14 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation makes four columns of a row of the output from exact sums, which lie packed.
+// An invocation quantizes four columns of a row. The exact sums are packed.
 #define PARAMS_BINDING 6
 layout(constant_id = 1) const uint TYPE = 1u;
 layout(constant_id = 2) const bool HAS_ZERO = false;
 // Whether four columns are an aligned word of the output.
 layout(constant_id = 3) const bool WORDS = false;
 layout(push_constant) uniform Push {
-    uint lines;  // rows of all batches
+    uint rows;  // of all batches
     uint columns;
     uint y_column;
     uint b_scale_step;
@@ -35,18 +35,20 @@ WALK(walk, 4)
 
 void main() {
     uint quads = (columns - 1u) / 4u + 1u;
-    uint line = invocation_index() / quads;
-    if (line >= lines) return;
-    uint column = (invocation_index() - line * quads) * 4u;
-    uint[4] at = walk(0u, line);  // in the output, the scales of A and of the output, its zero point
+    uint row = invocation_index() / quads;
+    if (row >= rows) return;
+    uint column = (invocation_index() - row * quads) * 4u;
+    uint[4] at = walk(0u, row);  // in the output, the scales of A and of the output, its zero point
     float from_a = a_scale_float(a_scale_offset + at[1]);
     float to_y = y_scale_float(y_scale_offset + at[2]);
     float zero = HAS_ZERO ? y_zero_float(y_zero_offset + at[3]) : 0.0;
     float low = IS_SIGNED(TYPE) ? -128.0 : 0.0;
     uint word = 0u;
+    uvec4 four = WORDS ? sums_vectors[(sums_offset + row * columns + column) / 4u] : uvec4(0u);
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         if (column + i >= columns) break;
-        int sum = int(sums_words[sums_offset + line * columns + column + i]);
+        int sum =
+            int(WORDS ? four[i] : sums_words[sums_offset + row * columns + column + i]);
         precise float scale = from_a * b_scale_float(b_scale_offset + (column + i) * b_scale_step);
         scale = scale / to_y;
         precise float x = roundEven(float(sum) * scale) + zero;

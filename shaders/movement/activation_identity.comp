@@ -7,50 +7,49 @@
 #include "include/vectors.glsl"
 #include "include/parts.glsl"
 
-// Copies elements as bits, lines of sizes[0] of them. WHOLE where lines of the output lie gapless: an
-// invocation makes the part of a line that falls into one vector of output, and a packed tensor is
-// one line. Otherwise it copies one element.
-// EVEN where also all lines begin and end with a vector. REPEATS: each line repeats one element.
-// GATHERS: what a line reads is neither one element nor gapless.
+// Copies elements as bits, in rows of sizes[0]. WHOLE: rows of the output are contiguous, and an
+// invocation writes the part of a row that lies in one vector of the output. A packed tensor is one
+// row. Otherwise an invocation copies one element. EVEN: all rows also begin and end with a vector.
+// REPEATS: each row repeats one element. GATHERS: rows of the input are not contiguous.
 layout(constant_id = 2) const bool WHOLE = false;
 layout(constant_id = 3) const bool EVEN = false;
 layout(constant_id = 4) const bool REPEATS = false;
-layout(constant_id = 5) const uint PARTS = 1u;  // that an invocation copies of EVEN lines
+layout(constant_id = 5) const uint PARTS = 1u;  // of EVEN rows that an invocation copies
 layout(constant_id = 6) const bool GATHERS = false;
 
 uvec4 gathered(uint from) {
     uvec4 vector = uvec4(0u);
     [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e)
-        set_element(vector, e, LOAD_ELEMENT(in_words, from + e * in_strides[0]));
+        set_element(vector, e, x_bits(from + e * in_strides[0]));
     return vector;
 }
 
 uvec4 load_part(uint from) {
-    if (REPEATS) return filled_vector(LOAD_ELEMENT(in_words, from));
+    if (REPEATS) return filled_vector(x_bits(from));
     if (GATHERS) return gathered(from);
     return load_vector(from);
 }
 
 void copy_even_part(uint index) {
-    uint per_line = sizes[0] / PER_VECTOR;
-    uint at = min(index, count * per_line - 1u);
-    uint line = RANK == 0u ? 0u : at / per_line;
-    uint part = at - line * per_line;
-    uvec2 begin = part_offsets(line);
+    uint per_row = sizes[0] / PER_VECTOR;
+    uint at = min(index, count * per_row - 1u);
+    uint row = RANK == 0u ? 0u : at / per_row;
+    uint part = at - row * per_row;
+    uvec2 begin = part_offsets(row);
     uvec4 vector;
-    if (REPEATS) vector = filled_vector(LOAD_ELEMENT(in_words, begin.x));
-    else vector = in_vectors[begin.x / PER_VECTOR + part];
-    if (index == at) out_vectors[begin.y / PER_VECTOR + part] = vector;
+    if (REPEATS) vector = filled_vector(x_bits(begin.x));
+    else vector = x_vectors[begin.x / PER_VECTOR + part];
+    if (index == at) y_vectors[begin.y / PER_VECTOR + part] = vector;
 }
 
-void copy_line_part(uint index) {
+void copy_row_part(uint index) {
     uint size = sizes[0];
-    // A line meets so many vectors at most.
-    uint per_line = (size + PER_VECTOR - 2u) / PER_VECTOR + 1u;
-    uint line = RANK == 0u ? 0u : index / per_line;
-    uint part = index - line * per_line;
-    if (line >= count || part >= per_line) return;
-    uvec2 begin = part_offsets(line);
+    // A row lies in so many vectors at most.
+    uint per_row = (size + PER_VECTOR - 2u) / PER_VECTOR + 1u;
+    uint row = RANK == 0u ? 0u : index / per_row;
+    uint part = index - row * per_row;
+    if (row >= count || part >= per_row) return;
+    uvec2 begin = part_offsets(row);
     uint from = begin.x, to = begin.y;
     uint vector = to / PER_VECTOR + part;
     uint first = max(vector * PER_VECTOR, to);
@@ -59,19 +58,19 @@ void copy_line_part(uint index) {
     uint step = in_strides[0];
     from += (first - to) * step;
     if (last - first == PER_VECTOR) {
-        out_vectors[vector] = load_part(from);
+        y_vectors[vector] = load_part(from);
         return;
     }
     for (uint e = first; e < last; ++e)
-        STORE_ELEMENT(out_words, e, LOAD_ELEMENT(in_words, from + (e - first) * step));
+        y_store_bits(e, x_bits(from + (e - first) * step));
 }
 
 void copy_element(uint index) {
-    uint line = index / sizes[0];
-    uint e = index - line * sizes[0];
-    if (line >= count) return;
-    uvec2 at = part_offsets(line) + e * uvec2(in_strides[0], out_strides[0]);
-    STORE_ELEMENT(out_words, at.y, LOAD_ELEMENT(in_words, at.x));
+    uint row = index / sizes[0];
+    uint e = index - row * sizes[0];
+    if (row >= count) return;
+    uvec2 at = part_offsets(row) + e * uvec2(in_strides[0], out_strides[0]);
+    y_store_bits(at.y, x_bits(at.x));
 }
 
 void main() {
@@ -79,7 +78,7 @@ void main() {
     if (EVEN) {
         [[unroll]] for (uint p = 0u; p < PARTS; ++p) copy_even_part(first + p * gl_WorkGroupSize.x);
     } else if (WHOLE) {
-        copy_line_part(first);
+        copy_row_part(first);
     } else {
         copy_element(first);
     }

@@ -7,10 +7,10 @@
 #include "include/vectors.glsl"
 #include "include/parts.glsl"
 
-// Copies elements as bits where pieces of whole vectors lie gapless in both tensors. A group of LANES
-// copies what is near in both: TILE_P pieces that are neighbours in the input by TILE_Q that are in
-// the output, TILE_K vectors of each; an invocation EACH vectors. The sizes are those of pieces (in
-// vectors), of P and of Q, the strides those of P and Q.
+// Copies elements as bits where pieces of whole vectors are contiguous in both tensors. P is the
+// dimension whose pieces are neighbours in the input, Q the one whose pieces are neighbours in the
+// output. A group of LANES copies TILE_P by TILE_Q pieces, TILE_K vectors of each, and an invocation EACH
+// vectors. The sizes are those of a piece (in vectors), of P and of Q. The strides are those of P and Q.
 layout(constant_id = 2) const uint TILE_K = 4u;
 layout(constant_id = 3) const uint TILE_P = 8u;
 layout(constant_id = 4) const uint TILE_Q = 8u;
@@ -38,17 +38,17 @@ void main() {
         uvec3 kpq = first + uvec3(v % TILE_K, v / (TILE_K * TILE_Q), v / TILE_K % TILE_Q);
         uvec3 last = uvec3(sizes[0], sizes[1], sizes[2]) - 1u;
         there[e] = all(lessThanEqual(kpq, last));
-        // Beyond an edge the last one is read again: loads under a condition do not overlap.
+        // Beyond an edge the last vector is read again, because conditional loads do not overlap.
         kpq = min(kpq, last);
         uvec2 place = at + kpq.x * PER_VECTOR + kpq.y * uvec2(in_strides[0], out_strides[0])
             + kpq.z * uvec2(in_strides[1], out_strides[1]);
         to[e] = place.y;
-        vectors[e] = in_vectors[place.x / PER_VECTOR];
+        vectors[e] = x_vectors[place.x / PER_VECTOR];
         if (!aligned) vectors[e] = load_vector(place.x);
     }
     [[unroll]] for (uint e = 0u; e < EACH; ++e) {
         if (!there[e]) continue;
-        if (aligned) out_vectors[to[e] / PER_VECTOR] = vectors[e];
+        if (aligned) y_vectors[to[e] / PER_VECTOR] = vectors[e];
         else store_vector(to[e], PER_VECTOR, vectors[e]);
     }
 }

@@ -10,22 +10,22 @@
 #include "include/bytes.glsl"
 #endif
 
-// Copies elements as bits where what lies gapless in the input, P, is not what does in the output, Q.
-// A workgroup turns TILE_P * TILE_Q elements of each of PLANES such planes. An invocation reads a
-// square block along P, one vector a row, turns it in registers and leaves it in shared memory, from
-// where all write along Q. The sizes are those of P and Q, inner and outer part each; the strides are
-// those of Q in the input, of P in the output.
+// Copies elements as bits where P is contiguous in the input, and Q in the output.
+// A workgroup transposes TILE_P * TILE_Q elements of each of PLANES planes. An invocation reads a square
+// block, one vector along P at a time. It transposes the block in registers and stores it in shared
+// memory. From there, all invocations write vectors along Q. The sizes are those of P and Q, each with an
+// inner and an outer part. The strides are those of Q in the input, and of P in the output.
 layout(constant_id = 2) const uint TILE_P = 64u;
 layout(constant_id = 3) const uint TILE_Q = 64u;
 layout(constant_id = 4) const uint PLANES = 1u;
-layout(constant_id = 5) const uint VECTORS = 1024u;  // of all these
+layout(constant_id = 5) const uint VECTORS = 1024u;  // of all these tiles
 
 const uint SIDE = PER_VECTOR;  // of a block
 const uint P_BLOCKS = TILE_P / SIDE;
 const uint Q_BLOCKS = TILE_Q / SIDE;
 shared uvec4 s_tile[VECTORS];
 
-// Vectors change places, by their row of blocks: so neighbours along both sides lie in all banks.
+// Vectors are permuted within a row of blocks, so that neighbours along P and Q use all banks.
 uint tile_index(uint row, uint q_block) {
     return row * Q_BLOCKS + q_block ^ row / SIDE & 7u;
 }
@@ -40,22 +40,22 @@ uint out_p(uint p) {
     return (p - outer * sizes[0]) * out_strides[0] + outer * out_strides[1];
 }
 
-// What there is of a vector that begins at element ``from``.
+// The first ``have`` elements of a vector that begins at element ``from``.
 uvec4 load_part(uint from, uint have) {
     if (have >= PER_VECTOR) return load_vector(from);
     uvec4 vector = uvec4(0u);
-    for (uint e = 0u; e < have; ++e) set_element(vector, e, LOAD_ELEMENT(in_words, from + e));
+    for (uint e = 0u; e < have; ++e) set_element(vector, e, x_bits(from + e));
     return vector;
 }
 
-void turn_words(uvec4 a, uvec4 b, uvec4 c, uvec4 d, out uvec4 x, out uvec4 y, out uvec4 z, out uvec4 w) {
+void transpose_words(uvec4 a, uvec4 b, uvec4 c, uvec4 d, out uvec4 x, out uvec4 y, out uvec4 z, out uvec4 w) {
     x = uvec4(a.x, b.x, c.x, d.x);
     y = uvec4(a.y, b.y, c.y, d.y);
     z = uvec4(a.z, b.z, c.z, d.z);
     w = uvec4(a.w, b.w, c.w, d.w);
 }
 
-// Of the elements in two rows, those in the words' lower halves, and in the upper ones.
+// Two rows' elements of 16 bits: those in the lower halves of words, and those in the upper ones.
 uvec4 lower(uvec4 even, uvec4 odd) {
     return even & 0xFFFFu | odd << 16u;
 }
@@ -64,7 +64,7 @@ uvec4 upper(uvec4 even, uvec4 odd) {
     return even >> 16u | odd & 0xFFFF0000u;
 }
 
-void turn(uvec4 r[SIDE], out uvec4 c[SIDE]) {
+void transpose_block(uvec4 r[SIDE], out uvec4 c[SIDE]) {
 #if defined(T_b64)
     c[0] = uvec4(r[0].xy, r[1].xy);
     c[1] = uvec4(r[0].zw, r[1].zw);
@@ -72,17 +72,17 @@ void turn(uvec4 r[SIDE], out uvec4 c[SIDE]) {
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         [[unroll]] for (uint w = 0u; w < 4u; ++w) {
             uint k = 4u * i;
-            uvec4 turned = transposed(uvec4(r[k][w], r[k + 1u][w], r[k + 2u][w], r[k + 3u][w]));
-            [[unroll]] for (uint j = 0u; j < 4u; ++j) c[4u * w + j][i] = turned[j];
+            uvec4 columns = transposed(uvec4(r[k][w], r[k + 1u][w], r[k + 2u][w], r[k + 3u][w]));
+            [[unroll]] for (uint j = 0u; j < 4u; ++j) c[4u * w + j][i] = columns[j];
         }
     }
 #elif defined(T_b16)
-    turn_words(lower(r[0], r[1]), lower(r[2], r[3]), lower(r[4], r[5]), lower(r[6], r[7]),
+    transpose_words(lower(r[0], r[1]), lower(r[2], r[3]), lower(r[4], r[5]), lower(r[6], r[7]),
                c[0], c[2], c[4], c[6]);
-    turn_words(upper(r[0], r[1]), upper(r[2], r[3]), upper(r[4], r[5]), upper(r[6], r[7]),
+    transpose_words(upper(r[0], r[1]), upper(r[2], r[3]), upper(r[4], r[5]), upper(r[6], r[7]),
                c[1], c[3], c[5], c[7]);
 #else
-    turn_words(r[0], r[1], r[2], r[3], c[0], c[1], c[2], c[3]);
+    transpose_words(r[0], r[1], r[2], r[3], c[0], c[1], c[2], c[3]);
 #endif
 }
 
@@ -97,8 +97,8 @@ void main() {
     uint q_begin = (rest - first_plane * q_tiles) * TILE_Q;
     first_plane *= PLANES;
     if (first_plane >= count) return;
-    // Nothing lies beyond an edge, all vectors are aligned: then no loads and stores hang on
-    // conditions, and many are under way.
+    // The tile crosses no edge, and all vectors are aligned. Then loads and stores are unconditional, and
+    // many are in flight.
     uint inner = (sizes[1] == 1u ? 0u : sizes[0]) | (sizes[3] == 1u ? 0u : sizes[2]);
     bool plain = is_aligned() && inner % PER_VECTOR == 0u && first_plane + PLANES <= count
         && p_begin + TILE_P <= p_size && q_begin + TILE_Q <= q_size;
@@ -115,9 +115,9 @@ void main() {
     if (plain) {
         uint from = at.x + p + in_q(q);
         [[unroll]] for (uint e = 0u; e < SIDE; ++e)
-            rows[e] = in_vectors[(from + e * in_strides[0]) / PER_VECTOR];
+            rows[e] = x_vectors[(from + e * in_strides[0]) / PER_VECTOR];
     } else {
-        // By way of shared memory: in a loop that is not unrolled nothing else would take registers.
+        // Rows pass through shared memory, because a loop that is not unrolled cannot index registers.
         uint slot = gl_LocalInvocationID.x;
         for (uint e = 0u; e < SIDE; ++e) {
             uvec4 row = uvec4(0u);
@@ -129,7 +129,7 @@ void main() {
         barrier();
     }
     uvec4 columns[SIDE];
-    turn(rows, columns);
+    transpose_block(rows, columns);
     [[unroll]] for (uint e = 0u; e < SIDE; ++e)
         s_tile[tile_index(plane * TILE_P + p_block * SIDE + e, q_block)] = columns[e];
     barrier();
@@ -137,14 +137,14 @@ void main() {
     q_block = block % Q_BLOCKS;
     p_block = block / Q_BLOCKS % P_BLOCKS;
     q = q_begin + q_block * SIDE;
-    // Two vectors are the least that memory writes at once: where Q's side is one, neighbours write
-    // rows that follow each other.
+    // Memory writes at least two vectors at once. So where a row of the tile is one vector, neighbouring
+    // invocations write consecutive rows.
     bool blockwise = false;
     if (Q_BLOCKS > 1u) blockwise = plain;
     if (blockwise) {
         uint to = at.y + q + out_p(p_begin + p_block * SIDE);
         [[unroll]] for (uint e = 0u; e < SIDE; ++e)
-            out_vectors[(to + e * out_strides[0]) / PER_VECTOR]
+            y_vectors[(to + e * out_strides[0]) / PER_VECTOR]
                 = s_tile[tile_index(plane * TILE_P + p_block * SIDE + e, q_block)];
         return;
     }
@@ -152,7 +152,7 @@ void main() {
         uint row = e * P_BLOCKS + p_block;
         uint to = at.y + q + out_p(p_begin + row);
         uvec4 vector = s_tile[tile_index(plane * TILE_P + row, q_block)];
-        if (plain) out_vectors[to / PER_VECTOR] = vector;
+        if (plain) y_vectors[to / PER_VECTOR] = vector;
         else if (there && p_begin + row < p_size && q < q_size)
             store_vector(to, min(PER_VECTOR, q_size - q), vector);
     }

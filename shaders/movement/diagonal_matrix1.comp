@@ -6,14 +6,14 @@
 #include "include/grid.glsl"
 #include "include/vectors.glsl"
 
-// Value where column - row lies in [fill_begin, fill_end), or outside it when INVERT; else the
-// input's element, or 0 without input. Columns are counted from sizes[2] (the height) upwards, so
-// that column - row never becomes negative.
-// DENSE: all lies gapless, and rows begin anywhere; LINES: only the output's rows lie gapless, or all
-// begin with a vector. An invocation makes vectors of 16 bytes of output, and reads no input where
-// Value hides it. ELEMENTS: an invocation makes one element, through strides.
+// An element is Value where column - row lies in [fill_begin, fill_end), or with INVERT where it does
+// not. Others are the input's element, or 0 without an input. Columns count from sizes[2] (the height)
+// up, so that column - row is never negative.
+// DENSE: all is contiguous, and rows begin anywhere; ROWS: only the output's rows are contiguous, or all
+// begin with a vector. An invocation writes vectors of 16 bytes, and does not read input that Value
+// hides. ELEMENTS: an invocation writes one element, through strides.
 const uint ELEMENTS = 0u;
-const uint LINES = 1u;
+const uint ROWS = 1u;
 const uint DENSE = 2u;
 layout(constant_id = 1) const uint PATH = 0u;
 layout(constant_id = 2) const bool HAS_INPUT = false;
@@ -35,11 +35,7 @@ layout(push_constant) uniform Push {
     uint out_strides[4];
 };
 
-#if defined(T_b64)
 #define VALUE uvec2(value[0], value[1])
-#else
-#define VALUE value[0]
-#endif
 
 bool is_filled(uint top) {
     bool inside = INVERT ? top >= fill_end && top < fill_begin
@@ -47,10 +43,10 @@ bool is_filled(uint top) {
     return inside != INVERT;
 }
 
-ELEMENT element(uint top, uint from) {
+uvec2 element(uint top, uint from) {
     if (is_filled(top)) return VALUE;
-    if (HAS_INPUT) return LOAD_ELEMENT(in_words, from);
-    return ZERO_ELEMENT;
+    if (HAS_INPUT) return x_bits(from);
+    return uvec2(0u);
 }
 
 // Bits of the first ``e`` elements of a vector.
@@ -62,11 +58,11 @@ uvec4 mask_before(int e) {
 uvec4 gathered(uint from, uint step) {
     uvec4 vector = uvec4(0u);
     [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e)
-        set_element(vector, e, LOAD_ELEMENT(in_words, from + e * step));
+        set_element(vector, e, x_bits(from + e * step));
     return vector;
 }
 
-// What Value fills, [x, y) of a row's vector that begins at ``top``; or all else when INVERT.
+// Value fills elements [x, y) of a row's vector that begins at ``top``; with INVERT all others.
 ivec2 fill_range(uint top) {
     return ivec2((INVERT ? uvec2(fill_end, fill_begin) : uvec2(fill_begin, fill_end)) - top);
 }
@@ -102,7 +98,7 @@ void make_part(uint first, uint last, uint row, uint column, uint from) {
         if (HAS_INPUT) {
             if (!is_hidden(range)) vector = step == 1u ? load_vector(from) : gathered(from, step);
         }
-        out_vectors[first / PER_VECTOR] = with_value(vector, range);
+        y_vectors[first / PER_VECTOR] = with_value(vector, range);
         return;
     }
     for (uint e = 0u; e < have; ++e) {
@@ -117,12 +113,12 @@ void make_part(uint first, uint last, uint row, uint column, uint from) {
 
 const uint EACH = 2u;  // vectors that an invocation makes
 
-// Takes what a column lies beyond the row as rows.
+// Carries a column beyond the row's end into the rows.
 void step_rows(inout uint row, inout uint column) {
     if (column < sizes[3]) return;
-    uint lines = column / sizes[3];
-    column -= lines * sizes[3];
-    row += lines;
+    uint more = column / sizes[3];
+    column -= more * sizes[3];
+    row += more;
     if (row >= sizes[2]) row %= sizes[2];
 }
 
@@ -132,10 +128,10 @@ void make_dense() {
     uint vector = begin + group_index() * gl_WorkGroupSize.x * EACH + gl_LocalInvocationID.x;
     if (vector > end) return;
     uint at = max(vector * PER_VECTOR, out_offset) - out_offset;
-    uint line = at / sizes[3];
-    uint column = at - line * sizes[3];
-    uint row = line % sizes[2];
-    [[unroll]] for (uint turn = 0u; turn < EACH; ++turn) {
+    uint at_row = at / sizes[3];
+    uint column = at - at_row * sizes[3];
+    uint row = at_row % sizes[2];
+    [[unroll]] for (uint e = 0u; e < EACH; ++e) {
         uint first = max(vector * PER_VECTOR, out_offset);
         uint last = min((vector + 1u) * PER_VECTOR, out_offset + count);
         make_part(first, last, row, column, first - out_offset + in_offset);
@@ -147,14 +143,14 @@ void make_dense() {
 }
 
 // LANES invocations make a part of a row, EACH vectors each.
-void make_line_part() {
-    uint per_line = (sizes[3] + PER_VECTOR - 1u) / PER_VECTOR;
-    uint parts = ONE_PART ? 1u : (per_line + EACH * LANES - 1u) / (EACH * LANES);
-    uint lines = group_index() / parts;
-    uint part = (group_index() - lines * parts) * EACH * LANES + gl_LocalInvocationID.x % LANES;
-    uint line = lines * (gl_WorkGroupSize.x / LANES) + gl_LocalInvocationID.x / LANES;
-    uint matrix = ONE_MATRIX ? uint(line >= sizes[2]) : line / sizes[2];
-    uint row = line - matrix * sizes[2];
+void make_row_part() {
+    uint per_row = (sizes[3] + PER_VECTOR - 1u) / PER_VECTOR;
+    uint parts = ONE_PART ? 1u : (per_row + EACH * LANES - 1u) / (EACH * LANES);
+    uint group = group_index() / parts;
+    uint part = (group_index() - group * parts) * EACH * LANES + gl_LocalInvocationID.x % LANES;
+    uint at_row = group * (gl_WorkGroupSize.x / LANES) + gl_LocalInvocationID.x / LANES;
+    uint matrix = ONE_MATRIX ? uint(at_row >= sizes[2]) : at_row / sizes[2];
+    uint row = at_row - matrix * sizes[2];
     uint batch = ONE_MATRIX ? matrix : matrix / sizes[1];
     if (batch >= sizes[0]) return;
     matrix -= batch * sizes[1];
@@ -162,34 +158,34 @@ void make_line_part() {
     uint to = out_offset + row * out_strides[2] + matrix * out_strides[1] + batch * out_strides[0];
     if (EVEN) {
         ivec2 ranges[EACH];
-        uint seen = per_line;
+        uint seen = per_row;
         [[unroll]] for (uint e = 0u; e < EACH; ++e) {
             uint v = part + e * LANES;
             ranges[e] = fill_range(v * PER_VECTOR + sizes[2] - row);
-            if (v < per_line && !is_hidden(ranges[e])) seen = v;
+            if (v < per_row && !is_hidden(ranges[e])) seen = v;
         }
         uvec4 vectors[EACH];
         [[unroll]] for (uint e = 0u; e < EACH; ++e) vectors[e] = uvec4(0u);
         if (HAS_INPUT) {
-            // What is hidden is not read: one that is seen is, once more. So all loads are under way
-            // at once, as they would not be with a condition each.
-            if (seen < per_line) {
+            // In place of a hidden vector, one that is seen is read again. Conditional loads would not
+            // all be in flight at once.
+            if (seen < per_row) {
                 [[unroll]] for (uint e = 0u; e < EACH; ++e) {
                     uint v = part + e * LANES;
-                    if (v >= per_line || is_hidden(ranges[e])) v = seen;
-                    vectors[e] = in_vectors[from / PER_VECTOR + v];
+                    if (v >= per_row || is_hidden(ranges[e])) v = seen;
+                    vectors[e] = x_vectors[from / PER_VECTOR + v];
                 }
             }
         }
         [[unroll]] for (uint e = 0u; e < EACH; ++e) {
             uint v = part + e * LANES;
-            if (v < per_line) out_vectors[to / PER_VECTOR + v] = with_value(vectors[e], ranges[e]);
+            if (v < per_row) y_vectors[to / PER_VECTOR + v] = with_value(vectors[e], ranges[e]);
         }
         return;
     }
-    // A line that does not begin with a vector may meet one more.
+    // A row that does not begin with a vector lies in one more.
     for (uint e = 0u; e < EACH; ++e) {
-        for (uint v = part + e * LANES; v <= per_line; v += parts * EACH * LANES) {
+        for (uint v = part + e * LANES; v <= per_row; v += parts * EACH * LANES) {
             uint vector = to / PER_VECTOR + v;
             uint first = max(vector * PER_VECTOR, to);
             uint last = min((vector + 1u) * PER_VECTOR, to + sizes[3]);
@@ -202,10 +198,10 @@ void make_line_part() {
 void make_element() {
     uint index = invocation_index();
     if (index >= count) return;
-    uint line = index / sizes[3];
-    uint column = index - line * sizes[3];
-    uint matrix = line < sizes[2] ? 0u : line / sizes[2];
-    uint row = line - matrix * sizes[2];
+    uint at_row = index / sizes[3];
+    uint column = index - at_row * sizes[3];
+    uint matrix = at_row < sizes[2] ? 0u : at_row / sizes[2];
+    uint row = at_row - matrix * sizes[2];
     uint batch = matrix < sizes[1] ? 0u : matrix / sizes[1];
     uvec4 at = uvec4(batch, matrix - batch * sizes[1], row, column);
     uint from = in_offset;
@@ -214,11 +210,11 @@ void make_element() {
         from += at[d] * in_strides[d];
         to += at[d] * out_strides[d];
     }
-    STORE_ELEMENT(out_words, to, element(column + sizes[2] - row, from));
+    y_store_bits(to, element(column + sizes[2] - row, from));
 }
 
 void main() {
     if (PATH == DENSE) make_dense();
-    else if (PATH == LINES) make_line_part();
+    else if (PATH == ROWS) make_row_part();
     else make_element();
 }

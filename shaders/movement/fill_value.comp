@@ -8,10 +8,10 @@
 #define ATTRIBUTES uint start[2]; uint delta[2];
 #include "include/elementwise.glsl"
 #include "include/integers64.glsl"
-#include "include/float16.glsl"
+#include "include/typed.glsl"
 
-// start + number * delta: integers of all widths in 64 bits, wrapped; floating point in float32, each
-// step rounded.
+// start + number * delta. Integers of all widths are computed in 64 bits and wrap. Floats are computed in
+// float32, and each step is rounded.
 uvec2 constant(uint number) {
     return uvec2(start[0], start[1]);
 }
@@ -22,11 +22,11 @@ uvec2 integer_sequence(uint number) {
 }
 
 uvec2 float_sequence(uint number) {
-    // By their digits: conversions take longer.
+    // The number in two halves, by their bits: conversions take longer.
     precise float high = uintBitsToFloat(0x53000000u | number >> 16u) - 549755813888.0;
     precise float low = uintBitsToFloat(0x4B000000u | number & 0xFFFFu) - 8388608.0;
     precise float x = uintBitsToFloat(start[0]) + (high + low) * uintBitsToFloat(delta[0]);
-    return uvec2(BYTES_OF(OUT_TYPE) == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);
+    return uvec2(bits_of(x, OUT_TYPE), 0u);
 }
 
 uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {

@@ -3,21 +3,28 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Rows of the output, which begin at a source coordinate of -start in each dimension. MODE says what
-// lies outside of the input. DENSE: all of the output lies gapless; LINES: its rows do. An invocation
-// makes what falls into one vector of output. ELEMENTS: it makes one element.
+// Each coordinate of the output has a source coordinate, which begins at -start. MODE says what lies
+// outside of the input. DENSE: the output is contiguous. ROWS: its rows are. In both, an invocation
+// writes one vector of the output. ELEMENTS: it writes one element. CHUNKS: the output is contiguous, and
+// a workgroup writes a chunk of it: first the vectors that are copied whole, then those that touch a
+// border, so that these do not delay the others of a subgroup.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint PATH = 0u;
 layout(constant_id = 2) const uint MODE = 0u;
-layout(constant_id = 3) const bool GAPLESS = false;  // rows of the input
+layout(constant_id = 3) const bool CONTIGUOUS = false;  // rows of the input
 layout(constant_id = 4) const uint RANK = 0u;  // dimensions that count rows
+layout(constant_id = 5) const uint PARTS = 1u;  // of a chunk: so many vectors for each invocation
+layout(constant_id = 6) const uint BORDER = 1u;  // vectors that a border may touch
+layout(constant_id = 7) const bool NARROW = false;  // a vector may touch more than two rows
 
 const uint ELEMENTS = 0u;
-const uint LINES = 1u;
+const uint ROWS = 1u;
 const uint DENSE = 2u;
+const uint CHUNKS = 3u;
 const uint CONSTANT = 0u;
 const uint EDGE = 1u;
 const uint REFLECTION = 2u;
+const uint SYMMETRIC = 3u;
 const uint WRAP = 4u;
 
 layout(push_constant) uniform Push {
@@ -26,19 +33,16 @@ layout(push_constant) uniform Push {
     uint params_offset;
     uint rows;
     uint value[2];
-    uint per_row[3];  // invocations: a number, and what divides by it
+    uint per_row[3];  // invocations; then multiplier and shift to divide by them
+    uint borders;  // of a chunk, times BORDER
 };
 #include "include/grid.glsl"
 #include "include/vectors.glsl"
 #include "include/walk.glsl"
 
-#if defined(T_b64)
 #define VALUE uvec2(value[0], value[1])
-#else
-#define VALUE value[0]
-#endif
 
-// Words of a dimension, the row's own first, then from the last to the first.
+// Words of a dimension. The row's own dimension comes first, then the others from the last to the first.
 const uint SIZE = 0u;
 const uint MULTIPLIER = 1u;
 const uint SHIFT = 2u;
@@ -49,16 +53,20 @@ const uint IN_STRIDE = 6u;
 const uint OUT_STRIDE = 7u;
 const uint WORDS = 8u;
 
-// Which coordinate of the input an output's takes; outside of a CONSTANT's, not below its size.
+// The input's coordinate of a coordinate of the output. Outside in mode CONSTANT, it is not below the
+// input's size.
 uint source(uint d, uint coordinate) {
     uint start = param(d + START), size = param(d + SOURCE);
     uint at = coordinate - start;
     if (at < size || MODE == CONSTANT) return at;
     if (MODE == EDGE) return coordinate < start ? 0u : size - 1u;
-    uint period = param(d + PERIOD);
+    uint period = param(d + PERIOD), back = MODE == SYMMETRIC ? 1u : 0u;
+    if (MODE != WRAP) {
+        uint mirrored = (coordinate < start ? start - coordinate : period - at) - back;
+        if (mirrored < size) return mirrored;
+    }
     at = coordinate >= start ? at % period : period - 1u - (start - coordinate - 1u) % period;
-    if (at < size) return at;
-    return (MODE == REFLECTION ? period : period - 1u) - at;
+    return at < size ? at : period - back - at;
 }
 
 struct Row {
@@ -83,13 +91,13 @@ Row row_at(uint row) {
     return result;
 }
 
-ELEMENT element(Row row, uint column) {
+uvec2 element(Row row, uint column) {
     uint at = source(0u, column);
     if (MODE == CONSTANT && (row.outside || at >= param(SOURCE))) return VALUE;
-    return LOAD_ELEMENT(in_words, row.from + at * param(IN_STRIDE));
+    return x_bits(row.from + at * param(IN_STRIDE));
 }
 
-// ``have`` elements from ``column`` of a row on, which lie in one vector of output.
+// ``have`` elements from ``column`` of a row on. They lie in one vector of the output.
 void make_part(uint to, uint have, uint number, uint column, Row row) {
     uint width = param(SIZE), size = param(SOURCE);
     if (have == PER_VECTOR && column + have <= width) {
@@ -98,21 +106,24 @@ void make_part(uint to, uint have, uint number, uint column, Row row) {
         if (MODE == CONSTANT)
             filled = filled || at >= size && (at <= 0u - have || column >= param(START));
         if (MODE == CONSTANT && filled) {
-            out_vectors[to / PER_VECTOR] = filled_vector(VALUE);
+            y_vectors[to / PER_VECTOR] = filled_vector(VALUE);
             return;
         }
-        if (GAPLESS && at < size && size - at >= have) {
-            out_vectors[to / PER_VECTOR] = load_vector(row.from + at);
+        if (CONTIGUOUS && at < size && size - at >= have) {
+            y_vectors[to / PER_VECTOR] = load_vector(row.from + at);
             return;
         }
     }
+    Row next = row;
+    if (!NARROW && have > width - column) next = row_at(number + 1u);
     uvec4 vector = uvec4(0u);
     [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e) {
         if (e < have) {
             if (column == width) {
                 column = 0u;
                 number += 1u;
-                row = row_at(number);
+                row = next;
+                if (NARROW) row = row_at(number);
             }
             set_element(vector, e, element(row, column));
             column += 1u;
@@ -121,29 +132,73 @@ void make_part(uint to, uint have, uint number, uint column, Row row) {
     store_vector(to, have, vector);
 }
 
+// A vector of the dense output.
+void make_vector(uint number) {
+    uint width = param(SIZE);
+    uint first = max(number * PER_VECTOR, y_offset);
+    uint last = min((number + 1u) * PER_VECTOR, y_offset + rows * width);
+    if (first >= last) return;
+    uint at = first - y_offset;
+    uint row = RANK == 0u ? 0u : walk_quotient(at, param(MULTIPLIER), param(SHIFT));
+    make_part(first, last - first, row, at - row * width, row_at(row));
+}
+
+// The same, where all of it is a part of a row of the input.
+void copy_inside(uint number) {
+    uint width = param(SIZE), size = param(SOURCE), at = number * PER_VECTOR - y_offset;
+    uint total = rows * width;
+    if (at >= total || total - at < PER_VECTOR) return;
+    uint row = RANK == 0u ? 0u : walk_quotient(at, param(MULTIPLIER), param(SHIFT));
+    uint column = at - row * width - param(START);
+    if (column >= size || size - column < PER_VECTOR) return;
+    Row place = row_at(row);
+    uvec4 vector;
+    if (MODE == CONSTANT && place.outside) vector = filled_vector(VALUE);
+    else vector = load_vector(place.from + column);
+    y_vectors[number] = vector;
+}
+
+// Borders lie around the places where rows meet, and at both ends of the output.
+void make_chunk() {
+    uint width = param(SIZE), start = param(START), end = width - param(SOURCE) - start;
+    uint per_chunk = gl_WorkGroupSize.x * PARTS;
+    uint chunk = y_offset / PER_VECTOR + group_index() * per_chunk;
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p)
+        copy_inside(chunk + p * gl_WorkGroupSize.x + gl_LocalInvocationID.x);
+    uint before = y_offset + start, at = chunk * PER_VECTOR;
+    uint first = at <= before || RANK == 0u ? 0u
+        : walk_quotient(at - before, param(MULTIPLIER), param(SHIFT));
+    for (uint i = gl_LocalInvocationID.x; i < borders; i += gl_WorkGroupSize.x) {
+        uint row = first + i / BORDER;
+        if (row > rows) break;
+        uint meets = y_offset + row * width;
+        uint number = (row == 0u ? meets : meets - end) / PER_VECTOR + i % BORDER;
+        uint last = row == rows ? meets : meets + start;
+        if (number - chunk < per_chunk && number * PER_VECTOR < last) make_vector(number);
+    }
+}
+
 void main() {
     uint index = invocation_index();
-    // A row of one element comes alone.
+    // A row of one element is the only row: walk_quotient divides by 2 at least.
     uint number = RANK == 0u ? 0u : walk_quotient(index, per_row[1], per_row[2]);
     uint part = index - number * per_row[0];
     uint width = param(SIZE);
     if (PATH == DENSE) {
-        uint first = max((y_offset / PER_VECTOR + index) * PER_VECTOR, y_offset);
-        uint last = min((y_offset / PER_VECTOR + index + 1u) * PER_VECTOR,
-                        y_offset + rows * width);
-        if (first >= last) return;
-        uint at = first - y_offset;
-        number = RANK == 0u ? 0u : walk_quotient(at, param(MULTIPLIER), param(SHIFT));
-        make_part(first, last - first, number, at - number * width, row_at(number));
+        make_vector(y_offset / PER_VECTOR + index);
+        return;
+    }
+    if (PATH == CHUNKS) {
+        make_chunk();
         return;
     }
     if (number >= rows) return;
     Row row = row_at(number);
-    if (PATH == LINES) {
+    if (PATH == ROWS) {
         uint first = max((row.to / PER_VECTOR + part) * PER_VECTOR, row.to);
         uint last = min((row.to / PER_VECTOR + part + 1u) * PER_VECTOR, row.to + width);
         if (first < last) make_part(first, last - first, number, first - row.to, row);
     } else if (part < width) {
-        STORE_ELEMENT(out_words, row.to + part * param(OUT_STRIDE), element(row, part));
+        y_store_bits(row.to + part * param(OUT_STRIDE), element(row, part));
     }
 }

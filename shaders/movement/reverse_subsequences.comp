@@ -1,12 +1,15 @@
 //@ op DML_OPERATOR_REVERSE_SUBSEQUENCES
-//@ variants T: b8 b16 b32 b64
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation moves an element. The walk has the input without the axis, the lengths, the output
-// and the coordinate on the axis.
+// An invocation moves PARTS elements, or vectors of 16 bytes along a contiguous row. A vector moves whole
+// where all of its lengths are the same. The walk gives four places: in the input without the axis, in the
+// lengths, in the output, and the coordinate on the axis.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint LENGTH_WORDS = 1u;
+layout(constant_id = 2) const uint TYPE = 4u;
+layout(constant_id = 3) const uint EACH = 1u;  // elements that move as one
+layout(constant_id = 4) const uint PARTS = 1u;
 
 layout(push_constant) uniform Push {
     uint x_offset;
@@ -16,25 +19,53 @@ layout(push_constant) uniform Push {
     uint count;
     uint size;  // of the axis
     uint stride;  // of the input along it
+    uint length_step;  // from the length of one element of a vector to the next
 };
 #include "include/grid.glsl"
-#include "include/elements.glsl"
+#include "include/bits.glsl"
 #include "include/walk.glsl"
 
-layout(binding = 0) readonly buffer X { uint x_words[]; };
+INPUT_BITS(x, 0, TYPE)
 layout(binding = 1) readonly buffer Lengths { uint lengths[]; };
-layout(binding = 2) buffer Y { uint y_words[]; };
+OUTPUT_BITS(y, 2, TYPE)
 WALK(walk, 4)
 
-void main() {
-    uint index = invocation_index();
-    if (index >= count) return;
-    uint[4] at = walk(0u, index);
-    uint from = at[3], length_at = (lengths_offset + at[1]) * LENGTH_WORDS;
-    uint length = lengths[length_at];
-    if (LENGTH_WORDS == 2u && lengths[length_at + 1u] != 0u) length = 0xFFFFFFFFu;
+// The coordinate that moves to ``at``.
+uint source(uint at, uint number) {
+    uint length = lengths[number * LENGTH_WORDS];
+    if (LENGTH_WORDS == 2u && lengths[number * LENGTH_WORDS + 1u] != 0u) length = 0xFFFFFFFFu;
     length = min(length, size);
-    if (from < length) from = length - 1u - from;
-    STORE_ELEMENT(y_words, y_offset + at[2],
-                  LOAD_ELEMENT(x_words, x_offset + at[0] + from * stride));
+    return at < length ? length - 1u - at : at;
+}
+
+uvec4 vector_at(uint begin, uint at, uint number) {
+    uint from[EACH];
+    bool whole = true;
+    [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+        from[e] = source(at, number + e * length_step);
+        whole = whole && from[e] == from[0];
+    }
+    if (whole) return x_vectors[(begin + from[0] * stride) / EACH];
+    uvec4 vector = uvec4(0u);
+    [[unroll]] for (uint e = 0u; e < EACH; ++e)
+        set_element(vector, e, x_bits(begin + from[e] * stride + e), TYPE);
+    return vector;
+}
+
+void main() {
+    uint first = group_index() * gl_WorkGroupSize.x * PARTS + gl_LocalInvocationID.x;
+    uint to[PARTS];
+    uvec4 unit[PARTS];
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
+        uint[4] at = walk(0u, min(first + p * gl_WorkGroupSize.x, count - 1u));
+        uint begin = x_offset + at[0], number = lengths_offset + at[1];
+        if (EACH == 1u) unit[p].xy = x_bits(begin + source(at[3], number) * stride);
+        else unit[p] = vector_at(begin, at[3], number);
+        to[p] = y_offset + at[2];
+    }
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
+        if (first + p * gl_WorkGroupSize.x >= count) return;
+        if (EACH == 1u) y_store_bits(to[p], unit[p].xy);
+        else y_vectors[to[p] / EACH] = unit[p];
+    }
 }

@@ -2,12 +2,13 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Each invocation normalizes PIECES pieces, a workgroup apart: elements, or vectors of 16 bytes.
+// Each invocation normalizes PIECES pieces: elements, or vectors of 16 bytes. Their distance is the size
+// of the workgroup.
 #define PARAMS_BINDING 6
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint EACH = 1u;    // elements of a piece
 layout(constant_id = 3) const uint PIECES = 1u;
-layout(constant_id = 4) const bool ALONG = false;  // parameters are vectors, too
+layout(constant_id = 4) const bool CONTIGUOUS = false;  // parameters are vectors, too
 layout(push_constant) uniform Push {
     uint pieces;
     uint activation_at;
@@ -53,7 +54,7 @@ void main() {
     uint first = group_index() * gl_WorkGroupSize.x * PIECES + gl_LocalInvocationIndex;
     uint places[PIECES][6];
     uvec4 vectors[PIECES];
-    // All are on their way before the first is used.
+    // All reads are in flight before the first is used.
     [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
         uint[6] at = walk(0u, min(first + p * gl_WorkGroupSize.x, pieces - 1u) * EACH);
         places[p] = at;
@@ -65,7 +66,7 @@ void main() {
         uint[6] at = places[p];
         uvec4 x = vectors[p], made = uvec4(0u);
         float mean = 0.0, factor = 0.0, bias = 0.0;
-        if (!ALONG) {
+        if (!CONTIGUOUS) {
             mean = PARAMETER(mean, 2);
             factor = factor_of(PARAMETER(variance, 3), PARAMETER(scale, 4));
             bias = PARAMETER(bias, 5);
@@ -76,14 +77,14 @@ void main() {
             continue;
         }
         uvec4 means = uvec4(0u), variances = uvec4(0u), scales = uvec4(0u), biases = uvec4(0u);
-        if (ALONG) {
+        if (CONTIGUOUS) {
             means = PARAMETERS(mean, 2);
             variances = PARAMETERS(variance, 3);
             scales = PARAMETERS(scale, 4);
             biases = PARAMETERS(bias, 5);
         }
         [[unroll]] for (uint e = 0u; e < EACH; ++e) {
-            if (ALONG) {
+            if (CONTIGUOUS) {
                 mean = element(means, e);
                 factor = factor_of(element(variances, e), element(scales, e));
                 bias = element(biases, e);

@@ -7,10 +7,11 @@
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #define SUBGROUPS
 #endif
-// A team of invocations makes one row, or one part of it. The row is read in pieces: elements, or
-// vectors of 16 bytes. Each invocation sums up KEPT of its pieces at a time, in float32; the team joins
-// what its invocations know. A row that fits is then written from registers, another is read again.
-#define PARAMS_BINDING 5
+// A team of invocations computes one row, or one part of it. The row is read in pieces: elements, or
+// vectors of 16 bytes. Each invocation reduces KEPT of its pieces at a time, in float32. Then the team
+// combines the results of its invocations. A row that fits is written from registers. Others are read
+// again.
+#define PARAMS_BINDING 7
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint KIND = 0u;
 layout(constant_id = 3) const uint TEAM = 1u;    // 1, a part of a subgroup, or the workgroup
@@ -18,9 +19,11 @@ layout(constant_id = 4) const uint EACH = 1u;    // elements of a piece
 layout(constant_id = 5) const uint KEPT = 1u;    // pieces
 layout(constant_id = 6) const bool FITS = false; // into the registers of a team
 layout(constant_id = 7) const uint STAGE = 0u;
-layout(constant_id = 8) const bool LINE = true;  // columns are one dimension
+layout(constant_id = 8) const bool ONE_DIMENSION = true;  // columns are one dimension
 layout(constant_id = 9) const uint SCALE = 0u;
 layout(constant_id = 10) const uint BIAS = 0u;
+layout(constant_id = 11) const bool ADDEND = false;  // to x, and lies as x does
+layout(constant_id = 12) const bool TOTAL = false;   // the sum of both is wanted, too
 layout(push_constant) uniform Push {
     uint rows;
     uint pieces;      // of a row
@@ -34,6 +37,8 @@ layout(push_constant) uniform Push {
     uint bias_offset;
     uint y_offset;
     uint known_offset;
+    uint addend_offset;
+    uint total_offset;
     uint params_offset;
     uint steps[4];  // from column to column, where they are one dimension
 };
@@ -48,6 +53,8 @@ INPUT_TENSOR(scale, 1, TYPE)
 INPUT_TENSOR(bias, 2, TYPE)
 OUTPUT_TENSOR(y, 3, TYPE)
 layout(binding = 4) buffer Known { uint known[]; };
+INPUT_TENSOR(addend, 5, TYPE)
+OUTPUT_TENSOR(total, 6, TYPE)
 WALK(walk, 4)
 
 const uint SOFTMAX = 0u, LOG_SOFTMAX = 1u, HARDMAX = 2u, CENTRED = 3u, SHIFTED = 4u, SQUARES = 5u,
@@ -59,9 +66,10 @@ const float LOWEST = -3.40282347e38;
 
 bool has_mean() { return KIND == CENTRED || KIND == SHIFTED; }
 
-// Of some elements: their number; ``first`` is the largest, the code of the largest, or the mean;
-// ``second`` is the sum of exp(x - first), where the largest stands, or the sum of squares about the
-// mean; without a mean, the sum of magnitudes or squares. Integers and floats as words.
+// What is known of some elements. ``count`` is their number. By KIND, ``first`` and ``second`` are the
+// largest element and the sum of exp(x - first); the code of the largest element and its place; or the
+// mean and the sum of squares about it. Without a mean, ``second`` is the sum of magnitudes or squares.
+// Both are the bits of integers or floats.
 struct Knowledge {
     uint count;
     uint first;
@@ -96,7 +104,7 @@ WORKGROUP_REDUCE(workgroup_largest, uint, larger, subgroupMax)
 TEAM_REDUCE(team_sum, float, subgroupAdd, workgroup_sum)
 TEAM_REDUCE(team_largest, uint, subgroupMax, workgroup_largest)
 
-// Codes in the order of numbers, NaN above all. 0 is none's.
+// Codes have the order of numbers, with NaN above all. No number has code 0.
 uint code_of(float x) {
     return is_nan(x) ? 0xFFFFFFFFu : uint(rank_of(floatBitsToUint(x))) ^ 0x80000000u;
 }
@@ -114,18 +122,38 @@ float power_of(float x) {
 }
 
 uint[4] column(uint index) {
-    if (!LINE) return walk(columns_at, index);
+    if (!ONE_DIMENSION) return walk(columns_at, index);
     return uint[4](index * steps[0], index * steps[1], index * steps[2], index * steps[3]);
-}
-
-uvec4 load(uint at, uint piece) {
-    if (EACH == 1u) return uvec4(floatBitsToUint(x_float(x_offset + at + column(piece)[0])));
-    return x_vectors[(x_offset + at) / EACH + piece];
 }
 
 float element(uvec4 vector, uint e) {
     if (EACH == 8u) return half_to_float(vector[e / 2u] >> (e % 2u * 16u) & 0xFFFFu);
     return uintBitsToFloat(vector[e]);
+}
+
+uvec4 sum_of(uvec4 a, uvec4 b) {
+    uvec4 made = uvec4(0u);
+    [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+        float sum = element(a, e) + element(b, e);
+        if (EACH == 8u) sum = rounded_to_half(sum);
+        if (EACH == 8u) made[e / 2u] |= float_to_half(sum) << (e % 2u * 16u);
+        else made[e] = floatBitsToUint(sum);
+    }
+    return made;
+}
+
+uvec4 load(uint at, uint piece) {
+    if (EACH == 1u) {
+        uint from = at + column(piece)[0];
+        float value = x_float(x_offset + from);
+        if (ADDEND)
+            value += addend_float(addend_offset + from);
+        if (ADDEND && BYTES_OF(TYPE) == 2u) value = rounded_to_half(value);
+        return uvec4(floatBitsToUint(value));
+    }
+    uvec4 vector = x_vectors[(x_offset + at) / EACH + piece];
+    if (ADDEND) vector = sum_of(vector, addend_vectors[(addend_offset + at) / EACH + piece]);
+    return vector;
 }
 
 Knowledge nothing() {
@@ -147,12 +175,12 @@ Knowledge joined(Knowledge a, Knowledge b) {
     }
     if (!has_mean() || b.count == 0u)
         return Knowledge(count, a.first, floatBitsToUint(a2 + b2));
-    float apart = b1 - a1, share = float(b.count) / float(count);
-    float squares = a2 + b2 + apart * apart * share * float(a.count);
-    return Knowledge(count, floatBitsToUint(a1 + apart * share), floatBitsToUint(squares));
+    float difference = b1 - a1, share = float(b.count) / float(count);
+    float squares = a2 + b2 + difference * difference * share * float(a.count);
+    return Knowledge(count, floatBitsToUint(a1 + difference * share), floatBitsToUint(squares));
 }
 
-// Of KEPT pieces from ``begin`` on, TEAM apart; those from ``end`` on are not there.
+// Reduces KEPT pieces from ``begin`` on, every TEAM-th one, as far as they lie before ``end``.
 Knowledge knowledge_of(uvec4 kept[KEPT], uint begin, uint end) {
     Knowledge result = nothing();
     float most = LOWEST, sum = 0.0;
@@ -192,7 +220,7 @@ Knowledge knowledge_of(uvec4 kept[KEPT], uint begin, uint end) {
     return result;
 }
 
-// What all of the team know together, of ``count`` elements.
+// Combines what all invocations of the team know, of ``count`` elements.
 Knowledge of_team(Knowledge own, uint count) {
     float first = uintBitsToFloat(own.first), second = uintBitsToFloat(own.second);
     if (TEAM == 1u) return own;
@@ -208,14 +236,14 @@ Knowledge of_team(Knowledge own, uint count) {
     }
     if (!has_mean()) return Knowledge(count, 0u, floatBitsToUint(team_sum(second)));
     float mean = team_sum(first * float(own.count)) / float(count);
-    float apart = first - mean, squares = 0.0;
+    float difference = first - mean, squares = 0.0;
     if (KIND == CENTRED)
-        squares = team_sum(own.count == 0u ? 0.0 : second + apart * apart * float(own.count));
+        squares = team_sum(own.count == 0u ? 0.0 : second + difference * difference * float(own.count));
     return Knowledge(count, floatBitsToUint(mean), floatBitsToUint(squares));
 }
 
-// What is taken from each element, and what is then the factor (of LOG_SOFTMAX, taken, too).
-vec2 line_of(Knowledge row) {
+// x is subtracted from each element, then y is its factor. LOG_SOFTMAX subtracts y, too.
+vec2 mapping_of(Knowledge row) {
     float first = uintBitsToFloat(row.first), second = uintBitsToFloat(row.second);
     float bound = uintBitsToFloat(epsilon);
     if (KIND == SOFTMAX) return vec2(first, 1.0 / second);
@@ -230,18 +258,18 @@ vec2 line_of(Knowledge row) {
     return vec2(KIND == SHIFTED ? first : 0.0, 1.0);
 }
 
-float result_of(float value, uint place, Knowledge row, vec2 line, float factor, float added) {
+float result_of(float value, uint place, Knowledge row, vec2 mapping, float factor, float added) {
     if (KIND == HARDMAX) return place == row.second ? 1.0 : 0.0;
-    value -= line.x;
-    if (KIND == SOFTMAX) return power_of(value) * line.y;
-    if (KIND == LOG_SOFTMAX) return value - line.y;
-    value *= line.y;
+    value -= mapping.x;
+    if (KIND == SOFTMAX) return power_of(value) * mapping.y;
+    if (KIND == LOG_SOFTMAX) return value - mapping.y;
+    value *= mapping.y;
     if (SCALE != ABSENT) value *= factor;
     if (BIAS != ABSENT) value += added;
     return activate(value);
 }
 
-void store(uint[4] at, uint piece, uvec4 vector, Knowledge row, vec2 line) {
+void store(uint[4] at, uint piece, uvec4 vector, Knowledge row, vec2 mapping) {
     uint[4] to = column(piece * EACH);
     float factor = 1.0, added = 0.0;
     uvec4 factors = uvec4(0u), sums = uvec4(0u), made = uvec4(0u);
@@ -252,12 +280,16 @@ void store(uint[4] at, uint piece, uvec4 vector, Knowledge row, vec2 line) {
     [[unroll]] for (uint e = 0u; e < EACH; ++e) {
         if (SCALE == VECTORS) factor = element(factors, e);
         if (BIAS == VECTORS) added = element(sums, e);
-        float value = result_of(element(vector, e), piece * EACH + e, row, line, factor, added);
+        float value = result_of(element(vector, e), piece * EACH + e, row, mapping, factor, added);
         if (EACH == 1u) y_store_float(y_offset + at[1] + to[1], value);
         else if (EACH == 8u) made[e / 2u] |= float_to_half(value) << (e % 2u * 16u);
         else made[e] = floatBitsToUint(value);
     }
     if (EACH != 1u) y_vectors[(y_offset + at[1]) / EACH + piece] = made;
+    if (TOTAL) {
+        if (EACH == 1u) total_store_float(total_offset + at[0] + to[0], element(vector, 0u));
+        else total_vectors[(total_offset + at[0]) / EACH + piece] = vector;
+    }
 }
 
 void main() {
@@ -309,18 +341,18 @@ void main() {
         }
         return;
     }
-    vec2 line = line_of(own);
+    vec2 mapping = mapping_of(own);
     if (!there || begin + lane >= end) return;
     if (FITS) {
         [[unroll]] for (uint k = 0u; k < KEPT; ++k) {
             uint piece = begin + lane + k * TEAM;
-            if (piece < end) store(at, piece, kept[k], own, line);
+            if (piece < end) store(at, piece, kept[k], own, mapping);
         }
         return;
     }
-    // Backwards: what was read last may be in a cache.
+    // The last pieces come first, because a cache may still hold them.
     for (uint i = (end - begin - lane - 1u) / TEAM + 1u; i > 0u; --i) {
         uint piece = begin + lane + (i - 1u) * TEAM;
-        store(at, piece, load(at[0], piece), own, line);
+        store(at, piece, load(at[0], piece), own, mapping);
     }
 }

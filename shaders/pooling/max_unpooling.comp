@@ -3,7 +3,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// The number of the last source of each element of output, plus 1; 0 where there is none. So the
+// Each element of the output takes its last source. Its slot holds that source's number + 1, or 0. So the
 // result does not depend on the order of invocations.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;

@@ -3,8 +3,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation makes EACH elements of output that lie side by side: along the width, or along a
-// dimension that has no window (channels).
+// An invocation computes EACH neighbouring elements of the output: along the width, or along the
+// channels, which have no window.
 #include "include/pooling.glsl"
 layout(constant_id = 20) const uint EACH = 1u;
 layout(constant_id = 21) const bool ALONG_WIDTH = true;
@@ -19,7 +19,7 @@ void take_row(uint row, uint row_index, bool there, int start, int kw) {
     if (ALONG_WIDTH) {
         [[unroll]] for (uint e = 0u; e < EACH; ++e) {
             int w = start + int(e) * STEP_W + kw * step;
-            // Loads under no condition overlap.
+            // Unconditional loads overlap.
             uint near = uint(clamp(w, 0, in_sizes[2] - 1));
             uvec2 bits = x_bits(row + near * x_strides[2]);
             if (there && uint(w) < uint(in_sizes[2])) take(totals[e], bits, row_index + near);

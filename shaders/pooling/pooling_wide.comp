@@ -3,11 +3,11 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Windows of many elements: LANES invocations make one element of output, a workgroup several.
+// For windows of many elements. LANES invocations compute one element of the output.
 #include "include/pooling.glsl"
 layout(constant_id = 20) const uint LANES = 32u;
-layout(constant_id = 21) const bool SIDE_BY_SIDE = false;  // outputs of a workgroup: as channels-last
-layout(constant_id = 22) const bool LINES = false;  // a window is one contiguous line
+layout(constant_id = 21) const bool SIDE_BY_SIDE = false;  // outputs of a workgroup are, as channels-last
+layout(constant_id = 22) const bool CONTIGUOUS = false;  // a window is
 
 shared TOTAL s_totals[gl_WorkGroupSize.x];
 
@@ -29,10 +29,10 @@ void main() {
     uint plane = x_offset + at[1];
 
     TOTAL total = nothing();
-    if (LINES) {
+    if (CONTIGUOUS) {
         const uint each = 16u / BYTES_OF(TYPE);
         uint from = plane + begin.z, last = from + n;
-        // What is before the first vector and behind the last one is taken by elements.
+        // Elements before the first whole vector, and after the last one, are taken one by one.
         uint head = min((from + each - 1u) / each * each, last), tail = max(last / each * each, head);
         for (uint i = from + lane; i < head; i += LANES)
             take(total, x_bits(i), at[2] + begin.z + (i - from));

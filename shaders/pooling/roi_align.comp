@@ -2,7 +2,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation makes one element of output: the average or the maximum of samples.
+// An invocation computes one element of the output: the average or the maximum of samples.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint BATCH_TYPE = 4u;
@@ -32,7 +32,7 @@ layout(push_constant) uniform Push {
 #include "include/grid.glsl"
 #include "include/walk.glsl"
 #include "include/typed.glsl"
-#include "include/float_pairs.glsl"
+#include "include/regions.glsl"
 
 INPUT_TENSOR(x, 0, TYPE)
 INPUT_TENSOR(roi, 1, TYPE)
@@ -40,36 +40,6 @@ INPUT_TENSOR(batch, 2, BATCH_TYPE)
 OUTPUT_TENSOR(y, 3, TYPE)
 // y, region, channel, height, width
 WALK(walk, 5)
-
-// Samples along an axis: where number s lies is first + s * step.
-struct Axis {
-    uint count;
-    float begin;
-    float step;
-    bool is_point;  // AlignRegionsToCorners with one sample: the centre
-};
-
-Axis axis_of(float low, float high, uint outputs, float scale) {
-    precise float begin = low * scale;
-    precise float size = high * scale - begin;
-    float wanted = ceiled(divide(size, float(outputs)));
-    Axis axis;
-    axis.count = uint(clamp(is_nan(wanted) ? 0.0 : wanted, float(samples[0]), float(samples[1])));
-    axis.begin = begin;
-    uint all_samples = outputs * axis.count;
-    axis.is_point = CORNERS && all_samples == 1u;
-    axis.step = divide(size, float(CORNERS && all_samples > 1u ? all_samples - 1u : all_samples));
-    return axis;
-}
-
-float coordinate(Axis axis, uint s) {
-    if (axis.is_point) return axis.begin + 0.5 * axis.step - in_offset;
-    precise float place = (float(s) - out_offset) * axis.step + axis.begin;
-    place = place - in_offset;
-    return place;
-}
-
-bool is_inside(float place, uint size) { return place >= -1.0 && place <= float(size); }
 
 void main() {
     uint item = invocation_index();

@@ -2,7 +2,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation makes one element of output.
+// An invocation computes one element of the output.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(push_constant) uniform Push {
@@ -30,7 +30,7 @@ WALK(walk, 5)
 // Its beginning and its end, inside the input.
 uvec2 bin(int first, int last, uint place, uint bins, uint size) {
     uint length = uint(max(last - first, 0)) + 1u;
-    // As quotient and rest, so that no product passes 32 bits.
+    // By quotient and remainder, so that no product exceeds 32 bits.
     uint whole = length / bins, rest = length % bins;
     int begin = first + int(place * whole + place * rest / bins);
     int end = first + int((place + 1u) * whole + ((place + 1u) * rest + bins - 1u) / bins);

@@ -3,8 +3,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation makes EACH elements side by side: eight, which share a scale, or one. Blocks are
-// dimensions that the scale and the zero point stand still along.
+// An invocation converts EACH neighbouring elements: eight that share a scale, or one. In the walk, a
+// block is a dimension along which the strides of scale and zero point are 0.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;  // of the floating-point side
 layout(constant_id = 2) const uint BITS = 8u;  // of the quantized side
@@ -90,7 +90,7 @@ void main() {
             y_words[(to + i) / PER_WORD] = word;
             word = 0u;
         } else {
-            // Only the element's own bits: others share the word.
+            // Changes the element's own bits only: others share the word.
             uint own = (y_words[to / PER_WORD] >> shift ^ bits) & mask;
             atomicXor(y_words[to / PER_WORD], own << shift);
         }

@@ -11,21 +11,16 @@
 #define ATTRIBUTES
 #include "include/elementwise.glsl"
 #include "include/integers.glsl"
-#include "include/float16.glsl"
+#include "include/typed.glsl"
 #include "include/quantization.glsl"
 
-// a is what is converted, b its scale, c its zero point (or 0).
+// a is the element, b its scale, c its zero point (or 0).
 const int LOWEST = IS_SIGNED(OUT_TYPE) ? -128 : 0;
 
 // Whether all elements of a part have one scale and one zero point.
 bool is_uniform() {
     if (!b_repeats) return false;
     return C_TYPE == 0u ? true : c_repeats;
-}
-
-float float_of(uvec2 bits, uint type) {
-    if (!IS_FLOAT(type)) return round_to_float(widen(int(bits.x)), true);
-    return BYTES_OF(type) == 2u ? half_to_float(bits.x) : uintBitsToFloat(bits.x);
 }
 
 uvec2 wide(uint bits, uint type) {
@@ -35,13 +30,13 @@ uvec2 wide(uint bits, uint type) {
 #if defined(OP_quantize)
 float scale;
 float inverse;
-float inverse_rest;  // what the reciprocal is more than that
-float least;  // what is quantized to the lowest number, and to the highest
+float inverse_rest;  // the exact reciprocal less inverse
+float least;  // is quantized to the lowest number, and ``most`` to the highest
 float most;
 bool is_tame;
 
 void prepare(uvec2 b, uvec2 c) {
-    scale = float_of(b, B_TYPE);
+    scale = number_of(b, B_TYPE);
     precise float rest = 0.0;
     if (HAS_EXACT_UNITS) {
         inverse = moderate_quotient(1.0, scale);
@@ -62,9 +57,9 @@ bool are_halves() {
     return false;
 }
 
-// With a true fma. The first quotient is hardly ever rounded wrongly, and never where it is half a number
-// of two FLOAT16; the reciprocal is rounded correctly, and so is the second quotient (Markstein). What is
-// clamped first needs no clamping later; NaN becomes the lowest.
+// With a true fma. The first quotient is rarely rounded wrongly, and never at a half where both numbers
+// are FLOAT16. The reciprocal is rounded correctly, and so is the second quotient (Markstein). The number
+// is clamped first, so the result needs no clamping. NaN becomes the lowest.
 uint quantized_by_fma(float x, int zero_point) {
     float inside = min(max(x, least), most);
     precise float quotient = fma(inside, inverse, inside * inverse_rest);
@@ -73,8 +68,8 @@ uint quantized_by_fma(float x, int zero_point) {
     return floatBitsToUint(shifted) + uint(zero_point);
 }
 
-// Exact digits matter near halves only, where this guess may be on the wrong side. Beyond 512 every
-// result is the type's lowest or highest.
+// Exact digits only matter near halves, where this guess may be on the wrong side. A guess beyond 512
+// gives the type's lowest or highest number.
 uint guessed(float x, int zero_point) {
     precise float guess = x * inverse;
     precise float near = clamp(guess, -1024.0, 1024.0);
@@ -86,13 +81,13 @@ uint guessed(float x, int zero_point) {
 
 uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     if (!is_uniform()) prepare(b, c);
-    float x = float_of(a, A_TYPE);
+    float x = number_of(a, A_TYPE);
     if (!is_tame) unsure = true;
     return uvec2(HAS_EXACT_UNITS ? quantized_by_fma(x, int(c.x)) : guessed(x, int(c.x)), 0u);
 }
 
 uvec2 compute_exactly(uvec2 a, uvec2 b, uvec2 c) {
-    int whole = whole_number(divide(float_of(a, A_TYPE), float_of(b, B_TYPE)));
+    int whole = whole_number(divide(number_of(a, A_TYPE), number_of(b, B_TYPE)));
     return uvec2(quantized(whole, int(c.x), OUT_TYPE), 0u);
 }
 #else
@@ -100,16 +95,16 @@ float scale;
 float zero;
 
 void prepare(uvec2 b, uvec2 c) {
-    scale = float_of(b, B_TYPE);
+    scale = number_of(b, B_TYPE);
     zero = float(int(c.x));
 }
 
 uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     if (!is_uniform()) prepare(b, c);
-    float apart;
-    if (BYTES_OF(A_TYPE) < 4u) apart = float(int(a.x)) - zero;
-    else apart = round_to_float(subtract64(wide(a.x, A_TYPE), wide(c.x, A_TYPE)), true);
-    precise float x = apart * scale;
-    return uvec2(BYTES_OF(OUT_TYPE) == 2u ? float_to_half(x) : floatBitsToUint(x), 0u);
+    float difference;
+    if (BYTES_OF(A_TYPE) < 4u) difference = float(int(a.x)) - zero;
+    else difference = round_to_float(subtract64(wide(a.x, A_TYPE), wide(c.x, A_TYPE)), true);
+    precise float x = difference * scale;
+    return uvec2(bits_of(x, OUT_TYPE), 0u);
 }
 #endif

@@ -3,18 +3,18 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#define BYTES_OF(type) ((type) & 15u)
-#define IS_SIGNED(type) (((type) & 16u) != 0u)
+#include "include/bits.glsl"
 #include "include/grid.glsl"
 #include "include/float16.glsl"
 #include "include/quantization.glsl"
 
-// The lowest and highest number of a tensor, 0 included, NaN not, then its scale and zero point. Step
-// partial: each workgroup leaves its range in ``ranges``. Step final: one workgroup unites them.
+// The range of a tensor, then its scale and zero point. The range includes 0 and ignores NaN. Step
+// partial: each workgroup stores the range of its elements in ``ranges``. Step final: one workgroup
+// combines them.
 layout(constant_id = 1) const uint IN_TYPE = 36u;
 layout(constant_id = 2) const uint OUT_TYPE = 1u;
 layout(constant_id = 3) const uint GROUPS = 1u;
-layout(constant_id = 4) const bool PACKED = false;  // the elements lie gapless
+layout(constant_id = 4) const bool PACKED = false;  // the elements are contiguous
 
 #if defined(STEP_final)
 layout(binding = 0) readonly buffer Ranges { uint ranges[]; };
@@ -53,7 +53,7 @@ void finish(int low_rank, int high_rank) {
     float scale = is_zero(range) ? 1.0 : divide(range, 255.0);
     int lowest = IS_SIGNED(OUT_TYPE) ? -128 : 0;
     float from = float(lowest) - divide(low, scale);
-    if (is_nan(from)) from = 1024.0;  // of infinite ranges and scales of 0, the highest
+    if (is_nan(from)) from = 1024.0;  // an infinite range, or a scale of 0: the highest zero point
     uint zero = quantized(whole_number(from), 0, OUT_TYPE) & 0xFFu;
     out_scale[scale_offset] = floatBitsToUint(scale);
     uint shift = zero_offset % 4u * 8u;
@@ -64,8 +64,8 @@ void finish(int low_rank, int high_rank) {
 const bool IS_HALF = BYTES_OF(IN_TYPE) == 2u;
 const uint PER_VECTOR = IS_HALF ? 8u : 4u;
 
-// The numbers furthest from 0 on both sides, as bits: a FLOAT16 is the upper half, what is below it
-// never decides.
+// The numbers furthest from 0 on both sides, as bits. A FLOAT16 is the upper half of the word; the lower
+// half never decides.
 uint lowest = 0x80000000u;
 int highest = 0;
 bool skips_nan = false;
@@ -95,7 +95,7 @@ int rank_of_bits(uint x) {
     return rank_of(IS_HALF ? half_to_float(x >> 16u) : uintBitsToFloat(x));
 }
 
-// Four vectors under way at a time; the last one counts more than once.
+// Four vectors are in flight at a time. The last vector may be counted again, which changes nothing.
 void take_packed() {
     const uint STEP = GROUPS * INVOCATIONS;
     uint i = invocation_index();
@@ -148,7 +148,7 @@ void main() {
     }
 #else
     take_all();
-    if (is_nan(lowest) || is_nan(uint(highest))) {  // NaN lies beyond all numbers
+    if (is_nan(lowest) || is_nan(uint(highest))) {  // the bits of NaN lie beyond those of all numbers
         skips_nan = true;
         lowest = 0x80000000u;
         highest = 0;

@@ -1,61 +1,41 @@
 //@ op DML_OPERATOR_ELEMENT_WISE_QUANTIZED_LINEAR_ADD
+//@ variants FROM: scalars factors
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+// FROM scalars: the factors are computed here from six scalars, which takes 9 bindings. FROM factors:
+// quantized_linear_add_factors has computed them.
 #define INPUTS 2
 #define PREPARES
 #define GUESSES
+#if defined(FROM_scalars)
 #define ATTRIBUTES \
     uint a_scale_offset; uint a_zero_offset; uint b_scale_offset; uint b_zero_offset; \
     uint out_scale_offset; uint out_zero_offset;
+#define SCALARS_BINDING 3
+#else
+#define ATTRIBUTES uint factors_offset;
+#endif
 #include "include/elementwise.glsl"
-#include "include/quantization.glsl"
+#include "include/quantized_linear_add.glsl"
+#if !defined(FROM_scalars)
+layout(binding = 3) readonly buffer Factors { float factors[]; };
 
-layout(constant_id = 6) const bool HAS_A_ZERO = false;
-layout(constant_id = 8) const bool HAS_B_ZERO = false;
-layout(constant_id = 9) const bool HAS_OUT_ZERO = false;
-
-layout(binding = 3) readonly buffer AScale { uint a_scale[]; };
-layout(binding = 4) readonly buffer AZero { uint a_zero[]; };
-layout(binding = 5) readonly buffer BScale { uint b_scale[]; };
-layout(binding = 6) readonly buffer BZero { uint b_zero[]; };
-layout(binding = 7) readonly buffer OutScale { uint out_scale[]; };
-layout(binding = 8) readonly buffer OutZero { uint out_zero[]; };
-
-#define ZERO_POINT(words, offset, type) \
-    extended((words[offset / 4u] >> (offset % 4u * 8u)) & 0xFFu, type)
-
-// x * y + z rounded once. The parts that a float32 sum drops decide its last bit (round to odd), so
-// that the last sum meets no false tie.
-float multiply_add(float x, float y, float z) {
-    if (HAS_EXACT_UNITS) return fma(x, y, z);
-    PAIR product = pair_of_product(x, y);
-    PAIR sum = pair_of_sum(product.x, z);
-    PAIR rest = pair_of_sum(sum.y, product.y);
-    uint bits = floatBitsToUint(rest.x);
-    if (rest.y != 0.0 && (bits & 1u) == 0u)
-        bits += (rest.y > 0.0) == (rest.x > 0.0) ? 1u : 0xFFFFFFFFu;
-    precise float result = sum.x + uintBitsToFloat(bits);
-    return result;
+vec3 sum_factors() {
+    return vec3(factors[factors_offset], factors[factors_offset + 1u], factors[factors_offset + 2u]);
 }
+#endif
 
-// As ONNX Runtime's CPU does it: the scales are brought to the output's first, and the zero points
-// into one constant.
 float a_ratio;
 float b_ratio;
 float fixed_part;
 bool is_tame;  // no sum is NaN, or of more than 22 digits
 
 void prepare(uvec2 b, uvec2 c) {
-    float scale = uintBitsToFloat(out_scale[out_scale_offset]);
-    a_ratio = divide(uintBitsToFloat(a_scale[a_scale_offset]), scale);
-    b_ratio = divide(uintBitsToFloat(b_scale[b_scale_offset]), scale);
-    float a_from = HAS_A_ZERO ? float(ZERO_POINT(a_zero, a_zero_offset, A_TYPE)) : 0.0;
-    float b_from = HAS_B_ZERO ? float(ZERO_POINT(b_zero, b_zero_offset, B_TYPE)) : 0.0;
-    float from = HAS_OUT_ZERO ? float(ZERO_POINT(out_zero, out_zero_offset, OUT_TYPE)) : 0.0;
-    precise float b_part = b_ratio * b_from;
-    precise float difference = from - multiply_add(a_ratio, a_from, b_part);
-    fixed_part = difference;
+    vec3 known = sum_factors();
+    a_ratio = known.x;
+    b_ratio = known.y;
+    fixed_part = known.z;
     is_tame = magnitude(a_ratio) < 4096.0 && magnitude(b_ratio) < 4096.0
         && magnitude(fixed_part) < 1048576.0 && !is_nan(a_ratio + b_ratio + fixed_part);
 }

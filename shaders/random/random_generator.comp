@@ -1,9 +1,14 @@
 //@ op DML_OPERATOR_RANDOM_GENERATOR
+//@ variants PRODUCTS: words longs
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Philox 4x32 with 10 rounds. An invocation makes the four words of one block, whose counter is the
-// state's plus the block's number. The first one also writes the state that comes after all blocks.
+#if defined(PRODUCTS_longs)
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
+// Philox 4x32 with 10 rounds. An invocation makes the four words of each of EACH blocks, whose counters
+// are the state's plus the block's number. The first one also writes the state that comes after all
+// blocks.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const bool CONTIGUOUS = false;
 layout(constant_id = 2) const bool NEXT = false;
@@ -37,19 +42,22 @@ uvec4 counter_plus(uint n) {
     return c;
 }
 
-uvec4 philox(uvec4 c, uvec2 key) {
-    [[unroll]] for (uint r = 0u; r < 10u; ++r) {
-        uvec2 high, low;
-        umulExtended(0xD2511F53u, c.x, high.x, low.x);
-        umulExtended(0xCD9E8D57u, c.z, high.y, low.y);
-        c = uvec4(high.y ^ c.y ^ key.x, low.y, high.x ^ c.w ^ key.y, low.x);
-        key += uvec2(0x9E3779B9u, 0xBB67AE85u);
-    }
-    return c;
+// The upper and the lower half of a product.
+uvec2 product(uint x, uint y) {
+#if defined(PRODUCTS_longs)
+    return unpack32(uint64_t(x) * y).yx;  // which takes one multiplication where there are such
+#else
+    uvec2 halves;
+    umulExtended(x, y, halves.x, halves.y);
+    return halves;
+#endif
 }
 
+const uint EACH = 4u;
+
 void main() {
-    uint block = invocation_index();
+    uint local_size = gl_WorkGroupSize.x;
+    uint block = group_index() * local_size * EACH + gl_LocalInvocationIndex;
     uint blocks = count / 4u + uint(count % 4u != 0u);
     if (block >= blocks) return;
     uvec2 key = uvec2(state(4u), state(5u));
@@ -58,12 +66,23 @@ void main() {
         for (uint i = 0u; i < 4u; ++i) next_words[next_offset + i * next_stride] = next[i];
         for (uint i = 0u; i < 2u; ++i) next_words[next_offset + (4u + i) * next_stride] = key[i];
     }
-    uvec4 made = philox(counter_plus(block), key);
-    uint first = 4u * block, there = min(4u, count - first);
-    if (CONTIGUOUS && y_offset % 4u == 0u && there == 4u) {
-        y_vectors[y_offset / 4u + block] = made;
-        return;
+    uvec4 c[EACH];
+    [[unroll]] for (uint n = 0u; n < EACH; ++n) c[n] = counter_plus(block + n * local_size);
+    [[unroll]] for (uint r = 0u; r < 10u; ++r) {
+        [[unroll]] for (uint n = 0u; n < EACH; ++n) {
+            uvec2 first = product(0xD2511F53u, c[n].x), second = product(0xCD9E8D57u, c[n].z);
+            c[n] = uvec4(second.x ^ c[n].y ^ key.x, second.y, first.x ^ c[n].w ^ key.y, first.y);
+        }
+        key += uvec2(0x9E3779B9u, 0xBB67AE85u);
     }
-    for (uint i = 0u; i < there; ++i)
-        y_words[y_offset + (CONTIGUOUS ? first + i : walk(0u, first + i)[0])] = made[i];
+    bool vectors = CONTIGUOUS && y_offset % 4u == 0u;
+    [[unroll]] for (uint n = 0u; n < EACH; ++n) {
+        uint own = block + n * local_size, first = 4u * own;
+        if (own >= blocks) break;
+        uint there = min(4u, count - first);
+        if (vectors && there == 4u) y_vectors[y_offset / 4u + own] = c[n];
+        else
+            for (uint i = 0u; i < there; ++i)
+                y_words[y_offset + (CONTIGUOUS ? first + i : walk(0u, first + i)[0])] = c[n][i];
+    }
 }

@@ -3,11 +3,11 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // The part of all gates that does not depend on the state, for all steps: x W^T + biases, in float32. A
-// workgroup of 16 x 16 invocations makes 64 x 64 elements of one direction, 4 x 4 each.
+// workgroup of 16 x 16 invocations computes 64 x 64 elements of one direction, 4 x 4 each.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool BIAS = false;
-layout(constant_id = 3) const bool VECTORS = false;  // lines of x and w are whole vectors
+layout(constant_id = 3) const bool VECTORS = false;  // rows of x and w are whole vectors
 layout(push_constant) uniform Push {
     uint directions;
     uint batches;
@@ -31,8 +31,8 @@ INPUT_TENSOR(bias, 2, TYPE)
 OUTPUT_TENSOR(y, 3, 36u)
 
 const uint CHUNK = 16u;
-const uint LINE = 17u;  // vectors of 64 elements, and one against bank conflicts
-shared vec4 s_tile[2u * CHUNK * LINE];
+const uint PITCH = 17u;  // vectors of 64 elements, and one against bank conflicts
+shared vec4 s_tile[2u * CHUNK * PITCH];
 
 #define LOAD4(x) \
     vec4 x##_four(uint at, uint stride, uint there) { \
@@ -45,9 +45,9 @@ shared vec4 s_tile[2u * CHUNK * LINE];
 LOAD4(x)
 LOAD4(w)
 
-void put(uint first, uint line, uint part, vec4 x) {
+void put(uint first, uint row, uint part, vec4 x) {
     [[unroll]] for (uint i = 0u; i < 4u; ++i)
-        s_tile[(first + 4u * part + i) * LINE + line / 4u][line % 4u] = x[i];
+        s_tile[(first + 4u * part + i) * PITCH + row / 4u][row % 4u] = x[i];
 }
 
 void main() {
@@ -75,7 +75,7 @@ void main() {
         put(CHUNK, i / 4u, i % 4u, b);
         barrier();
         [[unroll]] for (uint e = 0u; e < CHUNK; ++e) {
-            vec4 p = s_tile[e * LINE + ty], q = s_tile[(CHUNK + e) * LINE + tx];
+            vec4 p = s_tile[e * PITCH + ty], q = s_tile[(CHUNK + e) * PITCH + tx];
             [[unroll]] for (uint r = 0u; r < 4u; ++r) sum[r] += p[r] * q;
         }
     }

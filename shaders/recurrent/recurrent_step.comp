@@ -3,13 +3,13 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// One step of one direction. A workgroup of 16 x 16 invocations makes 16 units of 16 sequences; an
-// invocation makes all gates of one unit of one sequence, from the projected input and the product
-// of the state before with R. A GRU whose reset comes before its product takes two dispatches:
+// One step of one direction. A workgroup of 16 x 16 invocations computes 16 units of 16 sequences. An
+// invocation computes all gates of one unit of one sequence, from the projected input and the product of
+// the previous state with R. A GRU that applies its reset gate before the product takes two dispatches:
 // gru_gates, then gru_new.
 #define PARAMS_BINDING 5
 layout(constant_id = 1) const uint TYPE = 36u;
-layout(constant_id = 2) const bool VECTORS = false;  // lines of r are whole vectors
+layout(constant_id = 2) const bool VECTORS = false;  // rows of r are whole vectors
 layout(constant_id = 3) const bool LENGTHS = false;
 layout(constant_id = 4) const bool SEQUENCE = false;  // whether y is wanted
 layout(constant_id = 5) const uint F = 0u;
@@ -40,8 +40,7 @@ layout(push_constant) uniform Push {
 #include "include/grid.glsl"
 #include "include/params.glsl"
 #include "include/typed.glsl"
-uint activation_at;
-#include "include/activation.glsl"
+#include "include/recurrent.glsl"
 
 INPUT_TENSOR(projected, 0, 36u)
 INPUT_TENSOR(r, 1, TYPE)
@@ -60,17 +59,12 @@ const uint GATES = 1u, FIRST = 2u, ALL = 3u;
 #else
 const uint GATES = 1u, FIRST = 0u, ALL = 1u;
 #endif
-const uint QUADS = 8u, LINE = 9u;  // vectors of a line of 32 elements, and one more
-shared vec4 s_h[16u * LINE];
-shared vec4 s_r[16u * GATES * LINE];
+const uint QUADS = 8u, PITCH = 9u;  // vectors of a row of 32 elements, and one more
+shared vec4 s_h[16u * PITCH];
+shared vec4 s_r[16u * GATES * PITCH];
 
 float state(uint at) { return uintBitsToFloat(state_words[state_offset + at]); }
 void store(uint at, float value) { state_words[state_offset + at] = floatBitsToUint(value); }
-
-float f(float x) { activation_at = 9u; return activate_as(F, x); }
-float g(float x) { activation_at = param(7u); return activate_as(G, x); }
-float h(float x) { activation_at = param(8u); return activate_as(H, x); }
-float clipped(float x) { return CLIP ? clamp(x, -threshold, threshold) : x; }
 
 void main() {
     const uint i = gl_LocalInvocationIndex, tx = i % 16u, ty = i / 16u;
@@ -95,16 +89,16 @@ void main() {
     [[unroll]] for (uint n = 0u; n < GATES; ++n) product[n] = 0.0;
     for (uint first = 0u; first < units; first += 4u * QUADS) {
         barrier();
-        uint line = i / QUADS, quad = i % QUADS, k = first + 4u * quad;
+        uint row = i / QUADS, quad = i % QUADS, k = first + 4u * quad;
         if (i < 16u * QUADS) {
             vec4 x = vec4(0.0);
-            if (sequence_base + line < batches)
+            if (sequence_base + row < batches)
                 [[unroll]] for (uint e = 0u; e < 4u; ++e)
-                    if (k + e < units) x[e] = state(source + (sequence_base + line) * pitch + k + e);
-            s_h[line * LINE + quad] = x;
+                    if (k + e < units) x[e] = state(source + (sequence_base + row) * pitch + k + e);
+            s_h[row * PITCH + quad] = x;
         }
         [[unroll]] for (uint n = 0u; n < (GATES + 1u) / 2u; ++n) {
-            uint place = line + 32u * n, gate_of = place / 16u, u = unit_base + place % 16u;
+            uint place = row + 32u * n, gate_of = place / 16u, u = unit_base + place % 16u;
             if (gate_of >= GATES) continue;
             vec4 x = vec4(0.0);
             uint at = r_offset + ((FIRST + gate_of) * units + u) * param(0u) + k * param(1u);
@@ -113,13 +107,13 @@ void main() {
                 else [[unroll]] for (uint e = 0u; e < 4u; ++e)
                     if (k + e < units) x[e] = r_float(at + e * param(1u));
             }
-            s_r[place * LINE + quad] = x;
+            s_r[place * PITCH + quad] = x;
         }
         barrier();
         [[unroll]] for (uint q = 0u; q < QUADS; ++q) {
-            vec4 x = s_h[ty * LINE + q];
+            vec4 x = s_h[ty * PITCH + q];
             [[unroll]] for (uint n = 0u; n < GATES; ++n)
-                product[n] += dot(x, s_r[(16u * n + tx) * LINE + q]);
+                product[n] += dot(x, s_r[(16u * n + tx) * PITCH + q]);
         }
     }
     if (!mine) return;
@@ -132,19 +126,15 @@ void main() {
     store(reset + own, f(gate[1] + product[1]) * old);
 #else
 #if defined(KIND_lstm)
-    float memory = state(cell + own);
-    float input_gate = f(clipped(gate[0] + product[0] + state(extra + unit) * memory));
-    float forget = 1.0 - input_gate;
-    if (!COUPLE) forget = f(clipped(gate[2] + product[2] + state(extra + 2u * units + unit) * memory));
-    float made = forget * memory + input_gate * g(clipped(gate[3] + product[3]));
-    float open = f(clipped(gate[1] + product[1] + state(extra + units + unit) * made));
-    float fresh = open * h(made);
-    if (live) store(cell + own, made);
+    vec3 peepholes = vec3(state(extra + unit), state(extra + units + unit),
+                          state(extra + 2u * units + unit));
+    vec2 made = lstm_unit(vec4(gate[0] + product[0], gate[1] + product[1], gate[2] + product[2],
+                               gate[3] + product[3]), state(cell + own), peepholes);
+    float fresh = made[0];
+    if (live) store(cell + own, made[1]);
 #elif defined(KIND_gru)
-    float update = f(gate[0] + product[0]);
-    float reset_gate = f(gate[1] + product[1]);
-    float made = g(gate[2] + reset_gate * (product[2] + state(extra + unit)));
-    float fresh = (1.0 - update) * made + update * old;
+    float fresh = gru_unit(vec3(gate[0] + product[0], gate[1] + product[1], gate[2]),
+                           product[2] + state(extra + unit), old);
 #elif defined(KIND_gru_new)
     float update = state(cell + own);
     float fresh = (1.0 - update) * g(gate[0] + product[0]) + update * old;

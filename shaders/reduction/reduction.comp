@@ -1,4 +1,4 @@
-//@ op DML_OPERATOR_REDUCE DML_OPERATOR_ARGMIN DML_OPERATOR_ARGMAX
+//@ op DML_OPERATOR_REDUCE DML_OPERATOR_ARGMIN DML_OPERATOR_ARGMAX DML_OPERATOR_AVERAGE_POOLING DML_OPERATOR_AVERAGE_POOLING1
 //@ variants KIND: float exponential integer extreme argument
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -11,8 +11,8 @@ layout(constant_id = 2) const uint RESULT_TYPE = 36u;
 layout(constant_id = 3) const uint FUNCTION = 10u;  // a DML_REDUCE_FUNCTION
 layout(constant_id = 4) const uint SHARE = 1u;  // a power of two
 layout(constant_id = 5) const bool ROWS_FIRST = false;  // neighbouring invocations take other rows
-layout(constant_id = 6) const bool ALONG = false;  // rows lie gapless, and are read as vectors
-layout(constant_id = 7) const bool LINE = true;  // columns have one stride
+layout(constant_id = 6) const bool CONTIGUOUS = false;  // rows are, and are read as vectors
+layout(constant_id = 7) const bool ONE_STRIDE = true;  // columns have one stride
 layout(constant_id = 8) const bool FROM_PARTS = false;
 layout(constant_id = 9) const bool TO_PARTS = false;
 layout(constant_id = 10) const bool LAST_WINS = false;  // among equal values, the last index
@@ -44,10 +44,10 @@ layout(binding = 2) buffer Totals { uint totals[]; };
 WALK(walk_rows, 2)
 WALK(walk_columns, 1)
 
-// TOTAL is what is known of some elements, and FEW of a handful: take() adds an element to one, and
-// combine() a total to a total. ``store_total`` and ``load_total`` move WORDS words.
+// A TOTAL accumulates any number of elements, a FEW a handful of them. take() adds an element to a FEW,
+// and combine() adds two totals. ``store_total`` and ``load_total`` move WORDS words.
 #if defined(KIND_float)
-// Sums are pairs of float32, so that their error hardly grows with the number of terms.
+// Sums are pairs of float32, so their error hardly grows with the number of terms.
 #define TOTAL PAIR
 #define FEW float
 const uint WORDS = 2u;
@@ -73,7 +73,7 @@ uvec3 words_of(TOTAL t) { return uvec3(floatBitsToUint(t), 0u); }
 TOTAL total_from(uvec3 words) { return uintBitsToFloat(words.xy); }
 
 uvec2 result(TOTAL total) {
-    // What is lost beside an infinity is no number.
+    // Beside an infinity, the lower part is NaN and is left out.
     float sum = magnitude_bits(total.x) < 0x7F800000u ? sum_of(total) : total.x;
     if (FUNCTION == AVERAGE) sum = sum / to_float(int(columns), false);
     if (FUNCTION == L2) sum = sqrt_of(sum);
@@ -167,15 +167,19 @@ bool is_before(uvec3 a, uvec3 b) {
 
 TOTAL combine(TOTAL a, TOTAL b) { return is_before(b, a) ? b : a; }
 
-// Indices come in ascending order.
+// Indices come in ascending order. Selections instead of branches keep unrolled loops short to
+// compile.
 void take(inout FEW few, uvec2 x, uint index) {
     uvec2 rank = equal_precedence(x, TYPE, OF_LEAST);
     bool before;
-    if (BYTES_OF(TYPE) < 8u)
-        before = LAST_WINS || few.z == 0xFFFFFFFFu ? rank.x >= few.x : rank.x > few.x;
-    else
+    if (BYTES_OF(TYPE) < 8u) {
+        bool more = rank.x > few.x, equal = rank.x == few.x, first = few.z == 0xFFFFFFFFu;
+        bool replaces = LAST_WINS || first;
+        before = more || equal && replaces;
+    } else {
         before = is_before(uvec3(rank, index), few);
-    if (before) few = uvec3(rank, index);
+    }
+    few = mix(few, uvec3(rank, index), bvec3(before));
 }
 
 TOTAL total_of(FEW few) { return few; }
@@ -198,21 +202,16 @@ void store_total(uint i, TOTAL total) {
 
 const uint PER_VECTOR = 16u / BYTES_OF(TYPE);
 
-uvec2 element_of(uvec4 vector, uint e) {
-    const uint bytes = BYTES_OF(TYPE);
-    if (bytes == 8u) return e == 0u ? vector.xy : vector.zw;
-    return extended(vector[e * bytes / 4u], e * bytes, TYPE);
-}
-
 void take_vector(inout TOTAL total, uvec4 vector, uint index) {
     FEW few = NOTHING;
-    [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e) take(few, element_of(vector, e), index + e);
+    [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e)
+        take(few, element_of(vector, e, TYPE), index + e);
     total = combine(total, total_of(few));
 }
 
-// Elements ``from`` to ``to`` of the buffer, which are gapless and belong to the row that begins at
-// ``row``. What does not fill a vector comes by itself.
-TOTAL along(uint row, uint share, uint from, uint to) {
+// Elements ``from`` to ``to`` of the buffer. They are contiguous and belong to the row that begins at
+// ``row``. Elements that fill no vector are taken one by one.
+TOTAL of_vectors(uint row, uint share, uint from, uint to) {
     TOTAL total = NO_TOTAL;
     uint first = (from + PER_VECTOR - 1u) / PER_VECTOR, last = to / PER_VECTOR;
     uint begin = min(to, first * PER_VECTOR), end = max(begin, last * PER_VECTOR);
@@ -232,14 +231,14 @@ TOTAL along(uint row, uint share, uint from, uint to) {
     return combine(total, total_of(few));
 }
 
-TOTAL across(uint row, uint share, uint from, uint to) {
+TOTAL of_elements(uint row, uint share, uint from, uint to) {
     TOTAL total = NO_TOTAL;
     uint c = from + share;
     for (; c + 7u * SHARE < to; c += 8u * SHARE) {
         uvec2 x[8];
         [[unroll]] for (uint i = 0u; i < 8u; ++i) {
             uint at = c + i * SHARE;
-            x[i] = x_bits(row + (LINE ? at * column_stride : walk_columns(columns_at, at)[0]));
+            x[i] = x_bits(row + (ONE_STRIDE ? at * column_stride : walk_columns(columns_at, at)[0]));
         }
         FEW few = NOTHING;
         [[unroll]] for (uint i = 0u; i < 8u; ++i) take(few, x[i], c + i * SHARE);
@@ -247,7 +246,7 @@ TOTAL across(uint row, uint share, uint from, uint to) {
     }
     FEW few = NOTHING;
     for (; c < to; c += SHARE)
-        take(few, x_bits(row + (LINE ? c * column_stride : walk_columns(columns_at, c)[0])), c);
+        take(few, x_bits(row + (ONE_STRIDE ? c * column_stride : walk_columns(columns_at, c)[0])), c);
     return combine(total, total_of(few));
 }
 
@@ -263,10 +262,10 @@ void main() {
         if (FROM_PARTS)
             for (uint p = share; p < parts_to_read; p += SHARE)
                 total = combine(total, load_total(row * parts_to_read + p));
-        else if (ALONG)
-            total = along(x_offset + at[0], share, x_offset + at[0] + from, x_offset + at[0] + to);
+        else if (CONTIGUOUS)
+            total = of_vectors(x_offset + at[0], share, x_offset + at[0] + from, x_offset + at[0] + to);
         else
-            total = across(x_offset + at[0], share, from, to);
+            total = of_elements(x_offset + at[0], share, from, to);
     }
     s_totals[i] = total;
     for (uint half_share = SHARE / 2u; half_share > 0u; half_share /= 2u) {

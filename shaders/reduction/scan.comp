@@ -3,9 +3,10 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// SHARE invocations go along one row, tile after tile; a workgroup has as many rows as fit. Of a tile
-// an invocation has STRIPES units, SHARE units apart, of WIDTH neighbours each. Long rows are split
-// into parts: one dispatch leaves their totals, another goes on from those of the parts before.
+// SHARE invocations scan one row, tile after tile. A workgroup has as many rows as fit. In each tile, an
+// invocation has STRIPES units of WIDTH neighbouring elements; their distance is SHARE units. Long rows
+// are split into parts: one dispatch stores the parts' totals, another continues from the totals of the
+// parts before.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool PRODUCT = false;
@@ -41,7 +42,7 @@ OUTPUT_TENSOR(y, 1, TYPE)
 layout(binding = 2) buffer Totals { uint totals[]; };
 WALK(walk_rows, 2)
 
-// NUMBER is an element, or what a tile makes of its elements; CARRY is what all tiles before make.
+// A NUMBER is an element, or the result of a tile's elements. A CARRY is the result of all tiles before.
 #if defined(KIND_float)
 #define NUMBER float
 #define CARRY PAIR
@@ -56,7 +57,7 @@ NUMBER combine(NUMBER a, NUMBER b) { return PRODUCT ? a * b : a + b; }
 CARRY carried(CARRY a, CARRY b) {
     if (PRODUCT) return PAIR(a.x * b.x, 0.0);
     PAIR sum = pair_of_sum(a.x, b.x);
-    // What is lost beside an infinity is no number.
+    // Beside an infinity, the lower part is NaN and is left out.
     return PAIR(sum.x, magnitude_bits(sum.x) < 0x7F800000u ? sum.y + (a.y + b.y) : 0.0);
 }
 
@@ -89,23 +90,7 @@ const uint MOST_WIDTH = 8u;
 shared NUMBER s_units[STRIPES * gl_WorkGroupSize.x];
 shared CARRY s_carries[gl_WorkGroupSize.x];
 
-uvec2 element_of(uvec4 vector, uint e) {
-    const uint bytes = BYTES_OF(TYPE);
-    if (bytes == 8u) return e == 0u ? vector.xy : vector.zw;
-    return extended(vector[e * bytes / 4u], e * bytes, TYPE);
-}
-
-void put_element(inout uvec4 vector, uint e, uvec2 bits) {
-    const uint bytes = BYTES_OF(TYPE);
-    if (bytes == 8u) {
-        if (e == 0u) vector.xy = bits;
-        else vector.zw = bits;
-    } else {
-        vector[e * bytes / 4u] |= bits.x << e * bytes % 4u * 8u;
-    }
-}
-
-// Where the element lies that comes at ``c``.
+// The column that comes at position ``c`` of the scan.
 uint place(uint c) {
     return BACKWARDS ? columns - 1u - c : c;
 }
@@ -148,7 +133,7 @@ void main() {
                 if (inside && c < to)
                     vector = x_vectors[(x_row + (BACKWARDS ? columns - c - WIDTH : c)) / WIDTH];
                 [[unroll]] for (uint e = 0u; e < WIDTH; ++e)
-                    x[s * WIDTH + e] = number(element_of(vector, BACKWARDS ? WIDTH - 1u - e : e));
+                    x[s * WIDTH + e] = number(element_of(vector, BACKWARDS ? WIDTH - 1u - e : e, TYPE));
             } else {
                 [[unroll]] for (uint e = 0u; e < WIDTH; ++e)
                     x[s * WIDTH + e] = inside && c + e < to
@@ -156,7 +141,7 @@ void main() {
             }
         }
         NUMBER unit[STRIPES];
-        barrier();  // what the tile before left was read
+        barrier();  // until all have read the results of the tile before
         [[unroll]] for (uint s = 0u; s < STRIPES; ++s) {
             unit[s] = x[s * WIDTH];
             [[unroll]] for (uint e = 1u; e < WIDTH; ++e) unit[s] = combine(unit[s], x[s * WIDTH + e]);
@@ -181,7 +166,7 @@ void main() {
                     NUMBER before = sum;
                     sum = combine(sum, x[s * WIDTH + e]);
                     uvec2 bits = result(carry, EXCLUSIVE ? before : sum);
-                    if (VECTORS) put_element(vector, BACKWARDS ? WIDTH - 1u - e : e, bits);
+                    if (VECTORS) set_element(vector, BACKWARDS ? WIDTH - 1u - e : e, bits, TYPE);
                     else if (c + e < to) y_store_bits(y_row + place(c + e) * y_stride, bits);
                 }
                 if (VECTORS)

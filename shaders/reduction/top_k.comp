@@ -2,10 +2,10 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// A workgroup finds the first K of one row, or of a part of it. An element's entry is what it goes
-// by: its precedence in two words, then its index, inverted, so that no two are equal and larger ones
-// come first. Digit after digit, a histogram tells with which one the K-th entry begins, until few
-// are left: these are gathered and sorted.
+// A workgroup finds the first K of one row, or of a part of it. Each element has an entry: its precedence
+// in two words, then its inverted index. So no two entries are equal, and larger ones come first. The
+// K-th entry is found digit by digit, by histograms, until few entries are left. These are gathered and
+// sorted.
 #define PARAMS_BINDING 5
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint INDEX_TYPE = 4u;
@@ -70,8 +70,8 @@ void main() {
     uint x_row = x_offset + at[0];
     uint from = part * part_columns, to = min(columns, from + part_columns);
 
-    // Of the entries that are ``prefix`` under ``mask``, ``within`` in number, some are wanted; and
-    // so are all that are above it.
+    // All entries above ``prefix`` are wanted, and some of the ``within`` entries that equal it under
+    // ``mask``.
     uvec3 mask = uvec3(0u), prefix = uvec3(0u);
     uint above = 0u, within = to - from;
     uint word = BYTES_OF(TYPE) == 8u ? 0u : 1u, shift = 32u;
@@ -131,13 +131,13 @@ void main() {
     barrier();
     uint count = s_count, padded = 2u << max(findMSB(count - 1u), 0);
     barrier();
-    // Entries that come last stand in for what is missing.
+    // Missing entries are filled with ones that come last.
     for (uint rank = count + i; rank < min(max(padded, k), MOST); rank += size) put(rank, uvec3(0u));
     for (uint run = 2u; run <= padded; run *= 2u)
-        for (uint apart = run / 2u; apart > 0u; apart /= 2u) {
+        for (uint distance = run / 2u; distance > 0u; distance /= 2u) {
             barrier();
             for (uint pair = i; pair < padded / 2u; pair += size) {
-                uint a = pair / apart * 2u * apart + pair % apart, b = a + apart;
+                uint a = pair / distance * 2u * distance + pair % distance, b = a + distance;
                 uvec3 x = gathered(a), y = gathered(b);
                 if (comes_before(y, x) == ((a & run) == 0u)) {
                     put(a, y);

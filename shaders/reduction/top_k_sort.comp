@@ -3,8 +3,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Sorts whole rows, in memory, for a large K: a bitonic network over entries, of which each row has a
-// power of two. Step local does all stages of blocks that fit one workgroup, step global one stage.
+// Sorts whole rows in memory, for a large K. It is a bitonic network over entries, whose number in a row
+// is a power of two. Step local does all stages of blocks that fit one workgroup, step global one stage.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint INDEX_TYPE = 4u;
@@ -16,7 +16,7 @@ layout(push_constant) uniform Push {
     uint k;
     uint first_run;  // sorted runs of this length are made, ...
     uint last_run;  // ... and then longer ones, up to this
-    uint distance;  // of what is compared, to begin with
+    uint distance;  // of the first entries that are compared
     uint x_stride;
     uint y_stride;
     uint z_stride;
@@ -49,7 +49,7 @@ void main() {
     uint i = invocation_index();
     if (i >= rows * padded) return;
     uint row = i / padded, c = i % padded;
-    // Entries that come last fill the row up.
+    // The row is filled up with entries that come last.
     store_entry(i, c < columns ? entry_of(x_bits(x_offset + walk(0u, row)[0] + c * x_stride), c)
                                : uvec3(0u));
 }
@@ -85,9 +85,9 @@ void main() {
     s_entries[i] = load_entry(block + i);
     s_entries[i + size] = load_entry(block + size + i);
     for (uint run = first_run; run <= last_run; run *= 2u) {
-        for (uint apart = min(run / 2u, size); apart > 0u; apart /= 2u) {
+        for (uint distance = min(run / 2u, size); distance > 0u; distance /= 2u) {
             barrier();
-            uint a = i / apart * 2u * apart + i % apart, b = a + apart;
+            uint a = i / distance * 2u * distance + i % distance, b = a + distance;
             bool ascending = (block + a & padded - 1u & run) != 0u;
             uvec3 x = s_entries[a], y = s_entries[b];
             if (comes_before(y, x) != ascending) {

@@ -3,13 +3,13 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation makes EACH elements of output that lie side by side. AXES dimensions are resampled, of
-// which the last may be the one that they lie along; the others have the same coordinate in both.
+// An invocation computes EACH neighbouring elements of the output. AXES dimensions are resampled. The
+// neighbours may lie along the last of these. The other dimensions have the same coordinate in the input.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint AXES = 2u;  // up to 4
 layout(constant_id = 3) const uint EACH = 1u;
-layout(constant_id = 4) const bool ALONG = true;  // the last axis, else a dimension that is the same
+layout(constant_id = 4) const bool ALONG_AXIS = true;  // neighbours lie along the last axis
 layout(constant_id = 5) const uint ROUNDING = 0u;  // halves up, up, down
 layout(constant_id = 6) const uint SPAN = 0u;  // elements that EACH may need along the last axis
 layout(constant_id = 7) const bool VECTORS = false;  // EACH elements of input are a vector
@@ -39,7 +39,7 @@ WALK(walk, 6)
 
 const uint BYTES = BYTES_OF(TYPE);
 
-// Where a coordinate of the output lies in the input, no further out than its edges' neighbours.
+// The place in the input of a coordinate of the output, at most one element outside.
 float place_of(float o, uint axis) {
     precise float place = o - out_offsets[axis];
     place = divide(place, scales[axis]);
@@ -61,14 +61,14 @@ uint nearest(uint o, uint axis) {
 #define VALUE float
 struct Taps {
     int first;
-    float second;  // the second one's weight
+    float second;  // the weight of the second
 };
 Taps taps_of(float o, uint axis) {
     float place = place_of(o, axis);
     float whole = floored(place);
     return Taps(int(whole), place - whole);
 }
-// Without 0 times infinity, which an edge would make.
+// Leaves 0 times infinity out, which occurs at an edge.
 float blend(float a, float b, float second) {
     return second == 0.0 ? a : second == 1.0 ? b : a * (1.0 - second) + b * second;
 }
@@ -106,9 +106,9 @@ void main() {
     uint base = x_offset + at[1];
     const uint LAST = AXES == 0u ? 0u : AXES - 1u;
 #if defined(MODE_nearest)
-    const uint outer = ALONG && AXES != 0u ? LAST : AXES;
+    const uint outer = ALONG_AXIS && AXES != 0u ? LAST : AXES;
     [[unroll]] for (uint a = 0u; a < outer; ++a) base += nearest(at[2u + a], a);
-    if (ALONG && AXES != 0u) {
+    if (ALONG_AXIS && AXES != 0u) {
         [[unroll]] for (uint e = 0u; e < EACH; ++e)
             values[e] = x_bits(base + nearest(at[2u + LAST] + e, LAST));
     } else {
@@ -118,7 +118,7 @@ void main() {
     [[unroll]] for (uint e = 0u; e < EACH; ++e) values[e] = 0.0;
     uint all_bits = 0u;
     [[unroll]] for (uint a = 0u; a < AXES; ++a) all_bits += sample_bits[a];
-    const uint outer = ALONG ? LAST : AXES;
+    const uint outer = ALONG_AXIS ? LAST : AXES;
     for (uint s = 0u; s < 1u << all_bits; ++s) {
         uint rest = s;
         float shift[4];
@@ -132,11 +132,11 @@ void main() {
         [[unroll]] for (uint a = 0u; a < outer; ++a)
             taps[a] = taps_of(float(at[2u + a]) + shift[a], a);
         Taps along[EACH];
-        if (ALONG && AXES != 0u) {
+        if (ALONG_AXIS && AXES != 0u) {
             [[unroll]] for (uint e = 0u; e < EACH; ++e)
                 along[e] = taps_of(float(at[2u + LAST] + e) + shift[LAST], LAST);
         }
-        // Corners of the outer axes, bit by bit; each weight is a product.
+        // Each corner of the outer axes is a bit pattern. Its weight is a product.
         [[unroll]] for (uint corner = 0u; corner < 1u << outer; ++corner) {
             uint from = base;
             float weight = 1.0;
@@ -145,7 +145,7 @@ void main() {
                 from += clamped(taps[a].first + int(second), a) * x_strides[a];
                 weight *= second ? taps[a].second : 1.0 - taps[a].second;
             }
-            if (!ALONG || AXES == 0u) {
+            if (!ALONG_AXIS || AXES == 0u) {
                 float row[EACH];
                 load_each(from, row);
                 [[unroll]] for (uint e = 0u; e < EACH; ++e)

@@ -77,9 +77,9 @@ def _room(x: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
     """Each of the K products and sums, and the bias, rounds once in float32."""
     inputs = {name: np.abs(v.astype(np.float64)) for name, v in x.items()}
     w = inputs["filter_tensor"].shape
-    depth = prod(w[1:] if attributes["direction"] == _FORWARD else (w[0], *w[2:]))
+    k = prod(w[1:] if attributes["direction"] == _FORWARD else (w[0], *w[2:]))
     y = _sums(inputs["input_tensor"], inputs["filter_tensor"], attributes)
-    return (y + _along(inputs.get("bias_tensor"), y)) * (depth + 2) * 2.0**-24
+    return (y + _along(inputs.get("bias_tensor"), y)) * (k + 2) * 2.0**-24
 
 
 def _window(axes: int, **given: Any) -> dict[str, Any]:

@@ -26,14 +26,14 @@ def _opposed(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) ->
     return values.astype(data_type.dtype)
 
 
-def _turned(x: np.ndarray, transform: int) -> np.ndarray:
+def _transposed(x: np.ndarray, transform: int) -> np.ndarray:
     return np.swapaxes(x, -1, -2) if transform else x
 
 
 def _terms(x: Arrays, attributes: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """The exact result without an activation, and the sum of the terms' magnitudes."""
-    a = _turned(x["a_tensor"].astype(np.float64), attributes["trans_a"])
-    b = _turned(x["b_tensor"].astype(np.float64), attributes["trans_b"])
+    a = _transposed(x["a_tensor"].astype(np.float64), attributes["trans_a"])
+    b = _transposed(x["b_tensor"].astype(np.float64), attributes["trans_b"])
     alpha, beta = (np.float64(np.float32(attributes[n])) for n in ("alpha", "beta"))
     y, size = alpha * (a @ b), abs(alpha) * (abs(a) @ abs(b))
     if "c_tensor" in x and beta:
@@ -73,8 +73,8 @@ def _reference(x: Arrays, attributes: Mapping[str, Any], types: Types) -> np.nda
 def _room(x: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
     """As accuracy.md says."""
     _, size = _terms(x, attributes)
-    depth = _turned(x["a_tensor"], attributes["trans_a"]).shape[-1]
-    room = (depth + 4) * 2.0**-24 * (size + 4)
+    k = _transposed(x["a_tensor"], attributes["trans_a"]).shape[-1]
+    room = (k + 4) * 2.0**-24 * (size + 4)
     if hasattr(attributes["fused_activation"], "axes"):
         rounding = 2.0**-11 if x["a_tensor"].dtype == np.float16 else 2.0**-24
         y, _ = _terms(x, attributes)

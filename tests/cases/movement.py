@@ -206,7 +206,7 @@ _FIVE = (3, 5, 7)
 
 CASES = [
     _slice("all-types", (9,), (2,), (3,), (2,), **_ALL),
-    _slice("gapless", (3, 7, 16), (1, 2, 0), (2, 3, 16), (1, 1, 1)),
+    _slice("contiguous", (3, 7, 16), (1, 2, 0), (2, 3, 16), (1, 1, 1)),
     _slice("steps", (5, 7, 40), (1, 0, 3), (2, 3, 18), (2, 3, 2), layouts=_MORE),
     _slice("eight-dimensions", _EIGHT, (1, 0, 0, 0, 1, 0, 0, 1), (1, 1, 2, 2, 1, 2, 1, 1),
            (1, 1, 2, 1, 1, 2, 1, 1), layouts=[PACKED]),

@@ -80,7 +80,17 @@ def _cases(name: str, sizes: Sequence[int], blocks: Sequence[int], zero: bool = 
     return result
 
 
+_HALVES = np.arange(-32, 32, dtype=np.float32).reshape(4, 16) / 4
+"""Every second one, divided by 1/2, lies in the middle of two numbers."""
+_TIES = Case(
+    "QUANTIZE", "ties", {"input_tensor": (4, 16), _SCALE: (4, 2), "output_tensor": (4, 16)},
+    _quantize, attributes={"quantization_type": 1},
+    values={"input_tensor": _HALVES, _SCALE: np.full((4, 2), 0.5, np.float32)},
+    types=[{"input_tensor": f, _SCALE: f, "output_tensor": q} for f in (F32, F16)
+           for q in (I8, U8)], layouts=[PACKED])
+
 CASES = [
+    _TIES,
     *_cases("vector", (37,), (1,)),
     *_cases("blocks", (4, 64), (4, 2), layouts=FEW),
     *_cases("without-zero-point", (3, 6, 8), (1, 3, 1), zero=False, layouts=FEW),

@@ -121,8 +121,10 @@ def _case(kind: str, name: str, sizes: tuple[int, int, int, int], tensors: str, 
         off = 2.0**-23 * (inputs + units + 16) * 2**min(steps, 4)
         return (off,) * len(outputs.split()) if len(outputs.split()) > 1 else off
 
-    values: dict[str, Any] = {n: _scaled(0.5 if n in ("weight_tensor", "recurrence_tensor")
-                                         else 1.0) for n in wanted if not n.startswith("output")}
+    # The norm of R stays near 2: what a step is off by grows by that.
+    scales = {"weight_tensor": 0.5, "recurrence_tensor": min(0.5, units**-0.5)}
+    values: dict[str, Any] = {
+        n: _scaled(scales.get(n, 1.0)) for n in wanted if not n.startswith("output")}
     if "sequence_lengths_tensor" in wanted:
         values["sequence_lengths_tensor"] = _lengths
     return Case(kind, name, {n: shapes[n] for n in shapes if n in wanted}, reference,
@@ -141,6 +143,14 @@ CASES = [
             layouts=(PACKED, TRANSPOSED) if i else (PACKED,), linear_before_reset=bool(i),
             activations=(*_OTHERS[:2], *_OTHERS[1:])) for i in range(2)),
     _case("GRU", "past-a-tile", (2, 35, 19, 37), "bias", "single", 1, linear_before_reset=False),
+    # One workgroup makes all steps of a sequence.
+    *(_case(kind, "few-sequences", (4, 2, 7, 64), _EVERY + states, "sequence single", 2,
+            activations=_OTHERS[:{"RNN": 1, "LSTM": 3}.get(kind, 2)] * 2 if kind != "GRU"
+            else (*_OTHERS[:2], *_OTHERS[1:]), **more)
+      for kind, states, more in (
+          ("RNN", "", {}), ("GRU", "", {"linear_before_reset": True}),
+          ("LSTM", " cell_mem_init peephole", {
+              "clip_threshold": 0.5, "use_clip_threshold": True, "couple_input_forget": False}))),
     *(_case("LSTM", name, *args, **{"clip_threshold": 0.5, "use_clip_threshold": False,
                                     "couple_input_forget": False, **more})
       for name, args, more in (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -86,15 +86,15 @@ _ROIS = np.array([(1, 2, 9, 7), (-6, -3, 4, 30), (5, 5, 5, 5), (9, 8, 2, 1), (0,
                   (3.25, 0.5, 11.5, 4.75)], np.float32)
 
 
-def _aligned(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
-    given = x["input_tensor"].astype(np.float64)
+def _samples(
+    given: np.ndarray, x: Arrays, a: Mapping[str, Any]
+) -> Iterator[tuple[int, int, int, np.ndarray]]:
+    """By region, row and column: the samples of all channels of ``given``."""
     rois = x["roi_tensor"].reshape(-1, 4).astype(np.float64)
     batch = x["batch_indices_tensor"].reshape(-1)
     height, width = a["_size"]
     in_offset, out_offset = a.get("input_pixel_offset", 0.5), a.get("output_pixel_offset", -0.5)
     corners = a.get("align_regions_to_corners", 0)
-    result = np.zeros((len(rois), given.shape[1], height, width))
-
     def places(low: float, high: float, outputs: int, scale: float) -> np.ndarray:
         low, high = low * scale, high * scale
         n = int(np.clip(np.ceil((high - low) / outputs), a["minimum_samples_per_output"],
@@ -125,9 +125,14 @@ def _aligned(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
         for i in range(height):
             for j in range(width):
                 samples = [sample(plane, v, u) for v in down[i] for u in across[j]]
-                whole = np.stack(samples)
-                result[r, :, i, j] = (whole.max(0) if a["reduction_function"] == 7
-                                      else whole.mean(0))
+                yield r, i, j, np.stack(samples)
+
+
+def _aligned(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
+    given = x["input_tensor"].astype(np.float64)
+    result = np.zeros((x["roi_tensor"].shape[-2], given.shape[1], *a["_size"]))
+    for r, i, j, whole in _samples(given, x, a):
+        result[r, :, i, j] = whole.max(0) if a["reduction_function"] == 7 else whole.mean(0)
     return result
 
 
@@ -166,7 +171,108 @@ def _align_case(operator: str, name: str, rank: int = 2, **more: Any) -> Case:
             out=to, **a))
 
 
+# ROI_ALIGN_GRAD. Regions whose samples lie off the elements, where slopes jump.
+
+# The samples of an empty region are equal: MAX has no derivative there.
+_GRADIENT_ROIS = np.array([(1.25, 2.375, 9.5, 7.125), (-6.25, -3.375, 4.5, 29),
+                           (9.25, 8.5, 2.125, 1.375), (5.5, 5.25, 5.5, 5.25)], np.float32)
+_IMAGE, _OUT = (2, 3, 11, 13), (3, 4)
+
+
+def _image_gradient(x: Arrays, a: Mapping[str, Any]) -> np.ndarray:
+    """The forward operator's matrix, transposed: it aligns images of one element each, and MAX
+    takes of these the sample that is the largest."""
+    dy = x["input_gradient_tensor"].astype(np.float64)
+    pixels = _IMAGE[2] * _IMAGE[3]
+    given = np.zeros((_IMAGE[0], _IMAGE[1] + pixels, *_IMAGE[2:]))
+    given[:, _IMAGE[1]:] = np.eye(pixels).reshape(pixels, *_IMAGE[2:])
+    if "input_tensor" in x:
+        given[:, :_IMAGE[1]] = x["input_tensor"]
+    result = np.zeros((*_IMAGE[:2], pixels))
+    for r, i, j, whole in _samples(given, x, a):
+        n = min(int(x["batch_indices_tensor"].reshape(-1)[r]), _IMAGE[0] - 1)
+        for c in range(_IMAGE[1]):
+            read = whole[:, _IMAGE[1]:]
+            read = read[whole[:, c].argmax()] if a["reduction_function"] == 7 else read.mean(0)
+            result[n, c] += dy[r, c, i, j] * read
+    return result.reshape(_IMAGE)
+
+
+def _region_gradient(x: Arrays, a: Mapping[str, Any]) -> np.ndarray:
+    """Differences of the forward operator in float64."""
+    dy, rois = (x[n].astype(np.float64) for n in ("input_gradient_tensor", "roi_tensor"))
+    result = np.zeros(rois.shape)
+    for corner in range(4):
+        sides = []
+        for apart in (1e-5, -1e-5):
+            moved = rois.copy()
+            moved[..., corner] += apart
+            y = _aligned({**x, "roi_tensor": moved}, a, {})
+            sides.append((y * dy).sum((1, 2, 3)))
+        result[..., corner] = ((sides[0] - sides[1]) / 2e-5).reshape(rois.shape[:-1])
+    return result
+
+
+def _gradient_case(name: str, outputs: str, rank: int = 2, **more: Any) -> Case:
+    layouts = more.pop("layouts", (PACKED,))
+    made = [n for n, wanted in (("output_gradient_tensor", "x"),
+                                ("output_roi_gradient_tensor", "r")) if wanted in outputs]
+    attributes: dict[str, Any] = dict(
+        reduction_function=2, interpolation_mode=1, spatial_scale_x=0.5, spatial_scale_y=0.75,
+        input_pixel_offset=0.5, output_pixel_offset=-0.5, minimum_samples_per_output=2,
+        maximum_samples_per_output=3, align_regions_to_corners=0) | more
+    full = {"_size": _OUT, "out_of_bounds_input_value": 0.0}
+    needs_input = "r" in outputs or attributes["reduction_function"] == 7
+
+    def reference(x: Arrays, a: Mapping[str, Any], types: Types) -> Any:
+        found = tuple(f(x, {**a, **full}) for f, n in (
+            (_image_gradient, "output_gradient_tensor"),
+            (_region_gradient, "output_roi_gradient_tensor")) if n in made)
+        return found if len(found) > 1 else found[0]
+
+    def room(x: Arrays, a: Mapping[str, Any]) -> Any:
+        most = float(abs(x["input_gradient_tensor"].astype(np.float64)).max())
+        slope = float(abs(x.get("input_tensor", np.zeros(1)).astype(np.float64)).max()) * 2
+        each = _IMAGE[1] * _OUT[0] * _OUT[1]
+        # At most 40 outputs read one element; a weight is as far off as a coordinate of up to 32,
+        # and a difference in float64 is off by 1e-9 of its terms besides.
+        rooms = {"output_gradient_tensor": 40 * most * 2.0**-17,
+                 "output_roi_gradient_tensor": each * most * slope * 2.0**-17}
+        found = tuple(rooms[n] for n in made)
+        return found if len(found) > 1 else found[0]
+
+    rois = _GRADIENT_ROIS[:3] if attributes["reduction_function"] == 7 else _GRADIENT_ROIS
+    count = len(rois)
+    regions = (*(1,) * (rank - 2), count, 4)
+    sizes = {"input_tensor": _IMAGE} if needs_input else {}
+    sizes |= {"input_gradient_tensor": (count, _IMAGE[1], *_OUT), "roi_tensor": regions,
+              "batch_indices_tensor": (*(1,) * (rank - 1 if rank > 2 else 0), count)}
+    sizes |= {n: _IMAGE if n == "output_gradient_tensor" else regions for n in made}
+
+    def call(x: Mapping[str, Any], a: Mapping[str, Any], types: Types, to: Any) -> Any:
+        return dml.roi_align_grad(
+            x["input_gradient_tensor"], x["roi_tensor"], x["batch_indices_tensor"],
+            x.get("input_tensor"), output_gradient="x" in outputs,
+            output_roi_gradient="r" in outputs, out=to, **a,
+            **({"output_sizes": _IMAGE} if to is None and not needs_input else {}))
+
+    return Case(
+        "ROI_ALIGN_GRAD", name, sizes, reference, attributes=attributes, room=room,
+        layouts=layouts, call=call,
+        values={"input_tensor": _numbers, "input_gradient_tensor": _numbers,
+                "roi_tensor": rois.reshape(regions),
+                "batch_indices_tensor": np.array([1, 0, 9, 1])[:count]})
+
+
 CASES = [
+    _gradient_case("image", "x", layouts=FEW),
+    _gradient_case("both", "xr", layouts=FEW),
+    _gradient_case("regions", "r", 4),
+    _gradient_case("maximum", "xr", 4, reduction_function=7),
+    _gradient_case("corners", "xr", align_regions_to_corners=1, output_pixel_offset=0.0,
+                   input_pixel_offset=0.125),
+    _gradient_case("nearest", "x", interpolation_mode=0, input_pixel_offset=0.37,
+                   spatial_scale_x=0.53, spatial_scale_y=0.71),
     Case("MAX_UNPOOLING", "scattered",
          {"input_tensor": (2, 3, 3, 5), "indices_tensor": (2, 3, 3, 5),
           "output_tensor": _UNPOOLED}, _unpooled, call=_unpool, layouts=(PACKED, REVERSED),
@@ -208,7 +314,18 @@ _POOL: dict[str, Any] = dict(
     input_tensor=_X, roi_tensor=dml.TensorDesc("float32", [1, 1, 6, 5]),
     output_tensor=dml.TensorDesc("float32", [6, 3, 4, 2]), spatial_scale=1.0,
     pooled_size=dml.Size2d(2, 4))
+_GRADIENT: dict[str, Any] = {
+    k: v for k, v in _ALIGN1.items()
+    if k not in ("input_tensor", "output_tensor", "out_of_bounds_input_value")
+} | dict(output_gradient_tensor=_X, input_gradient_tensor=dml.TensorDesc("float32", [6, 3, 2, 2]))
 ERRORS = [
+    ErrorCase("ROI_ALIGN_GRAD", "no-output", _GRADIENT | dict(output_gradient_tensor=None),
+              ["OutputGradientTensor or OutputROIGradientTensor", "given"]),
+    ErrorCase("ROI_ALIGN_GRAD", "no-input", _GRADIENT | dict(reduction_function=7),
+              ["InputTensor", "MAX"]),
+    ErrorCase("ROI_ALIGN_GRAD", "channels", _GRADIENT | dict(
+        input_gradient_tensor=dml.TensorDesc("float32", [6, 2, 2, 2])),
+              ["InputGradientTensor.Sizes", "6 regions and 3 channels", "[6, 2, 2, 2]"]),
     ErrorCase("ROI_ALIGN", "function", _ALIGN | dict(reduction_function=10),
               ["ReductionFunction", "AVERAGE or MAX", "SUM"]),
     ErrorCase("ROI_ALIGN", "batch",

@@ -167,6 +167,7 @@ def _gradient_cases(operator: str) -> list[Case]:
         _gradient_case(operator, "each-element", (2, 3), (2, 3)),
         _gradient_case(operator, "past-a-workgroup", (3, 2, 347), (1, 2, 1),
                        levels=("descriptor",)),
+        _gradient_case(operator, "divided", (3, 2, 4111), (1, 2, 1), levels=("descriptor",)),
         _gradient_case(operator, "eight-dimensions", (2, 1, 3, 2, 2, 3, 1, 2),
                        (2, 1, 1, 2, 1, 3, 1, 1)),
     ]
@@ -179,6 +180,7 @@ CASES = [
     _training_case("vector", (7,), (1,)),
     _training_case("each-element", (2, 3), (2, 3), adds=False),
     _training_case("past-a-workgroup", (3, 2, 347), (1, 2, 1), adds=False, levels=("descriptor",)),
+    _training_case("divided", (3, 2, 4111), (1, 2, 1), levels=("descriptor",)),
     _training_case("eight-dimensions", (2, 1, 3, 2, 2, 3, 1, 2), (2, 1, 1, 2, 1, 3, 1, 1)),
     _adam_case("first-step", (2, 3, 4, 5), 1, FEW),
     _adam_case("past-a-workgroup", (1, 1, 47, 47), 100, levels=("descriptor", "function")),

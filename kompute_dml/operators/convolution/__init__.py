@@ -12,10 +12,12 @@ from ...errors import expect
 from ...layout import Ints
 from ...lowering.activation import fused_activation
 from ...lowering.builder import PlanBuilder
+from ...lowering.copy import SHADERS as COPIES
 from ..base import Output, operator
+from .depthwise import SHADER as DEPTHWISE
 from .geometry import Axis, Window
-from .lowering import CORE, DIRECT, SUM, lower_float, lower_integer, lower_quantized
-from .matrix_units import PACK, SHADER
+from .lowering import CORE, DIRECT, SUM, lower_float, lower_quantized, lower_sums
+from .matrix_units import LINES, PACK, SHADER
 from .problem import problem_of
 
 _MAX_EXTENT = (1 << 31) - 1
@@ -130,8 +132,8 @@ def _check(d: Any, strict: bool) -> None:
                "be 0 for a FORWARD convolution", list(d.output_padding))
 
 
-@operator("CONVOLUTION", output=_infer, shaders=(CORE, DIRECT, SUM, SHADER, PACK),
-          check=_check)
+@operator("CONVOLUTION", output=_infer, check=_check,
+          shaders=(CORE, DIRECT, SUM, SHADER, LINES, PACK, DEPTHWISE, *COPIES))
 def ConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
     transposed = _is_backward(d)
     axes = _axes(d, transposed, d.mode == ConvolutionMode.CONVOLUTION)
@@ -152,10 +154,10 @@ def _check_integer(d: Any, strict: bool) -> None:
     _check_zeros(d)
 
 
-@operator("CONVOLUTION_INTEGER", output=_infer_integer, shaders=(CORE,), check=_check_integer)
+@operator("CONVOLUTION_INTEGER", output=_infer_integer, shaders=(CORE, SHADER, PACK, *COPIES),
+          check=_check_integer)
 def ConvolutionIntegerOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    c = problem_of(d, _axes(d), False)
-    lower_integer(p, c, p.write("output_tensor"), c.y_strides)
+    lower_sums(p, problem_of(d, _axes(d), False))
 
 
 def _infer_quantized(d: Any) -> Mapping[str, Output | list[Output]]:
@@ -172,7 +174,7 @@ def _check_quantized(d: Any, strict: bool) -> None:
     _vector(name, "OutputZeroPointTensor", d.output_zero_point_tensor, 1)
 
 
-@operator("QUANTIZED_LINEAR_CONVOLUTION", output=_infer_quantized, shaders=(CORE, SUM),
-          check=_check_quantized)
+@operator("QUANTIZED_LINEAR_CONVOLUTION", output=_infer_quantized,
+          shaders=(CORE, SUM, SHADER, PACK, *COPIES), check=_check_quantized)
 def QuantizedLinearConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
     lower_quantized(p, problem_of(d, _axes(d), False))

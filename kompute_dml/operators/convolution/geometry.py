@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from math import gcd
 from typing import NamedTuple
 
@@ -39,7 +40,7 @@ class Axis:
                  mirrored: bool) -> None:
         self.in_size, self.out_size = in_size, out_size
         k, s, d, start, _ = window
-        self.filter_size = k
+        self.filter_size, self.transposed = k, transposed
         phases = []
         if transposed:
             # Output p + q * s gets tap j from input q + (p + start - j * d) / s, where that is
@@ -64,6 +65,17 @@ class Axis:
         self.filter_step = step
         self.phases = phases
         self.positions = -(-out_size // self.output_step)
+
+    def together(self, taps: int) -> Axis:
+        """Of a forward axis, whose filter is not mirrored: ``taps`` neighbours of it count as one,
+        of an input that has an element more for each place that a first one of them may take."""
+        axis = copy(self)
+        (_, count, at), = self.phases
+        reach = (taps - 1) * self.tap_step
+        axis.in_size, axis.filter_size = self.in_size + reach, -(-count // taps)
+        axis.tap_step = taps * self.tap_step
+        axis.phases = [(0, axis.filter_size, at + reach)]
+        return axis
 
     @classmethod
     def whole(cls) -> Axis:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...layout import Ints, packed_strides, product
+from ...layout import Ints, extent, packed_strides, pad_left, product
 from ...lowering.activation import Fused
 from ...lowering.builder import PlanBuilder
-from ...lowering.plan import Operand
+from ...lowering.copy import View
+from ...lowering.plan import UNUSED, Operand
 from ...lowering.walk import Walk
-from . import matrix_units
+from . import depthwise, matrix_units
+from .geometry import AXES
 from .problem import Problem
 
 CORE, SUM, DIRECT = "convolution", "convolution_sum", "convolution_direct"
-_DEPTH = 16
+_TILE_K = 16
 _INVOCATIONS = 256
 _MAX_STEPS = 2048
 """Of K in one workgroup: lavapipe silently ends loops after 65,535 passes in all."""
-_MAX_PARTS = 64
+_MAX_SPLITS = 64
 _FEW, _MAX_DIRECT = 8, 1024
 """Output channels of a group that are no tile, and the longest K that one invocation sums."""
 _MIN_STEPS = 8
@@ -29,55 +32,87 @@ def _tile(p: PlanBuilder, c: Problem) -> int:
     return 128 if wide and c.tiles(128, 128) >= p.device.cores else 64
 
 
-def parts_of(p: PlanBuilder, tiles: int, steps: int) -> int:
-    """Into how many parts K is cut, so that every core has a workgroup."""
+def splits_of(p: PlanBuilder, tiles: int, steps: int) -> int:
+    """Into how many splits K is cut, so that every core has a workgroup."""
     least = -(-steps // _MAX_STEPS)
     if p.device.is_cpu:
         return least
-    return max(least, min(2 * p.device.cores // tiles, steps // _MIN_STEPS, _MAX_PARTS))
+    return max(least, min(2 * p.device.cores // tiles, steps // _MIN_STEPS, _MAX_SPLITS))
 
 
 def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
     """CONVOLUTION."""
-    if c.groups > 1 and c.out_channels <= _FEW and c.depth <= _MAX_DIRECT:
-        _direct(p, c, fused)
+    if c.groups > 1 and c.out_channels <= _FEW and c.k <= _MAX_DIRECT:
+        if not depthwise.lower(p, c, fused):
+            _direct(p, c, fused)
         return
-    kernel = matrix_units.kernel_of(p, c)
-    if kernel is not None:
-        c, operands = matrix_units.packed(p, c)
-        tile, variant = kernel.tile, f"{matrix_units.SHADER}.{kernel.name}"
+    plan = matrix_units.planned(p, c)
+    choice = matrix_units.chosen(p, plan.problem)
+    if choice is not None:
+        splits = choice.splits
+        c, operands = matrix_units.packed(p, c, plan)
+        operands["bias"] = p.read("bias_tensor")
     else:
-        tile = (*[_tile(p, c)] * 2, _DEPTH)
-        operands, variant = {}, f"f32.t{tile[0]}"
+        tile = (*[_tile(p, c)] * 2, _TILE_K)
+        variant, splits = f"f32.t{tile[0]}", splits_of(p, c.tiles(*tile[:2]), -(-c.k // tile[2]))
     data_type = p.tensor("input_tensor").data_type
     bias_tensor = p.tensor("bias_tensor")
+    y, turned = p.write("output_tensor"), None
+    if c.phases > 1 and c.y_strides[1] != 1 and choice is not None:
+        # Neighbours in a row are of different phases, channels are not: these are stored together,
+        # and brought into the output's order afterwards.
+        turned = matrix_units.channels_last(p.tensor("output_tensor"))
+        c = c._replace(y_strides=(*turned.strides[:2], *pad_left(turned.strides[2:], AXES, 0)))
+        y = p.temporary(data_type.itemsize, product(c.output_sizes))
     finish = {"bias_stride": _channel_stride(bias_tensor, 1)}
     end = {"HAS_BIAS": bias_tensor is not None, "FUSED_ACTIVATION": fused.code}
-    parts = parts_of(p, c.tiles(*tile[:2]), -(-c.depth // tile[2]))
 
     def dispatch(y: Operand, y_strides: Ints, last: bool) -> None:
-        more, push, spec = (fused.words, finish, end) if last else ((), {}, {})
-        if kernel is not None:
-            matrix_units.dispatch(p, c, kernel, parts, y, y_strides, spec, push, more, operands)
+        more, push, spec = (fused.words, finish, {**end}) if last else ((), {}, {})
+        kinds = {"TYPE": data_type.code, "OUTPUT_TYPE": data_type.code if last else 36}
+        if choice is not None:
+            units = choice.kernel.shader == matrix_units.SHADER
+            spec |= {"UNFINISHED": not last} if units else kinds
+            matrix_units.dispatch(p, c, choice, y, y_strides, spec, push, more, operands)
         else:
-            kind = data_type.code if last else 36
-            _gather(p, c, variant, parts, y, y_strides,
-                    {"TYPE": data_type.code, "FILTER_TYPE": data_type.code, "OUTPUT_TYPE": kind,
-                     **spec}, push, more, bias=p.read("bias_tensor"))
+            _gather(p, c, variant, splits, y, y_strides,
+                    {**kinds, "FILTER_TYPE": data_type.code, **spec}, push, more,
+                    bias=p.read("bias_tensor"))
 
-    if parts == 1:
-        dispatch(p.write("output_tensor"), c.y_strides, last=True)
-        return
+    if splits == 1:
+        dispatch(y, c.y_strides, True)
+    else:
+        _in_splits(p, c, splits, y, dispatch, fused, {**finish}, end)
+    if turned is not None:
+        to = View.whole("output_tensor", p.tensor("output_tensor"))
+        matrix_units.turn(p, View.whole("turned", turned), to, {"turned": y.reading()})
+
+
+def _in_splits(p: PlanBuilder, c: Problem, splits: int, y: Operand,
+              dispatch: Callable[[Operand, Ints, bool], None], fused: Fused,
+              finish: dict[str, int], end: dict[str, int]) -> None:
+    """What all splits of K give, and their sum, finished."""
     count = product(c.output_sizes)
-    sums = p.temporary(4, parts * count)
-    dispatch(sums, packed_strides(c.output_sizes), last=False)
+    sums = p.temporary(4, splits * c.split_stride)
+    dense, strides = _sums_layout(c)
+    dispatch(sums, strides, False)
     walk = Walk(c.output_sizes, c.y_strides)
+    each = _INVOCATIONS * (8 if dense else 1)
     p.dispatch(
-        f"{SUM}.float", -(-count // _INVOCATIONS), sums=sums.reading(), y=p.write("output_tensor"),
+        f"{SUM}.float", -(-count // each), sums=sums.reading(), y=y,
         bias=p.read("bias_tensor"), params=[*walk.words, *fused.words],
-        push={"count": count, "parts": parts, "positions": product(c.output_sizes[2:]),
-              "channels": c.output_sizes[1], "activation_at": len(walk.words), **finish},
-        spec={"LOCAL_SIZE": _INVOCATIONS, "TYPE": data_type.code, **end})
+        push={"count": count, "splits": splits, "split_stride": c.split_stride,
+              "positions": strides[1], "channels": c.output_sizes[1],
+              "activation_at": len(walk.words), **finish},
+        spec={"LOCAL_SIZE": _INVOCATIONS, "TYPE": p.tensor("output_tensor").data_type.code,
+              "DENSE": dense, **end})
+
+
+def _sums_layout(c: Problem) -> tuple[bool, Ints]:
+    """Whether sums lie as the output does, which then is gapless; and their strides."""
+    dense = extent(c.output_sizes, c.y_strides) == product(c.output_sizes)
+    strides = c.y_strides if dense else packed_strides(c.output_sizes)
+    return dense, (strides[0], max(strides[1], 1), *strides[2:])
 
 
 def _direct(p: PlanBuilder, c: Problem, fused: Fused) -> None:
@@ -85,7 +120,7 @@ def _direct(p: PlanBuilder, c: Problem, fused: Fused) -> None:
     along_rows, channels = c.y_strides[1] >= c.y_strides[-1], c.groups * c.out_channels
     fast, slow = (c.rows, channels) if along_rows else (channels, c.rows)
     push = c.push((1, 1, 1), 1, c.y_strides)
-    for unused in ("row_tiles", "column_tiles", "parts", "steps"):
+    for unused in ("row_tiles", "column_tiles", "splits", "steps"):
         del push[unused]
     p.dispatch(
         DIRECT, -(-(-(-fast // 2) * slow * c.phases) // _INVOCATIONS), x=p.read("input_tensor"),
@@ -98,37 +133,64 @@ def _direct(p: PlanBuilder, c: Problem, fused: Fused) -> None:
               "FUSED_ACTIVATION": fused.code})
 
 
-def lower_integer(p: PlanBuilder, c: Problem, y: Operand, y_strides: Ints) -> None:
-    """The sums of CONVOLUTION_INTEGER and QUANTIZED_LINEAR_CONVOLUTION, INT32."""
+def lower_integer(
+    p: PlanBuilder, c: Problem, y: Operand, y_strides: Ints, choice: matrix_units.Choice | None,
+    end: Mapping[str, Operand], push: Mapping[str, int], spec: Mapping[str, int],
+) -> None:
+    """The sums of CONVOLUTION_INTEGER and QUANTIZED_LINEAR_CONVOLUTION, INT32; on matrix units with
+    what comes at the ``end``."""
     kinds = [p.tensor(f"{name}_tensor").data_type for name in ("input", "filter")]
     zeros = [p.tensor(f"{name}_zero_point_tensor") for name in ("input", "filter")]
     x_zero, w_zero = (p.read(f"{name}_zero_point_tensor") for name in ("input", "filter"))
-    spec = {"TYPE": kinds[0].code, "FILTER_TYPE": kinds[1].code, "OUTPUT_TYPE": 20,
-            "HAS_INPUT_ZERO": zeros[0] is not None, "HAS_FILTER_ZERO": zeros[1] is not None}
-    push = {"w_zero_stride": _channel_stride(zeros[1])}
-    _gather(p, c, f"i32.t{_tile(p, c)}", 1, y, y_strides, spec, push, (), x_zero=x_zero,
-            w_zero=w_zero)
+    of = {"TYPE": kinds[0].code, "FILTER_TYPE": kinds[1].code,
+          "HAS_INPUT_ZERO": zeros[0] is not None, "HAS_FILTER_ZERO": zeros[1] is not None}
+    strides = {"w_zero_stride": _channel_stride(zeros[1])}
+    if choice is not None:
+        c, operands = matrix_units.packed(p, c, matrix_units.planned(p, c), x_zero)
+        operands |= {"x_zero": x_zero, "w_zero": w_zero, **end}
+        matrix_units.dispatch(p, c, choice, y, y_strides, {**of, **spec}, {**strides, **push}, (),
+                              operands)
+        return
+    _gather(p, c, f"i32.t{_tile(p, c)}", 1, y, y_strides, {"OUTPUT_TYPE": 20, **of}, strides, (),
+            x_zero=x_zero, w_zero=w_zero)
+
+
+_SCALES = {"bias": "bias", "x_scale": "input_scale", "w_scale": "filter_scale",
+           "y_scale": "output_scale", "y_zero": "output_zero_point"}
+
+
+def lower_sums(p: PlanBuilder, c: Problem) -> None:
+    """CONVOLUTION_INTEGER."""
+    choice = matrix_units.chosen(p, matrix_units.planned(p, c).problem, shared=False)
+    lower_integer(p, c, p.write("output_tensor"), c.y_strides, choice,
+                  dict.fromkeys(_SCALES, UNUSED), {}, {})
 
 
 def lower_quantized(p: PlanBuilder, c: Problem) -> None:
     """QUANTIZED_LINEAR_CONVOLUTION."""
-    count = product(c.output_sizes)
-    sums = p.temporary(4, count)
-    lower_integer(p, c, sums, packed_strides(c.output_sizes))
+    choice = matrix_units.chosen(p, matrix_units.planned(p, c).problem)
+    splits = 1 if choice is None else choice.splits
+    count, y = product(c.output_sizes), p.write("output_tensor")
+    operands: dict[str, Any] = {name: p.read(f"{slot}_tensor") for name, slot in _SCALES.items()}
+    strides = {"bias_stride": _channel_stride(p.tensor("bias_tensor"), 1),
+               "w_scale_stride": _channel_stride(p.tensor("filter_scale_tensor"))}
+    of = {"HAS_BIAS": p.tensor("bias_tensor") is not None,
+          "HAS_OUTPUT_ZERO": p.tensor("output_zero_point_tensor") is not None}
+    kind = p.tensor("output_tensor").data_type.code
+    if choice is not None and splits == 1 and matrix_units.is_plain(p, c, y, c.y_strides):
+        lower_integer(p, c, y, c.y_strides, choice, operands, strides,
+                      {**of, "REQUANTIZED": True, "OUTPUT_TYPE": kind})
+        return
+    sums = p.temporary(4, splits * c.split_stride)
+    dense, sums_strides = _sums_layout(c)
+    lower_integer(p, c, sums, sums_strides, choice, dict.fromkeys(_SCALES, UNUSED), {}, {})
     walk = Walk(c.output_sizes, c.y_strides)
-    names = {"bias": "bias", "x_scale": "input_scale", "w_scale": "filter_scale",
-             "y_scale": "output_scale", "y_zero": "output_zero_point"}
-    operands: dict[str, Any] = {name: p.read(f"{slot}_tensor") for name, slot in names.items()}
     p.dispatch(
-        f"{SUM}.quantized", -(-count // _INVOCATIONS), sums=sums.reading(),
-        y=p.write("output_tensor"), **operands, params=walk.words,
-        push={"count": count, "parts": 1, "positions": product(c.output_sizes[2:]),
-              "channels": c.output_sizes[1],
-              "bias_stride": _channel_stride(p.tensor("bias_tensor"), 1),
-              "w_scale_stride": _channel_stride(p.tensor("filter_scale_tensor"))},
-        spec={"LOCAL_SIZE": _INVOCATIONS, "TYPE": p.tensor("output_tensor").data_type.code,
-              "HAS_BIAS": p.tensor("bias_tensor") is not None,
-              "HAS_OUTPUT_ZERO": p.tensor("output_zero_point_tensor") is not None})
+        f"{SUM}.quantized", -(-count // (_INVOCATIONS * (8 if dense else 1))),
+        sums=sums.reading(), y=y, **operands, params=walk.words,
+        push={"count": count, "splits": splits, "split_stride": c.split_stride,
+              "positions": sums_strides[1], "channels": c.output_sizes[1], **strides},
+        spec={"LOCAL_SIZE": _INVOCATIONS, "TYPE": kind, "DENSE": dense, **of})
 
 
 def _channel_stride(t: Any, axis: int | None = None) -> int:
@@ -140,7 +202,7 @@ def _channel_stride(t: Any, axis: int | None = None) -> int:
 
 
 def _gather(
-    p: PlanBuilder, c: Problem, variant: str, parts: int, y: Operand, y_strides: Ints,
+    p: PlanBuilder, c: Problem, variant: str, splits: int, y: Operand, y_strides: Ints,
     spec: dict[str, int], push: dict[str, int], more_params: Ints, **operands: Any,
 ) -> None:
     side = int(variant.rpartition(".t")[2])
@@ -149,10 +211,10 @@ def _gather(
     channels_inner = not taps or c.w_strides[2] < min(taps)
     activation = {"activation_at": len(words)} if "bias" in operands else {}
     p.dispatch(
-        f"{CORE}.{variant}", c.tiles(side, side) * parts, x=p.read("input_tensor"),
+        f"{CORE}.{variant}", c.tiles(side, side) * splits, x=p.read("input_tensor"),
         w=p.read("filter_tensor"), y=y, **operands, params=[*words, *more_params],
-        push={**c.push((side, side, _DEPTH), parts, y_strides), **activation, **push},
+        push={**c.push((side, side, _TILE_K), splits, y_strides), **activation, **push},
         spec={"LOCAL_SIZE": _INVOCATIONS, "CHANNELS_INNER": channels_inner,
-              "INPUT_ALONG_K": channels_inner and c.x_strides[1] <= c.x_strides[-1],
-              "FILTER_ALONG_K": min(taps + [c.w_strides[2]]) <= c.w_strides[1], **spec},
+              "INPUT_K_CONTIGUOUS": channels_inner and c.x_strides[1] <= c.x_strides[-1],
+              "FILTER_K_CONTIGUOUS": min(taps + [c.w_strides[2]]) <= c.w_strides[1], **spec},
     )

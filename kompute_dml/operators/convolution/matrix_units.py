@@ -1,92 +1,269 @@
-"""FLOAT16 convolutions on matrix units: channels side by side, in vectors of 8."""
+"""Convolutions whose channels lie side by side, in vectors: on matrix units, or of floats."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ...desc import TensorDesc, TensorFlags
 from ...dtypes import DataType
-from ...layout import Ints, packed_strides, product
+from ...layout import Ints, packed_strides, pad_left, power_of_two, product
 from ...lowering.builder import PlanBuilder
-from ...lowering.plan import Operand
+from ...lowering.copy import View, copied
+from ...lowering.plan import TEMPORARY, UNUSED, Operand, Plan
 from ...lowering.walk import Walk
+from ...tuning import work_key
+from .geometry import AXES
 from .problem import Problem
 
-SHADER, PACK = "convolution_coopmat", "convolution_pack"
-_EACH = 8
-"""Elements of a vector."""
-_PACK_LINES = 32
-"""Of a workgroup that packs."""
+SHADER, LINES, PACK = "convolution_coopmat", "convolution_lines", "convolution_pack"
 _INVOCATIONS = 256
 
 
 class Kernel(NamedTuple):
-    name: str
+    shader: str
+    axes: str
     tile: Ints
     """Rows, columns, and a step of K."""
+    resident: int
+    """Workgroups of a core at a time; of one alone each takes 0.7 of what all of them do."""
+    step: float
+    """Microseconds that a core takes for one step of one of them, ..."""
+    extra: int
+    """... and how many steps the beginning and the end are worth."""
 
 
-_KERNELS = (Kernel("t128", (128, 128, 32)), Kernel("t128x64", (128, 64, 32)),
-            Kernel("t64", (64, 64, 64)))
+class Choice(NamedTuple):
+    kernel: Kernel
+    splits: int
+    """Of K, each for a workgroup of its own."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.kernel.axes.rpartition('.')[2]}-{self.splits}"
+
+    @property
+    def variant(self) -> str:
+        return f"{self.kernel.shader}.{self.kernel.axes}"
 
 
-def kernel_of(p: PlanBuilder, c: Problem) -> Kernel | None:
-    """The largest tile of which there is one for each core; None where matrix units are of no use.
-    """
-    if (p.tensor("input_tensor").data_type is not DataType.FLOAT16
-            or not p.device.multiplies(16, 16, 16, "f16", "f32")
-            or min(c.out_channels, c.depth) < 16 or c.rows < 16):
+def _kernels(shader: str, of: str, each: int,
+             *tiles: tuple[str, Ints, int, float, int]) -> list[Kernel]:
+    """``each``: what the vectors of a step of K count for."""
+    return [Kernel(shader, of + name, (rows, columns, vectors * each), resident, step, extra)
+            for name, (rows, columns, vectors), resident, step, extra in tiles]
+
+
+# As measured on an H200.
+_TILES: tuple[tuple[str, Ints, int, float, int], ...] = (
+    ("t128", (128, 128, 4), 2, 0.47, 7), ("t256x64", (256, 64, 4), 1, 0.63, 11),
+    ("t128x160", (128, 160, 4), 1, 0.62, 10), ("t256", (256, 128, 4), 1, 1.05, 7),
+    ("t96", (96, 128, 4), 2, 0.35, 8), ("t128d", (128, 128, 8), 1, 1.3, 7),
+    ("t96d", (96, 128, 8), 1, 0.82, 7),
+    ("t128x64", (128, 64, 4), 2, 0.33, 9), ("t64", (64, 64, 8), 2, 0.35, 5),
+    ("t64s", (64, 64, 4), 4, 0.2, 6))
+_HALVES, _BYTES = (_kernels(SHADER, of, each, *_TILES)
+                   for of, each in (("f16.", 8), ("i8.", 16)))
+_FLOATS = _kernels(LINES, "", 4, ("t128", (128, 128, 2), 1, 0.73, 2),
+                   ("t128x64", (128, 64, 4), 1, 0.9, 4), ("t64", (64, 64, 4), 1, 0.55, 2))
+_CORE_SPEED = 0.19
+"""Operations of convolution.comp on a core in a microsecond, in millions."""
+_SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
+_MAX_TAPS, _MAX_BITS = 63, 31
+"""Of convolution_coopmat.comp."""
+_LEAST_STEPS = 4
+"""Of K, of a part."""
+_SUM_SPEED, _PACK_SPEED = 6e6, 1.5e6
+"""Bytes in a microsecond: of sums, and of what is packed."""
+
+
+_FAR = 16 << 20
+"""Bytes of a filter that caches do not keep."""
+_WORTH_LINES = 1 << 24
+"""Multiplications."""
+
+
+def chosen(p: PlanBuilder, c: Problem, shared: bool = True) -> Choice | None:
+    """A kernel and the splits of K; None where convolution.comp should do it. ``shared``: whether
+    there may be several splits."""
+    taps = [max(n for _, n, _ in a.phases) for a in c.axes]
+    data_type = p.tensor("input_tensor").data_type
+    if (min(c.out_channels, c.k) < 16 or c.rows < 16 or product(taps) > _MAX_TAPS
+            or sum(taps) > _MAX_BITS):
         return None
-    found = [k for k in _KERNELS if (v := p.library.find(SHADER, k.name)) is not None
-             and v.shared_bytes <= p.device.max_shared_memory]
-    narrow = [k for k in found if k.tile[1] <= 64]
-    for kernel in found if c.out_channels > 64 else narrow:
-        if c.tiles(*kernel.tile[:2]) >= p.device.cores:
-            return kernel
-    return found[-1] if found else None
+    kernels: list[Kernel] = []
+    if data_type is DataType.FLOAT16 and p.device.multiplies(16, 16, 16, "f16", "f32"):
+        kernels = _HALVES
+    elif data_type.itemsize == 1 and p.device.multiplies(16, 16, 32, "i8", "i32"):
+        kernels = _BYTES
+    elif data_type.is_float:
+        kernels = _FLOATS
+    found: list[Choice | None] = [
+        choice for k in kernels for splits in (_SPLITS if shared else (1,))
+        if _serves(p, c, choice := Choice(k, splits))]
+    if not found:
+        return None
+    if kernels is _FLOATS:
+        found.append(None)
+    found.sort(key=lambda choice: _microseconds(p, c, choice))
+    work = work_key(f"convolution {data_type.family}", c.rows, c.in_channels, c.k,
+                    c.out_channels, c.groups)
+    return p.choose(work, found, lambda choice: "core" if choice is None else choice.name)
 
 
-def packed(p: PlanBuilder, c: Problem) -> tuple[Problem, dict[str, Any]]:
-    """The same convolution, of an input and a filter that hold vectors of channels: they do, or are
-    brought into that form. Filters that are OWNED_BY_DML are so once."""
-    width = -(-c.in_channels // _EACH) * _EACH
-    x_sizes = (c.batches, *(a.in_size for a in c.axes), c.groups)
-    x_lines = (c.x_strides[0], *c.x_strides[2:], c.in_channels * c.x_strides[1])
-    w_sizes = (c.groups, c.out_channels, *(a.filter_size for a in c.axes))
-    x, x_steps = _lines(p, "input_tensor", c, x_sizes, x_lines, c.x_strides[1], width)
-    w, w_steps = _lines(p, "filter_tensor", c, w_sizes, (*c.w_strides[:2], *c.w_strides[3:]),
-                        c.w_strides[2], width)
-    return c._replace(
-        in_channels=width, x_strides=(x_steps[0], 1, *x_steps[1:4]),
-        w_strides=(*w_steps[:2], 1, *w_steps[2:]),
+def _serves(p: PlanBuilder, c: Problem, choice: Choice) -> bool:
+    variant = p.library.find(choice.kernel.shader, *choice.kernel.axes.split("."))
+    return variant is not None and variant.shared_bytes <= p.device.max_shared_memory and (
+        choice.splits == 1 or c.k >= choice.splits * choice.kernel.tile[2] * _LEAST_STEPS)
+
+
+def _microseconds(p: PlanBuilder, c: Problem, choice: Choice | None) -> float:
+    """About how long it takes: that of the core that has most workgroups, and sums of splits."""
+    cores, elements = p.device.cores, product(c.output_sizes)
+    if p.device.is_cpu:
+        # Loads are what a CPU takes its time for: the larger a block of an invocation, the better,
+        # once the work is worth its compilation.
+        if choice is None:
+            return 0.5 if c.rows * c.k * c.out_channels * c.groups < _WORTH_LINES else 1e9
+        rows, columns, _ = choice.kernel.tile
+        waste = c.tiles(rows, columns) * rows * columns / (c.rows * c.out_channels * c.groups)
+        return choice.splits * waste * (1 + 128 / columns + 128 / rows)
+    if choice is None:  # no packing
+        tiles = -(-c.tiles(64, 64) // cores)
+        return tiles * 2 * 64 * 64 * c.k / 1e6 / _CORE_SPEED
+    (rows, columns, depth), resident = choice.kernel.tile, choice.kernel.resident
+    groups, steps = c.tiles(rows, columns) * choice.splits, -(-c.k // depth // choice.splits)
+    rounds, rest = divmod(groups, cores * resident)
+    last = max(-(-rest // cores), 0.7 * resident) if rest else 0
+    step = choice.kernel.step
+    if resident == 1 and p.tensor("filter_tensor").total_tensor_size_in_bytes > _FAR:
+        step *= 1.4  # nothing else is done while the filter comes from memory
+    time = (rounds * resident + last) * (steps + choice.kernel.extra) * step
+    if choice.splits > 1:
+        time += (8 * choice.splits + 2) * elements / _SUM_SPEED
+    x = p.tensor("input_tensor")
+    if c.x_strides[1] != 1:
+        time += 2 * x.element_count * x.data_type.itemsize / _PACK_SPEED
+    return time
+
+
+class Packed(NamedTuple):
+    """A convolution whose input and filter hold vectors of channels, and how these are made."""
+
+    problem: Problem
+    """Its strides are still those of the tensors."""
+    each: int
+    """Elements of a vector."""
+    neighbours: int
+    """Of the last axis, whose channels share a vector."""
+
+
+def planned(p: PlanBuilder, c: Problem) -> Packed:
+    """Few channels share a vector with those of their neighbours (not of bytes, whose filters may
+    have zero points)."""
+    each, last = 16 // p.tensor("input_tensor").data_type.itemsize, c.axes[-1]
+    neighbours = each // power_of_two(c.in_channels)
+    if (neighbours < 2 or each > 8 or c.groups > 1 or last.transposed or last.filter_step < 0
+            or last.filter_size == 1):
+        return Packed(c._replace(in_channels=-(-c.in_channels // each) * each), each, 1)
+    axes = (*c.axes[:-1], last.together(neighbours))
+    return Packed(c._replace(in_channels=each, axes=axes), each, neighbours)
+
+
+def packed(p: PlanBuilder, c: Problem, to: Packed, fill: Operand = UNUSED
+           ) -> tuple[Problem, dict[str, Any]]:
+    """What ``to`` asks for, with its operands: the tensors, where they lie in such vectors, else
+    copies. Those of filters that are OWNED_BY_DML are made once. ``fill``: the element that stands
+    for none of the input, else 0."""
+    axes, last = to.problem.axes, c.axes[-1]
+    x, x_steps = _lines(
+        p, "input_tensor", c, to, (c.batches, *(a.in_size for a in axes), c.groups),
+        (c.x_strides[0], *c.x_strides[2:], c.in_channels * c.x_strides[1]), c.x_strides[1],
+        {"limit": last.in_size, "step": 1, "apart": last.tap_step,
+         "shift": axes[-1].in_size - last.in_size}, fill)
+    w, w_steps = _lines(
+        p, "filter_tensor", c, to, (c.groups, c.out_channels, *(a.filter_size for a in axes)),
+        (*c.w_strides[:2], *c.w_strides[3:]), c.w_strides[2],
+        {"limit": last.filter_size, "step": to.neighbours, "apart": 1, "shift": 0}, UNUSED)
+    return to.problem._replace(
+        x_strides=(x_steps[0], 1, *x_steps[1:4]), w_strides=(*w_steps[:2], 1, *w_steps[2:]),
     ), {"x": x, "w": w}
 
 
-def _lines(p: PlanBuilder, slot: str, c: Problem, sizes: Ints, strides: Ints, channel: int,
-           width: int) -> tuple[Operand, Ints]:
+def channels_last(t: TensorDesc, order: Ints = (0, 1)) -> TensorDesc:
+    """The tensor, gapless, with its channels side by side; ``order``: the dimensions of what comes
+    first and of these."""
+    line, inner = order
+    first, *others = packed_strides((t.sizes[line], *t.sizes[2:], t.sizes[inner]))
+    two = (first, 1) if line == 0 else (1, first)
+    return t.replace(strides=(*two, *others[:-1]), flags=TensorFlags.NONE)
+
+
+def turn(p: PlanBuilder, x: View, y: View, slots: dict[str, Operand]) -> None:
+    """Copies ``x`` to ``y``, in another order; ``slots``: what stands for theirs."""
+    p.include(Plan((copied(p.target, x.desc.sizes, x, y),)), slots)
+
+
+def _lines(p: PlanBuilder, slot: str, c: Problem, to: Packed, sizes: Ints, strides: Ints,
+           channel: int, along: dict[str, int], fill: Operand) -> tuple[Operand, Ints]:
     """A tensor as lines of channels: where it lies, and the strides of its ``sizes``."""
-    t = p.tensor(slot)
+    t, width = p.tensor(slot), to.problem.in_channels
+    size = t.data_type.itemsize
     moving = [s for n, s in zip(sizes, strides) if n > 1]
     if (width == c.in_channels and channel == 1 and t.is_aligned
-            and not any(s % _EACH for s in moving)):
+            and not any(s * size % 16 for s in moving)):
         return p.read(slot), strides
-    lines, walk = product(sizes), Walk(sizes, strides)
+    forward = slot == "input_tensor" or c.w_strides[1] == t.strides[0]
+    if width == c.in_channels and not t.owned_by_dml and (forward or c.groups == 1):
+        order = (0, 1) if forward else (1, 0)  # lines, and what lies in them
+        last = channels_last(t, order)
+        copy = p.temporary(size, t.element_count)
+        turn(p, View.whole(slot, t), View.whole("copy", last), {"copy": copy})
+        spatial = pad_left(last.strides[2:], AXES, 0)
+        if slot == "input_tensor":
+            return copy.reading(), (last.strides[0], *spatial, width)
+        line = last.strides[order[0]]
+        return copy.reading(), (c.out_channels * line, line, *spatial)
+    axis = 3 if slot == "input_tensor" else 4  # the last one
+    own = list(strides)
+    if to.neighbours > 1:
+        own[axis] = 0
+        along = {**along, "width": sizes[axis], "stride": strides[axis]}
+    else:
+        along = {}
+    lines, walk = product(sizes), Walk(sizes, own)
+    together = _INVOCATIONS // min(8, power_of_two(width * size // 16))
     make = p.persistent if t.owned_by_dml else lambda _, *size: p.temporary(*size)
-    y = make(slot, 2, lines * width)
+    y = make(slot, size, lines * width)
     p.dispatch(
-        PACK, -(-lines // _PACK_LINES), x=p.read(slot), y=y, params=walk.words,
-        push={"lines": lines, "channels": c.in_channels, "vectors": width // _EACH,
-              "channel_stride": channel},
-        spec={"LOCAL_SIZE": _INVOCATIONS}, once=t.owned_by_dml)
+        f"{PACK}.{t.data_type.width}", -(-lines // together), x=p.read(slot), y=y, fill=fill,
+        params=walk.words,
+        push={"rows": lines, "channels": c.in_channels, "vectors": width * size // 16,
+              "channel_stride": channel, **along},
+        spec={"LOCAL_SIZE": _INVOCATIONS, "LINES": together, "HAS_FILL": fill is not UNUSED,
+              "NEIGHBOURS": to.neighbours, "CHANNELS": width // to.neighbours},
+        once=t.owned_by_dml)
     return y.reading(), tuple(width * s for s in packed_strides(sizes))
 
 
+def is_plain(p: PlanBuilder, c: Problem, y: Operand, y_strides: Ints) -> bool:
+    """Whether eight channels of the output are whole vectors, from the first one on."""
+    others = [s for s, n in zip((y_strides[0], *y_strides[2:]), (
+        c.batches, *(a.out_size for a in c.axes))) if n > 1]
+    return y_strides[1] == 1 and not any(n % 8 for n in (c.out_channels, *others)) and (
+        y.slot == TEMPORARY or p.tensor("output_tensor").is_aligned)
+
+
 def dispatch(
-    p: PlanBuilder, c: Problem, kernel: Kernel, parts: int, y: Operand, y_strides: Ints,
+    p: PlanBuilder, c: Problem, choice: Choice, y: Operand, y_strides: Ints,
     spec: dict[str, int], push: dict[str, int], more_params: Ints, operands: dict[str, Any],
 ) -> None:
-    words = c.words(y_strides)
+    """``operands``: input and filter; what follows the output."""
+    words, tile = c.words(y_strides), choice.kernel.tile
+    if choice.kernel.shader == SHADER:
+        spec = {**spec, "PLAIN": is_plain(p, c, y, y_strides)}
+    x, w, *more = operands.items()
     p.dispatch(
-        f"{SHADER}.{kernel.name}", c.tiles(*kernel.tile[:2]) * parts, **operands, y=y,
-        bias=p.read("bias_tensor"), params=[*words, *more_params],
-        push={**c.push(kernel.tile, parts, y_strides), "activation_at": len(words), **push},
-        spec={"OUTPUT_ALONG_ROWS": y_strides[1] >= y_strides[-1], "UNFINISHED": not push, **spec})
+        choice.variant, c.tiles(*tile[:2]) * choice.splits, **dict([x, w]), y=y,
+        **dict(more), params=[*words, *more_params],
+        push={**c.push(tile, choice.splits, y_strides), "activation_at": len(words), **push},
+        spec={"OUTPUT_ALONG_ROWS": y_strides[1] >= y_strides[-1], **spec})

@@ -37,7 +37,7 @@ class Problem(NamedTuple):
         return product([len(a.phases) for a in self.axes])
 
     @property
-    def depth(self) -> int:
+    def k(self) -> int:
         """The longest K of a phase."""
         return self.in_channels * product([max(n for _, n, _ in a.phases) for a in self.axes])
 
@@ -49,17 +49,22 @@ class Problem(NamedTuple):
         """Tiles of all groups and phases."""
         return -(-self.rows // rows) * -(-self.out_channels // columns) * self.groups * self.phases
 
-    def push(self, tile: Ints, parts: int, y_strides: Ints) -> dict[str, int | Sequence[int]]:
+    def push(self, tile: Ints, splits: int, y_strides: Ints) -> dict[str, int | Sequence[int]]:
         """Push fields of the shaders that make tiles of rows, columns and steps of K."""
-        rows, columns, depth = tile
+        rows, columns, k = tile
         return {
             "row_tiles": -(-self.rows // rows), "column_tiles": -(-self.out_channels // columns),
-            "parts": parts, "steps": ceil(ceil(self.depth / depth) / parts),
+            "splits": splits, "steps": ceil(ceil(self.k / k) / splits),
             "groups": self.groups, "batches": self.batches, "in_channels": self.in_channels,
             "out_channels": self.out_channels, "x_strides": self.x_strides[:2],
             "w_strides": self.w_strides[:3],
-            "y_strides": (product(self.output_sizes), *y_strides[:2]),
+            "y_strides": (self.split_stride, *y_strides[:2]),
         }
+
+    @property
+    def split_stride(self) -> int:
+        """Elements from the sums of one split of K to the next: whole vectors."""
+        return -(-product(self.output_sizes) // 8) * 8
 
     def words(self, y_strides: Ints) -> Ints:
         return params_of(self.axes, self.in_channels, self.x_strides[2:], self.w_strides[3:],

@@ -24,7 +24,7 @@ from ...tuning import work_key
 from ..base import Output, axes_in, operator
 
 _NAME = "DML_OPERATOR_GEMM"
-_MOST_DEPTH = 1 << 20
+_MAX_K = 1 << 20
 """K of one workgroup. (lavapipe silently ends a shader's loops after 65,535 passes in all.)"""
 _WORTH_REPACKING = 1 << 24
 """Multiplications from which a copy of a matrix that cannot be read by vectors pays off."""
@@ -68,35 +68,35 @@ def _check(d: Any, strict: bool) -> None:
 
 @dataclass(frozen=True)
 class _View:
-    """A matrix, or a stack of them, as the product sees it: A by rows and K, B by K and columns."""
+    """A matrix, or a stack of them, as the product sees it: A is rows x K, B is K x columns."""
 
     operand: Operand
     strides: Ints
     alignment: int
-    """Bytes that the first element's place is a multiple of."""
+    """Bytes that the position of the first element is a multiple of."""
     padded: bool = False
-    """Whether its lines go on to the end of their last vector of eight."""
+    """Whether its rows, or columns, are padded to whole vectors of eight elements."""
 
 
 class _Product:
-    """What the shaders walk: ``batches`` of ``rows`` x ``depth`` by ``depth`` x ``columns``."""
+    """What the shaders compute: ``batches`` of ``rows`` x ``k`` by ``k`` x ``columns``."""
 
-    def __init__(self, sizes: Ints, depth: int, itemsize: int, views: Mapping[str, _View]) -> None:
+    def __init__(self, sizes: Ints, k: int, itemsize: int, views: Mapping[str, _View]) -> None:
         *leading, self.rows, self.columns = sizes
-        self.depth, self.itemsize, self.views = depth, itemsize, views
+        self.k, self.itemsize, self.views = k, itemsize, views
         strides = {name: v.strides for name, v in views.items()}
         heads = [strides[name][:-2] if name in strides else (0,) * len(leading) for name in "abcy"]
-        counts = {"a": (self.rows, depth), "b": (depth, self.columns)}
+        counts = {"a": (self.rows, k), "b": (k, self.columns)}
         self.steps = {
             name: tuple(0 if n == 1 else s for n, s in zip(
                 counts.get(name, (self.rows, self.columns)), all_strides[-2:]))
             for name, all_strides in strides.items()}
         if math.prod(leading) > 1 and not any(s for s, n in zip(heads[1], leading) if n > 1):
-            # One B for all: where the rows of every batch follow those of the one before it, they
-            # are rows of one product.
-            downs = [(*head, self.steps[name][0] if name in strides else 0)
-                     for name, head in zip("acy", (heads[0], heads[2], heads[3]))]
-            merged, steps = coalesce((*leading, self.rows), *downs)
+            # All batches share B: where the rows of each batch follow those of the batch before,
+            # all are rows of one product.
+            row_steps = [(*head, self.steps[name][0] if name in strides else 0)
+                         for name, head in zip("acy", (heads[0], heads[2], heads[3]))]
+            merged, steps = coalesce((*leading, self.rows), *row_steps)
             if len(merged) == 1:
                 (self.rows,), leading, heads = merged, [], [()] * 4
                 for name, step in zip("acy", steps):
@@ -105,36 +105,37 @@ class _Product:
         self.walk = Walk(leading or (1,), *(h or (0,) for h in heads))
         self.batches = self.walk.count
 
-    def line(self, side: str) -> tuple[int, int, int]:
-        """Of A or B: the stride from line to line, the one along K, and the lines."""
+    def layout(self, side: str) -> tuple[int, int, int]:
+        """A's stride between rows, its stride along K, and its rows; of B, those of columns."""
         if side == "a":
-            line, along = self.steps["a"]
-            return line, along, self.rows
-        along, line = self.steps["b"]
-        return line, along, self.columns
+            stride, k_stride = self.steps["a"]
+            return stride, k_stride, self.rows
+        k_stride, stride = self.steps["b"]
+        return stride, k_stride, self.columns
 
     def begins_with_vectors(self, name: str, each: int, stride: int) -> bool:
-        """Whether all lines that are ``stride`` apart begin with a vector of ``each`` elements."""
+        """Whether all multiples of ``stride`` are positions of vectors of ``each`` elements."""
         heads = self.walk.strides["abcy".index(name)] if self.batches > 1 else ()
         return not any(s % each for s in (stride, *heads)) and (
             self.views[name].alignment % (each * self.itemsize) == 0)
 
     def vectors(self, side: str, each: int) -> str:
-        """How ``each`` neighbours of A or B can be read at once: "along" K, "across" it, or ""."""
-        line, along, lines = self.line(side)
+        """Which axis of A or B has vectors of ``each`` contiguous elements: "k" for K, "mn" for A's
+        rows or B's columns, or "" for neither."""
+        stride, k_stride, count = self.layout(side)
         padded = self.views[side].padded
-        if along == 1 and (padded or self.depth % each == 0) and (
-                self.begins_with_vectors(side, each, line)):
-            return "along"
-        if line == 1 and (padded or lines % each == 0) and (
-                self.begins_with_vectors(side, each, along)):
-            return "across"
+        if k_stride == 1 and (padded or self.k % each == 0) and (
+                self.begins_with_vectors(side, each, stride)):
+            return "k"
+        if stride == 1 and (padded or count % each == 0) and (
+                self.begins_with_vectors(side, each, k_stride)):
+            return "mn"
         return ""
 
     @property
     def work(self) -> str:
         ways = [self.vectors(side, 16 // self.itemsize) or "strided" for side in "ab"]
-        return work_key(f"gemm f{8 * self.itemsize} {' '.join(ways)}", self.rows, self.depth,
+        return work_key(f"gemm f{8 * self.itemsize} {' '.join(ways)}", self.rows, self.k,
                         self.columns, self.batches)
 
 
@@ -148,13 +149,13 @@ class _Kernel:
     shader: str
     rows: int
     columns: int
-    depth: int
+    k: int
     """Parts of K are multiples of this."""
     busy: float
-    """Workgroups for each core that K is split into, where that is asked for."""
+    """Workgroups for each core that split-K aims at."""
     each: int
-    """Neighbours of A, and of B, that it reads at once."""
-    longest: int = _MOST_DEPTH
+    """Elements of A, and of B, that it reads at once."""
+    longest: int = _MAX_K
     split: bool = False
 
     @property
@@ -164,11 +165,11 @@ class _Kernel:
     def tiles(self, g: _Product) -> int:
         return g.batches * -(-g.rows // self.rows) * -(-g.columns // self.columns)
 
-    def part_depth(self, g: _Product, cores: int) -> int:
+    def part_k(self, g: _Product, cores: int) -> int:
         """How much of K one workgroup takes."""
         parts = max(1, int(self.busy * cores) // self.tiles(g)) if self.split else 1
-        each = -(-g.depth // parts)
-        return min(-(-each // self.depth) * self.depth, self.longest)
+        each = -(-g.k // parts)
+        return min(-(-each // self.k) * self.k, self.longest)
 
     def variant(self, p: PlanBuilder) -> Variant | None:
         """The shader variant, where the device may run it."""
@@ -184,16 +185,17 @@ _TILES = [
     _Kernel("gemm.t32", 32, 32, 32, 8, 4),
 ]
 _COOPMAT = [
-    _Kernel(f"gemm_coopmat.{axis}", rows, columns, depth, busy, 8)
-    for axis, rows, columns, depth, busy in (
+    _Kernel(f"gemm_coopmat.{axis}", rows, columns, k, busy, 8)
+    for axis, rows, columns, k, busy in (
         ("t128", 128, 128, 32, 2), ("t64", 64, 64, 64, 3), ("t64d", 64, 64, 128, 2),
         ("t32", 32, 32, 128, 4), ("t16", 16, 32, 256, 2),
     )
 ]
 _FEW_ROWS = {
-    side: [_Kernel(f"gemm_few_rows.{side}.r{rows}", rows, columns, depth, 4, 0, longest, True)
-           for rows in (1, 2, 4, 8)]
-    for side, columns, depth, longest in (("along", 8, 1024, _MOST_DEPTH), ("across", 256, 32, 512))
+    way: [_Kernel(f"gemm_few_rows.{axis}.r{rows}", rows, columns, k, 4, 0, longest, True)
+          for rows in (1, 2, 4, 8)]
+    for way, axis, columns, k, longest in (
+        ("k", "k_contiguous", 8, 1024, _MAX_K), ("mn", "n_contiguous", 256, 32, 512))
 }
 SHADERS = ("gemm", "gemm_coopmat", "gemm_few_rows", *COPIES)
 
@@ -203,7 +205,7 @@ def _candidates(g: _Product, p: PlanBuilder) -> list[_Kernel]:
     few = [k for k in _few_rows(g) if k.variant(p)]
     tiles = _sorted(_TILES, g, p)
     if g.itemsize == 2 and p.device.multiplies(16, 16, 16, "f16", "f32"):
-        work = g.batches * g.rows * g.depth * g.columns
+        work = g.batches * g.rows * g.k * g.columns
         if all(g.vectors(side, 8) for side in "ab") or work >= _WORTH_REPACKING:
             tiles = [*_sorted(_COOPMAT, g, p), *tiles]
             if few and g.rows > 1:  # matrix units keep up with memory at any number of rows
@@ -213,31 +215,30 @@ def _candidates(g: _Product, p: PlanBuilder) -> list[_Kernel]:
 
 def _few_rows(g: _Product) -> list[_Kernel]:
     each = 16 // g.itemsize
-    if g.rows > 8 or not (side := g.vectors("b", each)):
+    if g.rows > 8 or not (way := g.vectors("b", each)):
         return []
-    if side == "along" and g.vectors("a", each) != "along":
+    if way == "k" and g.vectors("a", each) != "k":
         return []
-    return [k for k in _FEW_ROWS[side] if k.rows >= g.rows][:1]
+    return [k for k in _FEW_ROWS[way] if k.rows >= g.rows][:1]
 
 
 def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel]:
-    """The largest tile of which there is one for each core comes first, else the smallest, its K
-    split."""
+    """First comes the largest tile that gives each core one, else the smallest with split-K."""
     able = [k for k in kernels if k.variant(p)]
     split = [replace(k, split=True) for k in able]
-    split = [k for k in split if k.part_depth(g, p.device.cores) < g.depth]
-    # Of tiles with matrix units fewer are enough where subgroups share K. t16 is for few rows.
+    split = [k for k in split if k.part_k(g, p.device.cores) < g.k]
+    # Fewer tiles keep matrix units busy where subgroups split K. t16 is for few rows.
     tall = [k for k in able if k.rows > 16 or g.rows <= 16]
-    # A tile that the product does not fill computes what nobody wants.
+    # A tile that the product fills only in part wastes time.
     best = next((k for k in tall[:-1] if k.tiles(g) >= p.device.cores
                  and 2 * g.rows > k.rows and 2 * g.columns > k.columns), None)
     if best is None:
         best = next((k for k in tall if k.shader == "gemm_coopmat.t64d" and g.rows > 32
                      and 3 * k.tiles(g) >= p.device.cores), tall[-1])
     shared = replace(tall[-1], split=True)
-    # What a split costs is won back from four parts on, as measured.
+    # Split-K pays off from four parts on, as measured.
     few = 4 * best.tiles(g) < best.busy * p.device.cores
-    if best is tall[-1] and few and g.depth >= 1024 and shared in split:
+    if best is tall[-1] and few and g.k >= 1024 and shared in split:
         best = shared
     return sorted([*able, *split], key=lambda k: k != best)
 
@@ -248,32 +249,32 @@ def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel
 def _plain(d: Any, p: PlanBuilder, y: _View) -> None:
     """The product into ``y``, without an activation that needs whole rows."""
     sizes, kind = d.output_tensor.sizes, d.output_tensor.data_type
-    depth = _oriented(d.a_tensor.sizes, d.trans_a)[-1]
+    k = _oriented(d.a_tensor.sizes, d.trans_a)[-1]
     views = {"y": y}
     for name, slot, transform in (("a", "a_tensor", d.trans_a), ("b", "b_tensor", d.trans_b),
                                   ("c", "c_tensor", 0)):
         t = getattr(d, slot)
         if t is not None and (name != "c" or d.beta != 0):
             views[name] = _View(p.read(slot), _oriented(t.strides, transform), t.base_alignment)
-    g = _Product(sizes, depth, kind.itemsize, views)
+    g = _Product(sizes, k, kind.itemsize, views)
     kernel = p.choose(g.work, _candidates(g, p), lambda k: k.name)
     if kernel.each == 8:
         for side, transform in (("a", d.trans_a), ("b", d.trans_b)):
             if not g.vectors(side, 8):
                 views[side] = _repacked(p, side, getattr(d, f"{side}_tensor"), transform)
-        g = _Product(sizes, depth, kind.itemsize, views)
+        g = _Product(sizes, k, kind.itemsize, views)
     _dispatch(d, p, g, kernel)
 
 
 def _repacked(p: PlanBuilder, side: str, t: TensorDesc, transform: int) -> _View:
-    """A copy whose lines begin with vectors."""
+    """A copy whose rows, or columns, begin with vectors."""
     sizes, strides = _oriented(t.sizes, transform), _oriented(t.strides, transform)
     sizes = tuple(n if s or i >= len(sizes) - 2 else 1
                   for i, (n, s) in enumerate(zip(sizes, strides)))
-    turned = strides[-2] < strides[-1]  # what is contiguous, or nearly so, stays so
-    *heads, height, width = _oriented(sizes, turned)
+    transposed = strides[-2] < strides[-1]  # the axis of the smaller stride becomes contiguous
+    *heads, height, width = _oriented(sizes, transposed)
     padded = (*heads, height, -(-width // 8) * 8)
-    to = _oriented(packed_strides(padded), turned)
+    to = _oriented(packed_strides(padded), transposed)
     made = p.temporary(t.data_type.itemsize, math.prod(padded))
     x = t.replace(sizes=sizes, strides=strides)
     y = TensorDesc(t.data_type, sizes, to)
@@ -286,17 +287,17 @@ def _repacked(p: PlanBuilder, side: str, t: TensorDesc, transform: int) -> _View
 
 def _dispatch(d: Any, p: PlanBuilder, g: _Product, kernel: _Kernel) -> None:
     variant = p.library.get(*kernel.shader.split("."))
-    tiles, part_depth = kernel.tiles(g), kernel.part_depth(g, p.device.cores)
-    parts = -(-g.depth // part_depth)
+    tiles, part_k = kernel.tiles(g), kernel.part_k(g, p.device.cores)
+    parts = -(-g.k // part_k)
     y = g.views["y"].operand
-    partial = arrived = y  # a binding that the shader may write to must not stand on an input
+    partial = arrived = y  # a binding that the shader may write to must not be an input's
     if parts > 1:
         partial = p.temporary(4, parts * g.batches * g.rows * g.columns)
         arrived = p.zeroed(4, tiles)
     fused = fused_activation(None if _softmax(d) else d)
     push: dict[str, Any] = {
-        "batches": g.batches, "rows": g.rows, "depth": g.depth, "columns": g.columns,
-        "alpha": _word(d.alpha), "beta": _word(d.beta), "part_depth": part_depth, "parts": parts,
+        "batches": g.batches, "rows": g.rows, "K": g.k, "columns": g.columns,
+        "alpha": _word(d.alpha), "beta": _word(d.beta), "part_k": part_k, "parts": parts,
         "activation_at": len(g.walk.words),
     }
     for name, axes in (("a", ("row", "k")), ("b", ("k", "column")), ("c", ("row", "column")),
@@ -311,12 +312,12 @@ def _dispatch(d: Any, p: PlanBuilder, g: _Product, kernel: _Kernel) -> None:
     if kernel.each:
         for side in "ab":
             way = g.vectors(side, kernel.each)
-            line, along, _ = g.line(side)
-            spec[f"{side.upper()}_ACROSS"] = way == "across" if way else line < along
+            stride, k_stride, _ = g.layout(side)
+            spec[f"{side.upper()}_MN_CONTIGUOUS"] = way == "mn" if way else stride < k_stride
             if kernel.each == 4:
                 spec[f"{side.upper()}_VECTORS"] = bool(way)
             else:
-                spec["ENDS_INSIDE"] = g.depth % kernel.depth != 0
+                spec["ENDS_INSIDE"] = g.k % kernel.k != 0
     p.dispatch(
         variant, tiles * parts, params=[*g.walk.words, *fused.words], push=push, spec=spec,
         a=g.views["a"].operand, b=g.views["b"].operand,

@@ -1,13 +1,12 @@
-"""MATRIX_MULTIPLY_INTEGER: exact products modulo 2^32, and what products of integers share."""
+"""MATRIX_MULTIPLY_INTEGER: exact products modulo 2^32, and what integer products share."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ... import tuning
 from ...errors import expect
-from ...lowering.plan import Plan, Target
-from ..base import define
+from ...lowering.builder import PlanBuilder
+from ..base import operator
 from .kernels import SHADERS, candidates, lower
 from .product import Product
 
@@ -53,13 +52,13 @@ def _check(desc: Any, strict: bool) -> None:
     check_vectors(desc)
 
 
-def lower_integers(desc: Any, target: Target) -> Plan:
-    """The plan of a product of integers, scaled or not."""
+def multiply_integers(desc: Any, p: PlanBuilder) -> None:
+    """Builds the plan of an integer product, scaled or not."""
     product = Product(desc)
-    kernels = candidates(product, target)
-    taken = tuning.pick(target.device_key, product.work, [kernel.name for kernel in kernels])
-    return lower(product, kernels[taken], target)
+    kernel = p.choose(product.work, candidates(product, p.target), lambda k: k.name)
+    lower(product, kernel, p)
 
 
-MatrixMultiplyIntegerOperatorDesc = define(
-    "MATRIX_MULTIPLY_INTEGER", lower_integers, shaders=SHADERS, check=_check)
+@operator("MATRIX_MULTIPLY_INTEGER", shaders=SHADERS, check=_check)
+def MatrixMultiplyIntegerOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    multiply_integers(d, p)

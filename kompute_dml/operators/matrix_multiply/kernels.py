@@ -1,16 +1,18 @@
-"""The kernels of products of integers: which serve a product, and their dispatches."""
+"""The kernels of integer products: which of them can compute a product, and their dispatches."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from ...lowering.plan import TEMPORARY, UNUSED, ZEROED, Dispatch, Operand, Plan, Target
+from ...lowering.builder import PlanBuilder
+from ...lowering.plan import UNUSED, Operand, Target
 from ...runtime.shader_library import Variant
 from ...runtime.traits import DeviceTraits
-from .product import MAX_DEPTH, SHADER, SLOTS, Product
-from .repacking import LINES, SUMS, PreparedLines, Scratch, is_ready, lies_ready
+from .product import MAX_K, SHADER, SLOTS, Product
+from .repacking import REPACK, SUMS, Repacked, has_vectors, is_readable
 
 
 @dataclass(frozen=True)
@@ -22,18 +24,18 @@ class Kernel:
     """Joined by hyphens."""
     rows: int
     columns: int
-    depth: int = 0
-    """Prepared lines are filled up to a multiple of this; 0 for shaders that take any strides."""
+    k: int = 0
+    """Repacked rows are padded to a multiple of this; 0 for shaders that take any strides."""
     needs_sums: bool = False
-    """Whether it cannot add up lines on its way."""
+    """Whether it must be given the sums along K, as it does not compute them."""
     lowers: bool = True
-    """Whether unsigned numbers become signed ones; else both sides are unsigned, lie ready and have
-    no zero points."""
+    """Whether unsigned numbers become signed ones. Else both sides are unsigned, need no repacking
+    and have no zero points."""
     makes_sums: bool = False
-    """Whether workgroups of its own add up lines, each as many as a tile has rows."""
+    """Whether separate workgroups compute the sums, each of as many rows as a tile has."""
     busy: int = 0
-    """Workgroups that it takes to keep a device busy: where there are fewer tiles, several share
-    the depth of one. 0 for shaders that cannot."""
+    """Workgroups that keep a device busy. Where there are fewer tiles, several split K of one. 0
+    for shaders that cannot."""
 
     @property
     def name(self) -> str:
@@ -48,28 +50,33 @@ class Kernel:
         )
         return variant if fits else None
 
+    def quantizes(self, product: Product, target: Target) -> bool:
+        """Whether it can store quantized sums."""
+        variant = self.variant(target)
+        return variant is not None and "QUANTIZED" in variant.spec_ids and (
+            product.stores_words and product.k <= MAX_K)
+
     def tiles(self, product: Product) -> int:
         """Workgroups of one dispatch."""
         return product.batches * -(-product.rows // self.rows) * -(-product.columns // self.columns)
 
     def counts(self, product: Product, variant: Variant) -> bool:
-        """Whether the workgroups that make sums, and the others, are few enough to be counted in
-        one word."""
+        """Whether one word can count the workgroups that compute sums and the others."""
         if not self.makes_sums:
             return True
         _, bit = variant.spec_ids["TILES_BIT"]
         return self.summing(product, "ab") < 1 << bit and self.tiles(product) < 1 << 32 - bit
 
     def summing(self, product: Product, sides: Iterable[str]) -> int:
-        """Workgroups that add up the lines of these sides."""
-        return sum(-(-product.lines(side) // self.rows) for side in sides)
+        """Workgroups that compute the sums of these sides."""
+        return sum(-(-product.row_count(side) // self.rows) for side in sides)
 
-    def parts(self, product: Product, depth: int, variant: Variant) -> int:
-        """Workgroups that share the depth of a tile: of equal parts, as far as these go."""
+    def parts(self, product: Product, k: int, variant: Variant) -> int:
+        """Workgroups that split K of a tile into parts, equal but for the last one."""
         if not self.busy:
             return 1
         _, vectors = variant.spec_ids["PART_VECTORS"]
-        pieces = -(-depth // (16 * vectors))
+        pieces = -(-k // (16 * vectors))
         wanted = max(1, self.busy // self.tiles(product))
         return -(-pieces // -(-pieces // wanted))
 
@@ -81,9 +88,9 @@ _WIDE = {
 _DOT = Kernel(SHADER + "_packed", "dot", 64, 64)
 _CORE = Kernel(SHADER + "_packed", "core", 64, 64)
 _COOPMAT = {
-    axis: Kernel(SHADER + "_coopmat", axis, rows, columns, depth,
+    axis: Kernel(SHADER + "_coopmat", axis, rows, columns, k,
                  needs_sums=axis == "t128w", lowers=axis != "t128u", makes_sums=axis == "t128s")
-    for axis, rows, columns, depth in (
+    for axis, rows, columns, k in (
         ("t128", 128, 128, 64), ("t128s", 128, 128, 128), ("t128w", 128, 128, 128),
         ("t128u", 128, 128, 128), ("t128d", 128, 128, 128),
         ("t96x128", 96, 128, 128), ("t64x96", 64, 96, 256), ("t48x96", 48, 96, 256),
@@ -92,13 +99,13 @@ _COOPMAT = {
     )
 }
 _FEW_ROWS = {
-    "along": [
-        Kernel(SHADER + "_few_rows", f"along-r{rows}", rows, width, 16)
+    "k": [
+        Kernel(SHADER + "_few_rows", f"k_contiguous-r{rows}", rows, width, 16)
         for rows, width in ((1, 8), (2, 16), (4, 8), (8, 16))
     ],
-    "across": [
+    "n": [
         Kernel(SHADER + "_few_rows", f"{axis}-r{rows}", rows, 128, busy=busy)
-        for axis in ("across64", "across")
+        for axis in ("n_contiguous64", "n_contiguous")
         for rows, busy in ((1, 896), (2, 896), (4, 660), (8, 264))
     ],
 }
@@ -107,18 +114,19 @@ _FEW_ROWS_SUBGROUPS = [
     for rows, columns in ((1, 4), (4, 16))
 ]
 _FEW_ROWS_COOPMAT = {
-    axis: Kernel(SHADER + "_few_rows_coopmat", axis, 16, 32, depth)
-    for axis, depth in (("along", 16), ("along8", 16), ("across", 0))
+    axis: Kernel(SHADER + "_few_rows_coopmat", axis, 16, 32, k)
+    for axis, k in (("k_contiguous", 16), ("k_contiguous8", 16), ("n_contiguous", 0))
 }
-_TURNED = [
-    Kernel(SHADER + "_few_rows_turned", f"r{rows}", rows, 128, busy=128) for rows in (16, 32)
+_TRANSPOSED = [
+    Kernel(SHADER + "_few_rows_transposed", f"r{rows}", rows, 128, busy=128) for rows in (16, 32)
 ]
 _NOT_PLAIN = ("A_SIGNED", "B_SIGNED", "HAS_A_ZERO", "HAS_B_ZERO")
+FINISH = SHADER + "_finish"
 SHADERS = (
     *(SHADER + suffix
       for suffix in ("", "_packed", "_few_rows", "_few_rows_subgroups", "_few_rows_coopmat",
-                     "_few_rows_turned", "_coopmat")),
-    LINES, SUMS,
+                     "_few_rows_transposed", "_coopmat")),
+    REPACK, SUMS, FINISH,
 )
 
 
@@ -134,7 +142,7 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
     unsigned = (
         _multiplies(target.traits, "u")
         and not any(product.kinds[kind] for kind in _NOT_PLAIN)
-        and all(is_ready(product, side, _COOPMAT["t128u"].depth) for side in "ab")
+        and all(is_readable(product, side, _COOPMAT["t128u"].k) for side in "ab")
     )
     matrix = [
         k for k in _COOPMAT.values()
@@ -146,11 +154,11 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
                                _COOPMAT["t128s"] in matrix)]
     ready = [
         k for k in matrix
-        if all(t.owned_by_dml or is_ready(product, side, k.depth)
+        if all(t.owned_by_dml or is_readable(product, side, k.k)
                for side, t in (("a", product.a), ("b", product.b)))
     ]
-    # Preparing lines is a dispatch of its own: small products are done sooner without.
-    work = product.outer * product.batches * product.rows * product.columns * product.depth
+    # Repacking is a separate dispatch: small products take less time without it.
+    work = product.outer * product.batches * product.rows * product.columns * product.k
     if best not in ready and ready and work < 1 << 25:
         best = ready[-1]
     elif best not in ready and work < 1 << 21:
@@ -160,38 +168,40 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
 
 
 def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
-    """The kernels for the rows of a vector or some more, where they can read A and B."""
+    """The kernels for a few rows, where they can read A and B."""
     a, b, rows = product.a, product.b, product.rows
-    if product.depth % 16:
+    if product.k % 16:
         return []
-    # Where rows of B begin, and end: at words?
+    # Where the rows of B begin and end.
     numbers = (b.base_alignment, *product.steps["b"], b.strides[-2], product.columns)
-    if all(t.owned_by_dml or is_ready(product, side, 16) for side, t in (("a", a), ("b", b))):
-        side, matrix = "along", [_FEW_ROWS_COOPMAT["along"], _FEW_ROWS_COOPMAT["along8"]]
+    if all(t.owned_by_dml or is_readable(product, side, 16) for side, t in (("a", a), ("b", b))):
+        side = "k"
+        matrix = [_FEW_ROWS_COOPMAT["k_contiguous"], _FEW_ROWS_COOPMAT["k_contiguous8"]]
         # Tiles get more subgroups where there is one tile per core. Larger tiles would leave cores
         # idle.
         few = product.batches * -(-product.columns // matrix[0].columns) < 200
         if few:
             matrix.reverse()
         most = 32 if few else 16
-    elif lies_ready(product, "a", 16) and b.strides[-1] == 1 and not any(n % 4 for n in numbers):
-        side, matrix, most = "across", [_FEW_ROWS_COOPMAT["across"]], 64
+    elif has_vectors(product, "a", 16) and b.strides[-1] == 1 and not any(n % 4 for n in numbers):
+        side, matrix, most = "n", [_FEW_ROWS_COOPMAT["n_contiguous"]], 64
         if not any(n % 16 for n in numbers):
-            matrix.append(_TURNED[rows > 16])
-            # Wide tiles read faster, once there is much to read, and much to turn beforehand.
-            much = product.depth * product.columns >= 12 << 20
-            if much or max(product.depth, product.columns) >= 8192:
+            matrix.append(_TRANSPOSED[rows > 16])
+            # Wide tiles read faster, but have much to transpose before they multiply: they pay off
+            # for large matrices.
+            much = product.k * product.columns >= 12 << 20
+            if much or max(product.k, product.columns) >= 8192:
                 matrix.reverse()
                 most = 128
     else:
         return []
     dots = [k for k in _FEW_ROWS[side] if k.rows >= rows]
-    # Subgroups of 32 (elsewhere that may be the most they are), which store words and hand on no
-    # sums.
-    whole_words = not product.kinds["HALF"] and product.depth <= MAX_DEPTH
-    if side == "along" and cooperative and whole_words:
+    # These need subgroups of 32, store whole words, and cannot keep sums for another dispatch.
+    whole_words = not product.kinds["HALF"] and product.k <= MAX_K
+    if side == "k" and cooperative and whole_words:
         alone = [k for k in _FEW_ROWS_SUBGROUPS if k.rows >= rows]
-        # Lanes of four rows ask for one vector at a time: it takes many to keep a device busy.
+        # With four rows a lane reads one vector at a time: it takes many lanes to keep a device
+        # busy.
         busy = rows == 1 or (rows > 2 and product.columns >= 8192)
         dots = [*alone, *dots] if busy else [*dots, *alone]
     matrices = matrix if rows <= most and cooperative else []
@@ -200,7 +210,7 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
 
 def _best_tile(product: Product, cores: int, unsigned: bool, aside: bool) -> str:
     """The largest tile that keeps all cores busy, and of two sizes the one that takes one wave
-    instead of two; as measured on an H200. ``aside``: workgroups of their own may make sums."""
+    instead of two; as measured on an H200. ``aside``: separate workgroups may compute sums."""
     if product.rows <= 16:
         return "t16"
     tiles = {axis: kernel.tiles(product) for axis, kernel in _COOPMAT.items()}
@@ -209,7 +219,7 @@ def _best_tile(product: Product, cores: int, unsigned: bool, aside: bool) -> str
             return "t128u"
         summed = [side for side in "ab" if product.needs_sums(side)
                   and not product.side(side)[0].owned_by_dml]
-        ready = [side for side in summed if is_ready(product, side, _COOPMAT["t128w"].depth)]
+        ready = [side for side in summed if is_readable(product, side, _COOPMAT["t128w"].k)]
         # Row sums are computed while a side is repacked. A separate dispatch for the other side
         # pays off from 1,024 tiles on.
         gathers = not ready or (len(ready) == 1 and tiles["t128"] >= 1024)
@@ -221,26 +231,26 @@ def _best_tile(product: Product, cores: int, unsigned: bool, aside: bool) -> str
         return "t96x128" if tiles["t96x128"] <= cores else "t128d"
     if tiles["t64"] > cores:
         once = [axis for axis in ("t48x96", "t64x96") if tiles[axis] <= cores]
-        return once[0] if once and product.depth >= 1024 else "t64"
+        return once[0] if once and product.k >= 1024 else "t64"
     if tiles["t64"] >= 64:
-        return "t64d" if product.depth >= 2048 else "t64"
-    return "t32d" if product.depth >= 1024 else "t32"
+        return "t64d" if product.k >= 2048 else "t64"
+    return "t32d" if product.k >= 1024 else "t32"
 
 
 def _sums_aside(
     product: Product, cores: int, summed: list[str], tiles: int, gathers: bool
 ) -> bool:
-    """Whether workgroups of their own should make sums: not where tiles are soon done, nor where
-    they take one more turn of the device or what ``gathers`` sums before is as fast, unless turns
-    are many (or FLOAT16 ends them)."""
-    if not summed or product.depth < 2048:
+    """Whether separate workgroups should compute sums. They should not where tiles take little
+    time. Where they add a wave to the device's, or a dispatch that ``gathers`` the sums is as fast,
+    they pay off only with many waves (fewer for FLOAT16 outputs)."""
+    if not summed or product.k < 2048:
         return False
     places = 2 * cores
-    turns = -(-tiles // places)
+    waves = -(-tiles // places)
     groups = _COOPMAT["t128s"].summing(product, summed)
     many = 4 if product.kinds["HALF"] else 8
-    adds_none = -(-(tiles + groups) // places) == turns
-    return turns >= (2 if adds_none and not gathers else many)
+    adds_none = -(-(tiles + groups) // places) == waves
+    return waves >= (2 if adds_none and not gathers else many)
 
 
 def _multiplies(traits: DeviceTraits, kind: str) -> bool:
@@ -249,19 +259,19 @@ def _multiplies(traits: DeviceTraits, kind: str) -> bool:
     return traits.multiplies(16, 16, 32, f"{kind}8", f"{kind}32")
 
 
-def _ahead(depth: int, most: int) -> dict[str, int]:
-    """How many vectors of 16 each of 32 lanes asks for at once: up to ``most``, as many each
+def _ahead(k: int, most: int) -> dict[str, int]:
+    """How many vectors of 16 each of 32 lanes reads at once: up to ``most``, equally many each
     time."""
-    count = -(-depth // (16 * 32))
+    count = -(-k // (16 * 32))
     times = -(-count // most)
     ahead = -(-count // times)
-    return {"AHEAD": ahead, "WHOLE": depth % (16 * 32 * ahead) == 0}
+    return {"AHEAD": ahead, "WHOLE": k % (16 * 32 * ahead) == 0}
 
 
-def _count_shift(product: Product, depth: int, parts: int) -> int:
-    """Bits that a sum of 8-bit products takes, with its sign, where a word of 64 that holds two can
-    count the parts that were added, too; else 0."""
-    reach = depth
+def _count_shift(product: Product, k: int, parts: int) -> int:
+    """Bits of a sum of 8-bit products, with its sign, where a word of 64 bits that holds two sums
+    can count the parts that were added, too; else 0."""
+    reach = k
     for side in "AB":
         plain = product.kinds[f"{side}_SIGNED"] and not product.kinds[f"HAS_{side}_ZERO"]
         reach *= 128 if plain else 255
@@ -269,78 +279,125 @@ def _count_shift(product: Product, depth: int, parts: int) -> int:
     return bits if 1 < parts <= 1 << max(0, 64 - 2 * bits) else 0
 
 
-def lower(product: Product, kernel: Kernel, target: Target) -> Plan:
-    """The plan that computes ``product`` with ``kernel``."""
-    variant = target.library.get(kernel.shader, *kernel.axes.split("-"))
-    temporary = Scratch(TEMPORARY)
-    ends = range(0, product.depth, MAX_DEPTH)
-    partial = prepared = made_sums = None
-    if len(ends) > 1:  # sums that one dispatch hands to the next have 8 bytes
-        count = product.batches * product.rows * product.columns
-        partial = temporary.take("partial_offset", 8, count)
-    if kernel.depth:
-        prepared = PreparedLines(product, kernel.depth, target, temporary, kernel.needs_sums)
-    # Sides whose lines are summed by workgroups of the product's own.
-    made = [side for side in "ab" if kernel.makes_sums and product.needs_sums(side)
-            and prepared is not None and prepared.sides[side].sums is None]
-    if made:
-        field = "row_sums_offset" if "a" in made else "column_sums_offset"
-        made_sums = temporary.take(field, 4, sum(map(product.lines, made)))
-    # The workgroups that have come; or the sums of each tile, how many have added theirs, and one
-    # word more, so that the next tile's sums begin at 64 bits.
-    words = 1 if made else kernel.tiles(product) * (kernel.rows * kernel.columns + 2)
-    zeroed = Operand(ZEROED, "zeroed_offset", 4, words, writes=True)
+class _Lowering:
+    """The dispatches that compute ``product`` with ``kernel``."""
 
-    def dispatch(index: int, begin: int) -> Dispatch:
-        depth = min(MAX_DEPTH, product.depth - begin)
-        groups = kernel.tiles(product)
-        operands = [product.operand(name, index, begin, depth) for name in SLOTS]
-        output = replace(operands[-1], offset_field=None)
-        # A binding that the shader may write to must not stand on an input.
-        operands.append(partial or output)
-        push = {**product.push(), "depth": depth}
-        unfinished = begin + depth < product.depth
-        known = {**product.kinds, "CONTINUES": begin > 0, "UNFINISHED": unfinished,
-                 "INTEGER": product.integer}
+    def __init__(self, product: Product, kernel: Kernel, p: PlanBuilder) -> None:
+        self.product, self.kernel, self.p = product, kernel, p
+        self.variant = p.library.get(kernel.shader, *kernel.axes.split("-"))
+        self.repacked = Repacked(product, kernel.k, p, kernel.needs_sums) if kernel.k else None
+        begins = range(0, product.k, MAX_K)
+        # Sums that several dispatches add up have 8 bytes.
+        self.partial = p.temporary(
+            8, product.batches * product.rows * product.columns) if len(begins) > 1 else None
+        # Sides that separate workgroups of the product sum.
+        self.made = [side for side in "ab" if kernel.makes_sums and product.needs_sums(side)
+                     and self.repacked is not None and self.repacked.sides[side].sums is None]
+        self.made_sums = UNUSED
+        if self.made:
+            field = "row_sums_offset" if "a" in self.made else "column_sums_offset"
+            count = sum(map(product.row_count, self.made))
+            self.made_sums = replace(p.temporary(4, count), offset_field=field)
+        self.zeroed = self._zeroed(min(MAX_K, product.k))
+        for index in range(product.outer):
+            for begin in begins:
+                self._multiply(index, begin)
+            if self.partial is not None:
+                self._finish(index)
+
+    def _zeroed(self, k: int) -> Operand:
+        """Counts the workgroups that have come; or takes the sums of each tile, counts how many
+        were added, and has one word more, so that the next tile's sums begin at 64 bits."""
+        if self.made:
+            return self.p.zeroed(4, 1)
+        if "parts" in self.variant.push_fields and (
+                self.kernel.parts(self.product, k, self.variant) > 1):
+            sums = self.kernel.rows * self.kernel.columns + 2
+            return self.p.zeroed(4, self.kernel.tiles(self.product) * sums)
+        return UNUSED
+
+    def _operands(self, index: int, begin: int, k: int) -> dict[str, Any]:
+        operands = {name: self.product.operand(self.p, name, index, begin, k) for name in SLOTS}
+        if self.partial is None:
+            return operands
+        # The sums take the binding of the output, which one more dispatch writes.
+        del operands["out"]
+        return {**operands, "partial": self.partial}
+
+    def _flags(self, variant: Variant, begin: int, unfinished: bool
+               ) -> tuple[dict[str, int], dict[str, int]]:
+        """Push fields and specialization constants that say what kind of product it is."""
+        kinds = {**self.product.kinds, "CONTINUES": begin > 0, "UNFINISHED": unfinished,
+                 "INTEGER": self.product.integer}
         if "flags" in variant.push_fields:
-            push["flags"] = sum(on << bit for bit, on in enumerate(known.values()))
-            known = {}
-        if prepared is not None:
-            push |= prepared.strides()
-            known |= prepared.spec("PREPARED")
-        if "parts" in variant.push_fields:
-            parts = kernel.parts(product, depth, variant)
-            groups *= parts
-            if prepared is not None:
-                operands[0], operands[3] = prepared.lines(index, begin, depth)
-            operands += [replace(operands[i], offset_field=None) for i in (0, 3)]
-            operands.append(zeroed if parts > 1 else UNUSED)
-            push |= {"parts": parts, "count_shift": _count_shift(product, depth, parts)}
-        elif prepared is not None:
-            operands[0] = operands[3] = UNUSED
-            operands += [*prepared.lines(index, begin, depth), *prepared.line_sums(index, begin)]
-            operands += [output, output]
-            known |= prepared.spec("SUMMED")
-            if kernel.makes_sums:
-                groups += kernel.summing(product, made)
-                operands += [made_sums, zeroed] if made_sums else [output, output]
-            else:
-                push["sum_count"] = prepared.sum_count(depth)
-                known["SUMS_IN_PARTS"] = prepared.sum_count(depth) > 1
-        if "EXACT_UNITS" in variant.spec_ids:
-            known["EXACT_UNITS"] = target.traits.exact_units
-        if "AHEAD" in variant.spec_ids:
-            known |= _ahead(depth, most=variant.spec_ids["AHEAD"][1])
-        if not kernel.lowers:  # all numbers are taken as they lie, as signed ones are
-            known |= {"A_SIGNED": True, "B_SIGNED": True}
-        return Dispatch(variant, groups, tuple(operands), push, known)
+            return {"flags": sum(on << bit for bit, on in enumerate(kinds.values()))}, {}
+        return {}, {name: int(on) for name, on in kinds.items()}
 
-    main = [dispatch(i, begin) for i in range(product.outer) for begin in ends]
-    plan = Plan(tuple(main), temporary_bytes=temporary.bytes,
-                zeroed_bytes=4 * words if any(zeroed in d.operands for d in main) else 0)
-    if prepared is None:
-        return plan
-    return replace(
-        plan, execute=(*prepared.execute, *main), initialize=tuple(prepared.initialize),
-        persistent_bytes=prepared.persistent.bytes, repacked=frozenset(prepared.repacked),
-    )
+    def _multiply(self, index: int, begin: int) -> None:
+        product, kernel, variant, repacked = self.product, self.kernel, self.variant, self.repacked
+        k = min(MAX_K, product.k - begin)
+        groups = kernel.tiles(product)
+        operands = self._operands(index, begin, k)
+        output = [*operands.values()][-1]
+        flags, spec = self._flags(variant, begin, self.partial is not None)
+        push: dict[str, Any] = {**product.push(), "K": k, **flags}
+        if repacked is not None:
+            push |= repacked.strides()
+            spec |= repacked.spec("REPACKED")
+        if "parts" in variant.push_fields:
+            parts = kernel.parts(product, k, variant)
+            groups *= parts
+            if repacked is not None:
+                operands |= {side: repacked.elements(side, index, begin, k) for side in "ab"}
+            operands |= {"a_vectors": operands["a"], "b_vectors": operands["b"],
+                         "zeroed": self.zeroed if parts > 1 else UNUSED}
+            push |= {"parts": parts, "count_shift": _count_shift(product, k, parts)}
+        elif repacked is not None:
+            operands |= {"a": UNUSED, "b": UNUSED}
+            operands |= {f"{side}_vectors": repacked.elements(side, index, begin, k)
+                         for side in "ab"}
+            operands |= {"row_sums": repacked.sums("a", index, begin),
+                         "column_sums": repacked.sums("b", index, begin),
+                         "out_vectors": output, "out_pairs": output, "y_zero": UNUSED}
+            if product.quantized:
+                operands |= {"bias": self.p.read("output_scale_tensor"),
+                             "y_zero": replace(self.p.read("output_zero_point_tensor"),
+                                               offset_field="partial_offset")}
+                spec |= {"QUANTIZED": True, "HAS_Y_ZERO": product.y_zero is not None,
+                         "Y_SIGNED": product.y_signed}
+            spec |= repacked.spec("SUMMED")
+            if kernel.makes_sums:
+                groups += kernel.summing(product, self.made)
+                # A binding that the shader may write to must not be an input's.
+                operands |= {"made_sums": self.made_sums, "zeroed": self.zeroed} if self.made else {
+                    "made_sums": output, "zeroed": output}
+            else:
+                push["sum_count"] = repacked.sum_count(k)
+                spec["SUMS_IN_PARTS"] = repacked.sum_count(k) > 1
+        if "AHEAD" in variant.spec_ids:
+            spec |= _ahead(k, most=variant.spec_ids["AHEAD"][1])
+        if not kernel.lowers:  # unsigned elements are taken as they are
+            spec |= {"A_SIGNED": True, "B_SIGNED": True}
+        self.p.dispatch(variant, groups, push=push, spec=spec, **operands)
+
+    def _finish(self, index: int) -> None:
+        """Makes outputs of the sums of all dispatches."""
+        product, p = self.product, self.p
+        assert self.partial is not None
+        variant = p.library.get(FINISH)
+        operands: dict[str, Any] = {
+            name: product.operand(p, name, index, 0, product.k) for name in SLOTS}
+        # These bindings are not read.
+        operands |= {"a_zero": UNUSED, "b": UNUSED, "b_zero": UNUSED}
+        del operands["a"]
+        flags, spec = self._flags(variant, 1, False)
+        width = 2 * math.prod(variant.workgroup_size)
+        p.dispatch(
+            variant, product.batches * product.rows * -(-product.columns // width),
+            push={**product.push(), "K": product.k, **flags}, spec=spec,
+            partial=self.partial.reading(), **operands)
+
+
+def lower(product: Product, kernel: Kernel, p: PlanBuilder) -> None:
+    """Adds the dispatches that compute ``product`` with ``kernel``."""
+    _Lowering(product, kernel, p)

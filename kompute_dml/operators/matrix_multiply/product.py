@@ -1,4 +1,4 @@
-"""The tensors of a product of integers as its shaders walk them."""
+"""The tensors of an integer product, as its shaders see them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 from ...desc import TensorDesc
 from ...dtypes import DataType
 from ...layout import coalesce, extent, pad_left
-from ...lowering.plan import UNUSED, Operand, reads, writes
+from ...lowering.builder import PlanBuilder
+from ...lowering.plan import UNUSED, Operand
 from ...tuning import work_key
 
 SHADER = "matrix_multiply_integer_to_float"
@@ -26,17 +27,25 @@ SLOTS = {
 _MATRICES = ("a", "b", "bias", "out")
 VECTORS = {"a_scale": -2, "a_zero": -2, "b_scale": -1, "b_zero": -1}  # axis that may be long
 
-# Sums of this many products of 8-bit numbers and zero points fit 32 bits, signed. (And lavapipe
-# silently ends a shader's loops after 65,535 passes in all.)
-MAX_DEPTH = 1 << 15
+MAX_K = 1 << 15
+"""K of one dispatch. Sums of this many products of 8-bit numbers fit 32 bits, signed. (And lavapipe
+silently ends a shader's loops after 65,535 passes in all.)"""
+
+
+def vector_stride(t: TensorDesc | None, axis: int) -> int:
+    """From the value of one row, or column, to the next one's; 0 where they share one."""
+    if t is None:
+        return 0
+    axis = max(axis, -t.dimension_count)
+    return t.strides[axis] if t.sizes[axis] > 1 else 0
 
 
 class Product:
-    """The tensors of a product as stacks of matrices: shaders walk ``batches`` of them, ``outer``
-    dispatches take what does not merge into one dimension."""
+    """The tensors of a product as stacks of matrices. A shader walks ``batches`` of them. Batch
+    dimensions that do not merge into one take ``outer`` dispatches."""
 
     def __init__(self, desc: Any) -> None:
-        *leading, self.rows, self.depth = desc.a_tensor.sizes
+        *leading, self.rows, self.k = desc.a_tensor.sizes
         self.columns = desc.b_tensor.sizes[-1]
         self.tensors: dict[str, TensorDesc | None] = {
             name: getattr(desc, slot, None) for name, slot in SLOTS.items()
@@ -61,31 +70,41 @@ class Product:
             "HAS_BIAS": self.tensors["bias"] is not None,
             "HALF": desc.output_tensor.data_type is DataType.FLOAT16,
         }
-        self.integer = not desc.output_tensor.data_type.is_float
+        y = desc.output_tensor
+        self.integer = not y.data_type.is_float
+        self.y_signed = y.data_type.is_signed
+        self.stores_words = y.sizes[-1] % 4 == 0 and y.strides[-1] == 1 and (
+            y.base_alignment % 4 == 0
+            and not any(s % 4 for s, n in zip(y.strides[:-1], y.sizes) if n > 1))
+        """Whether four columns of an 8-bit output are an aligned word."""
+        self.y_scale = getattr(desc, "output_scale_tensor", None)
+        self.y_zero = getattr(desc, "output_zero_point_tensor", None)
+        self.quantized = self.y_scale is not None
 
     def side(self, name: str) -> tuple[TensorDesc, int, int]:
-        """A or B, its axis along the depth, and the one across, that counts its lines."""
+        """A or B, its axis of K, and its other axis: A's rows or B's columns."""
         return (self.a, -1, -2) if name == "a" else (self.b, -2, -1)
 
-    def lines(self, side: str) -> int:
-        """Of all batches that differ."""
-        t, _, across = self.side(side)
-        return int(t.sizes[across]) * (self.batches if self.steps[side][1] else 1)
+    def row_count(self, side: str) -> int:
+        """Rows of A, or of B transposed, in all batches that differ."""
+        t, _, axis = self.side(side)
+        return int(t.sizes[axis]) * (self.batches if self.steps[side][1] else 1)
 
     def needs_sums(self, side: str) -> bool:
-        """One side's sums are multiplied by the other's zero points; see include/lowered.glsl."""
+        """Whether A's rows, or B's columns, are summed: the other side's zero points multiply these
+        sums. See include/lowered.glsl."""
         other = "B" if side == "a" else "A"
         return self.kinds[f"HAS_{other}_ZERO"] or not self.kinds[f"{other}_SIGNED"]
 
     @property
     def work(self) -> str:
-        """What products have in common that the same kernel should serve: how wide the numbers are,
-        and whether lines along the depth lie gapless, or so once they are prepared."""
+        """What products that the same kernel should serve have in common: the width of their
+        elements, and whether K is contiguous, or is so once a constant is repacked."""
         kinds = []
-        for t, along, _ in map(self.side, "ab"):
-            gapless = t.owned_by_dml or t.strides[along] == 1
-            kinds.append(f"{t.data_type.width}{'' if gapless else ' across'}")
-        sizes = self.rows, self.depth, self.columns, self.outer * self.batches
+        for t, k_axis, _ in map(self.side, "ab"):
+            contiguous = t.owned_by_dml or t.strides[k_axis] == 1
+            kinds.append(f"{t.data_type.width}{'' if contiguous else ' strided'}")
+        sizes = self.rows, self.k, self.columns, self.outer * self.batches
         return work_key(" ".join([SHADER, *kinds]), *sizes)
 
     def push(self) -> dict[str, Any]:
@@ -97,25 +116,26 @@ class Product:
             assert t is not None
             values[f"{name}_strides"] = (batch, *t.strides[-2:])
         for name, axis in VECTORS.items():
-            if (t := self.tensors[name]) is not None:
-                axis = max(axis, -t.dimension_count)
-                values[f"{name}_stride"] = t.strides[axis] if t.sizes[axis] > 1 else 0
+            values[f"{name}_stride"] = vector_stride(self.tensors[name], axis)
+        if self.quantized:
+            of_rows = (vector_stride(t, -2) for t in (self.y_scale, self.y_zero))
+            values["bias_strides"] = (0, *of_rows)
         return values
 
-    def operand(self, name: str, index: int, begin: int, depth: int) -> Operand:
-        """What dispatch ``index`` of the outer ones touches, ``depth`` elements from ``begin``."""
+    def operand(self, p: PlanBuilder, name: str, index: int, begin: int, k: int) -> Operand:
+        """What outer dispatch ``index`` touches of a tensor: ``k`` of K, from ``begin`` on."""
         t = self.tensors[name]
         if t is None:
             return UNUSED
         if name not in self.steps:
-            return reads(SLOTS[name], t, f"{name}_offset")
-        make = writes if name == "out" else reads
+            return p.read(SLOTS[name])
         step, batch = self.steps[name]
         *_, rows, columns = t.sizes
         offset = index * step
         if name == "a":
-            columns, offset = depth, offset + begin * t.strides[-1]
+            columns, offset = k, offset + begin * t.strides[-1]
         elif name == "b":
-            rows, offset = depth, offset + begin * t.strides[-2]
+            rows, offset = k, offset + begin * t.strides[-2]
         length = extent((self.batches, rows, columns), (batch, *t.strides[-2:]))
-        return make(SLOTS[name], t, f"{name}_offset", offset, length)
+        place = p.write if name == "out" else p.read
+        return place(SLOTS[name], offset, length)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ... import spec
 from ...errors import expect
-from ..base import Same, define
-from .integer import check_matrices, check_vectors, lower_integers
+from ...lowering.builder import PlanBuilder
+from ..base import Same, operator
+from .integer import check_matrices, check_vectors, multiply_integers
 from .kernels import SHADERS
 
-if TYPE_CHECKING:
-    pass
-
 _NAME = "DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
+
+
 def _same(strict: bool) -> Same:
     """The table's constraints; unless strict, A and B may differ in signedness."""
     for tensors, properties in spec.operator(_NAME).same:
@@ -40,10 +40,6 @@ def _check(desc: Any, strict: bool) -> None:
     check_vectors(desc)
 
 
-MatrixMultiplyIntegerToFloatOperatorDesc = define(
-    _NAME.removeprefix("DML_OPERATOR_"),
-    lower_integers,
-    shaders=SHADERS,
-    check=_check,
-    same=_same,
-)
+@operator(_NAME.removeprefix("DML_OPERATOR_"), shaders=SHADERS, check=_check, same=_same)
+def MatrixMultiplyIntegerToFloatOperatorDesc(d: Any, p: PlanBuilder) -> None:
+    multiply_integers(d, p)

@@ -1,0 +1,132 @@
+"""Operands as tensors of one type, and results that go where the caller wants them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..dtypes import DataType
+from ..errors import UnsupportedError, expect
+from ..functions import functions
+from ..functions.call import device_of
+from ..tensors import Tensor
+from .types import BOOL, DType, device_type, host_array, is_number
+
+if TYPE_CHECKING:
+    from ..device import Device
+
+
+def dml(name: str) -> Any:
+    """The function of the function level."""
+    return functions()[name]
+
+
+def find_device(device: Any) -> Device:
+    """A Device; by an index, UUID or name the one that all share; the default one for None."""
+    from ..device import Device, default_device, shared_device
+
+    if isinstance(device, Device):
+        return device
+    return default_device() if device is None else shared_device(device)
+
+
+def as_truth(x: Tensor) -> Tensor:
+    """The same bytes, known to be truth values."""
+    return x.viewed_as(DataType.UINT8, truth=True)
+
+
+def as_tensor(value: Any, *beside: Any) -> Tensor:
+    """``value`` as a tensor on the device of those ``beside`` it."""
+    if isinstance(value, Tensor):
+        return value
+    return device_of(*beside).tensor(host_array(value))
+
+
+def cast(x: Tensor, dtype: DType[Any]) -> Tensor:
+    """``x`` as elements of another type; ``x`` itself where it has that."""
+    if x.dtype == dtype:
+        return x
+    if dtype == BOOL:
+        if x.dtype == np.float64:  # which only moves bits
+            raise UnsupportedError("astype: expected a type that DirectML compares, but got "
+                                   "FLOAT64; tensor.astype('float32') converts")
+        zero = as_truth(dml("logical_equals")(x, 0))
+        return as_truth(dml("logical_not")(zero))
+    kind = device_type(dtype)
+    if x.data_type is kind:
+        return x.viewed_as(kind)
+    return dml("cast")(x, kind)
+
+
+def operand(value: Any, dtype: DType[Any], device: Device) -> Any:
+    """``value`` as elements of ``dtype``: a tensor, or a Python number as it is."""
+    if isinstance(value, Tensor):
+        return cast(value, dtype)
+    if is_number(value):
+        if dtype == BOOL:
+            return bool(value)
+        return float(value) if dtype.kind == "f" else value
+    array = host_array(value)
+    return device.tensor(array if array.dtype == dtype else array.astype(dtype))
+
+
+def copied(x: Tensor) -> Tensor:
+    """A packed copy on the same device."""
+    y = dml("identity")(x)
+    return as_truth(y) if x.truth else y
+
+
+def reshape(x: Tensor, *sizes: Any) -> Tensor:
+    """``x`` under other sizes: a view where one can be, else a copy."""
+    y = x.reshaped(*sizes)
+    if y is None:
+        y = copied(x).reshaped(*sizes)
+        assert y is not None  # a packed tensor has any sizes
+    return y
+
+
+def meets(out: Tensor, *tensors: Any) -> bool:
+    """Whether ``out`` shares memory with a tensor that is another view."""
+    return any(isinstance(t, Tensor) and t.allocation is out.allocation
+               and (t.byte_offset, t.desc) != (out.byte_offset, out.desc) for t in tensors)
+
+
+def number(value: Any, dtype: DType[Any]) -> Any:
+    """A Python number as ``dtype`` takes it: floats are truncated for integers."""
+    if dtype == BOOL:
+        return int(bool(value))
+    if dtype.kind in "iu" and isinstance(value, float):
+        expect(np.isfinite(value), "assignment", "the value", "be finite for integers", value)
+        return int(value)
+    return value
+
+
+def store(out: Tensor, value: Any) -> Tensor:
+    """Write ``value`` to ``out``, broadcast and converted as an assignment does."""
+    if is_number(value):
+        dml("fill_value_constant")(out.sizes, value=number(value, out.dtype),
+                                   data_type=out.data_type, out=out)
+        return out
+    x = as_tensor(value, out)
+    if (x.allocation, x.byte_offset, x.desc) == (out.allocation, out.byte_offset, out.desc):
+        return out
+    if x.ndim > out.ndim and x.sizes[: x.ndim - out.ndim] == (1,) * (x.ndim - out.ndim):
+        x = reshape(x, *x.sizes[x.ndim - out.ndim:])
+    x = cast(x, out.dtype)
+    if meets(out, x):
+        x = copied(x)
+    dml("identity")(x.broadcast_to(*out.sizes), out=out)
+    return out
+
+
+def result(name: str, made: Tensor, out: Any) -> Tensor:
+    """What was computed, or ``out`` with it."""
+    if out is None:
+        return made
+    expect(isinstance(out, Tensor), name, "out", "be a Tensor", type(out).__name__)
+    if made.sizes != out.sizes:
+        expect(False, name, "out.sizes", f"be {list(made.sizes)}", list(out.sizes))
+    expect(np.can_cast(made.dtype, out.dtype, "same_kind"), name, "out.dtype",
+           f"take {made.dtype} (x.astype converts)", out.dtype)
+    return store(out, made)

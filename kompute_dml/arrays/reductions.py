@@ -1,0 +1,304 @@
+"""NumPy's reductions, scans and sorts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..attributes import AxisDirection, ReduceFunction
+from ..errors import OutOfRangeError, UnsupportedError, expect, integers
+from ..layout import product
+from ..tensors import Tensor
+from .operand import as_tensor, as_truth, cast, copied, dml, reshape, result, store
+from .registry import array_function, publish, spelled
+from .types import (
+    BOOL,
+    FLOAT32,
+    DataTypeLike,
+    DType,
+    TensorLike,
+    computable,
+    element_type,
+    floating,
+)
+
+Axis = int | Sequence[int] | None
+
+
+def axes_of(name: str, axis: Any, rank: int) -> tuple[int, ...]:
+    """The axes that are meant, from the front; all of them by None."""
+    if axis is None:
+        return tuple(range(rank))
+    given = integers(name, "axis", axis if isinstance(axis, (tuple, list)) else (axis,))
+    for a in given:
+        if not -rank <= a < rank:
+            raise OutOfRangeError(f"{name}: expected axis to be in [-{rank}, {rank}), but got {a}")
+    found = tuple(a % rank for a in given)
+    expect(len(set(found)) == len(found), name, "axis", "name each axis once", axis)
+    return found
+
+
+def _without(y: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
+    """Without the reduced axes; a number has sizes [1]."""
+    if keepdims:
+        return y
+    return reshape(y, *([n for d, n in enumerate(y.sizes) if d not in axes] or [1]))
+
+
+def reduce(
+    name: str, x: Tensor, function: ReduceFunction, axis: Any, keepdims: bool, out: Any = None,
+) -> Tensor:
+    """DirectML's REDUCE over NumPy's axes."""
+    computable(name, x.dtype)
+    axes = axes_of(name, axis, x.ndim)
+    y = dml("reduce")(x, function=function, axes=axes) if axes else copied(x)
+    return result(name, _without(y, axes, keepdims), out)
+
+
+def _summed(dtype: DType[Any]) -> DType[Any]:
+    """What NumPy sums such elements in."""
+    if dtype.kind in "bi":
+        return np.dtype(np.int64)
+    return np.dtype(np.uint64) if dtype.kind == "u" else dtype
+
+
+def _over(name: str, function: ReduceFunction) -> Any:
+    def call(x: TensorLike, axis: Axis = None, dtype: DataTypeLike | None = None,
+             out: Tensor | None = None, keepdims: bool = False) -> Tensor:
+        t = as_tensor(x)
+        kind = _summed(t.dtype) if dtype is None else element_type(dtype)
+        return reduce(name, cast(t, kind), function, axis, keepdims, out)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"numpy.{name}: small integers and truth values in 64 bits."
+    return array_function()(call)
+
+
+sum = _over("sum", ReduceFunction.SUM)
+prod = _over("prod", ReduceFunction.MULTIPLY)
+
+
+def _extreme(x: Any, function: ReduceFunction, name: str, axis: Any, keepdims: bool,
+             out: Any) -> Tensor:
+    t = as_tensor(x)
+    if t.dtype == BOOL:
+        return result(name, as_truth(reduce(name, cast(t, np.dtype("uint8")), function, axis,
+                                            keepdims)), out)
+    return reduce(name, t, function, axis, keepdims, out)
+
+
+@array_function("max", "amax", public=False)
+def amax(x: TensorLike, axis: Axis = None, out: Tensor | None = None,
+         keepdims: bool = False) -> Tensor:
+    """The largest element; NaN where there is one."""
+    return _extreme(x, ReduceFunction.MAX, "max", axis, keepdims, out)
+
+
+@array_function("min", "amin", public=False)
+def amin(x: TensorLike, axis: Axis = None, out: Tensor | None = None,
+         keepdims: bool = False) -> Tensor:
+    """The smallest element; NaN where there is one."""
+    return _extreme(x, ReduceFunction.MIN, "min", axis, keepdims, out)
+
+
+@array_function("mean", public=False)
+def average(x: TensorLike, axis: Axis = None, dtype: DataTypeLike | None = None,
+            out: Tensor | None = None, keepdims: bool = False) -> Tensor:
+    """The mean; of integers in float32."""
+    t = as_tensor(x)
+    kind = element_type(dtype) if dtype is not None else (
+        computable("mean", t.dtype) if t.dtype.kind == "f" else FLOAT32)
+    return reduce("mean", cast(t, kind), ReduceFunction.AVERAGE, axis, keepdims, out)
+
+
+def _one_or_two(name: str, of_one: Any) -> None:
+    """DirectML's function of two tensors, which NumPy and PyTorch have of one."""
+
+    def call(a: TensorLike, b: TensorLike | None = None, axis: Axis = None,
+             keepdims: bool = False, out: Tensor | None = None) -> Tensor:
+        if b is not None:
+            expect(axis is None and not keepdims, name, "axis and keepdims",
+                   "be left out with two tensors", axis)
+            return dml(name)(a, b, out=out)
+        return of_one(a, axis=axis, keepdims=keepdims, out=out)
+
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = "kompute_dml"
+    call.__doc__ = (f"Of one tensor NumPy's ``{name}`` over ``axis``. "
+                    f"Of two, element by element:\n\n{dml(name).__doc__}")
+    publish(name, spelled(call))
+
+
+_one_or_two("max", amax)
+_one_or_two("min", amin)
+_one_or_two("mean", average)
+
+
+@array_function()
+def var(x: TensorLike, axis: Axis = None, dtype: DataTypeLike | None = None,
+        out: Tensor | None = None, ddof: float = 0, keepdims: bool = False, *,
+        correction: float | None = None) -> Tensor:
+    """The variance, divided by the count less ``ddof`` (PyTorch's default is 1)."""
+    t = as_tensor(x)
+    made = floating("var", t.dtype) if t.dtype.kind == "f" else FLOAT32
+    made = made if dtype is None else element_type(dtype)
+    wide = cast(t, FLOAT32)
+    axes = axes_of("var", axis, t.ndim)
+    apart = wide - average(wide, axis=axes, keepdims=True)
+    count = product([t.sizes[a] for a in axes])
+    less = ddof if correction is None else correction
+    expect(count > less, "var", "ddof", f"be less than the count {count}", less)
+    squares = reduce("var", apart * apart, ReduceFunction.SUM, axes, keepdims)
+    return result("var", cast(squares / (count - less), made), out)
+
+
+@array_function()
+def std(x: TensorLike, axis: Axis = None, dtype: DataTypeLike | None = None,
+        out: Tensor | None = None, ddof: float = 0, keepdims: bool = False, *,
+        correction: float | None = None) -> Tensor:
+    """The root of :func:`var`."""
+    of = var(x, axis, dtype, None, ddof, keepdims, correction=correction)
+    return result("std", dml("sqrt")(of), out)
+
+
+@array_function()
+def any(x: TensorLike, axis: Axis = None, out: Tensor | None = None,
+        keepdims: bool = False) -> Tensor:
+    """Whether any element is not 0."""
+    return amax(cast(as_tensor(x), BOOL), axis, out, keepdims)
+
+
+@array_function()
+def all(x: TensorLike, axis: Axis = None, out: Tensor | None = None,
+        keepdims: bool = False) -> Tensor:
+    """Whether no element is 0."""
+    return amin(cast(as_tensor(x), BOOL), axis, out, keepdims)
+
+
+@array_function()
+def count_nonzero(x: TensorLike, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """How many elements are not 0."""
+    return sum(cast(as_tensor(x), BOOL), axis, keepdims=keepdims)
+
+
+@array_function()
+def ptp(x: TensorLike, axis: Axis = None, out: Tensor | None = None,
+        keepdims: bool = False) -> Tensor:
+    """The largest element less the smallest."""
+    return result("ptp", amax(x, axis, None, keepdims) - amin(x, axis, None, keepdims), out)
+
+
+def _one_axis(name: str, x: Any, axis: Any) -> tuple[Tensor, int]:
+    """The tensor and the axis from the front; by None all elements, as one."""
+    t = as_tensor(x)
+    if axis is None:
+        return reshape(t, t.size), 0
+    (at,) = axes_of(name, axis, t.ndim)
+    return t, at
+
+
+def bits_of(x: Tensor) -> Tensor:
+    """Truth values as numbers, which DirectML sorts and compares."""
+    return cast(x, np.dtype("uint8")) if x.dtype == BOOL else x
+
+
+def _position(name: str) -> Any:
+    def call(x: TensorLike, axis: int | None = None, out: Tensor | None = None,
+             keepdims: bool = False) -> Tensor:
+        t, at = _one_axis(name, x, axis)
+        computable(name, t.dtype)
+        y = dml(name)(bits_of(t), axes=(at,), data_type="int64")
+        if axis is None and keepdims:
+            return result(name, reshape(y, *[1] * as_tensor(x).ndim), out)
+        return result(name, _without(y, (at,), keepdims), out)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = (f"Where the {'largest' if name == 'argmax' else 'smallest'} element lies, the "
+                    "first of several.\n\nWith ``axes``, DirectML's:\n\n" + dml(name).__doc__)
+
+    def either(x: TensorLike, axis: int | None = None, *, axes: Sequence[int] | None = None,
+               keepdims: bool = False, out: Tensor | None = None, **options: Any) -> Tensor:
+        if axes is not None:
+            return dml(name)(x, axes=axes, out=out, **options)
+        return call(x, axis, out, keepdims)
+
+    either.__name__ = either.__qualname__ = name
+    either.__doc__ = call.__doc__
+    publish(name, spelled(either))
+    return array_function(public=False)(call)
+
+
+argmax = _position("argmax")
+argmin = _position("argmin")
+
+
+def _scan(name: str, function: str) -> Any:
+    def call(x: TensorLike, axis: int | None = None, dtype: DataTypeLike | None = None,
+             out: Tensor | None = None) -> Tensor:
+        t, at = _one_axis(name, x, axis)
+        kind = computable(name, _summed(t.dtype) if dtype is None else element_type(dtype))
+        return result(name, dml(function)(cast(t, kind), axis=at), out)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"numpy.{name}: small integers and truth values in 64 bits."
+    return array_function()(call)
+
+
+cumsum = _scan("cumsum", "cumulative_summation")
+cumprod = _scan("cumprod", "cumulative_product")
+
+
+def _ordered(x: Any, axis: Any, name: str, descending: bool, k: int | None) -> Any:
+    t, at = _one_axis(name, x, axis)
+    computable(name, t.dtype)
+    direction = AxisDirection.DECREASING if descending else AxisDirection.INCREASING
+    values, indices = dml("top_k1")(bits_of(t), axis=at, k=t.sizes[at] if k is None else k,
+                                    axis_direction=direction)
+    return as_truth(values) if t.truth else values, cast(indices, np.dtype(np.int64))
+
+
+def _stable(name: str, kind: Any) -> None:
+    expect(kind in (None, "quicksort", "mergesort", "heapsort", "stable"), name, "kind",
+           "be a sort of NumPy's (all are stable here)", kind)
+
+
+@array_function()
+def sort(x: TensorLike, axis: int | None = -1, kind: str | None = None, order: None = None, *,
+         stable: bool | None = None, descending: bool = False) -> Tensor:
+    """A sorted copy; NaN comes last."""
+    _stable("sort", kind)
+    return _ordered(x, axis, "sort", descending, None)[0]
+
+
+@array_function()
+def argsort(x: TensorLike, axis: int | None = -1, kind: str | None = None, order: None = None, *,
+            stable: bool | None = None, descending: bool = False) -> Tensor:
+    """The indices that sort, INT64; equal elements keep their order."""
+    _stable("argsort", kind)
+    return _ordered(x, axis, "argsort", descending, None)[1]
+
+
+def topk(x: TensorLike, k: int, axis: int = -1, *, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """The ``k`` largest elements along ``axis`` and their indices, INT64, as torch.topk."""
+    made: tuple[Tensor, Tensor] = _ordered(x, axis, "topk", largest, k)
+    return made
+
+
+publish("topk", spelled(topk))
+
+
+def sort_in_place(x: Tensor, axis: int = -1) -> None:
+    """``x.sort()``."""
+    store(x, sort(x, axis))
+
+
+@array_function("median", "percentile", "quantile", "unique", "nonzero", "argwhere", "flatnonzero",
+                "histogram", "bincount", "searchsorted", "average", public=False)
+def not_here(*args: Any, **kwargs: Any) -> Any:
+    """Refused: sizes that only values tell, or no operator."""
+    raise UnsupportedError(
+        "expected a function that DirectML's operators compute, with sizes that are known before "
+        "it runs; kompute_dml.sort, kompute_dml.nonzero_coordinates and kompute_dml.where come "
+        "near, and numpy.asarray(tensor) copies to the host")

@@ -1,0 +1,358 @@
+"""NumPy's universal functions, each by the operators that compute it."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..attributes import RoundingMode
+from ..errors import UnsupportedError, expect
+from ..functions import functions as directml
+from ..functions.call import device_of
+from ..tensors import Tensor
+from .matmul import matmul
+from .operand import (
+    as_tensor,
+    as_truth,
+    cast,
+    copied,
+    dml,
+    meets,
+    operand,
+    result,
+)
+from .registry import publish
+from .types import BOOL, DType, computable, element_type, floating, is_number, promoted
+
+Compute = Callable[..., Tensor]
+UFUNCS: dict[str, Callable[..., Tensor]] = {}
+"""By NumPy's name: ``f(*operands, out=None, dtype=None)``."""
+
+
+def _define(name: str, inputs: int, compute: Callable[..., Any], about: str = "") -> None:
+    """``compute(name, operands, dtype)`` gives the result, or what takes an ``out``."""
+
+    def call(*operands: Any, out: Any = None, dtype: Any = None) -> Tensor:
+        if len(operands) != inputs:
+            raise TypeError(f"{name}() takes {inputs} operands, but {len(operands)} were given")
+        if isinstance(out, tuple):
+            (out,) = out
+        kind = None if dtype is None else element_type(dtype)
+        made = compute(name, operands, kind, out)
+        return made if made is out else result(name, made, out)
+
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = "kompute_dml"
+    call.__doc__ = about or f"numpy.{name}, on the device."
+    given = ["x"] if inputs == 1 else ["a", "b"]
+    call.__signature__ = _signature(given)  # type: ignore[attr-defined]
+    UFUNCS[name] = call
+    if name not in directml():
+        publish(name, call)
+
+
+def _signature(inputs: list[str]) -> inspect.Signature:
+    place = inspect.Parameter
+    return inspect.Signature(
+        [*(place(n, place.POSITIONAL_ONLY, annotation="TensorLike") for n in inputs),
+         place("out", place.KEYWORD_ONLY, default=None, annotation="Tensor | None"),
+         place("dtype", place.KEYWORD_ONLY, default=None, annotation="DataTypeLike | None")],
+        return_annotation="Tensor")
+
+
+def _operands(values: Any, dtype: DType[Any]) -> list[Any]:
+    """The operands as elements of ``dtype``; one of them at least is a tensor."""
+    device = device_of(*values)
+    if all(is_number(v) for v in values):
+        first = device.tensor(np.asarray(values[0], dtype))
+        return [first, *(operand(v, dtype, device) for v in values[1:])]
+    return [operand(v, dtype, device) for v in values]
+
+
+def _into(out: Any, dtype: DType[Any], function: str, tensors: list[Any], **options: Any) -> Tensor:
+    """The function level's ``function``, straight into ``out`` where that is as it makes one."""
+    fits = (isinstance(out, Tensor) and out.dtype == dtype and not meets(out, *tensors)
+            and not out.desc.overlaps_itself
+            and out.sizes == np.broadcast_shapes(*(getattr(t, "sizes", ()) for t in tensors)))
+    return dml(function)(*tensors, out=out if fits else None, **options)
+
+
+def _arithmetic(function: str, of_truth: str | None = None) -> Compute:
+    """One type in and out."""
+
+    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+        dtype = computable(name, dtype or promoted(name, *values))
+        if dtype == BOOL and function.startswith("modulus"):
+            dtype = np.dtype("int8")
+        tensors = _operands(values, dtype)
+        if dtype != BOOL:
+            return _into(out, dtype, function, tensors)
+        if of_truth is None:
+            raise UnsupportedError(f"{name}: expected numbers, but got truth values, of which "
+                                   "NumPy has none either; use ^ or ~")
+        return as_truth(dml(of_truth)(*_all_tensors(tensors)))
+
+    return compute
+
+
+def _all_tensors(operands: list[Any]) -> list[Tensor]:
+    device = device_of(*operands)
+    return [v if isinstance(v, Tensor) else device.tensor(np.asarray(v)) for v in operands]
+
+
+def _divide(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    dtype = dtype or promoted(name, *values)
+    if dtype.kind != "f":
+        dtype = np.dtype("float32")  # NumPy's is float64
+    return _into(out, dtype, "divide", _operands(values, computable(name, dtype)))
+
+
+def _floor_divide(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    dtype = computable(name, dtype or promoted(name, *values))
+    if dtype == BOOL:
+        dtype = np.dtype("int8")
+    a, b = _operands(values, dtype)
+    rest = dml("modulus_floor")(a, b)
+    quotient = dml("divide")(dml("subtract")(a, rest), b)
+    if dtype.kind != "f":
+        return quotient
+    # As NumPy: by 0 the quotient itself.
+    whole = dml("round")(quotient)
+    return dml("if_")(dml("logical_equals")(b, 0.0) if isinstance(b, Tensor) else np.uint8(b == 0),
+                      dml("divide")(a, b), whole)
+
+
+def _power(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    dtype = computable(name, dtype or promoted(name, *values))
+    if dtype == BOOL:
+        dtype = np.dtype("int8")
+    exponent = values[1]
+    if dtype.kind != "f" and is_number(exponent):
+        expect(exponent >= 0, name, "the exponent of integers",
+               "be at least 0 (x.astype('float32') takes others)", exponent)
+    if is_number(exponent):
+        (base,) = _operands(values[:1], dtype)
+        base = as_tensor(base)
+        if exponent == 2:
+            return _into(out, dtype, "multiply", [base, base])
+        if exponent == 0.5 and dtype.kind == "f":
+            return _into(out, dtype, "sqrt", [base])
+        if dtype.kind == "f":
+            return dml("constant_pow")(base, float(exponent))
+        if exponent == 1:
+            return copied(base)
+        if dtype.itemsize == 8:  # POW has no such type; few multiplications serve small exponents
+            return _by_squaring(base, int(exponent))
+        return _into(out, dtype, "pow", [base, operand(exponent, dtype, base.device)])
+    return _into(out, dtype, "pow", _operands(values, dtype))
+
+
+def _by_squaring(base: Tensor, exponent: int) -> Tensor:
+    if exponent == 0:
+        return dml("fill_value_constant")(base.sizes, value=1, data_type=base.data_type)
+    if exponent == 1:
+        return base
+    half = _by_squaring(dml("multiply")(base, base), exponent // 2)
+    return dml("multiply")(half, base) if exponent % 2 else half
+
+
+def _comparison(function: str, inverse: bool = False) -> Compute:
+    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+        kind = computable(name, promoted(name, *values))
+        for v in values:
+            if kind.kind in "iu" and isinstance(v, int):
+                limits = np.iinfo(kind)
+                if not limits.min <= v <= limits.max:
+                    kind = np.dtype(np.int64)  # NumPy compares what the type cannot hold, too
+        tensors = _operands(values, kind)
+        tensors = _all_tensors(tensors) if kind == BOOL else tensors
+        y = dml(function)(*tensors)
+        return as_truth(dml("logical_not")(y) if inverse else y)
+
+    return compute
+
+
+def _logical(function: str) -> Compute:
+    """Of whether the operands are not 0."""
+
+    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+        return as_truth(dml(function)(*(cast(as_tensor(v, *values), BOOL) for v in values)))
+
+    return compute
+
+
+def _bits(function: str, of_truth: str) -> Compute:
+    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+        dtype = dtype or promoted(name, *values)
+        if dtype.kind == "f":
+            raise UnsupportedError(f"{name}: expected integers or truth values, but got {dtype}; "
+                                   f"kompute_dml.{function} takes the bits of floats")
+        tensors = _operands(values, dtype)
+        if dtype == BOOL:
+            return as_truth(dml(of_truth)(*_all_tensors(tensors)))
+        return _into(out, dtype, function, tensors)
+
+    return compute
+
+
+def _shift(function: str) -> Compute:
+    """DirectML shifts unsigned numbers. The bits of signed ones are the same; shifted right,
+    negative ones are complemented before and after."""
+
+    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+        dtype = dtype or promoted(name, *values)
+        if dtype == BOOL:
+            dtype = np.dtype("int8")
+        if dtype.kind == "f":
+            raise UnsupportedError(f"{name}: expected integers, but got {dtype}")
+        a, b = (v if isinstance(v, Tensor) else device_of(*values).tensor(np.asarray(v, dtype))
+                for v in _operands(values, dtype))
+        kind, unsigned = a.data_type, a.data_type.unsigned
+        by = b.viewed_as(unsigned)
+        if dtype.kind == "u" or name == "left_shift":
+            return dml(function)(a.viewed_as(unsigned), by).viewed_as(kind)
+        negative = dml("logical_less_than")(a, 0)
+        bits = a.viewed_as(unsigned)
+        shifted = dml(function)(dml("if_")(negative, dml("bit_not")(bits), bits), by)
+        return dml("if_")(negative, dml("bit_not")(shifted), shifted).viewed_as(kind)
+
+    return compute
+
+
+def _float(function: str) -> Compute:
+    """Functions of floats; integers are converted as NumPy converts them."""
+
+    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+        tensors = [as_tensor(v, *values) for v in values]
+        dtype = dtype or floating(name, promoted(name, *values) if len(values) > 1
+                                  else tensors[0].dtype)
+        return _into(out, dtype, function, [cast(x, computable(name, dtype)) for x in tensors])
+
+    return compute
+
+
+def _whole(function: str, **options: Any) -> Compute:
+    """Rounding: integers stay as they are."""
+
+    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+        x = as_tensor(*values)
+        if x.dtype.kind != "f":
+            return copied(x)
+        return _into(out, computable(name, x.dtype), function, [x], **options)
+
+    return compute
+
+
+def _signed(function: str) -> Compute:
+    """Functions of signed numbers that unsigned ones have otherwise."""
+
+    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+        x = as_tensor(*values)
+        if x.dtype == BOOL:
+            if name != "absolute":
+                raise UnsupportedError(f"{name}: expected numbers, but got truth values; use ~")
+            return copied(x)
+        if x.dtype.kind == "u":
+            return copied(x) if name != "negative" else dml("subtract")(0, x)
+        return _into(out, computable(name, x.dtype), function, [x])
+
+    return compute
+
+
+def _test(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    """isnan, isinf, isfinite."""
+    x = as_tensor(*values)
+    if x.dtype.kind != "f":
+        y = dml("fill_value_constant")(x.sizes, value=int(name == "isfinite"), data_type="uint8")
+        return as_truth(y)
+    computable(name, x.dtype)
+    if name == "isfinite":
+        return as_truth(dml("logical_not")(dml("logical_or")(dml("is_nan")(x),
+                                                             dml("is_infinity")(x))))
+    return as_truth(dml({"isnan": "is_nan", "isinf": "is_infinity"}[name])(x))
+
+
+def _square(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    return UFUNCS["multiply"](values[0], values[0], dtype=dtype)
+
+
+def _positive(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    return copied(as_tensor(*values))
+
+
+def _degrees(factor: float) -> Compute:
+    def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+        x = as_tensor(*values)
+        return dml("multiply")(cast(x, floating(name, x.dtype)), factor)
+
+    return compute
+
+
+def _matmul(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
+    return matmul(*values)
+
+
+for _name, _compute in {
+    "add": _arithmetic("add", "logical_or"),
+    "subtract": _arithmetic("subtract"),
+    "multiply": _arithmetic("multiply", "logical_and"),
+    "maximum": _arithmetic("max", "logical_or"),
+    "minimum": _arithmetic("min", "logical_and"),
+    "remainder": _arithmetic("modulus_floor"),
+    "mod": _arithmetic("modulus_floor"),
+    "fmod": _arithmetic("modulus_truncate"),
+    "divide": _divide,
+    "true_divide": _divide,
+    "floor_divide": _floor_divide,
+    "power": _power,
+    "arctan2": _float("atan_yx"),
+    "matmul": _matmul,
+    "equal": _comparison("logical_equals"),
+    "not_equal": _comparison("logical_equals", inverse=True),
+    "less": _comparison("logical_less_than"),
+    "less_equal": _comparison("logical_less_than_or_equal"),
+    "greater": _comparison("logical_greater_than"),
+    "greater_equal": _comparison("logical_greater_than_or_equal"),
+    "logical_and": _logical("logical_and"),
+    "logical_or": _logical("logical_or"),
+    "logical_xor": _logical("logical_xor"),
+    "bitwise_and": _bits("bit_and", "logical_and"),
+    "bitwise_or": _bits("bit_or", "logical_or"),
+    "bitwise_xor": _bits("bit_xor", "logical_xor"),
+    "left_shift": _shift("bit_shift_left"),
+    "right_shift": _shift("bit_shift_right"),
+}.items():
+    _define(_name, 2, _compute)
+
+for _name, _compute in {
+    "negative": _signed("negate"),
+    "absolute": _signed("abs"),
+    "fabs": _float("abs"),
+    "sign": _arithmetic("sign"),
+    "positive": _positive,
+    "conjugate": _positive,
+    "square": _square,
+    "invert": _bits("bit_not", "logical_not"),
+    "logical_not": _logical("logical_not"),
+    "isnan": _test,
+    "isinf": _test,
+    "isfinite": _test,
+    "floor": _whole("floor"),
+    "ceil": _whole("ceil"),
+    "rint": _whole("round"),
+    "trunc": _whole("round", rounding_mode=RoundingMode.TOWARD_ZERO),
+    "deg2rad": _degrees(math.pi / 180),
+    "radians": _degrees(math.pi / 180),
+    "rad2deg": _degrees(180 / math.pi),
+    "degrees": _degrees(180 / math.pi),
+    "reciprocal": _float("recip"),
+    **{name: _float(name) for name in
+       ("exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh")},
+    **{f"arc{name}": _float(f"a{name}") for name in
+       ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
+}.items():
+    _define(_name, 1, _compute)

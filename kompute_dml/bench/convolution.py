@@ -1,0 +1,121 @@
+"""Cases of convolutions: layers of well-known networks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..cases import Scale
+from ..dtypes import DataType
+from .case import Case, Peer, Recipe, shape, touched_bytes
+
+_NAME = "DML_OPERATOR_CONVOLUTION"
+_CHECKED = 64
+"""Elements of an output that are compared."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A square convolution whose padding keeps the image's size, but for the stride."""
+
+    batches: int
+    channels: int
+    filters: int
+    side: int
+    kernel: int
+    stride: int = 1
+    groups: int = 1
+
+    @property
+    def out_side(self) -> int:
+        return (self.side - 1) // self.stride + 1
+
+    def __str__(self) -> str:
+        return (f"{shape((self.batches, self.channels, self.side, self.side))} {self.kernel} x "
+                f"{self.kernel} / {self.stride} -> {self.filters}"
+                + (f", {self.groups} groups" if self.groups > 1 else ""))
+
+
+def convolution(data_type: DataType, layer: Layer, channels_last: bool = True) -> Recipe:
+    """At other scales than the largest, of fewer images of fewer pixels."""
+    types = f"{data_type.family}{' channels-last' if channels_last else ''}, {layer}"
+
+    def make(device: Any, scale: Scale) -> Iterator[Case]:
+        yield _case(device, types, data_type, Layer(
+            scale.of(layer.batches), layer.channels, layer.filters,
+            max(scale.of(layer.side), layer.kernel), layer.kernel, layer.stride, layer.groups),
+            channels_last)
+
+    return Recipe(_NAME, types, make)
+
+
+def _case(device: Any, types: str, data_type: DataType, layer: Layer, last: bool) -> Case:
+    import kompute_dml as dml
+
+    rng = np.random.default_rng(4)
+    n, side, out_side, start = layer.batches, layer.side, layer.out_side, layer.kernel // 2
+    end = max((out_side - 1) * layer.stride + layer.kernel - side - start, 0)
+    given = layer.channels // layer.groups
+    x = rng.uniform(-1, 1, (n, side, side, layer.channels)).astype(data_type.dtype)
+    w = rng.uniform(-1, 1, (layer.filters, layer.kernel, layer.kernel, given)).astype(
+        data_type.dtype)
+    order = (0, 3, 1, 2)  # of what lies channels-last
+
+    def tensor(values: np.ndarray) -> Any:
+        if last:
+            return device.tensor(values).transpose(order)
+        return device.tensor(np.ascontiguousarray(values.transpose(order)))
+
+    image, taps = tensor(x), tensor(w)
+    sizes = (n, layer.filters, out_side, out_side)
+    out = device.empty(sizes, data_type)
+    if last:
+        out = device.empty((n, out_side, out_side, layer.filters), data_type).transpose(order)
+
+    def check(output: Any) -> str:
+        got = np.asarray(output.numpy() if hasattr(output, "numpy") else output)
+        padded = np.pad(x, ((0, 0), (start, end), (start, end), (0, 0)))
+        picks = np.random.default_rng(5)
+        for _ in range(_CHECKED):
+            b, f, i, j = (int(picks.integers(size)) for size in sizes)
+            window = padded[b, i * layer.stride :][: layer.kernel, j * layer.stride :][
+                :, : layer.kernel]
+            group = f // (layer.filters // layer.groups) * given
+            products = window[..., group : group + given].astype(np.float64) * w[f]
+            room = products.size * 2.0**-24 * np.abs(products).sum() + 2.0**-10 * abs(
+                products.sum())
+            if not abs(float(got[b, f, i, j]) - products.sum()) <= room:
+                return f"{got[b, f, i, j]} at {b, f, i, j}, which must be {products.sum()}"
+        return ""
+
+    def dispatch() -> Any:
+        return dml.convolution(
+            image, taps, strides=(layer.stride,) * 2, start_padding=(start,) * 2,
+            end_padding=(end,) * 2,
+            group_count=layer.groups, out=out)
+
+    def torch_peers(library: Any) -> Iterator[Peer]:
+        torch = library.torch
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = False
+        a, b = (library.send(np.ascontiguousarray(v.transpose(order))) for v in (x, w))
+        for name, form in (("torch", torch.contiguous_format),
+                           ("torch channels-last", torch.channels_last)):
+            pair = [v.contiguous(memory_format=form) for v in (a, b)]
+            yield Peer(name, partial(torch.nn.functional.conv2d, *pair, stride=layer.stride,
+                                     padding=start, groups=layer.groups))
+
+    def onnxruntime_peers(library: Any) -> Iterator[Peer]:
+        if data_type is DataType.FLOAT32:
+            yield Peer("onnxruntime", library.session(
+                "Conv", [np.ascontiguousarray(v.transpose(order)) for v in (x, w)],
+                strides=[layer.stride] * 2, pads=[start, start, end, end], group=layer.groups))
+
+    return Case(_NAME, types, str(layer), dispatch, check,
+                touched_bytes((image.desc, taps.desc, out.desc)),
+                2 * out.desc.element_count * given * layer.kernel**2,
+                peers={"torch": torch_peers, "onnxruntime": onnxruntime_peers})

@@ -1,0 +1,126 @@
+"""Cases of floating-point matrix products, and of the products whose sums are quantized again."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..cases import Scale
+from ..dtypes import DataType
+from .case import Case, Peer, Recipe, product_operations, touched_bytes
+
+_GEMM = "DML_OPERATOR_GEMM"
+_CHECKED = 64
+"""Rows that are compared with NumPy's."""
+_COLD_BYTES = 256 << 20
+"""Copies of B that take turns have so many bytes: more than a cache holds."""
+
+
+def _small(rng: np.random.Generator, sizes: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Eighths between -1 and 1: their products add up exactly in float32."""
+    return (rng.integers(-8, 9, sizes) / 8).astype(dtype)
+
+
+def gemm(
+    data_type: DataType, m: int, k: int, n: int, *, trans_a: bool = False, trans_b: bool = False,
+    fused: bool = False, cold: bool = False, batches: int = 0,
+) -> Recipe:
+    """``fused``: with a bias for each column, and GELU. ``cold``: B is read from memory, and only
+    its bytes count."""
+    types = " ".join([data_type.family, "NT"[trans_a] + "NT"[trans_b],
+                      *["bias, GELU"] * fused, *["cold B"] * cold])
+
+    def make(device: Any, scale: Scale) -> Iterator[Case]:
+        import kompute_dml as dml
+
+        rows, inner, columns = (scale.of(x) for x in (m, k, n))
+        rng = np.random.default_rng(5)
+        lead = (batches,) if batches else ()
+        dtype = data_type.dtype
+        a = _small(rng, (*lead, *((inner, rows) if trans_a else (rows, inner))), dtype)
+        b = _small(rng, (*lead, *((columns, inner) if trans_b else (inner, columns))), dtype)
+        bias = _small(rng, (columns,), dtype)
+        copies = max(1, _COLD_BYTES // b.nbytes) if cold and not device.adapter.is_cpu else 1
+        given, bs = device.tensor(a), [device.tensor(b) for _ in range(copies)]
+        c = device.tensor(bias).broadcast_to((*lead, rows, columns)) if fused else None
+        out = device.empty((*lead, rows, columns), data_type)
+        turns = itertools.cycle(bs)
+        activation = dml.ActivationGeluOperatorDesc() if fused else None
+
+        def check(output: Any) -> str:
+            got = np.asarray(output.numpy() if hasattr(output, "numpy") else output)
+            x = np.swapaxes(a, -1, -2) if trans_a else a
+            y = np.swapaxes(b, -1, -2) if trans_b else b
+            x, y = (t.astype(np.float32).reshape(-1, *t.shape[-2:])[0] for t in (x, y))
+            got = got.reshape(-1, rows, columns)[0, :_CHECKED].astype(np.float64)
+            sums = (x[:_CHECKED] @ y).astype(np.float64)
+            expected = _gelu(sums + bias) if fused else sums
+            room = 2.0**-10 * np.abs(expected) + 1e-2
+            return "" if (np.abs(got - expected) <= room).all() else "wrong"
+
+        def torch_peers(library: Any) -> Iterator[Peer]:
+            torch = library.torch
+            x = library.send(a)
+            ys = [library.send(b) for _ in range(copies)]
+            x = x.transpose(-1, -2) if trans_a else x
+            ys = [y.transpose(-1, -2) if trans_b else y for y in ys]
+            columns_bias, each = library.send(bias), itertools.cycle(ys)
+            if fused:
+                yield Peer("torch", lambda: torch.nn.functional.gelu(
+                    torch.addmm(columns_bias, x, next(each))))
+            else:
+                yield Peer("torch", lambda: torch.matmul(x, next(each)))
+
+        counted = (bs[0],) if cold else (given, bs[0], out)
+        batch = f"{batches} of " if batches else ""
+        yield Case(
+            _GEMM, types, f"{batch}[{rows}, {inner}] x [{inner}, {columns}]",
+            lambda: dml.gemm(given, next(turns), c, trans_a=trans_a, trans_b=trans_b,
+                             fused_activation=activation, out=out),
+            check, touched_bytes(t.desc for t in counted),
+            2 * inner * out.desc.element_count, peers={"torch": torch_peers})
+
+    return Recipe(_GEMM, types, make)
+
+
+def _gelu(x: np.ndarray) -> np.ndarray:
+    from math import erf
+
+    result: np.ndarray = x * 0.5 * (1 + np.vectorize(erf)(x / 2**0.5))
+    return result
+
+
+def requantized(m: int, k: int, n: int) -> Recipe:
+    """INT8 to INT8, with zero points and a row-major B."""
+    name = "DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY"
+    types = "int8"
+
+    def make(device: Any, scale: Scale) -> Iterator[Case]:
+        import kompute_dml as dml
+
+        rng = np.random.default_rng(6)
+        rows, inner, columns = (scale.of(x) for x in (m, k, n))
+        a, b = (rng.integers(-128, 128, s, np.int8) for s in ((rows, inner), (inner, columns)))
+        one = [device.tensor(np.array([[v]], np.float32)) for v in (0.5, 0.5, 2.0**12)]
+        zeros = [device.tensor(np.array([[v]], np.int8)) for v in (3, -5, 7)]
+        x, y, out = device.tensor(a), device.tensor(b), device.empty((rows, columns), "int8")
+
+        def check(output: Any) -> str:
+            got = output.numpy()[:_CHECKED].astype(int)
+            sums = (a[:_CHECKED].astype(np.float64) - 3) @ (b.astype(np.float64) + 5)
+            expected = np.clip(np.rint(sums.astype(np.float32) * np.float32(2.0**-14)) + 7,
+                               -128, 127)
+            return "" if (got == expected).all() else "wrong"
+
+        yield Case(
+            name, types, f"[{rows}, {inner}] x [{inner}, {columns}]",
+            lambda: dml.quantized_linear_matrix_multiply(
+                x, one[0], y, one[1], one[2], a_zero_point=zeros[0], b_zero_point=zeros[1],
+                output_zero_point=zeros[2], out=out),
+            check, touched_bytes((x.desc, y.desc, out.desc)),
+            product_operations(x.desc, out.desc))
+
+    return Recipe(name, types, make)

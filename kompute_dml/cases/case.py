@@ -1,0 +1,148 @@
+"""What a case of an operator is: inputs, the function's arguments, and what NumPy makes of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How big the cases are."""
+
+    elements: int
+    """Of a case that walks through memory."""
+    side: int
+    """Of a square matrix."""
+    products: tuple[tuple[int, int, int], ...]
+    """(M, K, N) of matrix products."""
+    shrink: int
+    """What sizes that are given for a large GPU are divided by."""
+    deep: int
+    """Sizes of a tensor with eight dimensions."""
+    bandwidth: float = 0.0
+    """GB/s of copying from which on a device takes this scale."""
+
+    def of(self, size: int) -> int:
+        return -(-size // self.shrink)
+
+
+TINY = Scale(1013, 13, ((5, 37, 7),), 256, 2)
+"""Of tests and the self-test."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """An input of random numbers."""
+
+    sizes: tuple[int, ...]
+    low: float = 0.1
+    high: float = 0.9
+    dtype: Any = np.float32
+    shared: bool = False
+    """Whether each item of the output needs all of it. Other inputs have an item for each."""
+
+    def array(self, rng: np.random.Generator) -> np.ndarray:
+        return rng.uniform(self.low, self.high, self.sizes).astype(self.dtype)
+
+
+def _call(function: Any, /, *inputs: Any, **arguments: Any) -> Any:
+    return function(*inputs, **arguments)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An ordinary use of an operator's function."""
+
+    reference: Callable[..., Any]
+    """NumPy's, of some items of the inputs (float64 or int64): one array for each output."""
+    inputs: tuple[Any, ...]
+    """:class:`Given`, or arrays, which are shared."""
+    arguments: Mapping[str, Any]
+    out: tuple[int, ...] | None = None
+    """The sizes of a FLOAT32 output where the arguments do not tell them."""
+    operations: int = 0
+    """Multiplications and additions; 0 where they do not count."""
+    room: float = 1e-5
+    """What a float may be off, as a part of the largest one."""
+    call: Callable[..., Any] = _call
+    """(the function, inputs and arguments) -> outputs."""
+
+    def wrong(self, outputs: Any, *inputs: np.ndarray) -> str:
+        """What is wrong with ``outputs`` (arrays) of these inputs, or nothing."""
+        wide = (x.astype(np.float64 if x.dtype.kind == "f" else np.int64) for x in inputs)
+        expected = as_tuple(self.reference(*wide))
+        return next(filter(None, (_near(got, np.asarray(wanted), self.room) for got, wanted in zip(
+            as_tuple(outputs), expected, strict=True))), "")
+
+
+Entry = Callable[[Scale], Case]
+
+
+def case(
+    reference: Callable[..., Any], *inputs: Any, out: tuple[int, ...] | None = None,
+    operations: int = 0, room: float = 1e-5, call: Callable[..., Any] = _call, **arguments: Any,
+) -> Case:
+    return Case(reference, inputs, arguments, out, operations, room, call)
+
+
+def each(names: str, entry: Entry) -> dict[str, Entry]:
+    """The same for several operators."""
+    return dict.fromkeys(names.split(), entry)
+
+
+def as_tuple(outputs: Any) -> tuple[Any, ...]:
+    return tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
+
+
+def _near(got: np.ndarray, expected: np.ndarray, room: float) -> str:
+    if got.shape != expected.shape:
+        return f"expected sizes {list(expected.shape)}, but got {list(got.shape)}"
+    off = np.abs(got.astype(np.float64) - expected)
+    allowed = room * np.abs(expected).max() if got.dtype.kind == "f" else 0
+    worst = np.unravel_index(np.where(np.isnan(off), np.inf, off).argmax(), off.shape)
+    # A NaN is not within any bound.
+    return "" if off[worst] <= allowed else (
+        f"{off[worst]} off at {[int(i) for i in worst]}: "
+        f"expected {expected[worst]}, but got {got[worst]}")
+
+
+# Inputs that several families share
+
+
+def rows(s: Scale, low: float = 0.1, high: float = 0.9, dtype: Any = np.float32) -> Given:
+    return Given((s.side, s.side), low, high, dtype)
+
+
+def whole(given: Given) -> Given:
+    return replace(given, shared=True)
+
+
+def matrix(s: Scale, dtype: Any = np.float32, high: float = 0.9) -> Given:
+    return Given((s.side, s.side), 0.1, high, dtype, shared=True)
+
+
+def images(s: Scale, low: float = 0.1, high: float = 0.9, dtype: Any = np.float32, *,
+           smaller: int = 1) -> Given:
+    """Of even sides, or so many times smaller."""
+    side = min(s.side, 128) // 2 * 2
+    channels = min(64, max(1, s.elements // side**2 // 2))
+    count = max(1, s.elements // (channels * side**2))
+    return Given((count, channels, side // smaller, side // smaller), low, high, dtype)
+
+
+def per_channel(s: Scale, low: float = 0.1, high: float = 0.9) -> Given:
+    return Given((1, images(s).sizes[1], 1, 1), low, high, shared=True)
+
+
+def one(value: float, dtype: Any = np.float32) -> np.ndarray:
+    return np.array([value], dtype)
+
+
+def coarse(terms: int) -> np.ndarray:
+    """A power of two, by which sums of so many terms fit into bytes."""
+    return one(2.0 ** (math.ceil(math.log2(terms)) - 4))

@@ -1,0 +1,113 @@
+"""A pass over a graph's operators: elementwise ones, of which one reads the other, become one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..desc import TensorDesc
+from ..dtypes import DataType
+from ..operators import chain
+from .draft import Draft, Drafts, seen_as
+from .memory import Storage
+
+
+def fuse_chains(g: Drafts) -> None:
+    """From the last operators of chains on, as far back as they go."""
+    for last in reversed(list(g)):
+        if g.has(last) and chain.step_of(last.desc, ()) is not None:
+            _Chain(g, last).fuse()
+
+
+class _Chain:
+    """What is computed for one element of the last operator's output, and of what."""
+
+    def __init__(self, g: Drafts, last: Draft) -> None:
+        self._g = g
+        self.drafts = [last]
+        """The last one first. Each comes after all that read it."""
+        self._seen = {last: last.tensor("output_tensor")}
+        """How each one's output lies, in the order of the last one's elements."""
+
+    def fuse(self) -> None:
+        if self._seen[self.drafts[0]].data_type not in (DataType.FLOAT32, DataType.FLOAT16):
+            return
+        while (more := self._next()) is not None:
+            self.drafts.append(more)
+        while len(self.drafts) > 1:
+            made = self._made()
+            if made is not None:
+                self._g.replace(self.drafts, made)
+                return
+            del self._seen[self.drafts.pop()]
+
+    def _next(self) -> Draft | None:
+        """Another operator that only those of the chain read, at the same element."""
+        if len(self.drafts) == chain.MOST_STEPS:
+            return None
+        for draft in self.drafts:
+            for slot, _ in draft.slots("input"):
+                maker = self._g.maker(draft, slot)
+                if maker is not None and maker not in self._seen and self._fits(maker):
+                    return maker
+        return None
+
+    def _fits(self, maker: Draft) -> bool:
+        if chain.step_of(maker.desc, ()) is None:
+            return False
+        if not self._g.is_whole(maker.storages["output_tensor"]):
+            return False
+        places = []
+        for user, slot in self._g.users(maker):
+            if user not in self._seen or user.storages[slot].begin:
+                return False
+            places.append(self._place(user, slot))
+        first = places[0]
+        if first is None or any(p != first for p in places):
+            return False
+        if any(seen_as(maker, "output_tensor", slot, first) is None
+               for slot, _ in maker.slots("input")):
+            return False
+        self._seen[maker] = first
+        return True
+
+    def _place(self, draft: Draft, slot: str) -> TensorDesc | None:
+        """How an input lies in the order of the last one's elements."""
+        return seen_as(draft, "output_tensor", slot, self._seen[draft])
+
+    def _made(self) -> Draft | None:
+        """The chain as one operator; None where it takes more than that has room for."""
+        order = self.drafts[::-1]
+        numbers = {d.storages["output_tensor"].root: chain.MOST_TENSORS + i
+                   for i, d in enumerate(order)}
+        tensors: list[tuple[Storage, TensorDesc]] = []
+        steps: list[chain.Step] = []
+        for draft in order:
+            sources: list[int | float] = []
+            for slot, storage in draft.slots("input"):
+                number = draft.number(slot)
+                place = self._place(draft, slot)
+                if storage.root in numbers:
+                    sources.append(numbers[storage.root])
+                elif number is not None:
+                    sources.append(number)
+                elif place is None or place.data_type is not self._seen[draft].data_type:
+                    return None
+                else:
+                    same = [i for i, (s, t) in enumerate(tensors) if t == place and (
+                        s.root, s.begin) == (storage.root, storage.begin)]
+                    sources.append(same[0] if same else len(tensors))
+                    tensors += [] if same else [(storage, place)]
+            step = chain.step_of(draft.desc, sources)
+            if step is None:
+                return None
+            steps.append(step)
+        if len(tensors) > chain.MOST_TENSORS or (
+                sum(len(s.words) for s in steps) > chain.MOST_VALUES):
+            return None
+        last = self.drafts[0]
+        fields: dict[str, Any] = dict.fromkeys(chain.SLOTS)
+        storages = {"output_tensor": last.storages["output_tensor"]}
+        for slot, (storage, place) in zip(chain.SLOTS, tensors):
+            storages[slot], fields[slot] = storage, place
+        desc = chain.ChainDesc(output_tensor=self._seen[last], steps=tuple(steps), **fields)
+        return Draft(desc, storages, last.label)

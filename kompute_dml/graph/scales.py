@@ -1,0 +1,96 @@
+"""A pass over a graph's operators: a batch normalization of constants goes into the convolution
+before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..attributes import ConvolutionDirection, ScaleBias
+from ..desc import TensorDesc
+from ..layout import packed_strides
+from .draft import Draft, Drafts, alike, changed, class_of, fused_by, output_of
+from .memory import Storage
+
+_Value = tuple[Storage, TensorDesc]
+
+
+def fold_normalizations(g: Drafts, make: Callable[[int], Storage]) -> None:
+    """Filter and bias are scaled once: drafts of constants run when the plan is built."""
+    for convolution in g:
+        user = g.only_user(convolution)
+        if convolution.name != "CONVOLUTION" or user is None or fused_by(convolution) is not None:
+            continue
+        norm = user[0]
+        d: Any = norm.desc
+        e: Any = convolution.desc
+        if (norm.name != "BATCH_NORMALIZATION" or user[1] != "input_tensor" or not d.spatial
+                or e.direction != ConvolutionDirection.FORWARD
+                or not alike(output_of(convolution), d.input_tensor)
+                or not all(norm.storages[f].root.constant for f in _PARAMETERS)
+                or not all(convolution.storages[f].root.constant for f in
+                           ("filter_tensor", "bias_tensor") if f in convolution.storages)):
+            continue
+        filter_, bias = _Scaled(g, make, convolution, norm).made()
+        new = changed(
+            convolution, {"filter_tensor": filter_[0], "bias_tensor": bias[0],
+                          "output_tensor": norm.storages["output_tensor"]},
+            filter_tensor=filter_[1], bias_tensor=bias[1], output_tensor=d.output_tensor,
+            fused_activation=fused_by(norm))
+        g.replace([convolution, norm], new)
+
+
+_PARAMETERS = ("mean_tensor", "variance_tensor", "scale_tensor", "bias_tensor")
+
+
+class _Scaled:
+    """The drafts that make a convolution's new filter and bias."""
+
+    def __init__(
+        self, g: Drafts, make: Callable[[int], Storage], convolution: Draft, norm: Draft
+    ) -> None:
+        self._g, self._make = g, make
+        self._convolution, self._norm = convolution, norm
+        self._drafts: list[Draft] = []
+        y = output_of(norm)
+        self._sizes = (1, y.sizes[1], *[1] * (len(y.sizes) - 2))
+
+    def made(self) -> tuple[_Value, _Value]:
+        mean, variance, scale, bias = (self._vector(self._norm, f) for f in _PARAMETERS)
+        d: Any = self._norm.desc
+        root = self._apply("ELEMENT_WISE_SQRT", variance, scale_bias=ScaleBias(1.0, d.epsilon))
+        factor = self._apply("ELEMENT_WISE_DIVIDE", scale, root)
+        w = self._convolution.storages["filter_tensor"], self._convolution.tensor("filter_tensor")
+        by_filter = factor[0], TensorDesc(w[1].data_type, w[1].sizes, (
+            1, *[0] * (len(w[1].sizes) - 1)))
+        filter_ = self._apply("ELEMENT_WISE_MULTIPLY", w, by_filter)
+        if "bias_tensor" in self._convolution.storages:
+            own = self._vector(self._convolution, "bias_tensor")
+            apart = self._apply("ELEMENT_WISE_SUBTRACT", own, mean)
+        else:
+            apart = self._apply("ELEMENT_WISE_NEGATE", mean)
+        made = self._apply("ELEMENT_WISE_ADD",
+                           self._apply("ELEMENT_WISE_MULTIPLY", apart, factor), bias)
+        for draft in reversed(self._drafts):
+            self._g.insert(draft)
+        return filter_, made
+
+    def _vector(self, draft: Draft, slot: str) -> _Value:
+        """A tensor of one number per channel, or of one for all."""
+        t = draft.tensor(slot)
+        by = t.strides[1] if t.sizes[1] > 1 else 0
+        strides = (0, by, *[0] * (len(self._sizes) - 2))
+        return draft.storages[slot], TensorDesc(
+            t.data_type, self._sizes, strides,
+            guaranteed_base_offset_alignment=t.guaranteed_base_offset_alignment)
+
+    def _apply(self, name: str, *values: _Value, **attributes: Any) -> _Value:
+        sizes = values[0][1].sizes
+        y = TensorDesc(values[0][1].data_type, sizes, packed_strides(sizes))
+        storage = self._make(y.total_tensor_size_in_bytes)
+        slots = ("input_tensor",) if len(values) == 1 else ("a_tensor", "b_tensor")
+        desc = class_of(name)(**dict(zip(slots, [t for _, t in values])), output_tensor=y,
+                              **attributes)
+        storages = dict(zip(slots, [s for s, _ in values])) | {"output_tensor": storage}
+        self._drafts.append(Draft(desc, storages, self._norm.label))
+        return storage, y

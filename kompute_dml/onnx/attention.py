@@ -1,0 +1,251 @@
+"""How the mapping table lowers attention, recurrent networks and random numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..attributes import MultiheadAttentionMaskType as MaskType
+from ..errors import UnsupportedError
+from ..graph.array import BOOL, Array
+from ..graph.builder import Builder
+from ..layout import packed_strides
+from ..operators import base
+from .graph import Node
+from .lowerings import Build, Inputs, Seen, given
+
+_DIRECTIONS = {"forward": 0, "reverse": 1, "bidirectional": 2}
+_USUAL = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
+_ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
+    "relu": ("RELU", {}), "tanh": ("TANH", {}), "sigmoid": ("SIGMOID", {}),
+    "softsign": ("SOFTSIGN", {}), "softplus": ("SOFTPLUS", {}),
+    "leakyrelu": ("LEAKY_RELU", {"alpha": 0.01}),
+    "thresholdedrelu": ("THRESHOLDED_RELU", {"alpha": 1.0}),
+    "elu": ("ELU", {"alpha": 1.0}), "hardsigmoid": ("HARD_SIGMOID", {"alpha": 0.2, "beta": 0.5}),
+    "scaledtanh": ("SCALED_TANH", {"alpha": 1.0, "beta": 1.0}),
+}
+"""DirectML's activation, and the attributes that ONNX's lists give it."""
+
+
+def _optional(inputs: Inputs, index: int) -> Array | None:
+    return inputs[index] if index < len(inputs) else None
+
+
+def _seen(x: Array | None, ones: int = 0) -> Seen | None:
+    """A packed array, after dimensions of size 1."""
+    sizes = () if x is None else (1,) * ones + x.shape
+    return None if x is None else (x, sizes, packed_strides(sizes))
+
+
+# Recurrent networks
+
+
+def _activations(node: Node, kind: str, directions: int) -> tuple[Any, ...]:
+    names = node.attributes.get("activations", _USUAL[kind] * directions)
+    lists = {k: iter(node.attributes.get(f"activation_{k}", ())) for k in ("alpha", "beta")}
+    result = []
+    for name in names:
+        if name.lower() not in _ACTIVATIONS:
+            raise UnsupportedError(f"the activation {name}")
+        operator, defaults = _ACTIVATIONS[name.lower()]
+        values = {k: float(next(lists[k], v)) for k, v in defaults.items()}
+        if operator == "SOFTPLUS":
+            values["steepness"] = 1.0
+        definition = base.definitions()["DML_OPERATOR_ACTIVATION_" + operator]
+        result.append(definition.desc_class(**values))
+    return tuple(result)
+
+
+def recurrent(kind: str) -> Build:
+    """RNN, GRU and LSTM, whose tensors lack DirectML's leading dimension."""
+
+    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+        x, w, r = (builder.pack(given(inputs, i)) for i in range(3))
+        b, lengths, h, c, peepholes = (
+            None if (t := _optional(inputs, i)) is None else builder.pack(t) for i in range(3, 8))
+        steps, batches, _ = x.shape
+        directions, _, units = r.shape
+        state = (directions, batches, units)
+        y, last, cells = (builder.new(s, x.dtype) for s in (
+            (steps, *state), state, state))
+        if y.storage is None:
+            return [y, last, cells]
+        if lengths is not None:
+            lengths = replace(lengths, dtype=np.dtype("uint32"))
+        tensors: dict[str, Seen | None] = {
+            "input_tensor": _seen(x, 1), "weight_tensor": _seen(w, 1),
+            "recurrence_tensor": _seen(r, 1),
+            "bias_tensor": _seen(b, 2),
+            "hidden_init_tensor": _seen(h, 1),
+            "sequence_lengths_tensor": _seen(lengths, 3),
+            "output_sequence_tensor": _seen(y), "output_single_tensor": _seen(last, 1),
+        }
+        attributes: dict[str, Any] = {
+            "activation_descs": _activations(node, kind, directions),
+            "direction": _DIRECTIONS[node.attributes.get("direction", "forward")],
+        }
+        if kind == "LSTM":
+            clip = node.attributes.get("clip")
+            tensors |= {"cell_mem_init_tensor": _seen(c, 1),
+                        "peephole_tensor": _seen(peepholes, 2),
+                        "output_cell_single_tensor": _seen(cells, 1)}
+            attributes |= {"clip_threshold": float(clip or 0.0), "use_clip_threshold": bool(clip),
+                           "couple_input_forget": node.attributes.get("input_forget", 0)}
+        elif kind == "GRU":
+            attributes["linear_before_reset"] = node.attributes.get("linear_before_reset", 0)
+        builder.emit(kind, tensors, **attributes)
+        return [y, last, cells] if kind == "LSTM" else [y, last]
+
+    return build
+
+
+def recurrent_refusal(node: Node) -> str | None:
+    """Why a recurrent network is not served, or None."""
+    if node.attributes.get("layout", 0):
+        return "layout=1"
+    if node.attributes.get("activations", ()) is None:
+        return "activations, whose names ONNX Runtime's provider does not read"
+    if node.op != "LSTM" and node.attributes.get("clip"):
+        return "clip"
+    return None
+
+
+# Attention
+
+
+def multi_head_attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """com.microsoft MultiHeadAttention with queries, keys and values of their own, or keys and
+    values that are by head already."""
+    q = builder.pack(given(inputs, 0))
+    heads = node.attributes["num_heads"]
+    batches, queries, features = q.shape
+    size = features // heads
+    k, v, bias, mask, relative, past_k, past_v = (
+        None if (t := _optional(inputs, i)) is None else builder.pack(t) for i in range(1, 8))
+    if k is None or v is None:
+        raise UnsupportedError("stacked inputs")
+    by_head = len(k.shape) == 4
+    new = k.shape[2] if by_head else k.shape[1]
+    value_size = v.shape[3] if by_head else v.shape[2] // heads
+    keys = new + (past_k.shape[2] if past_k is not None else 0)
+    y = builder.new((batches, queries, heads * value_size), q.dtype)
+    present = [builder.new((batches, heads, keys, n), q.dtype) for n in (size, value_size)]
+    if y.storage is None:
+        return [y, *present]
+    tensors: dict[str, Seen | None] = {
+        "query_tensor": _seen(q), "bias_tensor": _seen(bias), "output_tensor": _seen(y)}
+    if by_head:
+        tensors |= {"past_key_tensor": _seen(k), "past_value_tensor": _seen(v)}
+    else:
+        tensors |= {"key_tensor": _seen(k), "value_tensor": _seen(v),
+                    "past_key_tensor": _seen(past_k), "past_value_tensor": _seen(past_v)}
+    if any(node.outputs[1:]):
+        tensors |= {"output_present_key_tensor": _seen(present[0]),
+                    "output_present_value_tensor": _seen(present[1])}
+    sizes = (batches, heads, queries, keys)
+    if relative is not None:
+        seen = relative.broadcast_to(sizes)
+        tensors["relative_position_bias_tensor"] = (seen, sizes, seen.strides)
+    kind = MaskType.NONE
+    if mask is not None:
+        kind, tensors["mask_tensor"] = mask_of(mask, sizes)
+    scale = node.attributes.get("scale", 0.0) or size ** -0.5
+    builder.emit(
+        "MULTIHEAD_ATTENTION", tensors, scale=float(scale), head_count=heads, mask_type=kind,
+        mask_filter_value=float(node.attributes.get("mask_filter_value", -10000.0)))
+    return [y, *present]
+
+
+def mask_of(mask: Array, sizes: tuple[int, int, int, int]) -> tuple[MaskType, Seen]:
+    """com.microsoft's masks: lengths of keys, or an element for each key, query and head."""
+    batches = sizes[0]
+    if mask.shape == (batches,):
+        return MaskType.KEY_SEQUENCE_LENGTH, (mask, (1, batches), (0, 1))
+    if mask.shape == (3 * batches + 2,):
+        return MaskType.KEY_QUERY_SEQUENCE_LENGTH_START_END, (mask, mask.shape, (1,))
+    *outer, keys = mask.shape
+    by_head = {1: (outer[0], 1, 1, keys), 2: (outer[0], 1, *outer[1:], keys)}.get(
+        len(outer), mask.shape)
+    seen = mask.view(by_head, packed_strides(by_head)).broadcast_to(sizes)
+    return MaskType.BOOLEAN, (seen, sizes, seen.strides)
+
+
+def attention_refusal(node: Node) -> str | None:
+    """Why attention is not served, or None."""
+    if node.attributes.get("unidirectional", 0):
+        return "unidirectional"
+    shapes = [v.shape for v in node.inputs[:3] if v is not None]
+    if len(shapes) < 3 or any(s is None for s in shapes) or len(shapes[0] or ()) != 3:
+        return "stacked inputs, or inputs of unknown rank"
+    if any(v is not None for v in node.inputs[8:]):
+        return "past_sequence_length or cache_indirection"
+    return None
+
+
+
+def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """ONNX's Attention: inputs by token, or by head, which are brought into the other order."""
+    read = node.attributes
+    q = given(inputs, 0)
+    by_head = len(q.shape) == 4
+    heads = q.shape[1] if by_head else read["q_num_heads"]
+    key_heads = given(inputs, 1).shape[1] if by_head else read["kv_num_heads"]
+    q, k, v = (_by_token(builder, given(inputs, i)) for i in range(3))
+    mask, past_k, past_v = (
+        None if (t := _optional(inputs, i)) is None else builder.pack(t) for i in range(3, 6))
+    batches, queries, features = q.shape
+    size, value_size = features // heads, v.shape[2] // key_heads
+    past = past_k.shape[2] if past_k is not None else 0
+    keys = past + k.shape[1]
+    y = builder.new((batches, queries, heads * value_size), q.dtype)
+    present = [builder.new((batches, key_heads, keys, n), q.dtype) for n in (size, value_size)]
+    tensors: dict[str, Seen | None] = {
+        "query_tensor": _seen(q), "key_tensor": _seen(k), "value_tensor": _seen(v),
+        "past_key_tensor": _seen(past_k), "past_value_tensor": _seen(past_v),
+        "output_tensor": _seen(y)}
+    causal = bool(read.get("is_causal", 0))
+    if causal:
+        lengths = builder.constant(np.full(batches, past, np.int32))
+        tensors["past_sequence_lengths_tensor"] = _seen(lengths)
+    if causal or any(node.outputs[1:]):
+        tensors |= {"output_present_key_tensor": _seen(present[0]),
+                    "output_present_value_tensor": _seen(present[1])}
+    sizes, kind = (batches, heads, queries, keys), MaskType.NONE
+    if mask is not None and mask.dtype == BOOL:
+        numbers = builder.new(mask.shape, "int32")
+        builder.emit("CAST", {"input_tensor": _seen(mask), "output_tensor": _seen(numbers)})
+        kind, seen = MaskType.BOOLEAN, numbers.broadcast_to(sizes)
+        tensors["mask_tensor"] = (seen, sizes, seen.strides)
+    elif mask is not None:
+        seen = mask.broadcast_to(sizes)
+        tensors["relative_position_bias_tensor"] = (seen, sizes, seen.strides)
+    builder.emit(
+        "MULTIHEAD_ATTENTION1", tensors, scale=float(read.get("scale") or size ** -0.5),
+        query_head_count=heads, key_value_head_count=key_heads, mask_type=kind,
+        mask_filter_value=-np.inf)
+    if by_head:
+        y = builder.reshape(y, (batches, queries, heads, value_size)).transpose((0, 2, 1, 3))
+    return [y, *present]
+
+
+def _by_token(builder: Builder, x: Array) -> Array:
+    if len(x.shape) == 3:
+        return builder.pack(x)
+    batches, heads, length, size = x.shape
+    return builder.reshape(builder.pack(x.transpose((0, 2, 1, 3))),
+                           (batches, length, heads * size))
+
+
+def onnx_attention_refusal(node: Node) -> str | None:
+    """Why ONNX's Attention is not served, or None."""
+    if node.attributes.get("softcap", 0.0):
+        return "softcap"
+    if len(node.outputs) > 3 and node.outputs[3] is not None:
+        return "the product of queries and keys as an output"
+    if node.input(6) is not None:
+        return "lengths of keys without padding"
+    if any(v is None or v.shape is None for v in node.inputs[:3]):
+        return "inputs of unknown rank"
+    return None

@@ -1,0 +1,161 @@
+"""How gathers, scatters and non-zeros lower."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..dtypes import DataType
+from ..errors import UnsupportedError
+from ..graph.array import Array, device_type
+from ..graph.builder import Builder, scalar, supported
+from ..layout import pad_left, product
+from .graph import Node
+from .lowerings import Build, Inputs, Seen, dimension, emit_elementwise, given, host
+
+_INDICES = (DataType.INT64, DataType.INT32, DataType.UINT64, DataType.UINT32)
+
+
+def _seen(x: Array, rank: int) -> Seen:
+    """With 1s in front until there are ``rank`` dimensions."""
+    return x, pad_left(x.shape, rank, 1), pad_left(x.strides, rank, 0)
+
+
+def _rank(builder: Builder, operator: str, *arrays: Array) -> int:
+    """Dimensions under which an operator sees the arrays."""
+    table = supported(builder.device, "DML_OPERATOR_" + operator, "OutputTensor")
+    return max(table.dimension_counts[0], *(len(a.shape) for a in arrays))
+
+
+def _emit(
+    builder: Builder, operator: str, rank: int, attributes: dict[str, int], **tensors: Array
+) -> None:
+    """The operator sees all tensors with ``rank`` dimensions."""
+    builder.emit(operator, {f"{name}_tensor": _seen(x, rank) for name, x in tensors.items()},
+                 **attributes)
+
+
+def _expect(builder: Builder, node: Node, indices: Array, *sizes: int) -> None:
+    """Raise where an index is out of range, as far as the host sees it: where the device does, it
+    reads and writes within its tensors."""
+    builder.expect_indices(indices, sizes, f"{node.label} {node.name!r}")
+
+
+def gather(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    x, indices = given(inputs, 0), given(inputs, 1)
+    axis = dimension(node.attributes.get("axis", 0), len(x.shape))
+    _expect(builder, node, indices, x.shape[axis])
+    before, after = x.shape[:axis], x.shape[axis + 1:]
+    y = builder.new((*before, *indices.shape, *after), x.dtype)
+    if y.storage is None:
+        return [y]
+    # The axis in the middle of three: any rank will do.
+    sizes = (product(before), x.shape[axis], product(after))
+    x = builder.reshape(x, sizes)
+    listed = builder.reshape(indices, (indices.size,))
+    made = builder.reshape(y, (sizes[0], indices.size, sizes[2]))
+    rank = _rank(builder, "GATHER", x)
+    _emit(builder, "GATHER", rank, {"axis": rank - 2, "index_dimensions": 1},
+          input=x, indices=listed, output=made)
+    return [y]
+
+
+def gather_elements(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    x, indices = given(inputs, 0), given(inputs, 1)
+    axis = dimension(node.attributes.get("axis", 0), len(x.shape))
+    _expect(builder, node, indices, x.shape[axis])
+    y = builder.new(indices.shape, x.dtype)
+    if y.storage is None:
+        return [y]
+    rank = _rank(builder, "GATHER_ELEMENTS", x)
+    _emit(builder, "GATHER_ELEMENTS", rank, {"axis": axis + rank - len(x.shape)},
+          input=x, indices=indices, output=y)
+    return [y]
+
+
+def gather_nd(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    x, indices = given(inputs, 0), given(inputs, 1)
+    batches = node.attributes.get("batch_dims", 0)
+    _expect(builder, node, indices, *x.shape[batches : batches + indices.shape[-1]])
+    slices = x.shape[batches + indices.shape[-1]:]
+    y = builder.new((*indices.shape[:-1], *slices), x.dtype)
+    if y.storage is None:
+        return [y]
+    rank = _rank(builder, "GATHER_ND1", x, indices, y)
+    _emit(builder, "GATHER_ND1", rank,
+          {**_counts(x, indices), "batch_dimension_count": batches},
+          input=x, indices=indices, output=y)
+    return [y]
+
+
+def scatter(operator: str) -> Build:
+    """SCATTER or SCATTER_ND."""
+    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+        x, indices, updates = (given(inputs, i) for i in range(3))
+        if updates.storage is None:
+            return [x]
+        y = builder.new(x.shape, x.dtype)
+        if operator == "SCATTER":
+            rank = _rank(builder, operator, x)
+            axis = dimension(node.attributes.get("axis", 0), len(x.shape))
+            _expect(builder, node, indices, x.shape[axis])
+            attributes = {"axis": axis + rank - len(x.shape)}
+        else:
+            _expect(builder, node, indices, *x.shape[: indices.shape[-1]])
+            rank, attributes = _rank(builder, operator, x, indices, updates), _counts(x, indices)
+        _emit(builder, operator, rank, attributes,
+              input=x, indices=indices, updates=updates, output=y)
+        return [y]
+
+    return build
+
+
+def _counts(x: Array, indices: Array) -> dict[str, int]:
+    return {"input_dimension_count": len(x.shape), "indices_dimension_count": len(indices.shape)}
+
+
+def one_hot(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    indices, values, depth = given(inputs, 0), given(inputs, 2), host(inputs, 1)
+    assert depth is not None
+    axis = dimension(node.attributes.get("axis", -1), len(indices.shape) + 1)
+    sizes: Sequence[int] = (*indices.shape[:axis], int(depth.reshape(-1)[0]), *indices.shape[axis:])
+    y = builder.new(sizes, values.dtype)
+    if y.storage is None:
+        return [y]
+    if device_type(indices.dtype) not in _INDICES:
+        indices = emit_elementwise(builder, "CAST", [indices], np.dtype("int32"), {})
+    indices = builder.reshape(indices, [1 if d == axis else n for d, n in enumerate(sizes)])
+    rank = _rank(builder, "ONE_HOT", y)
+    _emit(builder, "ONE_HOT", rank, {"axis": axis + rank - len(sizes)},
+          indices=indices, values=values, output=y)
+    return [y]
+
+
+def nonzero(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """Where the model says how many there are."""
+    x, out = given(inputs, 0), node.outputs[0]
+    assert out is not None and out.shape is not None
+    count, rank = int(out.shape[1] or 0), len(x.shape)
+    if not count or not rank:
+        return [builder.new((rank, count), "int64")]
+    # The low halves of int64, a row for each dimension; the high ones are 0.
+    whole = builder.new((rank, x.size), "int64")
+    vector = whole, (whole.size,), (1,)
+    builder.emit("FILL_VALUE_CONSTANT", {"output_tensor": vector},
+                 value_data_type=device_type(whole.dtype), value=scalar(0, whole.dtype))
+    table = supported(builder.device, "DML_OPERATOR_NONZERO_COORDINATES", "InputTensor")
+    if table is None:
+        raise UnsupportedError("NONZERO_COORDINATES is not there at this feature level")
+    dimensions = max(rank, table.dimension_counts[0])
+    halves = replace(whole, dtype=np.dtype("uint32"))
+    found = builder.new((1,), "uint32")
+    outer = max(table.dimension_counts[0], 2) - 2
+    builder.emit("NONZERO_COORDINATES", {
+        "input_tensor": _seen(x, dimensions),
+        "output_count_tensor": _seen(found, table.dimension_counts[0]),
+        "output_coordinates_tensor": (halves, (*(1,) * outer, x.size, rank),
+                                      (*(0,) * outer, 2, 2 * x.size)),
+    })
+    return [whole.view((rank, count), (x.size, 1))]

@@ -1,0 +1,168 @@
+"""How com.microsoft's operators lower that are several of DirectML's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..attributes import ReduceFunction
+from ..errors import ValidationError
+from ..graph.array import Array
+from ..graph.builder import Builder
+from . import attention, movement, normalization, reduction
+from .gather import gather
+from .graph import Node
+from .lowerings import Build, Inputs, along_axis, emit_elementwise, given
+
+_FLOAT = np.dtype("float32")
+_EMBEDDING_EPSILON = 1e-12
+
+
+def _optional(inputs: Inputs, index: int) -> Array | None:
+    return inputs[index] if index < len(inputs) else None
+
+
+# Quantized tensors
+
+
+def _real(builder: Builder, x: Array, scale: Array, zero: Array | None) -> Array:
+    """The numbers that a quantized tensor stands for; one scale for all."""
+    arrays = [x, *(builder.reshape(p, ()) for p in (scale, zero) if p is not None)]
+    return emit_elementwise(builder, "ELEMENT_WISE_DEQUANTIZE_LINEAR", arrays, _FLOAT, {})
+
+
+def _quantized(
+    builder: Builder, y: Array, scale: Array, zero: Array | None, dtype: np.dtype[Any]
+) -> Array:
+    arrays = [y, *(builder.reshape(p, ()) for p in (scale, zero) if p is not None)]
+    return emit_elementwise(builder, "ELEMENT_WISE_QUANTIZE_LINEAR", arrays, dtype, {})
+
+
+def quantized_product(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """QLinearMul: A, its scale and zero point, the same of B, the result's."""
+    a, b = (_real(builder, given(inputs, i), given(inputs, i + 1), _optional(inputs, i + 2))
+            for i in (0, 3))
+    y = emit_elementwise(builder, "ELEMENT_WISE_MULTIPLY", [a, b], _FLOAT, {})
+    return [_quantized(
+        builder, y, given(inputs, 6), _optional(inputs, 7), given(inputs, 0).dtype)]
+
+
+def quantized(function: Build) -> Build:
+    """A function of a quantized tensor: it, its scale and zero point, the result's."""
+
+    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+        x = given(inputs, 0)
+        real = _real(builder, x, given(inputs, 1), _optional(inputs, 2))
+        (y,) = function(builder, node, [real])
+        return [_quantized(builder, y, given(inputs, 3), _optional(inputs, 4), x.dtype)]
+
+    return build
+
+
+def sigmoid(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    return [emit_elementwise(builder, "ACTIVATION_SIGMOID", [given(inputs, 0)], _FLOAT, {})]
+
+
+def leaky_relu(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    slope = float(node.attributes.get("alpha", 0.01))
+    return [emit_elementwise(
+        builder, "ACTIVATION_LEAKY_RELU", [given(inputs, 0)], _FLOAT, {"alpha": slope})]
+
+
+def softmax(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """``opset`` says whose Softmax it is: before 13 it is over all dimensions from an axis on."""
+    operator = "ACTIVATION_SOFTMAX1"
+    build = (along_axis(operator) if node.attributes.get("opset", 13) >= 13
+             else normalization.flattened(operator))
+    return list(build(builder, node, inputs))
+
+
+def quantized_concat(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """QLinearConcat: the result's scale and zero point, then each tensor with its own."""
+    scale, zero = given(inputs, 0), given(inputs, 1)
+    if (len(inputs) - 2) % 3:
+        raise ValidationError("expected a scale and a zero point for each tensor")
+    parts = [_real(builder, given(inputs, i), given(inputs, i + 1), given(inputs, i + 2))
+             for i in range(2, len(inputs), 3)]
+    (y,) = movement.concat(builder, node, parts)
+    return [_quantized(builder, y, scale, zero, zero.dtype)]
+
+
+def quantized_lstm(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """DynamicQuantizeLSTM: an LSTM of what its weights stand for. What ONNX Runtime rounds to 8
+    bits besides, its inputs and states, stays as it is."""
+
+    def weights(i: int, scale: Array, zero: Array) -> Array:
+        w = given(inputs, i)  # [directions, K, 4 units], a scale for each direction or column
+        sizes = [w.shape[0], 1, scale.shape[1] if len(scale.shape) > 1 else 1]
+        if scale.size == 1:
+            sizes = [1, 1, 1]
+        arrays = [w, *(builder.reshape(p, sizes) for p in (scale, zero))]
+        y = emit_elementwise(builder, "ELEMENT_WISE_DEQUANTIZE_LINEAR", arrays, _FLOAT, {})
+        return y.transpose((0, 2, 1))
+
+    w = weights(1, given(inputs, 8), given(inputs, 9))
+    r = weights(2, given(inputs, 10), given(inputs, 11))
+    build = attention.recurrent("LSTM")
+    return list(build(builder, node, [given(inputs, 0), w, r, *inputs[3:8]]))
+
+
+# Embeddings and biases
+
+
+def embed_layers(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """EmbedLayerNormalization: the sum of what is looked up of words, positions and segments,
+    normalized; how many of each row the mask keeps; the sum."""
+    ids = given(inputs, 0)
+    batches, length = ids.shape
+    total = gather(builder, _row(node), [given(inputs, 2), ids])[0]
+    places, chosen = given(inputs, 3), _optional(inputs, 8)
+    if chosen is None:
+        if length > places.shape[0]:
+            raise ValidationError(f"expected at most {places.shape[0]} positions, but got {length}")
+        added = [places.view((1, length, places.shape[1]), (0, *places.strides))]
+    else:
+        added = [gather(builder, _row(node), [places, chosen])[0]]
+    segments, of_each = _optional(inputs, 1), _optional(inputs, 4)
+    if segments is not None and of_each is not None:
+        added += gather(builder, _row(node), [of_each, segments])
+    for x in added:
+        total = emit_elementwise(builder, "ELEMENT_WISE_ADD", [total, x], total.dtype, {})
+    normal = replace(node, outputs=node.outputs[:1], attributes={
+        "axis": -1, "epsilon": node.attributes.get("epsilon", _EMBEDDING_EPSILON)})
+    (y,) = normalization.layers(True)(
+        builder, normal, [total, given(inputs, 5), given(inputs, 6)])
+    mask = _optional(inputs, 7)
+    if mask is None:
+        counts = builder.constant(np.zeros(batches, np.int32))
+    else:
+        one_axis = replace(node, attributes={"axes": [1], "keepdims": 0})
+        (counts,) = reduction.reduction(ReduceFunction.SUM)(builder, one_axis, [mask])
+    return [y, counts, total]
+
+
+def _row(node: Node) -> Node:
+    return replace(node, attributes={"axis": 0})
+
+
+def bias_add(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """BiasAdd: a tensor, its bias and what skipped it."""
+    total = given(inputs, 0)
+    for i in (1, 2):
+        total = emit_elementwise(
+            builder, "ELEMENT_WISE_ADD", [total, given(inputs, i)], total.dtype, {})
+    return [total]
+
+
+def bias_split_gelu(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """BiasSplitGelu: one half of the columns times the GELU of the other."""
+    x = emit_elementwise(builder, "ELEMENT_WISE_ADD", [given(inputs, 0), given(inputs, 1)],
+                         given(inputs, 0).dtype, {})
+    *front, columns = x.shape
+    half = columns // 2
+    left, right = (x.view((*front, half), x.strides, start=i * half * x.strides[-1])
+                   for i in range(2))
+    gelu = emit_elementwise(builder, "ACTIVATION_GELU", [right], x.dtype, {})
+    return [emit_elementwise(builder, "ELEMENT_WISE_MULTIPLY", [left, gelu], x.dtype, {})]

@@ -1,0 +1,222 @@
+"""How the mapping table lowers softmax and normalizations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..attributes import ReduceFunction, ScaleBias
+from ..errors import ValidationError
+from ..graph.array import Array
+from ..graph.builder import Builder, supported
+from ..layout import pad_left, product
+from .graph import Node
+from .lowerings import Build, Inputs, Seen, along_axis, dimension, emit_elementwise, given
+from .reduction import reduced
+
+_EPSILON = 1e-5
+_SKIP_EPSILON = 1e-12
+_SMALLEST = 2.0**-126
+"""ONNX names no epsilon: rows of zeros stay zeros."""
+
+
+def flattened(operator: str) -> Build:
+    """Before opset 13: over all dimensions from ``axis`` on."""
+    along_last = along_axis(operator)
+
+    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+        x = given(inputs, 0)
+        axis = node.attributes.get("axis", 1)
+        axis = axis + len(x.shape) if axis < 0 else axis
+        matrix = builder.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
+        (y,) = along_last(builder, _without_axis(node), [matrix])
+        return [builder.reshape(y, x.shape)]
+
+    return build
+
+
+def _without_axis(node: Node) -> Node:
+    return replace(node, attributes={k: v for k, v in node.attributes.items() if k != "axis"})
+
+
+def _normalized(
+    builder: Builder, operator: str, x: Array, shape: Sequence[int],
+    parameters: Mapping[str, Array | None], axes: Sequence[int] | None = None, **attributes: Any,
+) -> Array:
+    """``operator`` of ``x`` under the sizes ``shape``, to which its parameters are broadcast."""
+    y = builder.like([x] if tuple(shape) == x.shape else [], x.shape, x.dtype)
+    if y.storage is None:
+        return y
+    support = supported(builder.device, "DML_OPERATOR_" + operator, "InputTensor")
+    rank = max(len(shape), support.dimension_counts[0] if support else 1)
+    sizes = pad_left(shape, rank, 1)
+
+    def seen(t: Array) -> Seen:
+        return t, sizes, pad_left(t.strides, rank, 0)
+
+    tensors: dict[str, Seen | None] = {
+        f"{name}_tensor": None if t is None else seen(t.broadcast_to(shape))
+        for name, t in parameters.items()}
+    tensors |= {"input_tensor": seen(builder.reshape(x, shape)),
+                "output_tensor": seen(builder.reshape(y, shape))}
+    if axes is not None:
+        attributes["axes"] = tuple(a + rank - len(shape) for a in axes)
+    builder.emit(operator, tensors, **attributes)
+    return y
+
+
+def _optional(inputs: Inputs, index: int) -> Array | None:
+    return inputs[index] if index < len(inputs) else None
+
+
+def _epsilon(node: Node, default: float = _EPSILON) -> float:
+    return float(node.attributes.get("epsilon", default))
+
+
+def _layers(builder: Builder, node: Node, x: Array, scale: Array, bias: Array | None,
+            use_mean: bool, epsilon: float = _EPSILON) -> Array:
+    shape = x.shape or (1,)
+    first = dimension(node.attributes.get("axis", -1), len(shape))
+    return _normalized(
+        builder, "MEAN_VARIANCE_NORMALIZATION2", x, shape, {"scale": scale, "bias": bias},
+        range(first, len(shape)), use_mean=use_mean, use_variance=True,
+        epsilon=_epsilon(node, epsilon))
+
+
+def layers(use_mean: bool) -> Build:
+    """Over all dimensions from ``axis`` on; without the mean RMS normalization."""
+
+    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+        x = given(inputs, 0)
+        y = _layers(builder, node, x, given(inputs, 1), _optional(inputs, 2), use_mean)
+        asked = any(value is not None for value in node.outputs[1:])
+        return [y, *_statistics(builder, node, x)][: len(node.outputs)] if asked else [y]
+
+    return build
+
+
+def _statistics(builder: Builder, node: Node, x: Array) -> list[Array]:
+    """LayerNormalization's Mean and InvStdDev, in float32."""
+    axes = range(dimension(node.attributes.get("axis", -1), len(x.shape)), len(x.shape))
+    real = np.dtype("float32")
+    if x.dtype != real:
+        x = emit_elementwise(builder, "CAST", [x], real, {})
+    (mean,) = reduced(builder, "REDUCE", x, axes, True, real, function=ReduceFunction.AVERAGE)
+    rest = emit_elementwise(builder, "ELEMENT_WISE_SUBTRACT", [x, mean], real, {})
+    (squares,) = reduced(builder, "REDUCE", rest, axes, True, real,
+                         function=ReduceFunction.SUM_SQUARE)
+    to_variance = ScaleBias(1 / product([x.shape[a] for a in axes]), _epsilon(node))
+    deviation = emit_elementwise(
+        builder, "ELEMENT_WISE_SQRT", [squares], real, {"scale_bias": to_variance})
+    inverse = emit_elementwise(
+        builder, "ELEMENT_WISE_RECIP", [deviation], real, {"scale_bias": None})
+    return [mean, inverse]
+
+
+def skip_layers(use_mean: bool) -> Build:
+    """The same of a sum, which is an output, too: input, skip, gamma, beta (with a mean), bias."""
+
+    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+        total, gamma = given(inputs, 0), given(inputs, 2)
+        beta = _optional(inputs, 3) if use_mean else None
+        for t in (given(inputs, 1), _optional(inputs, 4 if use_mean else 3)):
+            if t is not None:
+                total = emit_elementwise(builder, "ELEMENT_WISE_ADD", [total, t], total.dtype, {})
+        y = _layers(builder, node, total, gamma, beta, use_mean, _SKIP_EPSILON)
+        return [y, y, y, total][: len(node.outputs)]  # the middle ones are not asked for
+
+    return build
+
+
+def _per_channel(t: Array, rank: int, builder: Builder) -> Array:
+    """One value for each of the second dimension's indices."""
+    return builder.reshape(t, (1, *t.shape, *(1,) * (rank - 1 - len(t.shape))))
+
+
+def instances(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    x = given(inputs, 0)
+    rank = len(x.shape)
+    scale, bias = (_per_channel(given(inputs, i), rank, builder) for i in (1, 2))
+    return [_normalized(
+        builder, "MEAN_VARIANCE_NORMALIZATION1", x, x.shape, {"scale": scale, "bias": bias},
+        range(2, rank), normalize_variance=True, epsilon=_epsilon(node))]
+
+
+def groups(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    x, count = given(inputs, 0), node.attributes["num_groups"]
+    n, channels, *plane = x.shape
+    if count < 1 or channels % count:
+        raise ValidationError(f"expected {channels} channels to make {count} groups")
+    shape = (n, count, channels // count, product(plane))
+    parameters = {}
+    for name, i in (("scale", 1), ("bias", 2)):
+        t = given(inputs, i)  # for each group in version 18, then for each channel
+        within = t.size // count
+        parameters[name] = builder.reshape(t, (1, count, within, 1))
+    return [_normalized(
+        builder, "MEAN_VARIANCE_NORMALIZATION1", builder.pack(x), shape, parameters, (2, 3),
+        normalize_variance=True, epsilon=_epsilon(node))]
+
+
+def mean_variance(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """ONNX adds 1e-9 to the deviation, which is then no more than that."""
+    x = given(inputs, 0)
+    axes = {dimension(a, len(x.shape)) for a in node.attributes.get("axes", (0, 2, 3))}
+    return [_normalized(
+        builder, "MEAN_VARIANCE_NORMALIZATION1", x, x.shape, {"scale": None, "bias": None},
+        sorted(axes), normalize_variance=True, epsilon=1e-18)]
+
+
+def batch_training(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """Normalized by its own statistics, which move the running ones."""
+    x, momentum = builder.pack(given(inputs, 0)), float(node.attributes.get("momentum", 0.9))
+    scale, bias = (_per_channel(given(inputs, i), len(x.shape), builder) for i in (1, 2))
+    channels = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
+    y = builder.new(x.shape, x.dtype)
+    statistics = [builder.new(channels, x.dtype) for _ in range(2)]
+    arrays = {"input_tensor": x, "scale_tensor": scale, "bias_tensor": bias, "output_tensor": y,
+              "output_mean_tensor": statistics[0], "output_variance_tensor": statistics[1]}
+    rank = max(len(x.shape), 4)
+    if y.storage is not None:
+        builder.emit("BATCH_NORMALIZATION_TRAINING", {
+            name: (t, (*t.shape, *(1,) * (rank - len(t.shape))),
+                   (*t.strides, *(1,) * (rank - len(t.shape)))) for name, t in arrays.items()},
+            epsilon=_epsilon(node), fused_activation=None)
+    running = []
+    for i, made in enumerate(statistics, 3):
+        parts = [emit_elementwise(builder, "ELEMENT_WISE_IDENTITY", [t], t.dtype,
+                                  {"scale_bias": ScaleBias(share, 0.0)})
+                 for t, share in ((given(inputs, i), momentum),
+                                  (builder.reshape(made, x.shape[1:2]), 1 - momentum))]
+        running.append(emit_elementwise(builder, "ELEMENT_WISE_ADD", parts, x.dtype, {}))
+    return [y, *running]
+
+
+def batch(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    x = given(inputs, 0)
+    names = ("scale", "bias", "mean", "variance")
+    parameters = {name: _per_channel(given(inputs, i), len(x.shape), builder)
+                  for i, name in enumerate(names, 1)}
+    return [_normalized(builder, "BATCH_NORMALIZATION", x, x.shape, parameters, spatial=True,
+                        epsilon=_epsilon(node))]
+
+
+def neighbours(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    x, of = given(inputs, 0), node.attributes
+    n, channels, *plane = x.shape
+    return [_normalized(
+        builder, "LOCAL_RESPONSE_NORMALIZATION", builder.pack(x), (n, channels, 1, product(plane)),
+        {}, cross_channel=True, local_size=of["size"], alpha=float(of.get("alpha", 1e-4)),
+        beta=float(of.get("beta", 0.75)), bias=float(of.get("bias", 1.0)))]
+
+
+def norms(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    x = given(inputs, 0)
+    axis = dimension(node.attributes.get("axis", -1), len(x.shape))
+    x = builder.pack(x)
+    shape = (1, product(x.shape[:axis]), x.shape[axis], product(x.shape[axis + 1 :]))
+    return [_normalized(builder, "LP_NORMALIZATION", x, shape, {}, axis=2,
+                        p=node.attributes.get("p", 2), epsilon=_SMALLEST)]

@@ -1,0 +1,128 @@
+"""Finds products and convolutions between a DequantizeLinear of each input and a QuantizeLinear.
+
+    DequantizeLinear x 2 -> Conv [-> Relu] -> QuantizeLinear    becomes one QLinearConv
+    DequantizeLinear x 2 -> MatMul -> QuantizeLinear            becomes one QLinearMatMul
+    DequantizeLinear x 2 -> MatMul [-> Add]                     becomes one MatMulIntegerToFloat
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .graph import Node, Value
+
+_BYTES = (np.dtype("uint8"), np.dtype("int8"))
+_SINGLE = np.dtype("float32")
+OnlyUser = Callable[[Node, "tuple[str, ...]"], "Node | None"]
+"""The only node that reads the first output of another, if its operator is one of these."""
+
+
+def of_bytes(
+    node: Node, made_by: dict[Value, Node], only_user: OnlyUser,
+    is_bias: Callable[[Value, Value | None], bool],
+) -> Node | None:
+    """The quantized node that stands for a float one and those around it, or None."""
+    if node.label not in ("Conv", "MatMul"):
+        return None
+    axis = 0 if node.op == "Conv" else 1
+    x, w = (_dequantized(v, made_by) for v in node.inputs[:2])
+    if x is None or w is None or not _scalar(x.input(1)) or not _scales(w, axis):
+        return None
+    parts = [d for d in (x, w) if only_user(d, (node.op,)) is node]
+    bias = None
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        maker = made_by.get(node.inputs[2])
+        bias = None if maker is None else _sums(maker, x, w)
+        if maker is None or bias is None:
+            return None
+        parts += [maker] if only_user(maker, (node.op,)) is node else []
+    parts.append(node)
+    last = _quantized(node, only_user)
+    if last is not None:
+        parts += last
+        y = last[-1]
+        operator = "QLinearConv" if node.op == "Conv" else "QLinearMatMul"
+        values = [*_triple(x), *_triple(w), y.input(1), y.input(2)]
+        values += [bias] if operator == "QLinearConv" else []
+        return Node(operator, "", 10, tuple(values), y.outputs, node.attributes, node.name,
+                    tuple(parts))
+    if node.op == "Conv":
+        return None
+    total = only_user(node, ("Add",))
+    if total is not None:
+        left, right = total.inputs
+        other = right if left is node.outputs[0] else left
+        if other is not None and is_bias(other, node.outputs[0]):
+            bias = other
+            parts.append(total)
+    (a, a_scale, a_zero), (b, b_scale, b_zero) = _triple(x), _triple(w)
+    return Node(
+        "MatMulIntegerToFloat", "com.microsoft", 1,
+        (a, b, a_scale, b_scale, a_zero, b_zero, bias), parts[-1].outputs, {}, node.name,
+        tuple(parts))
+
+
+def _dequantized(value: Value | None, made_by: dict[Value, Node]) -> Node | None:
+    """The DequantizeLinear, of bytes by one scale per axis at most, that makes a value."""
+    maker = None if value is None else made_by.get(value)
+    if maker is None or maker.label != "DequantizeLinear" or maker.attributes.get("block_size", 0):
+        return None
+    given, scale = maker.input(0), maker.input(1)
+    fits = given is not None and given.dtype in _BYTES and given.shape is not None and (
+        scale is not None and scale.dtype == _SINGLE and scale.shape is not None)
+    return maker if fits and maker.input(2) is not None else None
+
+
+def _scalar(value: Value | None) -> bool:
+    return value is not None and value.shape is not None and all(n == 1 for n in value.shape)
+
+
+def _scales(w: Node, axis: int) -> bool:
+    """Whether there is one scale, or one for each output channel."""
+    scale, given = w.input(1), w.input(0)
+    if _scalar(scale):
+        return True
+    rank = len(given.shape) if given is not None and given.shape is not None else 0
+    named = w.attributes.get("axis", 1)
+    # Of a stack of matrices there would be one for each matrix.
+    return named % max(rank, 1) == axis and (axis == 0 or rank == 2)
+
+
+def _sums(maker: Node, x: Node, w: Node) -> Value | None:
+    """A bias of INT32 whose scale is the product's."""
+    values = maker.input(0)
+    scales = [v.constant if v is not None else None
+              for v in (maker.input(1), x.input(1), w.input(1))]
+    if maker.label != "DequantizeLinear" or values is None or values.dtype != np.dtype("int32"):
+        return None
+    if any(s is None for s in scales):
+        return None
+    own, left, right = (np.asarray(s, np.float64) for s in scales)
+    zero = maker.input(2)
+    whole = zero is None or (zero.constant is not None and not zero.constant.any())
+    close = np.allclose(own, left.reshape(()) * right, rtol=1e-5, atol=0)
+    return values if whole and close else None
+
+
+def _quantized(node: Node, only_user: OnlyUser) -> list[Node] | None:
+    """QuantizeLinear to bytes by one scale, after a Relu that its lower end does."""
+    parts = []
+    relu = only_user(node, ("Relu",))
+    if relu is not None:
+        parts.append(relu)
+    last = only_user(parts[-1] if parts else node, ("QuantizeLinear",))
+    if last is None or not _scalar(last.input(1)) or last.attributes.get("block_size", 0):
+        return None
+    zero = last.input(2)
+    if zero is None or zero.dtype not in _BYTES or not _scalar(zero):
+        return None
+    if relu is not None and (zero.constant is None or (
+            zero.constant.reshape(()) != np.iinfo(zero.constant.dtype).min)):
+        return None
+    return [*parts, last]
+
+
+def _triple(dequantize: Node) -> tuple[Value | None, Value | None, Value | None]:
+    return dequantize.input(0), dequantize.input(1), dequantize.input(2)

@@ -1,0 +1,154 @@
+"""How the mapping table lowers quantized products and quantization in blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..attributes import QuantizationType
+from ..desc import TensorDesc
+from ..dtypes import DataType
+from ..errors import UnsupportedError, ValidationError
+from ..graph.array import Array
+from ..graph.builder import Builder
+from ..layout import packed_strides
+from . import lowerings, products
+from .graph import Node
+from .lowerings import Build, Inputs, Seen, dimension, emit_elementwise, given
+
+
+class _Nibbles(Array):
+    """Bytes, seen as twice as many UINT4 elements. Sizes and strides count elements."""
+
+    def desc(self, sizes: Any, strides: Any) -> TensorDesc:
+        packed = super().desc(sizes, strides)
+        return TensorDesc(DataType.UINT4, packed.sizes, packed.strides,
+                          guaranteed_base_offset_alignment=packed.base_alignment)
+
+
+def _quantized(x: Array, bits: int, sizes: tuple[int, int], pitch: int) -> Seen:
+    """Rows of ``bits``-bit elements that are ``pitch`` bytes apart."""
+    seen = x if bits == 8 else _Nibbles(x.dtype, x.shape, x.strides, x.storage)
+    return seen, sizes, (pitch * 8 // bits, 1)
+
+
+def _optional(inputs: Inputs, index: int) -> Array | None:
+    return inputs[index] if index < len(inputs) else None
+
+
+def blocked_weights(node: Node) -> str | None:
+    """Why this MatMulNBits is not served, or None."""
+    if node.attributes.get("bits", 4) not in (4, 8):
+        return "elements of neither 4 nor 8 bits"
+    if node.input(4) is not None:
+        return "g_idx, which gives each row of B a block of its own"
+    zero = node.input(3)
+    if zero is not None and zero.dtype != np.uint8:
+        return "zero points that are not packed as B is"
+    a = node.input(0)
+    if a is None or a.shape is None or not a.shape:
+        return "matrices of unknown rank"
+    return None
+
+
+def matmul_bits(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """MatMulNBits: B's columns are stored as rows of blocks, each with a scale and a zero point."""
+    a, b, scales = (given(inputs, i) for i in range(3))
+    zeros, bias = _optional(inputs, 3), _optional(inputs, 5)
+    bits, block = node.attributes.get("bits", 4), node.attributes["block_size"]
+    k, n = node.attributes["K"], node.attributes["N"]
+    blocks = -(-k // block)
+    pitch, zero_pitch = blocks * block * bits // 8, -(-blocks * bits // 8)
+    for name, x, size in (("B", b, n * pitch), ("scales", scales, n * blocks),
+                          ("zero_points", zeros, n * zero_pitch)):
+        if x is not None and x.size != size:
+            raise ValidationError(f"expected {name} to have {size} elements, but got {x.size}")
+    weights = builder.new((n, blocks * block), a.dtype)
+    if weights.storage is not None:
+        of_blocks = (n, blocks)
+        tensors: dict[str, Seen | None] = {
+            "input_tensor": _quantized(builder.pack(b), bits, (n, blocks * block), pitch),
+            "quantization_tensors[0]": (builder.pack(scales), of_blocks, (blocks, 1)),
+            "output_tensor": (weights, weights.shape, weights.strides),
+        }
+        if zeros is not None:
+            tensors["quantization_tensors[1]"] = _quantized(
+                builder.pack(zeros), bits, of_blocks, zero_pitch)
+        # Without zero points they are half of the range, for DirectML as for ONNX Runtime.
+        kind = QuantizationType.SCALE if zeros is None else QuantizationType.SCALE_ZERO_POINT
+        builder.emit("DEQUANTIZE", tensors, quantization_type=kind)
+    columns = weights.view((k, n), (1, blocks * block))
+    return [products.product_of(builder, a, columns, bias)]
+
+
+def integer_matrices(node: Node) -> str | None:
+    """Why this QGemm is not served, or None."""
+    for index in (0, 3):
+        value = node.input(index)
+        if value is None or value.shape is None or len(value.shape) != 2:
+            return "matrices of unknown rank"
+    return None
+
+
+def qgemm(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """com.microsoft QGemm: A, B and their scales and zero points, C, and those of the output."""
+    a, a_scale, a_zero, b, b_scale, b_zero = (_optional(inputs, i) for i in range(6))
+    c, y_scale, y_zero = (_optional(inputs, i) for i in range(6, 9))
+    if a is None or b is None or a_scale is None or b_scale is None:
+        raise ValidationError("expected A, B and both scales to be given")
+    read = node.attributes.get
+    a = products.transposed(a, read("transA", 0))
+    b = products.transposed(b, read("transB", 0))
+    (x,) = products.matmul_integer(builder, node, [a, b, a_zero, b_zero])
+    if c is not None:
+        x = emit_elementwise(builder, "ELEMENT_WISE_ADD", [x, c], x.dtype, {})
+    real = np.dtype("float32")
+    x = emit_elementwise(builder, "CAST", [x], real, {})
+    scale = emit_elementwise(builder, "ELEMENT_WISE_MULTIPLY", [a_scale, b_scale], real, {})
+    if read("alpha", 1.0) != 1:
+        alpha = builder.constant(np.array(read("alpha", 1.0), real))
+        scale = emit_elementwise(builder, "ELEMENT_WISE_MULTIPLY", [scale, alpha], real, {})
+    x = emit_elementwise(builder, "ELEMENT_WISE_MULTIPLY", [x, scale], real, {})
+    if y_scale is None:
+        return [x]
+    if y_zero is None:
+        raise UnsupportedError("a scale of the output without a zero point")
+    return [emit_elementwise(builder, "ELEMENT_WISE_QUANTIZE_LINEAR", [x, y_scale, y_zero],
+                             y_zero.dtype, {})]
+
+
+def quantization(operator: str) -> Build:
+    """QuantizeLinear and DequantizeLinear: scales for all, along an axis, or for blocks of it."""
+    whole = lowerings.quantization(f"ELEMENT_WISE_{operator}_LINEAR")
+
+    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+        block = node.attributes.get("block_size", 0)
+        if not block:
+            return [*whole(builder, node, inputs)]
+        x, scale, zero = given(inputs, 0), given(inputs, 1), _optional(inputs, 2)
+        axis = dimension(node.attributes.get("axis", 1), len(x.shape))
+        blocks = x.shape[axis] // block if len(scale.shape) == len(x.shape) else -1
+        expected = (*x.shape[:axis], blocks, *x.shape[axis + 1:])
+        if scale.shape != expected or x.shape[axis] % block:
+            raise UnsupportedError(
+                f"scales of sizes {list(scale.shape)} for {list(x.shape)} in blocks of {block}")
+        out = node.outputs[0]
+        default = (np.dtype("uint8") if zero is None else zero.dtype) if operator == "QUANTIZE" \
+            else scale.dtype
+        y = builder.new(x.shape, default if out is None or out.dtype is None else out.dtype)
+        if y.storage is None:
+            return [y]
+        if zero is None:
+            quantized = y if operator == "QUANTIZE" else x
+            zero = builder.constant(np.zeros((1,) * len(x.shape), quantized.dtype))
+            zero = zero.broadcast_to(scale.shape)
+        builder.emit(operator, {
+            "input_tensor": (x, x.shape, x.strides),
+            "quantization_tensors[0]": (scale, scale.shape, scale.strides),
+            "quantization_tensors[1]": (zero, zero.shape, zero.strides),
+            "output_tensor": (y, y.shape, packed_strides(y.shape)),
+        }, quantization_type=QuantizationType.SCALE_ZERO_POINT)
+        return [y]
+
+    return build

@@ -1,0 +1,84 @@
+"""How rows of random numbers lower: words of RANDOM_GENERATOR, made numbers of a distribution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..attributes import ScaleBias
+from ..graph.array import Array
+from ..graph.builder import Builder
+from ..layout import packed_strides, product
+from .graph import DTYPES, Node
+from .lowerings import Build, Inputs, emit_elementwise, given
+
+_SHARE = 2.0**-24
+"""float32 holds 24 bits of a word exactly."""
+
+
+def _uniform(builder: Builder, node: Node, shape: Sequence[int], stream: int) -> Array:
+    """Multiples of 2^-24 in [0, 1). The seed's bits are the key, ``stream`` begins the counter."""
+    seed = int(np.float32(node.attributes["seed"]).view(np.uint32))
+    state = builder.constant(np.array([0, 0, 0, stream, seed, 0], np.uint32))
+    words = builder.new(shape, "uint32")
+    if words.storage is None:
+        return builder.new(shape, "float32")
+    flat = (product(shape),)
+    builder.emit("RANDOM_GENERATOR", {
+        "input_state_tensor": (state, (1, 1, 1, 6), (6, 6, 6, 1)),
+        "output_tensor": (words, flat, packed_strides(flat))}, type=0)
+    shift = builder.constant(np.full((), 8, np.uint32))
+    upper = emit_elementwise(
+        builder, "ELEMENT_WISE_BIT_SHIFT_RIGHT", [words, shift], words.dtype, {})
+    return emit_elementwise(builder, "CAST", [upper], np.dtype("float32"), {})
+
+
+def _apply(builder: Builder, operator: str, *arrays: Array, **attributes: Any) -> Array:
+    return emit_elementwise(builder, operator, arrays, arrays[0].dtype, attributes)
+
+
+def _scaled(scale: float, bias: float) -> dict[str, Any]:
+    return {"scale_bias": ScaleBias(scale, bias)}
+
+
+def _made(builder: Builder, node: Node, shape: Sequence[int]) -> Array:
+    read, whole = node.attributes, _uniform(builder, node, shape, 0)
+    if "Uniform" in node.op:
+        low, high = read.get("low", 0.0), read.get("high", 1.0)
+        return _apply(builder, "ELEMENT_WISE_IDENTITY", whole,
+                      **_scaled(_SHARE * (high - low), low))
+    # Box and Muller; the logarithm's argument is in (0, 1].
+    logarithm = _apply(builder, "ELEMENT_WISE_LOG", whole, **_scaled(_SHARE, _SHARE))
+    radius = _apply(builder, "ELEMENT_WISE_SQRT", logarithm, **_scaled(-2.0, 0.0))
+    turn = _apply(builder, "ELEMENT_WISE_COS", _uniform(builder, node, shape, 1),
+                  **_scaled(2 * math.pi * _SHARE, 0.0))
+    product_ = _apply(builder, "ELEMENT_WISE_MULTIPLY", radius, turn)
+    return _apply(builder, "ELEMENT_WISE_IDENTITY", product_,
+                  **_scaled(read.get("scale", 1.0), read.get("mean", 0.0)))
+
+
+def random(like: bool) -> Build:
+    """RandomUniform and RandomNormal; ``like``: of the input's shape, and its type."""
+
+    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+        shape = given(inputs, 0).shape if like else tuple(node.attributes["shape"])
+        default = given(inputs, 0).dtype if like else np.dtype("float32")
+        number = node.attributes.get("dtype", 0)
+        y = _made(builder, node, shape)
+        dtype = DTYPES[number] if number else default
+        return [y if dtype == y.dtype else emit_elementwise(builder, "CAST", [y], dtype, {})]
+
+    return build
+
+
+def refusal(node: Node) -> str | None:
+    """Why random numbers are not served, or None."""
+    if "seed" not in node.attributes:
+        return "no seed"
+    out = node.outputs[0]
+    if out is None or out.dtype is None or out.dtype.name not in ("float32", "float16"):
+        return "numbers that are not float32 or float16"
+    return None

@@ -1,0 +1,128 @@
+"""How ONNX's reductions, scans and TopK lower."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..attributes import AxisDirection, ReduceFunction
+from ..errors import UnsupportedError, ValidationError
+from ..graph.array import Array
+from ..graph.builder import Builder
+from ..layout import packed_strides
+from .graph import Node
+from .lowerings import Build, Inputs, dimension, given, host, named_axes
+
+
+def _seen(x: Array) -> tuple[Array, Sequence[int], Sequence[int]]:
+    return x, x.shape or (1,), x.strides or (1,)
+
+
+def _of_nothing(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> Any:
+    """What ONNX wants of a reduction without elements, which DirectML does not take."""
+    function = attributes.get("function")
+    if function in (ReduceFunction.LOG_SUM, ReduceFunction.LOG_SUM_EXP):
+        return -np.inf
+    if function in (ReduceFunction.MAX, ReduceFunction.MIN):
+        largest = function is ReduceFunction.MIN
+        if dtype.kind == "f":
+            return np.inf if largest else -np.inf
+        if dtype.kind == "b":
+            return largest
+        return np.iinfo(dtype).max if largest else np.iinfo(dtype).min
+    if function in (None, ReduceFunction.AVERAGE):
+        raise UnsupportedError("without elements there is no mean and no index")
+    return int(function is ReduceFunction.MULTIPLY)
+
+
+def reduced(
+    builder: Builder, operator: str, x: Array, axes: Sequence[int], keep: bool, dtype: Any,
+    **attributes: Any,
+) -> list[Array]:
+    """One reduction of ``axes``, which may be all that there are."""
+    axes = sorted({dimension(a, len(x.shape)) for a in axes})
+    sizes = [1 if d in axes else n for d, n in enumerate(x.shape)]
+    y = builder.new(sizes if keep else [n for d, n in enumerate(sizes) if d not in axes], dtype)
+    if y.storage is not None:
+        if x.storage is None:
+            return [builder.constant(np.full(y.shape, _of_nothing(x.dtype, attributes), y.dtype))]
+        builder.emit(
+            operator,
+            {"input_tensor": _seen(x), "output_tensor": (y, sizes or (1,), packed_strides(sizes)
+                                                         or (1,))},
+            axis_count=len(axes), axes=tuple(axes), **attributes)
+    return [y]
+
+
+def reduction(function: ReduceFunction) -> Build:
+    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+        x = given(inputs, 0)
+        axes = named_axes(node, inputs)
+        if not axes:
+            axes = [] if node.attributes.get("noop_with_empty_axes", 0) else [
+                *range(len(x.shape))]
+        keep = bool(node.attributes.get("keepdims", 1))
+        return reduced(builder, "REDUCE", x, axes, keep, x.dtype, function=function)
+
+    return build
+
+
+def argument(operator: str) -> Build:
+    """ArgMin and ArgMax."""
+
+    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+        direction = (AxisDirection.DECREASING if node.attributes.get("select_last_index", 0)
+                     else AxisDirection.INCREASING)
+        return reduced(builder, operator, given(inputs, 0), [node.attributes.get("axis", 0)],
+                        bool(node.attributes.get("keepdims", 1)), "int64",
+                        axis_direction=direction)
+
+    return build
+
+
+def _one(inputs: Inputs, index: int) -> int:
+    """The single number that an input holds."""
+    values = host(inputs, index)
+    if values is None or values.size != 1:
+        raise ValidationError(f"expected input {index} to hold one number")
+    return int(values.reshape(-1)[0])
+
+
+def top_k(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    x = given(inputs, 0)
+    axis = dimension(node.attributes.get("axis", -1), len(x.shape))
+    k = node.attributes["k"] if "k" in node.attributes else _one(inputs, 1)
+    sizes = [k if d == axis else n for d, n in enumerate(x.shape)]
+    values, indices = builder.new(sizes, x.dtype), builder.new(sizes, "int64")
+    if values.storage is not None:
+        largest = node.attributes.get("largest", 1)
+        # Indices are no negative numbers: as UINT64 they have the same bits.
+        unsigned = replace(indices, dtype=np.dtype("uint64"))
+        builder.emit(
+            "TOP_K1",
+            {"input_tensor": _seen(x), "output_value_tensor": _seen(values),
+             "output_index_tensor": _seen(unsigned)},
+            axis=axis, k=k,
+            axis_direction=AxisDirection.DECREASING if largest else AxisDirection.INCREASING)
+    return [values, indices]
+
+
+def cumulative(operator: str, exclusive: str) -> Build:
+    """CumSum and CumProd; ``exclusive`` is DirectML's field."""
+
+    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+        x = given(inputs, 0)
+        axis = dimension(_one(inputs, 1), len(x.shape))
+        y = builder.new(x.shape, x.dtype)
+        if y.storage is not None:
+            reverse = node.attributes.get("reverse", 0)
+            builder.emit(
+                operator, {"input_tensor": _seen(x), "output_tensor": _seen(y)}, axis=axis,
+                axis_direction=AxisDirection.DECREASING if reverse else AxisDirection.INCREASING,
+                **{exclusive: int(node.attributes.get("exclusive", 0))})
+        return [y]
+
+    return build

@@ -1,0 +1,219 @@
+"""What ONNX Runtime allocates and copies on the device: its allocators, its data transfer, and the
+kernels of the copies that it puts between nodes of different providers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from ..errors import DmlError
+from . import VENDOR_ID, capi
+from .capi import api, callback, ffi, guarded
+from .memory import FIRST, DeviceMemory, adapter_of
+
+_DEFAULT, _DEVICE_ALLOCATOR = 0, 0
+_CPU, _GPU = 0, 1
+_CPU_OUTPUT, _CPU_INPUT = -1, -2  # OrtMemType
+_NEWEST = 0x7FFFFFFF
+_FIXED_SIZE = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16)
+"""Element types that copies take: all but text, complex ones and those below a byte."""
+
+
+def _address(pointer: Any) -> int:
+    return int(ffi.cast("uintptr_t", pointer))
+
+
+class Memory:
+    """The memory of one adapter, as ONNX Runtime names it."""
+
+    def __init__(self, adapter: int) -> None:
+        self.bytes = DeviceMemory(adapter)
+        self.info = api().get(
+            api().CreateMemoryInfo_V2, "void *", b"KomputeDml", _GPU, VENDOR_ID, adapter,
+            _DEFAULT, 0, _DEVICE_ALLOCATOR)
+
+
+memories: dict[int, Memory] = {}
+"""By adapter. They last as long as the process: tensors may outlive sessions and registrations."""
+
+
+def memory(adapter: int) -> Memory:
+    """That of an adapter."""
+    if adapter not in memories:
+        memories[adapter] = Memory(adapter)
+    return memories[adapter]
+
+
+@functools.cache
+def _host_info() -> Any:
+    return api().get(api().CreateMemoryInfo_V2, "void *", b"Cpu", _CPU, 0, 0, _DEFAULT, 0,
+                     _DEVICE_ALLOCATOR)
+
+
+def host_device() -> Any:
+    """The host, as ONNX Runtime names it."""
+    return api().MemoryInfo_GetMemoryDevice(_host_info())
+
+
+def found(address: int) -> DeviceMemory | None:
+    """The memory that an address belongs to; None for the host's."""
+    return memories[adapter_of(address)].bytes if address >= FIRST else None
+
+
+def _adapter(device: Any) -> int | None:
+    """The adapter whose memory ONNX Runtime means; None for others'."""
+    ort = api()
+    if ort.MemoryDevice_GetVendorId(device) != VENDOR_ID:
+        return None
+    number: int = ort.MemoryDevice_GetDeviceId(device)
+    return number if number in memories else None
+
+
+# Allocators
+
+
+class Allocator:
+    """Hands out addresses of one memory."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.handle = ffi.new_handle(self)
+        self.table = ffi.new("Allocator *", {
+            "version": capi.API_VERSION, "Alloc": _alloc, "Free": _free, "Info": _info,
+            "Reserve": _alloc, "self": self.handle,
+        })
+
+
+def create_allocator(info: Any) -> Any:
+    """The allocator of the memory that ``info`` describes; null for the host's."""
+    number = None if info == ffi.NULL else _adapter(api().MemoryInfo_GetMemoryDevice(info))
+    if number is None:
+        return ffi.NULL
+    return ffi.cast("void *", capi.keep(Allocator(memories[number])))
+
+
+@callback("void *(Allocator *, size_t)")
+def _alloc(this: Any, nbytes: int) -> Any:
+    address = ffi.from_handle(this.self).memory.bytes.allocate(nbytes)
+    return ffi.cast("void *", address)
+
+
+@callback("void(Allocator *, void *)")
+def _free(this: Any, pointer: Any) -> None:
+    if pointer != ffi.NULL:
+        ffi.from_handle(this.self).memory.bytes.free(_address(pointer))
+
+
+@callback("const void *(const Allocator *)")
+def _info(this: Any) -> Any:
+    return ffi.from_handle(this.self).memory.info
+
+
+# Copies
+
+
+class Transfer:
+    """Copies between the host and the devices."""
+
+    def __init__(self) -> None:
+        self.table = ffi.new("Transfer *", {
+            "version": capi.API_VERSION, "Release": _release_transfer, "CanCopy": _can_copy,
+            "CopyTensors": _copy_tensors,
+        })
+
+
+@callback("void(Transfer *)")
+def _release_transfer(this: Any) -> None:
+    capi.let_go(this)
+
+
+@callback("bool(const Transfer *, const void *, const void *)")
+def _can_copy(this: Any, source: Any, target: Any) -> bool:
+    """Between the host and a device, or two of ours: devices are compared, not their kinds."""
+    first, second = _adapter(source), _adapter(target)
+    if first is not None:
+        return second is not None or api().MemoryDevice_GetDeviceType(target) == _CPU
+    return second is not None and api().MemoryDevice_GetDeviceType(source) == _CPU
+
+
+@guarded("(Transfer *, void **, void **, void **, size_t)")
+def _copy_tensors(this: Any, sources: Any, targets: Any, streams: Any, count: int) -> None:
+    for i in range(count):
+        _copy(sources[i], targets[i])
+
+
+def _copy(source: Any, target: Any) -> None:
+    ort = api()
+    nbytes = ort.nbytes(source)
+    if nbytes != ort.nbytes(target):
+        raise DmlError("a tensor is copied to one of another size")
+    if not nbytes:
+        return
+    first, second = ort.address(source), ort.address(target)
+    whence, whither = found(first), found(second)
+    if whence is not None and whence is whither:
+        whence.copy(first, second, nbytes)
+        return
+    data = _host(first, nbytes) if whence is None else whence.read(first, nbytes)
+    if whither is None:
+        _host(second, nbytes)[...] = data
+    else:
+        whither.write(second, data)
+
+
+def _host(address: int, nbytes: int) -> np.ndarray:
+    """The host's bytes at an address."""
+    return np.frombuffer(ffi.buffer(ffi.cast("void *", address), nbytes), np.uint8)
+
+
+# Kernels of the copies between providers
+
+
+@guarded("(CopyKernel *, void *)")
+def _compute_copy(this: Any, context: Any) -> None:
+    ort = api()
+    given, made = ffi.new("void **"), ffi.new("void **")
+    ort.check(ort.KernelContext_GetInput(context, 0, given))
+    sizes = ort.sizes(given[0])
+    ort.check(ort.KernelContext_GetOutput(context, 0, sizes, len(sizes), made))
+    _copy(given[0], made[0])
+
+
+@callback("void(CopyKernel *)")
+def _release_copy(this: Any) -> None:
+    pass  # there is but one
+
+
+_copy_kernel = ffi.new("CopyKernel *", {
+    "version": capi.API_VERSION, "Compute": _compute_copy, "Release": _release_copy})
+
+
+@guarded("(void *, const void *, CopyKernel **)")
+def _create_copy(state: Any, info: Any, out: Any) -> None:
+    out[0] = _copy_kernel
+
+
+def copy_kernels(provider: Any) -> Any:
+    """A registry of the copies to and from the host, for the provider of this name (a char[])."""
+    ort = api()
+    registry = ort.get(ort.CreateKernelRegistry, "void *")
+    types = [ort.get(ort.GetTensorDataType, "const void *", n) for n in _FIXED_SIZE]
+    for name, on_host in ((b"MemcpyFromHost", _CPU_INPUT), (b"MemcpyToHost", _CPU_OUTPUT)):
+        builder = ort.get(ort.CreateKernelDefBuilder, "void *")
+        try:
+            ort.check(ort.KernelDefBuilder_SetOperatorType(builder, name))
+            ort.check(ort.KernelDefBuilder_SetDomain(builder, b""))
+            ort.check(ort.KernelDefBuilder_SetSinceVersion(builder, 1, _NEWEST))
+            ort.check(ort.KernelDefBuilder_SetExecutionProvider(builder, provider))
+            place = (ort.KernelDefBuilder_SetInputMemType if on_host == _CPU_INPUT
+                     else ort.KernelDefBuilder_SetOutputMemType)
+            ort.check(place(builder, 0, on_host))
+            ort.check(ort.KernelDefBuilder_AddTypeConstraint(builder, b"T", types, len(types)))
+            kernel = ort.get(ort.KernelDefBuilder_Build, "void *", builder)
+            ort.check(ort.KernelRegistry_AddKernel(registry, kernel, _create_copy, ffi.NULL))
+            ort.ReleaseKernelDef(kernel)
+        finally:
+            ort.ReleaseKernelDefBuilder(builder)
+    return registry

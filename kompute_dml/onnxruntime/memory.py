@@ -1,0 +1,180 @@
+"""A device's memory as ONNX Runtime sees it: addresses that stand for tensors on the device.
+
+No address is ever read or written through: the host reaches nothing there. An address finds what
+lies at it, which may be on the device, or still be where it was made: small values that the host
+wrote wait for the region that reads them, to travel with its other inputs, and results stay in
+their plan until it runs again.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..device import shared_device
+from ..graph.recorded import Resident, Result
+from ..runtime.heap import ALIGNMENT, Slot
+from ..runtime.windows import SIZE as SMALL
+
+if TYPE_CHECKING:
+    from ..device import Device
+
+FIRST = 1 << 62
+"""No processor has memory from here on."""
+_BITS = 54
+"""Of the addresses of one device."""
+
+
+def adapter_of(address: int) -> int:
+    """The adapter that an address, from FIRST on, belongs to."""
+    return (address - FIRST) >> _BITS
+
+
+class Piece:
+    """Bytes of a tensor: in a device's memory, in a plan's result, or on the host."""
+
+    def __init__(
+        self, at: int, nbytes: int, device: Device | None, lies: np.ndarray | Slot | Result
+    ) -> None:
+        self.at = at
+        """Its first address."""
+        self.nbytes = nbytes
+        self.device = device
+        self.lies = lies
+
+    @property
+    def end(self) -> int:
+        return self.at + self.nbytes
+
+    def bytes(self) -> np.ndarray:
+        """Its bytes on the host."""
+        if isinstance(self.lies, np.ndarray):
+            return self.lies
+        if isinstance(self.lies, Result):
+            return self.lies.values().reshape(-1).view(np.uint8)
+        assert self.device is not None
+        return self.device._read(self.lies.allocation, self.lies.byte_offset, self.nbytes)
+
+
+class DeviceMemory:
+    """The memory of one adapter."""
+
+    def __init__(self, adapter: int) -> None:
+        self.adapter = adapter
+        self._next = FIRST + (adapter << _BITS)
+        self._ranges: dict[int, int] = {}
+        """The size of what is handed out, by its first address."""
+        self._pieces: list[Piece] = []
+        """By address; no two overlap."""
+        self._starts: list[int] = []
+        """Their first addresses."""
+        self._lock = threading.RLock()
+
+    @property
+    def used(self) -> int:
+        """Bytes handed out."""
+        return sum(self._ranges.values())
+
+    def allocate(self, nbytes: int) -> int:
+        with self._lock:
+            address = self._next
+            self._next += (nbytes // ALIGNMENT + 1) * ALIGNMENT
+            self._ranges[address] = nbytes
+            return address
+
+    def free(self, address: int) -> None:
+        with self._lock:
+            nbytes = self._ranges.pop(address, 0)
+            self._clear(address, address + nbytes)
+
+    def write(self, address: int, data: np.ndarray) -> None:
+        """Take bytes from the host, which may change them afterwards."""
+        if data.nbytes <= SMALL:
+            self._put(Piece(address, data.nbytes, None, data.copy()))
+            return
+        device = shared_device(self.adapter)
+        allocation = device._allocate(data.nbytes)
+        device._write(allocation, 0, data)
+        self._put(Piece(address, data.nbytes, device, Slot(allocation, 0)))
+
+    def put(self, address: int, result: Result) -> None:
+        """Let a plan's result be what lies at an address."""
+        self._put(Piece(address, result.nbytes, result.device, result))
+
+    def copy(self, source: int, address: int, nbytes: int) -> None:
+        """Copy what lies at an address, on the device if it is there."""
+        with self._lock:
+            found = self.find(source, nbytes)
+            if isinstance(found, Resident):
+                self._put(Piece(address, nbytes, found.device, found.copied()))
+            else:
+                self.write(address, found)
+
+    def find(self, address: int, nbytes: int) -> np.ndarray | Resident:
+        """What lies at an address, where it lies: on the device or the host."""
+        with self._lock:
+            piece = self._holder(address, nbytes)
+            if piece is None or isinstance(piece.lies, np.ndarray) or piece.at % 4 != address % 4:
+                return self.read(address, nbytes)
+            assert piece.device is not None
+            return Resident(piece.device, piece.lies, address - piece.at, nbytes)
+
+    def read(self, address: int, nbytes: int) -> np.ndarray:
+        """The bytes from an address on; what was never written is 0."""
+        with self._lock:
+            data, end = None, address + nbytes
+            for piece in self._within(address, end):
+                if piece.at <= address and piece.end >= end:
+                    return piece.bytes()[address - piece.at : end - piece.at]
+                data = np.zeros(nbytes, np.uint8) if data is None else data
+                low, high = max(piece.at, address), min(piece.end, end)
+                data[low - address : high - address] = (
+                    piece.bytes()[low - piece.at : high - piece.at])
+            return np.zeros(nbytes, np.uint8) if data is None else data
+
+    # What lies where
+
+    def _within(self, begin: int, end: int) -> list[Piece]:
+        first = max(bisect_right(self._starts, begin) - 1, 0)
+        found = []
+        for piece in self._pieces[first:]:
+            if piece.at >= end:
+                break
+            if piece.end > begin:
+                found.append(piece)
+        return found
+
+    def _holder(self, address: int, nbytes: int) -> Piece | None:
+        """The piece that holds all of the bytes."""
+        first = bisect_right(self._starts, address) - 1
+        if first < 0 or self._pieces[first].end < address + nbytes:
+            return None
+        return self._pieces[first]
+
+    def _put(self, piece: Piece) -> None:
+        with self._lock:
+            self._clear(piece.at, piece.end)
+            self._insert(piece)
+
+    def _insert(self, piece: Piece) -> None:
+        place = bisect_right(self._starts, piece.at)
+        self._pieces.insert(place, piece)
+        self._starts.insert(place, piece.at)
+
+    def _clear(self, begin: int, end: int) -> None:
+        """Forget what lies in a range; what reaches beyond it stays there."""
+        for piece in self._within(begin, end):
+            rest = []
+            if piece.at < begin or piece.end > end:
+                data = piece.bytes()
+                if piece.at < begin:
+                    rest.append(Piece(piece.at, begin - piece.at, None, data[: begin - piece.at]))
+                if piece.end > end:
+                    rest.append(Piece(end, piece.end - end, None, data[end - piece.at :]))
+            place = bisect_right(self._starts, piece.at) - 1
+            del self._pieces[place], self._starts[place]
+            for left in rest:
+                self._insert(left)

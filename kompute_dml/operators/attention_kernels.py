@@ -1,0 +1,156 @@
+"""The kernels of attention: which of them may take a piece of work, and with what constants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..attributes import MultiheadAttentionMaskType as MaskType
+from ..layout import Ints
+from ..lowering.plan import Operand
+
+SHADERS = ("attention", "attention_coopmat", "attention_few_rows")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A shader with its constants, and how it divides the work."""
+
+    name: str
+    shader: str
+    tiles: int
+    """Workgroups for each key head, if the keys are not divided."""
+    keys: int
+    """Parts of the keys are multiples of this."""
+    spec: Mapping[str, int]
+    push: Mapping[str, int] = field(default_factory=dict)
+    busy: int = 2
+    """Workgroups for each core below which the keys are divided."""
+    least: int = 4
+    """Tiles of keys that a part has, if it can."""
+    most: int = 1 << 30
+    makes_parts: bool = False
+    """Whether another shader finishes its outputs even of one part."""
+    shares: int = 1
+    """Results that it makes of a part."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Queries, keys or values: (batch, head, position, element)."""
+
+    operand: Operand
+    strides: Ints
+    begins_aligned: bool
+    size: int
+
+    def of_vectors(self, each: int) -> bool:
+        """Whether each line is made of whole vectors of ``each`` elements."""
+        return self.strides[3] == 1 and not any(
+            n % each for n in (*self.strides[:3], self.size, self.operand.offset))
+
+    def aligned(self, itemsize: int) -> bool:
+        """Whether that is sure of vectors of 16 bytes, wherever the tensor lies."""
+        return self.begins_aligned and self.of_vectors(16 // itemsize)
+
+
+def units(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
+    """Any attention, in float32."""
+    h = work.h
+    group, columns = h.heads // h.key_heads, 64 if h.value_size <= 64 else 128
+    return [Kernel(
+        name, f"attention.{axis}{columns}",
+        -(-group * h.queries // rows) * -(-h.value_size // columns), keys,
+        {"LOCAL_SIZE": invocations, "VECTORS": all(x.of_vectors(4) for x in lines)},
+        {"head_size": h.head_size, "value_size": h.value_size}, least=256 // keys)
+        for name, axis, rows, keys, invocations in (
+            ("units", "c", 64, 64, 256), ("tall", "t", 128, 32, 128))]
+
+
+# Few queries
+
+_SPANS = {4: 512, 8: 256}
+"""Keys of a part, by the rows that a variant serves."""
+
+
+def few_rows(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
+    """Up to eight queries of a key head, all heads that share it counted."""
+    h, itemsize = work.h, work.type.itemsize
+    rows = h.heads // h.key_heads * h.queries
+    vectors = [x.size * itemsize // 16 for x in lines]
+    if rows > 8 or not all(x.aligned(itemsize) for x in lines[1:]) or not all(
+            4 <= n <= 64 for n in vectors) or h.keys < 64:
+        return []
+    served = 4 if rows <= 4 else 8
+    return [Kernel(
+        f"few-{span}-{busy}", f"attention_few_rows.r{served}", 1, 32,
+        {"LOCAL_SIZE": 256, "HEAD_VECTORS": vectors[0], "VALUE_VECTORS": vectors[2]},
+        busy=busy, most=span // 32, makes_parts=True)
+        for span, busy in ((_SPANS[served] // n, 4 * n) for n in (1, 2, 4))]
+
+
+# Matrix units
+
+_MATRIX_TILES = ((8, 64, 1), (4, 32, 1), (8, 64, 2))
+"""Subgroups, keys of a tile, and fragments of 16 rows of a subgroup, the fastest for many rows
+first."""
+_FEW_QUERIES = 256
+"""Rows up to which smaller tiles are faster."""
+_MANY_QUERIES = 512
+"""Rows from which on two fragments are the fastest for values of up to _SMALL_VALUES elements."""
+_SMALL_VALUES = 64
+_APART = ((2, 32), (4, 64))
+"""Subgroups, and keys of a tile, where all subgroups take the same rows, the fastest for many keys
+first."""
+_MANY_KEYS = 1024
+
+
+def matrix_tiles(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
+    """FLOAT16 on matrix units."""
+    p, h, desc = work.p, work.h, work.desc
+    sizes = (h.head_size, h.value_size)
+    if work.type.itemsize != 2 or p.library.find("attention_coopmat") is None:
+        return []
+    if not p.device.multiplies(16, 16, 16, "f16", "f32") or desc.scale < 0:
+        return []
+    if any(n % 16 or n > 256 for n in sizes) or not all(x.aligned(2) for x in lines):
+        return []
+    rows = h.heads // h.key_heads * h.queries
+    tiles = [_matrix_tile(work, *tile) for tile in _MATRIX_TILES]
+    if rows <= _FEW_QUERIES or (
+            tiles[0][0].tiles * h.batches * h.key_heads < p.device.cores):
+        tiles[:2] = tiles[1::-1]
+    elif rows >= _MANY_QUERIES and sizes[1] <= _SMALL_VALUES:
+        tiles = [tiles[2], *tiles[:2]]
+    if rows <= 16:
+        apart = [_matrix_tile(work, subgroups, keys, 1, True) for subgroups, keys in _APART]
+        tiles = [*apart, *tiles] if h.keys >= _MANY_KEYS else [*tiles, *apart]
+    return [kernel for kernel, shared in tiles if shared <= p.device.max_shared_memory]
+
+
+def _matrix_tile(work: Any, subgroups: int, keys: int, fragments: int, apart: bool = False
+                 ) -> tuple[Kernel, int]:
+    """The kernel, and its bytes of shared memory."""
+    p, h, desc = work.p, work.h, work.desc
+    group, sizes, own = h.heads // h.key_heads, (h.head_size, h.value_size), 16 * fragments
+    rows, tile = group * h.queries, own if apart else subgroups * own
+    added = [work.mask_strides()] if desc.mask_type == MaskType.BOOLEAN else []
+    if (relative := desc.relative_position_bias_tensor) is not None:
+        added.append(relative.strides[-4:])
+    by_row = any((s[1] and group > 1) or (s[2] and h.queries > 1) for s in added)
+    same, y = p.device.fragments_alike, desc.output_tensor
+    powers = 0 if same else own * (keys // (subgroups if apart else 1) // 8 + 1)
+    shared = 16 * (keys * (sum(sizes) // 8 + 2) + subgroups * (80 + powers) + 64) + 4 * (
+        keys + tile) + 8 * (tile if by_row else 1)
+    vectors = y.base_alignment % 16 == 0 and y.strides[-1] == 1 and not any(
+        s % 8 for s in y.strides[-3:-1])
+    return Kernel(
+        f"matrix-{subgroups}x{own}x{keys}{'-apart' * apart}", "attention_coopmat",
+        -(-rows // tile), keys,
+        {"LOCAL_SIZE": 32 * subgroups, "SUBGROUPS": subgroups, "KEYS": keys,
+         "FRAGMENTS": fragments, "HEAD_SIZE": sizes[0], "VALUE_SIZE": sizes[1],
+         "BY_KEY": bool(added) or desc.mask_type != MaskType.NONE, "BY_ROW": by_row,
+         "VECTORS": vectors, "SAME_PLACES": same, "WHOLE": h.queries % 16 == 0, "APART": apart,
+         "IDLE": not apart and rows <= tile - own, "RAGGED": h.keys % keys != 0},
+        least=2, makes_parts=apart, shares=subgroups if apart else 1), shared

@@ -1,0 +1,110 @@
+"""Depthwise convolutions: one filter for each channel."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...layout import Ints
+from ...lowering.activation import Fused
+from ...lowering.builder import PlanBuilder
+from ...tuning import work_key
+from .problem import Problem
+
+SHADER = "convolution_depthwise"
+_MAX_TAPS, _MAX_SPAN = 7, 24
+"""Along an axis, of filters and of what a line of outputs takes."""
+_SHARED_FOURS = 1024
+"""Of four taps."""
+_LARGE = 28
+_INVOCATIONS = 256
+
+
+class Kernel(NamedTuple):
+    name: str
+    rows: int
+    """Of outputs, of an invocation, ..."""
+    columns: int
+    """... and columns; channels first: 1 or 2."""
+
+
+_FIRST = Kernel("first", 4, 1)
+_LAST = [Kernel(f"last{rows}x{columns}", rows, columns)
+         for rows, columns in ((1, 4), (2, 4), (4, 2), (1, 8))]
+
+
+def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
+    """Whether it is one that the kernels serve, which then is lowered."""
+    z, *axes = c.axes
+    taps = [a.filter_size for a in axes]
+    spans = [a.input_step + a.tap_step * (n - 1) for a, n in zip(axes, taps)]
+    if (c.in_channels != 1 or c.out_channels != 1 or z.in_size * z.out_size * z.filter_size != 1
+            or any(a.transposed for a in c.axes) or max(taps) > _MAX_TAPS
+            or spans[1] + 1 > _MAX_SPAN):
+        return False
+    data_type = p.tensor("input_tensor").data_type
+    each = 16 // data_type.itemsize
+    found = [_FIRST]
+    if c.groups % each == 0 and all(_of_vectors(p, slot, each, strides) for slot, strides in (
+            ("input_tensor", c.x_strides), ("output_tensor", c.y_strides))):
+        # As measured on an H200: large images of halves are read in rows.
+        rows = data_type.itemsize == 2 and axes[0].out_size > _LARGE
+        found = sorted(_LAST, key=lambda k: k.rows > 1 if rows else k.rows != 2)
+    work = work_key(f"depthwise {data_type.family} {found[0].name}", c.rows, c.groups,
+                    axes[1].out_size)
+    _dispatch(p, c, p.choose(work, found, lambda k: k.name), each, fused)
+    return True
+
+
+def _of_vectors(p: PlanBuilder, slot: str, each: int, strides: Ints) -> bool:
+    """Whether channels lie side by side in vectors."""
+    others = (strides[0], *strides[2:])
+    return p.tensor(slot).is_aligned and strides[1] == 1 and not any(s % each for s in others)
+
+
+def _dispatch(p: PlanBuilder, c: Problem, kernel: Kernel, each: int, fused: Fused) -> None:
+    y_axis, x_axis = c.axes[1:]
+    bias = p.tensor("bias_tensor")
+    data_type = p.tensor("input_tensor").data_type
+    padding = [-a.phases[0][2] for a in (y_axis, x_axis)]
+    spec: dict[str, int] = {
+        "TYPE": data_type.code, "HAS_BIAS": bias is not None, "FUSED_ACTIVATION": fused.code}
+    for name, axis in (("Y", y_axis), ("X", x_axis)):
+        spec |= {f"TAPS_{name}": axis.filter_size, f"STRIDE_{name}": axis.input_step,
+                 f"DILATION_{name}": axis.tap_step}
+    if kernel is _FIRST:
+        # Halves come and go as words of two, where all rows are whole words.
+        strides = (*c.x_strides[:2], c.x_strides[3], *c.y_strides[:2], c.y_strides[3])
+        pairs = (data_type.itemsize == 2 and c.x_strides[4] == c.y_strides[4] == 1
+                 and p.tensor("input_tensor").is_aligned and p.tensor("output_tensor").is_aligned
+                 and not any(n % 2 for n in (*strides, x_axis.in_size, x_axis.out_size))
+                 and x_axis.input_step + x_axis.tap_step * (x_axis.filter_size - 1) < _MAX_SPAN)
+        neighbours = 2 if pairs else 1
+        spec |= {"LOCAL_SIZE": _INVOCATIONS, "EACH": neighbours, "ODD": padding[1] % 2}
+        lines = -(-x_axis.out_size // neighbours) * -(-y_axis.out_size // kernel.rows)
+        groups = -(-c.batches * c.groups * lines // _INVOCATIONS)
+    else:
+        vectors = c.groups // each
+        most = min(64, _SHARED_FOURS // (y_axis.filter_size * x_axis.filter_size * each // 4))
+        lanes = max(n for n in range(1, most + 1) if vectors % n == 0)
+        if 4 * lanes < min(vectors, most):
+            lanes = min(vectors, most)
+        places = _INVOCATIONS // lanes
+        lines = c.batches * -(-y_axis.out_size // kernel.rows) * -(
+            -x_axis.out_size // kernel.columns)
+        spec |= {"LOCAL_SIZE": lanes * places, "LANES": lanes}
+        groups = -(-vectors // lanes) * -(-lines // places)
+    p.dispatch(
+        f"{SHADER}.{kernel.name}", groups, x=p.read("input_tensor"), w=p.read("filter_tensor"),
+        y=p.write("output_tensor"), bias=p.read("bias_tensor"), params=fused.words or (0,),
+        push={"batches": c.batches, "channels": c.groups,
+              "x_sizes": (y_axis.in_size, x_axis.in_size),
+              "y_sizes": (y_axis.out_size, x_axis.out_size), "padding": padding,
+              "x_strides": (*c.x_strides[:2], *c.x_strides[3:]),
+              "y_strides": (*c.y_strides[:2], *c.y_strides[3:]),
+              "w_strides": (c.w_strides[0], *(
+                  s * a.filter_step for s, a in zip(c.w_strides[4:], (y_axis, x_axis)))),
+              "w_first": sum(a.phases[0][0] * s for s, a in zip(
+                  c.w_strides[4:], (y_axis, x_axis))),
+              "bias_stride": bias.strides[1] if bias is not None and c.groups > 1 else 0,
+              "activation_at": 0},
+        spec=spec)

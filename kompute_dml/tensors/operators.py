@@ -1,0 +1,92 @@
+"""Python's operators on tensors. Each is the function that NumPy has for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from . import Tensor
+
+
+def _call(name: str, *operands: Any, out: Any = None) -> Any:
+    """NumPy's function of this name; NotImplemented for what is no array."""
+    for x in operands:
+        if x is None or isinstance(x, (str, bytes, dict, set, type)):
+            return NotImplemented
+    from ..arrays.ufuncs import UFUNCS
+
+    return UFUNCS[name](*operands, out=out)
+
+
+class Operators:
+    """Arithmetic, comparison, bitwise and matrix operators."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Any) -> Tensor: return _call("add", self, other)
+    def __radd__(self, other: Any) -> Tensor: return _call("add", other, self)
+    def __iadd__(self, other: Any) -> Tensor: return _call("add", self, other, out=self)
+    def __sub__(self, other: Any) -> Tensor: return _call("subtract", self, other)
+    def __rsub__(self, other: Any) -> Tensor: return _call("subtract", other, self)
+    def __isub__(self, other: Any) -> Tensor: return _call("subtract", self, other, out=self)
+    def __mul__(self, other: Any) -> Tensor: return _call("multiply", self, other)
+    def __rmul__(self, other: Any) -> Tensor: return _call("multiply", other, self)
+    def __imul__(self, other: Any) -> Tensor: return _call("multiply", self, other, out=self)
+    def __truediv__(self, other: Any) -> Tensor: return _call("divide", self, other)
+    def __rtruediv__(self, other: Any) -> Tensor: return _call("divide", other, self)
+    def __itruediv__(self, other: Any) -> Tensor: return _call("divide", self, other, out=self)
+    def __floordiv__(self, other: Any) -> Tensor: return _call("floor_divide", self, other)
+    def __rfloordiv__(self, other: Any) -> Tensor: return _call("floor_divide", other, self)
+    def __ifloordiv__(self, other: Any) -> Tensor:
+        return _call("floor_divide", self, other, out=self)
+    def __mod__(self, other: Any) -> Tensor: return _call("remainder", self, other)
+    def __rmod__(self, other: Any) -> Tensor: return _call("remainder", other, self)
+    def __imod__(self, other: Any) -> Tensor: return _call("remainder", self, other, out=self)
+    def __divmod__(self, other: Any) -> tuple[Tensor, Tensor]: return self // other, self % other
+    def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]: return other // self, other % self
+    def __pow__(self, other: Any) -> Tensor: return _call("power", self, other)
+    def __rpow__(self, other: Any) -> Tensor: return _call("power", other, self)
+    def __ipow__(self, other: Any) -> Tensor: return _call("power", self, other, out=self)
+    def __matmul__(self, other: Any) -> Tensor: return _call("matmul", self, other)
+    def __rmatmul__(self, other: Any) -> Tensor: return _call("matmul", other, self)
+    def __imatmul__(self, other: Any) -> Tensor: return _call("matmul", self, other, out=self)
+
+    def __and__(self, other: Any) -> Tensor: return _call("bitwise_and", self, other)
+    def __rand__(self, other: Any) -> Tensor: return _call("bitwise_and", other, self)
+    def __iand__(self, other: Any) -> Tensor: return _call("bitwise_and", self, other, out=self)
+    def __or__(self, other: Any) -> Tensor: return _call("bitwise_or", self, other)
+    def __ror__(self, other: Any) -> Tensor: return _call("bitwise_or", other, self)
+    def __ior__(self, other: Any) -> Tensor: return _call("bitwise_or", self, other, out=self)
+    def __xor__(self, other: Any) -> Tensor: return _call("bitwise_xor", self, other)
+    def __rxor__(self, other: Any) -> Tensor: return _call("bitwise_xor", other, self)
+    def __ixor__(self, other: Any) -> Tensor: return _call("bitwise_xor", self, other, out=self)
+    def __lshift__(self, other: Any) -> Tensor: return _call("left_shift", self, other)
+    def __rlshift__(self, other: Any) -> Tensor: return _call("left_shift", other, self)
+    def __ilshift__(self, other: Any) -> Tensor: return _call("left_shift", self, other, out=self)
+    def __rshift__(self, other: Any) -> Tensor: return _call("right_shift", self, other)
+    def __rrshift__(self, other: Any) -> Tensor: return _call("right_shift", other, self)
+    def __irshift__(self, other: Any) -> Tensor: return _call("right_shift", self, other, out=self)
+
+    def __neg__(self) -> Tensor: return _call("negative", self)
+    def __pos__(self) -> Tensor: return _call("positive", self)
+    def __abs__(self) -> Tensor: return _call("absolute", self)
+    def __invert__(self) -> Tensor: return _call("invert", self)
+
+    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return _call("equal", self, other)
+
+    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return _call("not_equal", self, other)
+
+    def __lt__(self, other: Any) -> Tensor: return _call("less", self, other)
+    def __le__(self, other: Any) -> Tensor: return _call("less_equal", self, other)
+    def __gt__(self, other: Any) -> Tensor: return _call("greater", self, other)
+    def __ge__(self, other: Any) -> Tensor: return _call("greater_equal", self, other)
+
+    __hash__ = object.__hash__  # tensors are told apart by identity in sets and dictionaries
+
+    def __contains__(self, value: Any) -> bool:
+        found: Any = self == value
+        return found is not False and bool(np.asarray(found).any())

@@ -1,0 +1,34 @@
+"""Values as NumPy prints them. Only what is shown is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..functions import functions
+
+if TYPE_CHECKING:
+    from . import Tensor
+
+
+def _corners(x: Tensor, edge: int) -> Tensor:
+    """The first and the last ``edge`` elements of each long dimension, and one between them."""
+    for d, n in enumerate(x.sizes):
+        if n > 2 * edge:
+            before = (slice(None),) * d
+            ends = [x.window((*before, slice(edge + 1))), x.window((*before, slice(n - edge, n)))]
+            x = functions()["join"](ends, axis=d)
+    return x
+
+
+def text(x: Tensor, prefix: str = "", **options: Any) -> tuple[str, bool]:
+    """``x`` as numpy.array2string prints it, and whether something is left out."""
+    settings = {**np.get_printoptions(), **options}
+    threshold, edge = settings["threshold"], settings["edgeitems"]
+    short = x.size > threshold and any(n > 2 * edge for n in x.sizes) and x.data_type.bits >= 8
+    if not short:
+        return np.array2string(x.numpy(), separator=", " if prefix else " ", prefix=prefix), False
+    shown = _corners(x, edge).numpy().astype(x.dtype, copy=False)
+    return np.array2string(shown, separator=", " if prefix else " ", prefix=prefix,
+                           threshold=0, edgeitems=edge), True

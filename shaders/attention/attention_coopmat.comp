@@ -1,0 +1,407 @@
+//@ op DML_OPERATOR_MULTIHEAD_ATTENTION DML_OPERATOR_MULTIHEAD_ATTENTION1
+//@ glslang >= 14
+//@ target vulkan1.1
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_control_flow_attributes : require
+// FLOAT16 attention on matrix units. A subgroup of 32 makes FRAGMENTS x 16 rows of the output of one key
+// head, all columns. Rows are the queries of all query heads that share the key head. The keys pass by
+// in tiles of KEYS, which the subgroups of a workgroup share.
+//
+// Scores are float32 times LOG2_E. Where an element of a matrix lies is the driver's: what all elements
+// of a row need (its maximum and its sum) goes through shared memory. That is seldom: powers are of
+// distances from a stabilizer, which follows the row's maximum only when that has grown by ROOM.
+#define PARAMS_BINDING 7
+layout(constant_id = 1) const uint SUBGROUPS = 8u;
+layout(constant_id = 2) const uint KEYS = 64u;
+layout(constant_id = 3) const uint FRAGMENTS = 1u;
+layout(constant_id = 4) const uint HEAD_SIZE = 128u;
+layout(constant_id = 5) const uint VALUE_SIZE = 128u;
+layout(constant_id = 6) const bool BY_KEY = false;  // something is added to the scores of a key
+layout(constant_id = 7) const bool RELATIVE = false;
+layout(constant_id = 8) const uint MASK = 0u;
+layout(constant_id = 9) const bool CAUSAL = false;  // by the lengths of what is past
+layout(constant_id = 10) const bool SPLIT = false;  // keys, among workgroups
+layout(constant_id = 11) const bool VECTORS = false;  // of the output
+layout(constant_id = 13) const bool SAME_PLACES = false;  // see DeviceTraits.fragments_alike
+layout(constant_id = 14) const bool BY_ROW = false;  // and what is added, or its mask, by the row, too
+layout(constant_id = 15) const bool WHOLE = false;  // sixteen rows are queries of one head, or none
+layout(constant_id = 16) const bool APART = false;  // subgroups take the same rows, and keys of their own
+layout(constant_id = 17) const bool IDLE = false;  // some subgroups have no rows
+layout(constant_id = 18) const bool RAGGED = false;  // parts of the keys may end inside a tile
+layout(push_constant) uniform Push {
+    uint batches;
+    uint key_heads;
+    uint group;  // query heads of a key head
+    uint queries;
+    uint keys;
+    uint parts;
+    uint span;  // keys of a part
+    float scale;
+    float filter_value;
+    uint lengths_stride;
+    uint q_offset;
+    uint k_offset;
+    uint v_offset;
+    uint mask_offset;
+    uint relative_offset;
+    uint lengths_offset;
+    uint y_offset;
+    uint params_offset;
+};
+#include "include/grid.glsl"
+#include "include/params.glsl"
+#include "include/typed.glsl"
+#include "include/exponentials.glsl"
+
+INPUT_TENSOR(q, 0, 34u)
+INPUT_TENSOR(k, 1, 34u)
+INPUT_TENSOR(v, 2, 34u)
+INPUT_TENSOR(mask, 3, 20u)
+INPUT_TENSOR(relative, 4, 34u)
+INPUT_TENSOR(lengths, 5, 20u)
+OUTPUT_TENSOR(y, 6, 34u)
+
+const uint INVOCATIONS = 32u * SUBGROUPS;
+const uint OWN_ROWS = 16u * FRAGMENTS;
+const uint ROWS = APART ? OWN_ROWS : SUBGROUPS * OWN_ROWS;
+const uint SHARES = APART ? SUBGROUPS : 1u;
+const uint OWN_KEYS = KEYS / SHARES;
+const int KEY_TILES = int(OWN_KEYS / 16u);
+const int HEAD_TILES = int(HEAD_SIZE / 16u);
+const int VALUE_TILES = int(VALUE_SIZE / 16u);
+const int DOWN = int(FRAGMENTS);
+// Lines of eight elements to a vector, and one against bank conflicts.
+const uint K_PITCH = HEAD_SIZE / 8u + 1u;
+const uint V_PITCH = VALUE_SIZE / 8u + 1u;
+const uint P_PITCH = OWN_KEYS / 8u + 1u;
+const uint V_AT = KEYS * K_PITCH;
+const uint STRIP_PITCH = 5u;  // of 16 float32, and a vector more
+const uint STRIP = 16u * STRIP_PITCH;
+const uint POWERS = SAME_PLACES ? 0u : OWN_ROWS * P_PITCH;
+shared uvec4 s_tile[KEYS * (K_PITCH + V_PITCH)];
+shared uvec4 s_own[SUBGROUPS * (STRIP + POWERS)];
+shared uvec4 s_numbers[16 * 4];  // 0.0 to 255.0
+shared float s_by_key[KEYS];
+shared uint s_limits[ROWS];  // keys that a row sees
+shared uvec2 s_rows[BY_ROW ? ROWS : 1u];  // where a row's relative bias and mask begin
+
+const int K_LOADS = int((KEYS * HEAD_SIZE / 8u + INVOCATIONS - 1u) / INVOCATIONS);
+const int V_LOADS = int((KEYS * VALUE_SIZE / 8u + INVOCATIONS - 1u) / INVOCATIONS);
+
+#define Sums coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
+#define Halves coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
+#define RowFragment coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
+#define ColumnFragment coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
+
+const float LOWEST = -3.0e38;
+#define ABSENT uintBitsToFloat(0xFF800000u)
+const float ROOM = 8.0;
+const float LIFT = 6.0;  // powers are up to 2^(LIFT + ROOM); small ones keep their bits in FLOAT16
+
+uvec4 strides(uint operand) {
+    return uvec4(param(4u * operand), param(4u * operand + 1u), param(4u * operand + 2u),
+                 param(4u * operand + 3u));
+}
+
+void share() {
+    subgroupMemoryBarrierShared();
+    subgroupBarrier();
+}
+
+vec4 strip(uint at) { return uintBitsToFloat(s_own[at]); }
+
+// What is added to the score of a key.
+float added(uvec2 at, bool kept, uint key) {
+    float sum = 0.0;
+    if (RELATIVE) sum = relative_float(at.x + key * param(19u));
+    if (MASK == 4u) kept = mask_words[at.y + key * param(23u)] != 0u;
+    return kept ? sum : sum + filter_value;
+}
+
+// Times LOG2_E; numbers stay numbers.
+float bounded(float x) {
+    return x == ABSENT ? x : max(x * LOG2_E, LOWEST);
+}
+
+// Lines of a tile, by vectors, on their way to shared memory.
+#define LOAD(side, SIDE, SIZE, base, by) \
+    [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) { \
+        uint n = gl_LocalInvocationIndex + uint(i) * INVOCATIONS; \
+        uint key = min(next + n / (SIZE / 8u), end - 1u); \
+        side##_next[i] = side##_vectors[(base + key * by + n % (SIZE / 8u) * 8u) / 8u]; \
+    }
+#define STORE(side, SIDE, SIZE, at) \
+    [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) { \
+        uint n = gl_LocalInvocationIndex + uint(i) * INVOCATIONS; \
+        if (KEYS * SIZE / 8u % INVOCATIONS == 0u || n < KEYS * SIZE / 8u) \
+            s_tile[at + n / (SIZE / 8u) * SIDE##_PITCH + n % (SIZE / 8u)] = side##_next[i]; \
+    }
+
+#define ADD_VALUES(j) \
+    [[unroll]] for (int n = 0; n < VALUE_TILES; ++n) { \
+        ColumnFragment z; \
+        coopMatLoad(z, s_tile, V_AT + (own_key + uint(j) * 16u) * V_PITCH + uint(n) * 2u, V_PITCH, \
+                    gl_CooperativeMatrixLayoutRowMajor); \
+        [[unroll]] for (int f = 0; f < DOWN; ++f) \
+            o[f * VALUE_TILES + n] = coopMatMulAdd(p[f], z, o[f * VALUE_TILES + n]); \
+    }
+void main() {
+    const uint lane = gl_SubgroupInvocationID, own_row = APART ? 0u : gl_SubgroupID * OWN_ROWS;
+    const uint own_key = APART ? gl_SubgroupID * OWN_KEYS : 0u;
+    const uint own = gl_SubgroupID * (STRIP + POWERS), powers = own + STRIP;
+    uint rows = group * queries, tiles = (rows + ROWS - 1u) / ROWS;
+    uint rest = group_index();
+    uint tile = tiles - 1u - rest % tiles;  // with a causal mask, the last ones take longest
+    rest /= tiles;
+    uint part = rest % parts;
+    rest /= parts;
+    uint head = rest % key_heads, batch = rest / key_heads;
+    if (batch >= batches) return;
+
+    uvec4 q_by = strides(0u), k_by = strides(1u), v_by = strides(2u);
+    uvec4 y_by = strides(3u), relative_by = strides(4u), mask_by = strides(5u);
+    uint k_base = k_offset + batch * k_by.x + head * k_by.y;
+    uint v_base = v_offset + batch * v_by.x + head * v_by.y;
+
+    uint low = 0u, high = keys, past = 0u;
+    if (CAUSAL)
+        past = uint(clamp(int(lengths_words[lengths_offset + batch * lengths_stride]), 0, int(keys)));
+    if (MASK >= 1u && MASK <= 3u)
+        high = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x]), 0, int(keys)));
+    if (MASK == 2u)
+        low = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x + mask_by.y]), 0, int(keys)));
+    // What is added to a key's scores is the same for all rows, but BY_ROW.
+    uint relative_at = relative_offset + batch * relative_by.x + head * group * relative_by.y;
+    uint mask_at = mask_offset + batch * mask_by.x + head * group * mask_by.y;
+
+    uint begin = part * span, end = min(keys, begin + span), all_see = keys;
+    if (CAUSAL) {
+        uint from = tile * ROWS, to = min(from + ROWS, rows) - 1u;
+        bool one_head = from / queries == to / queries;
+        end = min(end, past + (one_head ? to % queries : queries - 1u) + 1u);
+        all_see = past + (one_head ? from % queries : 0u) + 1u;
+    }
+
+    for (uint i = gl_LocalInvocationIndex; i < ROWS; i += INVOCATIONS) {
+        uint row = min(tile * ROWS + i, rows - 1u), position = row % queries;
+        s_limits[i] = past + position + 1u;
+        if (BY_ROW)
+            s_rows[i] = uvec2(relative_at, mask_at) + position * uvec2(relative_by.z, mask_by.z)
+                        + row / queries * uvec2(relative_by.y, mask_by.y);
+    }
+    for (uint i = gl_LocalInvocationIndex; i < 64u; i += INVOCATIONS)
+        s_numbers[i] = floatBitsToUint(vec4(4u * i, 4u * i + 1u, 4u * i + 2u, 4u * i + 3u));
+
+    // Queries, as they lie or through the place of the keys.
+    RowFragment x[DOWN * HEAD_TILES];
+    if (WHOLE)
+        [[unroll]] for (int f = 0; f < DOWN; ++f) {
+            uint row = min(tile * ROWS + own_row + uint(f) * 16u, rows - 16u);
+            uint from = q_offset + batch * q_by.x + (head * group + row / queries) * q_by.y
+                        + row % queries * q_by.z;
+            [[unroll]] for (int d = 0; d < HEAD_TILES; ++d)
+                coopMatLoad(x[f * HEAD_TILES + d], q_vectors, from / 8u + uint(d) * 2u, q_by.z / 8u,
+                            gl_CooperativeMatrixLayoutRowMajor);
+        }
+    for (uint first = 0u; !WHOLE && first < ROWS; first += KEYS) {
+        barrier();
+        [[unroll]] for (int i = 0; i < K_LOADS; ++i) {
+            uint n = gl_LocalInvocationIndex + uint(i) * INVOCATIONS;
+            uint line = n / (HEAD_SIZE / 8u), row = min(tile * ROWS + first + line, rows - 1u);
+            uint from = q_offset + batch * q_by.x + (head * group + row / queries) * q_by.y
+                        + row % queries * q_by.z + n % (HEAD_SIZE / 8u) * 8u;
+            if (line < KEYS) s_tile[line * K_PITCH + n % (HEAD_SIZE / 8u)] = q_vectors[from / 8u];
+        }
+        barrier();
+        if (own_row >= first && own_row < first + KEYS)
+            [[unroll]] for (int f = 0; f < DOWN; ++f)
+                [[unroll]] for (int d = 0; d < HEAD_TILES; ++d)
+                    coopMatLoad(x[f * HEAD_TILES + d], s_tile,
+                                (own_row - first + uint(f) * 16u) * K_PITCH + uint(d) * 2u, K_PITCH,
+                                gl_CooperativeMatrixLayoutRowMajor);
+    }
+
+    Sums o[DOWN * VALUE_TILES], sum[DOWN], most[DOWN];
+    float own_most[DOWN];  // of the row of which this lane looks after a half
+    [[unroll]] for (int f = 0; f < DOWN; ++f) {
+        sum[f] = Sums(0.0);
+        most[f] = Sums(LOWEST);
+        own_most[f] = LOWEST;
+        [[unroll]] for (int n = 0; n < VALUE_TILES; ++n) o[f * VALUE_TILES + n] = Sums(0.0);
+    }
+
+    bool works = tile * ROWS + own_row < rows;
+    uvec4 k_next[K_LOADS], v_next[V_LOADS];
+    uint next = begin;
+    if (begin < end) {
+        LOAD(k, K, HEAD_SIZE, k_base, k_by.z)
+        LOAD(v, V, VALUE_SIZE, v_base, v_by.z)
+    }
+    for (uint first = begin; first < end; first += KEYS) {
+        // Only edges need to look at single scores.
+        bool alters = BY_KEY || ((CAUSAL || RAGGED) && first + KEYS > min(end, all_see));
+        barrier();  // what was there has been read
+        STORE(k, K, HEAD_SIZE, 0u)
+        STORE(v, V, VALUE_SIZE, V_AT)
+        if (alters)
+            for (uint i = gl_LocalInvocationIndex; i < KEYS; i += INVOCATIONS) {
+                uint key = first + i, safe = min(key, keys - 1u);
+                bool kept = key >= low && key < high;
+                float sum = BY_ROW ? kept ? 0.0 : filter_value
+                                   : added(uvec2(relative_at, mask_at), kept, safe);
+                s_by_key[i] = key < end ? bounded(sum) : ABSENT;
+            }
+        barrier();
+        // What comes next is on its way while this tile is used.
+        next = first + KEYS < end ? first + KEYS : first;
+        LOAD(k, K, HEAD_SIZE, k_base, k_by.z)
+        LOAD(v, V, VALUE_SIZE, v_base, v_by.z)
+
+        if (IDLE && !works) continue;
+        Sums s[DOWN * KEY_TILES];
+        [[unroll]] for (int n = 0; n < DOWN * KEY_TILES; ++n) s[n] = Sums(0.0);
+        [[unroll]] for (int j = 0; j < KEY_TILES; ++j)
+            [[unroll]] for (int d = 0; d < HEAD_TILES; ++d) {
+                ColumnFragment z;
+                coopMatLoad(z, s_tile,
+                            (own_key + uint(j) * 16u) * K_PITCH + uint(d) * 2u, K_PITCH,
+                            gl_CooperativeMatrixLayoutColumnMajor);
+                [[unroll]] for (int f = 0; f < DOWN; ++f)
+                    s[f * KEY_TILES + j] =
+                        coopMatMulAdd(x[f * HEAD_TILES + d], z, s[f * KEY_TILES + j]);
+            }
+
+        float factor = scale * LOG2_E;
+        if (alters) {
+            Sums numbers;
+            coopMatLoad(numbers, s_numbers, 0u, 4u, gl_CooperativeMatrixLayoutRowMajor);
+            [[unroll]] for (int f = 0; f < DOWN; ++f)
+                [[unroll]] for (int j = 0; j < KEY_TILES; ++j)
+                    [[unroll]] for (int i = 0; i < numbers.length(); ++i) {
+                        uint number = uint(numbers[i]), key = own_key + uint(j) * 16u + number % 16u;
+                        uint row = own_row + uint(f) * 16u + number / 16u;
+                        float score = fma(s[f * KEY_TILES + j][i], factor, s_by_key[key]);
+                        if (BY_ROW)
+                            score += bounded(added(s_rows[row], true, min(first + key, keys - 1u)));
+                        if (CAUSAL && first + key >= s_limits[row]) score = ABSENT;
+                        s[f * KEY_TILES + j][i] = score;
+                    }
+            factor = 1.0;
+        }
+
+        [[unroll]] for (int f = 0; f < DOWN; ++f) {
+            Sums largest = s[f * KEY_TILES];
+            bool grown = false;
+            [[unroll]] for (int i = 0; i < largest.length(); ++i) {
+                [[unroll]] for (int j = 1; j < KEY_TILES; ++j)
+                    largest[i] = max(largest[i], s[f * KEY_TILES + j][i]);
+                largest[i] *= factor;
+                grown = grown || largest[i] > most[f][i] + ROOM;
+            }
+            if (subgroupOr(uint(grown)) != 0u) {
+                uint at = own + lane / 2u * STRIP_PITCH;
+                coopMatStore(largest, s_own, own, STRIP_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+                share();
+                vec4 four = max(max(strip(at), strip(at + 1u)), max(strip(at + 2u), strip(at + 3u)));
+                own_most[f] =
+                    max(own_most[f], max(max(four.x, four.y), max(four.z, four.w)) - LIFT);
+                share();
+                s_own[at + lane % 2u * 2u] = s_own[at + lane % 2u * 2u + 1u] =
+                    uvec4(floatBitsToUint(own_most[f]));
+                share();
+                Sums now;
+                coopMatLoad(now, s_own, own, STRIP_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+                share();
+                [[unroll]] for (int i = 0; i < now.length(); ++i) {
+                    float shrink = exp2(most[f][i] - now[i]);
+                    sum[f][i] *= shrink;
+                    [[unroll]] for (int n = 0; n < VALUE_TILES; ++n)
+                        o[f * VALUE_TILES + n][i] *= shrink;
+                }
+                most[f] = now;
+            }
+            [[unroll]] for (int j = 0; j < KEY_TILES; ++j) {
+                [[unroll]] for (int i = 0; i < largest.length(); ++i) {
+                    float power = exp2(fma(s[f * KEY_TILES + j][i], factor, -most[f][i]));
+                    sum[f][i] += power;
+                    s[f * KEY_TILES + j][i] = power;
+                }
+                if (!SAME_PLACES)
+                    coopMatStore(Halves(s[f * KEY_TILES + j]), s_own,
+                                 powers + uint(f) * 16u * P_PITCH + uint(j) * 2u, P_PITCH,
+                                 gl_CooperativeMatrixLayoutRowMajor);
+            }
+        }
+        if (!SAME_PLACES) share();
+
+        [[unroll]] for (int j = 0; j < KEY_TILES; ++j) {
+            RowFragment p[DOWN];
+            [[unroll]] for (int f = 0; f < DOWN; ++f) {
+                if (SAME_PLACES)
+                    [[unroll]] for (int i = 0; i < p[f].length(); ++i)
+                        p[f][i] = float16_t(s[f * KEY_TILES + j][i]);
+                else
+                    coopMatLoad(p[f], s_own, powers + uint(f) * 16u * P_PITCH + uint(j) * 2u,
+                                P_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+            }
+            ADD_VALUES(j)
+        }
+        if (!SAME_PLACES) share();
+    }
+
+    // Two lanes write a row out, eight columns at a time.
+    [[unroll]] for (int f = 0; f < DOWN; ++f) {
+        uint at = own + lane / 2u * STRIP_PITCH;
+        coopMatStore(sum[f], s_own, own, STRIP_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+        share();
+        vec4 four = (strip(at) + strip(at + 1u)) + (strip(at + 2u) + strip(at + 3u));
+        float total = (four.x + four.y) + (four.z + four.w);
+        share();
+        uint row = tile * ROWS + own_row + uint(f) * 16u + lane / 2u;
+        bool exists = row < rows;
+        uint own_head = head * group + row / queries, position = row % queries;
+        // By row and part: the output before its division, then the maximum and the sum.
+        uint record = (((batch * key_heads * group + own_head) * queries + position) * parts + part)
+                      * SHARES + (APART ? gl_SubgroupID : 0u);
+        record *= VALUE_SIZE + 2u;
+        if (SPLIT && exists && lane % 2u == 0u) {
+            y_words[y_offset + record + VALUE_SIZE] = floatBitsToUint(own_most[f] / LOG2_E);
+            y_words[y_offset + record + VALUE_SIZE + 1u] = floatBitsToUint(total);
+        }
+        uint to = y_offset + batch * y_by.x + own_head * y_by.y + position * y_by.z;
+        float share_of = total == 0.0 ? 0.0 : 1.0 / total;
+        [[unroll]] for (int n = 0; n < VALUE_TILES; ++n) {
+            coopMatStore(o[f * VALUE_TILES + n], s_own, own, STRIP_PITCH,
+                         gl_CooperativeMatrixLayoutRowMajor);
+            share();
+            vec4 a = strip(at + lane % 2u * 2u), b = strip(at + lane % 2u * 2u + 1u);
+            share();
+            uint column = uint(n) * 16u + lane % 2u * 8u;
+            if (SPLIT && exists) {
+                [[unroll]] for (uint e = 0u; e < 4u; ++e) {
+                    y_words[y_offset + record + column + e] = floatBitsToUint(a[e]);
+                    y_words[y_offset + record + column + 4u + e] = floatBitsToUint(b[e]);
+                }
+            }
+            a *= share_of;
+            b *= share_of;
+            if (!SPLIT && exists && VECTORS)
+                y_vectors[(to + column) / 8u] = uvec4(
+                    float_to_half(a.x) | float_to_half(a.y) << 16u,
+                    float_to_half(a.z) | float_to_half(a.w) << 16u,
+                    float_to_half(b.x) | float_to_half(b.y) << 16u,
+                    float_to_half(b.z) | float_to_half(b.w) << 16u);
+            if (!SPLIT && exists && !VECTORS)
+                [[unroll]] for (uint e = 0u; e < 4u; ++e) {
+                    y_store_float(to + (column + e) * y_by.w, a[e]);
+                    y_store_float(to + (column + 4u + e) * y_by.w, b[e]);
+                }
+        }
+    }
+}

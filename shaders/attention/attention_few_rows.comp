@@ -1,0 +1,233 @@
+//@ op DML_OPERATOR_MULTIHEAD_ATTENTION DML_OPERATOR_MULTIHEAD_ATTENTION1
+//@ variants ROWS: r4 r8
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// Attention of few queries, bound by reading the keys and values once. Rows are the queries of all query
+// heads that share a key head. A workgroup takes them all for one part of the keys: first the scores
+// of the part, then their maximum and sum, then the values. attention_combine puts the parts together.
+#define PARAMS_BINDING 7
+layout(constant_id = 1) const uint TYPE = 36u;
+layout(constant_id = 2) const bool RELATIVE = false;
+layout(constant_id = 3) const uint MASK = 0u;
+layout(constant_id = 4) const bool CAUSAL = false;
+layout(constant_id = 5) const uint HEAD_VECTORS = 16u;  // of 16 bytes
+layout(constant_id = 6) const uint VALUE_VECTORS = 16u;
+layout(push_constant) uniform Push {
+    uint batches;
+    uint key_heads;
+    uint group;  // query heads of a key head
+    uint queries;
+    uint keys;
+    uint parts;
+    uint span;  // keys of a part, at most SPAN
+    float scale;
+    float filter_value;
+    uint lengths_stride;
+    uint q_offset;
+    uint k_offset;
+    uint v_offset;
+    uint mask_offset;
+    uint relative_offset;
+    uint lengths_offset;
+    uint y_offset;
+    uint params_offset;
+};
+#if defined(ROWS_r8)
+#define QUADS 2u
+#define LOADS 2u  // on their way at once
+#define SPAN 256u
+#else
+#define QUADS 1u
+#define LOADS 4u
+#define SPAN 512u
+#endif
+const uint ROWS = 4u * QUADS;
+#include "include/grid.glsl"
+#include "include/params.glsl"
+#include "include/typed.glsl"
+#include "include/exponentials.glsl"
+
+INPUT_TENSOR(q, 0, TYPE)
+INPUT_TENSOR(k, 1, TYPE)
+INPUT_TENSOR(v, 2, TYPE)
+INPUT_TENSOR(mask, 3, 20u)
+INPUT_TENSOR(relative, 4, TYPE)
+INPUT_TENSOR(lengths, 5, 20u)
+OUTPUT_TENSOR(y, 6, 36u)
+
+const uint INVOCATIONS = 256u;
+const uint EACH = 16u / BYTES_OF(TYPE);
+// A line of vectors to a key; what is left of the invocations does nothing.
+const uint K_LINES = INVOCATIONS / HEAD_VECTORS;
+const uint V_LINES = INVOCATIONS / VALUE_VECTORS;
+const uint PITCH = HEAD_VECTORS + 1u;
+shared vec4 s_parts[QUADS][INVOCATIONS * LOADS * 5u / 4u];  // HEAD_VECTORS is at least 4
+shared float s_powers[ROWS][SPAN];
+shared float s_most[ROWS], s_sum[ROWS];
+
+uvec4 strides(uint operand) {
+    return uvec4(param(4u * operand), param(4u * operand + 1u), param(4u * operand + 2u),
+                 param(4u * operand + 3u));
+}
+
+// Four elements of a vector of eight, or all of one of four.
+vec4 quarter(uvec4 x, uint n) {
+    if (BYTES_OF(TYPE) == 4u) return uintBitsToFloat(x);
+    uint low = n == 0u ? x.x : x.z, high = n == 0u ? x.y : x.w;
+    if (HAS_EXACT_UNITS) return vec4(unpackHalf2x16(low), unpackHalf2x16(high));
+    return vec4(half_to_float(low & 0xFFFFu), half_to_float(low >> 16u),
+                half_to_float(high & 0xFFFFu), half_to_float(high >> 16u));
+}
+
+float power(float x) {
+    return HAS_EXACT_UNITS ? exp2(x * LOG2_E) : exp_of(x);
+}
+
+void main() {
+    const uint i = gl_LocalInvocationIndex;
+    uint rows = group * queries;
+    uint rest = group_index();
+    uint part = rest % parts;
+    rest /= parts;
+    uint head = rest % key_heads, batch = rest / key_heads;
+    if (batch >= batches) return;
+
+    uvec4 q_by = strides(0u), k_by = strides(1u), v_by = strides(2u);
+    uvec4 relative_by = strides(4u), mask_by = strides(5u);
+    uint k_base = k_offset + batch * k_by.x + head * k_by.y;
+    uint v_base = v_offset + batch * v_by.x + head * v_by.y;
+    uint low = 0u, high = keys, past = 0u;
+    if (CAUSAL)
+        past = uint(clamp(int(lengths_words[lengths_offset + batch * lengths_stride]), 0, int(keys)));
+    if (MASK >= 1u && MASK <= 3u)
+        high = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x]), 0, int(keys)));
+    if (MASK == 2u)
+        low = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x + mask_by.y]), 0, int(keys)));
+    uint begin = part * span, end = min(keys, begin + span);
+    if (CAUSAL) end = min(end, past + queries);
+    uint count = end > begin ? end - begin : 0u;
+
+    // Scores. An invocation multiplies a vector of a key by that of each row; the sums of a key follow.
+    uint vector = i % HEAD_VECTORS, line = i / HEAD_VECTORS;
+    vec4 x[ROWS][2];
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r)
+        [[unroll]] for (uint n = 0u; n < EACH / 4u; ++n) {
+            uint row = min(r, rows - 1u);
+            uint from = q_offset + batch * q_by.x + (head * group + row / queries) * q_by.y
+                        + row % queries * q_by.z + (vector * EACH + 4u * n) * q_by.w;
+            x[r][n] = vec4(q_float(from), q_float(from + q_by.w), q_float(from + 2u * q_by.w),
+                           q_float(from + 3u * q_by.w));
+        }
+    for (uint first = 0u; first < count; first += K_LINES * LOADS) {
+        uvec4 found[LOADS];
+        [[unroll]] for (uint n = 0u; n < LOADS; ++n) {
+            uint key = begin + min(first + n * K_LINES + line, count - 1u);
+            found[n] = k_vectors[(k_base + key * k_by.z) / EACH + vector];
+        }
+        barrier();  // what was there has been read
+        [[unroll]] for (uint n = 0u; n < LOADS; ++n)
+            if (line < K_LINES)
+                [[unroll]] for (uint quad = 0u; quad < QUADS; ++quad) {
+                    vec4 sums = vec4(0.0);
+                    [[unroll]] for (uint e = 0u; e < EACH / 4u; ++e) {
+                        vec4 four = quarter(found[n], e);
+                        [[unroll]] for (uint r = 0u; r < 4u; ++r)
+                            sums[r] += dot(x[4u * quad + r][e], four);
+                    }
+                    s_parts[quad][(n * K_LINES + line) * PITCH + vector] = sums;
+                }
+        barrier();
+        for (uint own = i; own < K_LINES * LOADS * QUADS; own += INVOCATIONS) {
+            uint at = own / QUADS, quad = own % QUADS, key = begin + first + at;
+            if (first + at >= count) continue;
+            vec4 sums = vec4(0.0);
+            for (uint n = 0u; n < HEAD_VECTORS; ++n) sums += s_parts[quad][at * PITCH + n];
+            [[unroll]] for (uint r = 0u; r < 4u; ++r) {
+                uint row = min(4u * quad + r, rows - 1u), position = row % queries;
+                uint own_head = head * group + row / queries;
+                float score = sums[r] * scale;
+                if (RELATIVE)
+                    score += relative_float(
+                        relative_offset + batch * relative_by.x + own_head * relative_by.y
+                        + position * relative_by.z + key * relative_by.w);
+                bool kept = key >= low && key < high;
+                if (MASK == 4u)
+                    kept = mask_words[mask_offset + batch * mask_by.x + own_head * mask_by.y
+                                      + position * mask_by.z + key * mask_by.w] != 0u;
+                if (!kept) score += filter_value;
+                if (CAUSAL && key > past + position) score = uintBitsToFloat(0xFF800000u);
+                s_powers[4u * quad + r][first + at] = score;
+            }
+        }
+    }
+    barrier();
+
+    // Maxima and sums: TEAM invocations to a row.
+    const uint TEAM = INVOCATIONS / ROWS;
+    uint row = i / TEAM, member = i % TEAM;
+    float most = uintBitsToFloat(0xFF800000u), sum = 0.0;
+    for (uint n = member; n < count; n += TEAM) most = max(most, s_powers[row][n]);
+    s_parts[0][i].x = most;
+    barrier();
+    for (uint n = 0u; n < TEAM; ++n) most = max(most, s_parts[0][row * TEAM + n].x);
+    float base = most == uintBitsToFloat(0xFF800000u) ? 0.0 : most;
+    for (uint n = member; n < count; n += TEAM) {
+        float p = power(s_powers[row][n] - base);
+        s_powers[row][n] = p;
+        sum += p;
+    }
+    s_parts[0][i].y = sum;
+    if (member == 0u) s_most[row] = most;
+    barrier();
+    if (member == 0u) {
+        float total = 0.0;
+        for (uint n = 0u; n < TEAM; ++n) total += s_parts[0][row * TEAM + n].y;
+        s_sum[row] = total;
+    }
+
+    // Values. An invocation sums a vector of every V_LINES'th key.
+    uint column = i % VALUE_VECTORS;
+    line = i / VALUE_VECTORS;
+    vec4 o[ROWS][2];
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) o[r][0] = o[r][1] = vec4(0.0);
+    if (line < V_LINES)
+        for (uint first = line; first < count; first += V_LINES * LOADS) {
+            uvec4 found[LOADS];
+            [[unroll]] for (uint n = 0u; n < LOADS; ++n) {
+                uint key = begin + min(first + n * V_LINES, count - 1u);
+                found[n] = v_vectors[(v_base + key * v_by.z) / EACH + column];
+            }
+            [[unroll]] for (uint n = 0u; n < LOADS; ++n) {
+                uint at = first + n * V_LINES;
+                [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+                    float p = at < count ? s_powers[r][min(at, SPAN - 1u)] : 0.0;
+                    [[unroll]] for (uint e = 0u; e < EACH / 4u; ++e)
+                        o[r][e] += p * quarter(found[n], e);
+                }
+            }
+        }
+
+    // By row and part: the output before its division, then the maximum and the sum.
+    uint value_size = VALUE_VECTORS * EACH;
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        uint own_head = head * group + r / queries, position = r % queries;
+        uint record = (((batch * key_heads * group + own_head) * queries + position) * parts + part)
+                      * (value_size + 2u);
+        [[unroll]] for (uint e = 0u; e < EACH / 4u; ++e) {
+            barrier();
+            s_parts[0][i] = o[r][e];
+            barrier();
+            if (i < VALUE_VECTORS && r < rows) {
+                vec4 total = vec4(0.0);
+                for (uint n = 0u; n < V_LINES; ++n) total += s_parts[0][n * VALUE_VECTORS + i];
+                [[unroll]] for (uint c = 0u; c < 4u; ++c)
+                    y_words[y_offset + record + i * EACH + 4u * e + c] = floatBitsToUint(total[c]);
+            }
+        }
+        if (i == 0u && r < rows) {
+            y_words[y_offset + record + value_size] = floatBitsToUint(s_most[r]);
+            y_words[y_offset + record + value_size + 1u] = floatBitsToUint(s_sum[r]);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//@ op DML_OPERATOR_CONVOLUTION
+//@ variants TILE: t128 t64 t128x64
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// convolution.comp of floats whose channels lie side by side, in vectors of four: K goes over vectors
+// of channels within taps. While one slice of K is multiplied, the next one comes into the other half
+// of the shared memory. An invocation makes a block of rows and columns.
+layout(constant_id = 1) const uint TYPE = 36u;
+layout(constant_id = 2) const uint OUTPUT_TYPE = 36u;
+layout(constant_id = 3) const bool HAS_BIAS = false;
+layout(constant_id = 4) const bool OUTPUT_ALONG_ROWS = true;  // channels first; else last
+const bool CHANNELS_INNER = true;
+layout(push_constant) uniform Push {
+    uint row_tiles;
+    uint column_tiles;
+    uint splits;   // of K
+    uint steps;   // of K, in each part
+    uint groups;
+    uint batches;
+    uint in_channels;  // of a group
+    uint out_channels;
+    uint x_strides[2];  // batch, channel
+    uint w_strides[3];  // group, output channel, input channel
+    uint y_strides[3];  // part, batch, channel
+    uint bias_stride;
+    uint activation_at;
+    uint x_offset;
+    uint w_offset;
+    uint y_offset;
+    uint bias_offset;
+    uint params_offset;
+};
+#define PARAMS_BINDING 4
+uint group_index() {
+    return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+}
+#if defined(TILE_t128)
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, BLOCK_ROWS = 8u, BLOCK_COLUMNS = 8u;
+const uint TILE_DEPTH = 8u;
+#elif defined(TILE_t128x64)
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 64u, BLOCK_ROWS = 8u, BLOCK_COLUMNS = 4u;
+const uint TILE_DEPTH = 16u;
+#else
+const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, BLOCK_ROWS = 4u, BLOCK_COLUMNS = 4u;
+const uint TILE_DEPTH = 16u;
+#endif
+const uint SIDE = 16u;  // blocks along a tile
+const uint INVOCATIONS = SIDE * SIDE;
+layout(local_size_x = INVOCATIONS) in;
+#define SHARED_PARAMS 56u
+#include "include/walk.glsl"
+#include "include/typed.glsl"
+#include "include/convolution.glsl"
+shared uvec2 s_row[TILE_ROWS];
+#define ROW_TABLE s_row
+#include "include/convolution_taps.glsl"
+#include "include/activation.glsl"
+INPUT_TENSOR(x, 0, TYPE)
+INPUT_TENSOR(w, 1, TYPE)
+layout(binding = 0) readonly buffer InputPairs { uvec2 x_pairs[]; };
+layout(binding = 1) readonly buffer FilterPairs { uvec2 w_pairs[]; };
+OUTPUT_TENSOR(y, 2, OUTPUT_TYPE)
+layout(binding = 2) writeonly buffer OutputPairs { uvec2 y_pairs[]; };
+INPUT_TENSOR(bias, 3, TYPE)
+
+// By K, then by the row or column, four in a vector. One more than there are: invocations that write
+// along K meet different banks.
+const uint ROW_PITCH = TILE_ROWS / 4u + 1u, COLUMN_PITCH = TILE_COLUMNS / 4u + 1u;
+const uint ROW_SLICE = TILE_DEPTH * ROW_PITCH, COLUMN_SLICE = TILE_DEPTH * COLUMN_PITCH;
+shared vec4 s_x[2u * ROW_SLICE];
+shared vec4 s_w[2u * COLUMN_SLICE];
+const uint LINE_VECTORS = TILE_DEPTH / 4u;
+const uint ROW_LOADS = TILE_ROWS * LINE_VECTORS / INVOCATIONS;
+const uint COLUMN_LOADS = TILE_COLUMNS * LINE_VECTORS / INVOCATIONS;
+const uint DOWN = BLOCK_ROWS / 4u, ACROSS = BLOCK_COLUMNS / 4u;
+
+vec4 halves(uvec2 pair) {
+    return vec4(half_to_float(pair.x & 0xFFFFu), half_to_float(pair.x >> 16),
+                half_to_float(pair.y & 0xFFFFu), half_to_float(pair.y >> 16));
+}
+
+void main() {
+    share_params();
+    uint index = group_index();
+    uint column_tile = index % column_tiles * TILE_COLUMNS;
+    index /= column_tiles;
+    uint row_tile = index % row_tiles * TILE_ROWS;
+    index /= row_tiles;
+    uint split = index % splits;
+    index /= splits;
+    uint group = index % groups;
+    Taps taps = taps_of(index / groups);
+    if (index / groups >= taps.phases) return;
+
+    uint i = gl_LocalInvocationIndex;
+    uint tap_count = fill_tables(taps, row_tile, group, split);
+    uint depth = in_channels * tap_count;
+    uint begin = min(split * steps * TILE_DEPTH, depth);
+    uint end = min(begin + steps * TILE_DEPTH, depth);
+    // This invocation's vector of each slice: its tap and channel.
+    uint my_k = i % LINE_VECTORS * 4u, my_line = i / LINE_VECTORS;
+    const uint LINES = INVOCATIONS / LINE_VECTORS;  // of one load
+    uint tap = quotient(begin + my_k, in_channels, param(0u), param(1u));
+    uint channel = begin + my_k - tap * in_channels;
+    uint next_tap = TILE_DEPTH / in_channels, next_channel = TILE_DEPTH % in_channels;
+    barrier();
+    uint x_from[ROW_LOADS], inside[ROW_LOADS], w_from[COLUMN_LOADS];
+    [[unroll]] for (uint l = 0u; l < ROW_LOADS; ++l) {
+        x_from[l] = s_row[my_line + l * LINES].x;
+        inside[l] = s_row[my_line + l * LINES].y;
+    }
+    [[unroll]] for (uint l = 0u; l < COLUMN_LOADS; ++l)
+        w_from[l] = w_offset + group * w_strides[0] +
+                    min(column_tile + my_line + l * LINES, out_channels - 1u) * w_strides[1];
+    // What was read is not looked at until it is stored: ``kept`` tells which of it counts.
+    uvec4 x_next[ROW_LOADS], w_next[COLUMN_LOADS];
+    uint kept;
+#define FOUR(side, at) \
+    (BYTES_OF(TYPE) == 4u ? side##_vectors[(at) / 4u] : uvec4(side##_pairs[(at) / 4u], 0u, 0u))
+#define LOAD \
+    { \
+        uvec3 at = s_tap[min(tap, tap_count)] + uvec3(channel, channel, 0u); \
+        kept = tap < tap_count ? 1u << 31 : 0u; \
+        [[unroll]] for (uint l = 0u; l < ROW_LOADS; ++l) { \
+            bool is_inside = (inside[l] & at.z) == at.z; \
+            kept |= is_inside ? 1u << l : 0u; \
+            x_next[l] = FOUR(x, is_inside ? x_from[l] + at.x : 0u); \
+        } \
+        [[unroll]] for (uint l = 0u; l < COLUMN_LOADS; ++l) \
+            w_next[l] = FOUR(w, kept >= 1u << 31 ? w_from[l] + at.y : 0u); \
+        tap += next_tap; \
+        channel += next_channel; \
+        if (channel >= in_channels) { \
+            channel -= in_channels; \
+            ++tap; \
+        } \
+    }
+#define NUMBERS(bits) (BYTES_OF(TYPE) == 4u ? uintBitsToFloat(bits) : halves((bits).xy))
+#define STORE(half_at) \
+    [[unroll]] for (uint l = 0u; l < ROW_LOADS; ++l) { \
+        vec4 four = (kept >> l & 1u) != 0u ? NUMBERS(x_next[l]) : vec4(0.0); \
+        uint line = my_line + l * LINES; \
+        [[unroll]] for (uint e = 0u; e < 4u; ++e) \
+            s_x[half_at * ROW_SLICE + (my_k + e) * ROW_PITCH + line / 4u][line % 4u] = four[e]; \
+    } \
+    [[unroll]] for (uint l = 0u; l < COLUMN_LOADS; ++l) { \
+        vec4 four = kept >= 1u << 31 ? NUMBERS(w_next[l]) : vec4(0.0); \
+        uint line = my_line + l * LINES; \
+        [[unroll]] for (uint e = 0u; e < 4u; ++e) \
+            s_w[half_at * COLUMN_SLICE + (my_k + e) * COLUMN_PITCH + line / 4u][line % 4u] = \
+                four[e]; \
+    }
+
+    // Of neighbours, those that store together: rows or columns.
+    uint my_row = OUTPUT_ALONG_ROWS ? i % SIDE : i / SIDE;
+    uint my_column = OUTPUT_ALONG_ROWS ? i / SIDE : i % SIDE;
+    vec4 sums[BLOCK_ROWS][ACROSS];
+    [[unroll]] for (uint r = 0u; r < BLOCK_ROWS; ++r)
+        [[unroll]] for (uint c = 0u; c < ACROSS; ++c) sums[r][c] = vec4(0.0);
+    uint current = 0u;
+    LOAD
+    STORE(0u)
+    barrier();
+    for (uint k = begin; k < end; k += TILE_DEPTH) {
+        LOAD
+        [[unroll]] for (uint e = 0u; e < TILE_DEPTH; ++e) {
+            vec4 a[DOWN], b[ACROSS];
+            [[unroll]] for (uint r = 0u; r < DOWN; ++r)
+                a[r] = s_x[current * ROW_SLICE + e * ROW_PITCH + my_row + r * SIDE];
+            [[unroll]] for (uint c = 0u; c < ACROSS; ++c)
+                b[c] = s_w[current * COLUMN_SLICE + e * COLUMN_PITCH + my_column + c * SIDE];
+            [[unroll]] for (uint r = 0u; r < BLOCK_ROWS; ++r)
+                [[unroll]] for (uint c = 0u; c < ACROSS; ++c) sums[r][c] += a[r / 4u][r % 4u] * b[c];
+        }
+        current = 1u - current;
+        STORE(current)
+        barrier();
+    }
+
+    float added[BLOCK_COLUMNS];
+    [[unroll]] for (uint c = 0u; c < BLOCK_COLUMNS; ++c) {
+        uint column = column_tile + (my_column + c / 4u * SIDE) * 4u + c % 4u;
+        column = group * out_channels + min(column, out_channels - 1u);
+        added[c] = HAS_BIAS ? bias_float(bias_offset + column * bias_stride) : 0.0;
+    }
+    [[unroll]] for (uint r = 0u; r < BLOCK_ROWS; ++r) {
+        uint to = s_to[(my_row + r / 4u * SIDE) * 4u + r % 4u];
+        if (to == NOWHERE) continue;
+        [[unroll]] for (uint c = 0u; c < ACROSS; ++c) {
+            uint column = column_tile + (my_column + c * SIDE) * 4u;
+            vec4 four;
+            [[unroll]] for (uint e = 0u; e < 4u; ++e)
+                four[e] = activate(sums[r][c][e] + added[c * 4u + e]);
+            uint at = to + column * y_strides[2];
+            if (y_strides[2] == 1u && at % 4u == 0u && column + 4u <= out_channels) {
+                if (BYTES_OF(OUTPUT_TYPE) == 4u)
+                    y_vectors[at / 4u] = floatBitsToUint(four);
+                else
+                    y_pairs[at / 4u] = uvec2(float_to_half(four.x) | float_to_half(four.y) << 16,
+                                             float_to_half(four.z) | float_to_half(four.w) << 16);
+                continue;
+            }
+            [[unroll]] for (uint e = 0u; e < 4u; ++e)
+                if (column + e < out_channels)
+                    y_store_float(to + (column + e) * y_strides[2], four[e]);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//@ op -
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// Up to 8 elementwise operators, one after the other, over up to 3 tensors of one type. Specialization
+// constants say which: after specialization nothing is left of the others.
+layout(constant_id = 40) const uint STEP_0 = 0u;  // code, left << 8, right << 12, value << 16
+layout(constant_id = 41) const uint STEP_1 = 0u;
+layout(constant_id = 42) const uint STEP_2 = 0u;
+layout(constant_id = 43) const uint STEP_3 = 0u;
+layout(constant_id = 44) const uint STEP_4 = 0u;
+layout(constant_id = 45) const uint STEP_5 = 0u;
+layout(constant_id = 46) const uint STEP_6 = 0u;
+layout(constant_id = 47) const uint STEP_7 = 0u;
+layout(constant_id = 48) const uint VALUE_0 = 0u;  // numbers, and attributes of the steps
+layout(constant_id = 49) const uint VALUE_1 = 0u;
+layout(constant_id = 50) const uint VALUE_2 = 0u;
+layout(constant_id = 51) const uint VALUE_3 = 0u;
+layout(constant_id = 52) const uint VALUE_4 = 0u;
+layout(constant_id = 53) const uint VALUE_5 = 0u;
+layout(constant_id = 54) const uint VALUE_6 = 0u;
+layout(constant_id = 55) const uint VALUE_7 = 0u;
+uint values_at;  // of the step
+
+float value_of(uint i) {
+    return uintBitsToFloat(i == 0u ? VALUE_0 : i == 1u ? VALUE_1 : i == 2u ? VALUE_2 :
+                           i == 3u ? VALUE_3 : i == 4u ? VALUE_4 : i == 5u ? VALUE_5 :
+                           i == 6u ? VALUE_6 : VALUE_7);
+}
+
+#define INPUTS 3
+#define ATTRIBUTES
+#define PARAMETER(i) value_of(values_at + i)
+#define COMPUTES
+#include "include/elementwise_float.glsl"
+
+float known[11];  // the tensors' elements, then what each step makes
+
+// A tensor's element, what a step made, or a number.
+#define SOURCE(step, shift) \
+    ((step >> shift & 15u) == 15u ? value_of(step >> 16u & 7u) \
+                                  : known[min(step >> shift & 15u, 10u)])
+
+// operators/chain.py has the codes.
+#define STEP(k, step) \
+    if ((step & 255u) != 0u) { \
+        const uint code = step & 255u; \
+        float x = SOURCE(step, 8u), y = SOURCE(step, 12u), made = x; \
+        values_at = step >> 16u & 7u; \
+        if (code == 1u) made = op_add(x, y); \
+        if (code == 2u) made = op_subtract(x, y); \
+        if (code == 3u) made = op_multiply(x, y); \
+        if (code == 4u) made = op_divide(x, y); \
+        if (code == 5u) made = maximum(x, y); \
+        if (code == 6u) made = minimum(x, y); \
+        if (code == 7u) made = op_abs(x, y); \
+        if (code == 8u) made = op_negate(x, y); \
+        if (code == 9u) made = op_recip(x, y); \
+        if (code == 10u) made = op_sqrt(x, y); \
+        if (code == 11u) made = op_exp(x, y); \
+        if (code == 12u) made = op_log(x, y); \
+        if (code == 13u) made = op_erf(x, y); \
+        if (code == 14u) made = op_square(x, y); \
+        if (code == 15u) made = op_floor(x, y); \
+        if (code == 16u) made = op_ceil(x, y); \
+        if (code == 17u) made = op_sign(x, y); \
+        if (code == 18u) made = op_clip(x, y); \
+        if (code == 19u) made = op_clip1(x, y); \
+        if (code == 20u) made = op_relu(x, y); \
+        if (code == 21u) made = op_leaky_relu(x, y); \
+        if (code == 22u) made = op_linear(x, y); \
+        if (code == 23u) made = op_hard_sigmoid(x, y); \
+        if (code == 24u) made = op_elu(x, y); \
+        if (code == 25u) made = op_sigmoid(x, y); \
+        if (code == 26u) made = op_tanh(x, y); \
+        if (code == 27u) made = op_softplus(x, y); \
+        if (code == 28u) made = op_softsign(x, y); \
+        if (code == 29u) made = op_gelu(x, y); \
+        if (code == 30u) made = op_swish(x, y); \
+        if (code == 31u) made = op_hard_swish(x, y); \
+        if (OUT_BYTES == 2u) made = rounded_to_half(made); \
+        known[3u + k] = result = made; \
+    }
+
+uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
+    float result = 0.0;
+    known[0] = number_of(a, OUT_TYPE);
+    known[1] = number_of(b, OUT_TYPE);
+    known[2] = number_of(c, OUT_TYPE);
+    STEP(0u, STEP_0)
+    STEP(1u, STEP_1)
+    STEP(2u, STEP_2)
+    STEP(3u, STEP_3)
+    STEP(4u, STEP_4)
+    STEP(5u, STEP_5)
+    STEP(6u, STEP_6)
+    STEP(7u, STEP_7)
+    return uvec2(OUT_BYTES == 2u ? float_to_half(result) : floatBitsToUint(result), 0u);
+}

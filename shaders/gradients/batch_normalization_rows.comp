@@ -1,0 +1,49 @@
+//@ op DML_OPERATOR_BATCH_NORMALIZATION_GRAD DML_OPERATOR_BATCH_NORMALIZATION_TRAINING_GRAD
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// The gradients of scale and bias of each row, from the sums of its parts.
+#define PARAMS_BINDING 5
+layout(constant_id = 1) const uint TYPE = 36u;
+layout(constant_id = 2) const bool TRAINING = false;
+layout(push_constant) uniform Push {
+    uint rows;
+    uint columns;
+    uint parts;
+    float epsilon;
+    uint mean_offset;
+    uint variance_offset;
+    uint sums_offset;
+    uint dscale_offset;
+    uint dbias_offset;
+    uint params_offset;
+};
+#include "include/grid.glsl"
+#include "include/walk.glsl"
+#include "include/typed.glsl"
+
+INPUT_TENSOR(mean, 0, TYPE)
+INPUT_TENSOR(variance, 1, TYPE)
+INPUT_TENSOR(sums, 2, 36u)
+OUTPUT_TENSOR(dscale, 3, TYPE)
+OUTPUT_TENSOR(dbias, 4, TYPE)
+WALK(walk, 4)
+
+float sum_of(uint which, uint row) {
+    float sum = 0.0;
+    for (uint n = 0u; n < parts; ++n)
+        sum += sums_float(sums_offset + (which * rows + row) * parts + n);
+    return sum;
+}
+
+void main() {
+    uint row = invocation_index();
+    if (row >= rows) return;
+    uint[4] at = walk(0u, row);
+    float root = inversesqrt(variance_float(variance_offset + at[1]) + epsilon);
+    float gradients = sum_of(1u, row), products = sum_of(2u, row);
+    if (TRAINING)  // products are with distances from the input's own mean
+        products += gradients * (sum_of(0u, row) / float(columns) - mean_float(mean_offset + at[0]));
+    dscale_store_float(dscale_offset + at[2], products * root);
+    dbias_store_float(dbias_offset + at[3], gradients);
+}

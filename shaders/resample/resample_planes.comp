@@ -1,0 +1,134 @@
+//@ op DML_OPERATOR_UPSAMPLE_2D DML_OPERATOR_RESAMPLE DML_OPERATOR_RESAMPLE1 DML_OPERATOR_RESAMPLE2 DML_OPERATOR_RESAMPLE3
+//@ variants LAYOUT: first last
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// Linear resampling of two axes that repeats itself: every ROWS x COLUMNS elements of output have the
+// same weights, and taps that lie alike. An invocation makes one such block, of one channel, or of a
+// vector of channels that lie side by side.
+#define PARAMS_BINDING 2
+layout(constant_id = 1) const uint TYPE = 36u;
+layout(constant_id = 2) const uint ROWS = 4u;     // up to 4
+layout(constant_id = 3) const uint COLUMNS = 4u;  // up to 8
+layout(constant_id = 4) const uint SPAN_Y = 4u;   // elements of input that a block takes
+layout(constant_id = 5) const uint SPAN_X = 4u;
+layout(constant_id = 6) const uint FIRST_Y = 0u;  // the first tap of each row, 4 bits each
+layout(constant_id = 7) const uint FIRST_X = 0u;
+layout(push_constant) uniform Push {
+    uint batches;
+    uint channels;       // or vectors of them
+    int x_sizes[2];      // height, width
+    uint y_sizes[2];
+    uint x_strides[4];   // batch, channel, height, width
+    uint y_strides[4];
+    int begin[2];        // of the first block's taps
+    int step[2];         // from block to block
+    float weights_y[4];  // of second taps
+    float weights_x[8];
+    uint x_offset;
+    uint y_offset;
+};
+#include "include/grid.glsl"
+#include "include/typed.glsl"
+INPUT_TENSOR(x, 0, TYPE)
+OUTPUT_TENSOR(y, 1, TYPE)
+const uint MOST_SPAN = 16u;
+
+// Without 0 times infinity.
+#define BLEND(a, b, second) ((second) == 0.0 ? (a) : (a) * (1.0 - (second)) + (b) * (second))
+
+#if defined(LAYOUT_first)
+#define VALUE float
+VALUE load(uint at) { return x_float(at); }
+#else
+const bool HALVES = BYTES_OF(TYPE) == 2u;
+struct Eight {
+    vec4 low;
+    vec4 high;
+};
+#define VALUE Eight
+VALUE load(uint at) {
+    uvec4 v = x_vectors[at / (HALVES ? 8u : 4u)];
+    if (!HALVES) return Eight(uintBitsToFloat(v), vec4(0.0));
+    return Eight(vec4(half_to_float(v.x & 0xFFFFu), half_to_float(v.x >> 16),
+                      half_to_float(v.y & 0xFFFFu), half_to_float(v.y >> 16)),
+                 vec4(half_to_float(v.z & 0xFFFFu), half_to_float(v.z >> 16),
+                      half_to_float(v.w & 0xFFFFu), half_to_float(v.w >> 16)));
+}
+#endif
+
+VALUE blend(VALUE a, VALUE b, float second) {
+#if defined(LAYOUT_first)
+    return BLEND(a, b, second);
+#else
+    return Eight(BLEND(a.low, b.low, second), BLEND(a.high, b.high, second));
+#endif
+}
+
+uint halves(float a, float b) { return float_to_half(a) | float_to_half(b) << 16; }
+
+void main() {
+    uint index = invocation_index();
+#if defined(LAYOUT_last)
+    uint channel = index % channels;
+    index /= channels;
+#endif
+    uint across = (y_sizes[1] - 1u) / COLUMNS + 1u, down = (y_sizes[0] - 1u) / ROWS + 1u;
+    uint next = index / across;
+    uint block_x = index - next * across;
+    index = next / down;
+    uint block_y = next - index * down;
+#if defined(LAYOUT_first)
+    next = index / channels;
+    uint channel = index - next * channels;
+    index = next;
+#endif
+    if (index >= batches) return;
+
+    uint from = x_offset + index * x_strides[0] + channel * x_strides[1];
+    int top = begin[0] + int(block_y) * step[0], left = begin[1] + int(block_x) * step[1];
+    uint columns[MOST_SPAN];
+    [[unroll]] for (uint i = 0u; i < SPAN_X; ++i)
+        columns[i] = uint(clamp(left + int(i), 0, x_sizes[1] - 1)) * x_strides[3];
+    VALUE above[8], here[8], made[4][8];
+    [[unroll]] for (uint r = 0u; r < SPAN_Y; ++r) {
+        uint row = from + uint(clamp(top + int(r), 0, x_sizes[0] - 1)) * x_strides[2];
+        VALUE line[MOST_SPAN];
+        [[unroll]] for (uint i = 0u; i < SPAN_X; ++i) line[i] = load(row + columns[i]);
+        [[unroll]] for (uint e = 0u; e < COLUMNS; ++e) {
+            uint first = FIRST_X >> 4u * e & 15u;
+            here[e] = blend(line[first], line[first + 1u], weights_x[e]);
+        }
+        [[unroll]] for (uint q = 0u; q < ROWS; ++q)
+            if (r == (FIRST_Y >> 4u * q & 15u) + 1u)
+                [[unroll]] for (uint e = 0u; e < COLUMNS; ++e)
+                    made[q][e] = blend(above[e], here[e], weights_y[q]);
+        [[unroll]] for (uint e = 0u; e < COLUMNS; ++e) above[e] = here[e];
+    }
+
+    uint to = y_offset + index * y_strides[0] + channel * y_strides[1];
+    [[unroll]] for (uint q = 0u; q < ROWS; ++q) {
+        uint y = block_y * ROWS + q, x = block_x * COLUMNS;
+        if (y >= y_sizes[0]) continue;
+        uint at = to + y * y_strides[2] + x * y_strides[3];
+#if defined(LAYOUT_first)
+        // Whole vectors: the width holds whole blocks.
+        if (BYTES_OF(TYPE) == 4u)
+            y_vectors[at / 4u] = floatBitsToUint(
+                vec4(made[q][0], made[q][1], made[q][2], made[q][3]));
+        else
+            y_vectors[at / 8u] = uvec4(
+                halves(made[q][0], made[q][1]), halves(made[q][2], made[q][3]),
+                halves(made[q][4], made[q][5]), halves(made[q][6], made[q][7]));
+#else
+        [[unroll]] for (uint e = 0u; e < COLUMNS; ++e) {
+            if (x + e >= y_sizes[1]) continue;
+            vec4 low = made[q][e].low, high = made[q][e].high;
+            y_vectors[(at + e * y_strides[3]) / (HALVES ? 8u : 4u)] =
+                HALVES ? uvec4(halves(low.x, low.y), halves(low.z, low.w),
+                               halves(high.x, high.y), halves(high.z, high.w))
+                       : floatBitsToUint(low);
+        }
+#endif
+    }
+}

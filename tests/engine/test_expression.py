@@ -1,0 +1,83 @@
+"""Graphs that are written as expressions."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+
+
+def _numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(7).normal(0, 1, shape).astype(np.float32)
+
+
+def test_functions_take_expressions(device: dml.Device) -> None:
+    """And arrays and tensors beside them; what neighbours do is fused."""
+    w, b = _numbers(8, 4), device.tensor(_numbers(4))
+    with dml.Graph(device) as g:
+        x = g.input([3, 8])
+        y = dml.activation_relu(x @ w + b)
+        run = g.compile([y, y[:, 1:].T])
+    assert run.operators == ["GEMM", "ELEMENT_WISE_IDENTITY"]
+    for seed in (1, 2):
+        given = _numbers(3, 8) * seed
+        wanted = dml.activation_relu(dml.add(dml.gemm(given, w), b)).numpy()
+        results = run(given)
+        np.testing.assert_array_equal(results[0], wanted)
+        np.testing.assert_array_equal(results[1], wanted[:, 1:].T)
+
+
+@pytest.mark.parametrize("of", [
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.lt, operator.ge])
+def test_operators_are_functions(of: Callable[..., Any], device: dml.Device) -> None:
+    a, b = _numbers(2, 3), _numbers(3) + 4
+    g = dml.Graph(device)
+    x, y = g.input(a.shape), g.input(b.shape)
+    results = g.compile([of(x, y), of(2.0, y), of(x, 0.5), of(-x, abs(y))])(a, b)
+    for result, wanted in zip(results, (of(a, b), of(2, b), of(a, 0.5), of(-a, abs(b)))):
+        np.testing.assert_allclose(result, wanted, rtol=2**-22)
+
+
+def test_several_outputs_and_arrays_alone(device: dml.Device) -> None:
+    with dml.Graph(device) as g:
+        x = g.input([4, 6], "int32")
+        left, right = dml.split(x, sections=[2, 4], axis=1)
+        ramp = dml.add(np.arange(4, dtype=np.int32), 1)
+        run = g.compile([left, right + ramp])
+    given = np.arange(24, dtype=np.int32).reshape(4, 6)
+    left, right = run(given)
+    np.testing.assert_array_equal(left, given[:, :2])
+    np.testing.assert_array_equal(right, given[:, 2:] + np.arange(1, 5))
+
+
+def test_what_is_wrong_is_named(device: dml.Device) -> None:
+    g, other = dml.Graph(device), dml.Graph(device)
+    x = g.input([2, 3], name="x")
+    y = dml.negate(x)
+    with pytest.raises(dml.ValidationError, match=r"written for the first time"):
+        dml.add(x, x, out=y)
+    with pytest.raises(dml.ValidationError, match="written for the first time"):
+        dml.add(x, x, out=device.empty([2, 3]))
+    with pytest.raises(dml.UnsupportedError, match="before its graph"):
+        x.numpy()
+    with pytest.raises(dml.ValidationError, match="lie on 2"):
+        dml.add(x, other.input([2, 3]))
+    with pytest.raises(dml.ValidationError, match=r"GEMM|gemm"):
+        x @ x
+    with pytest.raises(dml.ValidationError, match="computed by something"):
+        g.compile(g.empty([2]))
+    with pytest.raises(dml.ValidationError, match="of this graph"):
+        other.compile(y)
+    run = g.compile(y)
+    with pytest.raises(dml.ValidationError, match=r"x\.sizes"):
+        run(_numbers(3, 2))
+    with pytest.raises(dml.ValidationError, match=r"x\.data_type"):
+        run(np.zeros((2, 3)))
+    with pytest.raises(dml.ValidationError, match="not compiled yet"):
+        dml.negate(x)
+    np.testing.assert_array_equal(run(np.ones((2, 3), np.float32)), -1)

@@ -1,0 +1,330 @@
+"""Several operators of a graph become one: what is left runs the same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+import pytest
+
+import onnx_graphs as graphs
+from kompute_dml import onnx_backend
+from kompute_dml.graph import fusion
+from kompute_dml.graph.array import Array
+from kompute_dml.graph.builder import Builder
+from kompute_dml.runtime.traits import DeviceTraits
+from onnx_graphs import node
+
+ULP = 2.0**-23
+Run = tuple[list[str], list[np.ndarray]]
+
+
+def _run(nodes: list[Any], inputs: dict[str, np.ndarray], constants: dict[str, Any],
+         outputs: list[str], dtype: Any = np.float32) -> Run:
+    """The operators that are left, and the results."""
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    inputs = {n: x.astype(dtype) for n, x in inputs.items()}
+    model = graphs.model(
+        nodes, [(n, kind, x.shape) for n, x in inputs.items()], [(n, kind, None) for n in outputs],
+        {n: np.asarray(c, dtype) for n, c in constants.items()}, opset=20)
+    inferred = onnx.shape_inference.infer_shapes(onnx.load_model_from_string(model))
+    region = onnx_backend.prepare(inferred)._region
+    plan = region.plan(list(inputs.values()))
+    return plan.operators, plan.run(list(inputs.values()))
+
+
+@pytest.fixture(autouse=True)
+def chains_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fusion, "CHAINS_ON_CPU", True)
+
+
+def _both(monkeypatch: pytest.MonkeyPatch, *graph: Any) -> tuple[Run, Run]:
+    fused = _run(*graph)
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "all")
+    return fused, _run(*graph)
+
+
+def _numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).normal(0, 1, shape).astype(np.float32)
+
+
+X, W = {"x": _numbers(2, 5, 24)}, {"w": _numbers(24, 16)}
+IMAGE, FILTER = {"x": _numbers(2, 3, 9, 9)}, {"w": _numbers(4, 3, 3, 3)}
+EXACT: dict[str, tuple[list[Any], dict[str, np.ndarray], dict[str, Any], list[str]]] = {
+    "a bias is a product's C": (
+        [node("MatMul", "x w", "p"), node("Add", "b p", "y")],
+        X, {**W, "b": _numbers(16)}, ["GEMM"]),
+    "and a sum is, then an activation": (
+        [node("MatMul", "x w", "p"), node("Add", "p z", "s"), node("Tanh", "s", "y")],
+        {**X, "z": _numbers(2, 5, 16)}, W, ["GEMM"]),
+    "only where nothing else reads the product": (
+        [node("MatMul", "x w", "p"), node("Relu", "p", "r"), node("Mul", "p r", "y")],
+        X, W, ["GEMM", "ELEMENT_WISE_CHAIN"]),
+    "a bias of rows is none of a convolution": (
+        [node("Conv", "x w", "p"), node("Add", "p b", "y")],
+        IMAGE, {**FILTER, "b": _numbers(7, 1)}, ["CONVOLUTION", "ELEMENT_WISE_ADD"]),
+    "one of channels is": (
+        [node("Conv", "x w", "p"), node("Add", "p b", "s"), node("Sigmoid", "s", "y")],
+        IMAGE, {**FILTER, "b": _numbers(4, 1, 1)}, ["CONVOLUTION"]),
+    "a clip": (
+        [node("Conv", "x w", "p"), node("Clip", "p low high", "y")],
+        IMAGE, {**FILTER, "low": 0, "high": 1.5}, ["CONVOLUTION"]),
+    "a residual sum and its activation": (
+        [node("Conv", "x w", "p"), node("Conv", "x v", "q"), node("Add", "p q", "s"),
+         node("Relu", "s", "y")],
+        IMAGE, {**FILTER, "v": _numbers(4, 3, 3, 3)},
+        ["CONVOLUTION", "CONVOLUTION", "ELEMENT_WISE_ADD1"]),
+    "a normalization": (
+        [node("LayerNormalization", "x w", "n"), node("Elu", "n", "y", alpha=0.5)],
+        X, {"w": _numbers(24)}, ["MEAN_VARIANCE_NORMALIZATION2"]),
+    "a sum and its normalization": (
+        [node("Add", "x z", "s"), node("LayerNormalization", "s w", "y")],
+        {**X, "z": _numbers(2, 5, 24)}, {"w": _numbers(24)}, ["MEAN_VARIANCE_NORMALIZATION2"]),
+    "also where the sum is read again": (
+        [node("Add", "x z", "s"), node("Sigmoid", "s", "t"),
+         node("LayerNormalization", "s w", "n"), node("Mul", "n t", "y")],
+        {"x": _numbers(3, 7), "z": _numbers(3, 7) + 1}, {"w": _numbers(7)},
+        ["MEAN_VARIANCE_NORMALIZATION2", "ELEMENT_WISE_CHAIN"]),
+    "not where one of both is repeated": (
+        [node("Add", "x z", "s"), node("LayerNormalization", "s w", "y")],
+        {**X, "z": _numbers(24)}, {"w": _numbers(24)},
+        ["ELEMENT_WISE_ADD", "MEAN_VARIANCE_NORMALIZATION2"]),
+    "a power of 2 is a product's scale, before or after its sum": (
+        [node("MatMul", "x w", "p"), node("Mul", "eighth p", "h"), node("Add", "h b", "s"),
+         node("Div", "s four", "t"), node("Relu", "t", "y")],
+        X, {**W, "b": _numbers(16), "eighth": 0.125, "four": 4}, ["GEMM"]),
+    "another number is none": (
+        [node("MatMul", "x w", "p"), node("Mul", "third p", "y")],
+        X, {**W, "third": 1 / 3}, ["GEMM", "ELEMENT_WISE_MULTIPLY"]),
+    "parts of a joined tensor": (
+        [node("Conv", "x w", "p"), node("Relu", "p", "r"), node("Conv", "x v", "q"),
+         node("Concat", "r q", "y", axis=1)],
+        IMAGE, {**FILTER, "v": _numbers(4, 3, 3, 3) + 1}, ["CONVOLUTION"] * 2),
+    "all but one that is there": (
+        [node("Neg", "x", "p"), node("Exp", "x", "q"), node("Concat", "p x q", "c", axis=2),
+         node("Softmax", "c", "y")],
+        X, {}, ["ELEMENT_WISE_NEGATE", "ELEMENT_WISE_EXP", "ELEMENT_WISE_IDENTITY",
+                "ACTIVATION_SOFTMAX1"]),
+    "no parts that are read elsewhere": (
+        [node("Neg", "x", "p"), node("Concat", "p p", "c", axis=0), node("Softmax", "c", "y")],
+        X, {}, ["ELEMENT_WISE_NEGATE", "JOIN", "ACTIVATION_SOFTMAX1"]),
+    "what only graphs fuse": (
+        [node("Conv", "x w", "p"), node("HardSwish", "p", "y")], IMAGE, FILTER, ["CONVOLUTION"]),
+    "a product writes to where it would be copied": (
+        [node("MatMul", "x w", "p"), node("Transpose", "p", "t", perm=[0, 2, 1, 3]),
+         node("Reshape", "t rows", "r"), node("Relu", "r", "y")],
+        {"x": _numbers(2, 3, 5, 8)}, {"w": _numbers(2, 3, 8, 4)}, ["GEMM"]),
+}
+ROWS = node("Constant", "", "rows", value_ints=[10, 12])
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_one_operator_of_several(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the very same results, as no sum is rounded otherwise."""
+    nodes, inputs, constants, expected = EXACT[name]
+    fused, plain = _both(monkeypatch, [ROWS, *nodes], inputs, constants, ["y"])
+    assert fused[0] == expected
+    assert len(plain[0]) > len(expected) or len(plain[0]) == len(nodes)
+    np.testing.assert_array_equal(fused[1][0], plain[1][0])
+
+
+@pytest.mark.parametrize(
+    "name", ["a sum and its normalization", "also where the sum is read again"])
+def test_a_sum_is_rounded_before_its_normalization(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes, inputs, constants, expected = EXACT[name]
+    fused, plain = _both(monkeypatch, nodes, inputs, constants, ["y"], np.float16)
+    assert fused[0] == expected
+    np.testing.assert_array_equal(fused[1][0], plain[1][0])
+
+
+def _chained(count: int) -> list[Any]:
+    """``count`` operators over x, z and two numbers."""
+    made = [node("Sub", "x z", "v0"), node("Sigmoid", "v0", "v1"), node("Mul", "z v1", "v2"),
+            node("Div", "three v2", "v3"), node("Clip", "v3 low high", "v4"),
+            node("Max", "v4 x", "v5"), node("LeakyRelu", "v5", "v6", alpha=0.3),
+            node("Exp", "v6", "v7"), node("Abs", "v7", "v8"), node("Erf", "v8", "v9")]
+    return [*made[:count - 1], node("Add", f"v{count - 2} quarter", "y")]
+
+
+@pytest.mark.parametrize("count, left", [(3, 1), (5, 1), (8, 1), (11, 2)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_chain_is_one_dispatch(
+    count: int, left: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any length, in eights. Each step is rounded as the operator rounds its result."""
+    inputs = {"x": _numbers(3, 5, 40), "z": _numbers(5, 1)}
+    constants = {"three": 3, "quarter": 0.25, "low": -2, "high": 2}
+    fused, plain = _both(monkeypatch, _chained(count), inputs, constants, ["y"], dtype)
+    assert fused[0] == ["ELEMENT_WISE_CHAIN"] * left
+    assert len(plain[0]) == count
+    np.testing.assert_array_equal(fused[1][0], plain[1][0])
+
+
+def test_steps_are_rounded_as_halves_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every one of them, on the way to denormals and to infinity."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    inputs = {"x": np.stack([every, every])}
+    factors = np.array([[0.3], [1.5]], np.float16)
+    nodes = [node("Mul", "x f", "v"), node("Neg", "v", "y")]
+    fused, plain = _both(monkeypatch, nodes, inputs, {"f": factors}, ["y"], np.float16)
+    assert fused[0] == ["ELEMENT_WISE_CHAIN"]
+    np.testing.assert_array_equal(fused[1][0], plain[1][0])
+
+
+@pytest.mark.parametrize("name, nodes, left", [
+    ("a value that is read outside", [
+        node("Neg", "x", "a"), node("Exp", "a", "b"), node("Softmax", "a", "c"),
+        node("Sub", "b c", "y")],
+     ["ELEMENT_WISE_NEGATE", "ACTIVATION_SOFTMAX1", "ELEMENT_WISE_CHAIN"]),
+    ("a value that is repeated", [
+        node("Neg", "r", "a"), node("Abs", "a", "b"), node("Add", "b x", "y")],
+     ["ELEMENT_WISE_CHAIN", "ELEMENT_WISE_ADD"]),
+    ("a fourth tensor", [
+        node("Sub", "x r", "a"), node("Mul", "a s", "b"), node("Sub", "b t", "y")],
+     ["ELEMENT_WISE_SUBTRACT", "ELEMENT_WISE_CHAIN"]),
+    ("values that are transposed", [
+        node("Neg", "x", "a"), node("Transpose", "a", "b", perm=[1, 0]),
+        node("Exp", "b", "c"), node("Sub", "c t", "y")],
+     ["ELEMENT_WISE_CHAIN"]),
+])
+def test_where_chains_end(
+    name: str, nodes: list[Any], left: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, row, column = (_numbers(*shape) for shape in ((6, 6), (1, 6), (6, 1)))
+    inputs = {"x": x, "r": row, "s": column, "t": 2 * x}
+    used = {n: x for n, x in inputs.items() if any(n in v.input for v in nodes)}
+    fused, plain = _both(monkeypatch, nodes, used, {}, ["y"])
+    assert fused[0] == left
+    np.testing.assert_array_equal(fused[1][0], plain[1][0])
+
+
+GELU = [node("Div", "s root", "d"), node("Erf", "d", "e"), node("Add", "e one", "p")]
+GELUS = {
+    "as PyTorch writes it": [node("Mul", "s p", "m"), node("Mul", "m half", "y")],
+    "with the half first": [node("Mul", "s half", "m"), node("Mul", "m p", "y")],
+    "with the half in between": [node("Mul", "p half", "m"), node("Mul", "m s", "y")],
+}
+
+
+@pytest.mark.parametrize("name, left", [*zip(GELUS, (1, 2, 1))])
+def test_gelu_spelled_out(name: str, left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [node("MatMul", "x w", "s"), *GELU, *GELUS[name]]
+    constants = {**W, "root": 2**0.5, "one": 1, "half": 0.5}
+    fused, plain = _both(monkeypatch, nodes, X, constants, ["y"])
+    assert len(fused[0]) == left, fused[0]
+    assert len(plain[0]) == 6
+    size = np.abs(plain[1][0]).max()
+    np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=8 * ULP * size)
+
+
+@pytest.mark.parametrize("gate", ["Sigmoid", "HardSigmoid"])
+def test_a_value_times_its_sigmoid(gate: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [node("Conv", "x w", "p"), node(gate, "p", "g"), node("Mul", "p g", "y")]
+    fused, plain = _both(monkeypatch, nodes, IMAGE, FILTER, ["y"])
+    assert fused[0] == ["CONVOLUTION"]
+    assert len(plain[0]) == 3
+    size = np.abs(plain[1][0]).max()
+    np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=4 * ULP * size)
+
+
+def _attention(mask: str, scaled_first: bool = False) -> list[Any]:
+    return [
+        *[node("MatMul", f"x {w}", f"{w}p") for w in ("wq", "wk", "wv")],
+        *[node("Reshape", f"{w}p heads", f"{w}h") for w in ("wq", "wk", "wv")],
+        *[node("Transpose", f"{w}h", w[1], perm=order)
+          for w, order in (("wq", [0, 2, 1, 3]), ("wk", [0, 2, 3, 1]), ("wv", [0, 2, 1, 3]))],
+        *([node("Mul", "q scale", "qs"), node("MatMul", "qs k", "scaled")] if scaled_first else
+          [node("MatMul", "q k", "qk"), node("Mul", "qk scale", "scaled")]),
+        *([node("Add", f"scaled {mask}", "masked")] if mask else []),
+        node("Softmax", "masked" if mask else "scaled", "shares", axis=-1),
+        node("MatMul", "shares v", "h"), node("Transpose", "h", "t", perm=[0, 2, 1, 3]),
+        node("Reshape", "t whole", "y"),
+    ]
+
+
+@pytest.mark.parametrize("mask, scaled_first", [("", False), ("mask", False), ("", True)])
+def test_attention_spelled_out(
+    mask: str, scaled_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = {"x": _numbers(2, 7, 24)}
+    if mask:
+        inputs["mask"] = np.where(_numbers(2, 1, 1, 7) > 0.5, np.float32(-1e4), np.float32(0))
+    constants = {w: _numbers(24, 24) / 4 for w in ("wq", "wk", "wv")} | {"scale": 8**-0.5}
+    shapes = [node("Constant", "", n, value_ints=list(s))
+              for n, s in (("heads", (2, 7, 3, 8)), ("whole", (2, 7, 24)))]
+    nodes = [*shapes, *_attention(mask, scaled_first)]
+    fused, plain = _both(monkeypatch, nodes, inputs, constants, ["y"])
+    assert fused[0] == ["GEMM", "MULTIHEAD_ATTENTION"]
+    assert "ACTIVATION_SOFTMAX1" in plain[0]
+    np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=1e-5)
+
+
+def test_products_of_one_matrix_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same results: each column is summed up as before."""
+    nodes = [
+        *[made for i in (1, 2, 3) for made in (node("MatMul", f"x w{i}", f"p{i}"),
+                                               node("Add", f"p{i} b{i}", f"q{i}"))],
+        node("Mul", "q1 q2", "m"), node("Sub", "m q3", "y")]
+    constants = {f"w{i}": _numbers(24, 16) * i for i in (1, 2, 3)} | {
+        f"b{i}": _numbers(16) - i for i in (1, 2, 3)}
+    fused, plain = _both(monkeypatch, nodes, X, constants, ["y"])
+    assert fused[0] == ["GEMM", "ELEMENT_WISE_CHAIN"]
+    assert len(plain[0]) == len(nodes)
+    np.testing.assert_array_equal(fused[1][0], plain[1][0])
+
+
+@pytest.mark.parametrize("bias", ["", " c"])
+def test_a_batch_normalization_goes_into_its_convolution(
+    bias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [node("Conv", f"x w{bias}", "p"), node("BatchNormalization", "p s b m v", "n"),
+             node("Relu", "n", "y")]
+    constants = {**FILTER, "c": _numbers(4), "s": _numbers(4) + 2, "b": _numbers(4) * 3,
+                 "m": _numbers(4) - 1, "v": np.abs(_numbers(4)) + 0.5}
+    fused, plain = _both(monkeypatch, nodes, IMAGE, constants, ["y"])
+    assert fused[0] == ["CONVOLUTION"]
+    assert len(plain[0]) == 3
+    size = np.abs(plain[1][0]).max()
+    np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=32 * ULP * size)
+
+
+def test_what_constants_make_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [node("Exp", "c", "e"), node("Softmax", "e", "s"), node("Mul", "x s", "y")]
+    model_constants = {"c": _numbers(24)}
+    fused, plain = _both(monkeypatch, nodes, X, model_constants, ["y"])
+    assert (fused[0], len(plain[0])) == (["ELEMENT_WISE_MULTIPLY"], 3)
+    np.testing.assert_array_equal(fused[1][0], plain[1][0])
+
+
+def test_convolutions_hand_on_channels_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first one to where something else is wanted, and with the same results."""
+    monkeypatch.setattr(DeviceTraits, "multiplies", lambda *shape: True)
+    nodes = [node("Conv", "x w", "p", pads=[1] * 4), node("Relu", "p", "r"),
+             node("MaxPool", "r", "m", kernel_shape=[2, 2], strides=[2, 2]),
+             node("Conv", "m v", "q", pads=[1] * 4), node("Conv", "m v", "s", pads=[1] * 4),
+             node("Add", "q s", "t"), node("Softmax", "t", "y", axis=1)]
+    layouts: list[bool] = []
+    copied = Builder.copy
+
+    def copy(builder: Builder, x: Array) -> Array:
+        layouts.append(x.is_channels_last)
+        return copied(builder, x)
+
+    monkeypatch.setattr(Builder, "copy", copy)
+    fused, plain = _both(monkeypatch, nodes, IMAGE, {
+        **FILTER, "v": _numbers(4, 4, 3, 3)}, ["y"], np.float16)
+    assert layouts == [True]
+    assert fused[0] == ["CONVOLUTION", "MAX_POOLING", "CONVOLUTION", "CONVOLUTION",
+                        "ELEMENT_WISE_ADD", "ELEMENT_WISE_IDENTITY", "ACTIVATION_SOFTMAX1"]
+    assert len(plain[0]) == len(nodes)
+    np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=2e-3)
+
+
+def test_an_unknown_pass_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "sums, gemms")
+    with pytest.raises(Exception, match="gemms"):
+        _run(*EXACT["a clip"][:1], *EXACT["a clip"][1:3], ["y"])

@@ -1,0 +1,117 @@
+"""Where a graph's values lie: apart while they are alive together, else in the same memory."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml.graph.array import Array
+from kompute_dml.graph.builder import Builder
+from kompute_dml.graph.memory import Storage, share
+from kompute_dml.runtime.heap import ALIGNMENT
+
+
+def _shared(lives: list[tuple[int, int, int]]) -> int:
+    """The bytes in which storages of (bytes, first step, last step) lie."""
+    storages = [Storage(*life) for life in lives]
+    use = share(storages)
+    nbytes = use.planned
+    assert -(-nbytes // ALIGNMENT) * ALIGNMENT >= use.alive
+    assert all(s.offset % ALIGNMENT == 0 for s in storages)
+    assert all(s.offset + s.nbytes <= nbytes for s in storages)
+    for a, b in itertools.combinations(storages, 2):
+        apart = a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset
+        assert apart or a.last < b.first or b.last < a.first
+    return nbytes
+
+
+def test_storages_that_are_alive_together_lie_apart(rng: np.random.Generator) -> None:
+    for _ in range(50):
+        lives = np.sort(rng.integers(0, 12, (20, 2)))
+        _shared([(int(rng.integers(1, 3000)), int(a), int(b)) for a, b in lives])
+
+
+@pytest.mark.parametrize("lives, nbytes", [
+    *(([(1024, i, i + 1) for i in steps], 2 * 1024)  # of a chain two at a time
+      for steps in (range(9), reversed(range(9)))),
+    # The last one takes the room that the second leaves beside the third.
+    ([(4096, 0, 5), (3072, 0, 1), (2048, 2, 5), (1024, 0, 3), (1000, 2, 3)], 8192),
+    # Small ones first would be in the way.
+    ([(256, 0, 3), (1024, 0, 1), (256, 1, 2), (2048, 2, 3)], 2048 + 2 * 256),
+])
+def test_storages_that_are_never_alive_together_share_memory(
+    lives: list[tuple[int, int, int]], nbytes: int
+) -> None:
+    assert _shared(lives) == nbytes
+
+
+def test_memory_is_close_to_the_most_that_is_alive_at_once(rng: np.random.Generator) -> None:
+    for _ in range(50):
+        ends = np.minimum(range(40) + rng.geometric(0.35, 40), 40)
+        sizes = ALIGNMENT * rng.integers(1, 40, 40)
+        most = max(sum(n for n, a, b in zip(sizes, range(40), ends) if a <= step <= b)
+                   for step in range(40))
+        use = share([Storage(int(n), a, int(b)) for n, a, b in zip(sizes, range(40), ends)])
+        assert use.alive == most
+        assert use.planned <= 1.1 * most
+        assert str(use).startswith(f"{use.planned} bytes")
+
+
+def test_a_thousand_operators_are_planned_in_half_a_second(device: dml.Device) -> None:
+    def plan(count: int) -> list[str]:
+        graph = dml.Graph(device)
+        x = value = graph.input([16, 16])
+        for i in range(count // 4):
+            sums = dml.add(dml.gemm(value, np.full((16, 16), i % 4, np.float32)), x)
+            value = dml.multiply(dml.activation_relu(sums), value)
+        start = time.process_time()  # whatever else the machine does
+        operators = graph.compile(value).operators
+        seconds.append(time.process_time() - start)
+        return operators
+
+    seconds: list[float] = []
+    plan(8)
+    assert len(plan(1000)) == 500
+    assert seconds[1] < 0.5
+
+
+def _sum(builder: Builder, a: Array, b: Array) -> Array:
+    y = builder.new(a.shape, a.dtype)
+    tensors = zip(("a_tensor", "b_tensor", "output_tensor"), (a, b, y))
+    builder.emit("ELEMENT_WISE_ADD", {f: (x, x.shape, x.strides) for f, x in tensors})
+    return y
+
+
+@pytest.mark.parametrize("strides, in_place", [((8, 1), True), ((1, 8), False), ((0, 1), False)])
+def test_an_operator_writes_over_an_input_that_ends_there(
+    strides: tuple[int, int], in_place: bool, device: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where all that it reads of that memory has the layout of the result."""
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "all")
+    builder = Builder(device)
+    x = builder.new((8, 8), "float32")
+    first = _sum(builder, x, x)
+    second = _sum(builder, first, first.view((8, 8), strides))
+    plan = builder.finish([x], [_sum(builder, second, x)])
+    assert first.storage is not None and second.storage is not None
+    assert (first.storage.slot() == second.storage.slot()) == in_place
+    given = np.arange(64, dtype=np.float32).reshape(8, 8)
+    twice = 2 * given
+    seen = np.lib.stride_tricks.as_strided(twice, (8, 8), [4 * s for s in strides])
+    np.testing.assert_array_equal(plan.run([given])[0], twice + seen + given)
+
+
+def test_a_value_that_is_read_again_is_not_written_over(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "all")
+    builder = Builder(device)
+    x = builder.new((64,), "float32")
+    first = _sum(builder, x, x)
+    second = _sum(builder, first, first)
+    plan = builder.finish([x], [_sum(builder, second, first)])
+    np.testing.assert_array_equal(plan.run([np.ones(64, np.float32)])[0], 6)

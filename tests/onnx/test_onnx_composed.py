@@ -1,0 +1,89 @@
+"""Rows that take several of DirectML's operators, against ONNX Runtime's CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime", "1.24", reason="its CPU's results are the expected ones")
+pytest.importorskip("onnx", reason="the nodes are built with onnx")
+
+from onnx import helper
+
+import kompute_dml as dml
+import kompute_dml.onnx_backend as backend
+import onnx_cpu
+from onnx_graphs import Info, model, node
+
+MICROSOFT = "com.microsoft"
+X = np.linspace(-9, 9, 36, dtype=np.float32).reshape(3, 12)
+BIAS = np.linspace(-1, 1, 12, dtype=np.float32)
+EDGES = np.float32([0.0, -0.0, 1e-30, -3, np.inf, np.nan])
+
+
+def _check(op: str, inputs: list[Any], bound: float, domain: str = "", **attributes: Any) -> None:
+    names = " ".join(f"x{i}" for i in range(len(inputs)))
+    wanted = onnx_cpu.result(op, *inputs, domain=domain, opset=22, **attributes)
+
+    def info(name: str, x: np.ndarray) -> Info:
+        return name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape
+
+    built = model(
+        [node(op, names, "y", domain, **attributes)],
+        [info(f"x{i}", x) for i, x in enumerate(inputs)], [info("y", wanted)], opset=22)
+    (got,) = backend.run_model(built, inputs)
+    assert got.dtype == wanted.dtype and got.shape == wanted.shape
+    if wanted.dtype == bool:
+        np.testing.assert_array_equal(got, wanted)
+    else:
+        # Some operations on values of at most 9 (or 9 x 9 x 9), each rounded to 2**-24 of it.
+        np.testing.assert_allclose(got, wanted, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("op, inputs, domain, attributes", [
+    ("Cast", [EDGES], "", {"to": 9}), ("Cast", [np.arange(-2, 3)], "", {"to": 9}),
+    ("Mean", [X, X[:1], BIAS], "", {}), ("Mean", [X], "", {}),
+    ("Pow", [X, np.array(3)], "", {}), ("Pow", [X, np.arange(12, dtype=np.int32) % 4], "", {}),
+    ("Mish", [X], "", {}), ("Gelu", [X], "", {"approximate": "tanh"}),
+    ("FastGelu", [X, BIAS], MICROSOFT, {}), ("FastGelu", [X], MICROSOFT, {}),
+    ("BiasGelu", [X, BIAS], MICROSOFT, {}),
+], ids=lambda p: p if type(p) is str else "")
+def test_composed(op: str, inputs: list[Any], domain: str, attributes: dict[str, Any]) -> None:
+    _check(op, inputs, 2**-20, domain, **attributes)
+
+
+@pytest.mark.parametrize("op, given", [
+    ("LeakyRelu", {"alpha": 0.25}), ("Elu", {"alpha": 2.5}), ("Celu", {"alpha": 2.5}),
+    ("Selu", {"alpha": 1.5, "gamma": 2.5}), ("ThresholdedRelu", {"alpha": 2.5}),
+    ("HardSigmoid", {"alpha": 0.25, "beta": 0.125}), ("HardSwish", {}),
+    ("Shrink", {"bias": 0.25, "lambd": 1.5}), ("QuickGelu", {"alpha": 2.5}),
+])
+def test_activations_with_and_without_attributes(op: str, given: dict[str, Any]) -> None:
+    domain = MICROSOFT if op == "QuickGelu" else ""
+    for attributes in [{}, given]:
+        _check(op, [X], 2**-20, domain, **attributes)
+
+
+@pytest.mark.parametrize("equation, a, b", [
+    ("ij,jk->ik", (3, 4), (4, 5)), ("bhqd,bhkd->bhqk", (2, 3, 4, 5), (2, 3, 6, 5)),
+    ("bhqk,bkhd->bqhd", (2, 3, 4, 5), (2, 5, 3, 6)), ("i,j->ji", (3,), (4,)),
+    ("ij,ij->", (3, 4), (3, 4)), ("ba, bc", (3, 2), (3, 4)), ("abc,cb->a", (2, 3, 4), (4, 3)),
+])
+def test_einsum(
+    equation: str, a: tuple[int, ...], b: tuple[int, ...], rng: np.random.Generator
+) -> None:
+    given = [rng.uniform(-1, 1, sizes).astype(np.float32) for sizes in (a, b)]
+    _check("Einsum", given, 2**-20, equation=equation)
+
+
+@pytest.mark.parametrize("equation, inputs, why", [
+    ("ij->ji", 1, "two operands"), ("...i,ij->...j", 2, "an ellipsis"), ("ii,ij->j", 2, "repeats"),
+    ("ij,jk->k", 2, "sums over an index of one"),
+])
+def test_einsums_that_are_refused(equation: str, inputs: int, why: str) -> None:
+    names = " ".join(f"x{i}" for i in range(inputs))
+    with pytest.raises(dml.UnsupportedError, match=why):
+        backend.run_node(
+            node("Einsum", names, "y", equation=equation), [np.ones((2, 2), np.float32)] * inputs)

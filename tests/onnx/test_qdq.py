@@ -1,0 +1,73 @@
+"""Products and convolutions between DequantizeLinear and QuantizeLinear are computed of bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+import pytest
+
+import onnx_graphs as graphs
+from kompute_dml import onnx_backend
+from onnx_graphs import node
+
+RNG = np.random.default_rng(5)
+X_SCALE, W_SCALE, Y_SCALE = np.float32(0.02), np.float32(0.01), np.float32(0.05)
+ZEROS = {"xs": X_SCALE, "xz": np.uint8(120), "ys": Y_SCALE, "yz": np.uint8(0)}
+
+
+def _bytes(*shape: int) -> np.ndarray:
+    return RNG.integers(-60, 60, shape).astype(np.int8)
+
+
+def _linear(name: str, op: str = "DequantizeLinear", **attributes: Any) -> onnx.NodeProto:
+    return node(op, f"{name} {name}s {name}z", name + "_", **attributes)
+
+
+CONV = {**ZEROS, "w": _bytes(4, 3, 3, 3), "ws": W_SCALE * np.arange(1, 5, dtype=np.float32),
+        "wz": np.zeros(4, np.int8), "b": RNG.integers(-900, 900, 4).astype(np.int32)}
+CONV |= {"bs": X_SCALE * CONV["ws"], "bz": np.zeros(4, np.int32)}
+MATMUL = {**ZEROS, "w": _bytes(3, 8), "ws": np.array(W_SCALE), "wz": np.array(np.int8(3)),
+          "c": RNG.normal(0, 1, 8).astype(np.float32)}
+INPUTS = [_linear("x"), _linear("w", axis=0), _linear("b", axis=0)]
+TO_BYTES = node("QuantizeLinear", "v ys yz", "y")
+GRAPHS: dict[str, tuple[list[Any], dict[str, np.ndarray], list[str]]] = {
+    "a convolution": ([*INPUTS, node("Conv", "x_ w_ b_", "v"), TO_BYTES], CONV,
+                      ["QUANTIZED_LINEAR_CONVOLUTION"]),
+    "with Relu": ([*INPUTS, node("Conv", "x_ w_ b_", "u"), node("Relu", "u", "v"), TO_BYTES], CONV,
+                  ["QUANTIZED_LINEAR_CONVOLUTION"]),
+    "with Relu above the lowest byte": (
+        [*INPUTS, node("Conv", "x_ w_ b_", "u"), node("Relu", "u", "v"), TO_BYTES],
+        {**CONV, "yz": np.uint8(9)},
+        ["ELEMENT_WISE_DEQUANTIZE_LINEAR", "CONVOLUTION", "ELEMENT_WISE_QUANTIZE_LINEAR"]),
+    "a product": ([*INPUTS[:1], _linear("w"), node("MatMul", "x_ w_", "v"), TO_BYTES], MATMUL,
+                  ["QUANTIZED_LINEAR_MATRIX_MULTIPLY"]),
+    "a product that stays a float one": (
+        [*INPUTS[:1], _linear("w"), node("MatMul", "x_ w_", "v"), node("Add", "v c", "y")], MATMUL,
+        ["MATRIX_MULTIPLY_INTEGER_TO_FLOAT"]),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_quantized(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a step of the output of what the nodes do one by one, and of ONNX Runtime."""
+    nodes, constants, expected = GRAPHS[name]
+    given = RNG.integers(0, 255, (2, 3, 7, 6) if "b" in constants else (5, 3)).astype(np.uint8)
+    is_float = nodes[-1].op_type == "Add"
+    kind = onnx.TensorProto.FLOAT if is_float else onnx.TensorProto.UINT8
+    used = {n: np.asarray(v) for n, v in constants.items()
+            if any(n in made.input for made in nodes)}
+    text = graphs.model(nodes, [("x", graphs.UINT8, given.shape)], [("y", kind, None)], used)
+    model = onnx.shape_inference.infer_shapes(onnx.load_model_from_string(text))
+    region = onnx_backend.prepare(model)._region
+    assert region.plan([given]).operators == expected
+    (result,) = region.run([given])
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "qdq")
+    (plain,) = onnx_backend.prepare(model)._region.run([given])
+    (wanted,) = graphs.cpu(model.SerializeToString(), optimize=False).run(None, {"x": given})
+    step = np.abs(wanted).max() * 2.0**-20 if is_float else 1
+    for other in (plain, wanted):
+        assert np.abs(result.astype(np.float64) - other).max() <= step
+    assert np.ptp(wanted.astype(np.float64)) > 20 * step

@@ -1,0 +1,132 @@
+"""The kernels of attention: each that the device may run gives the same, and which one is taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml import tuning
+from kompute_dml.lowering.builder import target_of
+from kompute_dml.lowering.plan import Plan
+from kompute_dml.operators import attention
+from kompute_dml.runtime.adapters import CooperativeMatrix
+from test_matrix_multiply_kernels import _library_of_everything
+
+COMBINED = {"attention_combine", "attention.t64", "attention.t128"}
+"""Variants that a device with few tiles does not choose by itself; the tests below run them."""
+_PLAIN = dict(mask_filter_value=-1e4, mask_type=dml.MultiheadAttentionMaskType.NONE)
+
+
+class _Forced(dict[str, str]):
+    """One kernel for all work."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.name
+
+
+def test_split_keys_give_what_one_pass_gives(
+    own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v = (own.tensor(rng.normal(size=(1, n, 16)).astype(np.float32)) for n in (5, 391, 391))
+    more = dict(scale=0.25, head_count=2, **_PLAIN)
+    whole = dml.multihead_attention(q, k, v, **more).numpy()
+    parts = (4, 128)
+    monkeypatch.setattr(attention._Lowering, "_split", lambda self, groups, kernel: parts)
+    own._compiled.clear()
+    split = dml.multihead_attention(q, k, v, **more).numpy()
+    assert COMBINED & {n for c in own._compiled.values() for n in c.variants}
+    np.testing.assert_allclose(split, whole, rtol=1e-5, atol=1e-6)
+
+
+def _reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, added: np.ndarray,
+               ) -> tuple[np.ndarray, np.ndarray]:
+    """By head, in float64; and how far off the FLOAT16 powers of matrix units may make it."""
+    scores = scale * (q @ k.swapaxes(2, 3)) + added
+    power = np.exp(scores - scores.max(3, keepdims=True))
+    total = power.sum(3, keepdims=True)
+    sizes = scale * (abs(q) @ abs(k).swapaxes(2, 3)) + abs(np.where(np.isinf(added), 0, added))
+    off = 2 * sizes.max(3, keepdims=True) * 2.0**-23 * (q.shape[3] + 8)
+    share = 2 * off + 2.0**-23 * (k.shape[2] + 16) + 2.0**-11
+    room = (power @ abs(v)) / total * share + 2.0**-30 * abs(v).sum(2, keepdims=True)
+    return power @ v / total, room
+
+
+_WORK = [
+    # batches, heads, key heads, queries, keys, sizes, what is added
+    (2, 4, 2, 2, 300, (64, 64), "none"), (1, 2, 2, 131, 70, (128, 80), "keys"),
+    (2, 2, 1, 67, 131, (64, 96), "rows"), (1, 8, 1, 1, 600, (32, 32), "rows"),
+]
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+@pytest.mark.parametrize("work", _WORK, ids=str)
+def test_every_kernel_is_as_close_as_it_should_be(
+    own: dml.Device, rng: np.random.Generator, work: Any, kind: Any
+) -> None:
+    batches, heads, key_heads, queries, keys, (size, value_size), what = work
+    q, k, v = (rng.normal(0, 2, (batches, h, n, s)).astype(kind) for h, n, s in (
+        (heads, queries, size), (key_heads, keys, size), (key_heads, keys, value_size)))
+    added = rng.normal(0, 3, {"none": (1, 1, 1, 1), "keys": (batches, 1, 1, keys),
+                              "rows": (1, heads, queries, keys)}[what]).astype(kind)
+    by_token = own.tensor(q.transpose(0, 2, 1, 3).reshape(batches, queries, heads * size))
+    relative = {} if what == "none" else {"relative_position_bias": own.tensor(added).broadcast_to(
+        batches, heads, queries, keys)}
+    each = heads // key_heads
+    expected, room = _reference(
+        q.astype(float), *(np.repeat(x, each, 1).astype(float) for x in (k, v)), size**-0.5,
+        0 * added.astype(float) if what == "none" else added.astype(float))
+    room += np.spacing(abs(expected).astype(kind)).astype(float)
+    cached = [own.tensor(x) for x in (k, v)]
+
+    def run(name: str) -> tuple[np.ndarray, list[str]]:
+        own._compiled.clear()
+        with tuning.trial(_Forced(name)) as tried:
+            y = dml.multihead_attention1(
+                by_token, past_key=cached[0], past_value=cached[1], scale=size**-0.5,
+                query_head_count=heads, key_value_head_count=key_heads, **relative, **_PLAIN)
+            made = y.numpy().reshape(batches, queries, heads, value_size).transpose(0, 2, 1, 3)
+        return made, [n for names in tried.asked.values() for n in names]
+
+    _, names = run("")
+    assert len(set(names)) == len(names) >= 2
+    for name in names:
+        made, _ = run(name)
+        assert (abs(made - expected) <= room).all(), name
+
+
+def _plan(heads: int, queries: int, keys: int, size: int, kind: str = "float16") -> Plan:
+    """On an H200's matrix units."""
+    every = _library_of_everything()
+    if every.find("attention_coopmat") is None:
+        pytest.skip("the cooperative-matrix shader needs a newer glslang")
+    target = target_of(every, replace(
+        dml.default_device().adapter, cores=132, subgroup_size=32, max_shared_memory=48 << 10,
+        cooperative_matrices=(CooperativeMatrix(
+            16, 16, 16, "f16", "f16", "f32", "f32", "subgroup"),)))
+    target = replace(target, traits=replace(target.traits, is_cpu=False))
+    desc = dml.MultiheadAttentionOperatorDesc(
+        query_tensor=dml.TensorDesc(kind, (1, queries, heads * size)),
+        key_tensor=dml.TensorDesc(kind, (1, keys, heads * size)),
+        value_tensor=dml.TensorDesc(kind, (1, keys, heads * size)),
+        output_tensor=dml.TensorDesc(kind, (1, queries, heads * size)),
+        scale=1.0, head_count=heads, **_PLAIN)
+    return desc.operator.lower(desc, target)
+
+
+@pytest.mark.parametrize(("work", "shaders"), [
+    ((32, 4096, 4096, 128), ["attention_coopmat"]),
+    ((32, 4096, 4096, 128, "float32"), ["attention.c128"]),
+    ((2, 64, 4096, 64), ["attention_coopmat", "attention_combine"]),
+    ((40, 300, 300, 40), ["attention.c64"]),
+])
+def test_which_kernel_is_taken(work: Any, shaders: list[str]) -> None:
+    plan = _plan(*work)
+    assert [d.variant.name for d in plan.execute] == shaders

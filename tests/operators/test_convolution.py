@@ -1,0 +1,236 @@
+"""Convolutions: what DirectML prints, and how they lower where there are matrix units."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml import tuning
+from kompute_dml.lowering.builder import target_of
+from kompute_dml.lowering.plan import PERSISTENT, TEMPORARY, Plan, Target
+from kompute_dml.operators.convolution import lowering
+from kompute_dml.runtime.adapters import CooperativeMatrix
+from test_matrix_multiply_kernels import _library_of_everything
+
+
+class EveryWork(dict[str, str]):
+    """One kernel, whatever the work."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get(self, key: str, default: str | None = None) -> str:  # type: ignore[override]
+        return self.name
+
+
+def test_values_that_directml_prints(device: dml.Device) -> None:
+    """DxDispatch's example: three by three numbers and a diagonal of two."""
+    x = np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)
+    y = dml.convolution(x, np.eye(2, dtype=np.float32).reshape(1, 1, 2, 2))
+    assert y.numpy().tolist() == [[[[6, 8], [12, 14]]]]
+
+
+def test_one_number_serves_all_axes_and_channels_may_come_last(device: dml.Device) -> None:
+    rng = np.random.default_rng(5)
+    x = rng.integers(-4, 5, (2, 7, 8, 6)).astype(np.float32)  # N, H, W, C: exact sums
+    w = rng.integers(-4, 5, (5, 3, 3, 6)).astype(np.float32)
+    last = [dml.default_device().tensor(v).transpose(0, 3, 1, 2) for v in (x, w)]
+    first = [np.ascontiguousarray(v.transpose(0, 3, 1, 2)) for v in (x, w)]
+    a, b = (dml.convolution(*v, strides=2, start_padding=1, end_padding=(1, 1)).numpy()
+            for v in (last, first))
+    assert a.shape == (2, 5, 4, 4) and (a == b).all()
+
+
+def _matrix_units() -> Target:
+    """An H200's."""
+    every = _library_of_everything()
+    if every.find("convolution_coopmat", "f16", "t64") is None:
+        pytest.skip("the cooperative-matrix shader needs a newer glslang")
+    target = target_of(every, replace(
+        dml.default_device().adapter, cores=132, subgroup_size=32,
+        max_shared_memory=48 << 10, cooperative_matrices=(CooperativeMatrix(
+            16, 16, 16, "f16", "f16", "f32", "f32", "subgroup"),)))
+    return replace(target, traits=replace(target.traits, is_cpu=False))
+
+
+def _plan(x: tuple[int, ...], w: tuple[int, ...], *, owned: bool = False,
+          last: bool = False) -> Plan:
+    """On an H200's matrix units."""
+    target = _matrix_units()
+
+    def desc(*sizes: int, flags: dml.TensorFlags = dml.TensorFlags.NONE) -> dml.TensorDesc:
+        _, c, h, width = sizes
+        strides = (h * width * c, 1, width * c, c) if last else None
+        return dml.TensorDesc("float16", sizes, strides, flags=flags)
+
+    flags = dml.TensorFlags.OWNED_BY_DML if owned else dml.TensorFlags.NONE
+    described = dml.ConvolutionOperatorDesc(
+        input_tensor=desc(*x), filter_tensor=desc(*w, flags=flags),
+        output_tensor=desc(x[0], w[0], *x[2:]), mode=dml.ConvolutionMode.CROSS_CORRELATION,
+        direction=dml.ConvolutionDirection.FORWARD, strides=(1, 1), dilations=(1, 1),
+        start_padding=(w[2] // 2,) * 2, end_padding=(w[2] // 2,) * 2, output_padding=(0, 0),
+        group_count=x[1] // w[1])
+    plan = described.operator.lower(described, target)
+    room = {"input_tensor": described.input_tensor, "filter_tensor": described.filter_tensor,
+            "output_tensor": described.output_tensor}
+    limits = {k: t.total_tensor_size_in_bytes for k, t in room.items()} | {
+        TEMPORARY: plan.temporary_bytes, PERSISTENT: plan.persistent_bytes}
+    for d in (*plan.initialize, *plan.execute):
+        d.variant.pack_spec(d.spec)
+        d.variant.pack_push(d.push)
+        for o in d.operands:
+            assert o.slot not in limits or (o.offset + o.length) * o.itemsize <= limits[o.slot]
+    return plan
+
+
+def _names(plan: Plan) -> list[str]:
+    return [d.variant.name for d in plan.execute]
+
+
+def test_without_meta_commands_there_are_no_matrix_units(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "_target", _matrix_units())
+    x = dml.TensorDesc("float16", (256, 256))
+    gemm = device.create_operator(dml.GemmOperatorDesc(
+        a_tensor=x, b_tensor=x, output_tensor=x, trans_a=0, trans_b=0, alpha=1.0, beta=0.0))
+    used = [any("coopmat" in v for v in device.compile_operator(gemm, flags).variants)
+            for flags in (dml.ExecutionFlags.NONE, dml.ExecutionFlags.DISABLE_META_COMMANDS)]
+    assert used == [True, False]
+
+
+def test_matrix_units_get_channels_side_by_side() -> None:
+    turn, shape = "activation_identity_tiles.b16", ((32, 128, 28, 28), (128, 128, 3, 3))
+    big, = _names(_plan(*shape, last=True))
+    assert big.startswith("convolution_coopmat.f16.t")
+    assert _names(_plan(*shape)) == [turn, turn, big]
+    owned = _plan(*shape, owned=True)
+    assert _names(owned) == [turn, big] and owned.repacked == {"filter_tensor"}
+    assert len(owned.initialize) == 1
+
+
+def test_matrix_units_share_k_where_there_are_few_tiles() -> None:
+    assert _names(_plan((1, 512, 7, 7), (512, 512, 3, 3), last=True)) == [
+        "convolution_coopmat.f16.t64", "convolution_sum.float"]
+
+
+def test_depthwise_convolutions_are_no_products() -> None:
+    shape = (32, 144, 56, 56), (144, 1, 3, 3)
+    assert _names(_plan(*shape)) == ["convolution_depthwise.first"]
+    assert _names(_plan(*shape, last=True)) == ["convolution_depthwise.last1x4"]
+
+
+@pytest.mark.parametrize(("kernel", "data_type"), [
+    ("first", "float32"), ("first", "float16"), ("last1x4", "float32"), ("last1x8", "float16"),
+    ("last2x4", "float16"), ("last4x2", "float32"),
+])
+def test_depthwise_kernels_compute_the_same(
+    kernel: str, data_type: str, own: dml.Device, rng: np.random.Generator
+) -> None:
+    """As groups of channels that share an empty one with nothing, which are no such case."""
+    n, c, h, width = 2, 24, 11, 14
+    x, w = (rng.integers(-4, 5, sizes).astype(data_type)
+            for sizes in ((n, c, h, width), (c, 1, 3, 5)))
+    window = dict(strides=(2, 1), dilations=(1, 2), start_padding=(1, 3), end_padding=(0, 5),
+                  group_count=c)
+    wide = np.stack([w, np.zeros_like(w)], 1).reshape(2 * c, 1, 3, 5)
+    expected = dml.convolution(own.tensor(x), own.tensor(wide), **window).numpy()[:, ::2]
+    given = own.tensor(x)
+    if kernel != "first":
+        given = own.tensor(np.ascontiguousarray(x.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)
+    out = own.empty(expected.shape, data_type)
+    if kernel != "first":
+        m = expected.shape
+        out = own.empty((m[0], m[2], m[3], m[1]), data_type).transpose(0, 3, 1, 2)
+    own._compiled.clear()
+    with tuning.trial(EveryWork(kernel)):
+        y = dml.convolution(given, own.tensor(w), **window, out=out).numpy()
+    names = {n for each in own._compiled.values() for n in each.variants}
+    assert (y == expected).all() and names == {f"convolution_depthwise.{kernel}"}
+
+
+@pytest.mark.parametrize(("kernel", "data_type", "last"), [
+    ("t128-1", "float32", True), ("t128x64-2", "float16", False), ("t64-2", "float32", False),
+    ("t64-1", "float16", True),
+])
+def test_lines_of_channels_compute_the_same(
+    kernel: str, data_type: str, last: bool, own: dml.Device, rng: np.random.Generator
+) -> None:
+    """Channels that fill no vector, groups, taps outside; strides, dilations, parts of K."""
+    x, w = (rng.integers(-4, 5, sizes).astype(data_type)
+            for sizes in ((2, 44, 13, 11), (140, 22, 3, 2)))
+    window = dict(strides=(2, 1), dilations=(1, 3), start_padding=(2, 1), end_padding=(1, 2),
+                  group_count=2, fused_activation=dml.ActivationReluOperatorDesc())
+    bias = rng.integers(-9, 9, 140).astype(data_type)
+    with tuning.trial(EveryWork("core")):
+        expected = dml.convolution(own.tensor(x), own.tensor(w), own.tensor(bias),
+                                   **window).numpy()
+    given, out = own.tensor(x), own.empty(expected.shape, data_type)
+    if last:
+        given = own.tensor(np.ascontiguousarray(x.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)
+        n, c, h, width = expected.shape
+        out = own.empty((n, h, width, c), data_type).transpose(0, 3, 1, 2)
+    own._compiled.clear()
+    with tuning.trial(EveryWork(kernel)):
+        y = dml.convolution(given, own.tensor(w), own.tensor(bias), **window, out=out).numpy()
+    names = {n for each in own._compiled.values() for n in each.variants}
+    assert (y == expected).all() and f"convolution_lines.{kernel[:-2]}" in names
+
+
+@pytest.mark.parametrize("data_type, channels", [("float16", 3), ("float32", 1)])
+def test_few_channels_share_vectors_with_their_neighbours(
+    data_type: str, channels: int, own: dml.Device, rng: np.random.Generator
+) -> None:
+    x, w = (rng.integers(-4, 5, sizes).astype(data_type)
+            for sizes in ((2, channels, 11, 14), (20, channels, 3, 7)))
+    window = dict(strides=(1, 2), dilations=(2, 2), start_padding=(1, 5), end_padding=(2, 8))
+    results = []
+    for kernel in ("core", "t64-1"):
+        own._compiled.clear()
+        with tuning.trial(EveryWork(kernel)):
+            results.append(dml.convolution(own.tensor(x), own.tensor(w), **window).numpy())
+    names = {n for each in own._compiled.values() for n in each.variants}
+    assert (results[0] == results[1]).all() and "convolution_lines.t64" in names
+
+
+@pytest.mark.parametrize("kernel", ["t64-1", "t64-2"])
+def test_transposed_convolutions_store_channels_together(
+    kernel: str, own: dml.Device, rng: np.random.Generator
+) -> None:
+    x, w = (rng.integers(-4, 5, sizes).astype("float32")
+            for sizes in ((2, 32, 5, 7), (32, 20, 4, 4)))
+    window = dict(strides=(2, 2), start_padding=(1, 2), end_padding=(1, 0), direction=1)
+    results = []
+    for name in ("core", kernel):
+        own._compiled.clear()
+        with tuning.trial(EveryWork(name)):
+            results.append(dml.convolution(own.tensor(x), own.tensor(w), **window).numpy())
+    names = {n for each in own._compiled.values() for n in each.variants}
+    assert (results[0] == results[1]).all() and "activation_identity_tiles.b32" in names
+
+
+WIDE_TILES = {"convolution.f32.t128", "convolution.i32.t128"}
+"""What a device with few tiles does not choose by itself; the next test runs them."""
+FORCED = {
+    *(f"convolution_depthwise.{k}" for k in ("first", "last1x4", "last1x8", "last2x4", "last4x2")),
+    *(f"convolution_lines.{k}" for k in ("t128", "t128x64", "t64")),
+}
+"""What the tests above run, wherever a device would choose it by itself."""
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_wide_tiles_compute_the_same(
+    kind: str, own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, w = (rng.integers(-9, 9, sizes).astype(kind) for sizes in ((2, 5, 17, 13), (130, 5, 3, 3)))
+    call = dml.convolution if kind == "float32" else dml.convolution_integer
+    narrow = call(own.tensor(x), own.tensor(w), start_padding=1, end_padding=1).numpy()
+    monkeypatch.setattr(lowering, "_tile", lambda p, c: 128)
+    device = dml.Device(own.adapter)
+    y = call(device.tensor(x), device.tensor(w), start_padding=1, end_padding=1)
+    names = {n for c in device._compiled.values() for n in c.variants}
+    assert (y.numpy() == narrow).all() and names & WIDE_TILES  # sums of small whole numbers
+    device.close()

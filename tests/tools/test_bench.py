@@ -1,0 +1,798 @@
+"""The benchmark: statistics, cases, rows and the picture."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import io
+import json
+import math
+import re
+import sys
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import kompute_dml as dml
+from kompute_dml.bench import baseline, cases, formats, limits, peers, rows, timing, values
+from kompute_dml.bench.case import SCALES, Case, Peer, Recipe, scale_for, touched_bytes
+from kompute_dml.bench.elementwise import EVERY_TYPE
+from kompute_dml.bench.limits import Limit
+from kompute_dml.bench.peers import PeerTime
+from kompute_dml.bench.timing import Clock, Loop, Stats, Timings, measure, repeats, report
+from kompute_dml.cases import TINY
+from kompute_dml.cli import cli
+from kompute_dml.cli.bench import _command as command_of
+from kompute_dml.operators.base import definitions
+from kompute_dml.runtime import adapters
+
+MODELS = Path(__file__).parents[1] / "models"
+BASELINES = Path(__file__).parents[2] / "benchmarks" / "baseline"
+FIGURES = {"gpu_ms", "spread", "host_ms", "bytes", "operations", "gb_per_s", "tops",
+           "share_of_copy"}
+
+
+def bench(*arguments: object):
+    return CliRunner().invoke(
+        cli, ["bench", "--scale", "tiny", "-i", "2", *map(str, arguments)]
+    )
+
+
+# -- clocks
+
+
+def test_statistics():
+    stats = Stats.of([4.0, 1.0, 2.0, 3.0])
+    assert (stats.count, stats.average, stats.minimum, stats.median, stats.maximum) == \
+        (4, 2.5, 1.0, 2.5, 4.0)
+    assert stats.spread == pytest.approx(0.5)
+    assert Stats.of([3.0]).spread == 0
+
+
+@pytest.mark.parametrize(
+    ("samples", "warmup", "cold"), [(1, 2, 0), (2, 2, 1), (3, 2, 2), (5, 2, 2), (5, 0, 0)]
+)
+def test_one_sample_is_always_hot(device, samples, warmup, cold):
+    timings = measure(device, lambda: None, Loop(samples, warmup=warmup))
+    assert timings.cpu.cold_count == cold
+    assert timings.cpu.hot.count == samples - cold
+
+
+def test_repeats_are_divided_out():
+    class Slow:
+        calls = 0
+
+        def synchronize(self):
+            pass
+
+        def elapsed(self, work):
+            self.calls = 0
+            work()
+            return 2e6 * self.calls
+
+        def dispatch(self):
+            self.calls += 1
+
+    fake = Slow()
+    timings = measure(fake, fake.dispatch, Loop(iterations=3, repeat=5))
+    assert timings.gpu.samples == (2.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize("gpu_clock", [True, False])
+def test_clocks_tell_what_a_dispatch_took(monkeypatch, gpu_clock):
+    """Recording takes 1 ms, running 3 ms, of which the device's own clock sees 2."""
+    class Device:
+        now, recorded = 100.0, 7  # which are none of what is measured
+
+        def synchronize(self):
+            self.now += 3e-3 * self.recorded
+            self.recorded = 0
+
+        def elapsed(self, work):
+            if not gpu_clock:
+                raise dml.UnsupportedError("no timestamps")
+            work()
+            count = self.recorded
+            self.synchronize()
+            return 2e6 * count
+
+        def dispatch(self):
+            self.now += 1e-3
+            self.recorded += 1
+
+        def bind(self):
+            self.now += 0.5
+
+    device = Device()
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: device.now))
+    timings = measure(device, device.dispatch, Loop(iterations=3, repeat=5), device.bind)
+    assert timings.cpu.samples == pytest.approx((4.0, 4.0, 4.0))
+    assert timings.gpu == (Clock((2.0, 2.0, 2.0), 1) if gpu_clock else None)
+    # 20 ms a sample: the third begins after 40.
+    timings = measure(device, device.dispatch, Loop(iterations=9, repeat=5, milliseconds=50))
+    assert timings.cpu.samples == pytest.approx((4.0, 4.0, 4.0))
+
+
+@pytest.mark.parametrize(
+    ("ms", "count"), [(0.0, 50), (0.01, 50), (0.5, 4), (0.7, 2), (1.9, 1), (9.0, 1)]
+)
+def test_repeats_fill_a_sample(ms, count):
+    assert repeats(ms, 2.0, 50) == count
+
+
+def test_without_device_timestamps():
+    class Blind:
+        def synchronize(self):
+            pass
+
+        def elapsed(self, work):
+            raise dml.UnsupportedError("no timestamps")
+
+    timings = measure(Blind(), lambda: None, Loop(iterations=2))
+    assert timings.gpu is None
+    assert report("x", timings, 0)[0].endswith(" ms median (CPU)")
+
+
+def test_printed_line_is_that_of_dxdispatch():
+    timings = Timings(Clock((0.5491,), 0), Clock((0.0061,), 0))
+    assert report("sum", timings, 0) == [
+        "Dispatch 'sum': 1 iterations, 0.5491 ms median (CPU), 0.0061 ms median (GPU)"
+    ]
+
+
+# -- cases
+
+
+def test_every_operator_has_a_case():
+    assert {recipe.operator for recipe in cases.RECIPES} == definitions().keys()
+
+
+@pytest.mark.values
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(recipe, marks=[pytest.mark.slow] * (recipe in EVERY_TYPE))
+        for recipe in dict.fromkeys(
+            limit.recipe for suite in cases.SUITES for limit in cases.suite(suite))
+    ],
+    ids=lambda r: f"{r.operator[13:]} {r.types}",
+)
+def test_cases_compute_what_numpy_does(device, recipe):
+    for case in recipe.make(device, TINY):
+        assert case.check(case.dispatch()) == ""
+        assert case.bytes > 0
+        for peer in case.peers.get("numpy", lambda _: ())(peers.NumPy()):
+            assert not peer.checked or case.check(peer.call()) == ""
+
+
+@pytest.mark.parametrize("suite", cases.SUITES)
+def test_suites_begin_with_a_copy(suite):
+    first = cases.suite(suite)[0].recipe
+    assert (first.operator, first.types[:3]) == ("DML_OPERATOR_ACTIVATION_IDENTITY", "f32")
+
+
+def test_cases_of_the_limits_have_names_of_their_own(device):
+    products = "MATRIX_MULTIPLY", "GEMM"  # which come in many sizes
+    kinds = [limit.recipe for limit in limits.LIMITS
+             if not any(product in limit.recipe.operator for product in products)]
+    assert len({(recipe.operator, recipe.types) for recipe in kinds}) == len(kinds)
+
+
+def test_a_wrong_value_is_found_and_not_timed(device):
+    host = np.zeros(4, np.float32)
+    got = np.float32([0, 1, 0, 0])
+    case = Case("X", "f32", "[4]", lambda: got, lambda x: values.same_bits(x, host), 4)
+    row = rows.run_case(device, case, Loop())
+    assert not row.ok and row.gpu_ms is None
+    assert row.values.startswith("1 of 4 elements differ, the first at [1]: expected 0.0")
+
+
+def test_values_of_other_sizes_are_not_close():
+    assert values.close(np.ones(3), np.ones(3)) == ""
+    assert values.close(np.ones((3, 1)), np.ones(3)) == "expected sizes [3], but got [3, 1]"
+
+
+@pytest.mark.parametrize("x, y, dtype", [
+    (1 + 2e-5, 1.0, "f4"), (2e-6, 0.0, "f4"), (1.002, 1.0, "f2"), (np.nan, 1.0, "f4"),
+    (3, 2, "i4")])
+def test_values_are_close_by_a_unit_or_so(x, y, dtype):
+    assert values.close(np.array([y, x], dtype), np.array([y, y])).startswith("1 of 2 elements")
+    near = y if dtype == "i4" else y + (x - y) / 4 if x == x else y
+    assert values.close(np.array([near], dtype), np.array([y])) == ""
+
+
+def test_a_value_that_goes_wrong_while_it_is_timed_is_found(device):
+    calls = []
+
+    def dispatch():
+        calls.append(None)
+        return np.float32([len(calls) > 3])
+
+    case = Case("X", "f32", "[1]", dispatch,
+                lambda x: values.same_bits(x, np.zeros(1, np.float32)), 4)
+    row = rows.run_case(device, case, Loop(iterations=4))
+    assert not row.ok and row.gpu_ms is None
+    assert row.values.startswith("after it was timed: 1 of 1 elements differ")
+
+
+def test_zeros_of_different_sign_are_different():
+    assert values.same_bits(np.float32([-0.0]), np.float32([0.0]))
+
+
+@pytest.mark.parametrize("sizes", [(7,), (3, 5), (100_000,), (70, 1000, 3), (2, 3, 1 << 17)])
+def test_samples_hold_the_first_and_the_last_element(sizes):
+    array = np.arange(math.prod(sizes)).reshape(sizes)
+    parts = [array[key].ravel() for key in values.samples(sizes)]
+    assert parts[0][0] == 0 and parts[-1][-1] == array.size - 1
+    assert all(0 < part.size <= 1 << 15 for part in parts)
+    for key, part in zip(values.samples(sizes), parts):
+        steps = np.array(array.strides) // array.itemsize
+        assert (values.offsets(key, sizes, steps).ravel() == part).all()
+
+
+def test_a_wrong_sampled_part_is_named():
+    array = np.zeros((4, 1 << 15), np.uint8)
+    check = values.sampled(
+        array.shape, lambda key: np.zeros((1, 1 << 15), np.uint8), values.same_bits)
+    assert check(array) == ""
+    array[3, 5] = 1
+    assert "the first at [0, 5]: expected 0, but got 1 (in the part [3:4])" in check(array)
+
+
+def test_patterns_repeat_on_the_device(device):
+    pattern = values.Pattern(np.arange(5, dtype=np.int32), 13)
+    assert pattern.tensor(device).numpy().tolist() == pattern.host().tolist()
+    assert pattern.at(np.array([4, 5, 12])).tolist() == [4, 0, 2]
+
+
+def test_bytes_count_what_a_stride_repeats_once():
+    broadcast = dml.TensorDesc("float16", (4, 8), (0, 1))
+    assert touched_bytes((broadcast, dml.TensorDesc("int64", (3,)))) == 16 + 24
+
+
+def test_bytes_of_a_triangle_leave_out_what_becomes_value(device):
+    recipe = limits.diagonal1(dml.DataType.FLOAT16, "upper", limits.packed(256, 256))
+    (case,) = recipe.make(device, SCALES["large"])
+    assert case.bytes == 2 * (256 * 256 + 256 * 257 // 2)
+
+
+@pytest.mark.parametrize(("recipe", "size"), [
+    (cases.identity(dml.DataType.FLOAT32, "", limits.packed(1024, 1024)), 4 * (16 + 16)),
+    (limits.identity(dml.DataType.FLOAT16, "", limits.broadcast(1024, 2048)), 2 * (8 + 32)),
+    (limits.identity(dml.DataType.FLOAT32, "", limits.padded(1024, 1024, 8),
+                     limits.transposed(1024, 1024)), 4 * (16 + 16)),
+    (limits.identity(dml.DataType.FLOAT32, "", limits.eight(6, 2, 4, 0, 5, 1, 3, 7)),
+     4 * (1024 + 1024)),
+    (limits.diagonal(dml.DataType.INT64, limits.packed(1024, 1024)), 8 * 16),
+    (limits.diagonal1(dml.DataType.FLOAT32, "lower", limits.packed(1024, 1024)), 4 * (10 + 16)),
+    (limits.diagonal1(dml.DataType.UINT8, "band", limits.packed(2048, 2048)), 52 + 64),
+    (limits.product(limits.Product(full=True), 512, 1024, 2048),
+     2 * 4 + 4 * 2 + 4 * 8 + 4 * 8 + 1 + 1 + 4 * 8 + 4 * 16),
+    (limits.product(limits.Product(cold=True), 512, 1024, 2048), 4 * 8),
+], ids=lambda x: x.types if isinstance(x, Recipe) else str(x))
+def test_bytes_are_those_read_and_written(device, recipe, size):
+    (case,) = recipe.make(device, TINY)
+    assert case.bytes == size
+
+
+def test_small_copies_in_one_submit_are_counted(device):
+    (case,) = limits.small_identities(8, 30).make(device, TINY)
+    assert (case.dispatches, case.bytes) == (30, 2 * 4 * 64)
+
+
+def test_operands_lie_as_the_case_says():
+    scale = SCALES["large"]
+    assert limits.packed(3, 5)(scale) == ([3, 5], [5, 1])
+    assert limits.transposed(3, 5)(scale) == ([3, 5], [1, 3])
+    assert limits.padded(3, 5, 8)(scale) == ([3, 5], [13, 1])
+    assert limits.broadcast(3, 5)(scale) == ([3, 5], [0, 1])
+    sizes, strides = limits.eight(7, 6, 5, 4, 3, 2, 1, 0)(TINY)
+    assert (sizes, strides) == ([4, *[2] * 6, 4], [1, 4, 8, 16, 32, 64, 128, 256])
+
+
+@pytest.mark.parametrize("at", [(-1, 0, 0), (0, -1, 3), (0, 3, -1)], ids=str)
+@pytest.mark.parametrize("out", [dml.DataType.FLOAT32, dml.DataType.FLOAT16], ids=str)
+def test_a_product_that_is_off_in_one_element_is_found(device, at, out):
+    kind = limits.Product(full=not at[0], batches=2 * -at[0], out=out)
+    (case,) = limits.product(kind, 64, 32, 48).make(device, SCALES["large"])
+    result = case.dispatch().numpy()
+    assert case.check(result) == ""
+    at = at[-result.ndim:]
+    result[at] *= 1 + 8 * np.finfo(out.dtype).eps
+    assert case.check(result).startswith("1 of ")
+
+
+def test_scales_follow_the_bandwidth():
+    assert scale_for(5.0) is SCALES["small"]
+    assert scale_for(50.0) is SCALES["middle"]
+    assert scale_for(4000.0) is SCALES["large"]
+    assert all(math.prod(p) for s in SCALES.values() for p in s.products)
+
+
+def test_the_scale_is_that_of_copying_a_little(monkeypatch):
+    made = []
+    copy = Recipe("X", "f32", lambda device, scale: made.append(scale) or [None])
+    monkeypatch.setattr(rows, "run_case", lambda *_: SimpleNamespace(gb_per_s=60.0))
+    assert rows.suitable_scale(None, copy) is SCALES["middle"]
+    assert made == [SCALES["small"]]
+
+
+# -- rows
+
+
+def timed(gpu_ms, size=2_000_000, operations=0, **fields):
+    case = Case("X", "f32", "[1]", lambda: None, lambda _: "", size, operations, **fields)
+    return rows.make_row(case, "ok", Timings(Clock((9.0, 5.0), 1), Clock((9.0, gpu_ms), 1)))
+
+
+def test_figures_of_a_row():
+    row = timed(2.0, operations=4_000_000)
+    assert (row.gpu_ms, row.host_ms) == (2.0, 5.0)
+    assert row.gb_per_s == pytest.approx(1.0)
+    assert row.tops == pytest.approx(0.002)
+    assert row.with_copy(4.0).share_of_copy == pytest.approx(0.25)
+    assert formats.rate(row) == "2 GOPS"
+
+
+def test_figures_are_those_of_one_dispatch():
+    row = timed(2.0, dispatches=10)
+    assert (row.gpu_ms, row.host_ms) == (0.2, 0.5)
+    assert row.gb_per_s == pytest.approx(10.0)
+
+
+def test_figures_are_medians_of_the_hot_samples():
+    case = Case("X", "f32", "[1]", lambda: None, lambda _: "", 3_000_000)
+    host, gpu = Clock((99.0, 4.0, 5.0, 90.0), 1), Clock((99.0, 2.0, 3.0, 70.0), 1)
+    row = rows.make_row(case, "ok", Timings(host, gpu))
+    assert (row.gpu_ms, row.host_ms, row.ms) == (3.0, 5.0, 3.0)
+    assert row.gb_per_s == pytest.approx(1.0) and row.spread == gpu.hot.spread
+    row = rows.make_row(case, "ok", Timings(host, None))
+    assert (row.gpu_ms, row.host_ms, row.ms) == (None, 5.0, 5.0)
+    assert row.gb_per_s == pytest.approx(0.6) and row.spread == host.hot.spread
+
+
+@pytest.mark.parametrize(("ms", "loop"), [(0.1, Loop(21, 20)), (20.0, Loop(4, 1))])
+def test_samples_follow_from_the_speed(monkeypatch, ms, loop):
+    loops = []
+
+    def measure(device, dispatch, loop):
+        loops.append(loop)
+        return Timings(Clock((50.0,), 0), Clock((ms,), 0))
+
+    monkeypatch.setattr(rows, "measure", measure)
+    case = Case("X", "f32", "[1]", lambda: None, lambda _: "", 1)
+    assert rows.run_case(None, case).gpu_ms == ms
+    assert loops == [Loop(3), loop]
+
+
+@pytest.mark.parametrize(("figures", "text"), [
+    (dict(tops=0.1), "0.1 TOPS"), (dict(tops=0.0999), "99.9 GOPS"),
+    (dict(gb_per_s=999.0), "999 GB/s"), (dict(gb_per_s=2000.0), "2.00 TB/s"), ({}, "-"),
+])
+def test_rates_have_their_units(figures, text):
+    assert formats.rate(rows.Row("X", "f32", "[1]", "ok", **figures)) == text
+
+
+def test_what_a_table_says():
+    row = rows.Row(
+        "DML_OPERATOR_X", "f32", "[1]", "ok", gpu_ms=0.25, spread=0.034, host_ms=1.5,
+        bytes=2_500_000, gb_per_s=10.0, share_of_copy=0.5, peers={"torch": PeerTime(1.0)},
+        goals=(rows.Judged("copy", 0.6, 0.5), rows.Judged("torch", 1.0, 4.0),
+               rows.Judged("eye", 1.0, None)),
+    )
+    wrong = rows.Row("DML_OPERATOR_Y", "f32", "[1]", "off by 1", bytes=2_000_000_000)
+    *_, first, second = formats.as_table([row, wrong]).splitlines()
+    assert re.split("  +", first) == [
+        "X", "f32", "[1]", "250.0 us", "+-3%", "1.500 ms", "2.5 MB", "10 GB/s", "50%",
+        "torch 4.00x", "copy 0.50/0.6 MISSED, torch 4.00/1 met, eye -/1 ?", "ok",
+    ]
+    assert re.split("  +", second) == ["Y", "f32", "[1]", *"---", "2.0 GB", *"--", "WRONG"]
+    assert formats.summary([row, wrong]) == ["1 of 2 goals are met."]
+    (line,) = formats.summary([rows.dataclasses.replace(row, gpu_ms=None, goals=())])
+    assert line.startswith("No device timestamps here")
+
+
+def with_peers(row, **times):
+    return rows.dataclasses.replace(row, peers={n: PeerTime(ms) for n, ms in times.items()})
+
+
+def test_goals_are_judged():
+    row = with_peers(timed(2.0, operations=10**10).with_copy(2.0), torch=3.0, eye=None)
+    other = Recipe("X", "other", lambda *_: ())
+    absent = Recipe("X", "absent", lambda *_: ())
+    limit = Limit(other, (("copy", 0.5), ("torch", 1.6), ("eye", 1.0), ("TOPS", 10.0),
+                          ("us", 4000.0), (other, 0.9), (absent, 1.0)))
+    goals = row.judged(limit, {other: timed(2.0, operations=2 * 10**10)}).goals
+    assert [g.ratio for g in goals] == [0.5, 1.5, None, 0.5, 2.0, 0.5, None]
+    assert [g.met for g in goals] == [True, False, None, False, True, False, None]
+    assert goals[4].against == "4000 us" and goals[6].against == "absent"
+
+
+def test_copying_is_as_fast_as_the_faster_of_both():
+    assert rows.copy_bandwidth(timed(2.0)) == pytest.approx(1.0)
+    assert rows.copy_bandwidth(with_peers(timed(2.0), torch=1.0)) == pytest.approx(2.0)
+    assert rows.copy_bandwidth(with_peers(timed(2.0), torch=4.0)) == pytest.approx(1.0)
+
+
+# -- peers
+
+
+def test_peers_are_checked_and_timed():
+    def stand_beside(library):
+        yield Peer("right", lambda: "good")
+        yield Peer("wrong", lambda: "bad")
+        yield Peer("partial", lambda: "bad", checked=False)
+        yield Peer("broken", lambda: 1 / 0)
+
+    case = Case("X", "f32", "[1]", lambda: None, lambda x: "" if x == "good" else "off", 1,
+                peers={"numpy": stand_beside})
+    times = peers.measure([peers.NumPy()], case)
+    assert times["right"].ms > 0 and times["partial"].ms > 0
+    assert times["wrong"] == PeerTime(problem="off")
+    assert times["broken"].problem == "ZeroDivisionError: division by zero"
+
+
+def test_a_peers_time_is_its_median():
+    samples = Stats.of([1.0, 2.0, 60.0])
+    library = SimpleNamespace(
+        name="numpy", close=lambda: None, times=lambda call: [("", samples), (" (graph)", samples)])
+    case = Case("X", "f32", "[1]", lambda: None, lambda _: "", 1,
+                peers={"numpy": lambda _: [Peer("x", lambda: None)]})
+    assert peers.measure([library], case) == dict.fromkeys(
+        ("x", "x (graph)"), PeerTime(2.0, samples.spread))
+
+
+@pytest.mark.parametrize(("ms", "count"), [(1.0, 20), (40.0, 3), (300.0, 1)])
+def test_a_peer_on_the_host_is_timed_by_its_clock(monkeypatch, ms, count):
+    now, calls = [0.0], []
+    monkeypatch.setattr(peers, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def call():
+        calls.append(None)
+        now[0] += (ms if len(calls) > 1 or count == 1 else 9 * ms / 2) / 1e3  # slow at first
+
+    (suffix, stats), = peers.NumPy().times(call)
+    assert (suffix, stats.count) == ("", count)
+    assert stats.minimum == pytest.approx(ms) and stats.maximum == pytest.approx(ms)
+
+
+@pytest.mark.parametrize(("ms", "graph"), [(0.1, True), (0.3, False)])
+def test_a_peer_on_a_gpu_is_timed_by_its_clock(ms, graph):
+    """Called from the host it takes ``ms``, in a graph a fourth of that."""
+    gpu = SimpleNamespace(now=0.0, captured=None)
+
+    class Event:
+        def __init__(self, enable_timing):
+            self.synchronized = False
+
+        def record(self):
+            self.at = gpu.now
+
+        def synchronize(self):
+            self.synchronized = True
+
+        def elapsed_time(self, end):
+            assert end.synchronized
+            return end.at - self.at
+
+    class Graph:
+        def replay(self):
+            gpu.now += ms / 4 * self.count
+
+    @contextlib.contextmanager
+    def capture(graph):
+        gpu.captured = 0
+        yield
+        graph.count, gpu.captured = gpu.captured, None
+
+    def call():
+        if gpu.captured is None:
+            gpu.now += ms
+        else:
+            gpu.captured += 1
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    library = object.__new__(peers.Torch)
+    library.cuda = True
+    library.torch = SimpleNamespace(cuda=SimpleNamespace(
+        Event=Event, CUDAGraph=Graph, graph=capture, stream=contextlib.nullcontext,
+        Stream=lambda: stream, current_stream=lambda: stream))
+    times = {suffix: stats.median for suffix, stats in library.times(call)}
+    assert times == pytest.approx({"": ms} | ({" (graph)": ms / 4} if graph else {}))
+
+
+def test_unknown_peers_are_refused(device):
+    with pytest.raises(dml.UnsupportedError, match=r"names of torch, .* got 'cupy'"):
+        peers.choose("numpy,cupy", device.adapter)
+
+
+@pytest.mark.parametrize("seen, place", [
+    ("ab", 1), ("b", 0), ("a", None), ("", None), ("c", 0), (None, None),
+])
+def test_torch_runs_on_the_gpu_that_it_stands_beside(device, monkeypatch, seen, place):
+    """By its UUID; never on another GPU, and where it has none on the CPU."""
+    uuids = {letter: str(uuid.UUID(letter * 32)) for letter in "abc"}
+    mine, other = (dataclasses.replace(device.adapter, uuid=uuids[letter].replace("-", ""))
+                   for letter in "ba")
+    monkeypatch.setattr(adapters, "list_devices", lambda: (other, mine))
+    chosen = []
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(
+        is_available=lambda: seen is not None, device_count=lambda: len(seen),
+        get_device_properties=lambda i: SimpleNamespace(uuid=uuids[seen[i]]),
+        set_device=chosen.append)))
+    library = peers.Torch(mine)
+    assert chosen == ([] if place is None else [place])
+    assert library.place == ("cpu" if place is None else "cuda")
+    assert library.cuda == (place is not None) == (not library.on_host)
+
+
+def test_torch_gets_a_swapped_matrix_as_it_is_meant_to_be_stored():
+    """A view's own strides would give PyTorch another layout than the case names."""
+    sent = []
+    library = object.__new__(peers.Torch)
+    library.place = "cpu"
+    library.torch = SimpleNamespace(
+        from_numpy=lambda array: SimpleNamespace(to=lambda place: sent.append(array)))
+    library.send(np.zeros((2, 3), np.int8).T)
+    assert sent[0].shape == (3, 2) and sent[0].flags.c_contiguous
+
+
+class Array(np.ndarray):
+    """A NumPy array with those of PyTorch's methods that the peers call."""
+
+    def transpose(self, x, y):
+        return np.swapaxes(self, x, y)
+
+    def contiguous(self):
+        return np.ascontiguousarray(self).view(Array)
+
+    def sum(self, axis, keepdim=False, dtype=None):
+        return np.add.reduce(self, axis, dtype, keepdims=keepdim)
+
+    def new_zeros(self, *sizes):
+        return np.zeros(sizes, self.dtype).view(Array)
+
+    clone, float = np.ndarray.copy, lambda self: self.astype(np.float32)
+    to = np.ndarray.astype
+
+
+K_CONTIGUOUS, ROW_MAJOR, TRANSPOSED = "K-contiguous B", "row-major B", " (B transposed first)"
+
+
+@pytest.mark.parametrize("fields, given", [
+    (dict(k_contiguous_b=True, full=True), {"": K_CONTIGUOUS}),
+    (dict(k_contiguous_b=True, full=True, out=dml.DataType.FLOAT16), {"": K_CONTIGUOUS}),
+    (dict(constant_b=True, full=True, compiled=True), {"": K_CONTIGUOUS}),
+    (dict(full=True), {"": ROW_MAJOR, TRANSPOSED: K_CONTIGUOUS}),
+    (dict(cold=True), {"": ROW_MAJOR, TRANSPOSED: K_CONTIGUOUS}),
+    (dict(batches=2, k_contiguous_b=True), {"": K_CONTIGUOUS}),
+    (dict(batches=2), {"": ROW_MAJOR, TRANSPOSED: K_CONTIGUOUS}),
+], ids=str)
+def test_torch_multiplies_what_the_case_says(device, fields, given):
+    """PyTorch's part played by NumPy: its values, and how B lies where it is multiplied."""
+    seen = []
+
+    def int_mm(a, b):
+        assert a.flags.c_contiguous
+        seen.append(K_CONTIGUOUS if b.flags.f_contiguous else ROW_MAJOR)
+        return a.astype(np.int32) @ b
+
+    library = object.__new__(peers.Torch)
+    library.send = lambda array: np.array(array, order="C").view(Array)
+    library.torch = SimpleNamespace(
+        int32=np.int32, float16=np.float16, _int_mm=int_mm, cat=np.concatenate,
+        addcmul=lambda sum, x, y: (sum + x * y).astype(np.float32),
+        compile=lambda call, dynamic: call, _dynamo=SimpleNamespace(reset=lambda: None))
+    kind = limits.Product(**fields)
+    m = 6 if kind.cold else 40
+    (case,) = limits.product(kind, m, 32, 48).make(device, SCALES["large"])
+    assert case.check(case.dispatch()) == ""
+    names = [f"torch._int_mm{suffix}" for suffix in given]
+    if kind.full:
+        names += [f"torch{suffix}" for suffix in given]
+    made = {peer.name: peer for peer in case.peers["torch"](library)}
+    assert [name for name in made if name != "torch.compile"] == names
+    assert ("torch.compile" in made) == kind.compiled
+    for name, peer in made.items():
+        seen.clear()
+        result = peer.call()
+        assert not peer.checked or case.check(result) == "", name
+        assert set(seen) == {given[TRANSPOSED if name.endswith(TRANSPOSED) else ""]}, name
+
+
+def test_onnxruntime_stands_beside(device):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    for pattern, name in (("ELEMENT_WISE_ADD", "onnxruntime"),
+                          ("MATRIX_MULTIPLY", "onnxruntime (one scale for A)")):
+        recipe = next(r for r in cases.RECIPES if pattern in r.operator)
+        row = next(rows.run_recipe(
+            device, recipe, Loop(), TINY, peers.choose("onnxruntime", device.adapter)))
+        assert row.peers[name].problem == "" and row.peers[name].ms > 0
+
+
+# -- runs that were kept
+
+
+def kept(*figures):
+    records = [
+        {"operator": "DML_OPERATOR_X", "types": "f32", "sizes": f"[{i}]", "gpu_ms": ms,
+         "host_ms": 9.0, "spread": 0.05}
+        for i, ms in enumerate(figures)
+    ]
+    return {"rows": records, "date": "2024-02-29"}
+
+
+def test_what_moved(tmp_path):
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(kept(1.0, 1.0, 1.0, 1.0)))
+    old = baseline.load(path)
+    moved = baseline.against(kept(1.05, 0.5, 2.0, None)["rows"], old)
+    assert [(name[-3:], ratio, beyond) for name, _, _, ratio, beyond in moved] == [
+        ("[0]", pytest.approx(0.952, abs=1e-3), False), ("[1]", 2.0, True), ("[2]", 0.5, True),
+        ("[3]", pytest.approx(1.0), False),
+    ]
+    table = baseline.against_table(kept(1.05, 0.5, 2.0)["rows"], old)
+    assert [line.split()[-1] for line in table.splitlines()[2:]] == ["spread", "faster", "SLOWER"]
+
+
+@pytest.mark.parametrize(("before", "now", "ms", "moved"), [
+    (0.0, 0.0, 1.009, False), (0.0, 0.0, 1.011, True), (0.0, 0.0, 0.989, True),
+    (0.05, 0.0, 1.04, False), (0.0, 0.05, 1.04, False), (0.03, 0.03, 1.05, False),
+    (0.03, 0.03, 1.07, True),
+])
+def test_what_differs_by_more_than_both_spreads_moved(before, now, ms, moved):
+    old, new = kept(1.0), kept(ms)
+    old["rows"][0]["spread"], new["rows"][0]["spread"] = before, now
+    old["by_key"] = {("DML_OPERATOR_X", "f32", "[0]"): old["rows"][0]}
+    assert [case[-1] for case in baseline.against(new["rows"], old)] == [moved]
+    table = baseline.against_table(new["rows"], old)
+    assert re.search(f"1000.0 us +{ms * 1e3:.1f} us +{1 / ms:.3f} ", table)
+
+
+@pytest.mark.parametrize("stem, suite", [
+    ("nvidia-h200", "limits"), ("nvidia-h200-elementwise", "elementwise"),
+    ("nvidia-h100", "limits")])
+def test_baselines_were_held_to_the_goals_of_their_suites(stem, suite):
+    run = baseline.load(BASELINES / f"{stem}.json")
+    limits = cases.suite(suite)
+    assert len(run["rows"]) <= len(limits)  # cases that came later stand behind the others
+    for row, limit in zip(run["rows"], limits):
+        assert (row["operator"], row["types"]) == (limit.recipe.operator, limit.recipe.types)
+        asked = rows.Row("X", "f32", "[1]", "ok").judged(limit, {}).goals
+        told = [(g["against"], g["goal"]) for g in row["goals"]]
+        # A goal against another case names that with its sizes.
+        assert [goal for _, goal in told] == [g.goal for g in asked]
+        assert all(g.against in against for g, (against, _) in zip(asked, told))
+
+
+def test_what_a_table_shows_first_was_measured():
+    run = baseline.load(BASELINES / "nvidia-h200.json")
+    assert set(baseline.SHOWN) <= {baseline.name(row) for row in run["rows"]}
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    (tmp_path / "bad.json").write_text('{"rows": 1}')
+    for name in ("bad.json", "none.json"):
+        with pytest.raises(dml.ValidationError, match=name):
+            baseline.load(tmp_path / name)
+
+
+# -- the command
+
+
+def test_table_has_the_rows_asked_for():
+    result = bench("--filter", "diagonal_matrix1 ".strip())
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("Running on '")
+    assert len([line for line in lines if line.startswith("DIAGONAL_MATRIX1")]) == 3
+    assert not any(line.startswith("ACTIVATION") for line in lines)
+
+
+def test_csv_and_json_have_the_same_figures():
+    table = list(csv.DictReader(io.StringIO(bench("--format", "csv", "--filter", "f16").stdout)))
+    document = json.loads(bench("--format", "json", "--filter", "f16").stdout)
+    assert document["device"]
+    assert FIGURES <= table[0].keys() == document["rows"][0].keys()
+    assert [r["types"] for r in table] == [r["types"] for r in document["rows"]]
+    assert all(r["values"] == "ok" and r["host_ms"] > 0 for r in document["rows"])
+
+
+def test_model_rows_are_measured_unchecked():
+    result = bench(MODELS / "matrix_multiply_integer_to_float.json", "--format", "json")
+    assert result.exit_code == 0, result.output
+    copy, product = json.loads(result.stdout)["rows"]
+    assert copy["share_of_copy"] == pytest.approx(1)
+    assert product["values"] == "unchecked"
+    assert product["operations"] == 2 * 2 * 3 * 2
+    assert product["bytes"] == 6 + 8 + 6 + 4 + 2 + 8 + 16
+
+
+@pytest.mark.parametrize(("options", "loop"), [
+    ("", None), ("-r 4", Loop(11, 4)), ("-i 3 -r 4 -t 50 -w 2", Loop(3, 4, 50.0, 2))])
+def test_what_is_asked_for_is_how_it_is_timed(monkeypatch, options, loop):
+    asked = []
+
+    def run_recipe(device, recipe, loop, scale, libraries):
+        asked.append((loop, scale))
+        # PyTorch copies twice as fast.
+        yield with_peers(timed(2.0 if recipe is cases.COPY else 4.0), torch=1.0)
+
+    monkeypatch.setattr(rows, "run_recipe", run_recipe)
+    monkeypatch.setattr(rows, "suitable_scale", lambda device, copy: SCALES["middle"])
+    result = CliRunner().invoke(cli, [
+        "bench", "--filter", "diagonal_matrix u8", "--format", "json", *options.split()])
+    assert result.exit_code == 0, result.output
+    assert asked == [(loop, SCALES["middle"])] * 2
+    run = json.loads(result.stdout)
+    assert run["copy_gb_per_s"] == pytest.approx(2.0)
+    assert [row["share_of_copy"] for row in run["rows"]] == pytest.approx([0.25])
+
+
+def test_verbosity_goes_to_stderr():
+    result = bench("--filter", "diagonal_matrix u8", "-v", 1)
+    assert result.exit_code == 0
+    assert "CPU Timings" not in result.stdout
+
+
+def test_wrong_values_end_with_1(monkeypatch):
+    def make(device, scale):
+        yield Case("DML_OPERATOR_GEMM", "f32", "[1]", lambda: None, lambda _: "off by 1", 4)
+
+    monkeypatch.setattr(
+        cases, "RECIPES", (cases.COPY, Recipe("DML_OPERATOR_GEMM", "f32", make)))
+    result = bench()
+    assert result.exit_code == 1
+    assert "WRONG" in result.stdout
+    assert result.stderr.strip() == "error: DML_OPERATOR_GEMM f32 [1]: off by 1"
+
+
+def test_peers_and_goals_are_printed():
+    result = bench("--suite", "numpy", "--filter", "element_wise_abs")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert "faster than" in lines[1] and "reached/goal" in lines[1]
+    (row,) = [line for line in lines if line.startswith("ELEMENT_WISE_ABS")]
+    assert "numpy " in row and "/0.1 " in row
+    assert any(line.endswith(" of 1 goals are met.") for line in lines)
+
+
+def test_a_run_is_kept_and_compared(tmp_path):
+    path = tmp_path / "runs" / "run.json"
+    assert bench("--filter", "diagonal_matrix u8", "--output", path).exit_code == 0
+    run = json.loads(path.read_text())
+    assert run["command"].startswith("kompute-dml")
+    assert {"driver", "date", "version", "copy_gb_per_s"} <= run.keys()
+    for row in run["rows"]:
+        row.update(gpu_ms=row["gpu_ms"] and row["gpu_ms"] * 1000, host_ms=row["host_ms"] * 1000)
+    path.write_text(json.dumps(run))
+    result = bench("--filter", "diagonal_matrix u8", "--against", path)
+    assert result.exit_code == 0, result.output
+    assert f"{run['date']}" in result.stdout
+    assert result.stdout.splitlines()[-1].endswith("faster")
+    assert "another device" not in result.stdout
+    path.write_text(json.dumps({**run, "device": "Maker RTX 4090"}))
+    result = bench("--filter", "diagonal_matrix u8", "--against", path)
+    assert f"{path} is a run on another device, 'Maker RTX 4090'" in result.stdout
+
+
+def test_the_command_of_a_run_names_no_file_of_its_machine():
+    arguments = ["bench", "--peers", "--output", "/a/b.json", "--suite", "limits"]
+    assert command_of(arguments) == "kompute-dml bench --peers --suite limits"
+    assert command_of(["bench", "--output=/a/b.json"]) == "kompute-dml bench"
+
+
+@pytest.mark.slow
+def test_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "roofline.png"
+    result = bench("--filter", "i16", "--plot", picture)  # what moves, and what computes
+    assert result.exit_code == 0, result.output
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert picture.stat().st_size > 10_000
