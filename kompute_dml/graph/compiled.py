@@ -144,7 +144,7 @@ class _Planner:
         self._prepare: list[tuple[CompiledOperator, list[_Place | Storage | None]]] = []
         drafts = [d for n, node in wiring.nodes.items() if (d := self._draft(n, node)) is not None]
         free = [s for s, slot in self._slots.items() if slot == self._temporary]
-        for draft in fuse(drafts, free, device._target.traits.is_cpu):
+        for draft in fuse(drafts, free):
             self._add(draft, flags)
         self._finish(numbers)
 

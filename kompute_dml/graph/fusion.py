@@ -27,21 +27,14 @@ QDQ = "qdq"
 """No pass here: ONNX models' products between DequantizeLinear and QuantizeLinear are of bytes."""
 
 
-CHAINS_ON_CPU = False
-"""lavapipe can take all memory to compile the pipeline of a chain. Tests of small ones set this."""
-
-
 def fuse(
-    drafts: Sequence[Draft], free: Collection[Storage], is_cpu: bool, make: Make | None = None
+    drafts: Sequence[Draft], free: Collection[Storage], make: Make | None = None
 ) -> list[Draft]:
     """The operators that are left. ``free`` are storages that nothing outside of them sees.
 
-    ``make`` makes more of them, where operators on constants run before all others. ``is_cpu``:
-    whether the device is a CPU.
+    ``make`` makes more of them, where operators on constants run before all others.
     """
     found, left = Drafts(drafts, free), left_out()
-    if is_cpu and not CHAINS_ON_CPU:
-        left |= {"chains"}
     folds = make is not None and FOLDING not in left
 
     def more(nbytes: int) -> Storage:

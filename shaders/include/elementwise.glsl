@@ -160,7 +160,7 @@ bool is_aligned(uint at, uint bytes) {
     Part read_##name(uint at, uint have) { \
         Part part = Part(uvec4(0u), uvec4(0u)); \
         if (type == 0u) return part; \
-        const uint bytes = BYTES_OF(type); \
+        const uint bytes = max(BYTES_OF(type), 1u); \
         if (LAYOUT == ANYWHERE) if (have == 0u) return part; \
         bool plain = LAYOUT >= ALIGNED; \
         if (ON_CPU) plain = plain || name##_is_contiguous && have == EACH && is_aligned(at, bytes); \

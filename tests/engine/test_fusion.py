@@ -11,7 +11,6 @@ import pytest
 
 import onnx_graphs as graphs
 from kompute_dml import onnx_backend
-from kompute_dml.graph import fusion
 from kompute_dml.graph.array import Array
 from kompute_dml.graph.builder import Builder
 from kompute_dml.runtime.traits import DeviceTraits
@@ -33,11 +32,6 @@ def _run(nodes: list[Any], inputs: dict[str, np.ndarray], constants: dict[str, A
     region = onnx_backend.prepare(inferred)._region
     plan = region.plan(list(inputs.values()))
     return plan.operators, plan.run(list(inputs.values()))
-
-
-@pytest.fixture(autouse=True)
-def chains_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fusion, "CHAINS_ON_CPU", True)
 
 
 def _both(monkeypatch: pytest.MonkeyPatch, *graph: Any) -> tuple[Run, Run]:

@@ -11,7 +11,6 @@ pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("onnxruntime", reason="the models are compared with ONNX Runtime's")
 
 import kompute_dml.onnx_backend as backend
-from kompute_dml.graph import fusion
 from kompute_dml.graph.array import Array
 from kompute_dml.graph.builder import Builder
 from onnx_graphs import FLOAT, cpu, model, node
@@ -40,7 +39,6 @@ def test_what_overlaps_is_not_overwritten(
 ) -> None:
     """A sum may lie where one of its inputs did, but not where that overlaps the other. So may a
     chain that begins with the sum."""
-    monkeypatch.setattr(fusion, "CHAINS_ON_CPU", True)
     monkeypatch.setenv("KOMPUTE_DML_UNFUSED", unfused)
     for begin in (0, 1):
         builder = Builder(device)
