@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,24 @@ def convolution(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 def _at(inputs: Inputs, index: int) -> Array | None:
     return inputs[index] if index < len(inputs) else None
+
+
+def channels_last(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """NhwcConv: the channels of the input, the filter and the result come last."""
+    order = (0, 3, 1, 2)
+    if any(len(given(inputs, i).shape) != len(order) for i in range(2)):
+        raise ValidationError("expected an input and a filter of four dimensions")
+    x, w = (given(inputs, i).transpose(order) for i in range(2))
+    (y,) = convolution(builder, node, [x, w, *inputs[2:]])
+    return [y.transpose((0, 2, 3, 1))]
+
+
+def transposed_by_pads(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """ConvTransposeWithDynamicPads: the pads are an input."""
+    pads = host(inputs, 2)
+    attributes = node.attributes if pads is None else {
+        **node.attributes, "pads": [int(n) for n in pads.reshape(-1)]}
+    return transposed(builder, replace(node, attributes=attributes), [*inputs[:2], *inputs[3:]])
 
 
 def transposed(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:

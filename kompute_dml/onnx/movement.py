@@ -39,7 +39,7 @@ def _seen(x: Array, rank: int) -> Seen:
     return x, pad_left(x.shape, rank, 1), pad_left(x.strides, rank, 0)
 
 
-def _part(x: Array, begins: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) -> Array:
+def part(x: Array, begins: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) -> Array:
     strides = [a * b for a, b in zip(x.strides, steps)]
     return x.view(sizes, strides, sum(a * b for a, b in zip(x.strides, begins)))
 
@@ -66,7 +66,7 @@ def slice_(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         begins[d], strides[d] = start, step
         sizes[d] = max(-(-(end - start) // step), 0)
     if min(strides, default=1) > 0 or 0 in sizes:
-        return [_part(x, begins, sizes, strides)]
+        return [part(x, begins, sizes, strides)]
     y = builder.new(sizes, x.dtype)
     rank = _rank(builder, "SLICE1", "InputTensor", x)
     reach = [(n - 1) * s for n, s in zip(sizes, strides)]
@@ -94,7 +94,7 @@ def split(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     for size in sizes:
         begins = [begin if d == axis else 0 for d in range(len(x.shape))]
         shape = [size if d == axis else m for d, m in enumerate(x.shape)]
-        results.append(_part(x, begins, shape, ones))
+        results.append(part(x, begins, shape, ones))
         begin += size
     return results
 
@@ -131,7 +131,7 @@ def pad(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         start[axis], end[axis] = pads[i], pads[i + len(axes)]
     if any(n < 0 for n in (*start, *end)):
         sizes = [max(n + min(s, 0) + min(e, 0), 0) for n, s, e in zip(x.shape, start, end)]
-        x = _part(x, [max(-s, 0) for s in start], sizes, [1] * rank)
+        x = part(x, [max(-s, 0) for s in start], sizes, [1] * rank)
         start, end = ([max(n, 0) for n in ns] for ns in (start, end))
     if not any((*start, *end)):
         return [x]

@@ -26,6 +26,8 @@ from kompute_dml.onnx.placement import place
 EXCLUDED: dict[str, str] = {
     "test_attention_4d_causal_fp16_expanded":
         "two elements differ by one unit of FLOAT16, whose sums are rounded at other places",
+    **dict.fromkeys(("test_dft_inverse", "test_dft_inverse_opset19"),
+        "ten elements are 0, where onnx's own transform rounds to 2e-7 of a sum of up to 500"),
     "test_bernoulli_seed_expanded":
         "random numbers of a seed are RANDOM_GENERATOR's, not those of onnx's reference",
 }
