@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 
 from ..errors import ValidationError
-from . import epilogues, patterns
+from . import epilogues, patterns, spelled
 from .chains import fuse_chains
 from .draft import Draft, Drafts
 from .memory import Storage
@@ -63,7 +63,8 @@ def left_out() -> set[str]:
 
 
 PASSES: dict[str, Callable[[Drafts], None]] = {
-    "copies": epilogues.copies, "gelu": patterns.gelu, "gates": patterns.gates,
+    "copies": epilogues.copies, "layer_norms": spelled.layer_norms, "gelu": patterns.gelu,
+    "tanh_gelus": spelled.tanh_gelus, "gates": patterns.gates,
     "attention": patterns.attention, "sums": epilogues.sums, "residuals": epilogues.residuals,
     "activations": epilogues.activations, "chains": fuse_chains, "joins": epilogues.joins,
 }
