@@ -20,6 +20,7 @@ from ..graph.builder import Builder, supported
 from ..operators import base
 from . import (
     attention,
+    attention_parts,
     composed,
     convolution,
     einsum,
@@ -745,6 +746,12 @@ TABLE: tuple[Mapping, ...] = (
         attributes=("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale",
                     "softcap", "softmax_precision"),
         refuses=attention.onnx_attention_refusal, multiplies=True),
+    Mapping("Attention", (23, 24, 25), "GEMM", attention_parts.attention,
+        fields=("ATensor", "ATensor", "ATensor", None, "ATensor", "ATensor", None),
+        attributes=("is_causal", "kv_num_heads", "left_window_size", "q_num_heads",
+                    "qk_matmul_output_mode", "right_window_size", "scale", "softcap",
+                    "softmax_precision"),
+        refuses=attention_parts.refusal, multiplies=True),
     _recurrent("RNN"),
     _recurrent("GRU", attributes=("linear_before_reset",)),
     _recurrent("LSTM", ("CellMemInitTensor", "PeepholeTensor"), ("input_forget",)),
