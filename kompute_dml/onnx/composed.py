@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..attributes import ScaleBias
+from ..errors import ValidationError
 from ..graph.array import BOOL, Array
 from ..graph.builder import Builder
-from .graph import Node
-from .lowerings import Inputs, emit_elementwise, given
+from .graph import DTYPES, Node
+from .lowerings import Inputs, emit_elementwise, given, host
+from .products import product_of
 
 
 def _apply(builder: Builder, operator: str, *arrays: Array, **attributes: Any) -> Array:
@@ -46,6 +49,35 @@ def mish(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     softplus = _apply(builder, "ACTIVATION_SOFTPLUS", x, steepness=1.0)
     return [_apply(builder, "ELEMENT_WISE_MULTIPLY", x,
                    _apply(builder, "ACTIVATION_TANH", softplus))]
+
+
+def swiglu(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    gate = _apply(builder, "ACTIVATION_SWISH", given(inputs, 0),
+                  sigmoid_input_scale=float(node.attributes.get("alpha", 1.0)))
+    return [_apply(builder, "ELEMENT_WISE_MULTIPLY", gate, given(inputs, 1))]
+
+
+def affine_grid(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """The points of an image, each with a 1 behind it, by matrices."""
+    theta, wanted = given(inputs, 0), host(inputs, 1)
+    sizes = [] if wanted is None else [int(n) for n in wanted.reshape(-1)[2:]]
+    if len(sizes) not in (2, 3) or theta.shape[1:] != (len(sizes), len(sizes) + 1):
+        raise ValidationError(f"expected matrices of {len(sizes)} x {len(sizes) + 1}, but got "
+                              f"{list(theta.shape)}")
+    ends = [1.0 if node.attributes.get("align_corners", 0) else 1 - 1 / max(n, 1) for n in sizes]
+    planes = np.meshgrid(*(np.linspace(-e, e, n) for e, n in zip(ends, sizes)), indexing="ij")
+    points = np.stack([*reversed(planes), np.ones(sizes)], -1).reshape(-1, len(sizes) + 1)
+    grid = product_of(builder, builder.constant(points.astype(theta.dtype)),
+                      theta.transpose((0, 2, 1)))
+    return [builder.reshape(grid, (theta.shape[0], *sizes, len(sizes)))]
+
+
+def bit_cast(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """The same bits under another type."""
+    x, dtype = given(inputs, 0), DTYPES[node.attributes["to"]]
+    if x.dtype.itemsize != dtype.itemsize:
+        raise ValidationError(f"expected a type of {x.dtype.itemsize} bytes, but got {dtype}")
+    return [replace(x, dtype=dtype, host=None)]
 
 
 def _with_bias(builder: Builder, inputs: Inputs) -> Array:

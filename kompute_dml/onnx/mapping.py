@@ -27,6 +27,7 @@ from . import (
     fourier,
     gather,
     legacy,
+    losses,
     lowerings,
     microsoft,
     movement,
@@ -343,6 +344,13 @@ def _trained(node: Node) -> str | None:
     return _same_types(node)
 
 
+def _typed(node: Node) -> str | None:
+    """The weights of a loss have the type of the shares."""
+    x, weights = node.input(0), node.input(2)
+    differ = x is not None and weights is not None and x.dtype != weights.dtype
+    return "weights of another type" if differ else None
+
+
 # The table
 
 _QUANTIZED = (10, 13, 19, 21, 23, 24, 25, 28)
@@ -407,6 +415,8 @@ TABLE: tuple[Mapping, ...] = (
         refuses=_vectors(a=(), b=(2, 3)), multiplies=True),
     # Products
     Mapping("QLinearMatMul", (10, 21), "QUANTIZED_LINEAR_MATRIX_MULTIPLY", products.qlinear_matmul,
+        fields=("ATensor", None, "AZeroPointTensor", "BTensor", None, "BZeroPointTensor", None,
+                "OutputZeroPointTensor"),
         refuses=_qlinear_matrices, multiplies=True),
     Mapping("MatMul", (1, 9, 13), "GEMM", products.matmul, refuses=_matrices, multiplies=True),
     Mapping("FusedMatMul", (1,), "GEMM", products.matmul, MICROSOFT,
@@ -804,6 +814,21 @@ TABLE: tuple[Mapping, ...] = (
         fields=("InputTensor",)),
     Mapping("Einsum", (12, 28), "GEMM", einsum.einsum, fields=("ATensor",),
         attributes=("equation",), multiplies=True),
+    Mapping("SwiGLU", (28,), "ACTIVATION_SWISH", composed.swiglu, fields=("InputTensor",),
+        attributes=("alpha",)),
+    Mapping("AffineGrid", (20,), "GEMM", composed.affine_grid, fields=("ATensor", None),
+        attributes=("align_corners",), host=(1,)),
+    Mapping("BitCast", (26,), _COPY, composed.bit_cast, attributes=("to",)),
+    Mapping("CenterCropPad", (18,), "PADDING1", movement.center_crop_pad, attributes=("axes",),
+        host=(1,)),
+    Mapping("TensorScatter", (24,), "SCATTER", gather.tensor_scatter,
+        fields=("InputTensor", "UpdatesTensor", None), attributes=("axis", "mode")),
+    *[Mapping(op, since, "REDUCE", build, fields=("InputTensor", None),
+              attributes=("ignore_index", "reduction"), results=("OutputTensor",) * 2,
+              refuses=_typed)
+      for op, since, build in (
+          ("NegativeLogLikelihoodLoss", (12, 13, 22), losses.likelihood),
+          ("SoftmaxCrossEntropyLoss", (12, 13), losses.cross_entropy))],
     # com.microsoft's that take several operators
     *[Mapping(op, (1,), "ELEMENT_WISE_DEQUANTIZE_LINEAR", build, MICROSOFT, fields=_DEQUANTIZED,
               attributes=attributes, results=(None,), refuses=_one_scale(*scales))

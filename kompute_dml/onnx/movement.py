@@ -160,6 +160,22 @@ def pad(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [y]
 
 
+def center_crop_pad(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """Both ends lose or get as much; what is left over the last one does."""
+    x, wanted = given(inputs, 0), host(inputs, 1)
+    rank = len(x.shape)
+    axes = [dimension(a, rank) for a in node.attributes.get("axes", range(rank))]
+    pads = [[0] * rank, [0] * rank]
+    for axis, n in zip(axes, [] if wanted is None else wanted.reshape(-1), strict=True):
+        more = int(n) - x.shape[axis]
+        first = (abs(more) // 2) * (1 if more > 0 else -1)
+        pads[0][axis], pads[1][axis] = first, more - first
+    values = np.array(pads).reshape(-1)
+    (y,) = pad(builder, replace(node, attributes={}), [
+        x, Array(values.dtype, values.shape, (1,), None, values)])
+    return [y]
+
+
 def tile(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     x = given(inputs, 0)
     repeats = _numbers(node, inputs, 1) or []

@@ -73,6 +73,9 @@ def matmul_integer(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 def qlinear_matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (
         given(inputs, i) for i in range(8))
+    a_scale, b_scale, y_scale = (
+        t if t.dtype == np.float32 else emit_elementwise(
+            builder, "CAST", [t], np.dtype("float32"), {}) for t in (a_scale, b_scale, y_scale))
     return [_product(
         builder, "QUANTIZED_LINEAR_MATRIX_MULTIPLY", a, b,
         {"a_scale_tensor": (a_scale, -2), "a_zero_point_tensor": (a_zero, -2),
