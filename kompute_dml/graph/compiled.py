@@ -189,9 +189,13 @@ class _Planner:
         })
 
     def _fold(self, draft: Draft, flags: ExecutionFlags) -> bool:
-        """Let an operator of constants run at the initialization, where only the graph reads it."""
+        """Let an operator of constants run at the initialization, where only the graph reads it.
+
+        One of no inputs at all runs at every dispatch: a graph without constants needs none.
+        """
         _, storage = next(draft.slots("output"))
-        if self._slots[storage.root] != self._temporary or not is_of_constants(draft):
+        if self._slots[storage.root] != self._temporary or not is_of_constants(draft) or (
+                not any(draft.slots("input"))):
             return False
         compiled = compile_repacking(self._device, draft.desc, (), flags)
         scratch = _Place(self._temporary) if compiled.plan.temporary_bytes else None
