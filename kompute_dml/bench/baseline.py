@@ -32,9 +32,14 @@ SHOWN = (
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A run as ``--output`` wrote it. Raises ValidationError for anything else."""
+    """A run as ``--output`` wrote it, or one of whole models (``models`` instead of ``rows``).
+
+    Raises ValidationError for anything else.
+    """
     try:
         run = json.loads(path.read_text())
+        if "models" in run:
+            return {**run, "by_key": {}}
         rows = {_key(row): row for row in run["rows"]}
     except OSError as error:
         raise ValidationError(f"{path}: {error.strerror}") from None
@@ -90,6 +95,8 @@ def against_table(rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]) -> 
 
 def markdown(run: Mapping[str, Any]) -> str:
     """The table of a run: some rows of it first, where SHOWN names some."""
+    if "models" in run:
+        return "\n".join(_models_table(run))
     copy = run["copy_gb_per_s"]
     judged = [g for row in run["rows"] for g in row["goals"] if g["ratio"] is not None]
     met = sum(g["ratio"] >= g["goal"] for g in judged)
@@ -105,6 +112,26 @@ def markdown(run: Mapping[str, Any]) -> str:
         "",
         "</details>",
     ])
+
+
+def short_markdown(run: Mapping[str, Any], models: Sequence[str]) -> str:
+    """A line for each of these models, a column for each type."""
+    types = list(dict.fromkeys(row["types"] for row in run["models"]))
+    ms = {(row["model"], row["types"]): f"{row['ms']:.1f} ms" for row in run["models"]}
+    return "\n".join([
+        f"| model | {' | '.join(types)} |",
+        f"| --- |{' ---: |' * len(types)}",
+        *(f"| {name} | {' | '.join(ms[name, kind] for kind in types)} |" for name in models),
+    ])
+
+
+def _models_table(run: Mapping[str, Any]) -> list[str]:
+    return [
+        "| model | type | median | unfused | off by |",
+        "| --- | --- | ---: | ---: | ---: |",
+        *(f"| {row['model']} | {row['types']} | {row['ms']:.2f} ms | {row['unfused_ms']:.2f} ms "
+          f"| {row['off_by']:.1e} |" for row in run["models"]),
+    ]
 
 
 def name(row: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -194,7 +194,7 @@ def test_run_refuses(tmp_path):
 
 
 def test_bench_says_at_once_what_it_cannot_do(tmp_path):
-    assert "expected FILE to end in one of ." in fail("bench", "--plot", tmp_path / "plot.xyz")
+    assert "expected FILE to end in .svg" in fail("bench", "--plot", tmp_path / "plot.xyz")
     assert "no case of this suite has 'quux'" in fail("bench", "--filter", "quux")
 
 
