@@ -60,8 +60,8 @@ def _clock(row: Mapping[str, Any]) -> str:
 
 def against(
     rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]
-) -> list[tuple[str, float, float, float, bool]]:
-    """(case, milliseconds before and now, how many times as fast, whether it moved).
+) -> list[dict[str, Any]]:
+    """Of each case its milliseconds before and now, how many times as fast, whether it moved.
 
     Moved is what differs by more than both runs' spreads together, and by more than two runs of
     the same differ anyway. Cases of one run are left out.
@@ -74,8 +74,11 @@ def against(
         then, now = before[_clock(row)], row[_clock(row)]
         blur = then * (before["spread"] or 0) + now * (row["spread"] or 0)
         blur = max(blur, _BETWEEN_RUNS * then)
-        case = f"{short(row['operator'])} {row['types']} {row['sizes']}"
-        found.append((case, then, now, then / now if now else 1.0, abs(then - now) > blur))
+        found.append({
+            "case": f"{short(row['operator'])} {row['types']} {row['sizes']}",
+            "before_ms": then, "now_ms": now, "speed": then / now if now else 1.0,
+            "moved": abs(then - now) > blur,
+        })
     return found
 
 
@@ -83,9 +86,10 @@ def against_table(rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]) -> 
     from tabulate import tabulate
 
     lines = [
-        (name, f"{then * 1e3:.1f} us", f"{now * 1e3:.1f} us", f"{ratio:.3f}",
-         ("faster" if ratio > 1 else "SLOWER") if moved else "within the spread")
-        for name, then, now, ratio, moved in against(rows, old)
+        (c["case"], f"{c['before_ms'] * 1e3:.1f} us", f"{c['now_ms'] * 1e3:.1f} us",
+         f"{c['speed']:.3f}",
+         ("faster" if c["speed"] > 1 else "SLOWER") if c["moved"] else "within the spread")
+        for c in against(rows, old)
     ]
     return tabulate(
         lines, headers=("case", f"{old['date']}", "now", "speed", ""),

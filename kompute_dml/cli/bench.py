@@ -123,7 +123,8 @@ def bench(
 
     run = formats.document(found, device, copy, _command(sys.argv[1:]))
     if layout == "json":
-        click.echo(json.dumps(run, indent=2))
+        moved = {} if old is None else {"against": baseline.against(run["rows"], old)}
+        click.echo(json.dumps({**run, **moved}, indent=2))
     elif layout == "csv":
         click.echo(formats.as_csv(found))
     else:
@@ -136,8 +137,8 @@ def bench(
                 click.echo(f"{against} is a run on another device, {old.get('device')!r}")
             click.echo(baseline.against_table(run["rows"], old))
     if output is not None:
-        with replaced(output) as path:
-            path.write_text(json.dumps(run, indent=1) + "\n")
+        with replaced(output) as path, path.open("w") as file:
+            file.write(json.dumps(run, indent=1) + "\n")
     if plot is not None:
         from ..bench.plot import picture
 

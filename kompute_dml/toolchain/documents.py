@@ -13,6 +13,7 @@ from typing import Any
 
 from .. import support
 from ..bench import baseline, plot
+from ..files import replaced as replaced_file
 
 ROOT = Path(__file__).parents[2]
 _BASELINES = ROOT / "benchmarks" / "baseline"
@@ -63,7 +64,8 @@ def write() -> list[str]:
     changed = stale()
     for page, text in _pages().items():
         if page in changed:
-            (ROOT / page).write_text(text, "utf-8")
+            with replaced_file(ROOT / page) as made:
+                made.write_text(text, "utf-8")
     return changed
 
 

@@ -644,7 +644,7 @@ def test_what_moved(tmp_path):
     path.write_text(json.dumps(kept(1.0, 1.0, 1.0, 1.0)))
     old = baseline.load(path)
     moved = baseline.against(kept(1.05, 0.5, 2.0, None)["rows"], old)
-    assert [(name[-3:], ratio, beyond) for name, _, _, ratio, beyond in moved] == [
+    assert [(c["case"][-3:], c["speed"], c["moved"]) for c in moved] == [
         ("[0]", pytest.approx(0.952, abs=1e-3), False), ("[1]", 2.0, True), ("[2]", 0.5, True),
         ("[3]", pytest.approx(1.0), False),
     ]
@@ -661,7 +661,7 @@ def test_what_differs_by_more_than_both_spreads_moved(before, now, ms, moved):
     old, new = kept(1.0), kept(ms)
     old["rows"][0]["spread"], new["rows"][0]["spread"] = before, now
     old["by_key"] = {("DML_OPERATOR_X", "f32", "[0]"): old["rows"][0]}
-    assert [case[-1] for case in baseline.against(new["rows"], old)] == [moved]
+    assert [case["moved"] for case in baseline.against(new["rows"], old)] == [moved]
     table = baseline.against_table(new["rows"], old)
     assert re.search(f"1000.0 us +{ms * 1e3:.1f} us +{1 / ms:.3f} ", table)
 
@@ -788,6 +788,9 @@ def test_a_run_is_kept_and_compared(tmp_path):
     assert f"{run['date']}" in result.stdout
     assert result.stdout.splitlines()[-1].endswith("faster")
     assert "another device" not in result.stdout
+    result = bench("--filter", "diagonal_matrix u8", "--against", path, "--json")
+    (moved,) = json.loads(result.stdout)["against"]
+    assert moved["case"].startswith("DIAGONAL_MATRIX u8 ") and moved["speed"] > 1
     path.write_text(json.dumps({**run, "device": "Maker RTX 4090"}))
     result = bench("--filter", "diagonal_matrix u8", "--against", path)
     assert f"{path} is a run on another device, 'Maker RTX 4090'" in result.stdout
