@@ -230,4 +230,4 @@ class _HostClock:
         """A session has ended when its call has."""
 
     def elapsed(self, work: Any) -> float:
-        raise UnsupportedError("ONNX Runtime's sessions have no timestamps of the device")
+        raise UnsupportedError("no valid timestamps here: an ONNX Runtime session has none")
