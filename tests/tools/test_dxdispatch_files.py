@@ -203,6 +203,7 @@ def _bound(**bindings):
     return {"type": "dispatch", "dispatchable": "add", "bindings": bindings}
 
 
+@pytest.mark.filterwarnings("error::UserWarning")  # that no node is claimed
 def test_onnx_models_run_on_the_device(device, tmp_path, add):
     import kompute_dml.onnxruntime as kompute
 
