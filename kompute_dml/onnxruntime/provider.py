@@ -14,30 +14,27 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from .. import __version__
 from ..device import shared_device
 from ..errors import UnsupportedError, ValidationError
-from ..graph.recorded import Input, Resident, Result
-from ..layout import product
 from ..names import hint
 from ..onnx import mapping
 from ..onnx.fusion import fuse
 from ..onnx.graph import Graph, Node
 from ..onnx.partition import regions
 from ..onnx.placement import COMPUTES_NOTHING, Placement, place, refusal
-from ..onnx.region import Constants, Region
+from ..onnx.region import Constants
 from ..runtime.adapters import choose, list_devices
 from ..spec import FeatureLevel
-from . import VENDOR_ID, allocation, capi
+from . import VENDOR_ID, allocation, capi, capture
 from .capi import alive, api, callback, ffi, guarded, keep, let_go
 from .graph import GraphReader
+from .kernel import Kernel
 from .profiling import Profiler
-from .trace import Trace, now
+from .trace import Trace
 
 EP_NAME = "KomputeDmlExecutionProvider"
 OPTIONS = {
@@ -46,6 +43,7 @@ OPTIONS = {
     "claim": "'auto' (regions that are worth their transfers), 'all', or names of operators",
     "strict": "'True': no node may be left to others",
     "memory": "'device' or 'host': where tensors lie that are not bound",
+    capture.OPTION: "'True': runs with the same tensors on the device are replayed",
     "profile": "a file for the time of each region and dispatch, as trace events",
 }
 _AUTO, _ALL = "auto", "all"
@@ -81,15 +79,21 @@ class Options:
             raise ValidationError(
                 f"{EP_NAME}: expected memory to be 'device' or 'host', but got {memory!r}")
         self.on_device = memory == "device"
-        strict = entries.get("strict") or "false"
-        if strict.lower() not in _FLAGS:
-            raise ValidationError(
-                f"{EP_NAME}: expected strict to be True or False, but got {strict!r}")
-        self.strict = _FLAGS[strict.lower()]
+        self.strict = _flag(entries, "strict")
+        self.captures = _flag(entries, capture.OPTION)
+        if self.captures and not self.on_device:
+            raise ValidationError(f"{EP_NAME}: {capture.OPTION} needs memory to be 'device'")
         self.claimed_names = {name.strip() for name in wanted.split(",")} - {""}
         if not (self.claims_all or self.claims_worthwhile):
             _check_names(self.claimed_names)
         self.feature_level = FeatureLevel.of(entries.get("feature_level") or FeatureLevel.FL_6_4)
+
+
+def _flag(entries: dict[str, str], name: str) -> bool:
+    text = entries.get(name) or "false"
+    if text.lower() not in _FLAGS:
+        raise ValidationError(f"{EP_NAME}: expected {name} to be True or False, but got {text!r}")
+    return _FLAGS[text.lower()]
 
 
 def _check_names(claimed: set[str]) -> None:
@@ -160,13 +164,25 @@ class Provider:
         """Bytes of the constants that regions are going to hold, by where they lie on the host."""
         self.has_claimed = False
         self.decisions: list[Decision] = []
+        self.results: set[str] = set()
+        """Names of the model's outputs."""
+        self.kernels = 0
+        """Regions that were compiled."""
+        self.capture: capture.Capture | None = None
+        if options.captures:
+            if api().release < capture.SINCE:
+                raise UnsupportedError(
+                    f"{EP_NAME}: {capture.OPTION} needs ONNX Runtime 1.{capture.SINCE} or newer")
+            self.capture = capture.Capture(lambda: self.results, lambda: self.kernels)
         self.handle = ffi.new_handle(self)
         self.table = ffi.new("Ep *", {
             "version": capi.EP_VERSION, "GetName": _ep_name, "GetCapability": _get_capability,
             "Compile": _compile, "ReleaseNodeComputeInfos": _release_kernels,
             "GetKernelRegistry": _get_kernel_registry,
             "GetDefaultMemoryDevice": _get_default_memory_device,
-            "CreateProfiler": _create_profiler, "self": self.handle,
+            "CreateProfiler": _create_profiler, "IsGraphCaptureEnabled": capture.is_enabled,
+            "IsGraphCaptured": capture.is_captured, "ReplayGraph": capture.replay,
+            "ReleaseCapturedGraph": capture.release, "self": self.handle,
         })
 
     def traces(self) -> list[Trace]:
@@ -177,6 +193,8 @@ class Provider:
     def wanted_regions(self, reader: GraphReader) -> list[list[Node]]:
         """The regions to claim, in the original graph's nodes."""
         nodes = fuse(reader.graph)
+        if not reader.is_nested:
+            self.results = {v.name for v in reader.graph.outputs}
         placed = place(nodes, self.device, self._names)
         wanted = []
         for region in regions(nodes, placed.__contains__):
@@ -261,71 +279,6 @@ class Provider:
         if options.claims_all or options.claims_worthwhile:
             return True
         return bool(options.claimed_names & {node.op, node.label, *[n.op for n in node.originals]})
-
-
-class Kernel:
-    """A compiled region, as ONNX Runtime calls it."""
-
-    def __init__(self, provider: Provider, reader: GraphReader, shared: Constants) -> None:
-        graph = reader.graph
-        self.region = Region(provider.device, fuse(graph), graph.inputs, graph.outputs, shared)
-        self._provider = provider
-        self.handle = ffi.new_handle(self)
-        self.table = ffi.new("Kernel *", {
-            "version": capi.API_VERSION, "CreateState": _create_state, "Compute": _compute,
-            "ReleaseState": _release_state, "self": self.handle,
-        })
-
-    def compute(self, context: Any) -> None:
-        ort = api()
-        inputs = [self._input(ort.input(context, i), i in self.region.host_inputs)
-                  for i in range(len(self.region.inputs))]
-        for i, result in enumerate(self._run(inputs)):
-            value = ort.output(context, i, result.array.shape)
-            if not result.nbytes:
-                continue
-            if (memory := allocation.found(address := ort.address(value))) is not None:
-                memory.put(address, result)
-            else:
-                y = result.array
-                result.values(ort.memory(value, y.shape, y.dtype))
-
-    def _input(self, value: Any, on_host: bool) -> Input:
-        """A tensor where it lies; on the host if the host must know it."""
-        ort = api()
-        sizes, dtype = ort.described(value)
-        nbytes = product(sizes) * dtype.itemsize
-        if not nbytes:
-            return np.empty(sizes, dtype)
-        memory = allocation.found(address := ort.address(value))
-        if memory is None:
-            return ort.memory(value, sizes, dtype)
-        lies = memory.read(address, nbytes) if on_host else memory.find(address, nbytes)
-        if isinstance(lies, Resident):
-            if lies.device is self.region.device:
-                return replace(lies, shape=tuple(sizes))
-            lies = memory.read(address, nbytes)
-        return lies.view(dtype).reshape(sizes)
-
-    def _run(self, inputs: Sequence[Input]) -> list[Result]:
-        traces = self._provider.traces()
-        if not traces:
-            return self.region.launch(inputs)
-        results: list[Result] = []
-        plan = self.region.plan(inputs)
-        begin = now()
-        try:
-            times = self.region.device.time(
-                lambda: results.extend(plan.launch(inputs, anew=True)))
-        except UnsupportedError:
-            # No timestamps on this device: the host's clock has to do.
-            times = []
-            results += plan.launch(inputs)
-            self.region.device.synchronize()
-        end = now()
-        for trace in traces:
-            trace.add(self.region.label, begin, end, times)
-        return results
 
 
 # Callbacks
@@ -486,6 +439,7 @@ def _compile(
         check_strict(provider.decisions)
     shared = Constants()
     made = [Kernel(provider, GraphReader(api(), graphs[i]), shared) for i in range(count)]
+    provider.kernels += count
     for i, kernel in enumerate(made):
         kernels[i] = keep(kernel)
 
@@ -494,21 +448,6 @@ def _compile(
 def _release_kernels(this: Any, kernels: Any, count: int) -> None:
     for i in range(count):
         let_go(kernels[i])
-
-
-@guarded("(Kernel *, void *, void **)")
-def _create_state(this: Any, context: Any, out: Any) -> None:
-    out[0] = this
-
-
-@guarded("(Kernel *, void *, void *)")
-def _compute(this: Any, state: Any, context: Any) -> None:
-    _owner(this).compute(context)
-
-
-@callback("void(Kernel *, void *)")
-def _release_state(this: Any, state: Any) -> None:
-    pass
 
 
 # The library
