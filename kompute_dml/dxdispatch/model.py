@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..compiler import ExecutionFlags
 from ..errors import ValidationError
 from . import jsonc
 from .node import Node, closest
@@ -49,6 +50,7 @@ class Dispatchable:
     """What initialization gets: inputs that are OWNED_BY_DML."""
     as_graph: bool = False
     """Whether it is compiled as a graph of this one operator."""
+    flags: ExecutionFlags = ExecutionFlags.NONE
     unsupported: str = ""
     """Why this package cannot run it, in words; empty where it can."""
 
@@ -124,12 +126,12 @@ def _dispatchable(name: str, node: Node, resources: Mapping[str, Resource]) -> D
     if compile_type is not None and compile_type.value not in ("DmlCompileOp", "DmlCompileGraph"):
         compile_type.fail("DmlCompileOp or DmlCompileGraph")
     execution_flags = node.get("executionFlags")
-    if execution_flags is not None:
-        read_flags(execution_flags, "DML_EXECUTION_FLAGS")
+    flags = 0 if execution_flags is None else read_flags(execution_flags, "DML_EXECUTION_FLAGS")
     bindings = node.get("bindings")
     return Dispatchable(
         name, operator, {} if bindings is None else _bindings(bindings, operator, resources),
         compile_type is not None and compile_type.value == "DmlCompileGraph",
+        ExecutionFlags(flags),
     )
 
 

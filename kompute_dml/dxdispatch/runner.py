@@ -210,8 +210,9 @@ class _Executable:
         self._operator = dispatchable.operator
         self._as_graph = dispatchable.as_graph
         operator = device.create_operator(desc)
-        self._compiled = (device.compile_graph(_graph_of(operator)) if self._as_graph
-                          else device.compile_operator(operator))
+        flags = dispatchable.flags
+        self._compiled = (device.compile_graph(_graph_of(operator), flags) if self._as_graph
+                          else device.compile_operator(operator, flags))
         properties = self._compiled.binding_properties
         self._temporary = self._scratch(properties.temporary_resource_size)
         self._persistent = self._scratch(properties.persistent_resource_size)

@@ -176,9 +176,10 @@ def _trial(mapping: Mapping, node: Node, device: Device) -> str | None:
         mapping.build(builder, node, inputs)
     except UnsupportedError as error:
         return str(error)
-    except (DmlError, ValueError, LookupError) as error:
+    except Exception as error:  # whatever a model makes go wrong
         # Sizes that stand in for unknown ones need not fit together.
-        return str(error) if certain else None
+        known = isinstance(error, (DmlError, ValueError, LookupError))
+        return (str(error) if known else repr(error)) if certain else None
     return None
 
 

@@ -185,5 +185,5 @@ def test_other_sizes_than_those_captured() -> None:
         made.run_with_iobinding(binding)
         assert y.numpy().tolist() == [-number] * 3
     sizes.update_inplace(np.array([4]))
-    with pytest.raises(Exception, match=r"'y' to have the sizes of the captured run, \[3\].* \[4\]"):
+    with pytest.raises(Exception, match=r"'y' to have the sizes of .* run, \[3\].* \[4\]"):
         made.run_with_iobinding(binding)
