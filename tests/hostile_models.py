@@ -221,13 +221,18 @@ def change(
 
 
 def run(first: int, count: int) -> None:
-    """Run ``count`` wrong models, and print what this package says of them. Each model's seed goes
-    to stderr before it runs: the last one is to blame if the process ends."""
+    """Run ``count`` wrong models, and print what this package says of them: as a provider, and as
+    a backend, which is given what ONNX Runtime would refuse.
+
+    Each model's seed goes to stderr before it runs: the last one is to blame if the process ends.
+    """
     import onnxruntime as ort
 
     sys.path.insert(0, str(Path(__file__).parent / "onnx"))
     import conformance
     import kompute_dml.onnxruntime as kompute
+    from kompute_dml import onnx_backend
+    from kompute_dml.errors import DmlError
 
     warnings.simplefilter("ignore")
     faulthandler.enable()
@@ -252,6 +257,12 @@ def run(first: int, count: int) -> None:
             errors += 1
             if "kompute_dml" in str(error):
                 print(seed, case.name, str(error).replace("\n", " "), flush=True)
+        try:
+            onnx_backend.run_model(built, list(feed.values()))
+        except DmlError:
+            pass  # what it should be
+        except Exception as error:
+            print(seed, case.name, f"backend: {error!r}", flush=True)
     print(f"{count} models, {errors} errors")
 
 

@@ -45,6 +45,8 @@ _WORTH_REPACKING = 4 << 10
 """Bytes of a constant from which on an operator may keep it in a form of its own."""
 _LITTLE = 64 << 10
 """Bytes of a constant that is computed from smaller ones."""
+_MAX_COUNT = 1 << 62
+"""The product of an array's sizes that are not 0, whatever it holds."""
 FEW = 64
 """Bytes of a constant that passes may look at."""
 
@@ -88,6 +90,9 @@ class Builder:
             raise OutOfMemoryError(
                 f"expected a tensor to fit a buffer of the device, which holds {most} bytes, "
                 f"but got {nbytes} bytes for sizes {list(shape)}")
+        if not nbytes and product([n for n in shape if n]) > _MAX_COUNT:
+            raise OutOfMemoryError(f"expected an array that NumPy can have, but got sizes "
+                                   f"{list(shape)}")
         storage = self.storage((nbytes + 3) & ~3) if nbytes else None
         return Array(dtype, shape, packed_strides(shape), storage)
 

@@ -69,7 +69,7 @@ def read(model: onnx.ModelProto) -> Graph:
     for info in (*graph.input, *graph.output, *graph.value_info):
         values[info.name] = Value(info.name, *_type(info))
     for tensor in graph.initializer:
-        _set_constant(values, tensor.name, _tensor(tensor))
+        _set_constant(values, tensor.name, onnx.numpy_helper.to_array(tensor))
     nodes = []
     for proto in graph.node:
         attributes = {a.name: _attribute(a) for a in proto.attribute}
@@ -88,6 +88,8 @@ def _set_constant(values: dict[str, Value], name: str, array: np.ndarray) -> Non
 
 
 def _constant(attributes: Mapping[str, Any]) -> np.ndarray:
+    if not attributes:
+        raise ValidationError("expected a Constant to have a value, but got none")
     name, value = next(iter(attributes.items()))
     if name.startswith("value_float"):
         return np.asarray(value, np.float32)
@@ -122,18 +124,10 @@ def _type(info: onnx.ValueInfoProto) -> tuple[np.dtype[Any] | None, tuple[int | 
     return DTYPES.get(tensor.elem_type), shape
 
 
-def _tensor(tensor: onnx.TensorProto) -> np.ndarray:
-    try:
-        return onnx.numpy_helper.to_array(tensor)
-    except (ValueError, TypeError) as error:
-        raise ValidationError(f"the elements of tensor {tensor.name!r} do not fit its sizes "
-                              f"{list(tensor.dims)}: {error}") from None
-
-
 def _attribute(attribute: onnx.AttributeProto) -> Any:
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, onnx.TensorProto):
-        return _tensor(value)
+        return onnx.numpy_helper.to_array(value)
     if isinstance(value, bytes):
         return value.decode()
     if attribute.type == onnx.AttributeProto.STRINGS:

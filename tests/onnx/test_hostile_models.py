@@ -14,7 +14,11 @@ pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntim
 pytest.importorskip("onnx", "1.23", reason="its node tests are built in memory")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
+import onnx
+
 import hostile_models
+import kompute_dml as dml
+from kompute_dml import onnx_backend
 from onnx_graphs import FLOAT, INT64, model, needs_provider, node
 from provider_tools import session
 
@@ -41,6 +45,27 @@ def test_wrong_models_end_in_errors(request: pytest.FixtureRequest) -> None:
     for text in errors:
         assert "with inputs of sizes" in text or ": expected " in text, text
         assert not re.search(r"kompute_dml: \w+(Error|Exception)\(", text), text
+
+
+def _resized(scale: float) -> bytes:
+    return model([node("Resize", "x - s", "y")], [("x", FLOAT, [1, 1, 2, 2])],
+                 [("y", FLOAT, [1, 1, "n", 2])], {"s": np.float32([1, 1, scale, 1])})
+
+
+@pytest.mark.parametrize("built, words", [
+    (_resized(float("inf")), "scales to be above 0 and finite, but got inf"),
+    (_resized(float("nan")), "scales to be above 0 and finite, but got nan"),
+    (model([node("Constant", "", "y")], [], [("y", FLOAT, [1])]), "Constant"),
+    (model([node("Expand", "e n", "z"), node("Neg", "z", "y")],
+           [("e", FLOAT, [0, 1]), ("n", INT64, [2])], [("y", FLOAT, ["n", "m"])]),
+     r"array that NumPy can have.*4611686018427387905"),
+], ids=["infinite scale", "no number", "no value", "sizes beyond all"])
+def test_a_backend_names_what_is_wrong(built: bytes, words: str) -> None:
+    x = {"x": np.ones((1, 1, 2, 2), np.float32), "e": np.ones((0, 1), np.float32),
+         "n": np.array([0, 2**62 + 1])}
+    names = [i.name for i in onnx.load_model_from_string(built).graph.input]
+    with pytest.raises(dml.DmlError, match=words):
+        onnx_backend.run_model(built, [x[name] for name in names])
 
 
 @pytest.mark.parametrize("op, sizes, wrong, valid", [
