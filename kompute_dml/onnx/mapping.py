@@ -178,9 +178,15 @@ def _trial(mapping: Mapping, node: Node, device: Device) -> str | None:
         return str(error)
     except Exception as error:  # whatever a model makes go wrong
         # Sizes that stand in for unknown ones need not fit together.
-        known = isinstance(error, (DmlError, ValueError, LookupError))
-        return (str(error) if known else repr(error)) if certain else None
+        return said(error) if certain else None
     return None
+
+
+def said(error: Exception) -> str:
+    """What to say of whatever a model made go wrong."""
+    if isinstance(error, KeyError):
+        return f"not known: {error}"
+    return str(error) if isinstance(error, (DmlError, ValueError, LookupError)) else repr(error)
 
 
 @functools.cache

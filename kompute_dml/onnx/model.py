@@ -69,7 +69,10 @@ def read(model: onnx.ModelProto) -> Graph:
     for info in (*graph.input, *graph.output, *graph.value_info):
         values[info.name] = Value(info.name, *_type(info))
     for tensor in graph.initializer:
-        _set_constant(values, tensor.name, onnx.numpy_helper.to_array(tensor))
+        try:
+            _set_constant(values, tensor.name, onnx.numpy_helper.to_array(tensor))
+        except ValueError as error:  # onnx's checker lets more elements than sizes pass
+            raise ValidationError(f"initializer {tensor.name!r}: {error}") from None
     nodes = []
     for proto in graph.node:
         attributes = {a.name: _attribute(a) for a in proto.attribute}

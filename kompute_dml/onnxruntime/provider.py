@@ -21,11 +21,11 @@ from .. import __version__
 from ..device import shared_device
 from ..errors import UnsupportedError, ValidationError
 from ..names import hint
-from ..onnx import mapping
+from ..onnx import cost, mapping
 from ..onnx.fusion import fuse
 from ..onnx.graph import Graph, Node
 from ..onnx.partition import regions
-from ..onnx.placement import COMPUTES_NOTHING, Placement, place, refusal
+from ..onnx.placement import Placement, place
 from ..onnx.region import Constants
 from ..runtime.adapters import choose, list_devices
 from ..spec import FeatureLevel
@@ -197,10 +197,10 @@ class Provider:
             self.results = {v.name for v in reader.graph.outputs}
         placed = place(nodes, self.device, self._names)
         wanted = []
-        for region in regions(nodes, placed.__contains__):
+        found = regions(nodes, placed.__contains__)
+        for region, refused in zip(found, self._refusals(found, nodes, placed, reader.graph)):
             reason = (_NO_CONTEXT if self.compiles_ahead
-                      else self._refusal(region, placed, reader.graph)
-                      or self._without_room(region))
+                      else refused or self._without_room(region))
             if reason is None:
                 wanted.append(region)
             else:
@@ -228,17 +228,16 @@ class Provider:
         self._constants |= needed
         return None
 
-    def _refusal(self, region: Sequence[Node], placed: Placement, graph: Graph) -> str | None:
-        """Why a region is not claimed, or None."""
-        if not (self.options.claims_all or self.options.claims_worthwhile):
-            return None
-        inside = set(region)
-        outside = set(graph.outputs)
-        for node in graph.nodes:
-            if node not in inside:
-                outside.update(v for v in node.inputs if v is not None)
-        reason = refusal(region, placed, outside)
-        return None if self.options.claims_all and reason != COMPUTES_NOTHING else reason
+    def _refusals(
+        self, found: Sequence[Sequence[Node]], nodes: Sequence[Node], placed: Placement,
+        graph: Graph,
+    ) -> list[str | None]:
+        """For each region why it is not claimed, or None."""
+        options = self.options
+        if not (options.claims_all or options.claims_worthwhile):
+            return [None] * len(found)
+        return cost.refusals(found, placed, Graph(list(nodes), graph.inputs, graph.outputs),
+                             everything=options.claims_all)
 
     def _decided(
         self, nodes: Sequence[Node], placed: Placement, wanted: Sequence[Sequence[Node]]

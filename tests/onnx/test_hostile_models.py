@@ -52,14 +52,24 @@ def _resized(scale: float) -> bytes:
                  [("y", FLOAT, [1, 1, "n", 2])], {"s": np.float32([1, 1, scale, 1])})
 
 
+def _with_more_elements_than_sizes() -> bytes:
+    built = onnx.load_model_from_string(
+        model([node("Neg", "k", "y")], [], [("y", FLOAT, [1])], {"k": np.ones(1, np.float32)}))
+    built.graph.initializer[0].raw_data = bytes(12)
+    return bytes(built.SerializeToString())
+
+
 @pytest.mark.parametrize("built, words", [
     (_resized(float("inf")), "scales to be above 0 and finite, but got inf"),
     (_resized(float("nan")), "scales to be above 0 and finite, but got nan"),
+    (_with_more_elements_than_sizes(), r"initializer 'k': cannot reshape array of size 3"),
+    (model([node("Pad", "x two", "y", mode="nonsense")], [("x", FLOAT, [1, 1, 2, 2])],
+           [("y", FLOAT, ["n"] * 4)], {"two": np.ones(8, np.int64)}), "Pad .*not known: 'nonsense'"),
     (model([node("Constant", "", "y")], [], [("y", FLOAT, [1])]), "Constant"),
     (model([node("Expand", "e n", "z"), node("Neg", "z", "y")],
            [("e", FLOAT, [0, 1]), ("n", INT64, [2])], [("y", FLOAT, ["n", "m"])]),
      r"array that NumPy can have.*4611686018427387905"),
-], ids=["infinite scale", "no number", "no value", "sizes beyond all"])
+], ids=["infinite scale", "no number", "too long", "unknown mode", "no value", "sizes beyond all"])
 def test_a_backend_names_what_is_wrong(built: bytes, words: str) -> None:
     x = {"x": np.ones((1, 1, 2, 2), np.float32), "e": np.ones((0, 1), np.float32),
          "n": np.array([0, 2**62 + 1])}
