@@ -43,6 +43,13 @@ MICROSOFT = "com.microsoft"
 _FLOAT = 1
 """float32's number among ONNX's data types."""
 Refusal = Callable[[Node], "str | None"]
+WITHOUT_EFFECT: dict[str, object] = {
+    "left_window_size": -1, "right_window_size": -1,
+    "qk_norm_epsilon": 9.999999974752427e-07,  # 1e-6, as a float32
+    "weight_prepacked": 0,
+}
+"""Attributes that say nothing at these values, which are their defaults: ONNX Runtime spells them
+out, whether a model has them or not."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,8 @@ class Mapping:
         """Why this mapping does not serve ``node`` on ``device``, or None."""
         if node.since not in self.since:
             return f"version {node.since} of the operator is not known, only {self.since}"
-        unknown = node.attributes.keys() - set(self.attributes)
+        unknown = {name for name, value in node.attributes.items()
+                   if name not in self.attributes and value != WITHOUT_EFFECT.get(name)}
         if unknown:
             return f"attribute {', '.join(sorted(unknown))} is not understood"
         return self.refuses(node) or self._refuses_types(node, device)

@@ -29,6 +29,7 @@ from kompute_dml.lowering.plan import (  # noqa: E402
     Plan,
     Target,
 )
+from kompute_dml.onnx import mapping  # noqa: E402
 from kompute_dml.onnx.graph import Node, Value  # noqa: E402
 from kompute_dml.onnx.partition import regions  # noqa: E402
 from kompute_dml.onnx.region import MAX_PLANS, Region  # noqa: E402
@@ -372,6 +373,28 @@ def test_defaults_that_onnx_runtime_spells_out(rng: np.random.Generator) -> None
         made = session(built, claim="all")
         assert placement(made, NAME) == ["QuantizeLinear"] * claimed
         np.testing.assert_array_equal(made.run(None, x)[0], cpu(built).run(None, x)[0])
+
+
+def test_every_default_that_onnx_runtime_spells_out_is_understood() -> None:
+    """Else a node that says nothing of it would be refused."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as native_module
+
+    known: dict[tuple[str, str, int], set[str]] = {}
+    for row in mapping.TABLE:
+        for since in row.since:
+            known.setdefault((row.domain, row.op, since), set()).update(row.attributes)
+    seen = 0
+    for schema in native_module.get_all_operator_schema():
+        key = schema.domain.replace("ai.onnx", ""), schema.name, schema.since_version
+        if key not in known:
+            continue
+        seen += 1
+        for name, attribute in schema.attributes.items():
+            if name not in known[key] and attribute._default_value:
+                default = onnx.helper.get_attribute_value(
+                    onnx.AttributeProto.FromString(attribute._default_value))
+                assert mapping.WITHOUT_EFFECT.get(name) == default, (key, name, default)
+    assert seen > 150
 
 
 @pytest.mark.parametrize("op, more, kind, sizes", [
