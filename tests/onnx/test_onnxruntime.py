@@ -286,6 +286,31 @@ def test_an_initializer_that_a_run_may_replace_is_no_constant() -> None:
         np.testing.assert_array_equal(made.run(None, {"x": x, **feed})[0], y)
 
 
+def test_initializers_that_a_session_replaces() -> None:
+    """ONNX Runtime shows providers those of add_external_initializers. Those of add_initializer it
+    puts in place after regions were compiled, and tells no one: the model's own are used."""
+    x, own = np.zeros(2, np.float32), np.float32([1, 2])
+    built = model([node("Add", "x k", "y")], [("x", FLOAT, [2])], [("y", FLOAT, [2])], {"k": own})
+    other = ort.OrtValue.ortvalue_from_numpy(np.float32([5, 6]))
+    given = options()
+    given.add_initializer("k", other)
+    assert cpu(built).run(None, {"x": x})[0].tolist() == [1, 2]
+    made = kompute.session(built, session_options=given, claim="all")
+    assert placement(made, NAME) == ["Add"]
+    np.testing.assert_array_equal(made.run(None, {"x": x})[0], own)
+
+    outside = onnx.load_model_from_string(built)
+    (k,) = outside.graph.initializer
+    k.ClearField("raw_data")
+    k.data_location = onnx.TensorProto.EXTERNAL
+    k.external_data.add(key="location", value="elsewhere")
+    given = options()
+    given.add_external_initializers(["k"], [other])
+    made = kompute.session(outside.SerializeToString(), session_options=given, claim="all")
+    assert placement(made, NAME) == ["Add"]
+    np.testing.assert_array_equal(made.run(None, {"x": x})[0], [5, 6])
+
+
 @pytest.mark.parametrize("op, ahead", [("Relu", 1), ("Trilu", 0)])
 def test_regions_of_known_sizes_are_planned_when_they_are_made(op: str, ahead: int) -> None:
     """But not where values decide, too: which diagonal."""
