@@ -40,7 +40,7 @@ EP_NAME = "KomputeDmlExecutionProvider"
 OPTIONS = {
     "adapter": "index, UUID or part of the name of the Vulkan device",
     "feature_level": "DirectML's, such as 6.4: operators newer than it are left to others",
-    "claim": "'auto' (regions that are worth their transfers), 'all', or names of operators",
+    "claim": "'auto' (regions that take less time than on the CPU), 'all', or names of operators",
     "strict": "'True': no node may be left to others",
     "memory": "'device' or 'host': where tensors lie that are not bound",
     capture.OPTION: "'True': runs with the same tensors on the device are replayed",
@@ -268,7 +268,7 @@ class Provider:
             text += f": {', '.join(missing)} are not implemented, or not as they are used here"
         if len(missing) < len({part.label for node in left for part in node.originals}):
             text += "; the claim " + (
-                "'auto' takes only regions that are worth their transfers, 'all' takes more"
+                "'auto' takes only regions that are estimated to gain time, 'all' takes more"
                 if self.options.claims_worthwhile else "leaves the others out"
             )
         return text
