@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..dtypes import Scalar
-from ..errors import DmlError, OutOfMemoryError
+from ..errors import DmlError, OutOfMemoryError, ValidationError
 from ..layout import (
     Ints,
     channels_last_strides,
@@ -91,8 +91,8 @@ class Builder:
                 f"expected a tensor to fit a buffer of the device, which holds {most} bytes, "
                 f"but got {nbytes} bytes for sizes {list(shape)}")
         if not nbytes and product([n for n in shape if n]) > _MAX_COUNT:
-            raise OutOfMemoryError(f"expected an array that NumPy can have, but got sizes "
-                                   f"{list(shape)}")
+            raise ValidationError(
+                f"expected an array that NumPy can have, but got sizes {list(shape)}")
         storage = self.storage((nbytes + 3) & ~3) if nbytes else None
         return Array(dtype, shape, packed_strides(shape), storage)
 
