@@ -77,8 +77,9 @@ def quantized_dense(
     ]
 
 
-def encoder(rng: np.random.Generator, *, layers: int = 2, width: int = 64, heads: int = 4) -> bytes:
-    """A transformer encoder with random int8 weights: x [batch, tokens, width] -> y."""
+def encoder(rng: np.random.Generator, *, layers: int = 2, width: int = 64, heads: int = 4,
+            quantized: bool = True) -> bytes:
+    """A transformer encoder with random int8 or float weights: x [batch, tokens, width] -> y."""
     constants: dict[str, np.ndarray] = {
         "heads": np.array([0, 0, heads, width // heads]), "joined": np.array([0, 0, width]),
         "root": np.array((width // heads) ** 0.5, np.float32),
@@ -89,7 +90,14 @@ def encoder(rng: np.random.Generator, *, layers: int = 2, width: int = 64, heads
     nodes: list[onnx.NodeProto] = []
 
     def dense(x: str, y: str, depth: int, columns: int) -> str:
-        nodes.extend(quantized_dense(rng, x, y, depth, columns, constants))
+        if quantized:
+            nodes.extend(quantized_dense(rng, x, y, depth, columns, constants))
+            return y
+        w = rng.standard_normal((depth, columns)) / depth**0.5
+        constants[f"{y}.w"] = w.astype(np.float32)
+        constants[f"{y}.b"] = rng.standard_normal(columns).astype(np.float32)
+        nodes.extend([node("MatMul", f"{x} {y}.w", f"{y}.product"),
+                      node("Add", f"{y}.product {y}.b", y)])
         return y
 
     x = "x"

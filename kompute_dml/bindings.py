@@ -140,6 +140,8 @@ class Dispatchable:
     initialized: bool
     initializer_temporary_bytes: int
     """Scratch memory of an initialization."""
+    is_volatile = False
+    """Whether its bindings may change between recording and replaying (DESCRIPTORS_VOLATILE)."""
 
     @property
     def binding_properties(self) -> BindingProperties:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import os
 import threading
 import weakref
@@ -339,12 +340,19 @@ class Device:
         """Pick shaders for ``operator`` (IDMLDevice::CompileOperator).
 
         DISABLE_META_COMMANDS leaves out those that use matrix units.
+        ALLOW_HALF_PRECISION_COMPUTATION lets large FLOAT32 products and convolutions round their
+        factors to FLOAT16, where the device has matrix units for these. With DESCRIPTORS_VOLATILE
+        a recording is replayed with what its tables are bound to then.
         """
         self._own(operator, "compile_operator")
         target = self._target
+        if flags & ExecutionFlags.ALLOW_HALF_PRECISION_COMPUTATION:
+            target = replace(target, halves=True)
         if flags & ExecutionFlags.DISABLE_META_COMMANDS:
             target = replace(target, traits=replace(target.traits, cooperative_matrices=()))
-        return CompiledOperator(operator, operator.definition.lower(operator.desc, target))
+        compiled = CompiledOperator(operator, operator.definition.lower(operator.desc, target))
+        compiled.is_volatile = bool(flags & ExecutionFlags.DESCRIPTORS_VOLATILE)
+        return compiled
 
     def compile_graph(
         self, desc: GraphDesc, flags: ExecutionFlags = ExecutionFlags.NONE
@@ -355,7 +363,9 @@ class Device:
         ValidationError where ``desc`` breaks a rule, UnsupportedError where this feature level or
         device cannot serve it. Flags are those of each operator.
         """
-        return compile_graph(self, desc, flags)
+        compiled = compile_graph(self, desc, flags)
+        compiled.is_volatile = bool(flags & ExecutionFlags.DESCRIPTORS_VOLATILE)
+        return compiled
 
     def create_operator_initializer(
         self, operators: Sequence[Dispatchable] = ()
@@ -396,7 +406,15 @@ class Device:
                 "record_dispatch: expected a binding table made for this dispatchable"
             )
         self._recorder.check()
+        recording = self._recorder.recording
+        before = 0 if recording is None else len(recording)
         dispatchable.record(table)
+        if recording is not None:
+            watched = (functools.partial(table.places, dispatchable)
+                       if isinstance(dispatchable, Dispatchable) and dispatchable.is_volatile
+                       else None)
+            recording.remember(functools.partial(dispatchable.record, table),
+                               len(recording) - before, watched)
 
     def _own(self, child: Any, where: str) -> None:
         if getattr(child, "device", None) is not self:

@@ -24,6 +24,8 @@ _SEED = 20240229
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=_SEED, help="of every random number in the tests")
     parser.addoption("--hostile", type=int, default=400, help="random gathers of each kind")
+    parser.addoption("--wrong-models", type=int, default=60,
+                     help="ONNX models changed at random, other ones for each --turn")
     parser.addoption(
         "--sample",
         type=int,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..dtypes import Scalar
-from ..errors import DmlError, OutOfMemoryError
+from ..errors import DmlError, OutOfMemoryError, ValidationError
 from ..layout import (
     Ints,
     channels_last_strides,
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 _WORTH_REPACKING = 4 << 10
 """Bytes of a constant from which on an operator may keep it in a form of its own."""
+_MAX_COUNT = 1 << 62
+"""The product of an array's sizes that are not 0, whatever it holds."""
 FEW = 64
 """Bytes of a constant that passes may look at."""
 
@@ -86,6 +88,9 @@ class Builder:
             raise OutOfMemoryError(
                 f"expected a tensor to fit a buffer of the device, which holds {most} bytes, "
                 f"but got {nbytes} bytes for sizes {list(shape)}")
+        if not nbytes and product([n for n in shape if n]) > _MAX_COUNT:
+            raise ValidationError(
+                f"expected an array that NumPy can have, but got sizes {list(shape)}")
         storage = self.storage((nbytes + 3) & ~3) if nbytes else None
         return Array(dtype, shape, packed_strides(shape), storage)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -200,8 +199,7 @@ class Result:
         return out
 
 
-@dataclass(frozen=True)
-class Resident:
+class Resident(NamedTuple):
     """A tensor that lies on the device already."""
 
     device: Device

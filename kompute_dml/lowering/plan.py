@@ -26,6 +26,8 @@ class Target:
     traits: DeviceTraits
     device_key: str = ""
     """Under which measured choices are kept; see :mod:`kompute_dml.tuning`."""
+    halves: bool = False
+    """Whether FLOAT32 products may be computed of FLOAT16 factors."""
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,13 @@ _OF_MEMORY = {"consumed_inputs"}
 _FLOAT = 1
 """float32's number among ONNX's data types."""
 Refusal = Callable[[Node], "str | None"]
+WITHOUT_EFFECT: dict[str, object] = {
+    "left_window_size": -1, "right_window_size": -1,
+    "qk_norm_epsilon": 9.999999974752427e-07,  # 1e-6, as a float32
+    "weight_prepacked": 0,
+}
+"""Attributes that say nothing at these values, which are their defaults: ONNX Runtime spells them
+out, whether a model has them or not."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,9 @@ class Mapping:
         """Why this mapping does not serve ``node`` on ``device``, or None."""
         if node.since not in self.since:
             return f"version {node.since} of the operator is not known, only {self.since}"
-        unknown = node.attributes.keys() - set(self.attributes) - _OF_MEMORY
+        known = {*self.attributes, *_OF_MEMORY}
+        unknown = {name for name, value in node.attributes.items()
+                   if name not in known and value != WITHOUT_EFFECT.get(name)}
         if unknown:
             return f"attribute {', '.join(sorted(unknown))} is not understood"
         return self.refuses(node) or self._refuses_types(node, device)
@@ -185,10 +194,17 @@ def _trial(mapping: Mapping, node: Node, device: Device) -> str | None:
         mapping.build(builder, node, inputs)
     except UnsupportedError as error:
         return str(error)
-    except (DmlError, ValueError, LookupError) as error:
+    except Exception as error:  # whatever a model makes go wrong
         # Sizes that stand in for unknown ones need not fit together.
-        return str(error) if certain else None
+        return said(error) if certain else None
     return None
+
+
+def said(error: Exception) -> str:
+    """What to say of whatever a model made go wrong."""
+    if isinstance(error, KeyError):
+        return f"not known: {error}"
+    return str(error) if isinstance(error, (DmlError, ValueError, LookupError)) else repr(error)
 
 
 @functools.cache

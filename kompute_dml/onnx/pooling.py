@@ -268,6 +268,8 @@ def _resized(node: Node, inputs: Inputs, x: Array) -> tuple[list[int], list[floa
                 sizes[a] = math.floor(factors[a] * x.shape[a] + 0.5)
     elif scales is not None:
         for a, scale in zip(axes, np.asarray(scales, np.float32).reshape(-1)):
+            if not 0 < scale < math.inf:
+                raise ValidationError(f"expected scales to be above 0 and finite, but got {scale}")
             factors[a] = float(scale)
             sizes[a] = math.floor(float(scale) * x.shape[a])
     else:

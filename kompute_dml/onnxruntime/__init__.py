@@ -101,10 +101,10 @@ def devices() -> list[Any]:
 def session(model: Any, *, session_options: Any = None, **options: Any) -> Any:
     """An ``onnxruntime.InferenceSession`` of a file or of bytes, with this provider first.
 
-    ``options`` are the provider's: adapter, feature_level, claim, strict, profile. Nodes that it
-    does not claim run on ONNX Runtime's CPU provider; with ``strict`` there must be none.
-    ``session_options`` take the provider up, so each
-    session has its own.
+    ``options`` are the provider's: adapter, feature_level, claim, strict, memory,
+    enable_graph_capture, profile. Nodes that it does not claim run on ONNX Runtime's CPU provider;
+    with ``strict`` there must be none. ``session_options`` take the provider up, so each session
+    has its own.
     """
     from ..runtime.adapters import choose
 

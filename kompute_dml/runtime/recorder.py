@@ -91,11 +91,37 @@ class Recording:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self.batches: list[Batch] = []
+        self._calls: list[Callable[[], None]] = []
+        self._counted = 0
+        """Dispatches that these recorded."""
+        self._watched: list[tuple[Callable[[], Any], Any]] = []
+        """What may change, and what it was when it was recorded."""
+
+    def remember(
+        self, call: Callable[[], None], dispatches: int, watched: Callable[[], Any] | None
+    ) -> None:
+        """``call`` recorded the last so many ``dispatches``, for what ``watched`` returns."""
+        self._calls.append(call)
+        self._counted += dispatches
+        if watched is not None:
+            self._watched.append((watched, watched()))
 
     @locked
     def replay(self) -> None:
-        """Submit the recorded dispatches once more."""
-        self._recorder.replay(self)
+        """Submit the recorded dispatches once more. They are recorded anew where one of them is
+        DESCRIPTORS_VOLATILE and its table was bound to something else meanwhile."""
+        now = [(look, look()) for look, _ in self._watched]
+        if all(a is b for (_, a), (_, b) in zip(now, self._watched)):
+            self._recorder.replay(self)
+            return
+        if self._counted != len(self):
+            raise ValidationError(
+                "expected a recording with a DESCRIPTORS_VOLATILE dispatch, whose bindings "
+                "changed, to hold nothing but record_dispatch, but got one with other calls")
+        with self._recorder.record() as anew:
+            for call in self._calls:
+                call()
+        self.batches, self._watched = anew.batches, now
 
     def __len__(self) -> int:
         """Dispatches recorded."""
@@ -138,6 +164,11 @@ class Recorder:
         self._test_no_barriers = engine.records_barriers and not self._barriers
 
     # Recording
+
+    @property
+    def recording(self) -> Recording | None:
+        """The one that is active."""
+        return self._recording
 
     def check(self) -> None:
         """Raise what ended this device, if anything did."""

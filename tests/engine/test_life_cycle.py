@@ -380,10 +380,3 @@ def test_objects_tell_what_they_are(device: dml.Device) -> None:
     assert "1 operators" in repr(device.create_operator_initializer([compiled]))
     assert device.adapter.name in repr(device)
     assert "32 bytes" in repr(device.create_buffer(32))
-
-
-def test_execution_flags_are_taken(device: dml.Device) -> None:
-    operator = _identity(device).operator
-    flags = (dml.ExecutionFlags.DISABLE_META_COMMANDS
-             | dml.ExecutionFlags.ALLOW_HALF_PRECISION_COMPUTATION)
-    assert device.compile_operator(operator, flags).variants == ("activation_identity.b32",)

@@ -29,6 +29,7 @@ from kompute_dml.lowering.plan import (  # noqa: E402
     Plan,
     Target,
 )
+from kompute_dml.onnx import mapping  # noqa: E402
 from kompute_dml.onnx.graph import Node, Value  # noqa: E402
 from kompute_dml.onnx.partition import regions  # noqa: E402
 from kompute_dml.onnx.region import MAX_PLANS, Region  # noqa: E402
@@ -285,6 +286,31 @@ def test_an_initializer_that_a_run_may_replace_is_no_constant() -> None:
         np.testing.assert_array_equal(made.run(None, {"x": x, **feed})[0], y)
 
 
+def test_initializers_that_a_session_replaces() -> None:
+    """ONNX Runtime shows providers those of add_external_initializers. Those of add_initializer it
+    puts in place after regions were compiled, and tells no one: the model's own are used."""
+    x, own = np.zeros(2, np.float32), np.float32([1, 2])
+    built = model([node("Add", "x k", "y")], [("x", FLOAT, [2])], [("y", FLOAT, [2])], {"k": own})
+    other = ort.OrtValue.ortvalue_from_numpy(np.float32([5, 6]))
+    given = options()
+    given.add_initializer("k", other)
+    assert cpu(built).run(None, {"x": x})[0].tolist() == [1, 2]
+    made = kompute.session(built, session_options=given, claim="all")
+    assert placement(made, NAME) == ["Add"]
+    np.testing.assert_array_equal(made.run(None, {"x": x})[0], own)
+
+    outside = onnx.load_model_from_string(built)
+    (k,) = outside.graph.initializer
+    k.ClearField("raw_data")
+    k.data_location = onnx.TensorProto.EXTERNAL
+    k.external_data.add(key="location", value="elsewhere")
+    given = options()
+    given.add_external_initializers(["k"], [other])
+    made = kompute.session(outside.SerializeToString(), session_options=given, claim="all")
+    assert placement(made, NAME) == ["Add"]
+    np.testing.assert_array_equal(made.run(None, {"x": x})[0], [5, 6])
+
+
 @pytest.mark.parametrize("op, ahead", [("Relu", 1), ("Trilu", 0)])
 def test_regions_of_known_sizes_are_planned_when_they_are_made(op: str, ahead: int) -> None:
     """But not where values decide, too: which diagonal."""
@@ -372,6 +398,28 @@ def test_defaults_that_onnx_runtime_spells_out(rng: np.random.Generator) -> None
         made = session(built, claim="all")
         assert placement(made, NAME) == ["QuantizeLinear"] * claimed
         np.testing.assert_array_equal(made.run(None, x)[0], cpu(built).run(None, x)[0])
+
+
+def test_every_default_that_onnx_runtime_spells_out_is_understood() -> None:
+    """Else a node that says nothing of it would be refused."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as native_module
+
+    known: dict[tuple[str, str, int], set[str]] = {}
+    for row in mapping.TABLE:
+        for since in row.since:
+            known.setdefault((row.domain, row.op, since), set()).update(row.attributes)
+    seen = 0
+    for schema in native_module.get_all_operator_schema():
+        key = schema.domain.replace("ai.onnx", ""), schema.name, schema.since_version
+        if key not in known:
+            continue
+        seen += 1
+        for name, attribute in schema.attributes.items():
+            if name not in known[key] and attribute._default_value:
+                default = onnx.helper.get_attribute_value(
+                    onnx.AttributeProto.FromString(attribute._default_value))
+                assert mapping.WITHOUT_EFFECT.get(name) == default, (key, name, default)
+    assert seen > 150
 
 
 @pytest.mark.parametrize("op, more, kind, sizes", [

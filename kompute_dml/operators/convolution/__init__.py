@@ -9,14 +9,15 @@ from ...attributes import ConvolutionDirection, ConvolutionMode
 from ...desc import TensorDesc
 from ...dtypes import DataType
 from ...errors import expect
-from ...layout import Ints
+from ...layout import Ints, product
 from ...lowering.activation import fused_activation
 from ...lowering.builder import PlanBuilder
 from ...lowering.copy import SHADERS as COPIES
+from .. import halves
 from ..base import Output, operator
 from .depthwise import SHADER as DEPTHWISE
 from .geometry import Axis, Window
-from .lowering import CORE, DIRECT, SUM, lower_float, lower_quantized, lower_sums
+from .lowering import CORE, DIRECT, SUM, is_narrow, lower_float, lower_quantized, lower_sums
 from .matrix_units import LINES, PACK, SHADER
 from .problem import problem_of
 
@@ -137,7 +138,12 @@ def _check(d: Any, strict: bool) -> None:
 def ConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
     transposed = _is_backward(d)
     axes = _axes(d, transposed, d.mode == ConvolutionMode.CONVOLUTION)
-    lower_float(p, problem_of(d, axes, transposed), fused_activation(d))
+    c = problem_of(d, axes, transposed)
+    if not is_narrow(c) and halves.pay_off(
+            p, d.input_tensor, product([c.rows, c.k, c.out_channels, c.groups, c.phases])):
+        halves.lower(p, d, ("input_tensor", "filter_tensor"))
+        return
+    lower_float(p, c, fused_activation(d))
 
 
 def _infer_integer(d: Any) -> Mapping[str, Output | list[Output]]:

@@ -40,9 +40,14 @@ def splits_of(p: PlanBuilder, tiles: int, steps: int) -> int:
     return max(least, min(2 * p.device.cores // tiles, steps // _MIN_STEPS, _MAX_SPLITS))
 
 
+def is_narrow(c: Problem) -> bool:
+    """Whether groups have too few output channels for tiles of a product."""
+    return c.out_channels <= _FEW
+
+
 def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
     """CONVOLUTION."""
-    if c.groups > 1 and c.out_channels <= _FEW and c.k <= _MAX_DIRECT:
+    if c.groups > 1 and is_narrow(c) and c.k <= _MAX_DIRECT:
         if not depthwise.lower(p, c, fused):
             _direct(p, c, fused)
         return
@@ -63,7 +68,7 @@ def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
         # and brought into the output's order afterwards.
         turned = matrix_units.channels_last(p.tensor("output_tensor"))
         c = c._replace(y_strides=(*turned.strides[:2], *pad_left(turned.strides[2:], AXES, 0)))
-        y = p.temporary(data_type.itemsize, product(c.output_sizes))
+        y = p.temporary(turned.data_type.itemsize, product(c.output_sizes))
     finish = {"bias_stride": _channel_stride(bias_tensor, 1)}
     end = {"HAS_BIAS": bias_tensor is not None, "FUSED_ACTIVATION": fused.code}
 
@@ -79,7 +84,8 @@ def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
                     {**kinds, "FILTER_TYPE": data_type.code, **spec}, push, more,
                     bias=p.read("bias_tensor"))
 
-    if splits == 1:
+    # Sums of factors that were rounded are finished in the output's type.
+    if splits == 1 and data_type is p.tensor("output_tensor").data_type:
         dispatch(y, c.y_strides, True)
     else:
         _in_splits(p, c, splits, y, dispatch, fused, {**finish}, end)

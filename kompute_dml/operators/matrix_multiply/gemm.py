@@ -21,6 +21,7 @@ from ...lowering.plan import TEMPORARY, UNUSED, Operand
 from ...lowering.walk import Walk
 from ...runtime.shader_library import Variant
 from ...tuning import work_key
+from .. import halves
 from ..base import Output, axes_in, operator
 
 _NAME = "DML_OPERATOR_GEMM"
@@ -117,7 +118,7 @@ class _Product:
         """Whether all multiples of ``stride`` are positions of vectors of ``each`` elements."""
         heads = self.walk.strides["abcy".index(name)] if self.batches > 1 else ()
         return not any(s % each for s in (stride, *heads)) and (
-            self.views[name].alignment % (each * self.itemsize) == 0)
+            self.views[name].alignment % (each * self.views[name].operand.itemsize) == 0)
 
     def vectors(self, side: str, each: int) -> str:
         """Which axis of A or B has vectors of ``each`` contiguous elements: "k" for K, "mn" for A's
@@ -202,6 +203,8 @@ SHADERS = ("gemm", "gemm_coopmat", "gemm_few_rows", *COPIES)
 
 def _candidates(g: _Product, p: PlanBuilder) -> list[_Kernel]:
     """The kernels that this device may run on a product, what should be fastest first."""
+    if g.views["y"].operand.itemsize != g.itemsize:  # of factors that were rounded
+        return _sorted(_COOPMAT, g, p)
     few = [k for k in _few_rows(g) if k.variant(p)]
     tiles = _sorted(_TILES, g, p)
     if g.itemsize == 2 and p.device.multiplies(16, 16, 16, "f16", "f32"):
@@ -248,7 +251,7 @@ def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel
 
 def _plain(d: Any, p: PlanBuilder, y: _View) -> None:
     """The product into ``y``, without an activation that needs whole rows."""
-    sizes, kind = d.output_tensor.sizes, d.output_tensor.data_type
+    sizes, kind = d.output_tensor.sizes, d.a_tensor.data_type
     k = _oriented(d.a_tensor.sizes, d.trans_a)[-1]
     views = {"y": y}
     for name, slot, transform in (("a", "a_tensor", d.trans_a), ("b", "b_tensor", d.trans_b),
@@ -334,6 +337,11 @@ def _word(x: float) -> int:
           beta=1.0)
 def GemmOperatorDesc(d: Any, p: PlanBuilder) -> None:
     y, fused = d.output_tensor, _softmax(d)
+    k = _oriented(d.a_tensor.sizes, d.trans_a)[-1]
+    if (y.sizes[-2] > 8 and any(kernel.variant(p) for kernel in _COOPMAT)
+            and halves.pay_off(p, d.a_tensor, k * math.prod(y.sizes))):
+        halves.lower(p, d, ("a_tensor", "b_tensor"))
+        return
     if fused is None:
         _plain(d, p, _View(p.write("output_tensor"), y.strides, y.base_alignment))
         return
