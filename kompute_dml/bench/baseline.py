@@ -1,4 +1,4 @@
-"""Runs that were kept: what moved since, and the table of one for a page of documentation."""
+"""Stored runs: a comparison with a later run, and a table for the documentation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHOWN = (
     ("matrix_multiply_integer_to_float", "i8 x i8 -> f32, K-contiguous B",
      "[512, 768] x [768, 768]"),
 )
-"""The cases above the fold of a table."""
+"""The cases that a table shows first."""
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -56,10 +56,10 @@ def _clock(row: Mapping[str, Any]) -> str:
 def against(
     rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]
 ) -> list[tuple[str, float, float, float, bool]]:
-    """(case, milliseconds before and now, how many times as fast, whether it moved).
+    """(case, milliseconds before and now, speedup, whether it moved).
 
-    Moved is what differs by more than both runs' spreads together, and by more than two runs of
-    the same differ anyway. Cases of one run are left out.
+    A case has moved if it differs by more than the spreads of both runs together, and by more than
+    repeated runs usually differ. Cases of only one run are left out.
     """
     found = []
     for row in rows:
@@ -89,7 +89,7 @@ def against_table(rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]) -> 
 
 
 def markdown(run: Mapping[str, Any]) -> str:
-    """The table of a run: some rows of it first, where SHOWN names some."""
+    """The table of a run. Rows that SHOWN names come first."""
     copy = run["copy_gb_per_s"]
     judged = [g for row in run["rows"] for g in row["goals"] if g["ratio"] is not None]
     met = sum(g["ratio"] >= g["goal"] for g in judged)
