@@ -22,9 +22,9 @@ _LARGE = 8 << 20
 _LARGE_DOWNLOAD = 16 << 20
 _SLOTS = 3
 _THREADS = min(4, os.cpu_count() or 1)
-"""That copy on the host at once: one alone is slower than the bus."""
+"""Threads that copy on the host. One alone is slower than the bus."""
 _WORTH_THREADS = 1 << 20
-"""Bytes."""
+"""The least bytes of a copy that several threads share."""
 
 
 class _Slot:

@@ -14,7 +14,7 @@ from .heap import ALIGNMENT, Allocation, Slot
 from .transfer import Transfer
 
 _BYTES = 4 << 20
-"""Bytes for some fifty dispatches of four rows by 4,096 columns."""
+"""Bytes for about fifty dispatches of four rows by 4,096 columns."""
 
 
 class Zeros:
