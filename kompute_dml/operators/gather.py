@@ -22,9 +22,9 @@ _LOCAL_SIZE = 256
 _BLOCK = 4096
 """Elements that one workgroup searches for non-zeros."""
 _LONGEST_ROW = 8192
-"""Elements of a row whose last updates are noted in shared memory."""
+"""The most elements of a row whose last updates shared memory can note."""
 _MOST_UPDATES = 1 << 16
-"""Of such a row."""
+"""The most updates of such a row."""
 
 
 @dataclass(frozen=True)
@@ -34,26 +34,26 @@ class Coordinate:
     size: int
     stride: int
     slots: int = 0
-    """The stride in a packed tensor with an element for each place that updates can have."""
+    """The stride in a packed tensor of slots, with one slot for each place of an update."""
 
 
 @dataclass(frozen=True)
 class Indexed:
-    """The elements that move between a listed tensor (a gather's output, a scatter's updates) and
-    an indexed one (a gather's input, a scatter's output): all dimensions that either has."""
+    """Elements that move between a listed tensor (a gather's output, a scatter's updates) and an
+    indexed tensor (a gather's input, a scatter's output), over the dimensions of both."""
 
     sizes: Ints
     listed: Ints
     """Strides of the listed tensor."""
     indices: Ints
-    """Strides of the indices, 0 where one serves the whole dimension."""
+    """Strides of the indices; 0 where one index is used along a whole dimension."""
     indexed: Ints
-    """Strides of the indexed tensor, 0 where the indices give the coordinate."""
+    """Strides of the indexed tensor; 0 where an index gives the coordinate."""
     tuples: tuple[bool, ...]
-    """Which dimensions distinguish tuples of indices. The others make a slice."""
+    """Whether each dimension counts tuples of indices. The other dimensions make a slice."""
     coordinates: tuple[Coordinate, ...]
     step: int
-    """From one index of a tuple to the next."""
+    """The stride from one index of a tuple to the next."""
 
     @property
     def last(self) -> int:
@@ -66,7 +66,8 @@ class Indexed:
         return [w for c in self.coordinates for w in (c.size, c.stride)]
 
     def in_blocks(self, listed: TensorDesc, indexed: TensorDesc) -> tuple[int, Indexed]:
-        """Bytes of the largest blocks that move as one, and this description counted in blocks."""
+        """The bytes of the largest block that can be moved at once, and strides counted in
+        blocks."""
         itemsize = listed.data_type.itemsize
         last = self.last
         if not self.sizes or self.tuples[last] or self.listed[last] != 1 or self.indexed[last] != 1:
@@ -111,7 +112,7 @@ def _gather(p: PlanBuilder, how: Indexed) -> None:
 
 
 def _gather_vectors(p: PlanBuilder, how: Indexed) -> bool:
-    """Add the dispatch where indices and output consist of whole vectors, else return False."""
+    """Add the dispatch if indices and output consist of whole vectors. Else return False."""
     d = p.desc
     y, kind, index = d.output_tensor, d.output_tensor.data_type, d.indices_tensor.data_type
     last = how.last
@@ -144,12 +145,12 @@ def _gather_vectors(p: PlanBuilder, how: Indexed) -> bool:
 
 
 def _scatter(p: PlanBuilder, how: Indexed) -> None:
-    """The output is the input; then of the updates of each place the last one is written."""
+    """Copy the input to the output, then write the last update of each place."""
     d = p.desc
     p.add(copied_input(p.target, d.input_tensor, d.output_tensor))
     slots = product([c.size for c in how.coordinates])
     of_tuples = [n if t else 1 for n, t in zip(how.sizes, how.tuples)]
-    # Updates whose indices cannot give the same place have separate slots.
+    # Updates share slots only if their indices can give the same place.
     places: list[int] = []
     for n, s, t in zip(how.sizes, how.indexed, how.tuples):
         places.append(slots if t and s != 0 and n > 1 else 0)
@@ -216,7 +217,7 @@ def GatherOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def _right_aligned(values: Ints, count: int) -> Ints:
-    """The last ``count``, with 0 in front where there are fewer."""
+    """The last ``count`` values, filled up with 0 in front."""
     return pad_left(values, count, 0)[-count:] if count else ()
 
 
@@ -224,7 +225,7 @@ def _right_aligned(values: Ints, count: int) -> Ints:
 
 
 def _along_axis(indexed: TensorDesc, indices: TensorDesc, listed: TensorDesc, axis: int) -> Indexed:
-    """Each element has an index of its own, which replaces its coordinate on the axis."""
+    """Each element has its own index, which replaces its coordinate on the axis."""
     strides = tuple(0 if d == axis else s for d, s in enumerate(indexed.strides))
     return Indexed(
         indices.sizes, listed.strides, indices.strides, strides, (True,) * len(strides),
@@ -261,7 +262,8 @@ def ScatterOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def _scatter_rows(p: PlanBuilder) -> bool:
-    """Where rows along the axis are contiguous and short, a workgroup makes each at once."""
+    """Add the dispatch if rows along the axis are contiguous and short, one workgroup for each.
+    Else return False."""
     d = p.desc
     axis, size, updates = d.axis, d.input_tensor.sizes[d.axis], d.indices_tensor.sizes[d.axis]
     tensors = d.updates_tensor, d.indices_tensor, d.input_tensor, d.output_tensor
@@ -296,15 +298,15 @@ def _scatter_rows(p: PlanBuilder) -> bool:
 
 @dataclass(frozen=True)
 class _Tuples:
-    """The dimensions that count of operators whose last dimension of indices is a tuple."""
+    """The valid dimensions of an operator whose indices' last dimension is a tuple."""
 
     input_sizes: Ints
     input_strides: Ints
     index_sizes: Ints
     index_strides: Ints
-    """Without those of the tuple."""
+    """Strides of the indices without the tuple's dimension."""
     length: int
-    """Indices of a tuple."""
+    """The number of indices in a tuple."""
     step: int
     batches: int
 
@@ -327,7 +329,7 @@ class _Tuples:
 
 
 def _tuples(d: Any) -> _Tuples:
-    """What the description says, checked."""
+    """Check the description and return its dimensions."""
     x, indices, name = d.input_tensor, d.indices_tensor, d.operator.name
     counts = []
     for field, of, t, count in (
@@ -445,7 +447,7 @@ def OneHotOperatorDesc(d: Any, p: PlanBuilder) -> None:
 def _nonzero_outputs(d: Any) -> Mapping[str, Output | list[Output]]:
     x = d.input_tensor
     made: dict[str, Output | list[Output]] = {}
-    # Descriptions choose among several sizes. _check_nonzero knows them.
+    # _check_nonzero checks descriptions with other valid sizes.
     if d.output_count_tensor is None:
         made["output_count_tensor"] = Output((1,), DataType.UINT32)
     if d.output_coordinates_tensor is None:

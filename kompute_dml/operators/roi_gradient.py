@@ -16,11 +16,11 @@ from .base import Output, operator
 from .roi import MOST_SAMPLES, check_regions
 
 _PASSES = 65_000
-"""Of nested loops together: lavapipe ends them there."""
+"""The most passes of nested loops: lavapipe ends them after 65,535."""
 
 
 def _image(d: Any) -> Any:
-    """A tensor with the sizes of the image."""
+    """The description of a tensor with the image's sizes."""
     return d.input_tensor if d.input_tensor is not None else d.output_gradient_tensor
 
 
@@ -100,5 +100,5 @@ def RoiAlignGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def _units(rank: int) -> list[Ints]:
-    """Strides that give the coordinates."""
+    """Strides that make a walk return coordinates."""
     return [tuple(int(i == axis) for i in range(rank)) for axis in range(rank)]

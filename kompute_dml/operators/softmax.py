@@ -1,4 +1,4 @@
-"""Softmax and its kin: each row of the reduced axes is normalized."""
+"""Softmax, LogSoftmax and Hardmax."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ class Block:
 class Range(weakref.ref["Allocation"]):
     """The range of a block that an allocation has. It outlives the allocation and is then released.
 
-    It is a weak reference with a callback. So no Python code runs in a destructor, where an
-    interrupt could be lost.
+    It is a weak reference with a callback: no Python code runs where the last reference to an
+    allocation goes, so no interrupt can strike there.
     """
 
     block: Block | None = None

@@ -181,7 +181,7 @@ class CommandList:
         except RuntimeError as error:
             raise translate(error, f"submit on {self._engine.adapter.name}") from None
         except BaseException:
-            self.running = self._sequence.is_running()  # it may have been submitted before the error
+            self.running = self._sequence.is_running()  # it may be submitted
             raise
 
     def wait(self) -> None:

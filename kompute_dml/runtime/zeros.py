@@ -1,7 +1,7 @@
 """Memory that is zero before each dispatch, because each dispatch leaves it zero.
 
-Workgroups that add up one result and count which is last need such memory. To fill it for every
-dispatch would take another dispatch.
+Workgroups that add up one result and find out which is last need such memory. Filling it before
+each dispatch would take another dispatch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _BYTES = 4 << 20
 
 
 class Zeros:
-    """A ring of ranges, so that independent dispatches get different ones. Where it starts again,
-    the recorder's hazards keep the order."""
+    """A ring of ranges, so that independent dispatches get different ones. When ranges are reused,
+    the recorder's hazards order the dispatches."""
 
     def __init__(self, allocate: Callable[[int], Allocation], transfer: Transfer) -> None:
         self._allocate = allocate
