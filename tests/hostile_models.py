@@ -1,4 +1,4 @@
-"""Models that are wrong: ONNX's node tests with attributes, sizes and values changed at random."""
+"""Wrong models: ONNX's node tests with random changes of attributes, sizes and values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _values(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def change(
     model: onnx.ModelProto, inputs: list[np.ndarray], rng: np.random.Generator
 ) -> tuple[bytes, dict[str, np.ndarray]]:
-    """A wrong model, or one that is right by chance, and what to give it."""
+    """A wrong model (or a valid one by chance) and its inputs."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     graph = model.graph
     given = dict(zip((i.name for i in graph.input), inputs))
@@ -89,7 +89,7 @@ def change(
 
 
 def run(first: int, count: int) -> None:
-    """Run ``count`` wrong models, and print what this package says of them."""
+    """Run ``count`` wrong models, and print the errors of this package."""
     import faulthandler
     import sys
     import warnings
@@ -104,7 +104,7 @@ def run(first: int, count: int) -> None:
     warnings.simplefilter("ignore")
     faulthandler.enable()
     ort.set_default_logger_severity(4)
-    # That one's kernel on the CPU takes as long as its attributes say.
+    # With random attributes, its CPU kernel may take very long.
     cases = [c for c in conformance._cases(None) if "tfidf" not in c.name]
     errors = 0
     for seed in range(first, first + count):

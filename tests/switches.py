@@ -1,4 +1,4 @@
-"""How the environment changes the tests of the engine."""
+"""Environment variables that change the tests of the engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import pytest
 
 SCALE = int(os.environ.get("KOMPUTE_DML_TEST_SCALE", "1"))
-"""How much shorter stress tests are: for runs under the validation layer."""
+"""Stress tests are shorter by this factor, for runs under the validation layer."""
 
 shared_blocks = pytest.mark.skipif(
     bool(os.environ.get("KOMPUTE_DML_TEST_WHOLE_BUFFERS")),

@@ -1,8 +1,8 @@
 // Strided tensors, walked with words from the params buffer (lowering/walk.py writes them):
 //   rank, then for each dimension from the last to the first:
 //   size, multiplier, shift, and the stride of each operand.
-// The multiplier and the shift replace the division by the size. They are exact for all 32-bit
-// numbers and divisors of at least 2. A dimension of size 1 is the only one, and no division is needed.
+// Multiplier and shift replace the division by the size. They are exact for all 32-bit numbers and
+// divisors of at least 2. A dimension has size 1 only if it is the only one, without division.
 #include "include/params.glsl"
 
 uint walk_quotient(uint n, uint multiplier, uint shift) {
@@ -21,7 +21,7 @@ uint walk_quotient(uint n, uint multiplier, uint shift) {
         uint rank = param(at); \
         at += 1u; \
         for (uint d = 0u; d < rank; ++d) { \
-            /* What is left in the first dimension needs no division. */ \
+            /* The first dimension needs no division. */ \
             uint next = d + 1u == rank ? 0u : walk_quotient(index, param(at + 1u), param(at + 2u)); \
             uint coordinate = index - next * param(at); \
             [[unroll]] for (uint o = 0u; o < count; ++o) where[o] += coordinate * param(at + 3u + o); \
