@@ -48,7 +48,7 @@ class Report:
 
 
 def run(device: Device, operators: Collection[str] | None = None) -> Report:
-    """Run the tests whose nodes all have a row: all, or those of some operators."""
+    """Run the tests whose nodes all have a row: all tests, or those of some operators."""
     report = Report()
     for case in _cases(operators):
         report.all += 1
@@ -73,7 +73,7 @@ def run(device: Device, operators: Collection[str] | None = None) -> Report:
 
 
 def _cases(operators: Collection[str] | None) -> list[Any]:
-    """onnx builds its tests in memory when their modules are imported, one for each operator."""
+    """onnx builds the tests of an operator when it imports the operator's module."""
     from onnx.backend.test.case import node
 
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""The one wheel, in an environment of its own that has no compiler."""
+"""The wheel, installed in an environment without a compiler."""
 
 from __future__ import annotations
 
