@@ -9,9 +9,9 @@ import click
 
 CLOCKS = """\b
 Clocks:
-  GPU   device timestamps before the first and after the last dispatch of a sample. The
-        time includes barriers, but no recording, submitting or waiting. The device must
-        have timestamps.
+  GPU   the device's own timestamps before the first and after the last dispatch of a
+        sample. The time includes barriers, but no recording, submitting or waiting. The
+        device must have timestamps.
   CPU   the host's clock, from recording the first dispatch of a sample to the end of the
         wait for the last one, without binding.
   Both are divided by the number of dispatches.
