@@ -139,7 +139,7 @@ class Dispatchable:
     needs_initialization: bool
     initialized: bool
     initializer_temporary_bytes: int
-    """Bytes of scratch memory for an initialization."""
+    """Scratch memory of an initialization."""
 
     @property
     def binding_properties(self) -> BindingProperties:

@@ -1,4 +1,4 @@
-"""Wrong models: ONNX's node tests with random changes of attributes, sizes and values."""
+"""Models that are wrong: ONNX's node tests with attributes, sizes and values changed at random."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _values(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def change(
     model: onnx.ModelProto, inputs: list[np.ndarray], rng: np.random.Generator
 ) -> tuple[bytes, dict[str, np.ndarray]]:
-    """A wrong model (or a valid one by chance) and its inputs."""
+    """A wrong model, or one that is right by chance, and what to give it."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     graph = model.graph
     given = dict(zip((i.name for i in graph.input), inputs))
@@ -89,7 +89,7 @@ def change(
 
 
 def run(first: int, count: int) -> None:
-    """Run ``count`` wrong models, and print the errors of this package."""
+    """Run ``count`` wrong models, and print what this package says of them."""
     import faulthandler
     import sys
     import warnings

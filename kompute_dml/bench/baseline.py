@@ -56,7 +56,7 @@ def _clock(row: Mapping[str, Any]) -> str:
 def against(
     rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]
 ) -> list[tuple[str, float, float, float, bool]]:
-    """(case, milliseconds before and now, speedup, whether it moved).
+    """(case, milliseconds before and now, how many times as fast, whether it moved).
 
     A case has moved if it differs by more than the spreads of both runs together, and by more than
     repeated runs usually differ. Cases of only one run are left out.
@@ -89,7 +89,7 @@ def against_table(rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]) -> 
 
 
 def markdown(run: Mapping[str, Any]) -> str:
-    """The table of a run. Rows that SHOWN names come first."""
+    """The table of a run: some rows of it first, where SHOWN names some."""
     copy = run["copy_gb_per_s"]
     judged = [g for row in run["rows"] for g in row["goals"] if g["ratio"] is not None]
     met = sum(g["ratio"] >= g["goal"] for g in judged)

@@ -21,9 +21,9 @@ _CHECKED = 1 << 16
 
 
 def ordinary(operator: str, types: str = "") -> Recipe:
-    """``types`` is by default the type of the first input."""
+    """``types`` is the first input's where it is not given."""
     entry = cases.CASES[operator]
-    # Types do not depend on the scale.
+    # Sizes depend on the scale, types do not.
     types = types or DataType.of(np.dtype(entry(TINY).inputs[0].dtype).name).family
 
     def make(device: Any, scale: Scale) -> Iterator[Case]:

@@ -1,4 +1,4 @@
-"""The roofline: each row beside the copy bandwidth of the same run."""
+"""The roofline: what each row reaches against the copy bandwidth of the same run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ROOF_INCHES = 7.0
 def draw(rows: Sequence[Row], device: str, path: str) -> None:
     """Write the picture to ``path``; its suffix gives the format.
 
-    Left: the bandwidth of each row that moves data as a bar, that of the copy as a line. Right, if
-    rows compute: operations per second over operations per byte, under the copy's slope. Each kind
-    of product has a colour.
+    Left: the bandwidth of each row that moves data as a bar, the copy's as a line. Right, where
+    something computes: operations per second over operations per byte, under the slope that the
+    copy sets; one colour for each kind of product.
     """
     from matplotlib.figure import Figure
 

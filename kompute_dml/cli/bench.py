@@ -201,7 +201,7 @@ def _model(device: Any, loop: Any, path: Path) -> Iterator[Any]:
 
 
 def _check_plot(path: Path) -> None:
-    """Refuse a plot that would fail after the measurements."""
+    """What would only be found out after everything is measured."""
     from ..errors import UnsupportedError, expect
 
     try:

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from ..device import Device
 
 _WORTH_REPACKING = 4 << 10
-"""The least bytes of a constant that an operator may repack."""
+"""Bytes of a constant from which on an operator may keep it in a form of its own."""
 _LITTLE = 64 << 10
-"""The most bytes of a folded constant, even if its inputs are smaller."""
+"""Bytes of a constant that is computed from smaller ones."""
 FEW = 64
 """The most bytes of a constant whose values passes may read."""
 
@@ -209,8 +209,8 @@ class Builder:
         return steps
 
     def _fold(self, draft: Draft, seen: Collection[int]) -> bool:
-        """Run an operator of constants now, so that its result is a constant. Not if the result is
-        large or ``seen`` from outside."""
+        """Run an operator of constants now. Its result, unless it is large or one of those that
+        are ``seen`` from outside, is a constant then."""
         outputs, inputs = list(draft.slots("output")), dict(draft.slots("input"))
         slot, storage = outputs[0]
         roots = {s.root for s in inputs.values()}

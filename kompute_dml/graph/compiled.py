@@ -229,7 +229,7 @@ class _Planner:
         return storage
 
     def _finish(self, constants: Sequence[int]) -> None:
-        # Fusion and repacking leave some storages unused.
+        # Some are of no use any more.
         used = [s for s in self._slots if s.first >= 0]
         inner = [s for s in used if self._slots[s] == self._temporary]
         run_in_place(self._steps, inner)

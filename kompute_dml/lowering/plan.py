@@ -25,7 +25,7 @@ class Target:
     library: ShaderLibrary
     traits: DeviceTraits
     device_key: str = ""
-    """The key of the device's measured choices; see :mod:`kompute_dml.tuning`."""
+    """Under which measured choices are kept; see :mod:`kompute_dml.tuning`."""
 
 
 @dataclass(frozen=True)

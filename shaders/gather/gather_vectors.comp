@@ -2,8 +2,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation writes one vector of the output, whose elements of 2 or 4 bytes have an index each.
-// Indices are contiguous and aligned to vectors.
+// An invocation writes one vector of the output. Each of its elements, of 2 or 4 bytes, has an index. The
+// indices are contiguous and begin with a vector.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint TYPE = 4u;
 layout(constant_id = 2) const uint INDEX_TYPE = 4u;

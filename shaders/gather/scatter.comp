@@ -2,9 +2,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// The last of several updates of a place wins. There are three dispatches. CLAIM: each update writes its
-// number + 1 to the place's slot, where the largest number stays. WRITE: the winners write their blocks.
-// RELEASE: slots become 0 again.
+// Where several updates have the same place, the last one wins. There are three steps, each a dispatch.
+// CLAIM: each update writes its number + 1 to the place's slot, where the largest stays. WRITE: the
+// winners write their blocks. RELEASE: slots become 0 again.
 #define PARAMS_BINDING 4
 const uint CLAIM = 0u;
 const uint WRITE = 1u;
@@ -14,8 +14,8 @@ layout(constant_id = 2) const uint INDEX_TYPE = 4u;
 layout(constant_id = 3) const uint STEP = CLAIM;
 layout(push_constant) uniform Push {
     uint count;
-    uint coordinates;  // that indices give for a block
-    uint axes_at;      // where the params have size, stride and slots' stride of each axis
+    uint coordinates;  // of a block that the indices give
+    uint axes_at;      // where the params say size, stride and the slots' stride of each one's axis
     uint step;         // from one coordinate to the next, among the indices
     uint x_offset;
     uint indices_offset;

@@ -21,7 +21,7 @@ uint walk_quotient(uint n, uint multiplier, uint shift) {
         uint rank = param(at); \
         at += 1u; \
         for (uint d = 0u; d < rank; ++d) { \
-            /* The first dimension needs no division. */ \
+            /* What is left in the first dimension needs no division. */ \
             uint next = d + 1u == rank ? 0u : walk_quotient(index, param(at + 1u), param(at + 2u)); \
             uint coordinate = index - next * param(at); \
             [[unroll]] for (uint o = 0u; o < count; ++o) where[o] += coordinate * param(at + 3u + o); \

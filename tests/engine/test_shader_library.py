@@ -169,7 +169,7 @@ def test_no_shader_binds_more_buffers_than_the_device_allows() -> None:
 
 
 _FAST = {"quantized_linear_add.scalars"}
-"""Variants for which there is a slower one with fewer bindings."""
+"""Variants with a slower one beside them that binds fewer."""
 
 
 def test_core_variants_bind_few_buffers() -> None:

@@ -20,13 +20,13 @@ from provider_tools import session
 
 pytestmark = needs_provider
 SECONDS = 60
-"""Seconds for each batch of wrong models."""
+"""Within which each batch of wrong models must be done."""
 
 
 @pytest.mark.parametrize("first, count", [
     (0, 40), pytest.param(1000, 500, marks=pytest.mark.slow)])
 def test_wrong_models_end_in_errors(first: int, count: int) -> None:
-    """In a process of its own, which must exit by itself."""
+    """In a process of its own, which must end by itself."""
     done = subprocess.run(
         [sys.executable, hostile_models.__file__, str(first), str(count)],
         cwd=Path(hostile_models.__file__).parent, capture_output=True, text=True,

@@ -792,7 +792,7 @@ def test_the_command_of_a_run_names_no_file_of_its_machine():
 def test_plot(tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "roofline.png"
-    result = bench("--filter", "i16", "--plot", picture)  # rows that move, and rows that compute
+    result = bench("--filter", "i16", "--plot", picture)  # what moves, and what computes
     assert result.exit_code == 0, result.output
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert picture.stat().st_size > 10_000

@@ -202,7 +202,7 @@ SHADERS = ("gemm", "gemm_coopmat", "gemm_few_rows", *COPIES)
 
 
 def _candidates(g: _Product, p: PlanBuilder) -> list[_Kernel]:
-    """The kernels that this device can run on a product, the presumably fastest first."""
+    """The kernels that this device may run on a product, what should be fastest first."""
     few = [k for k in _few_rows(g) if k.variant(p)]
     tiles = _sorted(_TILES, g, p)
     if g.itemsize == 2 and p.device.multiplies(16, 16, 16, "f16", "f32"):
@@ -249,7 +249,7 @@ def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel
 
 
 def _plain(d: Any, p: PlanBuilder, y: _View) -> None:
-    """Compute the product into ``y``, without an activation that needs whole rows."""
+    """The product into ``y``, without an activation that needs whole rows."""
     sizes, kind = d.output_tensor.sizes, d.output_tensor.data_type
     k = _oriented(d.a_tensor.sizes, d.trans_a)[-1]
     views = {"y": y}
