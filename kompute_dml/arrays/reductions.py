@@ -300,5 +300,5 @@ def not_here(*args: Any, **kwargs: Any) -> Any:
     """Raise: the function's sizes depend on values, or no operator computes it."""
     raise UnsupportedError(
         "expected a function that DirectML's operators compute, with sizes that are known before "
-        "it runs; kompute_dml.sort, kompute_dml.nonzero_coordinates and kompute_dml.where come "
-        "near, and numpy.asarray(tensor) copies to the host")
+        "it runs; kompute_dml.sort, kompute_dml.nonzero_coordinates and kompute_dml.where are "
+        "similar, and numpy.asarray(tensor) copies to the host")

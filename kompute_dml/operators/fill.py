@@ -36,7 +36,7 @@ def _lower(
     if height + width > 1 << 31:
         raise UnsupportedError(
             f"a diagonal matrix of {height} rows and {width} columns: more than 2^31 together are "
-            "not served (distances from the diagonal are computed in 32 bits)")
+            "not supported (distances from the diagonal are computed in 32 bits)")
     nbytes = y.element_count * y.data_type.itemsize
     if (x is None and end - begin == 1 and nbytes >= _WORTH_TWICE
             and p.device.masks_all):

@@ -35,7 +35,7 @@ def _refuse(d: Any, p: PlanBuilder, loops: Sequence[int]) -> None:
     if p.device.is_cpu and passes > _PASSES:
         raise UnsupportedError(
             f"{d.operator.name}: up to {product(loops)} elements for one: more than {_PASSES}, "
-            "with those of the loops around, are not served on a CPU")
+            "with those of the loops around, are not supported on a CPU")
 
 
 row("ACTIVATION_RELU_GRAD", shader="relu_grad")

@@ -173,7 +173,7 @@ def refuse_long_windows(desc: Any, p: PlanBuilder) -> None:
     if p.device.is_cpu and _window(desc) > _LONGEST_WINDOW_ON_CPU:
         raise UnsupportedError(
             f"{desc.operator.name}: windows of {_window(desc)} elements: more than "
-            f"{_LONGEST_WINDOW_ON_CPU} are not served on a CPU")
+            f"{_LONGEST_WINDOW_ON_CPU} are not supported on a CPU")
 
 
 def check_neighbours(desc: Any, strict: bool) -> None:

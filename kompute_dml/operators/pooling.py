@@ -218,7 +218,7 @@ def _pool(op: str, d: Any, p: PlanBuilder) -> None:
         return
     if p.device.is_cpu and taps > _PASSES * _LOCAL_SIZE:
         raise UnsupportedError(f"{d.operator.name}: a window over {taps} elements: more than "
-                               f"{_PASSES * _LOCAL_SIZE} are not served on this device")
+                               f"{_PASSES * _LOCAL_SIZE} are not supported on this device")
 
     if not wide and indices is None and op in ("average", "max") and _planes(op, d, p, shape):
         return

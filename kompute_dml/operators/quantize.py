@@ -134,7 +134,7 @@ def DynamicQuantizeLinearOperatorDesc(d: Any, p: PlanBuilder) -> None:
     if count > most:
         # The number of an invocation's next element would exceed 32 bits.
         raise UnsupportedError(
-            f"DYNAMIC_QUANTIZE_LINEAR of {count} elements: more than {most} are not served")
+            f"DYNAMIC_QUANTIZE_LINEAR of {count} elements: more than {most} are not supported")
 
     def step(name: str, groups_of_step: int, **operands: Any) -> None:
         p.dispatch(

@@ -61,7 +61,7 @@ def _check(desc: Any, strict: bool) -> None:
     if sum(a.sample_bits for a in axes) > math.log2(_MOST_SAMPLES):
         raise UnsupportedError(f"{desc.operator.name}: antialiasing with scales "
                                f"{[a.scale for a in axes]}: more than {_MOST_SAMPLES} samples for "
-                               "an element are not served")
+                               "an element are not supported")
 
 
 def _output(desc: Any) -> Mapping[str, Output | list[Output]]:

@@ -67,7 +67,7 @@ def RoiPoolingOperatorDesc(d: Any, p: PlanBuilder) -> None:
     x, roi, walk = d.input_tensor, d.roi_tensor, _walk(d.output_tensor)
     if p.device.is_cpu and x.sizes[2] * (x.sizes[3] + 8) > _MOST_ON_CPU:
         raise UnsupportedError(f"{d.operator.name}: planes of {x.sizes[2] * x.sizes[3]} elements: "
-                               f"more than about {_MOST_ON_CPU} are not served on this device")
+                               f"more than about {_MOST_ON_CPU} are not supported on this device")
     p.dispatch(
         "roi_pooling", _groups(walk.count, p), x=p.read("input_tensor"),
         roi=p.read("roi_tensor"), y=p.write("output_tensor"), params=walk.words,

@@ -57,7 +57,7 @@ def RoiAlignGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
     longest = max(max(outputs) * (high + 1), count * (1 + outputs[0] * (1 + outputs[1])), each)
     if p.device.is_cpu and longest > _PASSES:
         raise UnsupportedError(f"{d.operator.name}: sums of up to {longest} steps: more than "
-                               f"{_PASSES} are not served on a CPU")
+                               f"{_PASSES} are not supported on a CPU")
     maximum, local_size = d.reduction_function == ReduceFunction.MAX, p.device.local_size
     strides = (*(d.input_tensor.strides if d.input_tensor is not None else (0,) * 4), *dy.strides)
 

@@ -57,7 +57,7 @@ def _refused(operation: str, name: str) -> UnsupportedError:
     there = hasattr(kompute_dml, function)
     return UnsupportedError(
         f"{operation}: expected a function that the device computes, but it has none for this call"
-        + (f"; kompute_dml.{function} comes near" if there else "")
+        + (f"; kompute_dml.{function} is similar" if there else "")
         + "; numpy.asarray(tensor) copies a Tensor to the host"
     )
 

@@ -290,7 +290,7 @@ ERRORS = [
            output_padding=(0, 1)),
     _error("extent", ["padded size of axis 0", "2147483647", "4294967300"],
            start_padding=(2**32 - 1, 0)),
-    _error("nothing-left", ["StartPadding[0] and EndPadding[0]", "leave something of 7"],
+    _error("nothing-left", ["StartPadding[0] and EndPadding[0]", "be below 7 together"],
            direction=_BACKWARD, filter_tensor=_desc(4, 6, 3, 3), start_padding=(4, 0),
            end_padding=(3, 0)),
     _error("transposed-filter", ["FilterTensor.Sizes[0]", "be 4", "6"], direction=_BACKWARD,

@@ -67,7 +67,7 @@ def _backward(d: Any) -> Ints:
             given = d.output_tensor.sizes[i + 2]
             size = given if size <= given < size + window.stride else size
         expect(size > 0, name, f"StartPadding[{i}] and EndPadding[{i}]",
-               f"leave something of {whole}", window.start, window.end)
+               f"be below {whole} together", window.start, window.end)
         sizes.append(size)
     return tuple(sizes)
 
