@@ -126,5 +126,6 @@ ERRORS = [
                 dict(input_tensor=_X, output_tensor=_X, axes=(1, 1)),
                 ["Axes", "each axis once", "[1, 1]"]) for kind in _KINDS],
     *[ErrorCase(f"ACTIVATION_{kind}", "deep", dict(input_tensor=_DEEP, output_tensor=_DEEP),
-                ["InputTensor.Sizes", "1 except for the last two", "[2, 2, 3]"]) for kind in _KINDS],
+                ["InputTensor.Sizes", "1 except for the last two", "[2, 2, 3]"])
+      for kind in _KINDS],
 ]
