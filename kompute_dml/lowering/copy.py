@@ -136,7 +136,7 @@ def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way
 
 
 def _tiles(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way | None:
-    """For tensors whose contiguous dimensions differ."""
+    """Where the dimensions that are contiguous differ between input and output."""
 
     def contiguous(strides: Ints, taken: tuple[int, ...]) -> tuple[int, ...]:
         """The dimension of stride 1. If it is short, also the dimension that continues it."""

@@ -34,26 +34,26 @@ class Coordinate:
     size: int
     stride: int
     slots: int = 0
-    """The stride in a packed tensor of slots, with one slot for each place of an update."""
+    """The stride in a packed tensor with an element for each place that updates can have."""
 
 
 @dataclass(frozen=True)
 class Indexed:
-    """Elements that move between a listed tensor (a gather's output, a scatter's updates) and an
-    indexed tensor (a gather's input, a scatter's output), over the dimensions of both."""
+    """The elements that move between a listed tensor (a gather's output, a scatter's updates) and
+    an indexed one (a gather's input, a scatter's output): all dimensions that either has."""
 
     sizes: Ints
     listed: Ints
     """Strides of the listed tensor."""
     indices: Ints
-    """Strides of the indices; 0 where one index is used along a whole dimension."""
+    """Strides of the indices, 0 where one serves the whole dimension."""
     indexed: Ints
-    """Strides of the indexed tensor; 0 where an index gives the coordinate."""
+    """Strides of the indexed tensor, 0 where the indices give the coordinate."""
     tuples: tuple[bool, ...]
-    """Whether each dimension counts tuples of indices. The other dimensions make a slice."""
+    """Which dimensions distinguish tuples of indices. The others make a slice."""
     coordinates: tuple[Coordinate, ...]
     step: int
-    """The stride from one index of a tuple to the next."""
+    """From one index of a tuple to the next."""
 
     @property
     def last(self) -> int:
@@ -66,8 +66,7 @@ class Indexed:
         return [w for c in self.coordinates for w in (c.size, c.stride)]
 
     def in_blocks(self, listed: TensorDesc, indexed: TensorDesc) -> tuple[int, Indexed]:
-        """The bytes of the largest block that can be moved at once, and strides counted in
-        blocks."""
+        """Bytes of the largest blocks that move as one, and this description counted in blocks."""
         itemsize = listed.data_type.itemsize
         last = self.last
         if not self.sizes or self.tuples[last] or self.listed[last] != 1 or self.indexed[last] != 1:
@@ -112,7 +111,7 @@ def _gather(p: PlanBuilder, how: Indexed) -> None:
 
 
 def _gather_vectors(p: PlanBuilder, how: Indexed) -> bool:
-    """Add the dispatch if indices and output consist of whole vectors. Else return False."""
+    """Add the dispatch where indices and output consist of whole vectors, else return False."""
     d = p.desc
     y, kind, index = d.output_tensor, d.output_tensor.data_type, d.indices_tensor.data_type
     last = how.last
@@ -145,12 +144,12 @@ def _gather_vectors(p: PlanBuilder, how: Indexed) -> bool:
 
 
 def _scatter(p: PlanBuilder, how: Indexed) -> None:
-    """Copy the input to the output, then write the last update of each place."""
+    """The output is the input; then of the updates of each place the last one is written."""
     d = p.desc
     p.add(copied_input(p.target, d.input_tensor, d.output_tensor))
     slots = product([c.size for c in how.coordinates])
     of_tuples = [n if t else 1 for n, t in zip(how.sizes, how.tuples)]
-    # Updates share slots only if their indices can give the same place.
+    # Updates whose indices cannot give the same place have separate slots.
     places: list[int] = []
     for n, s, t in zip(how.sizes, how.indexed, how.tuples):
         places.append(slots if t and s != 0 and n > 1 else 0)

@@ -1,4 +1,4 @@
-"""The wheel, installed in an environment without a compiler."""
+"""The one wheel, in an environment of its own that has no compiler."""
 
 from __future__ import annotations
 
