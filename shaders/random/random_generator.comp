@@ -44,7 +44,7 @@ uvec4 counter_plus(uint n) {
 // The upper and the lower half of a product.
 uvec2 product(uint x, uint y) {
 #if defined(PRODUCTS_longs)
-    return unpack32(uint64_t(x) * y).yx;  // one multiplication, if the device has 64-bit ones
+    return unpack32(uint64_t(x) * y).yx;  // one multiplication, if the device has 64-bit integers
 #else
     uvec2 halves;
     umulExtended(x, y, halves.x, halves.y);
