@@ -227,7 +227,7 @@ class Definition:
         expect(since is not None, self.name, "FusedActivation",
                "be an activation that can be fused", fused.operator.name)
         if since is not None and level < since:
-            raise self._unsupported("FusedActivation", "be an activation that is there",
+            raise self._unsupported("FusedActivation", "be an activation that exists",
                                     fused.operator.name, level, since)
         for f in fused.operator.spec.fields:
             value = getattr(fused, f.snake)

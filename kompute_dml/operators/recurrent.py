@@ -100,7 +100,7 @@ def _check(desc: Any, strict: bool) -> None:
 def _newer(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
     for i, a in enumerate(desc.activation_descs):
         yield (a.operator.spec.introduced, f"ActivationDescs[{i}]",
-               "be an activation that is there", a.operator.name)
+               "be an activation that exists", a.operator.name)
 
 
 class _Lowering(Network):
