@@ -71,7 +71,7 @@ def gelu(g: Drafts) -> None:
                 erf.label))
 
 
-# SWISH and HARD_SWISH: x times the sigmoid of x
+# SWISH and HARD_SWISH: x times its sigmoid
 
 _GATES = ("ACTIVATION_SIGMOID", "ACTIVATION_HARD_SIGMOID")
 

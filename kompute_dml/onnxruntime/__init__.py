@@ -102,8 +102,9 @@ def session(model: Any, *, session_options: Any = None, **options: Any) -> Any:
     """An ``onnxruntime.InferenceSession`` of a file or of bytes, with this provider first.
 
     ``options`` are the provider's: adapter, feature_level, claim, strict, profile. Nodes that it
-    does not claim run on ONNX Runtime's CPU provider; with ``strict`` there must be none. The
-    provider is added to ``session_options``, so each session needs its own.
+    does not claim run on ONNX Runtime's CPU provider; with ``strict`` there must be none.
+    ``session_options`` take the provider up, so each
+    session has its own.
     """
     from ..runtime.adapters import choose
 

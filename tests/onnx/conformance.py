@@ -48,7 +48,7 @@ class Report:
 
 
 def run(device: Device, operators: Collection[str] | None = None) -> Report:
-    """Run the tests whose nodes all have a row: all tests, or those of some operators."""
+    """Run the tests whose nodes all have a row: all, or those of some operators."""
     report = Report()
     for case in _cases(operators):
         report.all += 1
