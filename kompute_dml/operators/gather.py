@@ -156,8 +156,8 @@ def _scatter(p: PlanBuilder, how: Indexed) -> None:
         slots *= n if places[-1] else 1
     if slots * 4 > p.device.max_range:
         raise UnsupportedError(
-            f"{d.operator.name}: indices that choose among {slots} places are not served on this "
-            f"device (each takes 4 bytes, of {p.device.max_range} at most)")
+            f"{d.operator.name}: indices that choose among {slots} places are not supported on "
+            f"this device (each takes 4 bytes, of {p.device.max_range} at most)")
     numbers = tuple(s if t else 0 for s, t in zip(packed_strides(of_tuples), how.tuples))
     unit, blocks = how.in_blocks(d.updates_tensor, d.output_tensor)
     indices, claimed = p.read("indices_tensor"), p.zeroed(4, slots)
