@@ -29,7 +29,7 @@ _COPIES = ("DML_OPERATOR_ACTIVATION_IDENTITY", "DML_OPERATOR_ELEMENT_WISE_IDENTI
 
 @dataclass(frozen=True)
 class _Place:
-    """A range of what is bound to the graph."""
+    """A place in a resource that is bound to the graph."""
 
     slot: int
     offset: int = 0
@@ -46,7 +46,7 @@ Places = list[_Place | None]
 class CompiledGraph(Dispatchable):
     """A graph of operators that is bound and dispatched as one (IDMLCompiledOperator).
 
-    It is initialized where it has constants or inputs that are OWNED_BY_DML. Values between its
+    It needs initialization if it has constants or inputs that are OWNED_BY_DML. Values between its
     operators lie in the temporary resource.
     """
 
@@ -60,7 +60,7 @@ class CompiledGraph(Dispatchable):
         self.initializer_temporary_bytes = planner.initializer_temporary_bytes
         self._initializer_needs = planner.initializer_needs
         self.memory = planner.memory
-        """What the values between its operators take of the temporary resource."""
+        """The use of the temporary resource by values between the operators."""
         self._steps = planner.placed
         self._copies = planner.copies
         self._kept = planner.kept
@@ -77,11 +77,11 @@ class CompiledGraph(Dispatchable):
         return tuple(v for compiled, _ in self._steps for v in compiled.variants)
 
     def initializer_needs(self, prefix: str) -> list[Need]:
-        """Of an initialization, by slot; ``prefix`` says which of the targets it is."""
+        """The bindings of an initialization, by slot. ``prefix`` names this graph in messages."""
         return [need._replace(path=prefix + need.path) for need in self._initializer_needs]
 
     def check_alias(self, a: str, b: str, identical: bool) -> NoReturn:
-        """Raise: no input of a graph may be an output too."""
+        """Raise: an input and an output of a graph may not overlap."""
         raise ValidationError(f"{self.name}: expected the ranges of {a} and {b} not to overlap "
                               "(a graph does not run in place), but got ranges that do")
 
@@ -101,7 +101,7 @@ class CompiledGraph(Dispatchable):
             compiled.run(_resolve(inner, fixed))
         for compiled, inner in self._prepare:
             compiled.initialize(_resolve(inner, fixed))
-        self._constants = []  # the persistent resource has what they held
+        self._constants = []  # copied to the persistent resource
         self.initialized = True
 
     def _copy(self, source: Slot, target: Slot, nbytes: int) -> None:
@@ -114,15 +114,15 @@ def _resolve(inner: Iterable[_Place | None], places: Sequence[Slot | None]) -> l
 
 
 def compile_graph(device: Device, desc: GraphDesc, flags: ExecutionFlags) -> CompiledGraph:
-    """What :meth:`Device.compile_graph` calls."""
+    """Check and compile a graph, for :meth:`Device.compile_graph`."""
     return CompiledGraph(device, _Planner(device, check(device, desc), flags))
 
 
 class _Planner:
     """Gives every tensor of a checked graph its place.
 
-    What is bound has the slots inputs, outputs, temporary and persistent resource, in this order;
-    at initialization constants follow.
+    The slots are inputs, outputs, temporary and persistent resource, in this order. At
+    initialization constants follow.
     """
 
     def __init__(self, device: Device, wiring: Wiring, flags: ExecutionFlags) -> None:
@@ -134,9 +134,9 @@ class _Planner:
         constants = {s.node for n in wiring.nodes.values() for s in n.sources if s is not None}
         numbers = [n for n in wiring.constants if n in constants]
         self._fixed = {Source(n, 0): self._persistent + 1 + i for i, n in enumerate(numbers)}
-        """The slot at initialization of each tensor that is the same at every dispatch."""
+        """The slot at initialization of each tensor that does not change between dispatches."""
         self._input_needs, self._initializer_inputs = self._needs_of_inputs()
-        # The first output of the graph that a tensor is, is where it is written.
+        # A tensor that is several outputs of the graph is written to the first of them.
         self._ends: dict[Source, int] = {}
         for i, source in enumerate(wiring.outputs):
             self._ends.setdefault(source, self.binding_counts[0] + i)
@@ -156,7 +156,7 @@ class _Planner:
         self._finish(numbers)
 
     def _needs_of_inputs(self) -> tuple[list[Need], list[Need]]:
-        """Of the graph's inputs, at a dispatch and at the initialization."""
+        """The bindings of the graph's inputs, for a dispatch and for the initialization."""
         needs = [Need(path, "input") for path in self._wiring.input_paths]
         initial = list(needs)
         for node in self._wiring.nodes.values():
@@ -176,9 +176,9 @@ class _Planner:
         return needs, initial
 
     def _draft(self, number: int, node: Node) -> Draft | None:
-        """What a node does; None where it only passes on what it reads."""
+        """The operator of a node. None for a copy that is not needed."""
         if (size := _kept_bytes(node)) and Source(number, 0) not in self._ends:
-            assert node.sources[0] is not None  # or it was refused
+            assert node.sources[0] is not None  # checked with the wiring
             self._storages[Source(number, 0)] = self._storage(node.sources[0], size)
             return None
         outputs = [Source(number, i) for i in range(len(node.outputs))]
@@ -234,7 +234,7 @@ class _Planner:
             self._prepare.append((compiled, [*given, scratch, persistent]))
 
     def _storage(self, source: Source, nbytes: int) -> Storage:
-        """The storage of a tensor that is read or written as it is."""
+        """The storage of a tensor."""
         storage = self._storages.get(source)
         if storage is None:
             if source in self._fixed:
@@ -320,7 +320,7 @@ class _Planner:
 
 
 def _kept_bytes(node: Node) -> int:
-    """The bytes of an operator that only copies its input into the same layout; 0 for others."""
+    """The bytes that an operator copies without a change of layout; 0 for other operators."""
     desc = node.operator.desc
     if desc.operator.name not in _COPIES or getattr(desc, "scale_bias", None) is not None:
         return 0
@@ -332,5 +332,5 @@ def _kept_bytes(node: Node) -> int:
 
 
 def _larger(need: Need, size: int, alignment: int) -> Need:
-    """``need`` for what reads this many bytes too."""
+    """``need``, enlarged for a tensor of this many bytes."""
     return need._replace(size=max(need.size, size), alignment=max(need.alignment, alignment))

@@ -1,8 +1,8 @@
 """Passes over a graph's operators that make one of several.
 
-Each has a name among :data:`PASSES`. ``KOMPUTE_DML_UNFUSED`` names those that are left out, or
-``all``; some that work elsewhere have a name here, too. An operator takes another one up only where
-nothing else reads what lies between them.
+:data:`PASSES` names them. ``KOMPUTE_DML_UNFUSED`` lists passes to leave out, or ``all``; it may
+also name some optimizations that live elsewhere. Two operators are fused only if nothing else reads
+the value between them.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ _SWITCH = "KOMPUTE_DML_UNFUSED"
 _LITTLE = 64 << 10
 """Bytes of a constant that is computed from smaller ones."""
 SIBLINGS, FOLDING, BATCH_NORMALIZATIONS = "siblings", "folding", "batch_normalizations"
-"""Products of one matrix are joined; operators of constants run when a plan is built."""
+"""Join products of one matrix; run operators of constants when a plan is built; fold batch
+normalizations into convolutions."""
 CHANNELS_LAST = "channels_last"
-"""No pass: FLOAT16 convolutions make their results with channels innermost."""
+"""Not a pass: outputs of convolutions are channels-last."""
 QDQ = "qdq"
-"""No pass here: ONNX models' products between DequantizeLinear and QuantizeLinear are of bytes."""
+"""Not a pass: ONNX products between DequantizeLinear and QuantizeLinear use 8-bit integers."""
 
 
 def fuse(
     drafts: Sequence[Draft], free: Collection[Storage], make: Make | None = None
 ) -> list[Draft]:
-    """The operators that are left. ``free`` are storages that nothing outside of them sees.
+    """The operators after all passes. ``free`` are storages that only these operators use.
 
-    ``make`` makes more of them, where operators on constants run before all others.
+    ``make`` makes more of them, if operators on constants run when a plan is built.
     """
     found, left = Drafts(drafts, free), left_out()
     folds = make is not None and FOLDING not in left
@@ -81,4 +82,4 @@ PASSES: dict[str, Callable[[Drafts], None]] = {
     "attention": patterns.attention, "sums": epilogues.sums, "residuals": epilogues.residuals,
     "activations": epilogues.activations, "chains": fuse_chains, "joins": epilogues.joins,
 }
-"""In the order in which they run."""
+"""The passes, in the order in which they run."""

@@ -1,4 +1,4 @@
-"""Several operators of a graph become one: what is left runs the same numbers."""
+"""Several operators of a graph become one, with the same results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Run = tuple[list[str], list[np.ndarray]]
 
 def _run(nodes: list[Any], inputs: dict[str, np.ndarray], constants: dict[str, Any],
          outputs: list[str], dtype: Any = np.float32) -> Run:
-    """The operators that are left, and the results."""
+    """The operators after fusion, and the results."""
     kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     inputs = {n: x.astype(dtype) for n, x in inputs.items()}
     model = graphs.model(
@@ -116,7 +116,7 @@ ROWS = node("Constant", "", "rows", value_ints=[10, 12])
 
 @pytest.mark.parametrize("name", EXACT)
 def test_one_operator_of_several(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the very same results, as no sum is rounded otherwise."""
+    """The results are identical, because sums are rounded in the same way."""
     nodes, inputs, constants, expected = EXACT[name]
     fused, plain = _both(monkeypatch, [ROWS, *nodes], inputs, constants, ["y"])
     assert fused[0] == expected
@@ -149,7 +149,7 @@ def _chained(count: int) -> list[Any]:
 def test_a_chain_is_one_dispatch(
     count: int, left: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of any length, in eights. Each step is rounded as the operator rounds its result."""
+    """Chains of any length become dispatches of eight. Each step is rounded like the operator."""
     inputs = {"x": _numbers(3, 5, 40), "z": _numbers(5, 1)}
     constants = {"three": 3, "quarter": 0.25, "low": -2, "high": 2}
     fused, plain = _both(monkeypatch, _chained(count), inputs, constants, ["y"], dtype)
@@ -159,7 +159,7 @@ def test_a_chain_is_one_dispatch(
 
 
 def test_steps_are_rounded_as_halves_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every one of them, on the way to denormals and to infinity."""
+    """Each step, also for denormals and infinities."""
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     inputs = {"x": np.stack([every, every])}
     factors = np.array([[0.3], [1.5]], np.float16)
@@ -341,7 +341,7 @@ def test_attention_spelled_out(
 
 
 def test_products_of_one_matrix_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the same results: each column is summed up as before."""
+    """The results are the same, because each column is summed as before."""
     nodes = [
         *[made for i in (1, 2, 3) for made in (node("MatMul", f"x w{i}", f"p{i}"),
                                                node("Add", f"p{i} b{i}", f"q{i}"))],
@@ -378,7 +378,7 @@ def test_what_constants_make_is_computed_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_convolutions_hand_on_channels_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the first one to where something else is wanted, and with the same results."""
+    """Up to an operator that needs another layout. The results are the same."""
     monkeypatch.setattr(DeviceTraits, "multiplies", lambda *shape: True)
     nodes = [node("Conv", "x w", "p", pads=[1] * 4), node("Relu", "p", "r"),
              node("MaxPool", "r", "m", kernel_shape=[2, 2], strides=[2, 2]),

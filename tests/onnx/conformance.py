@@ -80,7 +80,7 @@ def run(
 
 
 def _cases(operators: Collection[str] | None) -> list[Any]:
-    """onnx builds its tests in memory when their modules are imported, one for each operator."""
+    """onnx builds the tests of an operator when it imports the operator's module."""
     from onnx.backend.test.case import node
 
     with warnings.catch_warnings():

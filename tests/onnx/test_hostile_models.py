@@ -1,4 +1,4 @@
-"""What wrong models get: an error that names node, rule and value, and never a crash or a hang."""
+"""Wrong models get an error that names node, rule and value, and never a crash or a hang."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_wrong_models_end_in_errors(request: pytest.FixtureRequest) -> None:
     assert done.returncode == 0, (first, done.stdout[-500:], done.stderr[-2000:])
     *errors, last = done.stdout.splitlines()
     assert re.fullmatch(rf"{count} models, \d+ errors", last)
-    # Whatever this package says of them names a node, and is no mishap of Python's.
+    # Each error of this package names a node, and is none of Python's own errors.
     for text in errors:
         assert "with inputs of sizes" in text or ": expected " in text, text
         assert not re.search(r"kompute_dml: \w+(Error|Exception)\(", text), text
@@ -101,7 +101,7 @@ def test_an_index_out_of_range(
         session(built, False, claim="all").run(None, feed)
 
     run(valid)
-    # A constant is known when nodes are claimed: that node is the CPU's, which refuses it as well.
+    # A constant is known when nodes are claimed, so the CPU gets that node, and refuses it, too.
     said = "taken" if constant else rf"{op} 'taken': expected indices to be in \[-\d"
     with pytest.raises(Exception, match=said):
         run(wrong)

@@ -1,4 +1,4 @@
-"""Rows that take several of DirectML's operators, against ONNX Runtime's CPU."""
+"""Rows with several of DirectML's operators, against ONNX Runtime's CPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def _check(op: str, inputs: list[Any], bound: float, domain: str = "", **attribu
     if wanted.dtype == bool:
         np.testing.assert_array_equal(got, wanted)
     else:
-        # Some operations on values of at most 9 (or 9 x 9 x 9), each rounded to 2**-24 of it.
+        # A few operations on values of at most 9 (or 9 x 9 x 9), each with a relative error of
+        # 2**-24.
         np.testing.assert_allclose(got, wanted, rtol=bound, atol=bound)
 
 

@@ -1,4 +1,4 @@
-"""Attention with projections, caches and rotary embeddings; random numbers: as ONNX has them."""
+"""ONNX's attention with projections, caches and rotary embeddings, and its random numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TYPES = {"float32": FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT
 
 def _same(op: str, inputs: str, given: dict[str, np.ndarray], outputs: dict[str, int],
           rows: int | None = None, constants: tuple[str, ...] = (), **more: Any) -> None:
-    """Of caches only the first ``rows`` are compared: what lies behind them is nobody's."""
+    """Only the first ``rows`` of caches are compared. The others are undefined."""
     fed = {n: v for n, v in given.items() if n not in constants}
     built = model(
         [node(op, inputs, " ".join(outputs), domain=MICROSOFT, **more)],
@@ -99,7 +99,7 @@ def test_quantized_attention(causal: int, rng: np.random.Generator) -> None:
 ])
 def test_grouped_attention(length: int, packed: bool, rotary: int, rng: np.random.Generator
                            ) -> None:
-    """One token, or several at the beginning, with caches that have room for more."""
+    """One token, or several at the beginning, with caches of a larger capacity."""
     before = _P if length == 1 else 0
     capacity = before + length + 4
     q, kv = _N * _H, _G * _H
@@ -134,7 +134,7 @@ def test_rotary_embedding(interleaved: int, first: bool, rng: np.random.Generato
 @pytest.mark.parametrize("like", [False, True])
 def test_random_numbers(op: str, more: dict[str, float], mean: float, deviation: float, like: bool
                         ) -> None:
-    """Distributions are right to 6 deviations of the estimates; a seed always gives the same."""
+    """Moments are within 6 deviations of their estimates. Equal seeds give equal numbers."""
     shape, x = (40, 500), np.zeros((40, 500), np.float32)
 
     def run(seed: float) -> np.ndarray:

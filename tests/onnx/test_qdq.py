@@ -1,4 +1,4 @@
-"""Products and convolutions between DequantizeLinear and QuantizeLinear are computed of bytes."""
+"""Products and convolutions between DequantizeLinear and QuantizeLinear use 8-bit integers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ GRAPHS: dict[str, tuple[list[Any], dict[str, np.ndarray], list[str]]] = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_quantized(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within a step of the output of what the nodes do one by one, and of ONNX Runtime."""
+    """Results are within one step of those of the separate nodes, and of ONNX Runtime."""
     nodes, constants, expected = GRAPHS[name]
     given = RNG.integers(0, 255, (2, 3, 7, 6) if "b" in constants else (5, 3)).astype(np.uint8)
     is_float = nodes[-1].op_type == "Add"

@@ -1,4 +1,4 @@
-"""The JSON model format: what is read, what is refused and with which words."""
+"""The JSON model format: parsing, and messages for invalid models."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_bad_files(tmp_path):
 
 
 def _minimal(field: spec.Field, name: str):
-    """Some valid JSON for a field."""
+    """Valid JSON for a field."""
     entry = spec.document()["enums"].get(field.enum or "", {})
     if field.enum == "DML_TENSOR_DATA_TYPE":
         return "FLOAT32"
