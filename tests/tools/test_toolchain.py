@@ -422,7 +422,9 @@ def test_what_is_built_stays_out_of_a_source_distribution() -> None:
         assert any(fnmatch(path, line.rstrip("/")) for line in ignored), path
 
 
-def test_the_library_is_compiled_again_when_its_source_is_newer(tmp_path: Path) -> None:
+def test_the_library_is_compiled_again_when_its_source_is_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if native.compiler() is None:
         pytest.skip("a C compiler is missing")
     target = native.build(tmp_path)
@@ -432,6 +434,10 @@ def test_the_library_is_compiled_again_when_its_source_is_newer(tmp_path: Path) 
     assert built > 0
     native.build(tmp_path)
     assert target.stat().st_mtime == built
+    os.utime(target, (0, 0))
+    monkeypatch.setattr(native, "checkout", lambda: None)  # as a wheel's
+    native.build(tmp_path)
+    assert target.stat().st_mtime == 0
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
