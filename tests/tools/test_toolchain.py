@@ -456,6 +456,7 @@ def test_make_lists_its_targets() -> None:
         ("operators/test_accuracy.py::test_error_in_ulp[f16-sin]", "sin"),
         ("tools/test_bench.py::test_cases[ACTIVATION_IDENTITY f32]", "identity"),
         ("engine/test_transfer.py::test_sizes[4]", "engine/test_transfer.py::test_sizes"),
+        ("tests/tools/test_wheel_install.py::test_y", "tests/tools/test_wheel_install.py"),
     ],
 )
 def test_one_worker_compiles_the_pipelines_of_an_operator(nodeid: str, group: str) -> None:
