@@ -32,7 +32,7 @@ from ..runtime.heap import Allocation, Slot
 from ..runtime.windows import SIZE as WINDOW
 from .array import BOOL, Array, device_type
 from .draft import Draft
-from .fusion import CHANNELS_LAST, FOLDING, fuse, left_out
+from .fusion import CHANNELS_LAST, fuse, is_of_constants, left_out
 from .memory import Storage, aligned, share, side_by_side
 from .recorded import RecordedPlan, check_indices
 from .step import Step, compile_repacking, run_in_place
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 _WORTH_REPACKING = 4 << 10
 """Bytes of a constant from which on an operator may keep it in a form of its own."""
-_LITTLE = 64 << 10
-"""Bytes of a constant that is computed from smaller ones."""
 FEW = 64
 """Bytes of a constant that passes may look at."""
 
@@ -210,13 +208,9 @@ class Builder:
     def _fold(self, draft: Draft, seen: Collection[int]) -> bool:
         """Run an operator of constants now. Its result, unless it is large or one of those that
         are ``seen`` from outside, is a constant then."""
-        outputs, inputs = list(draft.slots("output")), dict(draft.slots("input"))
-        slot, storage = outputs[0]
-        roots = {s.root for s in inputs.values()}
-        if (FOLDING in left_out() or len(outputs) > 1 or storage.is_part or id(storage) in seen
-                or draft.tensor(slot).total_tensor_size_in_bytes != storage.nbytes
-                or not all(r.constant for r in roots)
-                or storage.nbytes > max(_LITTLE, 2 * sum(r.nbytes for r in roots))):
+        inputs = dict(draft.slots("input"))
+        slot, storage = next(draft.slots("output"))
+        if id(storage) in seen or not is_of_constants(draft):
             return False
         device, compiled = self.device, self._compile(draft.desc, frozenset())
         places = [inputs[f].slot() if f in inputs else None for f in compiled.slots[:-2]]

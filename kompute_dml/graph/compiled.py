@@ -15,8 +15,8 @@ from ..errors import ValidationError
 from ..runtime.heap import Allocation, Slot
 from .desc import GraphDesc
 from .draft import Draft
-from .fusion import fuse
-from .memory import Storage, share, side_by_side
+from .fusion import fuse, is_of_constants
+from .memory import Storage, aligned, share, side_by_side
 from .step import Step, compile_repacking, run_in_place
 from .wiring import Node, Source, Wiring, check
 
@@ -64,6 +64,7 @@ class CompiledGraph(Dispatchable):
         self._steps = planner.placed
         self._copies = planner.copies
         self._kept = planner.kept
+        self._folded = planner.folded
         self._prepare = planner.prepare
         self._constants = planner.constants
 
@@ -96,6 +97,8 @@ class CompiledGraph(Dispatchable):
         fixed = [*places, *[Slot(allocation, 0) for allocation in self._constants]]
         for source, target, nbytes in self._kept:
             self._copy(source.within(fixed), target.within(fixed), nbytes)
+        for compiled, inner in self._folded:
+            compiled.run(_resolve(inner, fixed))
         for compiled, inner in self._prepare:
             compiled.initialize(_resolve(inner, fixed))
         self._constants = []  # the persistent resource has what they held
@@ -142,10 +145,14 @@ class _Planner:
         self._sources: dict[Storage, Source] = {}
         self._steps: list[Step] = []
         self._prepare: list[tuple[CompiledOperator, list[_Place | Storage | None]]] = []
+        self._folded: list[tuple[CompiledOperator, list[_Place | Storage | None]]] = []
+        self._made: list[Storage] = []
+        """What operators of constants make, at the initialization."""
         drafts = [d for n, node in wiring.nodes.items() if (d := self._draft(n, node)) is not None]
         free = [s for s, slot in self._slots.items() if slot == self._temporary]
-        for draft in fuse(drafts, free):
-            self._add(draft, flags)
+        for draft in fuse(drafts, free, lambda n: self._new(n, self._temporary)):
+            if not self._fold(draft, flags):
+                self._add(draft, flags)
         self._finish(numbers)
 
     def _needs_of_inputs(self) -> tuple[list[Need], list[Need]]:
@@ -181,14 +188,40 @@ class _Planner:
             if s is not None and t.desc is not None
         })
 
+    def _fold(self, draft: Draft, flags: ExecutionFlags) -> bool:
+        """Let an operator of constants run at the initialization, where only the graph reads it.
+
+        One of no inputs at all runs at every dispatch: a graph without constants needs none.
+        """
+        _, storage = next(draft.slots("output"))
+        if self._slots[storage.root] != self._temporary or not is_of_constants(draft) or (
+                not any(draft.slots("input"))):
+            return False
+        compiled = compile_repacking(self._device, draft.desc, (), flags)
+        scratch = _Place(self._temporary) if compiled.plan.temporary_bytes else None
+        given = [self._first_place(draft.storages.get(t)) for t in compiled.slots[:-2]]
+        self._folded.append((compiled, [*given, scratch, None]))
+        self._slots[storage], storage.constant = self._persistent, True
+        self._made.append(storage)
+        return True
+
+    def _first_place(self, storage: Storage | None) -> _Place | Storage | None:
+        """Where a constant lies at the initialization."""
+        source = None if storage is None else self._sources.get(storage.root)
+        if storage is None or source not in self._fixed:
+            return storage
+        return _Place(self._fixed[source], storage.begin)
+
     def _add(self, draft: Draft, flags: ExecutionFlags) -> None:
         storages = draft.storages
         fixed = {t for t, s in storages.items() if self._slots[s.root] == self._persistent}
         compiled = compile_repacking(self._device, draft.desc, fixed, flags)
         repacked, slots = compiled.plan.repacked, compiled.slots[:-2]
         properties = compiled.binding_properties
-        temporary = self._new(properties.temporary_resource_size, self._temporary)
-        persistent = self._new(properties.persistent_resource_size, self._persistent)
+        temporary, persistent = (
+            self._new(n, slot) if n else None
+            for n, slot in ((properties.temporary_resource_size, self._temporary),
+                            (properties.persistent_resource_size, self._persistent)))
         step = Step(compiled, [
             *[None if t in repacked else storages.get(t) for t in slots], temporary, persistent])
         for storage in step.storages:
@@ -196,10 +229,7 @@ class _Planner:
                 storage.touch(len(self._steps))
         self._steps.append(step)
         if compiled.needs_initialization:
-            given: list[_Place | Storage | None] = [
-                _Place(self._fixed[self._sources[storages[t]]]) if t in repacked else None
-                for t in slots
-            ]
+            given = [self._first_place(storages[t]) if t in repacked else None for t in slots]
             scratch = _Place(self._temporary) if compiled.initializer_temporary_bytes else None
             self._prepare.append((compiled, [*given, scratch, persistent]))
 
@@ -213,7 +243,7 @@ class _Planner:
                 slot = source.slot
             else:
                 slot = self._ends.get(source, self._temporary)
-            storage = self._storages[source] = Storage(0)
+            storage = self._storages[source] = Storage(0, constant=source in self._fixed)
             self._slots[storage] = slot
             self._sources[storage] = source
             data = self._wiring.constants.get(-1 if source.node is None else source.node)
@@ -221,14 +251,23 @@ class _Planner:
         storage.nbytes = max(storage.nbytes, nbytes)
         return storage
 
-    def _new(self, nbytes: int, slot: int) -> Storage | None:
-        if not nbytes:
-            return None
+    def _new(self, nbytes: int, slot: int) -> Storage:
         storage = Storage(nbytes)
         self._slots[storage] = slot
         return storage
 
     def _finish(self, constants: Sequence[int]) -> None:
+        # What only the initialization reads lies behind its operators' scratch memory.
+        scratch = max([0, *(c.initializer_temporary_bytes for c, _ in self._prepare),
+                       *(c.plan.temporary_bytes for c, _ in self._folded)])
+        passing = [s for s in self._made if s.first < 0]
+        self.initializer_temporary_bytes = scratch
+        if passing:
+            begin = aligned(scratch)
+            self.initializer_temporary_bytes = begin + side_by_side(passing)
+            for storage in passing:
+                self._slots[storage] = self._temporary
+                storage.offset += begin
         # Some are of no use any more.
         used = [s for s in self._slots if s.first >= 0]
         inner = [s for s in used if self._slots[s] == self._temporary]
@@ -237,6 +276,7 @@ class _Planner:
         temporary = self.memory.planned
         persistent = side_by_side(s for s in used if self._slots[s] == self._persistent)
         self.placed = [(s.compiled, self._places(s.storages)) for s in self._steps]
+        self.folded = [(compiled, self._places(given)) for compiled, given in self._folded]
         self.prepare = [(compiled, self._places(given)) for compiled, given in self._prepare]
         self.kept = [
             (_Place(self._fixed[source]), self._place(storage), storage.nbytes)
@@ -248,9 +288,7 @@ class _Planner:
             for slot, source in enumerate(self._wiring.outputs, self.binding_counts[0])
             if slot != self._ends[source]
         ]
-        self.needs_initialization = bool(self.prepare or self.kept)
-        self.initializer_temporary_bytes = max(
-            (compiled.initializer_temporary_bytes for compiled, _ in self.prepare), default=0)
+        self.needs_initialization = bool(self.folded or self.prepare or self.kept)
         outputs = [Need(path, "output") for path in self._wiring.output_paths]
         kept = Need.resource("persistent", persistent)
         self.needs = [

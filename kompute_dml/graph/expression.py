@@ -29,6 +29,10 @@ def active() -> Graph | None:
     return _active.get()
 
 
+if TYPE_CHECKING:
+    def _operator(self: Expression, other: Any, /) -> Expression: ...
+
+
 class Expression(Tensor):
     """What a graph will compute: a tensor without values. Views of it are expressions, too.
 
@@ -44,6 +48,16 @@ class Expression(Tensor):
         """What it is."""
         packed = "" if self.desc.is_packed else f", strides={list(self.strides)}"
         return f"<Expression {self.data_type} {list(self.sizes)}{packed}>"
+
+    if TYPE_CHECKING:  # what is set below
+        __add__ = __sub__ = __mul__ = __truediv__ = __mod__ = __pow__ = __matmul__ = _operator
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmod__ = __rpow__ = _operator
+        __rmatmul__ = _operator
+        __lt__ = __le__ = __gt__ = __ge__ = _operator
+
+        def __neg__(self) -> Expression: ...
+
+        def __abs__(self) -> Expression: ...
 
     def __bool__(self) -> NoReturn:
         raise UnsupportedError(f"bool: {self!r} has no values before its graph runs")

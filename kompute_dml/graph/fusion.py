@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 
 from ..errors import ValidationError
-from . import epilogues, patterns
+from . import epilogues, patterns, spelled
 from .chains import fuse_chains
 from .draft import Draft, Drafts
 from .memory import Storage
@@ -19,6 +19,8 @@ from .scales import fold_normalizations
 from .siblings import Make, join_products
 
 _SWITCH = "KOMPUTE_DML_UNFUSED"
+_LITTLE = 64 << 10
+"""Bytes of a constant that is computed from smaller ones."""
 SIBLINGS, FOLDING, BATCH_NORMALIZATIONS = "siblings", "folding", "batch_normalizations"
 """Products of one matrix are joined; operators of constants run when a plan is built."""
 CHANNELS_LAST = "channels_last"
@@ -51,6 +53,17 @@ def fuse(
     return found.without_dead()
 
 
+def is_of_constants(draft: Draft) -> bool:
+    """Whether what an operator makes may be made once: of constants, and not much larger."""
+    outputs, roots = list(draft.slots("output")), {s.root for _, s in draft.slots("input")}
+    slot, storage = outputs[0]
+    return (
+        FOLDING not in left_out() and len(outputs) == 1 and not storage.is_part
+        and draft.tensor(slot).total_tensor_size_in_bytes == storage.nbytes
+        and all(r.constant for r in roots)
+        and storage.nbytes <= max(_LITTLE, 2 * sum(r.nbytes for r in roots)))
+
+
 def left_out() -> set[str]:
     """The passes that ``KOMPUTE_DML_UNFUSED`` switches off."""
     names = {n.strip() for n in os.environ.get(_SWITCH, "").split(",")} - {""}
@@ -63,7 +76,8 @@ def left_out() -> set[str]:
 
 
 PASSES: dict[str, Callable[[Drafts], None]] = {
-    "copies": epilogues.copies, "gelu": patterns.gelu, "gates": patterns.gates,
+    "copies": epilogues.copies, "layer_norms": spelled.layer_norms, "gelu": patterns.gelu,
+    "tanh_gelus": spelled.tanh_gelus, "gates": patterns.gates,
     "attention": patterns.attention, "sums": epilogues.sums, "residuals": epilogues.residuals,
     "activations": epilogues.activations, "chains": fuse_chains, "joins": epilogues.joins,
 }

@@ -57,9 +57,11 @@ def gelu(g: Drafts) -> None:
             other = OTHER[at]
             if number == 0.5 and not halves:
                 halves = True
-            elif not times_x and draft.storages[other].root is x[0].root and (
-                    draft.storages[other].begin == x[0].begin and draft.tensor(other) == x[1]):
+            elif not times_x and _reads(draft, other, x):
                 times_x = True
+            elif not (times_x or halves) and (half := _half(g, draft, other, x)) is not None:
+                times_x = halves = True
+                parts.append(half)
             else:
                 break
             parts.append(draft)
@@ -69,6 +71,21 @@ def gelu(g: Drafts) -> None:
                 class_of("ACTIVATION_GELU")(input_tensor=x[1], output_tensor=y),
                 {"input_tensor": x[0], "output_tensor": parts[-1].storages["output_tensor"]},
                 erf.label))
+
+
+def _reads(draft: Draft, slot: str, x: tuple[Storage, TensorDesc]) -> bool:
+    storage = draft.storages[slot]
+    return (storage.root, storage.begin) == (x[0].root, x[0].begin) and draft.tensor(slot) == x[1]
+
+
+def _half(g: Drafts, draft: Draft, slot: str, x: tuple[Storage, TensorDesc]) -> Draft | None:
+    """What makes half of x for this operator alone."""
+    half = g.maker(draft, slot)
+    if half is None or g.only_user(half) != (draft, slot) or not alike(
+            output_of(half), draft.tensor(slot)):
+        return None
+    of = _times(half, 0.5)
+    return half if of is not None and _reads(half, of, x) else None
 
 
 # SWISH and HARD_SWISH: x times its sigmoid

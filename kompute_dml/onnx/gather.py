@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..dtypes import DataType
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, ValidationError
 from ..graph.array import Array, device_type
 from ..graph.builder import Builder, scalar, supported
 from ..layout import pad_left, product
@@ -110,6 +110,31 @@ def scatter(operator: str) -> Build:
         return [y]
 
     return build
+
+
+def tensor_scatter(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """Lines of a cache from a place on, which each of the first dimension has; in a circle if told.
+    """
+    x, updates = given(inputs, 0), given(inputs, 1)
+    axis = dimension(node.attributes.get("axis", -2), len(x.shape))
+    count, most = updates.shape[axis], x.shape[axis]
+    kind = np.dtype("int32")
+    if count > most or axis == 0:
+        raise ValidationError(f"expected at most {most} lines, and an axis but the first, but got "
+                              f"{count} along axis {axis}")
+    places = builder.constant(np.arange(count, dtype=kind)[None])
+    if len(inputs) > 2 and inputs[2] is not None:
+        first = emit_elementwise(builder, "CAST", [inputs[2]], kind, {})
+        first = builder.reshape(first, (x.shape[0], 1))
+        places = emit_elementwise(builder, "ELEMENT_WISE_ADD", [places, first], kind, {})
+        if node.attributes.get("mode", "linear") == "circular":
+            size = builder.constant(np.array(most, kind))
+            places = emit_elementwise(
+                builder, "ELEMENT_WISE_MODULUS_FLOOR", [places, size], kind, {})
+    sizes = [n if d in (0, axis) else 1 for d, n in enumerate(updates.shape)]
+    seen = builder.reshape(places.broadcast_to((x.shape[0], count)), sizes)
+    return list(scatter("SCATTER")(builder, replace(node, attributes={"axis": axis}), [
+        x, seen.broadcast_to(updates.shape), updates]))
 
 
 def _counts(x: Array, indices: Array) -> dict[str, int]:

@@ -511,3 +511,88 @@ def test_a_graph_fuses_what_its_nodes_do_one_after_the_other(
         results += graph.run(*given, dtype=np.float32)
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[2])
+
+
+def _float(*sizes: int, **more: Any) -> dml.TensorDesc:
+    return _tensor(*sizes, data_type="float32", **more)
+
+
+def _counts(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch, desc: dml.GraphDesc, passes: str,
+    owned: dict[int, np.ndarray], *given: np.ndarray | None, always: str = "",
+) -> tuple[list[int], list[np.ndarray]]:
+    """Operators that run with and without some passes, and the first outputs."""
+    counts, results = [], []
+    for left in (always, f"{always},{passes}"):
+        monkeypatch.setenv("KOMPUTE_DML_UNFUSED", left)
+        graph = Graph(device, desc, owned)
+        counts.append(len(graph.compiled.variants))
+        results.append(graph.run(*given, dtype=np.float32)[0])
+    return counts, results
+
+
+def test_what_constants_make_is_made_at_the_initialization(
+    device: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a constant node and of an owned input, in two steps of which a third reads the last."""
+    x, owned = _float(64), _float(64, flags=OWNED)
+    data = rng.normal(0, 1, (3, 64)).astype(np.float32)
+    desc = dml.GraphDesc(
+        2, 1, [_binary(device, "Multiply", owned, x, x), _unary(device, "ElementWiseExp", x),
+               _binary(device, "Subtract", x, x, x), Constant(data[1].tobytes())],
+        [In(0, 0, 0), In(1, 2, 0)], [Out(2, 0, 0)],
+        [Link(3, 0, 0, 1), Link(0, 0, 1, 0), Link(1, 0, 2, 1)])
+    counts, (got, plain) = _counts(
+        device, monkeypatch, desc, "folding", {0: data[0]}, None, data[2], always="chains")
+    assert counts == [1, 3]
+    np.testing.assert_array_equal(got, plain)
+    np.testing.assert_allclose(got, data[2] - np.exp(data[0] * data[1]), rtol=1e-5, atol=1e-5)
+
+
+def test_a_batch_normalization_goes_into_the_filter(
+    device: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, w, y, one = (_float(*sizes) for sizes in (
+        (1, 3, 8, 8), (4, 3, 3, 3), (1, 4, 6, 6), (1, 4, 1, 1)))
+    two = [1, 1]
+    convolution = dml.ConvolutionOperatorDesc(
+        input_tensor=x, filter_tensor=w.replace(flags=OWNED), output_tensor=y, mode=1,
+        direction=0, strides=two, dilations=two, start_padding=[0, 0], end_padding=[0, 0],
+        output_padding=[0, 0], group_count=1)
+    wide = one.replace(sizes=y.sizes, strides=(0, 1, 0, 0), total_tensor_size_in_bytes=16)
+    norm = dml.BatchNormalizationOperatorDesc(
+        input_tensor=y, output_tensor=y, spatial=True, epsilon=1e-3,
+        **{f"{name}_tensor": wide for name in ("mean", "variance", "scale", "bias")})
+    numbers = rng.uniform(0.5, 2, (4, 4)).astype(np.float32)
+    desc = dml.GraphDesc(
+        2, 1, [Node(device.create_operator(convolution)), Node(device.create_operator(norm)),
+               *(Constant(n.tobytes()) for n in numbers)],
+        [In(0, 0, 0), In(1, 0, 1)], [Out(1, 0, 0)],
+        [Link(0, 0, 1, 0), *(Link(2 + i, 0, 1, 1 + i) for i in range(4))])
+    given, filters = (rng.normal(0, 1, t.sizes).astype(np.float32) for t in (x, w))
+    counts, (got, plain) = _counts(
+        device, monkeypatch, desc, "batch_normalizations", {1: filters}, given, None)
+    assert counts == [1, 2]
+    size = np.abs(plain).max()
+    np.testing.assert_allclose(got, plain, rtol=0, atol=2.0**-18 * size)
+    assert np.ptp(plain) > 1
+
+
+def test_products_of_one_matrix_are_joined(
+    device: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c = _float(1, 1, 5, 16), _float(1, 1, 16, 8), _float(1, 1, 5, 8)
+    gemm = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=c, trans_a=0, trans_b=0,
+                                alpha=1.0, beta=0.0)
+    values = rng.normal(0, 1, (2, 16, 8)).astype(np.float32)
+    desc = dml.GraphDesc(
+        1, 1, [Node(device.create_operator(gemm)), Node(device.create_operator(gemm)),
+               _binary(device, "Multiply", c, c, c), *(Constant(v.tobytes()) for v in values)],
+        [In(0, 0, 0), In(0, 1, 0)], [Out(2, 0, 0)],
+        [Link(3, 0, 0, 1), Link(4, 0, 1, 1), Link(0, 0, 2, 0), Link(1, 0, 2, 1)])
+    given = rng.normal(0, 1, a.sizes).astype(np.float32)
+    counts, (got, plain) = _counts(device, monkeypatch, desc, "siblings", {}, given)
+    assert counts == [2, 3]
+    np.testing.assert_array_equal(got, plain)
+    left, right = (given[0, 0].astype(np.float64) @ v for v in values)
+    np.testing.assert_allclose(got.reshape(5, 8), left * right, rtol=1e-4, atol=1e-4)

@@ -44,6 +44,17 @@ GRAPHS: dict[str, tuple[list[Any], dict[str, np.ndarray], list[str]]] = {
         ["ELEMENT_WISE_DEQUANTIZE_LINEAR", "CONVOLUTION", "ELEMENT_WISE_QUANTIZE_LINEAR"]),
     "a product": ([*INPUTS[:1], _linear("w"), node("MatMul", "x_ w_", "v"), TO_BYTES], MATMUL,
                   ["QUANTIZED_LINEAR_MATRIX_MULTIPLY"]),
+    "a Gemm": ([*INPUTS[:1], _linear("w"), node("Gemm", "x_ w_", "v"), TO_BYTES], MATMUL,
+               ["QUANTIZED_LINEAR_MATRIX_MULTIPLY"]),
+    "a Gemm of a transposed B, with C": (
+        [*INPUTS[:1], _linear("t", axis=0), node("Gemm", "x_ t_ c", "v", transB=1), TO_BYTES],
+        {**MATMUL, "t": np.ascontiguousarray(MATMUL["w"].T), "tz": np.zeros(8, np.int8),
+         "ts": W_SCALE * np.arange(1, 9, dtype=np.float32)},
+        ["MATRIX_MULTIPLY_INTEGER_TO_FLOAT", "ELEMENT_WISE_QUANTIZE_LINEAR"]),
+    "a Gemm of a transposed A": (
+        [*INPUTS[:1], _linear("a"), node("Gemm", "x_ a_", "v", transA=1), TO_BYTES],
+        {**MATMUL, "a": _bytes(5, 8), "as": np.array(W_SCALE), "az": np.array(np.int8(3))},
+        ["ELEMENT_WISE_DEQUANTIZE_LINEAR", "GEMM", "ELEMENT_WISE_QUANTIZE_LINEAR"]),
     "a product that stays a float one": (
         [*INPUTS[:1], _linear("w"), node("MatMul", "x_ w_", "v"), node("Add", "v c", "y")], MATMUL,
         ["MATRIX_MULTIPLY_INTEGER_TO_FLOAT"]),
