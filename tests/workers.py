@@ -14,6 +14,9 @@ import pytest
 
 from kompute_dml.operators.base import definitions
 
+_TOGETHER = ("test_wheel_install.py",)
+"""Files whose tests share something that takes long to make, and no pipelines."""
+
 
 def _short(name: str) -> str:
     """The short name of an operator, from any form in a test's name."""
@@ -28,6 +31,9 @@ def _operators() -> frozenset[str]:
 @cache
 def sharing(nodeid: str) -> str:
     """A key that tests with the same pipelines share: their operator, or else their function."""
+    file = nodeid.partition("::")[0]
+    if file.endswith(_TOGETHER):
+        return file
     function, _, parameters = nodeid.partition("[")
     words = map(_short, re.split(r"\W", parameters))
     return next((word for word in words if word in _operators()), function)

@@ -129,10 +129,10 @@ class Adapter:
 def _binding() -> Any:
     try:
         import vulkan  # the binding loads libvulkan when it is imported
-    except OSError as error:
+    except OSError:  # its text speaks of an SDK, which nobody needs
         raise NoDeviceError(
             "no Vulkan loader was found (libvulkan.so.1): 'apt install libvulkan1', and "
-            f"{_INSTALL_HINT}. The loader's own words: {error}"
+            f"{_INSTALL_HINT}"
         ) from None
     return vulkan
 

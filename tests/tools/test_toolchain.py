@@ -423,7 +423,9 @@ def test_what_is_built_stays_out_of_a_source_distribution() -> None:
         assert any(fnmatch(path, line.rstrip("/")) for line in ignored), path
 
 
-def test_the_library_is_compiled_again_when_its_source_is_newer(tmp_path: Path) -> None:
+def test_the_library_is_compiled_again_when_its_source_is_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if native.compiler() is None:
         pytest.skip("a C compiler is missing")
     target = native.build(tmp_path)
@@ -433,6 +435,10 @@ def test_the_library_is_compiled_again_when_its_source_is_newer(tmp_path: Path) 
     assert built > 0
     native.build(tmp_path)
     assert target.stat().st_mtime == built
+    os.utime(target, (0, 0))
+    monkeypatch.setattr(native, "checkout", lambda: None)  # as a wheel's
+    native.build(tmp_path)
+    assert target.stat().st_mtime == 0
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -451,6 +457,7 @@ def test_make_lists_its_targets() -> None:
         ("operators/test_accuracy.py::test_error_in_ulp[f16-sin]", "sin"),
         ("tools/test_bench.py::test_cases[ACTIVATION_IDENTITY f32]", "identity"),
         ("engine/test_transfer.py::test_sizes[4]", "engine/test_transfer.py::test_sizes"),
+        ("tests/tools/test_wheel_install.py::test_y", "tests/tools/test_wheel_install.py"),
     ],
 )
 def test_one_worker_compiles_the_pipelines_of_an_operator(nodeid: str, group: str) -> None:
