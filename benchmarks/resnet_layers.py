@@ -2,10 +2,10 @@
 
     python benchmarks/resnet_layers.py
 
-The default device against ONNX Runtime's CPU provider with two threads (the same model of one layer,
-NumPy in to NumPy out), and against NumPy: the best of several calls each. "wall" is the time that
-passed; "cpu" is the processor time by the number of cores, which hardly changes with what else runs
-there. Of the others, whose threads spin, only wall time says anything.
+The default device against ONNX Runtime's CPU provider with two threads (the same model of one
+layer, NumPy in to NumPy out), and against NumPy: the best of several calls each. "wall" is the time
+that passed; "cpu" is the processor time by the number of cores, which hardly changes with what else
+runs there. Of the others, whose threads spin, only wall time says anything.
 """
 
 from __future__ import annotations
