@@ -27,9 +27,9 @@ class EveryWork(dict[str, str]):
         return self.name
 
 
-def offer_blocks(device: dml.Device) -> None:
-    """Lets a device choose the kernels without shared memory."""
-    traits = replace(device._target.traits, slow_barriers=True)
+def set_slow_barriers(device: dml.Device, slow: bool) -> None:
+    """Whether a device offers the kernels without shared memory."""
+    traits = replace(device._target.traits, slow_barriers=slow)
     device._target = replace(device._target, traits=traits)
 
 
@@ -161,7 +161,9 @@ def test_depthwise_kernels_compute_the_same(
 
 @pytest.mark.parametrize(("kernel", "data_type", "last"), [
     ("t128-1", "float32", True), ("t128x64-2", "float16", False), ("t64-2", "float32", False),
-    ("t64-1", "float16", True), ("t16-1", "float32", False), ("t8-1", "float16", True),
+    ("t64-1", "float16", True),
+    pytest.param("t16-1", "float32", False, marks=long_pipelines),
+    pytest.param("t8-1", "float16", True, marks=long_pipelines),
 ])
 def test_lines_of_channels_compute_the_same(
     kernel: str, data_type: str, last: bool, own: dml.Device, rng: np.random.Generator
@@ -172,7 +174,8 @@ def test_lines_of_channels_compute_the_same(
     window = dict(strides=(2, 1), dilations=(1, 3), start_padding=(2, 1), end_padding=(1, 2),
                   group_count=2, fused_activation=dml.ActivationReluOperatorDesc())
     bias = rng.integers(-9, 9, 140).astype(data_type)
-    offer_blocks(own)
+    shader = "blocks" if kernel in ("t8-1", "t16-1") else "lines"
+    set_slow_barriers(own, shader == "blocks")
     with tuning.trial(EveryWork("core")):
         expected = dml.convolution(own.tensor(x), own.tensor(w), own.tensor(bias),
                                    **window).numpy()
@@ -185,36 +188,37 @@ def test_lines_of_channels_compute_the_same(
     with tuning.trial(EveryWork(kernel)):
         y = dml.convolution(given, own.tensor(w), own.tensor(bias), **window, out=out).numpy()
     names = {n for each in own._compiled.values() for n in each.variants}
-    shader = "blocks" if kernel in ("t8-1", "t16-1") else "lines"
     assert (y == expected).all() and f"convolution_{shader}.{kernel[:-2]}" in names
 
 
+@pytest.mark.parametrize("kernel", [
+    "lines.t64", pytest.param("blocks.t8", marks=long_pipelines)])
 @pytest.mark.parametrize("data_type, channels", [("float16", 3), ("float32", 1)])
 def test_few_channels_share_vectors_with_their_neighbours(
-    data_type: str, channels: int, own: dml.Device, rng: np.random.Generator
+    kernel: str, data_type: str, channels: int, own: dml.Device, rng: np.random.Generator
 ) -> None:
     x, w = (rng.integers(-4, 5, sizes).astype(data_type)
             for sizes in ((2, channels, 11, 14), (20, channels, 3, 7)))
     window = dict(strides=(1, 2), dilations=(2, 2), start_padding=(1, 5), end_padding=(2, 8))
-    results, names = [], set()
-    offer_blocks(own)
-    for kernel in ("core", "t64-1", "t8-1"):
+    results = []
+    set_slow_barriers(own, kernel == "blocks.t8")
+    for name in ("core", kernel.partition(".")[2] + "-1"):
         own._compiled.clear()
-        with tuning.trial(EveryWork(kernel)):
+        with tuning.trial(EveryWork(name)):
             results.append(dml.convolution(own.tensor(x), own.tensor(w), **window).numpy())
-        names |= {n for each in own._compiled.values() for n in each.variants}
-    assert (results[0] == results[1:]).all()
-    assert {"convolution_lines.t64", "convolution_blocks.t8"} <= names
+    names = {n for each in own._compiled.values() for n in each.variants}
+    assert (results[0] == results[1]).all() and f"convolution_{kernel}" in names
 
 
-@pytest.mark.parametrize("kernel", ["t64-1", "t64-2", "t8-1"])
+@pytest.mark.parametrize("kernel", [
+    "t64-1", "t64-2", pytest.param("t8-1", marks=long_pipelines)])
 def test_transposed_convolutions_store_channels_together(
     kernel: str, own: dml.Device, rng: np.random.Generator
 ) -> None:
     x, w = (rng.integers(-4, 5, sizes).astype("float32")
             for sizes in ((2, 32, 5, 7), (32, 20, 4, 4)))
     window = dict(strides=(2, 2), start_padding=(1, 2), end_padding=(1, 0), direction=1)
-    offer_blocks(own)
+    set_slow_barriers(own, kernel == "t8-1")
     results = []
     for name in ("core", kernel):
         own._compiled.clear()

@@ -7,7 +7,8 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml import tuning
-from test_convolution import EveryWork, offer_blocks
+from switches import long_pipelines
+from test_convolution import EveryWork, set_slow_barriers
 
 _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_blocks-t64", "float32", (2, 70, 36, 132), 0, 1, True),
@@ -22,7 +23,10 @@ _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
 TESTED = {kernel.removesuffix("-split").replace("-", ".") for kernel, *_ in _CASES}
 
 
-@pytest.mark.parametrize(("kernel", "data_type", "sizes", "trans_a", "trans_b", "whole"), _CASES)
+@pytest.mark.parametrize(
+    ("kernel", "data_type", "sizes", "trans_a", "trans_b", "whole"),
+    [pytest.param(*case, marks=long_pipelines) if "blocks" in case[0] else case
+     for case in _CASES])
 def test_kernels_compute_the_same(
     kernel: str, data_type: str, sizes: tuple[int, ...], trans_a: int, trans_b: int,
     whole: bool, own: dml.Device, rng: np.random.Generator,
@@ -35,7 +39,7 @@ def test_kernels_compute_the_same(
     def given(x: np.ndarray, transposed: int) -> dml.Tensor:
         return own.tensor(np.ascontiguousarray(x.swapaxes(1, 2)) if transposed else x)
 
-    offer_blocks(own)
+    set_slow_barriers(own, "blocks" in kernel)
     with tuning.trial(EveryWork(kernel)):
         y = dml.gemm(
             given(a, trans_a), given(b, trans_b), own.tensor(c) if whole else None,
