@@ -3,8 +3,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// A workgroup makes a tile of the output, an invocation BLOCK x BLOCK of it in float32. While one
-// slice of K is multiplied, the next one comes into the other half of the shared memory.
+// A workgroup computes a tile of the output, an invocation BLOCK x BLOCK of it in float32. While one
+// slice of K is multiplied, the next one is stored in the other half of the shared memory.
 #if defined(TILE_t128)
 const uint TILE = 128u, BLOCK = 8u, TILE_K = 8u;
 #elif defined(TILE_t64)
@@ -19,8 +19,8 @@ layout(local_size_x = INVOCATIONS) in;
 #include "include/gemm.glsl"
 #include "include/gemm_fours.glsl"
 
-// By K, then by the row or column, four in a vector. One more than there are: invocations that
-// write along K use different banks.
+// By K, then by the row or column, four to a vector. A vector of padding lets invocations that write
+// along K use different banks.
 const uint PITCH = TILE / 4u + 1u;
 const uint SLICE = TILE_K * PITCH;
 shared vec4 s_a[2u * SLICE];
@@ -28,7 +28,7 @@ shared vec4 s_b[2u * SLICE];
 const int LOADS = int(TILE * TILE_K / 4u / INVOCATIONS);
 const int CHUNKS = int(BLOCK / 4u);
 
-// The row of A, or column of B, and the K of an invocation's four elements, both in the slice.
+// The row of A (or column of B) and the k of an invocation's four elements, within the slice.
 uvec2 place(bool across, int load) {
     uint n = gl_LocalInvocationIndex + uint(load) * INVOCATIONS;
     return across ? uvec2(n % (TILE / 4u) * 4u, n / (TILE / 4u))

@@ -2,9 +2,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation moves PARTS elements, or vectors of 16 bytes along a contiguous row. A vector moves whole
-// where all of its lengths are the same. The walk gives four places: in the input without the axis, in the
-// lengths, in the output, and the coordinate on the axis.
+// An invocation moves PARTS elements, or vectors of 16 bytes along a contiguous row. A vector moves
+// whole where all of its lengths are the same. The walk gives four places: in the input without the
+// axis, in the lengths, in the output, and the coordinate on the axis.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint LENGTH_WORDS = 1u;
 layout(constant_id = 2) const uint TYPE = 4u;
