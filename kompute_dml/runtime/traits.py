@@ -13,6 +13,7 @@ from .adapters import Adapter, CooperativeMatrix
 _EXACT_UNITS = ("NVIDIA",)
 _IEEE_UNITS = {"llvmpipe": ("Mesa 22.", "Mesa 25.0.")}
 _MASKS_ALL = ("llvmpipe",)
+_SLOW_BARRIERS = ("llvmpipe",)
 _FRAGMENTS_ALIKE = ("NVIDIA",)
 _ASSUMED_CORES = 64
 _CORES_BY_NAME = {"H200": 132, "H100": 132, "A100": 108, "L40": 142, "RTX 4090": 128}
@@ -52,6 +53,8 @@ class DeviceTraits:
     Attention uses sums as operands. Tests confirm it."""
     masks_all: bool
     """Both sides of a branch are executed, under masks."""
+    slow_barriers: bool
+    """Barriers and shared memory take longer than reading buffers again."""
 
     def multiplies(self, m: int, n: int, k: int, element: str, total: str) -> bool:
         """Whether subgroups of 32 multiply cooperative matrices of this shape and these types."""
@@ -76,4 +79,5 @@ def of(adapter: Adapter) -> DeviceTraits:
         ieee_units=adapter.driver_version.startswith(_IEEE_UNITS.get(adapter.driver, ())),
         fragments_alike=adapter.driver in _FRAGMENTS_ALIKE,
         masks_all=adapter.driver in _MASKS_ALL,
+        slow_barriers=adapter.driver in _SLOW_BARRIERS,
     )

@@ -17,15 +17,7 @@ const uint SIDE = TILE / BLOCK;
 const uint INVOCATIONS = SIDE * SIDE;
 layout(local_size_x = INVOCATIONS) in;
 #include "include/gemm.glsl"
-layout(binding = 0) readonly buffer APairs { uvec2 a_pairs[]; };
-layout(binding = 1) readonly buffer BPairs { uvec2 b_pairs[]; };
-
-// Whether four contiguous elements lie along A's rows or B's columns (MN), else along K; and whether they
-// are an aligned vector.
-layout(constant_id = 5) const bool A_MN_CONTIGUOUS = false;
-layout(constant_id = 6) const bool A_VECTORS = false;
-layout(constant_id = 7) const bool B_MN_CONTIGUOUS = false;
-layout(constant_id = 8) const bool B_VECTORS = false;
+#include "include/gemm_fours.glsl"
 
 // By K, then by the row or column, four to a vector. A vector of padding lets invocations that write
 // along K use different banks.
@@ -36,40 +28,12 @@ shared vec4 s_b[2u * SLICE];
 const int LOADS = int(TILE * TILE_K / 4u / INVOCATIONS);
 const int CHUNKS = int(BLOCK / 4u);
 
-vec4 from_halves(uvec2 pair) {
-    if (HAS_EXACT_UNITS) return vec4(unpackHalf2x16(pair.x), unpackHalf2x16(pair.y));
-    return vec4(half_to_float(pair.x & 0xFFFFu), half_to_float(pair.x >> 16),
-                half_to_float(pair.y & 0xFFFFu), half_to_float(pair.y >> 16));
-}
-
 // The row of A (or column of B) and the k of an invocation's four elements, within the slice.
 uvec2 place(bool across, int load) {
     uint n = gl_LocalInvocationIndex + uint(load) * INVOCATIONS;
     return across ? uvec2(n % (TILE / 4u) * 4u, n / (TILE / 4u))
                   : uvec2(n / (TILE_K / 4u), n % (TILE_K / 4u) * 4u);
 }
-
-// Four elements of ``x``. Elements beyond K are 0. Rows and columns beyond the edge repeat others.
-#define FOUR(x) \
-    vec4 x##_four(bool across, bool vectors, uint from, uint line, uint lines, uint line_step, \
-                  uint k, uint end, uint k_step) { \
-        if (vectors) { \
-            line = min(line, lines - (across ? 4u : 1u)); \
-            uint at = from + line * line_step + min(k, end - (across ? 1u : 4u)) * k_step; \
-            vec4 found = BYTES_OF(TYPE) == 4u ? uintBitsToFloat(x##_vectors[at / 4u]) \
-                                              : from_halves(x##_pairs[at / 4u]); \
-            return k < end ? found : vec4(0.0); \
-        } \
-        vec4 found; \
-        [[unroll]] for (uint i = 0u; i < 4u; ++i) { \
-            uint l = min(line + (across ? i : 0u), lines - 1u), e = k + (across ? 0u : i); \
-            float one = x##_float(from + l * line_step + min(e, end - 1u) * k_step); \
-            found[i] = e < end ? one : 0.0; \
-        } \
-        return found; \
-    }
-FOUR(a)
-FOUR(b)
 
 #define PUT(shared_side, across, at, half_at, found) \
     if (across) { \

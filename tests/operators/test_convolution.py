@@ -27,6 +27,12 @@ class EveryWork(dict[str, str]):
         return self.name
 
 
+def set_slow_barriers(device: dml.Device, slow: bool) -> None:
+    """Whether a device offers the kernels without shared memory."""
+    traits = replace(device._target.traits, slow_barriers=slow)
+    device._target = replace(device._target, traits=traits)
+
+
 def test_values_that_directml_prints(device: dml.Device) -> None:
     """DxDispatch's example: 3 x 3 numbers and a 2 x 2 diagonal."""
     x = np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)
@@ -54,7 +60,7 @@ def _matrix_units() -> Target:
         dml.default_device().adapter, cores=132, subgroup_size=32,
         max_shared_memory=48 << 10, cooperative_matrices=(CooperativeMatrix(
             16, 16, 16, "f16", "f16", "f32", "f32", "subgroup"),)))
-    return replace(target, traits=replace(target.traits, is_cpu=False))
+    return replace(target, traits=replace(target.traits, is_cpu=False, slow_barriers=False))
 
 
 def _plan(x: tuple[int, ...], w: tuple[int, ...], *, owned: bool = False,
@@ -157,6 +163,8 @@ def test_depthwise_kernels_compute_the_same(
 @pytest.mark.parametrize(("kernel", "data_type", "last"), [
     ("t128-1", "float32", True), ("t128x64-2", "float16", False), ("t64-2", "float32", False),
     ("t64-1", "float16", True),
+    pytest.param("t16-1", "float32", False, marks=long_pipelines),
+    pytest.param("t8-1", "float16", True, marks=long_pipelines),
 ])
 def test_lines_of_channels_compute_the_same(
     kernel: str, data_type: str, last: bool, own: dml.Device, rng: np.random.Generator
@@ -167,6 +175,8 @@ def test_lines_of_channels_compute_the_same(
     window = dict(strides=(2, 1), dilations=(1, 3), start_padding=(2, 1), end_padding=(1, 2),
                   group_count=2, fused_activation=dml.ActivationReluOperatorDesc())
     bias = rng.integers(-9, 9, 140).astype(data_type)
+    shader = "blocks" if kernel in ("t8-1", "t16-1") else "lines"
+    set_slow_barriers(own, shader == "blocks")
     with tuning.trial(EveryWork("core")):
         expected = dml.convolution(own.tensor(x), own.tensor(w), own.tensor(bias),
                                    **window).numpy()
@@ -179,32 +189,37 @@ def test_lines_of_channels_compute_the_same(
     with tuning.trial(EveryWork(kernel)):
         y = dml.convolution(given, own.tensor(w), own.tensor(bias), **window, out=out).numpy()
     names = {n for each in own._compiled.values() for n in each.variants}
-    assert (y == expected).all() and f"convolution_lines.{kernel[:-2]}" in names
+    assert (y == expected).all() and f"convolution_{shader}.{kernel[:-2]}" in names
 
 
+@pytest.mark.parametrize("kernel", [
+    "lines.t64", pytest.param("blocks.t8", marks=long_pipelines)])
 @pytest.mark.parametrize("data_type, channels", [("float16", 3), ("float32", 1)])
 def test_few_channels_share_vectors_with_their_neighbours(
-    data_type: str, channels: int, own: dml.Device, rng: np.random.Generator
+    kernel: str, data_type: str, channels: int, own: dml.Device, rng: np.random.Generator
 ) -> None:
     x, w = (rng.integers(-4, 5, sizes).astype(data_type)
             for sizes in ((2, channels, 11, 14), (20, channels, 3, 7)))
     window = dict(strides=(1, 2), dilations=(2, 2), start_padding=(1, 5), end_padding=(2, 8))
     results = []
-    for kernel in ("core", "t64-1"):
+    set_slow_barriers(own, kernel == "blocks.t8")
+    for name in ("core", kernel.partition(".")[2] + "-1"):
         own._compiled.clear()
-        with tuning.trial(EveryWork(kernel)):
+        with tuning.trial(EveryWork(name)):
             results.append(dml.convolution(own.tensor(x), own.tensor(w), **window).numpy())
     names = {n for each in own._compiled.values() for n in each.variants}
-    assert (results[0] == results[1]).all() and "convolution_lines.t64" in names
+    assert (results[0] == results[1]).all() and f"convolution_{kernel}" in names
 
 
-@pytest.mark.parametrize("kernel", ["t64-1", "t64-2"])
+@pytest.mark.parametrize("kernel", [
+    "t64-1", "t64-2", pytest.param("t8-1", marks=long_pipelines)])
 def test_transposed_convolutions_store_channels_together(
     kernel: str, own: dml.Device, rng: np.random.Generator
 ) -> None:
     x, w = (rng.integers(-4, 5, sizes).astype("float32")
             for sizes in ((2, 32, 5, 7), (32, 20, 4, 4)))
     window = dict(strides=(2, 2), start_padding=(1, 2), end_padding=(1, 0), direction=1)
+    set_slow_barriers(own, kernel == "t8-1")
     results = []
     for name in ("core", kernel):
         own._compiled.clear()
@@ -219,6 +234,7 @@ WIDE_TILES = {"convolution.f32.t128", "convolution.i32.t128"}
 FORCED = {
     *(f"convolution_depthwise.{k}" for k in ("first", "last1x4", "last1x8", "last2x4", "last4x2")),
     *(f"convolution_lines.{k}" for k in ("t128", "t128x64", "t64")),
+    *(f"convolution_blocks.{k}" for k in ("t8", "t16")),
 }
 """Variants that the tests above run on any device."""
 
@@ -230,10 +246,11 @@ def test_wide_tiles_compute_the_same(
 ) -> None:
     x, w = (rng.integers(-9, 9, sizes).astype(kind) for sizes in ((2, 5, 17, 13), (130, 5, 3, 3)))
     call = dml.convolution if kind == "float32" else dml.convolution_integer
-    narrow = call(own.tensor(x), own.tensor(w), start_padding=1, end_padding=1).numpy()
-    monkeypatch.setattr(lowering, "_tile", lambda p, c: 128)
-    device = dml.Device(own.adapter)
-    y = call(device.tensor(x), device.tensor(w), start_padding=1, end_padding=1)
+    with tuning.trial(EveryWork("core")):
+        narrow = call(own.tensor(x), own.tensor(w), start_padding=1, end_padding=1).numpy()
+        monkeypatch.setattr(lowering, "_tile", lambda p, c: 128)
+        device = dml.Device(own.adapter)
+        y = call(device.tensor(x), device.tensor(w), start_padding=1, end_padding=1)
     names = {n for c in device._compiled.values() for n in c.variants}
     assert (y.numpy() == narrow).all() and names & WIDE_TILES  # sums of small whole numbers
     device.close()

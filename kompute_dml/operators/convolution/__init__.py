@@ -15,6 +15,7 @@ from ...lowering.builder import PlanBuilder
 from ...lowering.copy import SHADERS as COPIES
 from .. import halves
 from ..base import Output, operator
+from .blocks import SHADER as BLOCKS
 from .depthwise import SHADER as DEPTHWISE
 from .geometry import Axis, Window
 from .lowering import CORE, DIRECT, SUM, is_narrow, lower_float, lower_quantized, lower_sums
@@ -134,7 +135,7 @@ def _check(d: Any, strict: bool) -> None:
 
 
 @operator("CONVOLUTION", output=_infer, check=_check,
-          shaders=(CORE, DIRECT, SUM, SHADER, LINES, PACK, DEPTHWISE, *COPIES))
+          shaders=(CORE, DIRECT, SUM, SHADER, LINES, BLOCKS, PACK, DEPTHWISE, *COPIES))
 def ConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
     transposed = _is_backward(d)
     axes = _axes(d, transposed, d.mode == ConvolutionMode.CONVOLUTION)

@@ -12,6 +12,7 @@ from ...lowering.copy import View, copied
 from ...lowering.plan import TEMPORARY, UNUSED, Operand, Plan
 from ...lowering.walk import Walk
 from ...tuning import work_key
+from . import blocks
 from .geometry import AXES
 from .problem import Problem
 
@@ -65,6 +66,7 @@ _HALVES, _BYTES = (_kernels(SHADER, of, each, *_TILES)
                    for of, each in (("f16.", 8), ("i8.", 16)))
 _FLOATS = _kernels(LINES, "", 4, ("t128", (128, 128, 2), 1, 0.73, 2),
                    ("t128x64", (128, 64, 4), 1, 0.9, 4), ("t64", (64, 64, 4), 1, 0.55, 2))
+_BLOCKS = [Kernel(blocks.SHADER, name, tile, 1, 0, 0) for name, tile in blocks.TILES.items()]
 _CORE_SPEED = 0.19
 """Million operations of convolution.comp in a microsecond on a core."""
 _SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
@@ -78,7 +80,7 @@ _SUM_SPEED, _PACK_SPEED = 6e6, 1.5e6
 
 _FAR = 16 << 20
 """The least bytes of a filter that caches do not hold."""
-_WORTH_LINES = 1 << 24
+_WORTH_LINES, _WORTH_BLOCKS, _WORTH_LARGE_BLOCKS = 1 << 24, 1 << 20, 1 << 23
 """The least multiplications for which a CPU uses the kernels of floats."""
 
 
@@ -87,22 +89,24 @@ def chosen(p: PlanBuilder, c: Problem, shared: bool = True) -> Choice | None:
     splits are allowed."""
     taps = [max(n for _, n, _ in a.phases) for a in c.axes]
     data_type = p.tensor("input_tensor").data_type
+    kernels: list[Kernel] = []
     if (min(c.out_channels, c.k) < 16 or c.rows < 16 or product(taps) > _MAX_TAPS
             or sum(taps) > _MAX_BITS):
-        return None
-    kernels: list[Kernel] = []
-    if data_type is DataType.FLOAT16 and p.device.multiplies(16, 16, 16, "f16", "f32"):
+        pass
+    elif data_type is DataType.FLOAT16 and p.device.multiplies(16, 16, 16, "f16", "f32"):
         kernels = _HALVES
     elif data_type.itemsize == 1 and p.device.multiplies(16, 16, 32, "i8", "i32"):
         kernels = _BYTES
     elif data_type.is_float:
         kernels = _FLOATS
+    if data_type.is_float and p.device.slow_barriers:
+        kernels = [*kernels, *_BLOCKS]
     found: list[Choice | None] = [
         choice for k in kernels for splits in (_SPLITS if shared else (1,))
         if _serves(p, c, choice := Choice(k, splits))]
     if not found:
         return None
-    if kernels is _FLOATS:
+    if kernels[-1].shader != SHADER:
         found.append(None)
     found.sort(key=lambda choice: _microseconds(p, c, choice))
     work = work_key(f"convolution {data_type.family}", c.rows, c.in_channels, c.k,
@@ -112,6 +116,8 @@ def chosen(p: PlanBuilder, c: Problem, shared: bool = True) -> Choice | None:
 
 def _serves(p: PlanBuilder, c: Problem, choice: Choice) -> bool:
     variant = p.library.find(choice.kernel.shader, *choice.kernel.axes.split("."))
+    if choice.kernel in _BLOCKS and (choice.splits > 1 or c.k > blocks.MAX_K):
+        return False
     return variant is not None and variant.shared_bytes <= p.device.max_shared_memory and (
         choice.splits == 1 or c.k >= choice.splits * choice.kernel.tile[2] * _LEAST_STEPS)
 
@@ -123,8 +129,12 @@ def _microseconds(p: PlanBuilder, c: Problem, choice: Choice | None) -> float:
     if p.device.is_cpu:
         # Loads take most of a CPU's time, so large blocks are better, if the work is worth their
         # compilation.
+        work = c.rows * c.k * c.out_channels * c.groups
         if choice is None:
-            return 0.5 if c.rows * c.k * c.out_channels * c.groups < _WORTH_LINES else 1e9
+            worth = _WORTH_BLOCKS if p.device.slow_barriers else _WORTH_LINES
+            return 0 if work < worth else 1e9
+        if choice.kernel in _BLOCKS:  # the large ones take twice as long to compile
+            return 0.5 if choice.kernel is _BLOCKS[work >= _WORTH_LARGE_BLOCKS] else 1
         rows, columns, _ = choice.kernel.tile
         waste = c.tiles(rows, columns) * rows * columns / (c.rows * c.out_channels * c.groups)
         return choice.splits * waste * (1 + 128 / columns + 128 / rows)
@@ -215,7 +225,8 @@ def _lines(p: PlanBuilder, slot: str, c: Problem, to: Packed, sizes: Ints, strid
             and not any(s * size % 16 for s in moving)):
         return p.read(slot), strides
     forward = slot == "input_tensor" or c.w_strides[1] == t.strides[0]
-    if width == c.in_channels and not t.owned_by_dml and (forward or c.groups == 1):
+    if (width == c.in_channels and not t.owned_by_dml and (forward or c.groups == 1)
+            and not p.device.slow_barriers):
         order = (0, 1) if forward else (1, 0)  # rows, then channels
         last = channels_last(t, order)
         copy = p.temporary(size, t.element_count)
@@ -264,8 +275,13 @@ def dispatch(
     if choice.kernel.shader == SHADER:
         spec = {**spec, "PLAIN": is_plain(p, c, y, y_strides)}
     x, w, *more = operands.items()
+    bound = {**dict([x, w]), "y": y, **dict(more)}
+    if choice.kernel in _BLOCKS:
+        blocks.dispatch(p, c, choice.variant, tile, y, y_strides, spec,
+                        {"activation_at": len(words), **push}, (*words, *more_params), bound)
+        return
     p.dispatch(
-        choice.variant, c.tiles(*tile[:2]) * choice.splits, **dict([x, w]), y=y,
-        **dict(more), params=[*words, *more_params],
+        choice.variant, c.tiles(*tile[:2]) * choice.splits, **bound,
+        params=[*words, *more_params],
         push={**c.push(tile, choice.splits, y_strides), "activation_at": len(words), **push},
         spec={"OUTPUT_ALONG_ROWS": y_strides[1] >= y_strides[-1], **spec})

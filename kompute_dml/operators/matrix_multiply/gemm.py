@@ -29,6 +29,8 @@ _MAX_K = 1 << 20
 """The longest K of one workgroup: lavapipe silently ends loops after 65,535 passes in all."""
 _WORTH_REPACKING = 1 << 24
 """The least multiplications for which copying a matrix without vectors pays off."""
+_WORTH_BLOCKS, _WORTH_LARGE_BLOCKS = 1 << 20, 1 << 27
+"""The least multiplications for which kernels without shared memory pay off."""
 
 
 # The description
@@ -186,6 +188,8 @@ _TILES = [
     _Kernel("gemm.t128", 128, 128, 8, 2, 4), _Kernel("gemm.t64", 64, 64, 16, 4, 4),
     _Kernel("gemm.t32", 32, 32, 32, 8, 4),
 ]
+_BLOCKS = [_Kernel(f"gemm_blocks.t{side}", side, side, 4, 0, 4, 1 << 17) for side in (64, 128)]
+"""Without shared memory."""
 _COOPMAT = [
     _Kernel(f"gemm_coopmat.{axis}", rows, columns, k, busy, 8)
     for axis, rows, columns, k, busy in (
@@ -199,7 +203,7 @@ _FEW_ROWS = {
     for way, axis, columns, k, longest in (
         ("k", "k_contiguous", 8, 1024, _MAX_K), ("mn", "n_contiguous", 256, 32, 512))
 }
-SHADERS = ("gemm", "gemm_coopmat", "gemm_few_rows", *COPIES)
+SHADERS = ("gemm", "gemm_blocks", "gemm_coopmat", "gemm_few_rows", *COPIES)
 
 
 def _candidates(g: _Product, p: PlanBuilder) -> list[_Kernel]:
@@ -208,12 +212,17 @@ def _candidates(g: _Product, p: PlanBuilder) -> list[_Kernel]:
         return _sorted(_COOPMAT, g, p)
     few = [k for k in _few_rows(g) if k.variant(p)]
     tiles = _sorted(_TILES, g, p)
-    if g.itemsize == 2 and p.device.multiplies(16, 16, 16, "f16", "f32"):
-        work = g.batches * g.rows * g.k * g.columns
-        if all(g.vectors(side, 8) for side in "ab") or work >= _WORTH_REPACKING:
-            tiles = [*_sorted(_COOPMAT, g, p), *tiles]
-            if few and g.rows > 1:  # matrix units are as fast as memory for any number of rows
-                few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
+    work = g.batches * g.rows * g.k * g.columns
+    if p.device.slow_barriers:
+        # The large blocks take two to six seconds to compile.
+        large = work >= _WORTH_LARGE_BLOCKS and min(g.rows, g.columns) > 64
+        blocks = _BLOCKS[::-1] if large else _BLOCKS
+        return [*blocks, *few, *tiles] if work >= _WORTH_BLOCKS else [*few, *tiles, *blocks]
+    if g.itemsize == 2 and p.device.multiplies(16, 16, 16, "f16", "f32") and (
+            work >= _WORTH_REPACKING or all(g.vectors(side, 8) for side in "ab")):
+        tiles = [*_sorted(_COOPMAT, g, p), *tiles]
+        if few and g.rows > 1:  # matrix units are as fast as memory for any number of rows
+            few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
     return [*few, *tiles]
 
 
@@ -321,8 +330,8 @@ def _dispatch(d: Any, p: PlanBuilder, g: _Product, kernel: _Kernel) -> None:
             spec[f"{side.upper()}_MN_CONTIGUOUS"] = way == "mn" if way else stride < k_stride
             if kernel.each == 4:
                 spec[f"{side.upper()}_VECTORS"] = bool(way)
-            else:
-                spec["ENDS_INSIDE"] = g.k % kernel.k != 0
+        if kernel.each == 8 or kernel in _BLOCKS:
+            spec["ENDS_INSIDE"] = g.k % kernel.k != 0
     p.dispatch(
         variant, tiles * parts, params=[*g.walk.words, *fused.words], push=push, spec=spec,
         a=g.views["a"].operand, b=g.views["b"].operand,

@@ -1,0 +1,51 @@
+"""GEMM's kernels, each forced to products that another one would serve."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml import tuning
+from switches import long_pipelines
+from test_convolution import EveryWork, set_slow_barriers
+
+_CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
+    ("gemm_blocks-t64", "float32", (2, 70, 36, 132), 0, 1, True),
+    ("gemm_blocks-t64", "float32", (2, 76, 37, 68), 1, 0, False),  # K ends inside of a vector
+    ("gemm_blocks-t64", "float16", (1, 33, 19, 67), 0, 0, False),  # no vectors
+    ("gemm_blocks-t128", "float32", (1, 132, 40, 140), 1, 0, False),
+    ("gemm-t128", "float32", (1, 130, 17, 140), 0, 0, False),
+    ("gemm-t64", "float16", (2, 66, 40, 72), 0, 1, False),
+    ("gemm_few_rows-k_contiguous-r8-split", "float32", (1, 7, 1032, 24), 0, 1, True),
+    ("gemm_few_rows-n_contiguous-r8-split", "float32", (1, 7, 1031, 264), 0, 0, True),
+]
+TESTED = {kernel.removesuffix("-split").replace("-", ".") for kernel, *_ in _CASES}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "data_type", "sizes", "trans_a", "trans_b", "whole"),
+    [pytest.param(*case, marks=long_pipelines) if "blocks" in case[0] else case
+     for case in _CASES])
+def test_kernels_compute_the_same(
+    kernel: str, data_type: str, sizes: tuple[int, ...], trans_a: int, trans_b: int,
+    whole: bool, own: dml.Device, rng: np.random.Generator,
+) -> None:
+    """``whole``: with C and an activation, which take long to compile."""
+    batches, m, k, n = sizes
+    a, b, c = (rng.integers(-4, 5, (batches, *size)).astype(data_type)
+               for size in ((m, k), (k, n), (m, n)))
+
+    def given(x: np.ndarray, transposed: int) -> dml.Tensor:
+        return own.tensor(np.ascontiguousarray(x.swapaxes(1, 2)) if transposed else x)
+
+    set_slow_barriers(own, "blocks" in kernel)
+    with tuning.trial(EveryWork(kernel)):
+        y = dml.gemm(
+            given(a, trans_a), given(b, trans_b), own.tensor(c) if whole else None,
+            trans_a=trans_a, trans_b=trans_b, alpha=0.5, beta=2.0,
+            fused_activation=dml.ActivationReluOperatorDesc() if whole else None).numpy()
+    expected = a.astype(np.float64) @ b.astype(np.float64) / 2
+    assert (y == (np.maximum(expected + 2.0 * c, 0) if whole else expected)).all()
+    names = {name for each in own._compiled.values() for name in each.variants}
+    assert kernel.removesuffix("-split").replace("-", ".") in names & TESTED
