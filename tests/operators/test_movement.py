@@ -2,25 +2,59 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import kompute_dml as dml
+from kompute_dml.lowering.plan import Target
+from kompute_dml.runtime.shader_library import ShaderLibrary
 
 _NUMPY_MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
-@pytest.mark.parametrize("count, dispatches", [(1, 1), (2, 1), (7, 1), (8, 2), (14, 2), (15, 3)])
+def _binding(device: dml.Device, most: int) -> Target:
+    """The device, as if a shader could bind so many storage buffers."""
+    target = device._target
+    return replace(target, traits=replace(target.traits, max_bindings=most),
+                   library=ShaderLibrary(target.library.features, most))
+
+
+@pytest.mark.parametrize(
+    "bound, together", [(8, 7), (15, 7), (16, 14), (29, 14), (30, 28), (99, 28)])
 @pytest.mark.parametrize("operator", ["JOIN", "SPLIT"])
-def test_seven_tensors_take_one_dispatch(
-    operator: str, count: int, dispatches: int, device: dml.Device
+def test_a_dispatch_takes_as_many_tensors_as_the_device_binds(
+    operator: str, bound: int, together: int, device: dml.Device
 ) -> None:
-    one, whole = (dml.TensorDesc("float32", (3, n)) for n in (8, 8 * count))
-    pieces = [one] * count
-    desc = (dml.JoinOperatorDesc(input_tensors=pieces, output_tensor=whole, axis=1)
-            if operator == "JOIN" else
-            dml.SplitOperatorDesc(input_tensor=whole, output_tensors=pieces, axis=1))
-    assert len(desc.operator.lower(desc, device._target).execute) == dispatches
+    target = _binding(device, bound)
+    for count in (1, 2, together, together + 1, 3 * together):
+        one, whole = (dml.TensorDesc("float32", (3, n)) for n in (8, 8 * count))
+        pieces = [one] * count
+        desc = (dml.JoinOperatorDesc(input_tensors=pieces, output_tensor=whole, axis=1)
+                if operator == "JOIN" else
+                dml.SplitOperatorDesc(input_tensor=whole, output_tensors=pieces, axis=1))
+        found = desc.operator.lower(desc, target).execute
+        assert len(found) == -(-count // together), count
+
+
+@pytest.mark.parametrize(
+    "bound, kind, unit", [(8, "float32", 3), (16, "uint16", 8), (30, "float32", 1)])
+def test_many_tensors_are_joined_and_split(
+    bound: int, kind: str, unit: int, device: dml.Device, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if bound > device._target.traits.max_bindings:
+        pytest.skip("the device binds fewer")
+    own = dml.Device(device.adapter)
+    monkeypatch.setattr(own, "_target", _binding(own, bound))
+    widths = rng.integers(1, 30, 45) * unit
+    parts = [rng.integers(0, 99, (70, int(n))).astype(kind) for n in widths]
+    whole = dml.join([own.tensor(x) for x in parts], axis=1)
+    assert np.array_equal(whole.numpy(), np.concatenate(parts, 1))
+    back = dml.split(whole, sections=tuple(map(int, widths)), axis=1)
+    assert all(np.array_equal(x.numpy(), y) for x, y in zip(back, parts, strict=True))
+    own.close()
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
