@@ -14,7 +14,7 @@ from ..lowering import copy
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import View, copied
 from ..lowering.plan import in_units
-from ..lowering.walk import Walk, reciprocal
+from ..lowering.walk import Walk, reciprocal, runs_of
 from ..spec import FeatureLevel, snake_case
 from .base import Infer, Output, axis_in, operator
 from .elementwise import check_attributes
@@ -187,9 +187,13 @@ def _tile_vectors(d: Any, p: PlanBuilder) -> bool:
     return True
 
 
-_ELEMENTS, _ROWS, _DENSE, _CHUNKS = 0, 1, 2, 3
+_ELEMENTS, _ROWS, _DENSE, _CHUNKS, _RUNS = 0, 1, 2, 3, 4
 _CHUNK_PARTS = 1
 _CHUNKED = True
+_MOST_BORDERS = 16
+"""Vectors that an invocation tries for borders."""
+_SHORTEST_RUN = 4
+"""Vectors of the input that a CPU repeats as a whole."""
 
 
 class _Dimension:
@@ -234,9 +238,14 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
     rows = product([d.size for d in outer])
     path, per_row = _ELEMENTS, row.size
     count = rows * per_row
-    parts, border, borders = 1, 1, 0
+    parts, border, borders, run = 1, 1, 0, 1
     local_size = p.device.local_size
-    if row.out_stride == 1:
+    if p.device.is_cpu and row.in_stride == row.out_stride == 1 and (
+            row.source >= _SHORTEST_RUN * each):
+        path = _RUNS
+        run, per_row, local_size = runs_of(rows, row.size, each)
+        count = rows * per_row
+    elif row.out_stride == 1:
         if is_packed([d.size for d in (*outer, row)], [d.out_stride for d in (*outer, row)]):
             path, count = _DENSE, (count + each - 2) // each + 1
             if _CHUNKED and row.in_stride == 1 and row.source >= each:
@@ -245,6 +254,8 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
                 chunk = local_size * parts * each
                 border = (margin + each - 2) // each + 1
                 borders = border * ((chunk + margin + each) // row.size + 2)
+            if borders > _MOST_BORDERS * local_size:  # more than it is worth to keep apart
+                path, parts, border, borders = _DENSE, 1, 1, 0
         elif row.size >= each:
             path, per_row = _ROWS, (row.size + each - 2) // each + 1
             count = rows * per_row
@@ -256,7 +267,7 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
               "borders": borders},
         spec={"LOCAL_SIZE": local_size, "PATH": path, "MODE": mode,
               "CONTIGUOUS": row.in_stride == 1, "RANK": len(outer), "PARTS": parts,
-              "BORDER": border, "NARROW": row.size < each},
+              "BORDER": border, "NARROW": row.size < each, "RUN": run},
     )
 
 

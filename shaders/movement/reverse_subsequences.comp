@@ -23,6 +23,7 @@ layout(push_constant) uniform Push {
 };
 #include "include/grid.glsl"
 #include "include/bits.glsl"
+#define WALK_RANKED
 #include "include/walk.glsl"
 
 INPUT_BITS(x, 0, TYPE)

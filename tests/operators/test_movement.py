@@ -71,6 +71,12 @@ def test_borders_in_several_workgroups(
         assert np.array_equal(got.numpy(), expected), (sizes, start, end)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_a_long_row_is_repeated(dtype: str, rng: np.random.Generator) -> None:
+    x = rng.integers(0, 100, (1, 300_007)).astype(dtype)
+    assert np.array_equal(dml.tile(x, repeats=(3, 2)).numpy(), np.tile(x, (3, 2)))
+
+
 def test_more_copies_than_an_invocation_writes(rng: np.random.Generator) -> None:
     x = rng.integers(0, 100, (2, 3, 8)).astype(np.float32)
     for repeats in ((1, 1, 1), (3, 5, 1), (5, 4, 7), (17, 1, 2), (1, 2, 40)):
