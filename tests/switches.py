@@ -6,8 +6,17 @@ import os
 
 import pytest
 
+from kompute_dml.runtime.adapters import choose
+
 SCALE = int(os.environ.get("KOMPUTE_DML_TEST_SCALE", "1"))
 """How much shorter stress tests are: for runs under the validation layer."""
+
+SWIFTSHADER = "SwiftShader" in choose(None).name
+
+long_pipelines = pytest.mark.skipif(
+    SWIFTSHADER,
+    reason="SwiftShader takes minutes and gigabytes to compile these pipelines",
+)
 
 shared_blocks = pytest.mark.skipif(
     bool(os.environ.get("KOMPUTE_DML_TEST_WHOLE_BUFFERS")),

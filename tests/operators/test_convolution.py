@@ -13,6 +13,7 @@ from kompute_dml.lowering.builder import target_of
 from kompute_dml.lowering.plan import PERSISTENT, TEMPORARY, Plan, Target
 from kompute_dml.operators.convolution import lowering
 from kompute_dml.runtime.adapters import CooperativeMatrix
+from switches import long_pipelines
 from test_matrix_multiply_kernels import _library_of_everything
 
 
@@ -221,6 +222,7 @@ FORCED = {
 """What the tests above run, wherever a device would choose it by itself."""
 
 
+@long_pipelines
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 def test_wide_tiles_compute_the_same(
     kind: str, own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ import pytest
 import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.lowering import builder
+from switches import SWIFTSHADER
 from test_convolution import EveryWork
 
 _ROIS = np.array([(7, 5, 7, 5), (-15, -15, -15, -15), (-10, 21, -10, 21), (13, 8, 13, 8),
@@ -75,6 +76,8 @@ def test_planes_are_pooled_as_anything_else(
     more: dict[str, int], last: bool, data_type: str, own: dml.Device, rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if SWIFTSHADER and data_type == "float16":
+        pytest.skip("SwiftShader rounds 9 to 9.016, so its units are not exact")
     real = builder.traits.of
     monkeypatch.setattr(builder.traits, "of", lambda a: replace(real(a), exact_units=True))
     device = dml.Device(own.adapter)

@@ -651,7 +651,7 @@ def two_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check.drivers, "swiftshader", lambda: Path("swift.json"))
 
 
-def test_the_suite_runs_on_both_drivers_with_both_states_of_kp(two_drivers: None) -> None:
+def test_the_suite_runs_on_both_drivers_and_with_both_states_of_kp(two_drivers: None) -> None:
     checks = {name: what.args for name, what in check.suite_checks(["-k", "x"])}
     both = os.pathsep.join(["lvp.json", "swift.json"])
     assert {
@@ -662,7 +662,6 @@ def test_the_suite_runs_on_both_drivers_with_both_states_of_kp(two_drivers: None
         "tests: lavapipe, fixed kp": ("lvp.json", "lvp.json", None, False, False),
         "tests: SwiftShader, fixed kp": ("swift.json", "swift.json", None, True, True),
         "tests: lavapipe, stock kp": ("lvp.json", "lvp.json", "stock", True, True),
-        "tests: SwiftShader, stock kp": ("swift.json", "swift.json", "stock", True, True),
         "engine, memory out of reach: lavapipe, fixed kp":
             ("lvp.json", "lvp.json", None, True, False),
         "several devices: lavapipe and SwiftShader, fixed kp":
