@@ -77,6 +77,27 @@ def test_a_long_row_is_repeated(dtype: str, rng: np.random.Generator) -> None:
     assert np.array_equal(dml.tile(x, repeats=(3, 2)).numpy(), np.tile(x, (3, 2)))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64"])
+def test_long_rows_of_any_alignment(dtype: str, rng: np.random.Generator) -> None:
+    x = rng.integers(0, 100, (301, 1003)).astype(dtype)
+    for begin in (0, 1, 2, 3, 5, 8, 15):
+        got = dml.slice(x, offsets=(1, begin), sizes=(299, 950), strides=(1, 1))
+        assert np.array_equal(got.numpy(), x[1:300, begin : begin + 950]), begin
+    left, right = dml.split(x, sections=(401, 602), axis=1)
+    assert np.array_equal(left.numpy(), x[:, :401]) and np.array_equal(right.numpy(), x[:, 401:])
+    chosen = rng.integers(-301, 400, 290).astype(np.int32)  # some point nowhere
+    got = dml.gather(x, chosen[None], axis=0, index_dimensions=1)
+    assert np.array_equal(got.numpy(), x[np.minimum(chosen, 300)])
+    new = rng.integers(0, 100, (290, 1003)).astype(dtype)
+    got = dml.scatter_nd(x, chosen[:, None], new, input_dimension_count=2,
+                         indices_dimension_count=2)
+    expected = x.copy()
+    for i, row in zip(chosen, new):
+        if i < 301:
+            expected[i] = row
+    assert np.array_equal(got.numpy(), expected)
+
+
 def test_more_copies_than_an_invocation_writes(rng: np.random.Generator) -> None:
     x = rng.integers(0, 100, (2, 3, 8)).astype(np.float32)
     for repeats in ((1, 1, 1), (3, 5, 1), (5, 4, 7), (17, 1, 2), (1, 2, 40)):
