@@ -94,7 +94,7 @@ def gather(p: PlanBuilder, how: Indexed) -> None:
         return
     unit, listed = d.output_tensor.data_type.itemsize, how
     walk = Walk(how.sizes, how.listed, how.indices, how.indexed)
-    runs = _Runs.of(p.device, walk, unit)
+    runs = Runs.of(p.device, walk, unit)
     push: dict[str, int] = {}
     if runs:
         walk, invocations, push, spec = runs
@@ -103,18 +103,18 @@ def gather(p: PlanBuilder, how: Indexed) -> None:
         walk = Walk(listed.sizes, listed.listed, listed.indices, listed.indexed)
         parts = 1 if p.device.is_cpu else 4
         invocations = -(-walk.count // parts)
-        spec = {"LOCAL_SIZE": _LOCAL_SIZE, "UNIT": unit, "PARTS": parts}
+        spec = {"LOCAL_SIZE": _LOCAL_SIZE, "PARTS": parts}
     p.dispatch(
         "gather", -(-invocations // spec["LOCAL_SIZE"]),
         x=in_units(p.read("input_tensor"), unit), indices=p.read("indices_tensor"),
         y=in_units(p.write("output_tensor"), unit), params=[*walk.words, *listed.axes],
         push={"count": walk.count, "axes_at": len(walk.words), "step": how.step, **push},
         spec={"INDEX_TYPE": d.indices_tensor.data_type.code,
-              "COORDINATES": len(how.coordinates), **spec},
+              "COORDINATES": len(how.coordinates), "UNIT": unit, **spec},
     )
 
 
-class _Runs(NamedTuple):
+class Runs(NamedTuple):
     """How a CPU moves slices that are contiguous rows (include/runs.glsl)."""
 
     rows: Walk
@@ -123,7 +123,7 @@ class _Runs(NamedTuple):
     spec: dict[str, int]
 
     @classmethod
-    def of(cls, device: DeviceTraits, walk: Walk, unit: int) -> _Runs | None:
+    def of(cls, device: DeviceTraits, walk: Walk, unit: int) -> Runs | None:
         """Of elements of ``unit`` bytes. The walk's first and third operand hold them."""
         size = walk.sizes[-1]
         moving = [int(i in (0, 2)) for i in range(len(walk.strides))]
@@ -133,7 +133,7 @@ class _Runs(NamedTuple):
         rows = Walk(walk.sizes[:-1], *(s[:-1] for s in walk.strides))
         run, runs, local_size = runs_of(rows.count, size, 16 // unit)
         return cls(rows, rows.count * runs, {"row_size": size, "runs": runs},
-                   {"LOCAL_SIZE": local_size, "UNIT": unit, "RUN": run})
+                   {"LOCAL_SIZE": local_size, "RUN": run})
 
 
 def _gather_vectors(p: PlanBuilder, how: Indexed) -> bool:
@@ -187,7 +187,7 @@ def scatter(p: PlanBuilder, how: Indexed) -> None:
             f"device (each takes 4 bytes, of {p.device.max_range} at most)")
     numbers = tuple(s if t else 0 for s, t in zip(packed_strides(of_tuples), how.tuples))
     whole = Walk(how.sizes, how.listed, how.indices, how.indexed, numbers, places)
-    runs = _Runs.of(p.device, whole, d.output_tensor.data_type.itemsize)
+    runs = Runs.of(p.device, whole, d.output_tensor.data_type.itemsize)
     unit, blocks = how.in_blocks(d.updates_tensor, d.output_tensor)
     if runs:
         unit, blocks = d.output_tensor.data_type.itemsize, how
@@ -198,7 +198,7 @@ def scatter(p: PlanBuilder, how: Indexed) -> None:
         writes = step == 1
         invocations = walk.count
         push: dict[str, int] = {}
-        spec = {"LOCAL_SIZE": p.device.local_size, "UNIT": unit}
+        spec = {"LOCAL_SIZE": p.device.local_size}
         if runs and writes:
             walk, invocations, push, spec = runs
         p.dispatch(
@@ -208,5 +208,5 @@ def scatter(p: PlanBuilder, how: Indexed) -> None:
             params=[*walk.words, *(w for c in of.coordinates for w in (c.size, c.stride, c.slots))],
             push={"count": walk.count, "axes_at": len(walk.words), "step": of.step, **push},
             spec={"STEP": step, "INDEX_TYPE": d.indices_tensor.data_type.code,
-                  "COORDINATES": len(of.coordinates), **spec},
+                  "COORDINATES": len(of.coordinates), "UNIT": unit, **spec},
         )

@@ -13,6 +13,7 @@ from ..layout import Ints, are_of_vectors, is_packed, product
 from ..lowering import copy
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import View, copied
+from ..lowering.indexed import Runs
 from ..lowering.plan import in_units
 from ..lowering.walk import Walk, reciprocal, runs_of
 from ..spec import FeatureLevel, snake_case
@@ -399,13 +400,19 @@ def ReverseSubsequencesOperatorDesc(d: Any, p: PlanBuilder) -> None:
     sizes = tuple(n // each if i == last else n for i, n in enumerate(x.sizes))
     walk = Walk(sizes, *map(units, (off_axis(x.strides), off_axis(lengths.strides), y.strides,
                                     off_axis(nowhere, 1))))
-    local_size, parts = p.device.local_size, 1 if p.device.is_cpu else _SEQUENCE_PARTS
+    parts = 1 if p.device.is_cpu else _SEQUENCE_PARTS
+    invocations, push = -(-walk.count // parts), {"length_step": lengths.strides[last]}
+    spec = {"LOCAL_SIZE": p.device.local_size, "EACH": each, "PARTS": parts}
+    by_element = Walk(x.sizes, off_axis(x.strides), off_axis(lengths.strides), y.strides,
+                      off_axis(nowhere, 1))
+    runs = Runs.of(p.device, by_element, x.data_type.itemsize)
+    if runs:
+        walk, invocations, push, spec = runs.rows, runs.invocations, runs.push, runs.spec
     p.dispatch(
-        "reverse_subsequences", -(-walk.count // (local_size * parts)),
+        "reverse_subsequences", -(-invocations // spec["LOCAL_SIZE"]),
         x=p.read("input_tensor"), lengths=p.read("sequence_lengths_tensor"),
         y=p.write("output_tensor"), params=walk.words,
-        push={"count": walk.count, "size": x.sizes[d.axis], "stride": x.strides[d.axis],
-              "length_step": lengths.strides[last]},
-        spec={"LOCAL_SIZE": local_size, "LENGTH_WORDS": lengths.data_type.itemsize // 4,
-              "TYPE": x.data_type.itemsize, "EACH": each, "PARTS": parts},
+        push={"count": walk.count, "size": x.sizes[d.axis], "stride": x.strides[d.axis], **push},
+        spec={"LENGTH_WORDS": lengths.data_type.itemsize // 4, "TYPE": x.data_type.itemsize,
+              **spec},
     )
