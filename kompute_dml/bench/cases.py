@@ -52,10 +52,11 @@ RECIPES: tuple[Recipe, ...] = (*_WITH_PEERS, *(
 ))
 """Each operator, in an ordinary case."""
 
-_MOVED = {recipe.operator for recipe in VARIANTS}
+MOVED = {recipe.operator for recipe in VARIANTS}
+"""Operators that are timed in several layouts and types beside NumPy."""
 _BESIDE_NUMPY: tuple[Recipe, ...] = (
-    *(recipe for recipe in RECIPES if recipe.operator not in _MOVED),
-    *map(ordinary, sorted(_MOVED)), *VARIANTS,
+    *(recipe for recipe in RECIPES if recipe.operator not in MOVED),
+    *map(ordinary, sorted(MOVED)), *VARIANTS,
 )
 
 _AS_FAST_AS_COPYING = (("copy", 0.95),)

@@ -121,6 +121,18 @@ def _backwards(s: Scale) -> Case:
                 _matrix(s), lengths, axis=1)
 
 
+def _backwards_rows(dtype: Any) -> Entry:
+    """REVERSE_SUBSEQUENCES of the first half of the rows, all of one length."""
+    def entry(s: Scale) -> Case:
+        half = s.side // 2
+        return case(
+            lambda x, _: np.concatenate([x[:half][::-1], x[half:]]), _matrix(s, 0, -1, dtype),
+            np.full((1, 1), half, np.uint32), axis=0,
+            call=lambda f, /, x, n, **more: f(x, n.broadcast_to((1, x.sizes[1])), **more))
+
+    return entry
+
+
 def _gathered(axis: int, width: int = 0, dtype: Any = np.float32) -> Entry:
     return lambda s: case(lambda x, i: x.take(i[0], axis), _matrix(s, 0, width, dtype),
                           _numbers(s.side, s.side)[None], axis=axis, index_dimensions=1)
@@ -223,6 +235,8 @@ VARIANTS: tuple[Recipe, ...] = tuple(
         ("SPACE_TO_DEPTH", "f32 2x2 odd", _to_depth(2, 66)),
         ("SPACE_TO_DEPTH", "u8 2x2", _to_depth(2, 64, _U8)),
         ("REVERSE_SUBSEQUENCES", "f32 along rows", _backwards),
+        ("REVERSE_SUBSEQUENCES", "f32 odd rows of one length", _backwards_rows(np.float32)),
+        ("REVERSE_SUBSEQUENCES", "u8 odd rows of one length", _backwards_rows(_U8)),
         ("GATHER", "f32 odd rows", _gathered(0, -1)),
         ("GATHER", "u8 rows", _gathered(0, 0, _U8)),
         ("GATHER", "f32 columns", _gathered(1)),
