@@ -57,8 +57,9 @@ def _split_many(s: Scale) -> Case:
 
 def _split(width: int, dtype: Any = np.float32) -> Entry:
     def entry(s: Scale) -> Case:
-        sizes = (s.side // 2 - 1, s.side // 2 + 1 + width)
-        return case(lambda x: np.split(x, [sizes[0]], 1),
+        first = s.side // 2 - 1
+        sizes = (first, s.side + width - first)
+        return case(lambda x: np.split(x, [first], 1),
                     _matrix(s, 0, width, dtype), sections=sizes, axis=1)
 
     return entry

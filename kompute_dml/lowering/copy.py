@@ -62,9 +62,8 @@ def copied(target: Target, sizes: Ints, x: View, y: View) -> Dispatch:
     operands = x.operand(sizes, "in_offset", False), y.operand(sizes, "out_offset", True)
     sizes, in_strides, out_strides = _in_order_of_output(sizes, x.strides, y.strides)
     layout = sizes, in_strides, out_strides, 16 // x.desc.data_type.itemsize
-    on_cpu = target.traits.is_cpu
     shader, groups, push, spec = (
-        (None if on_cpu else _pieces(*layout)) or _tiles(*layout, layout[-1] if on_cpu else 1)
+        _pieces(*layout) or _tiles(*layout, layout[-1] if target.traits.is_cpu else 1)
         or _rows(*layout, x.is_aligned and y.is_aligned, target))
     return Dispatch(
         variant=target.library.get(shader, x.desc.data_type.width),
