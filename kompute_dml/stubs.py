@@ -14,6 +14,7 @@ from typing import Any
 
 from .arrays import functions as arrays
 from .attributes import ENUMS
+from .files import replaced
 from .functions import functions
 from .operators.base import Definition, definitions
 from .public import PUBLIC
@@ -74,7 +75,8 @@ def write() -> Path:
     """Write the file, where it differs."""
     text = "\n".join([_HEAD, *_imports(), "", _ALIASES, *_descs(), *_functions()]) + "\n"
     if not path().is_file() or path().read_text("utf-8") != text:
-        path().write_text(text, "utf-8")
+        with replaced(path()) as made:
+            made.write_text(text, "utf-8")
     return path()
 
 

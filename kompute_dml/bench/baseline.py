@@ -32,9 +32,14 @@ SHOWN = (
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A run as ``--output`` wrote it. Raises ValidationError for anything else."""
+    """A run as ``--output`` wrote it, or one of whole models (``models`` instead of ``rows``).
+
+    Raises ValidationError for anything else.
+    """
     try:
         run = json.loads(path.read_text())
+        if "models" in run:
+            return {**run, "by_key": {}}
         rows = {_key(row): row for row in run["rows"]}
     except OSError as error:
         raise ValidationError(f"{path}: {error.strerror}") from None
@@ -55,8 +60,8 @@ def _clock(row: Mapping[str, Any]) -> str:
 
 def against(
     rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]
-) -> list[tuple[str, float, float, float, bool]]:
-    """(case, milliseconds before and now, how many times as fast, whether it moved).
+) -> list[dict[str, Any]]:
+    """Of each case its milliseconds before and now, how many times as fast, whether it moved.
 
     Moved is what differs by more than both runs' spreads together, and by more than two runs of
     the same differ anyway. Cases of one run are left out.
@@ -69,8 +74,11 @@ def against(
         then, now = before[_clock(row)], row[_clock(row)]
         blur = then * (before["spread"] or 0) + now * (row["spread"] or 0)
         blur = max(blur, _BETWEEN_RUNS * then)
-        case = f"{short(row['operator'])} {row['types']} {row['sizes']}"
-        found.append((case, then, now, then / now if now else 1.0, abs(then - now) > blur))
+        found.append({
+            "case": f"{short(row['operator'])} {row['types']} {row['sizes']}",
+            "before_ms": then, "now_ms": now, "speed": then / now if now else 1.0,
+            "moved": abs(then - now) > blur,
+        })
     return found
 
 
@@ -78,9 +86,10 @@ def against_table(rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]) -> 
     from tabulate import tabulate
 
     lines = [
-        (name, f"{then * 1e3:.1f} us", f"{now * 1e3:.1f} us", f"{ratio:.3f}",
-         ("faster" if ratio > 1 else "SLOWER") if moved else "within the spread")
-        for name, then, now, ratio, moved in against(rows, old)
+        (c["case"], f"{c['before_ms'] * 1e3:.1f} us", f"{c['now_ms'] * 1e3:.1f} us",
+         f"{c['speed']:.3f}",
+         ("faster" if c["speed"] > 1 else "SLOWER") if c["moved"] else "within the spread")
+        for c in against(rows, old)
     ]
     return tabulate(
         lines, headers=("case", f"{old['date']}", "now", "speed", ""),
@@ -92,6 +101,8 @@ def markdown(run: Mapping[str, Any]) -> str:
     """The table of a run: some rows of it first, where SHOWN names some."""
     if "beside_numpy.py" in run["command"]:
         return _beside_numpy(run)
+    if "models" in run:
+        return "\n".join(_models_table(run))
     copy = run["copy_gb_per_s"]
     judged = [g for row in run["rows"] for g in row["goals"] if g["ratio"] is not None]
     met = sum(g["ratio"] >= g["goal"] for g in judged)
@@ -121,6 +132,26 @@ def _beside_numpy(run: Mapping[str, Any]) -> str:
         *(f"| {' '.join(name(row)[:2])} | {row['sizes']} | {row['numpy_ms']:.3f} "
           f"| {row['ms']:.3f} | {row['times_numpy']:.1f} |" for row in run["rows"]),
     ])
+
+
+def short_markdown(run: Mapping[str, Any], models: Sequence[str]) -> str:
+    """A line for each of these models, a column for each type."""
+    types = list(dict.fromkeys(row["types"] for row in run["models"]))
+    ms = {(row["model"], row["types"]): f"{row['ms']:.1f} ms" for row in run["models"]}
+    return "\n".join([
+        f"| model | {' | '.join(types)} |",
+        f"| --- |{' ---: |' * len(types)}",
+        *(f"| {name} | {' | '.join(ms[name, kind] for kind in types)} |" for name in models),
+    ])
+
+
+def _models_table(run: Mapping[str, Any]) -> list[str]:
+    return [
+        "| model | type | median | unfused | off by |",
+        "| --- | --- | ---: | ---: | ---: |",
+        *(f"| {row['model']} | {row['types']} | {row['ms']:.2f} ms | {row['unfused_ms']:.2f} ms "
+          f"| {row['off_by']:.1e} |" for row in run["models"]),
+    ]
 
 
 def name(row: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -36,8 +36,11 @@ from . import options
 @click.option("--format", "layout", type=click.Choice(["table", "csv", "json"]),
               default="table", show_default=True, help="What to print.")
 @click.option("--json", "layout", flag_value="json", help="The same as --format json.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png",
-              help="Draw the rows against the copy bandwidth (needs matplotlib).")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.svg",
+              help="Draw the rows: bandwidths beside copying, and the roofline.")
+@click.option("--kept", type=click.Path(path_type=Path), multiple=True, metavar="FILE.json",
+              help="With --plot: measure nothing, and draw the run in FILE. A second FILE may have "
+                   "whole models, as benchmarks/baseline/nvidia-h200-models.json has.")
 def bench(
     model: Path | None,
     adapter: str | None,
@@ -54,6 +57,7 @@ def bench(
     output: Path | None,
     layout: str,
     plot: Path | None,
+    kept: tuple[Path, ...],
 ) -> None:
     """Measure the operators, or the dispatches of MODEL (a DxDispatch JSON model).
 
@@ -75,12 +79,15 @@ def bench(
     from ..bench.case import SCALES
     from ..bench.rows import copy_bandwidth, run_recipe, suitable_scale
     from ..bench.timing import Loop, report
-    from ..errors import ValidationError
+    from ..errors import ValidationError, expect
     from ..files import replaced
     from ..runtime import clock
 
     if plot is not None:
-        _check_plot(plot)
+        expect(plot.suffix.lower() == ".svg", "--plot", "FILE", "end in .svg", plot)
+    if kept:
+        _draw_kept(kept, plot)
+        return
     old = None if against is None else baseline.load(against)
     first, *rest = cases.suite(suite)
     if not any(_matches(limit.recipe, pattern) for limit in (first, *rest)):
@@ -116,7 +123,8 @@ def bench(
 
     run = formats.document(found, device, copy, _command(sys.argv[1:]))
     if layout == "json":
-        click.echo(json.dumps(run, indent=2))
+        moved = {} if old is None else {"against": baseline.against(run["rows"], old)}
+        click.echo(json.dumps({**run, **moved}, indent=2))
     elif layout == "csv":
         click.echo(formats.as_csv(found))
     else:
@@ -129,13 +137,13 @@ def bench(
                 click.echo(f"{against} is a run on another device, {old.get('device')!r}")
             click.echo(baseline.against_table(run["rows"], old))
     if output is not None:
-        with replaced(output) as path:
-            path.write_text(json.dumps(run, indent=1) + "\n")
+        with replaced(output) as path, path.open("w") as file:
+            file.write(json.dumps(run, indent=1) + "\n")
     if plot is not None:
-        from ..bench.plot import draw
+        from ..bench.plot import picture
 
         with replaced(plot) as path:
-            draw(found, device.adapter.name, str(path))
+            path.write_text(picture(run), "utf-8")
     wrong = [row for row in found if not row.ok]
     for row in wrong:
         click.echo(f"error: {row.operator} {row.types} {row.sizes}: {row.values}", err=True)
@@ -201,16 +209,17 @@ def _model(device: Any, loop: Any, path: Path) -> Iterator[Any]:
         )
 
 
-def _check_plot(path: Path) -> None:
-    """What would only be found out after everything is measured."""
-    from ..errors import UnsupportedError, expect
+def _draw_kept(kept: Sequence[Path], plot: Path | None) -> None:
+    from ..bench import baseline
+    from ..bench.plot import picture
+    from ..errors import ValidationError
+    from ..files import replaced
 
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise UnsupportedError(
-            "--plot needs matplotlib: in a checkout, pip install '.[plot]'"
-        ) from None
-    kinds = sorted(Figure().canvas.get_supported_filetypes())
-    expect(path.suffix[1:].lower() in kinds, "--plot", "FILE",
-           f"end in one of .{', .'.join(kinds)}", path)
+    found = [baseline.load(path) for path in kept]
+    runs = [run for run in found if "rows" in run]
+    models = [run for run in found if "models" in run]
+    if plot is None or len(runs) > 1 or len(models) > 1:
+        raise ValidationError("--kept: expected --plot, and at most one run of operators and one "
+                              "of models")
+    with replaced(plot) as path:
+        path.write_text(picture(runs[0] if runs else None, *models), "utf-8")

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from . import options
+from .waiting import waiting
 
 
 @click.command()
@@ -23,8 +24,11 @@ def explain(model: str, as_json: bool, **given: Any) -> None:
     from .. import onnxruntime
 
     if not as_json:
-        onnxruntime.explain(model, **given)
+        with waiting("Compiling"):
+            onnxruntime.explain(model, **given)
         return
+    with waiting("Compiling"):
+        found = onnxruntime.decided(model, **given)
     click.echo(json.dumps([
         {"operator": d.operator, "node": d.node, "where": d.where, "why": d.why}
-        for d in onnxruntime.decided(model, **given)], indent=2))
+        for d in found], indent=2))

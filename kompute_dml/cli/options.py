@@ -21,7 +21,8 @@ _EXAMPLES = {
   kompute-dml bench --scale small
   kompute-dml bench --filter softmax --peers
   kompute-dml bench --output run.json
-  kompute-dml bench --against run.json --plot run.png
+  kompute-dml bench --against run.json --plot run.svg
+  kompute-dml bench --kept run.json --plot run.svg
 """,
     "completion": """
   kompute-dml completion bash > ~/.local/share/bash-completion/completions/kompute-dml

@@ -7,12 +7,14 @@ from pathlib import Path
 import click
 
 from . import options
+from .waiting import line, waiting
 
 
 @click.command(epilog=options.CLOCKS, short_help="Run a DxDispatch JSON model.")
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @options.adapter
-@click.option("-s", "--show_adapters", is_flag=True, help="List the devices instead.")
+@click.option("-s", "--show_adapters", is_flag=True,
+              help="List the devices instead; 'kompute-dml devices --json' prints JSON.")
 @options.timing
 @click.option("--output_path", type=click.Path(path_type=Path), default=Path(),
               help="Folder that writeFile is relative to. The current one by default.")
@@ -47,7 +49,7 @@ def run(
     device = Device(adapter)
     click.echo(f"Running on '{device.adapter.name}'")
     loop = Loop(iterations or 1, repeat or 1, milliseconds, warmup)
-    Runner(
-        loaded, device, loop=loop, verbosity=verbosity, write=click.echo,
-        output_folder=output_path,
-    ).run()
+    with waiting("Running"):
+        Runner(
+            loaded, device, loop=loop, verbosity=verbosity, write=line, output_folder=output_path,
+        ).run()

@@ -18,6 +18,9 @@ def selftest(adapter: str | None, as_json: bool) -> None:
     """Compute a small case of every operator on every device, and compare with NumPy."""
     import json
 
+    from tqdm import tqdm
+
+    from ..bench.cases import RECIPES
     from ..runtime.adapters import choose, list_devices
 
     cases = failures = 0
@@ -25,7 +28,9 @@ def selftest(adapter: str | None, as_json: bool) -> None:
     for each in list_devices() if adapter is None else (choose(adapter),):
         if not as_json:
             click.echo(f"{each.index}: {each.name} ({each.driver} {each.driver_version})")
-        for what, problem in _results(each):
+        # Lines are progress enough; JSON comes at the end.
+        for what, problem in tqdm(_results(each), total=len(RECIPES), unit="case", leave=False,
+                                  disable=None if as_json else True):
             cases += 1
             failures += bool(problem)
             if as_json:

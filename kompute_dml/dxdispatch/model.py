@@ -7,23 +7,20 @@ The format is DxDispatch's: a root object with ``resources`` (buffers and their 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import ValidationError
-from . import jsonc
+from . import image, jsonc, serialized
 from .node import Node, closest
+from .onnx_model import OnnxModel
 from .operator import Operator, read_flags, read_operator
-from .resource import Resource, read_resource
+from .resource import Resource, find_file, read_resource
+from .serialized import SerializedGraph
 
 _UINT = 2**32 - 1
-_FOREIGN_KINDS = {
-    "hlsl": "an HLSL shader",
-    "onnx": "an ONNX model",
-    "dmlserializedgraph": "a serialized DirectML graph",
-}
 
 
 @dataclass(frozen=True)
@@ -34,6 +31,8 @@ class Binding:
     element_offset: int = 0
     element_count: int | None = None
     element_size: int | None = None
+    shape: tuple[int, ...] | None = None
+    """Of an ONNX model's tensor."""
 
 
 Bindings = Mapping[str, tuple[Binding, ...]]
@@ -41,10 +40,12 @@ Bindings = Mapping[str, tuple[Binding, ...]]
 
 @dataclass(frozen=True)
 class Dispatchable:
-    """Something to execute."""
+    """Something to execute: an operator, a serialized graph or an ONNX model."""
 
     name: str
-    operator: Operator | None
+    operator: Operator | None = None
+    graph: SerializedGraph | None = None
+    onnx: OnnxModel | None = None
     bindings: Bindings = field(default_factory=dict)
     """What initialization gets: inputs that are OWNED_BY_DML."""
     as_graph: bool = False
@@ -102,7 +103,8 @@ def parse(text: str, source: str = "model", folder: Path = Path()) -> Model:
     root.known("resources", "dispatchables", "commands")
     resources = {n: read_resource(n, node, folder) for n, node in root.need("resources").members()}
     dispatchables = {
-        n: _dispatchable(n, node, resources) for n, node in root.need("dispatchables").members()
+        n: _dispatchable(n, node, resources, folder)
+        for n, node in root.need("dispatchables").members()
     }
     commands = tuple(
         _command(node, resources, dispatchables) for node in root.need("commands").items()
@@ -113,12 +115,19 @@ def parse(text: str, source: str = "model", folder: Path = Path()) -> Model:
 # -- dispatchables
 
 
-def _dispatchable(name: str, node: Node, resources: Mapping[str, Resource]) -> Dispatchable:
-    kind = node.need("type", "Type")
-    foreign = _FOREIGN_KINDS.get(kind.string().lower())
-    if foreign:
-        return Dispatchable(name, None, unsupported=f"is {foreign}, which is not supported: only "
-                                                    "DirectML operators are")
+def _dispatchable(
+    name: str, node: Node, resources: Mapping[str, Resource], folder: Path
+) -> Dispatchable:
+    match node.need("type", "Type").string().lower():
+        case "hlsl":
+            return Dispatchable(name, unsupported="is an HLSL shader, which is not supported: it "
+                                "would take Microsoft's compiler; write it in GLSL for kp instead")
+        case "onnx":
+            return Dispatchable(name, onnx=_onnx_model(node, folder))
+        case "dmlserializedgraph":
+            node.known("type", "sourcePath", "executionFlags", "bindings")
+            path = find_file(node.need("sourcePath"), folder)
+            return Dispatchable(name, graph=serialized.load(path))
     operator = read_operator(node, also=("dmlCompileType", "executionFlags", "bindings"))
     compile_type = node.get("dmlCompileType")
     if compile_type is not None and compile_type.value not in ("DmlCompileOp", "DmlCompileGraph"):
@@ -128,8 +137,28 @@ def _dispatchable(name: str, node: Node, resources: Mapping[str, Resource]) -> D
         read_flags(execution_flags, "DML_EXECUTION_FLAGS")
     bindings = node.get("bindings")
     return Dispatchable(
-        name, operator, {} if bindings is None else _bindings(bindings, operator, resources),
-        compile_type is not None and compile_type.value == "DmlCompileGraph",
+        name, operator,
+        bindings={} if bindings is None else _bindings(bindings, operator, resources),
+        as_graph=compile_type is not None and compile_type.value == "DmlCompileGraph",
+    )
+
+
+def _onnx_model(node: Node, folder: Path) -> OnnxModel:
+    node.known("type", "sourcePath", "freeDimensionNameOverrides", "graphOptimizationLevel",
+               "freeDimensionDenotationOverrides", "sessionOptionsConfigEntries", "loggingLevel")
+
+    def pairs(name: str) -> Iterator[tuple[str, Node]]:
+        found = node.get(name)
+        return iter(()) if found is None else found.members()
+
+    level, logging = node.get("graphOptimizationLevel"), node.get("loggingLevel")
+    return OnnxModel(
+        find_file(node.need("sourcePath"), folder),
+        {n: v.integer(0, _UINT) for n, v in pairs("freeDimensionNameOverrides")},
+        {n: v.integer(0, _UINT) for n, v in pairs("freeDimensionDenotationOverrides")},
+        {n: v.string() for n, v in pairs("sessionOptionsConfigEntries")},
+        99 if level is None else level.integer(0, 99),
+        2 if logging is None else logging.integer(0, 4),
     )
 
 
@@ -145,9 +174,10 @@ def _command(
             node.known("type", "dispatchable", "bindings", "threadGroupCount")
             target = dispatchables[_reference(node.need("dispatchable"), dispatchables,
                                               "dispatchable")]
-            return Dispatch(
-                target.name, _bindings(node.need("bindings"), target.operator, resources)
-            )
+            bindings = _bindings(node.need("bindings"), target.operator, resources)
+            if target.graph is not None:
+                _check_edges(node.need("bindings"), target.graph)
+            return Dispatch(target.name, bindings)
         case "print":
             node.known("type", "resource", "verbose")
             verbose = node.get("verbose")
@@ -157,7 +187,7 @@ def _command(
             node.known("type", "resource", "targetPath", "dimensions")
             dimensions, path = node.get("dimensions"), node.need("targetPath").string()
             name = _reference(node.need("resource"), resources, "resource")
-            if path.lower().endswith(".npy"):
+            if Path(path).suffix.lower() in (".npy", *image.SUFFIXES):
                 _typed_resource(node, resources)
             return WriteFile(name, path, () if dimensions is None else tuple(
                 n.integer(1, _UINT) for n in dimensions.items()))
@@ -191,6 +221,16 @@ def _bindings(
     return result
 
 
+def _check_edges(node: Node, graph: SerializedGraph) -> None:
+    known = (*graph.inputs, *graph.outputs)
+    for name, target in node.members():
+        if name not in known:
+            raise target.error(f"the graph has no tensor {name!r}{closest(name, known)}; it has "
+                               f"{', '.join(known)}")
+    for name in known:
+        node.need(name)
+
+
 def _check_bind_point(node: Node, name: str, bound: int, operator: Operator) -> None:
     fields = {f.name: f for f in operator.spec.tensors}
     if name not in fields:
@@ -206,14 +246,15 @@ def _check_bind_point(node: Node, name: str, bound: int, operator: Operator) -> 
 def _binding(node: Node, resources: Mapping[str, Resource]) -> Binding:
     if isinstance(node.value, str):
         return Binding(_reference(node, resources, "resource"))
-    # format, counter and shape are for HLSL and ONNX; DirectML operators take no notice of them.
+    # format and counter are for HLSL, shape for ONNX; operators take no notice of them.
     node.known("name", "elementCount", "elementSizeInBytes", "elementStride", "elementOffset",
                "format", "counter", "counterOffsetBytes", "shape")
     offset, count = node.get("elementOffset"), node.get("elementCount")
-    size = node.get("elementSizeInBytes", "elementStride")
+    size, shape = node.get("elementSizeInBytes", "elementStride"), node.get("shape")
     return Binding(
         _reference(node.need("name"), resources, "resource"),
         0 if offset is None else offset.integer(),
         None if count is None else count.integer() or None,
         None if size is None else size.integer() or None,
+        None if shape is None else tuple(n.integer() for n in shape.items()) or None,
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .. import spec
-from ..attributes import ScaleBias
+from ..attributes import ScaleBias, Size2d
 from ..desc import TensorDesc, TensorFlags
 from ..dtypes import DataType
 from ..errors import ValidationError
@@ -17,13 +17,6 @@ from .node import Node, closest
 
 _UINT = 2**32 - 1
 _RANGES = {"INT": (-(2**31), 2**31 - 1), "UINT": (0, _UINT), "UINT64": (0, 2**64 - 1)}
-
-
-class Size2D(NamedTuple):
-    """DML_SIZE_2D."""
-
-    width: int
-    height: int
 
 
 @dataclass(frozen=True)
@@ -113,7 +106,7 @@ def _attribute(node: Node, desc: Node, entry: spec.OperatorSpec, f: spec.Field) 
         return tuple(float(v) for v in node.array(DataType.FLOAT32))
     if f.type == "SIZE_2D":
         node.known("Width", "Height")
-        return Size2D(*(node.need(n).integer(0, _UINT) for n in ("Width", "Height")))
+        return Size2d(*(node.need(n).integer(0, _UINT) for n in ("Width", "Height")))
     if f.type == "SCALE_BIAS":
         node.known("Scale", "Bias")
         return ScaleBias(*(float(node.need(n).scalar(DataType.FLOAT32))

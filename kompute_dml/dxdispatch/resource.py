@@ -10,11 +10,11 @@ import numpy as np
 
 from ..dtypes import DataType
 from ..errors import ValidationError
+from . import image
 from .node import Node
 from .operator import read_data_type
 
 _UINT = 2**32 - 1
-_IMAGES = (".jpg", ".jpeg", ".png")
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Resource:
     offset: int
     size: int
     """Bytes, as the model says or the values need."""
-    unsupported: str = ""
-    """Why this package cannot make it, in words; empty where it can."""
+    deferred: bool = False
+    """Whether an ONNX model's output sizes and fills it."""
 
 
 def read_resource(name: str, node: Node, folder: Path) -> Resource:
@@ -45,18 +45,16 @@ def read_resource(name: str, node: Node, folder: Path) -> Resource:
     data_type = None if type_node is None else read_data_type(type_node, unknown=True)
     initial = node.need("initialValues")
     if initial.value == "deferred":
-        return Resource(name, data_type, np.zeros(0, np.uint8), 0, 0,
-                        "is sized while an ONNX model runs, which no operator does")
+        return Resource(name, data_type, np.zeros(0, np.uint8), 0, 0, deferred=True)
     if isinstance(initial.value, list):
         values = _mixed(initial) if data_type is None else initial.array(data_type)
     elif isinstance(initial.value, dict):
         if initial.has("sourcePath"):
-            path = _find(initial.known("sourcePath").need("sourcePath"), folder)
-            if path.suffix.lower() in _IMAGES:
-                return Resource(name, data_type, np.zeros(0, np.uint8), 0, 0,
-                                f"is read from the image {path.name}, and images are not decoded; "
-                                "convert it to .npy first")
-            values = _file(initial, path, data_type)
+            path = find_file(initial.known("sourcePath").need("sourcePath"), folder)
+            if path.suffix.lower() in image.SUFFIXES:
+                values = _image(node, path, data_type)
+            else:
+                values = _file(initial, path, data_type)
             data_type = DataType.of(values.dtype)
         elif data_type is None:
             raise node.error("field 'initialValuesDataType' is required")
@@ -107,12 +105,26 @@ def _generated(node: Node, data_type: DataType) -> np.ndarray:
     raise node.error("expected one of the fields value, valueStart or sourcePath")
 
 
-def _find(node: Node, folder: Path) -> Path:
+def find_file(node: Node, folder: Path) -> Path:
+    """The file that ``node`` names, beside the model or in the current directory."""
     name = node.string()
     for path in (folder / name, Path(name)):
         if path.is_file():
             return path
     raise node.error(f"no file {name!r} in {folder.resolve()} or in the current directory")
+
+
+def _image(node: Node, path: Path, data_type: DataType | None) -> np.ndarray:
+    size, mode = node.get("resampleSize"), node.get("resampleMode")
+    if mode is not None and mode.string() != "scale":
+        mode.fail('"scale"')
+    sizes = [] if size is None else [n.integer(1, _UINT) for n in size.items()]
+    if data_type is None:
+        raise node.error("an image needs initialValuesDataType, which is not given")
+    try:
+        return image.decode(path, data_type, sizes)
+    except ValidationError as error:
+        raise node.error(str(error)) from None
 
 
 def _file(node: Node, path: Path, data_type: DataType | None) -> np.ndarray:

@@ -13,37 +13,10 @@ import numpy as np
 from ..bench.timing import ONCE, Loop, Timings, measure, report
 from ..errors import DmlError, UnsupportedError, ValidationError
 from ..files import replaced
-from .model import (
-    Binding,
-    Bindings,
-    Dispatch,
-    Dispatchable,
-    Model,
-    Print,
-    WriteFile,
-)
-from .operator import Operator
+from . import image
+from .executable import Executable, executable, operator_desc
+from .model import Binding, Dispatch, Model, Print, WriteFile
 from .resource import Resource
-
-
-def operator_desc(operator: Operator) -> Any:
-    """The descriptor of the package for ``operator``; UnsupportedError where it is missing."""
-    from ..operators.base import definitions
-
-    definition = definitions().get(operator.name)
-    if definition is None:
-        raise UnsupportedError(
-            f"{operator.name} is not implemented by this package (see 'kompute-dml ops')"
-        )
-
-    def nested(value: Any) -> Any:
-        if isinstance(value, Operator):
-            return operator_desc(value)
-        if type(value) is tuple:
-            return tuple(map(nested, value))
-        return value
-
-    return definition.desc_class(**{name: nested(v) for name, v in operator.fields.items()})
 
 
 @contextmanager
@@ -78,17 +51,13 @@ class Runner:
         self._write = write
         self._output_folder = output_folder
         self._refuse_unsupported()
-        descs = {}
-        for name, dispatchable in model.dispatchables.items():
-            assert dispatchable.operator is not None  # or it was refused
-            with _naming(f"dispatchable {name!r}"):
-                descs[name] = operator_desc(dispatchable.operator)
-        self.buffers = {n: self._upload(r) for n, r in model.resources.items()}
-        self.executables: dict[str, _Executable] = {}
+        self.buffers = {n: self._upload(r) for n, r in model.resources.items() if not r.deferred}
+        self._made: dict[str, np.ndarray] = {}
+        self.executables: dict[str, Executable] = {}
         for name, dispatchable in model.dispatchables.items():
             with _naming(f"dispatchable {name!r}"):
                 start = time.perf_counter()
-                self.executables[name] = _Executable(self, dispatchable, descs[name])
+                self.executables[name] = executable(self, dispatchable)
                 if verbosity >= 1:
                     write(f"Initialize '{name}': {(time.perf_counter() - start) * 1e3:.4f} ms")
 
@@ -107,18 +76,24 @@ class Runner:
 
     def dispatch(self, command: Dispatch) -> Timings:
         """Execute one dispatch command, as often as the loop says."""
-        executable = self.executables[command.dispatchable]
+        target = self.executables[command.dispatchable]
         with _naming(f"dispatch of {command.dispatchable!r}"):
-            return measure(
-                self.device, executable.record, self.loop,
-                bind=lambda: executable.bind(command.bindings),
+            timings = measure(
+                target.clock, target.record, self.loop,
+                bind=lambda: target.bind(command.bindings),
             )
+            target.finish()
+            return timings
 
     def contents(self, name: str) -> np.ndarray:
         """What a resource holds now: from its start on, as many values as it had at first.
 
         That is what DxDispatch prints, wherever the initial values or a binding begin.
         """
+        if self.model.resources[name].deferred:
+            if name not in self._made:
+                raise ValidationError(f"resource {name!r} is deferred, and nothing filled it yet")
+            return self._made[name].reshape(-1)
         values = self.model.resources[name].values
         return np.frombuffer(self.buffers[name].read(0, values.nbytes).tobytes(), values.dtype)
 
@@ -126,7 +101,11 @@ class Runner:
         """The range of a buffer that ``source`` stands for."""
         from .. import BufferBinding
 
-        resource, buffer = self.model.resources[source.resource], self.buffers[source.resource]
+        resource = self.model.resources[source.resource]
+        if resource.deferred:
+            raise ValidationError(f"resource {resource.name!r} is deferred: only an output of an "
+                                  "ONNX model can size it")
+        buffer = self.buffers[source.resource]
         item = source.element_size or (resource.data_type.itemsize if resource.data_type else 1)
         offset = source.element_offset * item
         size = _round_up(resource.size) - offset
@@ -146,15 +125,35 @@ class Runner:
             )
         return BufferBinding(buffer, offset, size)
 
+    def bytes_of(self, source: Binding) -> np.ndarray:
+        """What a resource holds, whole."""
+        if source.resource in self._made:
+            return np.frombuffer(self._made[source.resource].tobytes(), np.uint8)
+        resource = self.model.resources[source.resource]
+        return np.asarray(self.binding(source).buffer.read(0, resource.size)).view(np.uint8)
+
+    def fill(self, source: Binding, values: np.ndarray) -> None:
+        """Write ``values`` to the start of a resource; one that is deferred becomes as large."""
+        resource = self.model.resources[source.resource]
+        if resource.deferred:
+            self._made[resource.name] = values
+            return
+        if values.nbytes > resource.size:
+            raise ValidationError(f"resource {resource.name!r}: expected {values.nbytes} bytes for "
+                                  f"{list(values.shape)}, but it has {resource.size}")
+        data = self.buffers[resource.name].read(0, _round_up(resource.size)).copy().view(np.uint8)
+        data[: values.nbytes] = np.frombuffer(values.tobytes(), np.uint8)
+        self.buffers[resource.name].write(data)
+
     def _refuse_unsupported(self) -> None:
         for dispatchable in self.model.dispatchables.values():
             if dispatchable.unsupported:
                 raise UnsupportedError(
                     f"dispatchable {dispatchable.name!r} {dispatchable.unsupported}"
                 )
-        for resource in self.model.resources.values():
-            if resource.unsupported:
-                raise UnsupportedError(f"resource {resource.name!r} {resource.unsupported}")
+            if dispatchable.operator is not None:
+                with _naming(f"dispatchable {dispatchable.name!r}"):
+                    operator_desc(dispatchable.operator)
 
     def _upload(self, resource: Resource) -> Any:
         with _naming(f"resource {resource.name!r}"):
@@ -180,12 +179,12 @@ class Runner:
         resource = self.model.resources[command.resource]
         path = self._output_folder / command.path
         suffix = path.suffix.lower()
-        if suffix in (".png", ".jpg", ".jpeg"):
-            raise UnsupportedError(
-                f"writeFile of {command.resource!r}: images are not encoded; write .npy instead"
-            )
-        data = self.buffers[command.resource].read(0, resource.size).tobytes()
-        array = _shaped(data, resource, command) if suffix == ".npy" else None
+        data = (self.contents(command.resource) if resource.deferred
+                else self.buffers[command.resource].read(0, resource.size)).tobytes()
+        typed = suffix in (".npy", *image.SUFFIXES)
+        array = _shaped(data, resource, command) if typed else None
+        if array is not None and suffix in image.SUFFIXES:
+            data, array = image.encode(array, suffix, f"writeFile of {command.resource!r}"), None
         try:
             # By its path NumPy would add .npy to a name in capitals.
             with replaced(path) as made, made.open("wb") as file:
@@ -198,85 +197,6 @@ class Runner:
         except ValueError as error:  # a path with a NUL
             raise DmlError(f"cannot write {str(path)!r}: {error}") from None
         self._write(f"Resource '{command.resource}' written to '{path}'")
-
-
-class _Executable:
-    """A compiled and initialized operator with its temporary and persistent resources."""
-
-    def __init__(self, runner: Runner, dispatchable: Dispatchable, desc: Any) -> None:
-        self._runner = runner
-        self._device = device = runner.device
-        assert dispatchable.operator is not None
-        self._operator = dispatchable.operator
-        self._as_graph = dispatchable.as_graph
-        operator = device.create_operator(desc)
-        self._compiled = (device.compile_graph(_graph_of(operator)) if self._as_graph
-                          else device.compile_operator(operator))
-        properties = self._compiled.binding_properties
-        self._temporary = self._scratch(properties.temporary_resource_size)
-        self._persistent = self._scratch(properties.persistent_resource_size)
-        self._table: Any = None
-
-        initializer = device.create_operator_initializer([self._compiled])
-        table = device.create_binding_table(initializer)
-        table.bind_inputs([self._ranges("input", dispatchable.bindings)])
-        if self._persistent is not None:
-            table.bind_outputs([self._persistent])
-        scratch = self._scratch(initializer.binding_properties.temporary_resource_size)
-        if scratch is not None:
-            table.bind_temporary_resource(scratch)
-        device.record_dispatch(initializer, table)
-        device.synchronize()
-
-    def bind(self, bindings: Bindings) -> None:
-        self._table = table = self._device.create_binding_table(self._compiled)
-        table.bind_inputs(self._ranges("input", bindings))
-        table.bind_outputs(self._ranges("output", bindings))
-        if self._temporary is not None:
-            table.bind_temporary_resource(self._temporary)
-        if self._persistent is not None:
-            table.bind_persistent_resource(self._persistent)
-
-    def record(self) -> None:
-        self._device.record_dispatch(self._compiled, self._table)
-
-    def _ranges(self, kind: str, bindings: Bindings) -> list[Any]:
-        """One range per tensor of the structure, in order; None where nothing is bound.
-
-        A graph has no inputs and outputs for tensors that are absent.
-        """
-        ranges: list[Any] = []
-        for f in self._operator.spec.tensors:
-            if f.kind != kind:
-                continue
-            described = self._operator.fields[f.snake]
-            if described is None and self._as_graph:
-                continue
-            count = len(described) if isinstance(described, tuple) else 1
-            sources = bindings.get(f.name)
-            ranges += map(self._runner.binding, sources) if sources else [None] * count
-        return ranges
-
-    def _scratch(self, size: int) -> Any:
-        from .. import BufferBinding
-
-        return BufferBinding(self._device.create_buffer(size)) if size else None
-
-
-def _graph_of(operator: Any) -> Any:
-    """A graph of one operator; its inputs and outputs are the tensors that are not absent."""
-    from .. import GraphDesc, InputGraphEdgeDesc, OperatorGraphNodeDesc, OutputGraphEdgeDesc
-    from ..graph.step import tensors
-
-    given, made = (
-        [(i, t.path) for i, t in enumerate(side) if t.desc is not None]
-        for side in tensors(operator)
-    )
-    return GraphDesc(
-        len(given), len(made), [OperatorGraphNodeDesc(operator)],
-        [InputGraphEdgeDesc(number, 0, slot, name) for number, (slot, name) in enumerate(given)],
-        [OutputGraphEdgeDesc(0, slot, number, name) for number, (slot, name) in enumerate(made)],
-    )
 
 
 def _round_up(size: int) -> int:

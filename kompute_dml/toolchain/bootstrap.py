@@ -47,8 +47,8 @@ class Job:
 
 
 JOBS = {
-    "demo": Job(("demo", "plot")),
-    "bench": Job(("demo", "plot")),
+    "demo": Job(("demo",)),
+    "bench": Job(("demo",)),
     "lint": Job(("dev",)),
     "test": Job(("dev",), tests=True),
     "validate": Job(("dev",), tests=True),

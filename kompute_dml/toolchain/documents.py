@@ -1,7 +1,7 @@
-"""Writes the generated parts of the documents.
+"""Writes the generated parts of the documents, and the picture of the kept runs.
 
-Each stands between ``<!-- name -->`` and ``<!-- end -->``. ``python -m kompute_dml.toolchain docs``
-writes them all; a test says when one is stale.
+A part stands between ``<!-- name -->`` and ``<!-- end -->``.
+``python -m kompute_dml.toolchain docs`` writes them all; a test says when one is stale.
 """
 
 from __future__ import annotations
@@ -9,20 +9,34 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from .. import support
-from ..bench import baseline
+from ..bench import baseline, plot
+from ..files import replaced as replaced_file
 
 ROOT = Path(__file__).parents[2]
 _BASELINES = ROOT / "benchmarks" / "baseline"
 
 
+_MODELS = "nvidia-h200-models"
+_SHOWN = ("resnet50, 1", "resnet50, 32", "MiniLM-L6, 1 x 128", "bert-base, 8 x 512")
+"""Models of README's table."""
+_PICTURE = "docs/performance/nvidia-h200.svg"
+
+
+def _kept(stem: str) -> dict[str, Any]:
+    return baseline.load(_BASELINES / f"{stem}.json")
+
+
 def _table_of(stem: str) -> Callable[[], str]:
-    return lambda: baseline.markdown(baseline.load(_BASELINES / f"{stem}.json"))
+    return lambda: baseline.markdown(_kept(stem))
 
 
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("README.md", "counts"): support.counts,
+    ("README.md", "models"): lambda: baseline.short_markdown(_kept(_MODELS), _SHOWN),
+    ("docs/performance/models.md", "models"): _table_of(_MODELS),
     ("docs/operators.md", "support table"): support.markdown_table,
     ("docs/performance/limits.md", "benchmark table"): _table_of("nvidia-h200"),
     ("docs/performance/elementwise.md", "benchmark table"): _table_of("nvidia-h200-elementwise"),
@@ -42,7 +56,8 @@ def replaced(text: str, name: str, part: str) -> str:
 
 def stale() -> list[str]:
     """The documents that :func:`write` would change."""
-    return [page for page, text in _pages().items() if (ROOT / page).read_text("utf-8") != text]
+    return [page for page, text in _pages().items()
+            if not (ROOT / page).exists() or (ROOT / page).read_text("utf-8") != text]
 
 
 def write() -> list[str]:
@@ -50,12 +65,13 @@ def write() -> list[str]:
     changed = stale()
     for page, text in _pages().items():
         if page in changed:
-            (ROOT / page).write_text(text, "utf-8")
+            with replaced_file(ROOT / page) as made:
+                made.write_text(text, "utf-8")
     return changed
 
 
 def _pages() -> dict[str, str]:
-    pages: dict[str, str] = {}
+    pages = {_PICTURE: plot.picture(_kept("nvidia-h200"), _kept(_MODELS))}
     for (page, name), part in PARTS.items():
         text = pages.get(page) or (ROOT / page).read_text("utf-8")
         pages[page] = replaced(text, name, part())

@@ -13,13 +13,24 @@ import sys
 import uuid
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import kompute_dml as dml
-from kompute_dml.bench import baseline, cases, formats, limits, peers, rows, timing, values
+from kompute_dml.bench import (
+    baseline,
+    cases,
+    formats,
+    limits,
+    peers,
+    plot,
+    rows,
+    timing,
+    values,
+)
 from kompute_dml.bench.case import SCALES, Case, Peer, Recipe, scale_for, touched_bytes
 from kompute_dml.bench.elementwise import EVERY_TYPE
 from kompute_dml.bench.limits import Limit
@@ -633,7 +644,7 @@ def test_what_moved(tmp_path):
     path.write_text(json.dumps(kept(1.0, 1.0, 1.0, 1.0)))
     old = baseline.load(path)
     moved = baseline.against(kept(1.05, 0.5, 2.0, None)["rows"], old)
-    assert [(name[-3:], ratio, beyond) for name, _, _, ratio, beyond in moved] == [
+    assert [(c["case"][-3:], c["speed"], c["moved"]) for c in moved] == [
         ("[0]", pytest.approx(0.952, abs=1e-3), False), ("[1]", 2.0, True), ("[2]", 0.5, True),
         ("[3]", pytest.approx(1.0), False),
     ]
@@ -650,7 +661,7 @@ def test_what_differs_by_more_than_both_spreads_moved(before, now, ms, moved):
     old, new = kept(1.0), kept(ms)
     old["rows"][0]["spread"], new["rows"][0]["spread"] = before, now
     old["by_key"] = {("DML_OPERATOR_X", "f32", "[0]"): old["rows"][0]}
-    assert [case[-1] for case in baseline.against(new["rows"], old)] == [moved]
+    assert [case["moved"] for case in baseline.against(new["rows"], old)] == [moved]
     table = baseline.against_table(new["rows"], old)
     assert re.search(f"1000.0 us +{ms * 1e3:.1f} us +{1 / ms:.3f} ", table)
 
@@ -777,6 +788,9 @@ def test_a_run_is_kept_and_compared(tmp_path):
     assert f"{run['date']}" in result.stdout
     assert result.stdout.splitlines()[-1].endswith("faster")
     assert "another device" not in result.stdout
+    result = bench("--filter", "diagonal_matrix u8", "--against", path, "--json")
+    (moved,) = json.loads(result.stdout)["against"]
+    assert moved["case"].startswith("DIAGONAL_MATRIX u8 ") and moved["speed"] > 1
     path.write_text(json.dumps({**run, "device": "Maker RTX 4090"}))
     result = bench("--filter", "diagonal_matrix u8", "--against", path)
     assert f"{path} is a run on another device, 'Maker RTX 4090'" in result.stdout
@@ -788,11 +802,46 @@ def test_the_command_of_a_run_names_no_file_of_its_machine():
     assert command_of(["bench", "--output=/a/b.json"]) == "kompute-dml bench"
 
 
-@pytest.mark.slow
+def _circles(svg: str) -> list[str]:
+    return re.findall(r'<circle class="c(\d)" cx="([\d.]+)" cy="([\d.]+)" r="4"/>', svg)
+
+
 def test_plot(tmp_path):
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "roofline.png"
-    result = bench("--filter", "i16", "--plot", picture)  # what moves, and what computes
+    picture = tmp_path / "run.svg"
+    result = bench("--filter", "diagonal_matrix u8", "--plot", picture)
     assert result.exit_code == 0, result.output
-    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert picture.stat().st_size > 10_000
+    root = ElementTree.fromstring(picture.read_text())
+    texts = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "Bandwidth: GB/s" in texts and "diagonal_matrix u8" in texts
+
+
+def test_a_kept_run_is_drawn_and_nothing_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(dml, "Device", None)
+    picture = tmp_path / "kept.svg"
+    kept = ["--kept", BASELINES / "nvidia-h200.json"]
+    assert bench(*kept, "--kept", BASELINES / "nvidia-h200-models.json", "--plot",
+                 picture).exit_code == 0
+    assert picture.read_text() == (
+        Path(__file__).parents[2] / "docs/performance/nvidia-h200.svg").read_text()
+    assert "expected --plot" in bench(*kept).output
+    assert "at most one run" in bench(*kept, *kept, "--plot", picture).output
+
+
+def test_the_roofline_is_to_scale():
+    """A row at the copy bandwidth lies on the line; ten times the rate is as high everywhere."""
+    def row(intensity, tops, types="a"):
+        return {"operator": "X", "types": types, "sizes": "", "gb_per_s": 1.0, "tops": tops,
+                "operations": int(intensity * 1000), "bytes": 1000}
+    rows = [row(1, 1.0), row(10, 10.0), row(100, 10.0), row(100, 100.0), row(100, 5.0, "<b>")]
+    run = {"device": "D & E", "driver": "", "date": "", "copy_gb_per_s": 1000.0, "rows": rows}
+    svg = plot.picture(run)
+    assert "D &amp; E" in svg and "&lt;b>" in svg
+    *dots, other = [(int(c), float(x), float(y)) for c, x, y in _circles(svg)[2:]]
+    assert [dot[0] for dot in dots] == [0] * 4 and other[0] == 1
+    (_, x0, y0), (_, x1, y1), (_, x2, y2), (_, _, y3) = dots
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2) and y1 == y2
+    assert y0 - y1 == pytest.approx(y1 - y3, abs=0.2) and y0 > y1
+    (start_x, start_y, end_x, end_y), = re.findall(
+        r'class="roof" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', svg)
+    along = (x0 - float(start_x)) / (float(end_x) - float(start_x))
+    assert float(start_y) + along * (float(end_y) - float(start_y)) == pytest.approx(y0, abs=0.3)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ import kompute_dml as dml
 from kompute_dml import spec
 from kompute_dml.bench import cases
 from kompute_dml.bench.case import Case, Recipe
-from kompute_dml.cli import cli
+from kompute_dml.cli import cli, waiting
 from kompute_dml.cli.devices import show
 from kompute_dml.files import replaced
 from kompute_dml.operators.base import definitions
@@ -194,7 +196,7 @@ def test_run_refuses(tmp_path):
 
 
 def test_bench_says_at_once_what_it_cannot_do(tmp_path):
-    assert "expected FILE to end in one of ." in fail("bench", "--plot", tmp_path / "plot.xyz")
+    assert "expected FILE to end in .svg" in fail("bench", "--plot", tmp_path / "plot.xyz")
     assert "no case of this suite has 'quux'" in fail("bench", "--filter", "quux")
 
 
@@ -239,6 +241,46 @@ def test_tables_are_json_too():
                   ["tune", "--seconds", "0", "--json"]):
         done = CliRunner().invoke(cli, words)
         assert done.exit_code == 0 and json.loads(done.stdout), words
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_takes_long_says_so_on_a_terminal(monkeypatch, capsys):
+    terminal = _Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with waiting.waiting("Compiling"):
+        pass
+    assert "Compiling" not in terminal.getvalue()
+    monkeypatch.setattr(waiting, "SILENT_SECONDS", 0.02)
+    with waiting.waiting("Compiling"):
+        time.sleep(0.2)
+        waiting.line("done")
+    shown = terminal.getvalue()
+    assert "Compiling: 00:00" in shown
+    assert shown.split("\r")[-1].strip() == ""  # it is gone afterwards
+    assert capsys.readouterr().out == "done\n"
+    monkeypatch.setattr("sys.stderr", io.StringIO())  # no terminal
+    with waiting.waiting("Compiling"):
+        time.sleep(0.1)
+    assert sys.stderr.getvalue() == ""
+
+
+def test_an_interrupt_leaves_no_half_of_a_file(tmp_path, monkeypatch):
+    """Ctrl-C while the second file is written."""
+    def interrupted(*arguments, **options):
+        (partial,) = tmp_path.glob(".*run.json")
+        assert partial.exists()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(json, "dumps", interrupted)
+    (tmp_path / "run.json").write_text("old")
+    done = call("bench", "--scale", "tiny", "--filter", "threshold", "-i", 1,
+                "--output", tmp_path / "run.json")
+    assert done.exit_code == 1 and done.stderr.splitlines()[-1] == "Aborted!"
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import textwrap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import kompute_dml as dml
 from kompute_dml.bench import baseline
+from kompute_dml.cli import cli
 from kompute_dml.toolchain import documents, site
 
 _ROOT = documents.ROOT
 _PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md"))]
+_SPEC = sorted((_ROOT / "kompute_dml" / "spec").glob("*.md"))
 _BASELINES = _ROOT / "benchmarks" / "baseline"
 
 
@@ -38,19 +43,84 @@ def test_the_readme_is_short() -> None:
     assert len((_ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
-def test_links_lead_to_files(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
-    assert [link for link in links if not (page.parent / link).exists()] == []
-
-
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
-def test_snippets_run(page: Path) -> None:
+def _headings(page: Path) -> set[str]:
+    """What `#name` leads to on a page, as GitHub and the site name headings."""
     text = page.read_text("utf-8")
+    outside = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", outside, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [*_PAGES, *_SPEC], ids=lambda page: page.stem)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    wrong = []
+    for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text("utf-8")):
+        target = (page.parent / link) if link else page
+        if not target.exists() or (anchor and anchor not in _headings(target)):
+            wrong.append(f"{link}#{anchor}")
+    assert wrong == []
+
+
+def _blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"),
+                      re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
+def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        if "onnxruntime" not in block:  # test_onnxruntime.py runs what needs a model
-            exec(block, names)
+    blocks = _blocks(page, "python")
+    with_models = [block for block in blocks if "onnxruntime" in block]
+    if with_models:
+        _model(tmp_path / "model.onnx", names)
+        monkeypatch.chdir(tmp_path)
+    for block in blocks:
+        exec(block, names)
+
+
+def _model(path: Path, names: dict[str, Any]) -> None:
+    """What the pages' model.onnx stands for; a cache of keys goes in and comes out."""
+    pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntime >= 1.24")
+    pytest.importorskip("cffi", reason="the provider needs cffi")
+    pytest.importorskip("onnx", reason="the model is built with onnx")
+    from onnx_graphs import FLOAT, model, node
+
+    names.update(np=np, shape=(2, 2))
+    path.write_bytes(model([node("MatMul", "past past", "present")],
+                           [("past", FLOAT, [2, 2])], [("present", FLOAT, [2, 2])]))
+
+
+def _lines(page: Path, first: str) -> list[str]:
+    blocks = re.findall(r"^```[a-z]*\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return [line for block in blocks for line in block.splitlines() if line.startswith(first)]
+
+
+def test_commands_of_the_pages_are_there() -> None:
+    """Each `kompute-dml` line names a command and options that there are, each `make` a job."""
+    make = (_ROOT / "Makefile").read_text("utf-8")
+    commands = [line.split("  ")[0].split() for page in _PAGES for line in _lines(page, "kompute-")]
+    jobs = [line.split()[1] for page in _PAGES for line in _lines(page, "make ")]
+    assert len(commands) > 5 and len(jobs) > 2
+    for words in commands:
+        known = {option for p in cli.commands[words[1]].params for option in p.opts}
+        assert {word for word in words if word.startswith("-")} <= known, words
+    for job in jobs:
+        assert re.search(rf"^{job}:", make, re.MULTILINE), job
+
+
+def test_what_stands_beside_cpp_is_there() -> None:
+    """The Python column of the table in life-cycle.md."""
+    text = (_ROOT / "docs/life-cycle.md").read_text("utf-8")
+    device = dml.default_device()
+    x = dml.TensorDesc("float32", [2])
+    compiled = device.compile_operator(device.create_operator(
+        dml.ElementWiseAbsOperatorDesc(input_tensor=x, output_tensor=x)))
+    known = {"dml": dml, "device": device, "compiled": compiled,
+             "table": device.create_binding_table(compiled)}
+    rows = re.findall(r"^\| .* \| (.*) \|$", text, re.MULTILINE)
+    named = re.findall(r"`(\w+)\.(\w+)", " ".join(rows))
+    assert len(named) == 17
+    assert [f"{of}.{name}" for of, name in named if not hasattr(known[of], name)] == []
 
 
 def test_the_example_of_an_operator_is_what_the_files_hold() -> None:
@@ -78,6 +148,42 @@ def test_troubleshooting_quotes_what_messages_say() -> None:
     code = "".join(path.read_text("utf-8") for path in (_ROOT / "kompute_dml").rglob("*.py"))
     said = re.sub(r'"\s*\n\s*f?"', "", code)
     assert len(texts) > 20 and [text for text in texts if text not in said] == []
+
+
+_KINDS = {"NoDeviceError", "DeviceLostError", "OutOfMemoryError", "UnsupportedError",
+          "ToolchainError"}
+
+
+def _said(node: ast.expr) -> str:
+    """The text of a message, with {} for what is not known before it is raised."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_said, node.values))
+    if isinstance(node, ast.BinOp):
+        return _said(node.left) + _said(node.right)
+    return "{}"
+
+
+def test_troubleshooting_has_every_error() -> None:
+    """All but those of a broken rule, and onnx/'s reasons, which `kompute-dml explain` prints."""
+    page = (_ROOT / "docs/troubleshooting.md").read_text("utf-8")
+    texts = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    missing, seen = [], 0
+    for path in sorted((_ROOT / "kompute_dml").rglob("*.py")):
+        if path.parent.name == "onnx":
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            name = getattr(getattr(node, "func", None), "id", "")
+            if not isinstance(node, ast.Call) or name not in _KINDS or not node.args:
+                continue
+            said = _said(node.args[0])
+            if len(re.findall(r"[A-Za-z]+", said)) < 2:
+                continue  # passes another's words on
+            seen += 1
+            if not any(text in said for text in texts):
+                missing.append(f"{path.name}:{node.lineno}: {said}")
+    assert seen > 80 and missing == []
 
 
 def test_the_site_has_every_page() -> None:

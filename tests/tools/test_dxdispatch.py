@@ -12,7 +12,7 @@ from dxdispatch_models import BUFFERS, COPY, IDENTITY, SUM, model_of, operator, 
 from kompute_dml import spec
 from kompute_dml.dxdispatch import jsonc
 from kompute_dml.dxdispatch.model import load, parse
-from kompute_dml.dxdispatch.operator import Operator, Size2D
+from kompute_dml.dxdispatch.operator import Operator
 
 # -- JSON
 
@@ -263,7 +263,7 @@ def test_structures_inside_a_desc():
         "InputTensor": tensor(1, 1, 2, 2), "OutputTensor": tensor(1, 1, 4, 4),
         "ScaleSize": {"Width": 3, "Height": 2}, "InterpolationMode": "LINEAR",
     })
-    assert upsample.fields["scale_size"] == Size2D(3, 2)
+    assert upsample.fields["scale_size"] == dml.Size2d(3, 2)
     random = operator("RANDOM_GENERATOR", {
         "InputStateTensor": tensor(6, data_type="UINT32"),
         "OutputTensor": tensor(4, data_type="UINT32"), "Type": "PHILOX_4X32_10",
@@ -374,10 +374,15 @@ def test_how_an_operator_is_compiled():
             operator("ACTIVATION_IDENTITY", IDENTITY, **fields)
 
 
-@pytest.mark.parametrize("kind", ["hlsl", "onnx", "dmlSerializedGraph"])
-def test_other_kinds_of_dispatchables_are_read_and_named(kind):
-    op = model_of(dispatchables={"x": {"type": kind, "sourcePath": "y"}}).dispatchables["x"]
-    assert op.unsupported
+def test_hlsl_is_read_and_named():
+    hlsl = {"type": "hlsl", "sourcePath": "y", "compilerArgs": []}
+    assert model_of(dispatchables={"x": hlsl}).dispatchables["x"].unsupported
+
+
+@pytest.mark.parametrize("kind", ["onnx", "dmlSerializedGraph"])
+def test_other_files_are_there(kind):
+    with pytest.raises(dml.ValidationError, match=r"dispatchables\.x\.sourcePath: no file 'y' in"):
+        model_of(dispatchables={"x": {"type": kind, "sourcePath": "y"}})
 
 
 # -- commands

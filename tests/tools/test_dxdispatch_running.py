@@ -111,30 +111,6 @@ def test_a_missing_operator_is_named(device, monkeypatch):
         dxdispatch.Runner(model, device)
 
 
-@pytest.mark.parametrize(
-    ("resources", "dispatchables", "words"),
-    [
-        ({"A": {"initialValues": "deferred"}}, {}, "resource 'A' is sized while an ONNX"),
-        ({}, {"x": {"type": "hlsl", "sourcePath": "y"}}, "'x' is an HLSL shader"),
-        ({}, {"x": {"type": "onnx", "sourcePath": "y"}}, "'x' is an ONNX model"),
-    ],
-)
-def test_what_is_read_but_not_supported(device, resources, dispatchables, words):
-    with pytest.raises(dml.UnsupportedError, match=words):
-        dxdispatch.Runner(model_of(resources, dispatchables), device)
-
-
-def test_images_are_refused_by_name(device, tmp_path):
-    (tmp_path / "dog.jpg").write_bytes(b"")
-    text = json.dumps({
-        "resources": {"A": {"initialValues": {"sourcePath": "dog.jpg"},
-                            "initialValuesDataType": "FLOAT32", "resampleSize": [1, 3, 8, 8]}},
-        "dispatchables": {}, "commands": [],
-    })
-    with pytest.raises(dml.UnsupportedError, match=r"image dog\.jpg"):
-        dxdispatch.Runner(parse(text, folder=tmp_path), device)
-
-
 def _dispatch(**bindings):
     return [{"type": "dispatch", "dispatchable": "copy", "bindings": bindings}]
 
@@ -185,7 +161,6 @@ def test_names_in_capitals(device, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [({"dimensions": [1] * 70}, "writeFile of 'A': maximum supported dimension"),
-     ({"targetPath": "a.PNG"}, "writeFile of 'A': images are not encoded"),
      ({"targetPath": "\0.npy"}, r"cannot write .*\\x00.npy': embedded null byte")],
 )
 def test_files_that_cannot_be_written(device, tmp_path, fields, words):
@@ -313,3 +288,83 @@ def test_a_graph_of_one_operator(device):
         runner = dxdispatch.Runner(model, device)
         assert isinstance(runner.executables["copy"]._compiled, expected)
         runner.run()
+
+
+def _floats(*sizes, start=1):
+    """A tensor's sizes, and the values that count up in it."""
+    count = int(np.prod(sizes))
+    return sizes, np.arange(start, start + count, dtype=np.float32).reshape(sizes)
+
+
+_A, _B = _floats(2, 3), _floats(3, 2, start=-2)
+_STACK = _floats(1, 1, 3, 4)
+_MATRICES = {n: ((1, 1, *sizes), values) for n, (sizes, values) in (("A", _A), ("B", _B))}
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "inputs", "expected"),
+    [
+        ("GEMM", {"TransA": "NONE", "TransB": "NONE", "Alpha": 2, "Beta": 0},
+         {"ATensor": _MATRICES["A"], "BTensor": _MATRICES["B"]}, 2 * (_A[1] @ _B[1])),
+        ("REDUCE", {"Function": "SUM", "AxisCount": 1, "Axes": [3]},
+         {"InputTensor": _STACK}, [[[[10], [26], [42]]]]),
+        ("CUMULATIVE_PRODUCT",
+         {"Axis": 3, "AxisDirection": "DECREASING", "HasExclusiveProduct": True},
+         {"InputTensor": ((1, 1, 1, 4), np.float32([[[[2, 4, 8, 3]]]]))}, [[[[96, 24, 3, 1]]]]),
+        ("SLICE", {"DimensionCount": 4, "Offsets": [0, 0, 1, 1], "Sizes": [1, 1, 2, 2],
+                   "Strides": [1, 1, 1, 2]}, {"InputTensor": _STACK}, [[[[6, 8], [10, 12]]]]),
+        ("GATHER", {"Axis": 3, "IndexDimensions": 1},
+         {"InputTensor": _STACK, "IndicesTensor": ((1, 1, 1, 2), np.uint32([[[[3, 0]]]]))},
+         [[[[4, 1], [8, 5], [12, 9]]]]),
+        ("UPSAMPLE_2D", {"ScaleSize": {"Width": 2, "Height": 1},
+                         "InterpolationMode": "NEAREST_NEIGHBOR"},
+         {"InputTensor": _floats(1, 1, 1, 2)}, [[[[1, 1, 2, 2]]]]),
+        # One step: Y = ELU of X W^T, ELU's alpha 1 (forward) and 2 (backward).
+        ("RNN", {"ActivationDescCount": 2, "Direction": "BIDIRECTIONAL", "ActivationDescs": [
+            {"Type": "ACTIVATION_ELU", "Alpha": 1}, {"Type": "ACTIVATION_ELU", "Alpha": 2}]},
+         {"InputTensor": _floats(1, 1, 1, 2), "WeightTensor": _floats(1, 2, 1, 2, start=-2),
+          "RecurrenceTensor": _floats(1, 2, 1, 1)},
+         [[[[np.expm1(-4)]], [[2]]]]),
+    ],
+)
+def test_operators_of_dxdispatchs_own_models(device, name, attributes, inputs, expected):
+    expected = np.asarray(expected, np.float32)
+    expected = expected.reshape((1,) * (4 - expected.ndim) + expected.shape)
+    types = {n: values.dtype.name.upper() for n, (_, values) in inputs.items()}
+    output = "OutputSingleTensor" if name == "RNN" else "OutputTensor"
+    desc = {**attributes, output: tensor(*expected.shape),
+            **{n: tensor(*sizes, data_type=types[n]) for n, (sizes, _) in inputs.items()}}
+    resources = {n: {"initialValuesDataType": types[n],
+                     "initialValues": values.reshape(-1).tolist()}
+                 for n, (_, values) in inputs.items()}
+    resources["Y"] = {"initialValuesDataType": "FLOAT32",
+                      "initialValues": {"valueCount": expected.size, "value": 99}}
+    runner = dxdispatch.Runner(model_of(resources, {"op": {"type": name, "desc": desc}}, [
+        {"type": "dispatch", "dispatchable": "op",
+         "bindings": {**{n: n for n in inputs}, output: "Y"}}]), device, write=lambda line: None)
+    runner.run()
+    np.testing.assert_allclose(runner.contents("Y").reshape(expected.shape), expected, 1e-6)
+
+
+def test_parts_of_one_resource_are_joined_and_split(device):
+    count = {"initialValuesDataType": "FLOAT32"}
+    resources = {
+        "A": {**count, "initialValues": {"valueCount": 7, "valueStart": 1, "valueDelta": 1}},
+        "B": {**count, "initialValues": [50, 60]},
+        **{n: {**count, "initialValues": {"valueCount": 6, "value": 0}} for n in "XYZ"}}
+    parts = [{"name": "A", "elementCount": 1}, "B",
+             {"name": "A", "elementCount": 3, "elementOffset": 4}]
+    model = model_of(resources, {
+        "join": {"type": "JOIN", "desc": {"Axis": 0, "InputTensors": [
+            tensor(1), tensor(2), tensor(3)], "OutputTensor": tensor(6)}},
+        "split": {"type": "SPLIT", "desc": {"Axis": 0, "InputTensor": tensor(6), "OutputTensors": [
+            tensor(4), tensor(2)]}},
+    }, [
+        {"type": "dispatch", "dispatchable": "join",
+         "bindings": {"InputTensors": parts, "OutputTensor": "X"}},
+        {"type": "dispatch", "dispatchable": "split",
+         "bindings": {"InputTensor": "X", "OutputTensors": ["Y", "Z"]}},
+        *({"type": "print", "resource": name} for name in "XYZ")])
+    assert lines_of(model, device) == [
+        "Resource 'X': 1, 50, 60, 5, 6, 7", "Resource 'Y': 1, 50, 60, 5, 0, 0",
+        "Resource 'Z': 6, 7, 0, 0, 0, 0"]

@@ -524,14 +524,14 @@ def test_packages_are_installed_where_a_job_needs_more_or_the_project_changed(
         assert bootstrap.python_packages(bootstrap.JOBS[job]) == bool(installed)
         return "".join(installed).removeprefix(str(tmp_path))
 
-    assert extras("demo") == "[demo,plot]"
+    assert extras("demo") == "[demo]"
     assert extras("bench") == ""
-    assert extras("lint") == "[demo,dev,plot]"
+    assert extras("lint") == "[demo,dev]"
     assert extras("test") == extras("demo") == ""
     (tmp_path / "pyproject.toml").write_text("# other\n")
-    assert extras("demo") == "[demo,plot]"
+    assert extras("demo") == "[demo]"
     (tmp_path / "constraints.txt").write_text("# other\n")
-    assert extras("demo") == "[demo,plot]"
+    assert extras("demo") == "[demo]"
     (tmp_path / "stamp.json").write_text("{")
     assert extras("test") == "[dev]"
     assert extras("demo") == ""
