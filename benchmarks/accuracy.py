@@ -30,7 +30,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of one variable, or of two: then the second runs through ``other``."""
+    """A function of one variable, or of two, where the second takes the values ``other``."""
 
     name: str
     exact: Callable[..., np.ndarray]
@@ -93,8 +93,8 @@ def error(
 ) -> tuple[float, float]:
     """The largest error in ulp and the input that has it. NaN and infinities must agree.
 
-    FLOAT32 inputs below 2**-126 and results below 2**-119 are left out: devices may take them, or
-    what they are made of, for 0.
+    FLOAT32 inputs below 2**-126 and results below 2**-119 are left out: devices may treat them, or
+    intermediate results, as 0.
     """
     device = device or dml.default_device()
     data_type = np.dtype(data_type)
@@ -113,7 +113,7 @@ def error(
         info = np.finfo(data_type)
         ok = np.isfinite(rounded) & np.isfinite(got)
         differ = ~ok & ~((got == rounded) | (np.isnan(got) & np.isnan(rounded)))
-        # The last ulp before infinity may round either way.
+        # The last number before infinity may be rounded to infinity.
         differ &= ~(np.abs(exact) >= largest)
         if differ.any():
             return math.inf, float(x[differ][0])

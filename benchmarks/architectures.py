@@ -30,7 +30,7 @@ _RUNS = 15
 
 
 class _Hidden(torch.nn.Module):
-    """A transformer that gives its last hidden state alone."""
+    """A transformer that returns only its last hidden state."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()

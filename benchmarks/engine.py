@@ -1,4 +1,4 @@
-"""What the engine costs: starting, recording, replaying, submitting, memory, transfers.
+"""Costs of the engine: start, recording, replay, submit, memory, transfers.
 
     python benchmarks/engine.py [--json]
 
@@ -45,7 +45,7 @@ def seconds(work: Callable[[], Any], repeats: int = 15) -> float:
 
 
 def identity(device: dml.Device, sizes: list[int]) -> tuple[dml.CompiledOperator, Any, Any]:
-    """A compiled ACTIVATION_IDENTITY over ``sizes``, its binding table and all that it needs."""
+    """A compiled ACTIVATION_IDENTITY over ``sizes``, its binding table and its resources."""
     desc = dml.TensorDesc("float32", sizes)
     compiled = device.compile_operator(
         device.create_operator(
@@ -62,8 +62,8 @@ def identity(device: dml.Device, sizes: list[int]) -> tuple[dml.CompiledOperator
 def recorded(device: dml.Device, call: Callable[[], Any], repeats: int = 15) -> float:
     """Microseconds of this thread's processor time per call of ``call``.
 
-    Inside a recording, so that nothing is submitted meanwhile; with stock kp a hazard ends the
-    submit even there, and its time counts.
+    The calls are inside a recording, so that nothing is submitted meanwhile. With stock kp a hazard
+    ends the submit even there, and its time counts.
     """
     times = []
     for _ in range(repeats):
@@ -76,7 +76,7 @@ def recorded(device: dml.Device, call: Callable[[], Any], repeats: int = 15) -> 
     return 1e6 * statistics.median(times[1:])
 
 
-# In a process of its own: from nothing imported to a result on the host.
+# In a process of its own: from the first import to a result on the host.
 COLD = """
 import json, time
 begin = time.perf_counter()
@@ -105,7 +105,7 @@ def cold_rows(device: dml.Device) -> list[Row]:
 
 
 def small_rows(device: dml.Device) -> list[Row]:
-    """One submit of many small operators, by the device's own clock."""
+    """One submit of many small operators, timed by the device's clock."""
     if not device._runtime.engine.timestamps_valid:
         return []
     x = device.tensor(np.ones((64, 64), np.float32))
@@ -131,8 +131,8 @@ def small_rows(device: dml.Device) -> list[Row]:
 
 
 def recording_rows(device: dml.Device) -> list[Row]:
-    # All write the same tensor, so that every call but the first waits for the one before: the
-    # barrier is part of what is timed.
+    # All calls write the same tensor, so each waits for the one before: the time includes the
+    # barrier.
     compiled, table, _ = identity(device, [64])
     x, out = device.empty([64]), device.empty([64])
     bound = recorded(device, lambda: device.record_dispatch(compiled, table))
@@ -181,7 +181,7 @@ def memory_rows(device: dml.Device) -> list[Row]:
 
 
 def raw_transfer(device: dml.Device, nbytes: int) -> tuple[float, float]:
-    """Seconds in which kp itself moves ``nbytes`` up and down, host array to host array."""
+    """Seconds in which kp itself uploads and downloads ``nbytes``, between host arrays."""
     engine = device._runtime.engine
     kp, data = engine.kp, np.ones(nbytes // 4, np.float32)
     tensor = engine.manager.tensor_t(data, kp.TensorTypes.device)

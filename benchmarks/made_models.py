@@ -1,4 +1,4 @@
-"""ONNX models built of nodes, for tests and measurements."""
+"""ONNX models built from nodes, for tests and measurements."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def model(
 
 
 def node(op: str, inputs: str, outputs: str, domain: str = "", **attributes: Any) -> onnx.NodeProto:
-    """``inputs`` and ``outputs`` are names between blanks; ``-`` is an absent one."""
+    """``inputs`` and ``outputs`` are names separated by blanks; ``-`` is absent."""
     names = [["" if n == "-" else n for n in text.split()] for text in (inputs, outputs)]
     return helper.make_node(op, *names, name=names[1][0], domain=domain, **attributes)
 
 
 def weights(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Seven bits: ONNX Runtime's CPU provider adds up pairs of products in 16 bits, saturating,
-    on processors without VNNI, and would differ from the exact sum otherwise."""
+    """Seven-bit weights. On processors without VNNI, ONNX Runtime's CPU provider adds pairs of
+    products in 16 bits with saturation, so larger weights would give inexact sums."""
     return rng.integers(-64, 64, shape, dtype=np.int8)
 
 
 def options(optimize: bool = True) -> ort.SessionOptions:
-    """Without optimization nodes stay as they are, and the CPU provider fuses nothing."""
+    """Session options. Without optimization, ONNX Runtime fuses no nodes."""
     result = ort.SessionOptions()
     result.log_severity_level = 3
     result.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -61,7 +61,7 @@ def quantized_dense(
     rng: np.random.Generator, x: str, y: str, depth: int, columns: int,
     constants: dict[str, np.ndarray], *, bias: bool = True,
 ) -> list[onnx.NodeProto]:
-    """The nodes that quantize_dynamic makes of a dense layer, weights per column."""
+    """The nodes that quantize_dynamic makes from a dense layer, with a scale per column."""
     constants[f"{y}.w"] = weights(rng, depth, columns)
     constants[f"{y}.w_scale"] = (rng.random(columns) / 64 / depth**0.5).astype(np.float32)
     constants[f"{y}.w_zero"] = np.zeros(columns, np.int8)
@@ -77,8 +77,9 @@ def quantized_dense(
     ]
 
 
-def encoder(rng: np.random.Generator, *, layers: int = 2, width: int = 64, heads: int = 4) -> bytes:
-    """A transformer encoder with random int8 weights: x [batch, tokens, width] -> y."""
+def encoder(rng: np.random.Generator, *, layers: int = 2, width: int = 64, heads: int = 4,
+            quantized: bool = True) -> bytes:
+    """A transformer encoder with random int8 or float weights: x [batch, tokens, width] -> y."""
     constants: dict[str, np.ndarray] = {
         "heads": np.array([0, 0, heads, width // heads]), "joined": np.array([0, 0, width]),
         "root": np.array((width // heads) ** 0.5, np.float32),
@@ -89,7 +90,14 @@ def encoder(rng: np.random.Generator, *, layers: int = 2, width: int = 64, heads
     nodes: list[onnx.NodeProto] = []
 
     def dense(x: str, y: str, depth: int, columns: int) -> str:
-        nodes.extend(quantized_dense(rng, x, y, depth, columns, constants))
+        if quantized:
+            nodes.extend(quantized_dense(rng, x, y, depth, columns, constants))
+            return y
+        w = rng.standard_normal((depth, columns)) / depth**0.5
+        constants[f"{y}.w"] = w.astype(np.float32)
+        constants[f"{y}.b"] = rng.standard_normal(columns).astype(np.float32)
+        nodes.extend([node("MatMul", f"{x} {y}.w", f"{y}.product"),
+                      node("Add", f"{y}.product {y}.b", y)])
         return y
 
     x = "x"

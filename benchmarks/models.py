@@ -60,7 +60,7 @@ class Row:
     multiply_adds_given: int
     multiply_adds: int
     difference: float
-    """The largest, as a part of the largest element."""
+    """The largest difference, relative to the largest element."""
     regions: int | None = None
     transfer_milliseconds: float | None = None
     operator_milliseconds: float | None = None
@@ -97,7 +97,7 @@ def _text(folder: Path) -> Model:
 
 
 def _float_text(folder: Path) -> Model:
-    """Has no integer products: what is implemented is claimed nevertheless."""
+    """A model without integer products. All implemented nodes are claimed."""
     reader = TextRecognizer()
     return Model("rapidocr float, all claimed", reader.path.read_bytes(),
                  {"x": reader.image(LINE)}, claim="all")
@@ -128,7 +128,8 @@ MODELS: dict[str, Callable[[Path], Model]] = {
 
 
 def multiply_adds(given: Model) -> dict[str, int]:
-    """Of each matrix product and convolution, by node name: from the sizes that a run meets."""
+    """The multiply-adds of each matrix product and convolution by node name, from the sizes of a
+    run."""
     proto = onnx.load_model_from_string(given.content)
     known = {t.name: tuple(t.dims) for t in proto.graph.initializer}
     products = [n for n in proto.graph.node if n.op_type in PRODUCTS]
@@ -162,7 +163,7 @@ def _webgpu_devices() -> list[Any]:
     package = importlib.import_module("onnxruntime_ep_webgpu")
     name = package.get_ep_name()
     if "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER" not in os.environ:
-        # Also where ONNX Runtime finds no GPU: Dawn looks for its own adapter.
+        # Also if ONNX Runtime finds no GPU, because Dawn looks for its own adapter.
         os.environ["ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"] = "1"
         ort.register_execution_provider_library(name, package.get_library_path())
     found = [d for d in ort.get_ep_devices() if d.ep_name == name]
@@ -211,7 +212,7 @@ def measure(provider: str, given: Model, arguments: argparse.Namespace) -> Row:
 
 
 def region_call(adapter: str | None, calls: int = 1000) -> dict[str, float]:
-    """Microseconds of a call of the smallest region: in Python, and from submit to fence."""
+    """Microseconds for a call of the smallest region: in Python, and from submit to fence."""
     small = Model("", model([node("Trilu", "x", "y")], [("x", FLOAT, [8, 8])],
                             [("y", FLOAT, [8, 8])]), {"x": np.ones((8, 8), np.float32)}, "all")
     ours, theirs = session("kompute", small, adapter), session("cpu", small, None)

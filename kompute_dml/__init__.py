@@ -1,4 +1,4 @@
-"""DirectML's operators on any Vulkan GPU, and tensors that behave as NumPy's arrays.
+"""DirectML's operators on any Vulkan GPU, and tensors that behave like NumPy's arrays.
 
 >>> import numpy as np, kompute_dml as dml
 >>> dml.diagonal_matrix([3, 3], value=2.0).numpy()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ScaleBias:
-    """DML_SCALE_BIAS: the operator is computed of ``x * scale + bias``. Both are FLOAT."""
+    """DML_SCALE_BIAS: ``x * scale + bias`` replaces the input x. Both are FLOAT."""
 
     scale: float = 1.0
     bias: float = 0.0
@@ -16,7 +16,7 @@ class ScaleBias:
 
 @dataclass(frozen=True)
 class Size2d:
-    """DML_SIZE_2D: both are UINT."""
+    """DML_SIZE_2D. Both are UINT."""
 
     width: int
     height: int
@@ -162,4 +162,4 @@ ENUMS: dict[str, type[enum.IntEnum]] = {
         "ROUNDING_MODE": RoundingMode,
     }.items()
 }
-"""By DirectML's name; of DML_TENSOR_DATA_TYPE it is :class:`~.dtypes.DataType`."""
+"""Enumerations by DirectML's name. DML_TENSOR_DATA_TYPE is :class:`~.dtypes.DataType`."""

@@ -41,7 +41,7 @@ class Buffer:
         self._check_range("write", offset, raw.nbytes)
         with self.device._runtime.lock:
             if raw.nbytes % 4 and offset + raw.nbytes != self.size_in_bytes:
-                # Copies move whole words: keep the bytes that follow in the last one.
+                # Copies move whole words, so the bytes after the data are kept.
                 end = offset + raw.nbytes
                 tail = self.read(end // 4 * 4, min(4, self.size_in_bytes - end // 4 * 4))
                 raw = np.concatenate([raw, tail[end % 4 :]])
@@ -53,7 +53,7 @@ class Buffer:
         self.device._free(self.allocation)
 
     def read(self, offset: int = 0, size: int | None = None) -> np.ndarray:
-        """The bytes from ``offset`` (a multiple of 4) on, once what is recorded is computed."""
+        """The bytes from ``offset`` (a multiple of 4) on. Waits for all work recorded before."""
         offset = whole("Buffer.read", "offset", offset)
         size = self.size_in_bytes - offset if size is None else whole("Buffer.read", "size", size)
         self._check_range("read", offset, size)
@@ -105,13 +105,13 @@ Binding = BufferBinding | None
 
 
 class Need(NamedTuple):
-    """What must be bound in one slot. It is computed once, so that binding again is cheap."""
+    """What must be bound in a slot. It is computed once, so that repeated binding is cheap."""
 
     path: str
     kind: str
     """``input``, ``output``, ``temporary`` or ``persistent``."""
     size: int = 0
-    """Bytes. 0 where nothing must be bound."""
+    """Bytes; 0 if nothing must be bound."""
     alignment: int = 1
     absent: str = ""
     """Why nothing may be bound."""
@@ -131,24 +131,26 @@ class Dispatchable:
 
     device: Device
     name: str
-    """In messages."""
+    """Its name in messages."""
     binding_counts: tuple[int, int]
-    """Of inputs and outputs."""
+    """The number of inputs and of outputs."""
     needs: Sequence[Need]
-    """Of a dispatch, by slot: inputs, outputs, temporary and persistent resource."""
+    """The bindings of a dispatch, by slot: inputs, outputs, temporary and persistent resource."""
     needs_initialization: bool
     initialized: bool
     initializer_temporary_bytes: int
     """Scratch memory of an initialization."""
+    is_volatile = False
+    """Whether its bindings may change between recording and replaying (DESCRIPTORS_VOLATILE)."""
 
     @property
     def binding_properties(self) -> BindingProperties:
-        """What a dispatch wants bound (IDMLDispatchable::GetBindingProperties)."""
+        """The resources of a dispatch (IDMLDispatchable::GetBindingProperties)."""
         temporary, persistent = self.needs[-2:]
         return BindingProperties(sum(self.binding_counts), temporary.size, persistent.size)
 
     def initializer_needs(self, prefix: str) -> list[Need]:
-        """Of an initialization, by slot; ``prefix`` says which of the targets it is."""
+        """The bindings of an initialization, by slot. ``prefix`` names this target in messages."""
         raise NotImplementedError
 
     def check_alias(self, a: str, b: str, identical: bool) -> None:
@@ -160,18 +162,18 @@ class Dispatchable:
         raise NotImplementedError
 
     def initialize(self, places: Sequence[Slot | None]) -> None:
-        """Record what fills the persistent resource."""
+        """Record the dispatches that fill the persistent resource."""
         raise NotImplementedError
 
     def record(self, table: BindingTable) -> None:
-        """What :meth:`Device.record_dispatch` calls."""
+        """Record a dispatch, for :meth:`Device.record_dispatch`."""
         self.run(table.places(self))
 
 
 def _find(
     device: Device, name: str, needs: Sequence[Need], bindings: Sequence[Any]
 ) -> list[Slot | None]:
-    """Where each need lies, if the bindings meet them all."""
+    """The place of each need. Raises if the bindings do not meet it."""
     places: list[Slot | None] = []
     for need, binding in zip(needs, bindings):
         if not need.size:
@@ -207,10 +209,10 @@ def _expect_count(name: str, what: str, bindings: Sequence[Any], count: int, eac
 class BindingTable:
     """The buffers of one dispatch (IDMLBindingTable).
 
-    Inputs and outputs are bound in the order of the operator's structure, None for an absent
-    optional tensor or one that is OWNED_BY_DML. For an initializer, inputs are one list per
-    target operator (only its OWNED_BY_DML tensors filled; or None), outputs one persistent
-    resource per target. Checked as a whole when the dispatch is recorded.
+    Inputs and outputs are bound in the order of the operator's structure; None for an absent
+    tensor, or one that is OWNED_BY_DML. For an initializer, inputs are one list per target operator
+    (or None), with bindings for its OWNED_BY_DML tensors only. Its outputs are one persistent
+    resource per target. The table is checked when the dispatch is recorded.
     """
 
     def __init__(self, dispatchable: Dispatchable | OperatorInitializer) -> None:
@@ -220,7 +222,7 @@ class BindingTable:
         self._temporary: Binding = None
         self._persistent: Binding = None
         self._places: list[Slot | None] | None = None
-        """The result of places(), until something else is bound."""
+        """The result of places(), until the next binding."""
 
     def bind_inputs(self, bindings: Sequence[Any]) -> None:
         """One :class:`BufferBinding` or None for each input (IDMLBindingTable::BindInputs)."""
@@ -231,17 +233,17 @@ class BindingTable:
         self._outputs, self._places = tuple(bindings), None
 
     def bind_temporary_resource(self, binding: Binding) -> None:
-        """Scratch memory of the size that ``binding_properties`` asks for."""
+        """Scratch memory of the size in ``binding_properties``."""
         self._temporary, self._places = binding, None
 
     def bind_persistent_resource(self, binding: Binding) -> None:
-        """What the initializer filled, of the size that ``binding_properties`` asks for."""
+        """The memory that the initializer filled, of the size in ``binding_properties``."""
         self._persistent, self._places = binding, None
 
     # Checks
 
     def places(self, compiled: Dispatchable) -> list[Slot | None]:
-        """Where each slot of the table's operator lies. Raises ValidationError."""
+        """The place of each slot of the table's operator. Raises ValidationError."""
         if self._places is not None:
             return self._places
         name = compiled.name
@@ -262,7 +264,7 @@ class BindingTable:
         return places
 
     def initializer_places(self, initializer: OperatorInitializer) -> list[list[Slot | None]]:
-        """Where the slots of each target operator lie."""
+        """The places of the slots of each target operator."""
         targets = initializer.operators
         name = "DML_OPERATOR_INITIALIZER"
         inputs = self._inputs or (None,) * len(targets)
@@ -300,7 +302,7 @@ def _check_overlaps(
     name: str, needs: Sequence[Need], places: Sequence[Slot | None],
     compiled: Dispatchable | None,
 ) -> None:
-    """A range that is written overlaps no other range, except an input that may alias an output."""
+    """Raise if a written range overlaps another one, except an input that may alias an output."""
     allocations = [place.allocation for place in places if place is not None]
     if len(set(allocations)) == len(allocations):
         return
@@ -332,7 +334,7 @@ def _check_overlap(name: str, a: _Range, b: _Range, compiled: Dispatchable | Non
 
 
 def check_alias(compiled: CompiledOperator, a: str, b: str, identical: bool) -> None:
-    """Raise unless the operator may compute with these two tensors in the same memory."""
+    """Raise unless the operator may run with these two tensors in the same memory."""
     name = compiled.definition.name
     expect(compiled.definition.in_place, name, f"the ranges of {a} and {b}",
            "not overlap (the operator does not run in place)", "ranges that do")

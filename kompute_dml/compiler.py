@@ -39,15 +39,15 @@ class Operator:
 
     @property
     def definition(self) -> Definition:
-        """What is known of operators of this kind."""
+        """The definition of operators of this kind."""
         return self.desc.operator
 
     def __repr__(self) -> str:
         return f"<Operator {self.definition.name}>"
 
     def tensor(self, field: Field) -> TensorDesc | None:
-        """The description of a tensor field, or of one element of an array of tensors; None for
-        an absent one."""
+        """The description of a tensor field, or of an element of an array of tensors. None if it is
+        absent."""
         return tensor_of(self.desc, field.snake)
 
     @property
@@ -57,7 +57,7 @@ class Operator:
 
 
 class _Step:
-    """A dispatch of the plan. Everything that does not depend on bindings is packed beforehand."""
+    """A dispatch of the plan. All that does not depend on bindings is packed beforehand."""
 
     def __init__(self, operator: str, dispatch: Dispatch, slots: Sequence[str]) -> None:
         variant = dispatch.variant
@@ -76,7 +76,7 @@ class _Step:
         self.push = variant.pack_push(dispatch.push)
         used = [(-1 if o.slot is None else slots.index(o.slot), o) for o in dispatch.operands]
         self.bindings = [at for at, _ in used]
-        # By slot: a shader that binds one tensor as words and as vectors has an operand for each.
+        # A shader that binds a tensor as words and as vectors has an operand for each.
         self.slots = [
             (
                 at,
@@ -142,8 +142,8 @@ class CompiledOperator(Dispatchable):
         self.binding_counts = (inputs, len(tensors) - inputs)
         fields = [f.snake for f in tensors]
         self.slots = [*fields, TEMPORARY, PERSISTENT]
-        # Inputs that are OWNED_BY_DML and not repacked by the plan are copied unchanged, behind the
-        # plan's own part of the persistent resource.
+        # Inputs that are OWNED_BY_DML and not repacked are copied unchanged, after the plan's own
+        # part of the persistent resource.
         self._kept: list[tuple[int, int, int]] = []
         """(slot, offset in the persistent resource, bytes)"""
         self._persistent_bytes = plan.persistent_bytes
@@ -186,7 +186,7 @@ class CompiledOperator(Dispatchable):
         check_alias(self, a, b, identical)
 
     def initializer_needs(self, prefix: str) -> list[Need]:
-        """Of an initialization, by slot; ``prefix`` says which operator it is."""
+        """The bindings of an initialization, by slot. ``prefix`` names the operator in messages."""
         return [
             *[
                 Need.tensor(prefix + f.name, "input", desc)
@@ -216,7 +216,7 @@ class CompiledOperator(Dispatchable):
             step.record(self.device, places)
 
     def _with_own(self, places: Sequence[Slot | None]) -> Sequence[Slot | None]:
-        """The places, and those of memory that the device provides itself."""
+        """The places, with those of the device's own memory."""
         plan, runtime = self.plan, self.device._runtime
         if not plan.zeroed_bytes and not plan.params:
             return places
@@ -229,7 +229,7 @@ class CompiledOperator(Dispatchable):
         return [*places, zeroed, self._params]
 
     def initialize(self, places: Sequence[Slot | None]) -> None:
-        """Record what fills the persistent resource."""
+        """Record the dispatches that fill the persistent resource."""
         persistent = places[-1]
         for slot, begin, size in self._kept:
             source = places[slot]
@@ -262,13 +262,13 @@ class OperatorInitializer:
 
     @property
     def binding_properties(self) -> BindingProperties:
-        """What the initialization wants bound (IDMLDispatchable::GetBindingProperties)."""
-        # Persistent memory is bound as the initializer's outputs, so it needs none of its own.
+        """The resources of the initialization (IDMLDispatchable::GetBindingProperties)."""
+        # The persistent resources are the initializer's outputs, so it needs none of its own.
         temporary = max((c.initializer_temporary_bytes for c in self.operators), default=0)
         count = sum(c.binding_counts[0] + 1 for c in self.operators)
         return BindingProperties(count, temporary, 0)
 
     def record(self, table: BindingTable) -> None:
-        """What :meth:`Device.record_dispatch` calls."""
+        """Record the initialization, for :meth:`Device.record_dispatch`."""
         for compiled, places in zip(self.operators, table.initializer_places(self)):
             compiled.initialize(places)

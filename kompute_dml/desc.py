@@ -15,7 +15,7 @@ from .layout import extent, is_packed, overlaps_itself, packed_strides
 MAX_DIMENSIONS = 8
 MAX_ELEMENTS = 2**32 - 1
 MINIMUM_ALIGNMENT = 16
-"""DML_MINIMUM_BUFFER_TENSOR_ALIGNMENT: bound ranges start at multiples of it."""
+"""DML_MINIMUM_BUFFER_TENSOR_ALIGNMENT. Bound ranges start at multiples of it."""
 
 
 class TensorFlags(enum.IntFlag):
@@ -26,7 +26,7 @@ class TensorFlags(enum.IntFlag):
 
 
 def buffer_tensor_size(data_type: DataType, sizes: Sequence[int], strides: Sequence[int]) -> int:
-    """Bytes a tensor needs at least (DMLCalcBufferTensorSize): rounded up to 4."""
+    """The least bytes of a tensor, rounded up to 4 (DMLCalcBufferTensorSize)."""
     return (data_type.nbytes(extent(sizes, strides)) + 3) & ~3
 
 
@@ -36,10 +36,10 @@ class TensorDesc:
 
     ``sizes`` has 1 to 8 entries of at least 1. ``strides`` counts elements, one entry per size; 0
     repeats the data along that dimension; None means packed row-major.
-    ``total_tensor_size_in_bytes`` defaults to the smallest that holds every element, rounded up
-    to 4 bytes. ``guaranteed_base_offset_alignment`` is 0 or a power of two in bytes.
+    ``total_tensor_size_in_bytes`` defaults to the smallest size that holds every element, rounded
+    up to 4 bytes. ``guaranteed_base_offset_alignment`` is 0 or a power of two in bytes.
 
-    Raises :class:`~kompute_dml.ValidationError` when a rule is broken.
+    Raises :class:`~kompute_dml.ValidationError` if a rule is broken.
     """
 
     data_type: DataType
@@ -122,7 +122,7 @@ class TensorDesc:
 
     @staticmethod
     def packed(data_type: Any, sizes: Sequence[int]) -> TensorDesc:
-        """The packed description. Equal arguments give one object, which is checked once."""
+        """A packed description. Equal arguments give the same object, which is checked once."""
         return _packed(DataType.of(data_type), integers("TensorDesc", "Sizes", sizes))
 
     @property
@@ -132,7 +132,7 @@ class TensorDesc:
 
     @property
     def element_count(self) -> int:
-        """Elements that the sizes span, repeated ones included."""
+        """The number of elements, including repeated ones."""
         count = 1
         for size in self.sizes:
             count *= size
@@ -140,7 +140,7 @@ class TensorDesc:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether it begins at a multiple of 16 bytes, as all tensors do that are bound."""
+        """Whether it begins at a multiple of 16 bytes, as all bound tensors do."""
         return self.guaranteed_base_offset_alignment % MINIMUM_ALIGNMENT == 0
 
     @property
@@ -155,8 +155,8 @@ class TensorDesc:
 
     @property
     def base_alignment(self) -> int:
-        """The first element lies at a multiple of so many bytes. Bindings promise at least 16.
-        Views at function level may have less.
+        """The first element lies at a multiple of so many bytes: at least 16 for bindings. Views at
+        function level may have less.
         """
         return self.guaranteed_base_offset_alignment or MINIMUM_ALIGNMENT
 

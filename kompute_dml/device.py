@@ -1,10 +1,11 @@
-"""Device: one Vulkan device with its memory, its shaders and its queue of work."""
+"""Device: a Vulkan device with its memory, shaders and queue."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import ctypes
+import functools
 import os
 import threading
 import weakref
@@ -49,24 +50,24 @@ MAX_COMPILED = 1024
 # For validation runs: every tensor is a separate buffer, and every access counts as whole.
 _WHOLE_BUFFERS = "KOMPUTE_DML_TEST_WHOLE_BUFFERS"
 MAX_IDLE = 1 << 30
-"""Bytes of unused memory that a device keeps for later tensors, ..."""
+"""The most bytes of unused memory that a device keeps for later tensors, ..."""
 MAX_IDLE_SHARE = 8
 """... but at most this fraction of the device's memory."""
 MAX_WAITING_TO_FREE = 256 << 20
-"""Bytes of dropped tensors that pending work may hold. Beyond that, an allocation waits."""
+"""The most bytes of dropped tensors that pending work may use. Beyond that, an allocation waits."""
 _NUMPY_1 = np.__version__.startswith("1.")
 _EXIT_SECONDS = 1.0
-"""Seconds for which the end of the process waits for another thread's call on a device."""
+"""Seconds that the end of the process waits for another thread's call on a device."""
 
 
 class _Runtime:
-    """The parts that live as long as the logical device. They hold no reference to the Device."""
+    """Parts that live as long as the logical device. They do not refer to the Device."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.engine = Engine(adapter)
         self.library = ShaderLibrary(self.engine.features, adapter.max_storage_buffers)
         self.pipelines = Pipelines(self.engine, self.library)
-        # The validation layer counts an access to a whole bound buffer, where we count bytes.
+        # The validation layer counts accesses to whole buffers, we count bytes.
         whole = bool(os.environ.get(_WHOLE_BUFFERS))
         self.heap = Heap(
             self.engine.storage, self._drop_block, self.engine.max_buffer,
@@ -102,7 +103,7 @@ class _Runtime:
         dropped = self.heap.dropped
         while dropped:
             self.recorder.free(dropped[0])
-            dropped.popleft()  # last, so that an interrupted call is done again
+            dropped.popleft()  # last, so that an interrupted call can be repeated
 
     def allocate(self, nbytes: int) -> Allocation:
         if nbytes > self.heap.max_block:
@@ -116,7 +117,7 @@ class _Runtime:
         try:
             return self.heap.allocate(nbytes)
         except OutOfMemoryError:
-            # Dropped memory that is still in use comes back when the device is done.
+            # Dropped memory that is in use comes back when the device is done.
             self.recorder.synchronize()
             self.collect()
             self.heap.trim()
@@ -126,7 +127,7 @@ class _Runtime:
         """Leave the device to the process that made it, or to the end of this one."""
         self.closed = True
         self.recorder.lost = DeviceLostError(f"{self.engine.adapter.name}: {reason}")
-        # kp's destructors would call the driver, which may crash here. So none ever runs.
+        # kp's destructors would call the driver, which may crash here. So they must never run.
         for kept in (self, *self.engine.command_lists):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
@@ -135,7 +136,7 @@ class _Runtime:
             return
         self.closed = True
         with self.lock:
-            # kp destroys what it made in the right order, but must find the device idle.
+            # kp destroys its objects in the right order, but the device must be idle.
             if self.recorder.lost is None:
                 with contextlib.suppress(DmlError):
                     self.recorder.synchronize()
@@ -144,7 +145,7 @@ class _Runtime:
             self._clock.close()
 
     def close_at_exit(self) -> None:
-        # A daemon thread may hold the lock for ever: inside a recording, say.
+        # A daemon thread may hold the lock forever, for example inside a recording.
         if not self.lock.acquire(timeout=_EXIT_SECONDS):
             self.abandon("the process ends")
             return
@@ -158,7 +159,7 @@ _runtimes: weakref.WeakSet[_Runtime] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """A forked child has no device: make every use say so, and end without the driver."""
+    """A forked child has no device: make every use raise, and end without the driver."""
     runtimes = list(_runtimes)
     for runtime in runtimes:
         runtime.recorder.lock = threading.RLock()  # no thread is left to release it
@@ -166,8 +167,8 @@ def _after_fork_in_child() -> None:
                         "open devices only after fork(), or start processes by spawn")
     libc = ctypes.CDLL(None)
     if runtimes and hasattr(libc, "on_exit"):
-        # NVIDIA's own exit handler crashes in a child. The handlers run from the last to the
-        # first: C's streams are flushed, then _exit(status) leaves those of the driver out.
+        # NVIDIA's exit handler crashes in a child. Handlers run in reverse order: C's streams are
+        # flushed, then _exit(status) skips those of the driver.
         libc.on_exit(libc._exit, None)
         libc.__cxa_atexit(libc.fflush, None, None)
 
@@ -182,7 +183,7 @@ def _close_all() -> None:
 
 
 def _as_array(array: Any, dtype: np.dtype[Any] | None) -> np.ndarray:
-    """``numpy.asarray``, with NumPy 1 too strict about Python's numbers that do not fit."""
+    """``numpy.asarray``. NumPy 1, too, refuses Python numbers that do not fit."""
     if (_NUMPY_1 and isinstance(array, (int, float, list, tuple))
             and dtype is not None and dtype.kind in "iu"):
         exact = np.asarray(array)
@@ -203,16 +204,16 @@ def _check_alive(allocation: Allocation) -> None:
 class Device:
     """A Vulkan device that runs DirectML's operators (IDMLDevice).
 
-    ``adapter`` is one of :func:`~kompute_dml.list_devices`, or its index, UUID, name or a part of
-    that; by default ``KOMPUTE_DML_DEVICE``. Of several that fit a discrete GPU goes before an
-    integrated one before a virtual one before a CPU. Operators newer than ``feature_level`` are
-    refused. ``strict`` refuses the documented extensions to DirectML. Safe to use from several
-    threads. ``device.tensor(x)`` brings a tensor over from another Device.
+    ``adapter`` is one of :func:`~kompute_dml.list_devices`, or an index, a UUID, a name or a part
+    of a name; by default ``KOMPUTE_DML_DEVICE``. Of several matches, discrete GPUs come before
+    integrated, virtual and CPU devices. Operators newer than ``feature_level`` are refused.
+    ``strict`` refuses the documented extensions to DirectML. A Device is safe to use from several
+    threads. ``device.tensor(x)`` copies a tensor from another Device.
 
-    With ``KOMPUTE_DML_HOLD_CLOCK=1`` it holds a CUDA context as long as it is open, where the
-    driver is NVIDIA's: else that lets the GPU's clock fall whenever the host leaves gaps.
+    With ``KOMPUTE_DML_HOLD_CLOCK=1`` and NVIDIA's driver, it holds a CUDA context as long as it is
+    open. Without one, the driver lowers the GPU's clock whenever the host leaves gaps.
 
-    Raises :class:`~kompute_dml.NoDeviceError` when there is no such device.
+    Raises :class:`~kompute_dml.NoDeviceError` if there is no such device.
     """
 
     def __init__(
@@ -242,23 +243,23 @@ class Device:
 
     @property
     def features(self) -> frozenset[str]:
-        """Vulkan features that are really enabled, less what ``KOMPUTE_DML_DISABLE`` names."""
+        """Vulkan features that are enabled, without those that ``KOMPUTE_DML_DISABLE`` names."""
         return self._runtime.library.features
 
     @property
     @locked
     def memory_used(self) -> int:
-        """Bytes of device memory that tensors and buffers hold, rounding included."""
+        """Bytes of device memory that tensors and buffers use, including rounding."""
         self._runtime.collect()
         return self._runtime.heap.used
 
     @property
     def memory_reserved(self) -> int:
-        """Bytes of device memory taken from Vulkan for tensors."""
+        """Bytes of device memory allocated from Vulkan for tensors."""
         return self._runtime.heap.reserved
 
     def close(self) -> None:
-        """Finish what is pending and give the device back. Every later call raises."""
+        """Finish pending work and destroy the device. Every later call raises."""
         self._compiled.clear()
         self._finalizer()
 
@@ -267,10 +268,10 @@ class Device:
     def tensor(self, array: Any, data_type: Any = None) -> Tensor:
         """Upload ``array`` (anything NumPy takes, any memory layout) as a packed tensor.
 
-        A 0-dimensional array becomes one of sizes ``[1]``. ``data_type`` converts as
-        ``numpy.asarray(array, dtype)`` does; without it the array's own is kept, which for Python's
-        floats is FLOAT64; truth values are bytes of 0 and 1, UINT8. Raises ValidationError for
-        data types that DirectML does not have, sizes of 0, and more than 8 dimensions.
+        A 0-dimensional array gets sizes ``[1]``. ``data_type`` converts as ``numpy.asarray(array,
+        dtype)`` does. By default the array's type is kept: FLOAT64 for Python floats, UINT8 (bytes
+        of 0 and 1) for truth values. Raises ValidationError for data types that DirectML does not
+        have, sizes of 0, and more than 8 dimensions.
         """
         dtype = None if data_type is None else DataType.of(data_type).dtype
         if array is None:  # for NumPy a number that is missing
@@ -305,7 +306,7 @@ class Device:
 
     @locked
     def _free(self, allocation: Allocation) -> None:
-        # No other thread may be at work on it, or be freeing it as well.
+        # No other thread may use it or free it at the same time.
         allocation.free()
 
     @locked
@@ -325,8 +326,8 @@ class Device:
     def create_operator(self, desc: OperatorDesc) -> Operator:
         """Check ``desc`` for this device (IDMLDevice::CreateOperator).
 
-        Raises ValidationError where it breaks a rule, UnsupportedError where this feature level
-        or device cannot serve it.
+        Raises ValidationError if it breaks a rule, UnsupportedError if this feature level or device
+        does not support it.
         """
         if not isinstance(desc, OperatorDesc):
             raise ValidationError(f"create_operator: expected an operator desc, but got {desc!r}")
@@ -339,23 +340,32 @@ class Device:
         """Pick shaders for ``operator`` (IDMLDevice::CompileOperator).
 
         DISABLE_META_COMMANDS leaves out those that use matrix units.
+        ALLOW_HALF_PRECISION_COMPUTATION lets large FLOAT32 products and convolutions round their
+        factors to FLOAT16, where the device has matrix units for these. With DESCRIPTORS_VOLATILE
+        a recording is replayed with what its tables are bound to then.
         """
         self._own(operator, "compile_operator")
         target = self._target
+        if flags & ExecutionFlags.ALLOW_HALF_PRECISION_COMPUTATION:
+            target = replace(target, halves=True)
         if flags & ExecutionFlags.DISABLE_META_COMMANDS:
             target = replace(target, traits=replace(target.traits, cooperative_matrices=()))
-        return CompiledOperator(operator, operator.definition.lower(operator.desc, target))
+        compiled = CompiledOperator(operator, operator.definition.lower(operator.desc, target))
+        compiled.is_volatile = bool(flags & ExecutionFlags.DESCRIPTORS_VOLATILE)
+        return compiled
 
     def compile_graph(
         self, desc: GraphDesc, flags: ExecutionFlags = ExecutionFlags.NONE
     ) -> CompiledGraph:
         """Compile operators that are wired together (IDMLDevice1::CompileGraph).
 
-        The result is initialized, bound and dispatched as a compiled operator is. Raises
-        ValidationError where ``desc`` breaks a rule, UnsupportedError where this feature level or
-        device cannot serve it. Flags are those of each operator.
+        The result is initialized, bound and dispatched like a compiled operator. Raises
+        ValidationError if ``desc`` breaks a rule, UnsupportedError if this feature level or device
+        does not support it. ``flags`` apply to each operator.
         """
-        return compile_graph(self, desc, flags)
+        compiled = compile_graph(self, desc, flags)
+        compiled.is_volatile = bool(flags & ExecutionFlags.DESCRIPTORS_VOLATILE)
+        return compiled
 
     def create_operator_initializer(
         self, operators: Sequence[Dispatchable] = ()
@@ -373,7 +383,7 @@ class Device:
         return BindingTable(dispatchable)
 
     def create_buffer(self, size_in_bytes: int) -> Buffer:
-        """Device memory to bind ranges of. Its contents are undefined."""
+        """Device memory whose ranges can be bound. Its contents are undefined."""
         size = whole("create_buffer", "size_in_bytes", size_in_bytes)
         if size < 1:
             raise ValidationError(
@@ -387,8 +397,8 @@ class Device:
     ) -> None:
         """Record a dispatch with these bindings (IDMLCommandRecorder::RecordDispatch).
 
-        Everything is checked before anything is recorded. It runs when something is read, when
-        enough is pending, or at :meth:`synchronize`.
+        Everything is checked before anything is recorded. The dispatch runs when something is read,
+        when enough work is pending, or at :meth:`synchronize`.
         """
         self._own(dispatchable, "record_dispatch")
         if getattr(table, "dispatchable", None) is not dispatchable:
@@ -396,7 +406,15 @@ class Device:
                 "record_dispatch: expected a binding table made for this dispatchable"
             )
         self._recorder.check()
+        recording = self._recorder.recording
+        before = 0 if recording is None else len(recording)
         dispatchable.record(table)
+        if recording is not None:
+            watched = (functools.partial(table.places, dispatchable)
+                       if isinstance(dispatchable, Dispatchable) and dispatchable.is_volatile
+                       else None)
+            recording.remember(functools.partial(dispatchable.record, table),
+                               len(recording) - before, watched)
 
     def _own(self, child: Any, where: str) -> None:
         if getattr(child, "device", None) is not self:
@@ -419,33 +437,34 @@ class Device:
 
     @locked
     def synchronize(self) -> None:
-        """Submit what is pending and wait until the device has done it."""
+        """Submit pending work and wait for the device."""
         self._recorder.synchronize()
         self._runtime.collect()
 
     @contextlib.contextmanager
     def record(self) -> Iterator[Recording]:
-        """Record this device's calls inside into one submit, made when the block ends.
+        """Record the calls inside the block into one submit, which is made when the block ends.
 
-        The :class:`Recording` can replay them. Other threads' calls wait for the block to end.
+        The :class:`Recording` can replay them. Calls of other threads wait for the end of the
+        block.
         """
         recorder = self._recorder
         with recorder.lock, recorder.record() as recording: yield recording  # noqa: E701  see locked()
 
     def time(self, work: Callable[[], Any], dispatches: int = 256) -> list[tuple[str, float]]:
-        """Run ``work`` and time what it records: (shader variant, nanoseconds) per dispatch.
+        """Run ``work`` and time its dispatches: (shader variant, nanoseconds) for each.
 
-        Device timestamps, which cost some time themselves; ``dispatches`` bounds how many one
-        submit takes. Raises UnsupportedError where the device or kp has no valid timestamps (stock
-        kp has none).
+        Device timestamps take some time themselves. ``dispatches`` is the most dispatches of one
+        submit. Raises UnsupportedError if the device or kp has no valid timestamps (stock kp has
+        none).
         """
         return self._times(work, dispatches)
 
     def elapsed(self, work: Callable[[], Any]) -> float:
-        """Run ``work`` and time what it records as a whole, in nanoseconds.
+        """Run ``work`` and time all of its dispatches together, in nanoseconds.
 
-        Device timestamps before the first dispatch and after the last, of each submit where they
-        are too many for one. Raises as :meth:`time` does.
+        Device timestamps are taken before the first and after the last dispatch of each submit.
+        Raises as :meth:`time` does.
         """
         return sum(nanoseconds for _, nanoseconds in self._times(work, 0))
 
@@ -465,12 +484,12 @@ class Device:
 
 
 _shared: dict[tuple[int, FeatureLevel] | None, Device] = {}
-"""By adapter and feature level; None for the default device."""
+"""Devices by adapter and feature level; None for the default device."""
 _shared_lock = threading.Lock()
 
 
 def _share(key: tuple[int, FeatureLevel] | None, make: Callable[[], Device]) -> Device:
-    """The device kept for ``key``: made at first use, and anew where the last was lost."""
+    """The device kept for ``key``. It is made at first use, and again if it was lost."""
     with _shared_lock:
         device = _shared.get(key)
         if device is None or device._runtime.recorder.lost is not None:
@@ -481,11 +500,11 @@ def _share(key: tuple[int, FeatureLevel] | None, make: Callable[[], Device]) -> 
 def shared_device(
     adapter: int | str | None = None, feature_level: FeatureLevel = FeatureLevel.FL_6_4
 ) -> Device:
-    """The device of all models that ask for this adapter."""
+    """The device that all models on this adapter share."""
     chosen = choose(adapter)
     return _share((chosen.index, feature_level), lambda: Device(chosen, feature_level))
 
 
 def default_device() -> Device:
-    """The device of calls that name none and get no tensor: made at first use."""
+    """The device of calls without a device or tensors. It is made at first use."""
     return _share(None, Device)

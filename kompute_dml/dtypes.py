@@ -36,12 +36,12 @@ class DataType(enum.Enum):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The NumPy data type of one element; of 4 bits it is ml_dtypes'."""
+        """The NumPy data type of one element. For types of 4 bits it comes from ml_dtypes."""
         return _narrow(self.name.lower()) if self._dtype is None else self._dtype
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element. 1 for types of 4 bits, of which two share a byte."""
+        """Bytes of one element; 1 for types of 4 bits, although two share a byte."""
         return self._itemsize
 
     @property
@@ -61,22 +61,23 @@ class DataType(enum.Enum):
 
     @property
     def family(self) -> str:
-        """Kind and width as shader names spell it: ``f32``, ``i8``, ``u64``."""
+        """Kind and width as in shader names: ``f32``, ``i8``, ``u64``."""
         return f"{self._kind}{self._bits}"
 
     @property
     def code(self) -> int:
-        """As elementwise shaders take it: bytes, 16 if a signed integer, 32 if floating point."""
+        """The shaders' code: the number of bytes, + 16 if a signed integer, + 32 if floating
+        point."""
         return self.itemsize + {"u": 0, "i": 16, "f": 32}[self._kind]
 
     @property
     def unsigned(self) -> DataType:
-        """The unsigned integers of this width, which hold the same bits."""
+        """The unsigned integer type of this width."""
         return DataType[f"UINT{self._bits}"]
 
     @property
     def width(self) -> str:
-        """Width alone, for shaders that only move bits: ``b8`` to ``b64``."""
+        """The width, for shaders that only move bits: ``b8`` to ``b64``."""
         return f"b{self._bits}"
 
     def nbytes(self, elements: int) -> int:
@@ -90,7 +91,7 @@ class DataType(enum.Enum):
 
     @classmethod
     def of(cls, value: Any) -> DataType:
-        """The data type that a DirectML name, a NumPy name, dtype or scalar type stands for."""
+        """The data type of a DirectML name, a NumPy name, dtype or scalar type."""
         if isinstance(value, cls):
             return value
         if isinstance(value, str):
@@ -98,7 +99,7 @@ class DataType(enum.Enum):
             if name in cls.__members__:
                 return cls[name]
         try:
-            if value is not None:  # for NumPy that is float64
+            if value is not None:  # NumPy takes None for float64
                 return cls[np.dtype(value).name.upper()]
         except (TypeError, KeyError):
             pass
@@ -145,8 +146,8 @@ class Scalar:
     def of(cls, value: Any, data_type: DataType) -> Scalar:
         """``value`` as ``data_type``: a number that the type can hold, or raw bytes of its size.
 
-        Floats are rounded to the type; an integer type takes whole numbers in its range only.
-        Raises ValidationError for everything else.
+        Floats are rounded to the type. An integer type takes only whole numbers in its range.
+        Raises ValidationError for anything else.
         """
         data_type = DataType.of(data_type)
         if isinstance(value, Scalar):
@@ -198,9 +199,9 @@ def _exact(value: Any, data_type: DataType) -> np.ndarray | None:
 
 
 def saturate(value: float, data_type: DataType) -> Scalar:
-    """A FLOAT attribute in an integer or float type: truncated toward zero, saturated, NaN as 0.
+    """A FLOAT attribute as an integer (truncated toward zero, saturated, NaN as 0) or float.
 
-    The value is rounded to FLOAT32 first, as DirectML's structures hold it.
+    The value is rounded to FLOAT32 first, as in DirectML's structures.
     """
     with np.errstate(over="ignore"):
         number = np.float32(value)

@@ -1,8 +1,8 @@
-"""The kinds of error this package raises.
+"""The errors that this package raises.
 
-Each kind is also one of Python's own, so that callers may catch either. Python's own TypeError
-is left for arguments that a function does not have, and for pickling devices. A message reads
-``<operator>: expected <field path> to <rule>, but <values>``; :func:`expect` composes it.
+Each class is also one of Python's own, so that callers may catch either. TypeError is raised for
+arguments that a function does not have, and for pickling devices. A message reads ``<operator>:
+expected <field path> to <rule>, but <values>``; :func:`expect` composes it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class ValidationError(DmlError, ValueError):
 
 
 class OutOfRangeError(ValidationError, IndexError):
-    """No such element or dimension; iteration over a tensor ends with it."""
+    """There is no such element or dimension. Iteration over a tensor ends with it."""
 
 
 class UnsupportedError(DmlError, NotImplementedError):
-    """The request is valid, but this feature level, device or build cannot serve it."""
+    """The request is valid, but this feature level, device or build does not support it."""
 
 
 class OutOfMemoryError(DmlError, MemoryError):
@@ -32,7 +32,7 @@ class OutOfMemoryError(DmlError, MemoryError):
 
 
 class DeviceLostError(DmlError, RuntimeError):
-    """The device is gone; every later call on it raises this error too."""
+    """The device is gone. Every later call on it raises this error, too."""
 
 
 class NoDeviceError(DmlError, RuntimeError):
@@ -40,7 +40,7 @@ class NoDeviceError(DmlError, RuntimeError):
 
 
 def shown(value: object) -> str:
-    """A value in a message: of a tensor, whose elements lie on a device, what it is."""
+    """A value as text for a message. A tensor is described without its elements."""
     if isinstance(value, (list, tuple)):
         inside = ", ".join(map(shown, value))
         return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
@@ -62,7 +62,7 @@ def expect(holds: object, operator: str, field: str, rule: str, *got: object) ->
 
 
 def whole(operator: str, field: str, value: Any) -> int:
-    """``value`` as an int, if it is an integer of Python's or NumPy's."""
+    """``value`` as an int. It must be an integer of Python or NumPy."""
     try:
         return index(value)
     except TypeError:
@@ -72,7 +72,7 @@ def whole(operator: str, field: str, value: Any) -> int:
 
 
 def integers(operator: str, field: str, values: Any) -> tuple[int, ...]:
-    """``values`` as ints, if they are integers."""
+    """``values`` as ints. They must be integers."""
     try:
         return tuple(index(v) for v in values)
     except TypeError:
@@ -82,7 +82,7 @@ def integers(operator: str, field: str, values: Any) -> tuple[int, ...]:
 
 
 def numbers(operator: str, field: str, values: Any) -> tuple[float, ...]:
-    """``values`` as floats, if they are numbers."""
+    """``values`` as floats. They must be numbers."""
     try:
         return tuple(float(v) for v in values)
     except (TypeError, ValueError):

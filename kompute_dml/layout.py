@@ -1,4 +1,4 @@
-"""Index mathematics on sizes and strides. Pure functions; nothing here knows a GPU."""
+"""Index arithmetic with sizes and strides: pure functions that know no GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def product(values: Sequence[int]) -> int:
 
 
 def power_of_two(n: int) -> int:
-    """The smallest that is not below ``n``."""
+    """The smallest power of two that is at least ``n``."""
     return 1 << (n - 1).bit_length()
 
 
@@ -31,7 +31,7 @@ def packed_strides(sizes: Sequence[int]) -> Ints:
 
 
 def extent(sizes: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements from the first address to one past the last."""
+    """The number of elements from the first address to the last one."""
     return 1 + sum((n - 1) * s for n, s in zip(sizes, strides))
 
 
@@ -45,23 +45,24 @@ def is_packed(sizes: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def begin_with_vectors(each: int, strides: Ints, axis: int = -1, start: int = 0) -> bool:
-    """Whether all rows along ``axis`` are contiguous and begin with a vector of ``each``
+    """Whether all rows along ``axis`` are contiguous and aligned to vectors of ``each``
     elements."""
     others = strides[:axis] + strides[axis:][1:]
     return strides[axis] == 1 and not any(n % each for n in (start, *others))
 
 
 def are_of_vectors(each: int, size: int, *strides: Ints) -> bool:
-    """Whether all rows of ``size`` along the last dimension are whole vectors of ``each``."""
+    """Whether all rows of ``size`` elements along the last dimension are whole vectors of
+    ``each``."""
     return size % each == 0 and all(begin_with_vectors(each, s) for s in strides)
 
 
 def overlaps_itself(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether two coordinates may share an address.
 
-    Dimensions are nested by stride: one is free of overlap when its stride passes everything the
-    smaller ones reach. Layouts that interleave without colliding are rare, and are settled by
-    counting addresses when they are small, refused otherwise.
+    Dimensions are sorted by stride. One does not overlap if its stride exceeds the reach of all
+    smaller ones. Other layouts without overlap are rare: if they are small, addresses are counted;
+    else they count as overlapping.
     """
     dims = sorted((s, n) for n, s in zip(sizes, strides) if n > 1)
     reach, nested = 0, True
@@ -84,9 +85,9 @@ def overlaps_itself(sizes: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def coalesce(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[Ints, list[Ints]]:
-    """Drop dimensions of size 1 and merge neighbours that every operand walks as one.
+    """Drop dimensions of size 1 and merge neighbours that are one dimension in every operand.
 
-    Returns the shorter sizes and, per operand, its strides. There is always one dimension left.
+    Returns the sizes and the strides of each operand. At least one dimension is left.
     """
     out_sizes: list[int] = []
     out_strides: list[list[int]] = [[] for _ in strides]
@@ -108,12 +109,12 @@ def coalesce(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[Ints, list[
 
 
 def pad_left(values: Sequence[int], count: int, fill: int) -> Ints:
-    """``values`` with ``fill`` put in front until there are ``count``."""
+    """``values`` with ``fill`` in front, up to ``count`` values."""
     return (fill,) * (count - len(values)) + tuple(values)
 
 
 def broadcast_sizes(*shapes: Sequence[int]) -> Ints:
-    """NumPy's broadcasting rule. Raises ValueError when the shapes do not fit."""
+    """NumPy's broadcasting rule. Raises ValueError if the shapes do not broadcast."""
     rank = max(len(s) for s in shapes)
     result = [1] * rank
     for shape in shapes:
@@ -128,7 +129,7 @@ def broadcast_sizes(*shapes: Sequence[int]) -> Ints:
 def broadcast_strides(sizes: Sequence[int], strides: Sequence[int], wanted: Sequence[int]) -> Ints:
     """Strides that repeat dimensions of size 1, so that ``sizes`` become ``wanted``.
 
-    Raises ValueError where they cannot.
+    Raises ValueError if ``sizes`` do not broadcast.
     """
     old = pad_left(sizes, len(wanted), 1)
     if len(old) > len(wanted) or any(n not in (1, m) for n, m in zip(old, wanted)):
@@ -142,7 +143,7 @@ def transpose(
 ) -> tuple[Ints, Ints]:
     """Sizes and strides in another order. Negative dimensions count from the last.
 
-    Raises ValueError where ``order`` is no permutation of the dimensions.
+    Raises ValueError if ``order`` is not a permutation of the dimensions.
     """
     rank = len(sizes)
     order = [d % rank if -rank <= d < rank else d for d in order]
@@ -152,10 +153,10 @@ def transpose(
 
 
 def index(sizes: Sequence[int], strides: Sequence[int], key: Any) -> tuple[Ints, Ints, int]:
-    """Sizes, strides and first element of what a NumPy index shows: integers, slices of positive
-    step, Ellipsis and None.
+    """Sizes, strides and first element of the view that a NumPy index selects: integers, slices of
+    positive step, Ellipsis and None.
 
-    Raises IndexError where NumPy does, ValueError for slices that no description can show.
+    Raises IndexError as NumPy does, ValueError for slices that no description can express.
     """
     rank = len(sizes)
     keys = list(key) if isinstance(key, tuple) else [key]
@@ -203,7 +204,7 @@ def index(sizes: Sequence[int], strides: Sequence[int], key: Any) -> tuple[Ints,
 def reshape_strides(
     sizes: Sequence[int], strides: Sequence[int], new: Sequence[int]
 ) -> Ints | None:
-    """Strides that show the same elements under ``new`` sizes, or None when a copy is needed."""
+    """Strides for the same elements with ``new`` sizes, or None if that needs a copy."""
     if 0 in sizes or is_packed(sizes, strides):
         return packed_strides(new)
     merged, (steps,) = coalesce(sizes, strides)
@@ -229,10 +230,10 @@ def rewalked(
     sizes: Sequence[int], steps: Sequence[int], other: Sequence[int], wanted: Sequence[int],
     wanted_steps: Sequence[int],
 ) -> Ints | None:
-    """The strides ``other`` goes with ``steps`` under ``sizes``; what goes so with
-    ``wanted_steps`` under the sizes ``wanted``?
+    """Two tensors have ``sizes``, with strides ``steps`` and ``other``. Returns strides of the
+    second for the order in which ``wanted_steps`` and sizes ``wanted`` walk the first.
 
-    Both must walk the same memory, without gaps. None where they do not, or no strides do it.
+    Both walks must cover the same memory without gaps. None if they do not, or no strides exist.
     """
     walked = sorted(((s, n, o) for n, s, o in zip(sizes, steps, other) if n > 1), reverse=True)
     dims = sorted((-s, d) for d, (n, s) in enumerate(zip(wanted, wanted_steps)) if n > 1)
@@ -249,7 +250,7 @@ def rewalked(
 
 
 def channels_last_strides(sizes: Sequence[int]) -> Ints:
-    """Strides without gaps with the second dimension innermost."""
+    """Strides of a contiguous tensor whose second dimension is innermost."""
     n, c, *plane = sizes
     by_n, *by_plane, by_c = packed_strides((n, *plane, c))
     return (by_n, by_c, *by_plane)

@@ -1,4 +1,4 @@
-"""Which function is meant by a name that this package does not have, for its error messages."""
+"""Suggestions for unknown names, for error messages."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ALIASES = {
     "prelu": "activation_parameterized_relu", "reciprocal": "recip", "remainder": "modulus_floor",
     "right_shift": "bit_shift_right", "rint": "round", "true_divide": "divide", "where": "if_",
 }
-"""Functions that NumPy or PyTorch has under other names, DirectML's being on the right."""
+"""NumPy's or PyTorch's name -> DirectML's name."""
 
 
 def hint(name: str, known: Collection[str]) -> str:
-    """What to end a message with that refuses ``name``: the ``known`` names that it may stand for,
-    the likeliest first; empty where nothing comes near."""
+    """The end of a message that refuses ``name``: similar ``known`` names, the most similar first,
+    or ""."""
     name = name.casefold()
     wanted = ALIASES.get(name, name)
     folded = {k.casefold(): k for k in known}

@@ -1,4 +1,4 @@
-"""The public names that no registry makes."""
+"""The public names that do not come from a registry."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ PUBLIC = {
     "DeviceLostError": "errors",
     "NoDeviceError": "errors",
 }
-"""Public name -> module. Resolved at first use: the command line's help and the toolchain, which
-builds kp and the shaders, must not need either."""
+"""Public name -> module. Names are resolved at first use, because the command line's help and the
+toolchain must work without kp and shaders."""

@@ -23,7 +23,7 @@ from .spec import Field
 _HEAD = '''\
 # Written by `python -m kompute_dml.toolchain stubs`.
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -106,13 +106,32 @@ def _functions() -> Iterator[str]:
     known = {d.function_name: d for d in definitions().values()}
     published = arrays()
     for name, function in sorted({**functions(), **published}.items()):
-        if name in published:
-            yield f"def {name}{_signature(function, None)}: ..."
-            continue
-        yield f"def {name}{_signature(function, known.get(name))}: ..."
+        definition = None if name in published else known.get(name)
+        yield from _overloads(name, *_parts(function, definition))
 
 
-def _signature(function: Callable[..., Any], definition: Definition | None) -> str:
+_OPERAND = re.compile(r"\w+: (Sequence\[)?TensorLike(?! \| None)")
+
+
+def _overloads(name: str, parts: list[str], result: str) -> Iterator[str]:
+    """A function of tensors that returns expressions where an operand is one."""
+    operands = [i for i, part in enumerate(parts) if _OPERAND.match(part)]
+    of_expressions = result.replace("Tensor", "Expression")
+    creates = name.endswith("_like")  # on a device, which an expression has none of
+    if not operands or creates or of_expressions == result or "list[" in result:
+        yield f"def {name}({', '.join(parts)}) -> {result}: ..."
+        return
+    for i in operands:
+        given = [p.replace("TensorLike", "Expression", 1) if i == k else p
+                 for k, p in enumerate(parts)]
+        yield f"@overload\ndef {name}({', '.join(given)}) -> {of_expressions}: ..."
+    yield f"@overload\ndef {name}({', '.join(parts)}) -> {result}: ..."
+
+
+def _parts(
+    function: Callable[..., Any], definition: Definition | None
+) -> tuple[list[str], str]:
+    """The parameters of a function, and its result."""
     signature = inspect.signature(function)
     written = {p.name: p.annotation for p in signature.parameters.values()
                if isinstance(p.annotation, str) and _KNOWN.fullmatch(p.annotation)}
@@ -141,7 +160,7 @@ def _signature(function: Callable[..., Any], definition: Definition | None) -> s
             elif len(definition.spec.outputs) > 1:
                 result = ("Any" if len(required) < len(definition.spec.outputs)
                           else f"tuple[{', '.join(['Tensor'] * len(required))}]")
-    return f"({', '.join(parts)}) -> {result}"
+    return parts, result
 
 
 def _argument_type(p: inspect.Parameter, fields: dict[str, Field], tensors: set[str]) -> str:
@@ -149,6 +168,8 @@ def _argument_type(p: inspect.Parameter, fields: dict[str, Field], tensors: set[
     name = names.get(p.name, f"{p.name}_tensor")
     if name in tensors or f"{p.name}_tensor" in tensors:
         return "TensorLike"
+    if p.name in fields and fields[p.name].type == "TENSOR_DESC_ARRAY":
+        return "Sequence[TensorLike]"
     if p.name in fields:
         return attribute_type(fields[p.name])
     if p.name == "out":

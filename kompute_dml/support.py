@@ -1,4 +1,4 @@
-"""What is implemented, as data: for ``kompute-dml ops`` and the documents."""
+"""The implemented operators as data, for ``kompute-dml ops`` and the documents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Row:
     introduced: str
     dimension_counts: tuple[int, int]
     data_types: tuple[str, ...]
-    """Of the first output, at the newest feature level."""
+    """Data types of the first output at the newest feature level."""
     in_place: bool
     variants: tuple[str, ...]
     """Compiled shader variants that it may choose from."""
@@ -31,7 +31,7 @@ class Row:
 def _row(definition: Definition) -> Row:
     table = definition.spec.support_at(FeatureLevel.FL_6_4)
     assert table is not None  # every level up to 6_4 is in the table
-    # The inputs decide what an operator takes, where it has any.
+    # The first input, or the first output without inputs.
     tensor = (definition.spec.inputs or definition.spec.outputs)[0]
     support = table[tensor.name]
     compiled = shaders()
@@ -53,7 +53,7 @@ def rows() -> list[Row]:
 
 
 def missing() -> list[str]:
-    """DirectML's other operators."""
+    """DirectML's operators that are not implemented."""
     return [n for n in spec.operator_names() if n not in definitions()]
 
 
@@ -73,7 +73,7 @@ def markdown_table() -> str:
 
 
 def counts() -> str:
-    """The README's sentence on what is there."""
+    """The README's sentence with the numbers of operators."""
     total = len(spec.operator_names())
     absent = [n.removeprefix("DML_OPERATOR_") for n in missing()]
     text = f"{total - len(absent)} of DirectML's {total} operators are here."

@@ -1,9 +1,9 @@
-"""Which of several kernels a device does a piece of work with soonest, as was measured.
+"""The fastest kernel for some work on a device, by measurement.
 
-A lowering that has a choice asks :func:`pick`. Without a measurement the first of its kernels is
-taken, which is always valid. ``kompute-dml tune`` measures, and keeps what it found in a file of
-the user's cache directory (``KOMPUTE_DML_TUNING`` names another; empty: none). Whatever the file
-says, only a kernel that the lowering offered is taken.
+A lowering with several kernels calls :func:`pick`. Without a measurement it gets the first kernel.
+``kompute-dml tune`` measures, and stores choices in a file in the user's cache directory
+(``KOMPUTE_DML_TUNING`` names another one; empty: none). A lowering only gets kernels that it
+offers, whatever the file contains.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FORMAT = 1
 
 
 def file() -> Path | None:
-    """Where choices are kept."""
+    """The file of choices."""
     named = os.environ.get("KOMPUTE_DML_TUNING")
     if named is not None:
         return Path(named) if named else None
@@ -35,22 +35,23 @@ def file() -> Path | None:
 
 
 def device_key(adapter: Adapter) -> str:
-    """Choices hold for one device with one driver, and for the kernels of one version."""
+    """The key of a device. Choices are valid for one device, driver and version of the package."""
     return f"{adapter.name}, {adapter.driver} {adapter.driver_version}, kompute_dml {__version__}"
 
 
 def work_key(kind: str, *sizes: int) -> str:
-    """Work of one kind whose sizes have the same next power of two shares a choice."""
+    """The key of some work. Work of one kind shares a choice if its sizes round up to the same
+    powers of two."""
     return " ".join([kind, *(str(power_of_two(size)) for size in sizes)])
 
 
 @dataclass
 class Trial:
-    """Choices that are tried out, and what was asked meanwhile."""
+    """Choices under trial, and the choices that lowerings ask for meanwhile."""
 
     forced: Mapping[str, str]
     asked: dict[str, list[str]] = field(default_factory=dict)
-    """The kernels offered, by the work's key."""
+    """The offered kernels, by the work's key."""
 
 
 _trial: Trial | None = None
@@ -58,7 +59,7 @@ _trial: Trial | None = None
 
 @contextlib.contextmanager
 def trial(forced: Mapping[str, str]) -> Iterator[Trial]:
-    """Inside, every lowering takes ``forced`` kernels, by the work's key, else the first."""
+    """Inside the block, lowerings get ``forced`` kernels by the work's key, else the first one."""
     global _trial
     before, _trial = _trial, Trial(forced)
     try:
@@ -68,7 +69,7 @@ def trial(forced: Mapping[str, str]) -> Iterator[Trial]:
 
 
 def pick(device: str, work: str, names: Sequence[str]) -> int:
-    """The index among the kernels' ``names`` of the one to take on a device, by its key."""
+    """The index of the chosen kernel among ``names``, on the device of a key."""
     if _trial is not None:
         _trial.asked[work] = list(names)
         chosen = _trial.forced.get(work)
@@ -79,7 +80,7 @@ def pick(device: str, work: str, names: Sequence[str]) -> int:
 
 @functools.lru_cache(maxsize=1)
 def _load(path: Path | None) -> dict[str, dict[str, str]]:
-    """Choices by device and work; none where the file is not one of ours."""
+    """Choices by device and work; none if the file is not valid."""
     if path is None:
         return {}
     try:
@@ -92,7 +93,7 @@ def _load(path: Path | None) -> dict[str, dict[str, str]]:
 
 
 def keep(adapter: Adapter, choices: Mapping[str, str]) -> Path | None:
-    """Add to a device's choices in the file. Where there is none, nothing is kept."""
+    """Add choices of a device to the file, if there is one. Returns its path."""
     path = file()
     if path is None:
         return None
@@ -101,7 +102,7 @@ def keep(adapter: Adapter, choices: Mapping[str, str]) -> Path | None:
         _load.cache_clear()
         devices = _load(path)
         devices.setdefault(device_key(adapter), {}).update(choices)
-        # A reader finds the old file or the new one, never a part.
+        # Readers see the old file or the new one, never a part.
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".json", delete=False) as new:
             json.dump({"format": _FORMAT, "devices": devices}, new, indent=1, sort_keys=True)
         os.replace(new.name, path)
@@ -110,7 +111,7 @@ def keep(adapter: Adapter, choices: Mapping[str, str]) -> Path | None:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """No other thread or process is inside: each may be tuning a device of its own."""
+    """Exclude other threads and processes, which may tune other devices."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks

@@ -1,4 +1,4 @@
-"""What all tests share: the device, seeded random numbers, and where shaders may not run."""
+"""Shared by all tests: the device, seeded random numbers, and devices with features disabled."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ _SEED = 20240229
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=_SEED, help="of every random number in the tests")
     parser.addoption("--hostile", type=int, default=400, help="random gathers of each kind")
+    parser.addoption("--wrong-models", type=int, default=60,
+                     help="ONNX models changed at random, other ones for each --turn")
     parser.addoption(
         "--sample",
         type=int,
@@ -52,17 +54,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    # Ten thousand tests stay alive: no collection need look at them again.
+    # Ten thousand tests stay alive, so the garbage collector need not visit them.
     gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    # Hypothesis draws from the same seed, and keeps no examples from earlier runs.
+    # Hypothesis uses the same seed, and stores no examples.
     config.option.hypothesis_seed = str(config.getoption("seed"))
     settings.register_profile("repeatable", database=None, deadline=None, print_blob=True)
     settings.load_profile("repeatable")
-    # What was measured on this machine must not decide what the tests run.
+    # Measurements on this machine must not affect the tests.
     os.environ["KOMPUTE_DML_TUNING"] = ""
     config.addinivalue_line("markers", "slow: seconds long, on any driver with any kp the same")
     config.addinivalue_line("markers", "values: of what shaders compute, however kp records them")
@@ -94,7 +96,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest, seed: int) -> np.random.Generator:
-    """Random numbers that depend on the seed and the test's id only, not on order."""
+    """Random numbers that depend only on the seed and the test's id."""
     return np.random.default_rng([seed, zlib.crc32(request.node.nodeid.encode())])
 
 
@@ -114,7 +116,7 @@ def own(device: dml.Device) -> Iterator[dml.Device]:
 
 @pytest.fixture(scope="session")
 def device_without(device: dml.Device) -> Iterator[Callable[[str], dml.Device]]:
-    """Makes the device on which ``KOMPUTE_DML_DISABLE`` names these features ("" for none)."""
+    """Makes a device for which ``KOMPUTE_DML_DISABLE`` names these features ("" for none)."""
     devices = {"": device}
 
     def make(disabled: str) -> dml.Device:

@@ -1,9 +1,9 @@
-"""Runs a Case of an operator in every way it can be asked for, and compares with its reference.
+"""Runs a Case of an operator in every possible way, and compares with its reference.
 
-A case is multiplied by data type (from the specification's table), by the layout of each operand,
-by the device's shader paths, by level (descriptor or function) and, where the operator may, by
-running in place. After each run every byte is checked: results against the reference, all others,
-inputs and sentinels, against what they were.
+Runs vary the data type (from the specification's table), the layout of each operand, the device's
+shader paths, the level (descriptor or function) and, if the operator allows it, running in place.
+After each run every byte is checked: results against the reference; inputs and sentinels must be
+unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FEW = (PACKED, SHIFTED, TRANSPOSED)
 
 
 def random_bits(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
-    """Every bit pattern, NaNs with payloads and infinities among them."""
+    """Random bits, which include NaNs with payloads and infinities."""
     raw = rng.bytes(int(np.prod(sizes)) * data_type.itemsize)
     return np.frombuffer(raw, data_type.dtype).reshape(sizes).copy()
 
@@ -44,7 +44,7 @@ def _field(name: str) -> str:
 
 
 def grouped(named: Mapping[str, Any]) -> dict[str, Any]:
-    """By field: the elements of an array of tensors as a tuple."""
+    """Values by field. The elements of an array of tensors become a tuple."""
     result: dict[str, Any] = {}
     for name, value in named.items():
         field = _field(name)
@@ -54,35 +54,35 @@ def grouped(named: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """What an operator is asked to compute.
+    """A use of an operator.
 
-    Tensors are named by their fields (``input_tensor``, ``input_tensors[0]``); absent ones are left
-    out.
+    Tensors are named by their fields (``input_tensor``, ``input_tensors[0]``). Absent tensors are
+    left out.
     """
 
     operator: str
-    """Without ``DML_OPERATOR_``."""
+    """The operator's name without ``DML_OPERATOR_``."""
     name: str
     sizes: Mapping[str, Sequence[int]]
     reference: Callable[[Arrays, Mapping[str, Any], Types], np.ndarray | tuple[np.ndarray, ...]]
-    """(inputs, attributes, data types) -> output, or a tuple of several."""
+    """(inputs, attributes, data types) -> the output, or a tuple of outputs."""
     call: Callable[[Mapping[str, Any], Mapping[str, Any], Types, Any], Any] | None = None
-    """The function level: (inputs, attributes, data types, out) -> result. Tuples for several. By
-    default the operator's function with its arguments by name."""
+    """The function level: (inputs, attributes, data types, out) -> result, or tuples for several
+    outputs. By default the operator's function with arguments by name."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """By field; a callable gets the data types."""
+    """Attributes by field. A callable gets the data types."""
     values: Mapping[str, Values | np.ndarray] = field(default_factory=dict)
     """Contents of inputs, random bits by default."""
     types: Sequence[Types] | None = None
-    """By default all that the specification's table allows."""
+    """Data types; by default all that the specification's table allows."""
     layouts: Sequence[Layout] = ALL
-    """The first is the plain one; the others are tried on each operand alone and on all."""
+    """Layouts. The first one is packed. Others are tried on each operand alone, and on all."""
     levels: Sequence[str] = ("descriptor", "function", "arrays")
     compare: str = "bits"
     """A row of the tolerance table."""
     room: Callable[[Arrays, Mapping[str, Any]], Any] | None = None
-    """(inputs, attributes) -> how far each element of the output may be off, as accuracy.md derives
-    it; or a tuple of several. The last rounding comes on top. Replaces ``compare``."""
+    """(inputs, attributes) -> the largest error of each element of the output as in accuracy.md,
+    without the last rounding, or a tuple for several outputs. Replaces ``compare``."""
 
     @property
     def definition(self) -> Definition:
@@ -95,7 +95,7 @@ class Case:
 
     @property
     def output(self) -> str:
-        """The first one, which may be an input, too."""
+        """The first output, which may also be an input."""
         return self.outputs[0]
 
     @property
@@ -105,7 +105,7 @@ class Case:
     def run_function(
         self, inputs: Mapping[str, Any], attributes: Mapping[str, Any], types: Types, out: Any
     ) -> Any:
-        """The function level."""
+        """Call the operator's function."""
         if self.call is not None:
             return self.call(inputs, attributes, types, out)
         definition = self.definition
@@ -160,12 +160,12 @@ class Run:
     layouts: Mapping[str, Layout]
     level: str
     disabled: str = ""
-    """``KOMPUTE_DML_DISABLE`` of the device."""
+    """The value of ``KOMPUTE_DML_DISABLE`` for the device."""
     in_place: str = ""
-    """The input that is the output, too."""
+    """The input that is also the output."""
 
     def plan(self) -> Plan:
-        """What it lowers to on the default device; operands without a layout are packed."""
+        """Its plan on the default device. Operands without a layout are packed."""
         descs = {n: self._desc(n, tuple(s)) for n, s in self.case.sizes.items()}
         attributes = self.case.attributes_for(self.types)
         desc = self.case.definition.desc_class(**grouped(descs), **attributes)
@@ -197,7 +197,7 @@ class Run:
 
 
 class Operand:
-    """An operand in host memory: a base array, of which the layout's view is the tensor."""
+    """An operand in host memory: a base array, and the layout's view of it, the tensor."""
 
     def __init__(self, layout: Layout, sizes: Sizes, base: np.ndarray) -> None:
         self.layout = layout
@@ -216,7 +216,7 @@ class Operand:
         return dml.TensorDesc(dml.DataType.of(self.base.dtype), self.sizes, tuple(strides))
 
     def tensor(self, device: dml.Device) -> tuple[dml.Tensor, dml.Tensor]:
-        """The base on the device, and the view of it."""
+        """The base and its view on the device."""
         base = device.tensor(self.base)
         return base, self.layout.view(base, self.sizes)
 
@@ -234,7 +234,7 @@ def _operand(run: Run, name: str, rng: np.random.Generator) -> Operand:
 
 
 def check(run: Run, device: dml.Device, rng: np.random.Generator) -> None:
-    """Run it and raise AssertionError with what is wrong."""
+    """Execute a run. Raises AssertionError if something is wrong."""
     case = run.case
     operands = {name: _operand(run, name, rng) for name in case.sizes}
     if run.in_place:
@@ -263,7 +263,7 @@ def check(run: Run, device: dml.Device, rng: np.random.Generator) -> None:
         problem = (within(actual, expected[name], rooms[name]) if name in rooms
                    else compare(actual, expected[name], case.compare, lost))
         assert not problem, f"{name}: {problem}"
-        # The result may be off by the tolerance; everything beside it may not change at all.
+        # The result has a tolerance. All other bytes must not change.
         output.layout.view(before[id(output)], output.sizes)[...] = actual
     for name, operand in operands.items():
         problem = compare(after[id(operand)], before[id(operand)], "bits")
@@ -271,7 +271,7 @@ def check(run: Run, device: dml.Device, rng: np.random.Generator) -> None:
 
 
 def _all(results: Any) -> tuple[Any, ...]:
-    """Several results, or one, as a tuple."""
+    """The results as a tuple."""
     return results if isinstance(results, tuple) else (results,)
 
 
@@ -352,8 +352,8 @@ _GARBAGE, _BEHIND = 0xAB, 1 << 16
 def bind_resources(
     device: dml.Device, compiled: dml.CompiledOperator, table: dml.BindingTable
 ) -> dml.Buffer | None:
-    """Bind the temporary resource that ``compiled`` asks for, full of garbage, which goes on behind
-    it in the buffer that is returned."""
+    """Bind the temporary resource that ``compiled`` needs, filled with garbage. The returned buffer
+    has more garbage after it."""
     size = compiled.binding_properties.temporary_resource_size
     if not size:
         return None
@@ -370,7 +370,8 @@ _LEVELS = {"function": _run_function, "descriptor": _run_descriptor}
 
 
 def _layout_sets(case: Case) -> Iterator[dict[str, Layout]]:
-    """All operands in the first layout; each in every other one alone; all in the same one."""
+    """All operands in the first layout; each alone in every other one; all together in every
+    other."""
     first, *others = case.layouts
     plain = dict.fromkeys(case.sizes, first)
     fitting = {
@@ -391,8 +392,8 @@ def _layout_sets(case: Case) -> Iterator[dict[str, Layout]]:
 
 @cache
 def switches() -> tuple[str, ...]:
-    """What to disable, step by step, so that this device takes each of its paths."""
-    offered = dml.default_device().features  # which are those that kp enabled
+    """The features to disable, step by step, so that this device takes each of its paths."""
+    offered = dml.default_device().features  # those that kp has enabled
     names = [n for n in ("coopmat", "dot") if set(SWITCHES[n]) & offered]
     return tuple(",".join(names[:n]) for n in range(len(names) + 1))
 
@@ -405,7 +406,7 @@ def target(disabled: str) -> Target:
 
 
 def _paths(case: Case, types: Types) -> list[str]:
-    """The switches that change which shaders run this case."""
+    """The switches that change the shaders of this case."""
     if len(switches()) == 1:
         return [""]
     chosen: dict[tuple[str, ...], str] = {}
@@ -420,7 +421,7 @@ def runs(case: Case) -> Iterator[Run]:
         for disabled in _paths(case, types):
             for layouts in _layout_sets(case):
                 for level in case.levels:
-                    # Arrays are packed when they are uploaded: two layouts show that.
+                    # Arrays are packed when they are uploaded. Two layouts are enough to show it.
                     if level != "arrays" or set(layouts.values()) in ({PACKED}, {TRANSPOSED}):
                         yield Run(case, types, layouts, level, disabled)
         for name in case.inputs if case.definition.in_place else ():
@@ -441,7 +442,7 @@ class ErrorCase:
     name: str
     fields: Mapping[str, Any]
     parts: Sequence[str]
-    """What the message must say: the field's path, the rule, the values."""
+    """The required parts of the message: the field's path, the rule, the values."""
     error: type[dml.DmlError] = dml.ValidationError
     strict: bool = False
 

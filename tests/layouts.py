@@ -1,8 +1,8 @@
-"""How an operand may lie in memory. A layout is a base array and a view of it.
+"""Layouts of operands in memory. A layout is a base array and a view of it.
 
-``view(base, sizes)`` uses only what NumPy arrays and Tensors share, so the same layout makes the
-operand on the device, its NumPy twin, and (from the twin's strides) its TensorDesc. What the view
-leaves out of the base are sentinels: nothing may write them.
+``view(base, sizes)`` uses only operations that NumPy arrays and Tensors share. So one layout makes
+the operand on the device, its NumPy twin, and (from the twin's strides) its TensorDesc. Elements of
+the base outside the view are sentinels, which must not be written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Layout:
     base_sizes: Callable[[Sizes], Sizes]
     view: Callable[[Any, Sizes], Any]
     fits: Callable[[Sizes], bool] = lambda sizes: True
-    """Whether it makes a difference for these sizes."""
+    """Whether these sizes have a special layout at all."""
     inputs_only: bool = False
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ def _longest(sizes: Sizes) -> int:
 
 PACKED = _in_a_line("packed", 16)
 SHIFTED = _in_a_line("shifted", 3)
-"""Packed, but begins and ends inside a 16-byte vector, and inside a word where types are narrow."""
+"""Packed, but begins and ends inside a 16-byte vector, and for narrow types inside a word."""
 
 TRANSPOSED = Layout(
     "transposed", _swapped, _swap, lambda sizes: len(sizes) > 1 and min(sizes[-2:]) > 1
@@ -105,21 +105,21 @@ SLICED = Layout(
     lambda sizes: tuple(n + 2 for n in sizes),
     lambda base, sizes: base[tuple(slice(1, 1 + n) for n in sizes)],
 )
-"""A block out of the middle: gaps in every dimension, an odd offset."""
+"""A block in the middle of the base: gaps in every dimension, and an odd offset."""
 
 PADDED = Layout(
     "padded",
     lambda sizes: (*sizes[:-1], sizes[-1] + 5),
     lambda base, sizes: base[..., : sizes[-1]],
 )
-"""A row pitch."""
+"""Rows with gaps between them."""
 
 STEPPED = Layout(
     "stepped",
     lambda sizes: (*sizes[:-1], 3 * sizes[-1]),
     lambda base, sizes: base[..., 1::3],
 )
-"""Neighbours of each element belong to others."""
+"""Gaps between neighbouring elements."""
 
 REPEATED = Layout(
     "repeated", *_broadcast(_longest), fits=_has_length, inputs_only=True
@@ -137,4 +137,4 @@ REPEATED_FIRST = Layout(
 ALL = (
     PACKED, SHIFTED, TRANSPOSED, REVERSED, SLICED, PADDED, STEPPED, REPEATED, REPEATED_FIRST,
 )
-"""Every layout; the first is the plain one."""
+"""Every layout. The first one is packed."""

@@ -1,4 +1,4 @@
-"""One ONNX node on ONNX Runtime's CPU provider: what other results are compared with."""
+"""One ONNX node on ONNX Runtime's CPU provider, as a reference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def results(
     op: str, *inputs: np.ndarray | None, outputs: int = 1, domain: str = "", opset: int = 21,
     **attributes: Any,
 ) -> list[np.ndarray]:
-    """The outputs of one node; None is an input that is absent."""
+    """The outputs of one node. An input of None is absent."""
     given = {f"x{i}": np.asarray(x) for i, x in enumerate(inputs) if x is not None}
     names = [f"y{i}" for i in range(outputs)]
     helper = onnx.helper

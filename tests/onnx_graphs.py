@@ -1,4 +1,4 @@
-"""ONNX models for the tests, what ONNX Runtime does with them, and where the provider works."""
+"""ONNX models for the tests, and their placement by ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ needs_provider = pytest.mark.skipif(not provider_works, reason=NO_PROVIDER)
 
 
 def placement(session: ort.InferenceSession, provider: str) -> list[str]:
-    """The operators that a provider was given, sorted."""
+    """The operators that a provider runs, sorted."""
     return sorted(
         n.op_type for part in session.get_provider_graph_assignment_info()
         if part.ep_name == provider for n in part.get_nodes()
@@ -52,7 +52,7 @@ def placement(session: ort.InferenceSession, provider: str) -> list[str]:
 
 
 def installed(model: Callable[[], Any]) -> Any:
-    """The model, or a skipped test without the package that brings it."""
+    """The model. Skips the test if the package with the model is missing."""
     try:
         return model()
     except UnsupportedError as error:

@@ -1,4 +1,4 @@
-"""What the tests of the execution provider share."""
+"""Shared by the tests of the execution provider."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx_graphs import FLOAT, model, options, quantized_dense
 
 NAME = kompute.get_ep_name()
 K, N = 40, 24
-"""Depth and columns of the dense layer."""
+"""K and N of the dense layer."""
 
 
 def session(model: Any, optimize: bool = True, **given: Any) -> Any:
@@ -20,12 +20,12 @@ def session(model: Any, optimize: bool = True, **given: Any) -> Any:
 
 
 def last_kernel() -> provider.Kernel:
-    """Of the session made last."""
+    """The kernel of the newest session."""
     return [k for k in capi.alive.values() if isinstance(k, provider.Kernel)][-1]
 
 
 def dense_layer(rng: np.random.Generator) -> bytes:
-    """x [n, K] -> y [n, N], as quantize_dynamic leaves it."""
+    """x [n, K] -> y [n, N], as quantize_dynamic writes it."""
     constants: dict[str, np.ndarray] = {}
     nodes = quantized_dense(rng, "x", "y", K, N, constants)
     return model(nodes, [("x", FLOAT, ["n", K])], [("y", FLOAT, ["n", N])], constants)

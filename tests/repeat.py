@@ -1,4 +1,4 @@
-"""How a test that failed is run again."""
+"""The command that repeats a failed test."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sys
 import pytest
 
 _CHOSEN = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "PYTHONPATH")
-"""What chooses drivers and kp, beside this package's own variables."""
+"""Variables that choose drivers and kp, besides this package's own."""
 
 
 def to_repeat(item: pytest.Item) -> str:
-    """The line that runs the test again, with all that chooses what it meets."""
+    """The command line that repeats the test, with all variables that affect it."""
     chosen = {name: value for name, value in sorted(os.environ.items()) if name in _CHOSEN
               or (name.startswith("KOMPUTE_DML_") and value)}
     words = [sys.executable, "-m", "pytest", item.nodeid,

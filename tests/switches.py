@@ -1,4 +1,4 @@
-"""How the environment changes the tests of the engine."""
+"""Environment variables that change the tests of the engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from kompute_dml.runtime.adapters import choose
 
 SCALE = int(os.environ.get("KOMPUTE_DML_TEST_SCALE", "1"))
-"""How much shorter stress tests are: for runs under the validation layer."""
+"""Stress tests are shorter by this factor, for runs under the validation layer."""
 
 SWIFTSHADER = "SwiftShader" in choose(None).name
 

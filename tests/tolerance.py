@@ -1,28 +1,27 @@
-"""How far a result may lie from the oracle's, in units in the last place. The only such table."""
+"""Tolerances of results, in units in the last place. The only such table."""
 
 from __future__ import annotations
 
 import numpy as np
 
 ULP = {
-    # Bits are moved, or integers computed.
+    # Operators that move bits or compute integers.
     "bits": None,
-    # Every step (convert, multiply, add, narrow) is one correctly rounded operation in a documented
-    # order, and the oracle takes the same steps: Vulkan promises the same bits.
+    # Each step (convert, multiply, add, narrow) is a correctly rounded operation in a documented
+    # order. The oracle takes the same steps, so the bits are equal.
     "stepwise": 0,
-    # Within the bounds of kompute_dml/spec/accuracy.md, of which none is above; for FLOAT16 none is
-    # above 1.
+    # No bound in kompute_dml/spec/accuracy.md is larger, and none for FLOAT16 is larger than 1.
     "function": 6,
 }
 
 LOST = 2.0**-119
-"""FLOAT32 results as far off as this are no fault of a function: denormals on the way to them may
-have been taken for 0 (accuracy.md)."""
+"""The error of FLOAT32 results that is always allowed: denormal intermediate results may be treated
+as 0 (accuracy.md)."""
 
 
 def compare(actual: np.ndarray, expected: np.ndarray, kind: str, lost: float = 0.0) -> str:
-    """What is wrong, or nothing. Only floats may be off: NaN positions come first, then infinities,
-    then distances, of which those of up to ``lost`` are none for FLOAT32."""
+    """What is wrong, or "". Only floats have a tolerance. Positions of NaN are compared first, then
+    infinities, then distances; for FLOAT32, distances of up to ``lost`` do not count."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return f"{actual.dtype}{actual.shape} instead of {expected.dtype}{expected.shape}"
     bits = np.dtype(f"u{expected.itemsize}")
@@ -46,9 +45,9 @@ def compare(actual: np.ndarray, expected: np.ndarray, kind: str, lost: float = 0
 
 
 def within(actual: np.ndarray, expected: np.ndarray, room: np.ndarray | float) -> str:
-    """What is wrong, or nothing: each element may be ``room`` off, and rounded to its type.
+    """What is wrong, or "". Each element may have an error of ``room``, plus rounding to its type.
 
-    ``expected`` is of float64, or of the output's type where that is an integer's.
+    ``expected`` is float64, or has the output's type if that is an integer type.
     """
     if actual.shape != expected.shape:
         return f"{actual.shape} instead of {expected.shape}"
@@ -68,7 +67,7 @@ def within(actual: np.ndarray, expected: np.ndarray, room: np.ndarray | float) -
 
 
 def _ordered(x: np.ndarray) -> np.ndarray:
-    """Floats as integers in the same order, neighbours one apart, -0.0 before 0.0."""
+    """Floats as integers in the same order. Neighbours differ by 1. -0.0 comes before 0.0."""
     raw = x.copy().view(f"i{x.itemsize}").astype(np.int64)
     magnitude = raw & np.int64(2 ** (8 * x.itemsize - 1) - 1)
     return np.where(raw < 0, ~magnitude, raw)

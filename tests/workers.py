@@ -1,7 +1,7 @@
-"""Which tests pytest-xdist gives to one worker: those that share pipelines.
+"""Makes pytest-xdist run tests that share pipelines on one worker.
 
-Compiling these is most of what the tests take on a CPU. The groups of pytest-xdist itself (the mark
-``xdist_group``) come to nothing with pytest 9.2.
+On a CPU, compiling pipelines takes most of the tests' time. pytest-xdist's own groups (the mark
+``xdist_group``) have no effect with pytest 9.2.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import pytest
 
 from kompute_dml.operators.base import definitions
 
+_TOGETHER = ("test_wheel_install.py",)
+"""Files whose tests share something that takes long to make, and no pipelines."""
+
 
 def _short(name: str) -> str:
-    """Of an operator, in any of the ways that tests are named by one."""
+    """The short name of an operator, from any form in a test's name."""
     return re.sub("^(dml_operator_|element_wise_|activation_)*", "", name.lower())
 
 
@@ -27,7 +30,10 @@ def _operators() -> frozenset[str]:
 
 @cache
 def sharing(nodeid: str) -> str:
-    """What tests with the same pipelines have in common: their operator, or else their function."""
+    """A key that tests with the same pipelines share: their operator, or else their function."""
+    file = nodeid.partition("::")[0]
+    if file.endswith(_TOGETHER):
+        return file
     function, _, parameters = nodeid.partition("[")
     words = map(_short, re.split(r"\W", parameters))
     return next((word for word in words if word in _operators()), function)

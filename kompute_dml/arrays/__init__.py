@@ -1,8 +1,7 @@
 """NumPy's functions over tensors: its names, its promotion of types, its arguments.
 
-They compute with the function level (:mod:`~kompute_dml.functions`), which has DirectML's names
-and promotes nothing. Where both have a name (``max``), ``kompute_dml`` publishes a function that
-serves both.
+They call the function level (:mod:`~kompute_dml.functions`), which has DirectML's names and does
+not promote types. Where both use a name (``max``), ``kompute_dml`` publishes one function for both.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from .registry import published
 
 @functools.cache
 def functions() -> dict[str, Callable[..., Any]]:
-    """What ``kompute_dml`` publishes beside DirectML's operators, by name."""
+    """The functions that ``kompute_dml`` publishes besides DirectML's operators, by name."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     return published()

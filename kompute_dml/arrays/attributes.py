@@ -1,4 +1,4 @@
-"""NumPy's functions that ask what an array is, and those that write it out."""
+"""NumPy's functions that query or print an array."""
 
 from __future__ import annotations
 

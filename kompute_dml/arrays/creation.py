@@ -1,4 +1,4 @@
-"""Tensors made as NumPy, CuPy and PyTorch spell it."""
+"""Functions that create tensors, with the spellings of NumPy, CuPy and PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .types import BOOL, DataTypeLike, TensorLike, device_type, element_type, ho
 
 
 def _publish(*names: str) -> Callable[[F], F]:
-    """Publish a function, which takes ``dtype`` under DirectML's name, too."""
+    """Publish a function. ``data_type`` is another name for ``dtype``."""
     def register(f: F) -> F:
         f = spelled(f, {"data_type": "dtype"})
         for name in names or (f.__name__,):
@@ -30,9 +30,9 @@ def _publish(*names: str) -> Callable[[F], F]:
 def tensor(data: TensorLike, dtype: DataTypeLike | None = None, *, device: Any = None) -> Tensor:
     """A copy of ``data`` on the device.
 
-    Arrays keep their type. Python's floats are FLOAT32, its integers INT64, its truth values bool.
-    ``device`` is a Device, or an adapter's index, UUID or name; by default the one that ``data``
-    lies on, or the default device.
+    Arrays keep their type. Python floats become FLOAT32, integers INT64, truth values bool.
+    ``device`` is a Device, or an adapter's index, UUID or name; by default the device of ``data``,
+    or the default device.
     """
     kind = None if dtype is None else element_type(dtype)
     if isinstance(data, Tensor):
@@ -48,7 +48,7 @@ def tensor(data: TensorLike, dtype: DataTypeLike | None = None, *, device: Any =
 
 @_publish("asarray", "as_tensor")
 def asarray(data: TensorLike, dtype: DataTypeLike | None = None, *, device: Any = None) -> Tensor:
-    """``data`` itself where it is such a tensor, else as :func:`tensor`."""
+    """``data`` itself if it is such a tensor, else a copy, as :func:`tensor` makes it."""
     same = isinstance(data, Tensor) and (dtype is None or element_type(dtype) == data.dtype) and (
         device is None or find_device(device) is data.device)
     if same:
@@ -84,7 +84,7 @@ def ones(*shape: Any, dtype: DataTypeLike = "float32", device: Any = None) -> Te
 @_publish()
 def full(shape: Any, fill_value: Any, dtype: DataTypeLike | None = None, *,
          device: Any = None) -> Tensor:
-    """One number everywhere; its type by default as :func:`tensor` has it."""
+    """One number everywhere. The default type is that of :func:`tensor`."""
     kind = host_array(fill_value).dtype if dtype is None else dtype
     value = fill_value.item() if hasattr(fill_value, "item") else fill_value
     return _filled("full", (shape,), value, kind, device)
@@ -101,7 +101,7 @@ def empty(*shape: Any, dtype: DataTypeLike = "float32", device: Any = None) -> T
 @_publish()
 def arange(start: float, stop: float | None = None, step: float = 1, *,
            dtype: DataTypeLike | None = None, device: Any = None) -> Tensor:
-    """``start + k * step`` below ``stop``. Of integers INT64, else FLOAT32."""
+    """``start + k * step`` below ``stop``: INT64 for integers, else FLOAT32."""
     if stop is None:
         start, stop = 0, start
     expect(step != 0, "arange", "step", "not be 0", step)
@@ -136,19 +136,19 @@ def eye(N: int, M: int | None = None, k: int = 0, *, dtype: DataTypeLike = "floa
 
 @array_function()
 def zeros_like(x: TensorLike, dtype: DataTypeLike | None = None) -> Tensor:
-    """Zeros of the sizes and the type of ``x``."""
+    """Zeros with the sizes and the type of ``x``."""
     return full_like(x, 0, dtype)
 
 
 @array_function()
 def ones_like(x: TensorLike, dtype: DataTypeLike | None = None) -> Tensor:
-    """Ones of the sizes and the type of ``x``."""
+    """Ones with the sizes and the type of ``x``."""
     return full_like(x, 1, dtype)
 
 
 @array_function()
 def full_like(x: TensorLike, fill_value: Any, dtype: DataTypeLike | None = None) -> Tensor:
-    """One number everywhere, of the sizes and the type of ``x``."""
+    """One number everywhere, with the sizes and the type of ``x``."""
     t = as_tensor(x)
     return _filled("full_like", (t.sizes,), fill_value, t.dtype if dtype is None else dtype,
                    t.device)
@@ -156,6 +156,6 @@ def full_like(x: TensorLike, fill_value: Any, dtype: DataTypeLike | None = None)
 
 @array_function()
 def empty_like(x: TensorLike, dtype: DataTypeLike | None = None) -> Tensor:
-    """Undefined contents, of the sizes and the type of ``x``."""
+    """Undefined contents, with the sizes and the type of ``x``."""
     t = as_tensor(x)
     return empty(t.sizes, dtype=t.dtype if dtype is None else dtype, device=t.device)

@@ -1,4 +1,4 @@
-"""Functions of neural networks by the names that PyTorch has for them."""
+"""Functions of neural networks under PyTorch's names."""
 
 from __future__ import annotations
 

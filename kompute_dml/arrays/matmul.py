@@ -15,7 +15,8 @@ from .types import TensorLike, computable, promoted
 
 
 def matmul(a: Any, b: Any) -> Tensor:
-    """``a @ b`` of floats, as numpy.matmul has it; vectors count as a row and as a column."""
+    """``a @ b`` of floats, as in numpy.matmul. A vector is a row on the left, a column on the
+    right."""
     a, b = as_tensor(a, b), as_tensor(b, a)
     dtype = computable("matmul", promoted("matmul", a, b))
     if dtype.kind != "f":
@@ -64,7 +65,8 @@ def vdot(a: TensorLike, b: TensorLike) -> Tensor:
 
 @array_function("linalg.norm", public=False)
 def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """numpy.linalg.norm, of vectors: the root of the sum of squares, or the sum of amounts."""
+    """numpy.linalg.norm of vectors: the root of the sum of squares, or the sum of absolute
+    values."""
     from ..attributes import ReduceFunction
     from .reductions import reduce
 

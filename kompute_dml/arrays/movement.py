@@ -22,7 +22,7 @@ INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
 @array_function()
 def reshape(x: TensorLike, shape: Any, order: str = "C", *, copy: bool | None = None) -> Tensor:
-    """Other sizes: a view where one can be, else a copy."""
+    """Other sizes: a view where possible, else a copy."""
     expect(order == "C", "reshape", "order", "be C (x.T reads columns first)", order)
     t = as_tensor(x)
     return reshaped(copied(t) if copy else t, shape)
@@ -30,7 +30,7 @@ def reshape(x: TensorLike, shape: Any, order: str = "C", *, copy: bool | None = 
 
 @array_function()
 def ravel(x: TensorLike, order: str = "C") -> Tensor:
-    """One dimension: a view where one can be, else a copy."""
+    """One dimension: a view where possible, else a copy."""
     return reshape(x, -1, order)
 
 
@@ -108,7 +108,7 @@ def flip(x: TensorLike, axis: Any = None) -> Tensor:
 
 @array_function()
 def roll(x: TensorLike, shift: Any, axis: Any = None) -> Tensor:
-    """A copy whose elements are moved along ``axis``; what leaves the end enters the beginning."""
+    """A copy whose elements move along ``axis``, from the end back to the beginning."""
     t = as_tensor(x)
     if axis is None:
         return reshaped(roll(reshaped(t, -1), shift, 0), t.sizes)
@@ -125,7 +125,7 @@ def roll(x: TensorLike, shift: Any, axis: Any = None) -> Tensor:
 @array_function("concatenate", "concat")
 def concatenate(arrays: Sequence[TensorLike], axis: int | None = 0, out: Tensor | None = None,
                 *, dtype: DataTypeLike | None = None) -> Tensor:
-    """One tensor of several, along ``axis``; types promote."""
+    """Tensors joined along ``axis``. Types promote."""
     expect(isinstance(arrays, (tuple, list)) and len(arrays) > 0, "concatenate", "the arrays",
            "be a sequence of tensors", arrays)
     kind = promoted("concatenate", *arrays) if dtype is None else element_type(dtype)
@@ -147,21 +147,21 @@ publish("cat", spelled(cat))
 
 @array_function()
 def stack(arrays: Sequence[TensorLike], axis: int = 0, out: Tensor | None = None) -> Tensor:
-    """Tensors of one shape along a new dimension."""
+    """Tensors of one shape, joined along a new dimension."""
     tensors = [as_tensor(x, *arrays) for x in arrays]
     return concatenate([expand_dims(t, axis) for t in tensors], axis, out)
 
 
 @array_function()
 def vstack(arrays: Sequence[TensorLike]) -> Tensor:
-    """Rows below one another."""
+    """Tensors joined along the rows."""
     tensors = [as_tensor(x, *arrays) for x in arrays]
     return concatenate([reshaped(t, 1, -1) if t.ndim == 1 else t for t in tensors], 0)
 
 
 @array_function()
 def hstack(arrays: Sequence[TensorLike]) -> Tensor:
-    """Columns beside one another; vectors one behind the other."""
+    """Tensors joined along the columns; vectors along their only dimension."""
     tensors = [as_tensor(x, *arrays) for x in arrays]
     return concatenate(tensors, 0 if tensors[0].ndim == 1 else 1)
 
@@ -173,7 +173,7 @@ def _cut(t: Tensor, bounds: list[int], at: int) -> list[Tensor]:
 
 @array_function("split", "array_split", public=False)
 def split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
-    """Views: of so many equal parts, or between these indices (numpy.split)."""
+    """Views of equal parts, or of the parts between indices (numpy.split)."""
     t = as_tensor(x)
     (at,) = axes_of("split", axis, t.ndim)
     n = t.sizes[at]
@@ -266,7 +266,7 @@ def copy(x: TensorLike, order: str = "K", subok: bool = False) -> Tensor:
 
 
 def from_dlpack(x: Any, *, device: Any = None) -> Tensor:
-    """A copy of what another library holds in the host's memory, by DLPack."""
+    """A copy of another library's data in the host's memory, by DLPack."""
     try:
         kind = int(x.__dlpack_device__()[0])
     except AttributeError:

@@ -1,4 +1,4 @@
-"""Operands as tensors of one type, and results that go where the caller wants them."""
+"""Operands as tensors of one type, and results that are written to the caller's ``out``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dml(name: str) -> Any:
 
 
 def find_device(device: Any) -> Device:
-    """A Device; by an index, UUID or name the one that all share; the default one for None."""
+    """A Device as it is; the shared device of an index, UUID or name; the default one for None."""
     from ..device import Device, default_device, shared_device
 
     if isinstance(device, Device):
@@ -32,23 +32,23 @@ def find_device(device: Any) -> Device:
 
 
 def as_truth(x: Tensor) -> Tensor:
-    """The same bytes, known to be truth values."""
+    """The same bytes, marked as truth values."""
     return x.viewed_as(DataType.UINT8, truth=True)
 
 
 def as_tensor(value: Any, *beside: Any) -> Tensor:
-    """``value`` as a tensor on the device of those ``beside`` it."""
+    """``value`` as a tensor, on the device of the tensors ``beside`` it."""
     if isinstance(value, Tensor):
         return value
     return device_of(*beside).tensor(host_array(value))
 
 
 def cast(x: Tensor, dtype: DType[Any]) -> Tensor:
-    """``x`` as elements of another type; ``x`` itself where it has that."""
+    """``x`` converted to another type; ``x`` itself if it has that type."""
     if x.dtype == dtype:
         return x
     if dtype == BOOL:
-        if x.dtype == np.float64:  # which only moves bits
+        if x.dtype == np.float64:  # DirectML only moves it
             raise UnsupportedError("astype: expected a type that DirectML compares, but got "
                                    "FLOAT64; tensor.astype('float32') converts")
         zero = as_truth(dml("logical_equals")(x, 0))
@@ -78,7 +78,7 @@ def copied(x: Tensor) -> Tensor:
 
 
 def reshape(x: Tensor, *sizes: Any) -> Tensor:
-    """``x`` under other sizes: a view where one can be, else a copy."""
+    """``x`` with other sizes: a view where possible, else a copy."""
     y = x.reshaped(*sizes)
     if y is None:
         y = copied(x).reshaped(*sizes)
@@ -87,13 +87,13 @@ def reshape(x: Tensor, *sizes: Any) -> Tensor:
 
 
 def meets(out: Tensor, *tensors: Any) -> bool:
-    """Whether ``out`` shares memory with a tensor that is another view."""
+    """Whether ``out`` shares memory with a tensor that has another layout or begins elsewhere."""
     return any(isinstance(t, Tensor) and t.allocation is out.allocation
                and (t.byte_offset, t.desc) != (out.byte_offset, out.desc) for t in tensors)
 
 
 def number(value: Any, dtype: DType[Any]) -> Any:
-    """A Python number as ``dtype`` takes it: floats are truncated for integers."""
+    """A Python number for ``dtype``. Floats are truncated for integers."""
     if dtype == BOOL:
         return int(bool(value))
     if dtype.kind in "iu" and isinstance(value, float):
@@ -103,7 +103,7 @@ def number(value: Any, dtype: DType[Any]) -> Any:
 
 
 def store(out: Tensor, value: Any) -> Tensor:
-    """Write ``value`` to ``out``, broadcast and converted as an assignment does."""
+    """Write ``value`` to ``out``. It is broadcast and converted, as in NumPy's assignments."""
     if is_number(value):
         dml("fill_value_constant")(out.sizes, value=number(value, out.dtype),
                                    data_type=out.data_type, out=out)
@@ -121,7 +121,7 @@ def store(out: Tensor, value: Any) -> Tensor:
 
 
 def result(name: str, made: Tensor, out: Any) -> Tensor:
-    """What was computed, or ``out`` with it."""
+    """``made``, or ``out`` after ``made`` is written to it."""
     if out is None:
         return made
     expect(isinstance(out, Tensor), name, "out", "be a Tensor", type(out).__name__)

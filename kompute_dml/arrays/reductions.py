@@ -28,7 +28,7 @@ Axis = int | Sequence[int] | None
 
 
 def axes_of(name: str, axis: Any, rank: int) -> tuple[int, ...]:
-    """The axes that are meant, from the front; all of them by None."""
+    """Axes counted from the front; all axes for None."""
     if axis is None:
         return tuple(range(rank))
     given = integers(name, "axis", axis if isinstance(axis, (tuple, list)) else (axis,))
@@ -41,7 +41,7 @@ def axes_of(name: str, axis: Any, rank: int) -> tuple[int, ...]:
 
 
 def _without(y: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
-    """Without the reduced axes; a number has sizes [1]."""
+    """Remove the reduced axes. A number has sizes [1]."""
     if keepdims:
         return y
     return reshape(y, *([n for d, n in enumerate(y.sizes) if d not in axes] or [1]))
@@ -58,7 +58,7 @@ def reduce(
 
 
 def _summed(dtype: DType[Any]) -> DType[Any]:
-    """What NumPy sums such elements in."""
+    """The type that NumPy sums such elements in."""
     if dtype.kind in "bi":
         return np.dtype(np.int64)
     return np.dtype(np.uint64) if dtype.kind == "u" else dtype
@@ -106,7 +106,7 @@ def amin(x: TensorLike, axis: Axis = None, out: Tensor | None = None,
 @array_function("mean", public=False)
 def average(x: TensorLike, axis: Axis = None, dtype: DataTypeLike | None = None,
             out: Tensor | None = None, keepdims: bool = False) -> Tensor:
-    """The mean; of integers in float32."""
+    """The mean. Integers are averaged in float32."""
     t = as_tensor(x)
     kind = element_type(dtype) if dtype is not None else (
         computable("mean", t.dtype) if t.dtype.kind == "f" else FLOAT32)
@@ -114,7 +114,7 @@ def average(x: TensorLike, axis: Axis = None, dtype: DataTypeLike | None = None,
 
 
 def _one_or_two(name: str, of_one: Any) -> None:
-    """DirectML's function of two tensors, which NumPy and PyTorch have of one."""
+    """Publish a function that reduces one tensor, or is DirectML's function of two tensors."""
 
     def call(a: TensorLike, b: TensorLike | None = None, axis: Axis = None,
              keepdims: bool = False, out: Tensor | None = None) -> Tensor:
@@ -140,7 +140,7 @@ _one_or_two("mean", average)
 def var(x: TensorLike, axis: Axis = None, dtype: DataTypeLike | None = None,
         out: Tensor | None = None, ddof: float = 0, keepdims: bool = False, *,
         correction: float | None = None) -> Tensor:
-    """The variance, divided by the count less ``ddof`` (PyTorch's default is 1)."""
+    """The sum of squares about the mean over the count less ``ddof`` (PyTorch's default is 1)."""
     t = as_tensor(x)
     made = floating("var", t.dtype) if t.dtype.kind == "f" else FLOAT32
     made = made if dtype is None else element_type(dtype)
@@ -191,7 +191,7 @@ def ptp(x: TensorLike, axis: Axis = None, out: Tensor | None = None,
 
 
 def _one_axis(name: str, x: Any, axis: Any) -> tuple[Tensor, int]:
-    """The tensor and the axis from the front; by None all elements, as one."""
+    """The tensor and the axis, counted from the front. For None, all elements as one dimension."""
     t = as_tensor(x)
     if axis is None:
         return reshape(t, t.size), 0
@@ -200,7 +200,7 @@ def _one_axis(name: str, x: Any, axis: Any) -> tuple[Tensor, int]:
 
 
 def bits_of(x: Tensor) -> Tensor:
-    """Truth values as numbers, which DirectML sorts and compares."""
+    """Truth values as UINT8, which DirectML sorts and compares."""
     return cast(x, np.dtype("uint8")) if x.dtype == BOOL else x
 
 
@@ -297,8 +297,8 @@ def sort_in_place(x: Tensor, axis: int = -1) -> None:
 @array_function("median", "percentile", "quantile", "unique", "nonzero", "argwhere", "flatnonzero",
                 "histogram", "bincount", "searchsorted", "average", public=False)
 def not_here(*args: Any, **kwargs: Any) -> Any:
-    """Refused: sizes that only values tell, or no operator."""
+    """Raise: the function's sizes depend on values, or no operator computes it."""
     raise UnsupportedError(
         "expected a function that DirectML's operators compute, with sizes that are known before "
-        "it runs; kompute_dml.sort, kompute_dml.nonzero_coordinates and kompute_dml.where come "
-        "near, and numpy.asarray(tensor) copies to the host")
+        "it runs; kompute_dml.sort, kompute_dml.nonzero_coordinates and kompute_dml.where are "
+        "similar, and numpy.asarray(tensor) copies to the host")

@@ -1,4 +1,4 @@
-"""The functions by NumPy's name, and how other libraries spell their arguments."""
+"""The functions by NumPy's name, and the names of their arguments in other libraries."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 NUMPY: dict[str, Callable[..., Any]] = {}
-"""What ``__array_function__`` answers: a function of this name for NumPy's."""
+"""The functions for ``__array_function__``, by NumPy's name."""
 _PUBLIC: dict[str, Callable[..., Any]] = {}
 _PYTORCHS = {"dim": "axis", "keepdim": "keepdims"}
 
 
 def spelled(f: F, spellings: dict[str, str] = _PYTORCHS) -> F:
-    """``f``, which takes arguments under other names, too; by default PyTorch's."""
+    """``f`` with further names for its arguments, by default PyTorch's."""
 
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -26,7 +26,7 @@ def spelled(f: F, spellings: dict[str, str] = _PYTORCHS) -> F:
 
 
 def array_function(*names: str, public: bool = True) -> Callable[[F], F]:
-    """Answer NumPy's functions of these names, by default the function's own, and publish it as
+    """Implement NumPy's functions of these names (by default the function's own), and publish it as
     ``kompute_dml.<name>``."""
 
     def register(f: F) -> F:
@@ -41,10 +41,10 @@ def array_function(*names: str, public: bool = True) -> Callable[[F], F]:
 
 
 def publish(name: str, f: Callable[..., Any]) -> None:
-    """Publish ``f``, which NumPy calls by other means or not at all, as ``kompute_dml.<name>``."""
+    """Publish ``f`` as ``kompute_dml.<name>`` only, not for ``__array_function__``."""
     _PUBLIC[name] = f
 
 
 def published() -> dict[str, Callable[..., Any]]:
-    """What was published so far, by name."""
+    """The functions published so far, by name."""
     return dict(_PUBLIC)

@@ -1,4 +1,4 @@
-"""Elements by indices and conditions, read and written."""
+"""Reads and writes of elements by indices and conditions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INT64 = np.dtype(np.int64)
 
 
 def _is_list(key: Any) -> bool:
-    """Whether a part of an index is an array: of indices, or of truth values."""
+    """Whether a part of an index is an array of indices or truth values."""
     return isinstance(key, (list, np.ndarray, Tensor))
 
 
@@ -27,7 +27,8 @@ def _mask(key: Any) -> bool:
 
 
 def _indices(key: Any, size: int, beside: Tensor) -> Tensor:
-    """Indices as INT64. The host's are checked; a device's count from the end or are clamped."""
+    """Indices as INT64. Those of the host are checked; those of a device are wrapped and
+    clamped."""
     if isinstance(key, Tensor):
         expect(key.dtype.kind in "iu", "tensor[indices]", "the indices", "be integers", key.dtype)
         wanted = key.dtype if key.dtype.itemsize >= 4 else INT64
@@ -43,7 +44,7 @@ def _indices(key: Any, size: int, beside: Tensor) -> Tensor:
 
 
 def _lists_first(x: Tensor, key: Any) -> tuple[Tensor, Any, int]:
-    """A view of what the slices keep, the one array of indices, and its axis in the view."""
+    """The view that the slices give, the only array of indices, and its axis in the view."""
     parts = key if isinstance(key, tuple) else (key,)
     at = [i for i, k in enumerate(parts) if _is_list(k)]
     others = [k for i, k in enumerate(parts) if i not in at]
@@ -62,7 +63,7 @@ def _lists_first(x: Tensor, key: Any) -> tuple[Tensor, Any, int]:
 
 
 def get(x: Tensor, key: Any) -> Tensor:
-    """``x[key]``: a view, or a copy of what an array of indices picks."""
+    """``x[key]``: a view, or a copy for an array of indices."""
     parts = key if isinstance(key, tuple) else (key,)
     if not any(_is_list(k) for k in parts):
         return x.window(key)
@@ -100,7 +101,7 @@ def _typed(like: Tensor, y: Tensor) -> Tensor:
 
 
 def operand_like(value: Any, x: Tensor) -> Tensor:
-    """``value`` as a tensor of the type of ``x``."""
+    """``value`` as a tensor with the type of ``x``."""
     if is_number(value):
         y = x.device.empty([1], x.data_type)
         return store(_typed(x, y), value)
@@ -123,8 +124,8 @@ def _put_masked(x: Tensor, mask: Tensor, value: Any) -> None:
 @array_function()
 def take(x: TensorLike, indices: TensorLike, axis: int | None = None,
          out: Tensor | None = None, mode: str = "raise") -> Tensor:
-    """What the indices pick along ``axis``, by default of all elements. Those of a tensor are not
-    checked: they count from the end or are clamped."""
+    """Elements by index along ``axis``, by default among all elements. Indices in a tensor are not
+    checked: negative ones count from the end, and all are clamped."""
     t = as_tensor(x, indices)
     if axis is None:
         t, axis = reshape(t, -1), 0
@@ -171,7 +172,7 @@ def _tensor_of(value: Any, kind: Any, beside: Tensor) -> Tensor:
 @array_function(public=False)
 def clip(x: TensorLike, a_min: Any = None, a_max: Any = None, out: Tensor | None = None, *,
          min: Any = None, max: Any = None) -> Tensor:
-    """Between two bounds, each a number, an array or None (numpy.clip)."""
+    """``x`` limited to two bounds, each a number, an array or None (numpy.clip)."""
     low, high = a_min if min is None else min, a_max if max is None else max
     y = as_tensor(x)
     if low is not None:
@@ -183,7 +184,7 @@ def clip(x: TensorLike, a_min: Any = None, a_max: Any = None, out: Tensor | None
 
 @array_function("round", "around", public=False)
 def round(x: TensorLike, decimals: int = 0, out: Tensor | None = None) -> Tensor:
-    """To the nearest, halves to even."""
+    """Rounded to ``decimals``, halves to even."""
     expect(decimals == 0 or as_tensor(x).dtype.kind == "f", "round", "decimals",
            "be 0 for integers", decimals)
     if decimals == 0:
@@ -208,13 +209,13 @@ def isclose(a: TensorLike, b: TensorLike, rtol: float = 1e-5, atol: float = 1e-8
 @array_function()
 def allclose(a: TensorLike, b: TensorLike, rtol: float = 1e-5, atol: float = 1e-8,
              equal_nan: bool = False) -> bool:
-    """Whether all elements are close; reads the answer."""
+    """Whether all elements are close. Waits for the device."""
     return bool(isclose(a, b, rtol, atol, equal_nan).numpy().all())
 
 
 @array_function("array_equal", "equal_arrays")
 def array_equal(a: TensorLike, b: TensorLike, equal_nan: bool = False) -> bool:
-    """Whether sizes and elements are equal; reads the answer."""
+    """Whether sizes and elements are equal. Waits for the device."""
     x, y = as_tensor(a, b), as_tensor(b, a)
     if x.sizes != y.sizes:
         return False

@@ -1,4 +1,4 @@
-"""Types of elements by NumPy's names, and how they promote."""
+"""Element types by NumPy's names, and their promotion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TensorLike = Union["Tensor", ArrayLike]
 DataTypeLike = Union[DataType, str, type, "np.dtype[Any]"]
-DType = np.dtype  # of elements; bool are truth values, bytes of 0 and 1 on the device
+DType = np.dtype  # bool stands for truth values, bytes of 0 and 1 on the device
 
 BOOL = np.dtype(bool)
 FLOAT32, FLOAT64 = np.dtype("float32"), np.dtype("float64")
@@ -27,7 +27,7 @@ bool_ = np.bool_
 
 
 def element_type(value: Any) -> DType[Any]:
-    """The type of elements that a name, a type or a DataType stands for; bool are truth values."""
+    """The element type of a name, a type or a DataType."""
     if value is not None and not isinstance(value, DataType):
         try:
             if np.dtype(value) == BOOL:
@@ -38,14 +38,14 @@ def element_type(value: Any) -> DType[Any]:
 
 
 def device_type(dtype: DType[Any]) -> DataType:
-    """How such elements lie on a device."""
+    """The data type of such elements on a device."""
     return DataType.UINT8 if dtype == BOOL else DataType.of(dtype)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a Python number, whose type is weak: it takes that of what it stands beside.
+    """Whether it is a Python number. Its type is weak: it takes the type of the other operand.
 
-    numpy.float64 is one, as it is for Python.
+    numpy.float64 is a subclass of float and counts as one.
     """
     return isinstance(value, (bool, int, float))
 
@@ -57,8 +57,8 @@ def dtype_of(value: Any) -> DType[Any]:
 
 
 def host_array(value: Any) -> np.ndarray:
-    """An array of NumPy's. Python's floats, alone and in lists, are float32, which DirectML
-    computes with."""
+    """A NumPy array. Python floats, alone and in lists, become float32, as DirectML does not
+    compute with float64."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -84,7 +84,7 @@ def promoted(name: str, *values: Any) -> DType[Any]:
     except TypeError as error:
         raise ValidationError(f"{name}: expected types that promote, but {error}") from None
     if any(isinstance(v, float) for v in numbers) and found.kind != "f":
-        return FLOAT32  # NumPy's default, float64, has no arithmetic here
+        return FLOAT32  # DirectML has no arithmetic in float64, NumPy's default
     if found == BOOL and not all(isinstance(v, bool) for v in numbers):
         return np.dtype(np.int64)
     if found == FLOAT64 and FLOAT64 not in strong:
@@ -97,7 +97,7 @@ def promoted(name: str, *values: Any) -> DType[Any]:
 
 
 def computable(name: str, dtype: DType[Any]) -> DType[Any]:
-    """``dtype``, if DirectML computes with it."""
+    """``dtype``, which must be one that DirectML computes with."""
     if dtype == FLOAT64:
         raise UnsupportedError(
             f"{name}: expected a type that DirectML computes with, but got FLOAT64, which it only "
@@ -106,8 +106,8 @@ def computable(name: str, dtype: DType[Any]) -> DType[Any]:
 
 
 def floating(name: str, dtype: DType[Any]) -> DType[Any]:
-    """The type of floats that NumPy computes a function of ``dtype`` in; float32 for float64 that
-    no operand has."""
+    """The float type in which NumPy computes a function of ``dtype``; float32 instead of a float64
+    that no operand has."""
     if dtype.kind == "f":
         return computable(name, dtype)
     if dtype.kind not in "biu":

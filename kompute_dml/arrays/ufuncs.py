@@ -1,4 +1,4 @@
-"""NumPy's universal functions, each by the operators that compute it."""
+"""NumPy's universal functions, computed by DirectML's operators."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from .types import BOOL, DType, computable, element_type, floating, is_number, p
 
 Compute = Callable[..., Tensor]
 UFUNCS: dict[str, Callable[..., Tensor]] = {}
-"""By NumPy's name: ``f(*operands, out=None, dtype=None)``."""
+"""Functions ``f(*operands, out=None, dtype=None)`` by NumPy's name."""
 
 
 def _define(name: str, inputs: int, compute: Callable[..., Any], about: str = "") -> None:
-    """``compute(name, operands, dtype)`` gives the result, or what takes an ``out``."""
+    """Define a ufunc by ``compute(name, operands, dtype, out)``."""
 
     def call(*operands: Any, out: Any = None, dtype: Any = None) -> Tensor:
         if len(operands) != inputs:
@@ -65,7 +65,7 @@ def _signature(inputs: list[str]) -> inspect.Signature:
 
 
 def _operands(values: Any, dtype: DType[Any]) -> list[Any]:
-    """The operands as elements of ``dtype``; one of them at least is a tensor."""
+    """The operands as elements of ``dtype``. At least one is a tensor."""
     device = device_of(*values)
     if all(is_number(v) for v in values):
         first = device.tensor(np.asarray(values[0], dtype))
@@ -74,7 +74,8 @@ def _operands(values: Any, dtype: DType[Any]) -> list[Any]:
 
 
 def _into(out: Any, dtype: DType[Any], function: str, tensors: list[Any], **options: Any) -> Tensor:
-    """The function level's ``function``, straight into ``out`` where that is as it makes one."""
+    """Call the function level's ``function``, directly into ``out`` if that has its sizes and
+    type."""
     fits = (isinstance(out, Tensor) and out.dtype == dtype and not meets(out, *tensors)
             and not out.desc.overlaps_itself
             and out.sizes == np.broadcast_shapes(*(getattr(t, "sizes", ()) for t in tensors)))
@@ -82,7 +83,7 @@ def _into(out: Any, dtype: DType[Any], function: str, tensors: list[Any], **opti
 
 
 def _arithmetic(function: str, of_truth: str | None = None) -> Compute:
-    """One type in and out."""
+    """Functions whose operands and result have one type."""
 
     def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
         dtype = computable(name, dtype or promoted(name, *values))
@@ -120,7 +121,7 @@ def _floor_divide(name: str, values: Any, dtype: DType[Any] | None, out: Any) ->
     quotient = dml("divide")(dml("subtract")(a, rest), b)
     if dtype.kind != "f":
         return quotient
-    # As NumPy: by 0 the quotient itself.
+    # As in NumPy, the result of a division by 0 is the quotient.
     whole = dml("round")(quotient)
     return dml("if_")(dml("logical_equals")(b, 0.0) if isinstance(b, Tensor) else np.uint8(b == 0),
                       dml("divide")(a, b), whole)
@@ -145,7 +146,7 @@ def _power(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor
             return dml("constant_pow")(base, float(exponent))
         if exponent == 1:
             return copied(base)
-        if dtype.itemsize == 8:  # POW has no such type; few multiplications serve small exponents
+        if dtype.itemsize == 8:  # POW has no 64-bit type
             return _by_squaring(base, int(exponent))
         return _into(out, dtype, "pow", [base, operand(exponent, dtype, base.device)])
     return _into(out, dtype, "pow", _operands(values, dtype))
@@ -167,7 +168,7 @@ def _comparison(function: str, inverse: bool = False) -> Compute:
             if kind.kind in "iu" and isinstance(v, int):
                 limits = np.iinfo(kind)
                 if not limits.min <= v <= limits.max:
-                    kind = np.dtype(np.int64)  # NumPy compares what the type cannot hold, too
+                    kind = np.dtype(np.int64)  # as NumPy, for numbers that the type cannot hold
         tensors = _operands(values, kind)
         tensors = _all_tensors(tensors) if kind == BOOL else tensors
         y = dml(function)(*tensors)
@@ -177,7 +178,7 @@ def _comparison(function: str, inverse: bool = False) -> Compute:
 
 
 def _logical(function: str) -> Compute:
-    """Of whether the operands are not 0."""
+    """Functions of whether the operands are not 0."""
 
     def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
         return as_truth(dml(function)(*(cast(as_tensor(v, *values), BOOL) for v in values)))
@@ -200,8 +201,8 @@ def _bits(function: str, of_truth: str) -> Compute:
 
 
 def _shift(function: str) -> Compute:
-    """DirectML shifts unsigned numbers. The bits of signed ones are the same; shifted right,
-    negative ones are complemented before and after."""
+    """DirectML shifts unsigned numbers. Left shifts of signed numbers give the same bits. For right
+    shifts, negative numbers are complemented before and after."""
 
     def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
         dtype = dtype or promoted(name, *values)
@@ -224,7 +225,7 @@ def _shift(function: str) -> Compute:
 
 
 def _float(function: str) -> Compute:
-    """Functions of floats; integers are converted as NumPy converts them."""
+    """Functions of floats. Integers are converted as in NumPy."""
 
     def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
         tensors = [as_tensor(v, *values) for v in values]
@@ -236,7 +237,7 @@ def _float(function: str) -> Compute:
 
 
 def _whole(function: str, **options: Any) -> Compute:
-    """Rounding: integers stay as they are."""
+    """Functions that round. Integers stay as they are."""
 
     def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
         x = as_tensor(*values)
@@ -248,7 +249,7 @@ def _whole(function: str, **options: Any) -> Compute:
 
 
 def _signed(function: str) -> Compute:
-    """Functions of signed numbers that unsigned ones have otherwise."""
+    """Functions of signed numbers. Unsigned ones are computed in another way."""
 
     def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
         x = as_tensor(*values)

@@ -1,1 +1,1 @@
-"""Measuring: clocks, the operators' benchmark cases, and the picture of their results."""
+"""The benchmark: clocks, the operators' cases, and a plot of the results."""

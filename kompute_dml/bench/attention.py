@@ -19,7 +19,7 @@ _ROWS = 4
 
 @dataclass(frozen=True)
 class Heads:
-    """One query means decoding."""
+    """The sizes of an attention. One query is decoding."""
 
     data_type: DataType
     batches: int
@@ -37,7 +37,8 @@ class Heads:
 
 
 def attention(kind: Heads) -> Recipe:
-    """Decoding reads keys and values by head, as caches are; else all come by token."""
+    """Decoding reads keys and values by head, as caches store them. Else all tensors are by
+    token."""
     operator = "DML_OPERATOR_MULTIHEAD_ATTENTION1"
     types = f"{kind.data_type.family} {kind}"
     decodes = kind.queries == 1

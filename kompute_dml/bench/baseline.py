@@ -1,4 +1,4 @@
-"""Runs that were kept: what moved since, and the table of one for a page of documentation."""
+"""Stored runs: a comparison with a later run, and a table for the documentation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHOWN = (
     ("matrix_multiply_integer_to_float", "i8 x i8 -> f32, K-contiguous B",
      "[512, 768] x [768, 768]"),
 )
-"""The cases above the fold of a table."""
+"""The cases that a table shows first."""
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def against(
 ) -> list[dict[str, Any]]:
     """Of each case its milliseconds before and now, how many times as fast, whether it moved.
 
-    Moved is what differs by more than both runs' spreads together, and by more than two runs of
-    the same differ anyway. Cases of one run are left out.
+    A case has moved if it differs by more than the spreads of both runs together, and by more than
+    repeated runs usually differ. Cases of only one run are left out.
     """
     found = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""What a benchmark case is: work for a device, how to know that it was done, and what it moves."""
+"""A benchmark case: work for a device, a check of its result, and the bytes that it moves."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class Peer:
 
     name: str
     call: Callable[[], Any]
-    """Does the work, and returns what the case's check can read."""
+    """Does the work. Returns an output that the case's check can read."""
     checked: bool = True
-    """False where it only does a part of the work."""
+    """False where it does only a part of the work."""
 
 
 Library = Any
-"""A library of :mod:`.peers` that stands beside the device."""
+"""A library of :mod:`.peers` that the device is compared with."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Something to dispatch, again and again, into the same output."""
+    """Work that is dispatched repeatedly into the same output."""
 
     operator: str
     types: str
@@ -48,20 +48,20 @@ class Case:
     dispatch: Callable[[], Any]
     """Records the work once, and returns the output."""
     check: Callable[[Any], str]
-    """What is wrong with such an output (anything that slices like an array), or nothing."""
+    """What is wrong with an output (anything that slices like an array), or ""."""
     bytes: int
-    """Read and written, each element once, and only those that are needed."""
+    """Bytes read and written. Each element that is needed counts once."""
     operations: int = 0
     """Multiplications and additions; 0 where data only moves."""
     dispatches: int = 1
-    """Of the operator, in one ``dispatch``; the figures are one's."""
+    """Runs of the operator in one ``dispatch``. Figures are for one run."""
     peers: dict[str, Callable[[Library], Iterable[Peer]]] = field(default_factory=dict)
-    """By the library's name."""
+    """Peers, by the library's name."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make cases once there is a device."""
+    """Makes cases for a device."""
 
     operator: str
     types: str
@@ -69,7 +69,7 @@ class Recipe:
 
 
 def touched_bytes(descs: Iterable[TensorDesc]) -> int:
-    """Bytes of the tensors' elements, those repeated by a stride of 0 counted once."""
+    """Bytes of the tensors' elements. Elements repeated by a stride of 0 count once."""
     total = 0
     for desc in descs:
         count = 1

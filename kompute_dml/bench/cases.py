@@ -1,4 +1,4 @@
-"""What is measured, by the suites' names. At a tiny scale the operators are the self-test."""
+"""The cases of each suite. At a tiny scale the operators' suite is the self-test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .variants import VARIANTS
 _F32, _F16, _U8, _I8 = DataType.FLOAT32, DataType.FLOAT16, DataType.UINT8, DataType.INT8
 
 COPY = identity(_F32)
-"""The row that the others' bandwidth is compared with."""
+"""The row that the bandwidth of others is compared with."""
 
 _WITH_PEERS: tuple[Recipe, ...] = (
     COPY,
@@ -64,7 +64,7 @@ _TENTH_OF_NUMPY = (("numpy", 0.1),)
 
 
 def suite(name: str) -> tuple[Limit, ...]:
-    """The cases of a suite, with what they are to reach. The first one copies."""
+    """The cases of a suite, with their goals. The first one copies."""
     if name == "limits":
         return LIMITS
     if name == "elementwise":

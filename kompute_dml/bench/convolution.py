@@ -15,12 +15,12 @@ from .case import Case, Peer, Recipe, shape, touched_bytes
 
 _NAME = "DML_OPERATOR_CONVOLUTION"
 _CHECKED = 64
-"""Elements of an output that are compared."""
+"""Elements of an output that are checked."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A square convolution whose padding keeps the image's size, but for the stride."""
+    """A square convolution. Its padding keeps the image's size, except for the stride."""
 
     batches: int
     channels: int
@@ -41,7 +41,7 @@ class Layer:
 
 
 def convolution(data_type: DataType, layer: Layer, channels_last: bool = True) -> Recipe:
-    """At other scales than the largest, of fewer images of fewer pixels."""
+    """A layer. Smaller scales have fewer images of fewer pixels."""
     types = f"{data_type.family}{' channels-last' if channels_last else ''}, {layer}"
 
     def make(device: Any, scale: Scale) -> Iterator[Case]:
@@ -63,7 +63,7 @@ def _case(device: Any, types: str, data_type: DataType, layer: Layer, last: bool
     x = rng.uniform(-1, 1, (n, side, side, layer.channels)).astype(data_type.dtype)
     w = rng.uniform(-1, 1, (layer.filters, layer.kernel, layer.kernel, given)).astype(
         data_type.dtype)
-    order = (0, 3, 1, 2)  # of what lies channels-last
+    order = (0, 3, 1, 2)  # permutes channels-last tensors
 
     def tensor(values: np.ndarray) -> Any:
         if last:

@@ -1,4 +1,4 @@
-"""Cases of operators that treat each element alone, and of their like."""
+"""Cases of elementwise operators and quantization."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TORCH_NAMES = {
     "logical_less_than_or_equal": "le", "max": "maximum", "min": "minimum", "negate": "neg",
     "recip": "reciprocal",
 }
-"""PyTorch's, where it differs; a name of DirectML's that PyTorch lacks has no peer."""
+"""PyTorch's name, where it differs from DirectML's. An operator without one has no peer."""
 
 _ONNX_NAMES = {
     "activation_celu": "Celu", "activation_elu": "Elu", "activation_leaky_relu": "LeakyRelu",
@@ -53,7 +53,7 @@ _ONNX_NAMES = {
 
 
 def elementwise(name: str, reference: Reference) -> Recipe:
-    """Of arrays of as many bytes, whatever the width."""
+    """Cases of arrays that have the same number of bytes for every type."""
     operator = "DML_OPERATOR_" + name
     data_type = DataType.of(reference.data_type)
     types = data_type.family
@@ -88,7 +88,7 @@ def elementwise(name: str, reference: Reference) -> Recipe:
 def _check(
     patterns: list[Pattern], count: int, compute: Callable[..., Any]
 ) -> Callable[[Any], str]:
-    """Parts of the output against ``compute`` in float64."""
+    """Compare parts of the output with ``compute`` in float64."""
 
     def expected(key: Any) -> np.ndarray:
         at = offsets(key, (count,), (1,))
@@ -107,7 +107,7 @@ def _peers(
         found = library.torch
         for part in _TORCH_NAMES.get(function, function).split("."):
             found = getattr(found, part, None)
-        # Attributes have other names and meanings there.
+        # PyTorch's attributes have other names and meanings.
         if found is None or attributes:
             return
         inputs = [library.tensor(p) for p in patterns]
@@ -127,9 +127,9 @@ def _peers(
 
 
 def _by_itself(definition: Definition, kind: DataType) -> Reference:
-    """Where no case has the type: its own results on tensors with gaps.
+    """For types without a reference: the operator's own results on tensors with gaps.
 
-    Another path through its shader makes those.
+    These take another path through its shader.
     """
     function = functions()[definition.function_name]
     options = inspect.signature(function).parameters.values()
@@ -146,7 +146,7 @@ def _by_itself(definition: Definition, kind: DataType) -> Reference:
 
 
 def _types(definition: Definition) -> tuple[DataType, ...]:
-    """Of the first input, at the newest feature level."""
+    """The types of the first input at the newest feature level."""
     types: tuple[DataType, ...] = definition.spec.support[0][1][
         definition.spec.inputs[0].name].data_types
     return types
@@ -162,7 +162,7 @@ _OTHERS = {
     "ELEMENT_WISE_IF": "u8, f32", "FILL_VALUE_CONSTANT": "f32", "FILL_VALUE_SEQUENCE": "f32",
     "VALUE_SCALE_2D": "f32",
 }
-"""Called in their own ways."""
+"""Operators whose calls differ from the others'."""
 
 ELEMENTWISE = (
     *(elementwise(name, reference) for name, reference in REFERENCES.items()),
@@ -189,4 +189,4 @@ def _of_types(*kinds: DataType) -> tuple[Recipe, ...]:
 
 
 EVERY_TYPE = _of_types(DataType.FLOAT32, DataType.FLOAT16, DataType.INT8)
-"""Unary and binary operators with each of the types that neural networks compute in."""
+"""Unary and binary operators in each type that neural networks compute in."""

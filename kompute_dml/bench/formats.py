@@ -28,7 +28,7 @@ def _bytes(count: int) -> str:
 
 
 def rate(row: Row) -> str:
-    """TOPS where a row computes, else bandwidth."""
+    """TOPS where a row counts operations, else bandwidth."""
     if row.tops is not None:
         return f"{row.tops:.3g} TOPS" if row.tops >= 0.1 else f"{row.tops * 1e3:.3g} GOPS"
     if row.gb_per_s is None:
@@ -51,7 +51,7 @@ def peers_text(row: Row) -> str:
 
 
 def goals_text(row: Row) -> str:
-    """What was reached of what was to be reached."""
+    """What a row reached of its goals."""
     marks = {None: "?", True: "met", False: "MISSED"}
     return ", ".join(
         f"{g.against} {'-' if g.ratio is None else _ratio(g.ratio)}/{g.goal:g} {marks[g.met]}"
@@ -113,7 +113,7 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def document(rows: Sequence[Row], device: Any, copy: float | None, command: str) -> dict[str, Any]:
-    """A run, as JSON has it."""
+    """A run, as it is written to JSON."""
     return {
         "device": device.adapter.name,
         "driver": f"{device.adapter.driver} {device.adapter.driver_version}",

@@ -1,4 +1,4 @@
-"""Cases that indices steer: gathers, scatters, one-hot vectors and coordinates of non-zeros."""
+"""Cases of operators with indices: gathers, scatters, one-hot vectors, non-zero coordinates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _PERIOD = 1 << 16
 class _Work(NamedTuple):
     dispatch: Callable[[], Any]
     sizes: tuple[int, ...]
-    """Of the output."""
+    """Sizes of the output."""
     expected: Callable[[np.ndarray], np.ndarray]
-    """The elements at these places of the output, counted in row-major order."""
+    """The output's elements at these positions, counted in row-major order."""
     bytes: int
     torch: Callable[[Any, Callable[[Pattern], Any]], Any]
-    """(the module, what makes vectors) -> the same work."""
+    """(the module, a function that makes vectors) -> the same work."""
 
 
 def _recipe(operator: str, types: str, work: Callable[[Any, Any, Scale], _Work]) -> Recipe:
@@ -38,7 +38,7 @@ def _recipe(operator: str, types: str, work: Callable[[Any, Any, Scale], _Work])
             steps.insert(0, steps[0] * n)
 
         def torch_peers(library: Any) -> Iterator[Peer]:
-            # Of duplicates it writes any, and its coordinates are of int64.
+            # PyTorch writes any of several duplicates, and its coordinates are int64.
             yield Peer("torch", w.torch(library.torch, library.tensor), checked=False)
 
         yield Case(
@@ -56,7 +56,7 @@ def _indices(kind: DataType, count: int, size: int) -> Pattern:
 
 def gather_rows(operator: str, kind: DataType, index: DataType, rows: int = 128256,
                 chosen: int = 8192, columns: int = 4096) -> Recipe:
-    """Rows of a matrix by number: GATHER, GATHER_ND or GATHER_ND1."""
+    """Rows of a matrix by index: GATHER, GATHER_ND or GATHER_ND1."""
     def work(dml: Any, device: Any, scale: Scale) -> _Work:
         height, count, width = (scale.of(n) for n in (rows, chosen, columns))
         given, listed = bits(kind, height * width), _indices(index, count, height)
@@ -108,7 +108,7 @@ def gather_elements(index: DataType, rows: int = 65536, columns: int = 4096) -> 
 
 
 def scatter(index: DataType, rows: int = 65536, columns: int = 4096) -> Recipe:
-    """Along the last axis, with duplicates: of these PyTorch writes any."""
+    """Along the last axis, with duplicates."""
     def work(dml: Any, device: Any, scale: Scale) -> _Work:
         height, width = scale.of(rows), scale.of(columns)
         given, new = (bits(DataType.FLOAT32, height * width, seed) for seed in (1, 2))
@@ -190,7 +190,7 @@ def one_hot(index: DataType, rows: int = 65536, depth: int = 1000) -> Recipe:
 
 
 def nonzero(side: int = 8192) -> Recipe:
-    """Half of a square are zeros."""
+    """Half of the elements of a square are zeros."""
     def work(dml: Any, device: Any, scale: Scale) -> _Work:
         n = scale.of(side)
         chosen = np.random.default_rng(5).random(min(_PERIOD, n * n)) < 0.5

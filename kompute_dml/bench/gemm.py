@@ -1,4 +1,4 @@
-"""Cases of floating-point matrix products, and of the products whose sums are quantized again."""
+"""Cases of floating-point matrix products, and of products with quantized outputs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .case import Case, Peer, Recipe, product_operations, touched_bytes
 
 _GEMM = "DML_OPERATOR_GEMM"
 _CHECKED = 64
-"""Rows that are compared with NumPy's."""
+"""Rows that are compared with NumPy."""
 _COLD_BYTES = 256 << 20
-"""Copies of B that take turns have so many bytes: more than a cache holds."""
+"""Bytes of all copies of B that take turns: more than a cache holds."""
 
 
 def _small(rng: np.random.Generator, sizes: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Eighths between -1 and 1: their products add up exactly in float32."""
+    """Multiples of 1/8 from -1 to 1. Sums of their products are exact in float32."""
     return (rng.integers(-8, 9, sizes) / 8).astype(dtype)
 
 

@@ -1,7 +1,7 @@
-"""The operators at a large GPU's limits, and what each case is to reach.
+"""Cases at the limits of a large GPU, and their goals.
 
-A target is a ratio of speeds: to copying the bytes that the case needs, to a peer of the same run,
-or to another case; or a number of operations, or of microseconds.
+A goal is a ratio of speeds: to copying the bytes that the case needs, to a peer of the same run,
+or to another case. Or it is a number of operations per second, or of microseconds.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _products() -> Iterator[Limit]:
 
 
 def _gemms() -> Iterator[Limit]:
-    """Floating-point products, and sums that are quantized again."""
+    """Products of floats, and products with quantized outputs."""
     for t, goals in ((_F16, {8192: 0.65, 4096: 0.75, 2048: 0.75, 1024: 0.75, 512: 0.9}),
                      (_F32, {8192: 0.85, 4096: 0.85, 2048: 0.85, 1024: 0.85})):
         for side, goal in goals.items():
@@ -168,7 +168,7 @@ def _pooling() -> Iterator[Limit]:
         for last in (False, True):
             for what in ("max", "average"):
                 yield Limit(pooling(t, what, last), (("copy", 0.85),))
-            # Copying counts what it reads and what it writes; this one only reads.
+            # A copy counts reads and writes. This case only reads.
             yield Limit(pooling(t, "global", last), (("copy", 0.9),))
 
 
@@ -179,7 +179,7 @@ LAYERS = (
     Layer(1, 64, 64, 56, 3), Layer(1, 512, 512, 7, 3),
     Layer(32, 144, 144, 56, 3, groups=144), Layer(32, 960, 960, 7, 5, groups=960),
 )
-"""Of ResNet-50, a diffusion model and MobileNet."""
+"""Layers of ResNet-50, a diffusion model and MobileNet."""
 
 
 def _convolutions() -> Iterator[Limit]:

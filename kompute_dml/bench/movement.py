@@ -1,4 +1,4 @@
-"""Cases that only move or make elements: the identity and the diagonal matrices."""
+"""Cases that only copy or generate elements: the identity and the diagonal matrices."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _output(device: Any, data_type: DataType, sizes: Any, strides: Any) -> Any:
 def identity(
     data_type: DataType, what: str = "", x: Layout = vector, y: Layout | None = None
 ) -> Recipe:
-    """A copy of ``x`` into ``y`` (packed where it is not given); ``what`` says how they lie."""
+    """A copy of layout ``x`` into ``y`` (packed by default). ``what`` names the layouts."""
     types = f"{data_type.family} {what}".strip()
 
     def make(device: Any, scale: Scale) -> Iterator[Case]:
@@ -88,7 +88,7 @@ def identity(
         pattern = bits(data_type, _extent(sizes, strides))
         source = pattern.tensor(device)._view(sizes, strides)
         out = _output(device, data_type, out_sizes, out_strides)
-        # Parts are read in the order of memory: one line of a transposed output spans all of it.
+        # Parts are read in the order of memory: a row of a transposed output spans all of it.
         order = sorted(range(len(sizes)), key=lambda axis: -out_strides[axis])
         read, steps = [sizes[axis] for axis in order], [strides[axis] for axis in order]
         check = sampled(read, lambda key: pattern.at(offsets(key, read, steps)), same_bits)
@@ -150,7 +150,7 @@ def small_identities(side: int, count: int) -> Recipe:
 
 
 def _distances(key: Any, sizes: Sequence[int]) -> np.ndarray:
-    """Column minus row of the elements under ``key``."""
+    """Column minus row of the elements that ``key`` selects."""
     flat = offsets(key, sizes, _packed(sizes)[1])
     height, width = sizes[-2:]
     return flat % width - flat // width % height
@@ -173,7 +173,7 @@ def diagonal(data_type: DataType, sizes: Layout = square) -> Recipe:
             yield Peer("torch.fill", lambda: filled.fill_(1), checked=False)
 
         def numpy_peers(library: Any) -> Iterator[Peer]:
-            # Like the device into memory that is there: np.eye asks for pages that hold zeros.
+            # Existing memory, as on the device: np.eye would map pages of zeros.
             filled = np.empty(out.sizes, dtype)
 
             def overwritten() -> np.ndarray:
@@ -202,15 +202,15 @@ def _batched(sizes: Layout) -> bool:
 
 
 BAND = 1024
-"""Half the width of the band that a case keeps, at full scale."""
+"""Half the width of the ``band``, at full scale."""
 
 
 def diagonal1(
     data_type: DataType, kept: str, sizes: Layout = square, y: Layout | None = None
 ) -> Recipe:
-    """Zero but for the ``upper`` or ``lower`` triangle or the ``band``; or ``filled`` diagonals.
+    """Keeps the ``upper`` or ``lower`` triangle or the ``band``, or writes ``filled`` diagonals.
 
-    The bytes are those written and, of the input, those that are kept.
+    Bytes count what is written, and the elements of the input that are kept.
     """
     types = f"{data_type.family} {kept}" + (", strided output" if y else "")
 
@@ -238,7 +238,7 @@ def diagonal1(
             given = pattern.at(offsets(key, x.sizes, strides))
             return np.where(is_filled(_distances(key, x.sizes)), dtype.type(value), given)
 
-        # Diagonals by their distance, with as many elements as each has.
+        # The distance of each diagonal, and the number of its elements.
         distance = np.arange(1 - height, width)
         lengths = np.minimum(np.minimum(height, width), np.minimum(height + distance,
                                                                   width - distance))

@@ -17,7 +17,7 @@ from .case import Case, Peer, Recipe, shape, touched_bytes
 from .values import Pattern, host, numbers
 
 _CHECKED = 1 << 16
-"""Elements of the first input that are checked at each end of it, and at least one item."""
+"""Elements that are checked at each end of the first input; at least one item."""
 
 
 def ordinary(operator: str, types: str = "", entry: Entry | None = None) -> Recipe:
@@ -61,7 +61,7 @@ def ordinary(operator: str, types: str = "", entry: Entry | None = None) -> Reci
 
 def _check(c: cases.Case, patterns: Sequence[Pattern],
            sizes: Sequence[tuple[int, ...]]) -> Callable[[Any], str]:
-    """Compares the first and the last items; all where they depend on each other."""
+    """Compares the first and the last items; all items if they depend on each other."""
     items = [isinstance(g, Given) and not g.shared for g in c.inputs]
 
     def part(i: int, start: int, stop: int) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Libraries that do the same work beside the device: PyTorch, ONNX Runtime and NumPy.
 
-PyTorch runs on the same GPU where its CUDA has it, timed by CUDA events around calls back to back;
-what is short is timed once more as a CUDA graph, which leaves out what the host adds. The others,
-and PyTorch beside other devices, run on the CPU, by the host's clock.
+PyTorch runs on the same GPU if CUDA has it. CUDA events time calls back to back. Short calls are
+also timed as a CUDA graph, without the host's overhead. Other libraries, and PyTorch beside other
+devices, run on the CPU and are timed by the host's clock.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _SAMPLES = 20
 _SAMPLE_MS = 2.0
 _MAX_REPEAT = 50
 _LONG_MS = 30.0
-"""A sample that lasts longer is taken three times."""
+"""Of a longer call, only three samples are taken."""
 _TOO_LONG_MS = 200.0
-"""A call that lasts longer is made once."""
+"""A longer call is made once."""
 _GRAPH_MS = 0.25
-"""A call that is shorter is timed as a CUDA graph too."""
+"""A shorter call is also timed as a CUDA graph."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class NumPy:
     on_host = True
 
     def times(self, call: Callable[[], Any]) -> Iterator[tuple[str, Stats]]:
-        """Of one call, under the suffixes of the names of the ways to call."""
+        """(suffix of the peer's name, statistics) for each way to call."""
         yield "", _statistics(call, _host_sample)
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class OnnxRuntime(NumPy):
         feed = {f"x{i}": x for i, x in enumerate(inputs)}
         kinds = {n: helper.np_dtype_to_tensor_dtype(x.dtype) for n, x in feed.items()}
         node = helper.make_node(op_type, list(feed), ["y"], domain=domain, **attributes)
-        # Shape inference does not know com.microsoft's operators, and an output needs no type.
+        # Without output types: shape inference does not know com.microsoft's operators.
         graph = helper.make_graph(
             [node], "peer",
             [helper.make_tensor_value_info(n, kinds[n], x.shape) for n, x in feed.items()],
@@ -95,11 +95,11 @@ class Torch:
         self.on_host = not self.cuda
 
     def send(self, array: np.ndarray) -> Any:
-        # Contiguous whatever the strides of a view: a swapped matrix is meant to be stored so.
+        # Always contiguous: a transposed view is meant to be stored transposed.
         return self.torch.from_numpy(np.array(array, order="C")).to(self.place)
 
     def tensor(self, pattern: Pattern) -> Any:
-        """The vector that the pattern's own ``tensor`` is."""
+        """The same vector as the pattern's ``tensor``."""
         return self.send(pattern.block).repeat(pattern.repeats)[: pattern.count]
 
     def times(self, call: Callable[[], Any]) -> Iterator[tuple[str, Stats]]:
@@ -126,7 +126,7 @@ class Torch:
         cuda = self.torch.cuda
         side = cuda.Stream()
         side.wait_stream(cuda.current_stream())
-        with cuda.stream(side):  # warm: nothing may be set up while a graph is captured
+        with cuda.stream(side):  # warm up: a capture allows no setup
             for _ in range(3):
                 call()
         cuda.current_stream().wait_stream(side)
@@ -137,13 +137,13 @@ class Torch:
         return graph.replay
 
     def close(self) -> None:
-        """Give back what PyTorch keeps for its next tensors."""
+        """Free the memory that PyTorch caches."""
         if self.cuda:
             self.torch.cuda.empty_cache()
 
 
 def _uuids(torch: Any) -> list[str]:
-    """Of the devices that PyTorch has; old versions of it do not tell."""
+    """The UUIDs of PyTorch's devices. Old versions have none."""
     found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
     return [str(getattr(device, "uuid", "")) for device in found]
 
@@ -158,7 +158,7 @@ def _host_sample(call: Callable[[], Any], repeat: int) -> float:
 def _statistics(
     call: Callable[[], Any], sample: Callable[[Callable[[], Any], int], float], inside: int = 1
 ) -> Stats:
-    """Of calls that do the work ``inside`` times each. The first ones do not count."""
+    """Statistics of calls that do the work ``inside`` times each. The first calls do not count."""
     first = sample(call, 1)
     if first > _TOO_LONG_MS:
         return Stats.of([first / inside])
@@ -173,13 +173,13 @@ LIBRARIES: dict[str, tuple[Callable[[Adapter], Any], tuple[str, ...]]] = {
     "onnxruntime": (lambda adapter: OnnxRuntime(), ("onnxruntime", "onnx")),
     "numpy": (lambda adapter: NumPy(), ("numpy",)),
 }
-"""By name: the library, and what must be installed for it."""
+"""By name: the library, and the modules that it needs."""
 
 
 def choose(names: str, adapter: Adapter) -> list[Any]:
-    """The libraries named, separated by commas, that are installed; others are an error.
+    """The installed libraries among ``names``, which commas separate. Other names are an error.
 
-    ``adapter`` is what they stand beside.
+    ``adapter`` is the device that they are compared with.
     """
     chosen = []
     for name in filter(None, names.split(",")):
@@ -194,10 +194,10 @@ def choose(names: str, adapter: Adapter) -> list[Any]:
 
 
 def measure(libraries: Sequence[Any], case: Case) -> dict[str, PeerTime]:
-    """What each library needs for a case, once its values have been checked."""
+    """The time of each library for a case, after its values are checked."""
     found: dict[str, PeerTime] = {}
     for library in libraries:
-        # Whatever a peer cannot do is a result.
+        # A failure of a peer is a result.
         try:
             for peer in case.peers.get(library.name, lambda _: ())(library):
                 found |= _measure_one(library, peer, case)

@@ -34,7 +34,7 @@ def _close(reference: Callable[[], np.ndarray], room: float) -> Callable[[Any], 
 
 
 def _pooled(x: np.ndarray, maximum: bool) -> np.ndarray:
-    """3x3, stride 2, one element of padding that does not count."""
+    """3x3, stride 2, padding 1, which does not count."""
     h, w = ((n - 1) // 2 + 1 for n in x.shape[2:])
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=np.nan)
     taps = np.stack([padded[:, :, i : i + 2 * h : 2, j : j + 2 * w : 2][:, :, :h, :w]
@@ -43,14 +43,14 @@ def _pooled(x: np.ndarray, maximum: bool) -> np.ndarray:
 
 
 def pooling(data_type: DataType, what: str, channels_last: bool = False) -> Recipe:
-    """``what`` is max, average or global (the average of everything)."""
+    """``what`` is max, average or global (the average of a plane)."""
     name = f"DML_OPERATOR_{'MAX' if what == 'max' else 'AVERAGE'}_POOLING"
     types = f"{data_type.family} {what}{' channels-last' if channels_last else ''}"
 
     def make(device: Any, scale: Scale) -> Iterator[Case]:
         import kompute_dml as dml
 
-        # A window has neighbours at every scale.
+        # Large enough for several windows at every scale.
         n, c, h, w = (max(scale.of(size), least) for size, least in zip(_SIZES, (1, 1, 7, 7)))
         pattern = numbers(data_type.dtype, n * c * h * w, 1, 100, 2)
         host = pattern.host().reshape(n, c, h, w)

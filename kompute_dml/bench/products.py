@@ -1,4 +1,4 @@
-"""Cases of MATRIX_MULTIPLY_INTEGER_TO_FLOAT, and the pipelines its peers make of the same work."""
+"""Cases of MATRIX_MULTIPLY_INTEGER_TO_FLOAT, and the same work by its peers."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from .values import host, integers
 
 _NAME = "DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
 _CHECKED = 256
-"""Rows, and columns of them, of which a sample is compared with NumPy's."""
+"""Rows and columns of an output that are compared with NumPy."""
 _COLD_BYTES = 256 << 20
-"""Copies of B that take turns have so many bytes: more than a cache holds."""
+"""Bytes of all copies of B that take turns: more than a cache holds."""
 _LEAST_ROWS = 32
-"""PyTorch's _int_mm takes no fewer."""
+"""PyTorch's _int_mm takes at least so many."""
 
 _MAX_CPU_STEPS = 1 << 34
-"""Multiplications that are left to ONNX Runtime on the CPU, ..."""
+"""Multiplications that ONNX Runtime on the CPU does at most, ..."""
 _MAX_NUMPY_STEPS = 1 << 31
-"""... and to NumPy's integers."""
+"""... and NumPy with integers."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product's kind: data types, how the matrices lie, what comes with them."""
+    """The kind of a product: data types, layouts, and optional operands."""
 
     a: DataType = DataType.INT8
     b: DataType = DataType.INT8
     out: DataType = DataType.FLOAT32
     k_contiguous_b: bool = False
-    """B lies with K contiguous, as a weight that is stored {N, K}; else row-major {K, N}."""
+    """B has K contiguous, as a weight stored as {N, K}. Else B is row-major, {K, N}."""
     m_contiguous_a: bool = False
-    """A lies with M contiguous."""
+    """A has M contiguous."""
     padding: int = 0
-    """Elements between the rows of A and B, as they are stored."""
+    """Elements between the stored rows of A and B."""
     full: bool = False
-    """Zero points and a bias, too."""
+    """With zero points and a bias."""
     cold: bool = False
-    """B comes from memory and not from a cache; only its bytes count."""
+    """B is read from memory, not from a cache. Only its bytes count."""
     independent: bool = False
-    """Each of these B has an output of its own, so that a product need not wait for the one before
-    it: as a layer's queries, keys and values."""
+    """Each product has an output of its own and need not wait for the one before it, as for
+    queries, keys and values."""
     batches: int = 0
     constant_b: bool = False
-    """B is OWNED_BY_DML: what can be prepared once is no part of the time. As PyTorch's weight it
-    lies with K contiguous."""
+    """B is OWNED_BY_DML, so its preparation is not timed. K is contiguous, as in PyTorch's
+    weights."""
     compiled: bool = False
-    """Whether torch.compile takes part: it takes seconds."""
+    """Whether torch.compile, which takes seconds, is a peer."""
 
     @property
     def types(self) -> str:
@@ -68,7 +68,7 @@ class Product:
 
 
 class _Data:
-    """One product's operands on the host, and what its outputs must be."""
+    """The operands of a product on the host, and the check of its output."""
 
     def __init__(self, kind: Product, m: int, k: int, n: int) -> None:
         self.kind = kind
@@ -77,7 +77,7 @@ class _Data:
         self.a = integers(rng, kind.a, (*lead, m, k))
         stored_b = integers(rng, kind.b, (*lead, n, k) if kind.k_contiguous_b else (*lead, k, n))
         self.b = np.swapaxes(stored_b, -1, -2) if kind.k_contiguous_b else stored_b
-        # Scales, of the output's type, that keep the results where FLOAT16 has them too.
+        # Scales in the output's type, which keep results in the range of FLOAT16.
         reach = k * np.prod([min(float(np.iinfo(t.dtype).max), 2.0**20) for t in (kind.a, kind.b)])
         middle = (1000 / reach) ** 0.5
         self.a_scale, self.b_scale = (
@@ -112,7 +112,7 @@ class _Data:
             if self.bias is not None:
                 bias = self.bias[:, columns].astype(np.float64)
                 expected, size = expected + bias, size + np.abs(bias)
-            # A FLOAT16 result may be subnormal, with half of 2**-24 to round by.
+            # A subnormal FLOAT16 is rounded by up to half of 2**-24.
             half = self.kind.out is DataType.FLOAT16
             bound = (2.0**-10 * size + 2.0**-24) if half else 2.0**-22 * size
             error = np.abs(got - expected)
@@ -123,7 +123,7 @@ class _Data:
 
 
 def product(kind: Product, m: int = 0, k: int = 0, n: int = 0, scaled: bool = True) -> Recipe:
-    """Products of these sizes, else of the scale's."""
+    """Products of these sizes; of the scale's sizes if none are given."""
 
     def make(device: Any, scale: Scale) -> Iterator[Case]:
         sizes = scale.products
@@ -180,7 +180,8 @@ def _case(device: Any, kind: Product, m: int, k: int, n: int) -> Case:
 
 
 def _matrix(device: Any, matrix: np.ndarray, transposed: bool, padding: int) -> Any:
-    """The matrix on the device: row-major or transposed, with ``padding`` elements between rows."""
+    """The matrix on the device, stored row-major or ``transposed``, with ``padding`` between
+    rows."""
     stored = np.swapaxes(matrix, -1, -2) if transposed else matrix
     if padding:
         wide = np.zeros((*stored.shape[:-1], stored.shape[-1] + padding), stored.dtype)
@@ -195,7 +196,7 @@ def _matrix(device: Any, matrix: np.ndarray, transposed: bool, padding: int) -> 
 def _initialized(
     device: Any, a: Any, a_scale: Any, b: Any, b_scale: Any, options: dict[str, Any], out: Any
 ) -> Callable[[], Any]:
-    """Dispatches the compiled operator, whose B is OWNED_BY_DML, once it is initialized."""
+    """Initializes the operator, whose B is OWNED_BY_DML. Returns what dispatches it."""
     import kompute_dml as dml
 
     tensors = {"a_tensor": a, "a_scale_tensor": a_scale, "b_tensor": b, "b_scale_tensor": b_scale,
@@ -240,7 +241,7 @@ def _initialized(
 
 
 def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
-    """``_int_mm`` alone, and followed by all else that the operator does, in the fewest kernels."""
+    """``_int_mm`` alone, and with the rest of the operator in as few kernels as possible."""
     torch, kind = library.torch, data.kind
     if kind.a.itemsize != 1 or not kind.a.is_signed or not kind.b.is_signed or kind.padding:
         return
@@ -248,7 +249,7 @@ def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
     a = library.send(data.a)
     if m < _LEAST_ROWS:
         a = torch.cat([a, a.new_zeros(_LEAST_ROWS - m, a.shape[-1])])
-    # As on the device: stored {N, K} and seen transposed, or row-major.
+    # As on the device: a transposed view of {N, K}, or row-major.
     k_contiguous = kind.k_contiguous_b or kind.constant_b
     stored = library.send(np.swapaxes(data.b, -1, -2) if k_contiguous else data.b)
     bs = [stored if i == 0 else stored.clone() for i in range(copies)]
@@ -263,7 +264,7 @@ def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
 
     ways = {"": as_it_lies}
     if not k_contiguous:
-        # cuBLASLt takes several times as long for such a B: it may be worth a copy each time.
+        # cuBLASLt takes several times as long for a row-major B, so a copy may pay off.
         ways[" (B transposed first)"] = transposed
 
     def products(way: Callable[[Any], Any]) -> Any:
@@ -280,8 +281,7 @@ def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
     def corrections(b: Any) -> Any:
         return (b.sum(0, dtype=torch.int32) - k * b_zero) * a_zero
 
-    # As on the device: a constant's column sums are known beforehand; those of a B that comes at
-    # run time are part of the time.
+    # As on the device: only the column sums of a constant B are computed beforehand.
     known = corrections(bs[0]) if kind.constant_b else None
 
     def pipeline(a: Any, b: Any) -> Any:
@@ -289,7 +289,7 @@ def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
         rows = a.sum(1, keepdim=True, dtype=torch.int32) * b_zero
         sums = torch._int_mm(a, b) - columns - rows
         if kind.out is DataType.FLOAT16:
-            # FLOAT16 cannot hold the sums: the scaling is FLOAT32's.
+            # FLOAT16 cannot hold the sums, so they are scaled in FLOAT32.
             scaled = sums * a_scale.float() * b_scale.float() + bias.float()
             return scaled.to(torch.float16)
         return torch.addcmul(bias, sums * a_scale, b_scale)
@@ -306,7 +306,7 @@ def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:
 
 
 def _onnxruntime(library: Any, data: _Data) -> Peer:
-    """Its CPU kernel takes a single scale for A, so the values differ from the device's."""
+    """The CPU kernel takes a single scale for A, so its values differ from the device's."""
     scale = np.float32
     zero = [np.zeros((), data.a.dtype) if data.a_zero is None else data.a_zero.reshape(()),
             np.zeros((), data.b.dtype) if data.b_zero is None else data.b_zero.reshape(())]
@@ -321,8 +321,8 @@ def _onnxruntime(library: Any, data: _Data) -> Peer:
 
 
 def _numpy(data: _Data) -> Iterator[Peer]:
-    """As integers, and in the narrowest floating-point type that holds the sums exactly: BLAS,
-    which makes products of these only, is many times as fast."""
+    """As integers, and as the narrowest floats that hold the sums exactly. Products of floats use
+    BLAS, which is many times as fast."""
     reach = data.a.shape[-1] * float(np.abs(data.a).max()) * float(np.abs(data.b).max())
     floating = np.float32 if reach <= 2**24 else np.float64
 

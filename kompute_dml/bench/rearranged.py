@@ -1,4 +1,4 @@
-"""Cases of slices, joins, padding, tiles, blocks: elements that change places."""
+"""Cases of slices, joins, padding, tiles and blocks, which rearrange elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .values import bits, offsets, same_bits, sampled
 
 Coordinates = Sequence[np.ndarray]
 Source = Callable[[Coordinates, Sequence[int]], np.ndarray]
-"""(coordinates of the output, sizes of the input) -> offsets in the input; -1 where it is 0."""
+"""(coordinates of the output, sizes of the input) -> offsets in the input; -1 for a 0."""
 Sizes = Callable[[Scale], Sequence[int]]
 
 
@@ -25,7 +25,8 @@ def rearranged(
     call: Callable[[Any, Any], Any], source: Source, torch: Callable[[Any, Any], Any], *,
     inputs: int = 1,
 ) -> Recipe:
-    """``made`` is the output's sizes, ``call(x, out)`` our function, ``torch(torch, x)`` its."""
+    """``made`` is the output's sizes, ``call(x, out)`` our function, ``torch(torch, x)``
+    PyTorch's."""
     name, types = "DML_OPERATOR_" + operator, f"{data_type.family} {what}"
 
     def make(device: Any, scale: Scale) -> Iterator[Case]:
@@ -89,7 +90,7 @@ def _deeper(n: Sequence[int]) -> Sequence[int]:
 
 
 def joins(t: DataType, axis: int) -> Recipe:
-    """A matrix beside itself."""
+    """A matrix joined with itself."""
     return rearranged(
         "JOIN", f"axis {axis}", t, _matrix,
         lambda n: [2 * m if d == axis else m for d, m in enumerate(n)],
@@ -99,7 +100,7 @@ def joins(t: DataType, axis: int) -> Recipe:
 
 
 def slices(t: DataType, step: int) -> Recipe:
-    """The half of the rows, or of the columns."""
+    """Half of the rows, or of the columns."""
     def half(n: Sequence[int]) -> Sequence[int]:
         return (n[0] // 2, n[1]) if step == 1 else (n[0], n[1] // step)
 
@@ -174,8 +175,8 @@ _F32_F16 = (DataType.FLOAT32, DataType.FLOAT16)
 AT_LIMITS: tuple[tuple[Recipe, float], ...] = tuple(
     found for t in _F32_F16 for found in (
         (joins(t, 0), 0.95), (joins(t, 1), 0.95), (slices(t, 1), 0.95),
-        # Every byte of the input crosses the bus for the half of them.
+        # All bytes of the input are read for half of its elements.
         (slices(t, 2), 0.53), (padded_matrix(t), 0.90), (padded_planes(t), 0.90),
         (tiles(t), 0.90), (to_space(t), 0.85), (to_depth(t), 0.85))
 )
-"""With the least speed, compared with copying."""
+"""Cases, and the least speed of each relative to copying."""

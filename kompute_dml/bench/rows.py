@@ -1,4 +1,4 @@
-"""A measured case as one row: how long it took, what that makes, and what it stands beside."""
+"""A measured case as one row: its time, its rates, and its peers."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .peers import PeerTime
 from .timing import Loop, Timings, measure, repeats
 
 _SAMPLE_MS = 2.0
-"""A sample repeats its dispatch until it lasts about as long, ..."""
+"""A sample repeats its dispatch until it takes about so long, ..."""
 _MAX_REPEAT = 50
 """... but no more often than this."""
 _SAMPLES = 21
-"""Of them the first is cold."""
+"""Samples of a case. The first one is cold."""
 _LONG_MS = 20.0
-"""Of a dispatch that lasts longer, fewer samples are taken."""
+"""Longer dispatches get fewer samples."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What a row was to reach: a ratio of at least ``goal`` to ``against``."""
+    """A goal of a row, a ratio to ``against``, and the ratio that was reached."""
 
     against: str
     goal: float
     ratio: float | None
-    """None where there is nothing to compare with in this run."""
+    """None where this run has nothing to compare with."""
 
     @property
     def met(self) -> bool | None:
@@ -40,7 +40,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Row:
-    """One case: what it is, how long it took, what that makes."""
+    """A case, its time and its rates."""
 
     operator: str
     types: str
@@ -48,12 +48,11 @@ class Row:
     values: str
     """``ok``, ``unchecked``, or what is wrong with the values (then nothing was timed)."""
     gpu_ms: float | None = None
-    """Median of one of the dispatches that follow one another between two of the device's
-    timestamps; None where it has none."""
+    """Median for one of the dispatches between two device timestamps. None without timestamps."""
     spread: float | None = None
-    """Half the distance of the quartiles, as a part of the median; of the clock used."""
+    """Half the interquartile range over the median, for the clock used."""
     host_ms: float | None = None
-    """Median of recording, submitting and waiting, for one dispatch of a sample."""
+    """Median of recording, submitting and waiting, per dispatch."""
     bytes: int = 0
     operations: int = 0
     gb_per_s: float | None = None
@@ -70,7 +69,7 @@ class Row:
 
     @property
     def ms(self) -> float | None:
-        """By the device's clock, or the host's without one."""
+        """Milliseconds by the device's clock, or by the host's without one."""
         return self.host_ms if self.gpu_ms is None else self.gpu_ms
 
     @property
@@ -83,12 +82,12 @@ class Row:
         return dataclasses.replace(self, share_of_copy=self.gb_per_s / copy)
 
     def ratio(self, peer: str) -> float | None:
-        """How many times as fast as a peer."""
+        """The speedup over a peer."""
         time = self.peers.get(peer)
         return time.ms / self.ms if time and time.ms and self.ms else None
 
     def judged(self, limit: Limit, others: Mapping[Recipe, Row]) -> Row:
-        """With what is to be reached, against the ``others`` of the same run."""
+        """The row with its goals, judged beside the ``others`` of the same run."""
 
         def judge(against: str | Recipe, goal: float) -> Judged:
             if isinstance(against, Recipe):
@@ -125,7 +124,7 @@ def make_row(case: Case, values: str, timings: Timings) -> Row:
     """The figures of a timed case. Rates follow the device's clock, or the host's without one."""
     clock = timings.gpu or timings.cpu
     count = case.dispatches
-    # What is shorter than a tick of the device's clock took a tick.
+    # At least one tick of the device's clock.
     seconds = max(clock.hot.median / count / 1e3, 1e-9)
     return Row(
         case.operator, case.types, case.sizes, values,
@@ -143,10 +142,10 @@ def make_row(case: Case, values: str, timings: Timings) -> Row:
 def run_case(
     device: Any, case: Case, loop: Loop | None = None, libraries: Sequence[Any] = ()
 ) -> Row:
-    """Check a case's values, time it, and check what the last dispatch that was timed left behind.
+    """Check a case's values, time it, and check the output of the last timed dispatch.
 
-    Dispatches that follow one another may go wrong where one alone does not. Without ``loop`` the
-    repeats follow from the case's speed.
+    Dispatches back to back may go wrong where one alone does not. Without ``loop`` the number of
+    repeats follows from the case's speed.
     """
     output = case.dispatch()
     if problem := case.check(output):
@@ -176,12 +175,12 @@ def run_recipe(
 
 
 def copy_bandwidth(copy: Row) -> float | None:
-    """GB/s of a row that copies: its own or, where that is more, PyTorch's."""
+    """GB/s of a row that copies: its own, or PyTorch's if that is faster."""
     return copy.gb_per_s and copy.gb_per_s * max(1.0, 1 / (copy.ratio("torch") or 1.0))
 
 
 def suitable_scale(device: Any, copy: Recipe) -> Scale:
-    """The scale for the speed at which the device copies a little."""
+    """The scale that suits the speed of a small copy on the device."""
     (case,) = copy.make(device, SCALES["small"])
     return scale_for(run_case(device, case, Loop(iterations=4, repeat=10)).gb_per_s or 0.0)
 

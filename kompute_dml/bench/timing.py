@@ -1,4 +1,4 @@
-"""The loop that times dispatches, as DxDispatch does it, and what its samples say."""
+"""The loop that times dispatches as DxDispatch does, and statistics of its samples."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Loop:
     iterations: int = 1
     """Samples to take."""
     repeat: int = 1
-    """Dispatches in a sample; a sample's times are divided by it."""
+    """Dispatches in a sample. A sample's times are divided by it."""
     milliseconds: float | None = None
     """Take samples for this long instead of counting them."""
     warmup: int = 1
-    """First samples that are cold; at least one sample is always hot."""
+    """Number of cold samples at the beginning. At least one sample is always hot."""
 
 
 ONCE = Loop()
@@ -30,7 +30,7 @@ ONCE = Loop()
 
 @dataclass(frozen=True)
 class Stats:
-    """Of times in milliseconds."""
+    """Statistics of times in milliseconds."""
 
     count: int
     average: float
@@ -38,7 +38,7 @@ class Stats:
     median: float
     maximum: float
     spread: float
-    """Half the distance of the quartiles, as a part of the median."""
+    """Half the interquartile range over the median."""
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Stats:
@@ -67,22 +67,23 @@ class Clock:
 
 @dataclass(frozen=True)
 class Timings:
-    """What a loop measured."""
+    """The samples of a loop."""
 
     cpu: Clock
-    """From the first call that records to the end of the wait, on the host's clock."""
+    """The host's time from the first recording call to the end of the wait."""
     gpu: Clock | None
-    """Between the device's own timestamps before and after a sample's dispatches, which wait for
-    one another where they must, over their number; None where it has none."""
+    """The time between device timestamps before and after a sample's dispatches, which wait for one
+    another where they must. None without timestamps."""
 
 
 def repeats(ms: float, sample_ms: float, most: int) -> int:
-    """Calls of ``ms`` in a sample of about ``sample_ms``: one at least, ``most`` at most."""
+    """How often to repeat a call of ``ms`` in a sample of about ``sample_ms``: from 1 to
+    ``most``."""
     return min(max(int(sample_ms / max(ms, 1e-3)), 1), most)
 
 
 def has_gpu_clock(device: Any) -> bool:
-    """Whether the device's own timestamps can be had."""
+    """Whether the device has timestamps."""
     try:
         device.elapsed(lambda: None)
     except UnsupportedError:
@@ -121,7 +122,7 @@ def measure(
 
 
 def report(name: str, timings: Timings, verbosity: int) -> list[str]:
-    """The lines that DxDispatch prints of a dispatch."""
+    """The lines that DxDispatch prints for a dispatch."""
     count, cpu, gpu = len(timings.cpu.samples), timings.cpu, timings.gpu
     head = f"Dispatch '{name}': {count} iterations"
     if verbosity <= 0:

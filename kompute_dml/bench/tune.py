@@ -16,22 +16,22 @@ from .products import Product, product
 from .timing import Loop, measure, repeats
 
 _WORTH = 1.03
-"""A kernel replaces the first one if it is so many times as fast: less may be noise."""
+"""The speedup from which a kernel replaces the default one. Less may be noise."""
 _HOPELESS = 2.0
-"""Of a kernel that once took so many times as long as the best, no more is measured."""
+"""A kernel that once took so many times as long as the best is not measured again."""
 _SAMPLE_MS = 1.0
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was measured of one piece of work."""
+    """The measurements of one piece of work."""
 
     case: Case
     work: str
     ms: dict[str, float]
-    """By kernel, the default first. A kernel whose values are wrong is not among them."""
+    """Milliseconds by kernel, the default first. Kernels with wrong values are left out."""
     wrong: dict[str, str]
-    """What is wrong with the values of the others."""
+    """What is wrong with the values of the other kernels."""
 
     @property
     def best(self) -> str:
@@ -41,9 +41,8 @@ class Choice:
 
 
 def recipes() -> Iterator[Recipe]:
-    """What is tuned, at full scale: products, then layers of convolutions. Products of 1 row, of
-    32, ... come after one another: whatever is left out at the end, something is known of every
-    number of rows."""
+    """The cases to tune, at full scale: products, then layers of convolutions. Products take turns
+    by their numbers of rows (1, 32, ...), so that a run cut short has measured each number."""
     for k, n in ((1024, 1024), (4096, 4096), (512, 512), (512, 2048), (2048, 512),
                  (4096, 16384), (16384, 4096)):
         for m in (1, 32, 512, 4, 16, 128, 2048):
@@ -57,7 +56,7 @@ def recipes() -> Iterator[Recipe]:
 def choices(
     device: Any, recipe: Recipe, scale: Scale, loop: Loop | None = None
 ) -> Iterator[Choice]:
-    """Each kernel's time, for each choice that a case's lowering has."""
+    """The time of each kernel, for each choice that the lowering of a case has."""
     for case in recipe.make(device, scale):
         device._compiled.clear()
         with tuning.trial({}) as first:
@@ -74,7 +73,7 @@ def choices(
                         times[name] = _time(device, case, loop, min(times.values(), default=None))
             if times:
                 yield Choice(case, work, times, wrong)
-    device._compiled.clear()  # what was compiled with other kernels than from now on
+    device._compiled.clear()  # they use kernels from before the choice
 
 
 def _time(device: Any, case: Case, loop: Loop | None, best: float | None) -> float:

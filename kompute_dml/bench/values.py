@@ -1,7 +1,7 @@
-"""Values of the cases: inputs that cost the host little, and samples of outputs that are checked.
+"""Inputs that cost the host little, and checks of samples of outputs.
 
-A large input repeats a block of random elements whose length is prime to every size used, so an
-element read from the wrong place is another value. Only the block crosses to the device.
+A large input repeats a block of random elements. Its length is prime to all sizes used, so an
+element from a wrong place has another value. Only the block is uploaded.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 
 _PERIOD = 1_000_003
 _SAMPLES = 24
-"""Parts of an output that are read, ..."""
+"""Parts of an output that are checked, ..."""
 _PART = 1 << 15
-"""... of at most so many elements."""
+"""... and the most elements of each."""
 
 
 class Pattern:
-    """``count`` elements that repeat ``block``."""
+    """``count`` elements: ``block``, repeated."""
 
     def __init__(self, block: np.ndarray, count: int) -> None:
         self.block, self.count = block[:count], count
@@ -35,7 +35,7 @@ class Pattern:
         return np.tile(self.block, self.repeats)[: self.count]
 
     def tensor(self, device: Any) -> Any:
-        """On the device, as a vector."""
+        """The elements as a vector on the device."""
         import kompute_dml as dml
 
         block = device.tensor(self.block)
@@ -47,7 +47,7 @@ class Pattern:
 
 
 def bits(data_type: Any, count: int, seed: int = 1) -> Pattern:
-    """Every bit pattern: for what only moves."""
+    """Random bits, for operators that only move elements."""
     words = np.random.default_rng(seed).integers(0, 2**32, 2 * _PERIOD, np.uint32)
     return Pattern(words.view(data_type.dtype)[: min(_PERIOD, count)], count)
 
@@ -58,7 +58,8 @@ def numbers(dtype: Any, count: int, low: float, high: float, seed: int) -> Patte
 
 
 def integers(rng: np.random.Generator, data_type: Any, sizes: tuple[int, ...]) -> np.ndarray:
-    """Of the whole range; of 32 bits so small that float64 holds their products' sums."""
+    """Integers of the whole range. Those of 32 bits are small: float64 holds sums of their
+    products."""
     info = np.iinfo(data_type.dtype)
     low, high = max(info.min, -(2**20)), min(info.max, 2**20)
     if (low, high) != (info.min, info.max):
@@ -69,7 +70,7 @@ def integers(rng: np.random.Generator, data_type: Any, sizes: tuple[int, ...]) -
 
 
 def host(part: Any) -> np.ndarray:
-    """A part of an output as an array: the device's, PyTorch's or NumPy's own."""
+    """A part of an output of the device, PyTorch or NumPy, as an array."""
     if hasattr(part, "cpu"):
         part = part.cpu()
     return np.asarray(part.numpy() if hasattr(part, "numpy") else part)
@@ -81,7 +82,7 @@ def samples(sizes: Sequence[int]) -> Iterator[tuple[Any, ...]]:
     while depth > 1 and inner * sizes[depth - 1] <= _PART:
         depth -= 1
         inner *= sizes[depth]
-    # The axis at depth - 1 is cut into slices, those before it are indexed.
+    # The axis at depth - 1 is sliced. Axes before it are indexed.
     length = max(1, _PART // inner)
     *lead, axis = sizes[:depth]
     rng = np.random.default_rng(7)
@@ -95,7 +96,7 @@ def samples(sizes: Sequence[int]) -> Iterator[tuple[Any, ...]]:
 
 
 def offsets(key: tuple[Any, ...], sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray:
-    """Of the elements under ``key``, in a tensor of these strides."""
+    """Offsets of the elements that ``key`` selects, in a tensor of these strides."""
     total = np.zeros((), np.int64)
     for axis, (size, stride) in enumerate(zip(sizes, strides)):
         at = key[axis] if axis < len(key) else slice(None)
@@ -111,7 +112,7 @@ def sampled(
     expected: Callable[[tuple[Any, ...]], np.ndarray],
     compare: Callable[[np.ndarray, np.ndarray], str],
 ) -> Callable[[Any], str]:
-    """A check that compares parts of an output with what ``expected`` says of them."""
+    """A check that compares parts of an output with ``expected``."""
 
     def check(output: Any) -> str:
         for key in samples(sizes):
@@ -136,7 +137,7 @@ def same_bits(got: np.ndarray, expected: np.ndarray) -> str:
 
 
 def close(got: np.ndarray, expected: np.ndarray) -> str:
-    """Integers exactly, floats to 1e-5, float16 to 1e-3: one unit."""
+    """Compare integers exactly, floats to 1e-5, float16 to 1e-3 (one unit)."""
     if got.shape != expected.shape:
         return f"expected sizes {list(expected.shape)}, but got {list(got.shape)}"
     if got.dtype.kind == "f":

@@ -27,4 +27,4 @@ CASES: dict[str, Entry] = {
         sequences)
     for name, entry in family.CASES.items()
 }
-"""By DirectML's name."""
+"""Cases by DirectML's name."""

@@ -1,4 +1,4 @@
-"""What a case of an operator is: inputs, the function's arguments, and what NumPy makes of them."""
+"""A case of an operator: inputs, the function's arguments, and a NumPy reference."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Scale:
-    """How big the cases are."""
+    """The sizes of the cases."""
 
     elements: int
-    """Of a case that walks through memory."""
+    """Elements of a case that is bound by memory."""
     side: int
-    """Of a square matrix."""
+    """Rows and columns of a square matrix."""
     products: tuple[tuple[int, int, int], ...]
     """(M, K, N) of matrix products."""
     shrink: int
-    """What sizes that are given for a large GPU are divided by."""
+    """Divisor of sizes that are given for a large GPU."""
     deep: int
-    """Sizes of a tensor with eight dimensions."""
+    """Size of each dimension of a tensor with eight dimensions."""
     bandwidth: float = 0.0
-    """GB/s of copying from which on a device takes this scale."""
+    """The least GB/s of copying for this scale."""
 
     def of(self, size: int) -> int:
         return -(-size // self.shrink)
 
 
 TINY = Scale(1013, 13, ((5, 37, 7),), 256, 2)
-"""Of tests and the self-test."""
+"""The scale of tests and the self-test."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class Given:
     high: float = 0.9
     dtype: Any = np.float32
     shared: bool = False
-    """Whether each item of the output needs all of it. Other inputs have an item for each."""
+    """Whether each item of the output needs the whole input. Other inputs have one item for
+    each."""
 
     def array(self, rng: np.random.Generator) -> np.ndarray:
         return rng.uniform(self.low, self.high, self.sizes).astype(self.dtype)
@@ -59,21 +60,21 @@ class Case:
     """An ordinary use of an operator's function."""
 
     reference: Callable[..., Any]
-    """NumPy's, of some items of the inputs (float64 or int64): one array for each output."""
+    """NumPy's result for some items of the inputs (float64 or int64): one array for each output."""
     inputs: tuple[Any, ...]
-    """:class:`Given`, or arrays, which are shared."""
+    """:class:`Given`, or arrays, which all items share."""
     arguments: Mapping[str, Any]
     out: tuple[int, ...] | None = None
-    """The sizes of a FLOAT32 output where the arguments do not tell them."""
+    """The sizes of a FLOAT32 output that do not follow from the arguments."""
     operations: int = 0
-    """Multiplications and additions; 0 where they do not count."""
+    """Multiplications and additions; 0 where the rate is a bandwidth."""
     room: float = 1e-5
-    """What a float may be off, as a part of the largest one."""
+    """The largest error of a float, relative to the largest float."""
     call: Callable[..., Any] = _call
     """(the function, inputs and arguments) -> outputs."""
 
     def wrong(self, outputs: Any, *inputs: np.ndarray) -> str:
-        """What is wrong with ``outputs`` (arrays) of these inputs, or nothing."""
+        """What is wrong with ``outputs`` (arrays) of these inputs, or ""."""
         wide = (x.astype(np.float64 if x.dtype.kind == "f" else np.int64) for x in inputs)
         expected = as_tuple(self.reference(*wide))
         return next(filter(None, (_near(got, np.asarray(wanted), self.room) for got, wanted in zip(
@@ -91,7 +92,7 @@ def case(
 
 
 def each(names: str, entry: Entry) -> dict[str, Entry]:
-    """The same for several operators."""
+    """The same entry for several operators."""
     return dict.fromkeys(names.split(), entry)
 
 
@@ -128,7 +129,7 @@ def matrix(s: Scale, dtype: Any = np.float32, high: float = 0.9) -> Given:
 
 def images(s: Scale, low: float = 0.1, high: float = 0.9, dtype: Any = np.float32, *,
            smaller: int = 1) -> Given:
-    """Of even sides, or so many times smaller."""
+    """Images whose sides are even, or so many times smaller."""
     side = min(s.side, 128) // 2 * 2
     channels = min(64, max(1, s.elements // side**2 // 2))
     count = max(1, s.elements // (channels * side**2))
@@ -144,5 +145,5 @@ def one(value: float, dtype: Any = np.float32) -> np.ndarray:
 
 
 def coarse(terms: int) -> np.ndarray:
-    """A power of two, by which sums of so many terms fit into bytes."""
+    """A power of two that scales sums of so many terms to bytes."""
     return one(2.0 ** (math.ceil(math.log2(terms)) - 4))

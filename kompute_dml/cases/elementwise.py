@@ -1,4 +1,4 @@
-"""Elementwise operators, activations and their like: a line each."""
+"""Elementwise operators and activations: one line each."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _F32, _U8, _U32 = "float32", "uint8", "uint32"
 
 
 class Reference(NamedTuple):
-    """How NumPy computes an operator: inputs of ``data_type``, attributes as the function's."""
+    """How NumPy computes an operator. Attributes are those of the function."""
 
     compute: Callable[..., Any]
     data_type: str = _F32
     attributes: dict[str, Any] = {}
     low: float = 0.1
     high: float = 0.9
-    """The range that inputs are drawn from."""
+    """Inputs are drawn from ``low`` to ``high``."""
     on_device: bool = False
-    """Whether ``compute`` is not NumPy's but the device's, which comes before the inputs."""
+    """Whether ``compute`` runs on the device, which is its first argument."""
 
 
 def _sigmoid(x: Any) -> Any:
@@ -37,7 +37,7 @@ def _softplus(x: Any) -> Any:
 
 
 def _erf(x: Any) -> Any:
-    # The Taylor series: enough terms for the range used here.
+    # The Taylor series, with enough terms for the range of inputs.
     total = np.zeros_like(x)
     for n in range(20):
         total += (-1) ** n * x ** (2 * n + 1) / (math.factorial(n) * (2 * n + 1))
@@ -143,7 +143,7 @@ REFERENCES: dict[str, Reference] = {
     "ELEMENT_WISE_TANH": Reference(np.tanh),
     "ELEMENT_WISE_THRESHOLD": Reference(lambda x: np.maximum(x, 0.5), attributes={"min": 0.5}),
 }
-"""By DirectML's name without DML_OPERATOR_."""
+"""References by DirectML's name without DML_OPERATOR_."""
 
 
 def _case(s: Scale, name: str) -> Case:

@@ -33,7 +33,7 @@ def _doubled_back(x: np.ndarray) -> np.ndarray:
 
 
 def _response_gradient(x: np.ndarray, dy: np.ndarray) -> np.ndarray:
-    """With ``RESPONSE``'s numbers."""
+    """The gradient of local response normalization with the attributes ``RESPONSE``."""
     s = 1 + 0.5 / 3 * neighbours(x * x)
     return dy * s**-0.75 - 2 * 0.5 * 0.75 / 3 * x * neighbours(dy * x * s**-1.75)
 
@@ -57,7 +57,7 @@ def _adam(x: Any, m: Any, v: Any, g: Any, step: Any) -> Any:
 
 
 def _back(s: Scale, reference: Callable[..., Any], **arguments: Any) -> Case:
-    """A gradient of images that are twice as large as what comes in."""
+    """A gradient of images that are twice as large as the incoming gradient."""
     return case(reference, images(s, smaller=2), out=images(s).sizes, **_BACK, **arguments)
 
 

@@ -21,13 +21,13 @@ _CENTRES: dict[str, Any] = dict(input_pixel_offsets=(0.5,) * 4, output_pixel_off
 
 
 def _windows(x: np.ndarray, step: int = 1) -> np.ndarray:
-    """{n, c, h, w, 9} of 3x3."""
+    """Windows of 3x3: {n, c, h, w, 9}."""
     found = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::step, ::step]
     return found.reshape(*found.shape[:4], 9)
 
 
 def blocks(x: np.ndarray) -> np.ndarray:
-    """{n, c, h/2, w/2, 4} of 2x2."""
+    """Blocks of 2x2: {n, c, h/2, w/2, 4}."""
     n, c, h, w = x.shape
     return x.reshape(n, c, h // 2, 2, w // 2, 2).swapaxes(3, 4).reshape(n, c, h // 2, w // 2, 4)
 
@@ -49,7 +49,7 @@ def _image(columns: np.ndarray) -> np.ndarray:
 
 
 def placed(values: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Blocks of zeros with a value at one place of each."""
+    """Blocks of zeros, each with a value at one place."""
     return joined(np.where(np.arange(4) == where[..., None], values[..., None], 0))
 
 
@@ -58,7 +58,7 @@ def repeated(x: np.ndarray) -> np.ndarray:
 
 
 def between(n: int) -> np.ndarray:
-    """{2n, n}: linear interpolation to twice as many points, of which halves lie at the ends."""
+    """The {2n, n} matrix of linear interpolation to twice as many points, at half-pixel offsets."""
     at = np.clip((np.arange(2 * n) + 0.5) / 2 - 0.5, 0, n - 1)
     return np.maximum(1 - np.abs(at[:, None] - np.arange(n)), 0)
 
@@ -84,7 +84,7 @@ def neighbours(x: np.ndarray) -> np.ndarray:
 
 
 def _filter(s: Scale, dtype: Any = np.float32, high: float = 0.9) -> Given:
-    """3x3, from as many channels to as many."""
+    """A 3x3 filter that keeps the number of channels."""
     channels = images(s).sizes[1]
     return Given((channels, channels, 3, 3), 0.1, high, dtype, shared=True)
 
@@ -95,7 +95,7 @@ def _convolution_operations(s: Scale) -> int:
 
 
 def regions(s: Scale, columns: int) -> np.ndarray:
-    """Each image as a whole: {x1, y1, x2, y2}, or with the image's number in front."""
+    """A region for each whole image: {x1, y1, x2, y2}, or with the image's number in front."""
     n, _, h, w = images(s).sizes
     if columns == 4:
         return np.array([[0, 0, w, h]] * n, np.float32)

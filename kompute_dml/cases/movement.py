@@ -1,4 +1,4 @@
-"""Operators whose elements only change places, or are made."""
+"""Operators that only move or generate elements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _padded(s: Scale) -> Case:
 
 
 def _deep(s: Scale) -> Given:
-    """Images of four times as many channels."""
+    """Images with four times as many channels."""
     n, c, h, w = images(s, smaller=2).sizes
     return Given((n, 4 * c, h, w))
 
@@ -34,7 +34,7 @@ def _distances(n: int) -> np.ndarray:
 
 
 def _chosen(s: Scale) -> np.ndarray:
-    """Numbers of rows or columns, each once, in some order."""
+    """Numbers of rows or columns, each once, in random order."""
     return (np.arange(s.side, dtype=np.uint32) * 5 + 3) % s.side
 
 

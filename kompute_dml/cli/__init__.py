@@ -28,7 +28,7 @@ class _Group(click.Group):
         except MemoryError as error:
             raise _Failure(f"the host has too little memory: {error}") from error
         except OSError as error:
-            if error.errno == errno.EPIPE:  # whoever read has seen enough: click ends quietly
+            if error.errno == errno.EPIPE:  # the reader of a pipe has gone: click ends quietly
                 raise
             about = "" if error.filename is None else f"{error.filename}: "
             raise _Failure(f"{about}{error.strerror or error}") from error

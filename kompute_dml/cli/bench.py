@@ -17,9 +17,9 @@ from . import options
 @options.timing
 @click.option("--suite", default="operators", show_default=True,
               type=click.Choice(["operators", "limits", "elementwise", "movement", "numpy"]),
-              help="The cases: each operator once; what a large GPU is held to; elementwise "
-                   "operators in FLOAT32, FLOAT16 and INT8, which should be as fast as copying; or "
-                   "each operator beside NumPy, at a tenth of whose speed it must be.")
+              help="The cases: each operator once; goals for a large GPU; elementwise operators in "
+                   "FLOAT32, FLOAT16 and INT8, whose goal is the speed of copying; or each "
+                   "operator beside NumPy, whose goal is a tenth of NumPy's speed.")
 @click.option("--filter", "pattern", default="", metavar="TEXT",
               help="Only cases whose operator or types have TEXT in them, in any case.")
 @click.option("--scale", "scale_name", type=click.Choice(["tiny", "small", "middle", "large"]),
@@ -61,14 +61,13 @@ def bench(
 ) -> None:
     """Measure the operators, or the dispatches of MODEL (a DxDispatch JSON model).
 
-    Parts of a case's values are compared with NumPy's before it is timed and after (a model's are
-    not checked). The rate is TOPS where a row computes sums, else GB/s; 'of copy' is its bandwidth
-    over that of copying packed FLOAT32 data, measured first in the same run: the device's own, or
-    PyTorch's where that takes part and is faster. 'faster than' is how many times as fast as a
-    peer, 'reached/goal' what a suite asks for. Rates follow the GPU clock, or the CPU clock where
-    there is none. Without -i, -r and -t both counts follow from a case's speed. On an NVIDIA GPU a
-    CUDA context is held meanwhile, where there is CUDA: for Vulkan alone the driver lets the clock
-    fall between submits.
+    Parts of a case's values are compared with NumPy before and after timing; a model's values are
+    not checked. The rate is TOPS for matrix products and the like, else GB/s. 'of copy' is the
+    bandwidth relative to copying packed FLOAT32 data in the same run, by the device or, if it is
+    faster, by PyTorch. 'faster than' is the speedup over a peer, 'reached/goal' the goal of a
+    suite. Rates use the GPU clock, or the CPU clock without one. Without -i, -r and -t the counts
+    follow from a case's speed. On an NVIDIA GPU with CUDA a CUDA context is held during the run,
+    because for Vulkan alone the driver lowers the clock between submits.
     """
     import json
     import sys
@@ -152,7 +151,7 @@ def bench(
 
 
 def _command(arguments: Sequence[str]) -> str:
-    """What repeats a run, wherever it was written to."""
+    """The command that repeats a run, without its output options."""
     import shlex
 
     kept = [

@@ -22,7 +22,7 @@ def devices(as_json: bool) -> None:
 
 
 def record(adapter: Any) -> dict[str, Any]:
-    """An adapter as JSON has it."""
+    """An adapter, as it is written to JSON."""
     import dataclasses
 
     fields = dataclasses.asdict(adapter)

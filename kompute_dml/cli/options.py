@@ -1,4 +1,4 @@
-"""Options that several commands share; names and meanings are DxDispatch's."""
+"""Options that several commands share, with the names and meanings of DxDispatch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import click
 
 CLOCKS = """\b
 Clocks:
-  GPU   the device's own timestamps, from before the first to after the last dispatch of
-        a sample, over their number. It leaves out recording, submitting and waiting, not
-        the barriers between them. Needs valid timestamps of the device.
-  CPU   the host's clock, from the first dispatch of a sample being recorded until the
-        host has waited for the last one (binding is left out), over their number.
+  GPU   the device's own timestamps before the first and after the last dispatch of a
+        sample. The time includes barriers, but no recording, submitting or waiting. The
+        device must have timestamps.
+  CPU   the host's clock, from recording the first dispatch of a sample to the end of the
+        wait for the last one, without binding.
+  Both are divided by the number of dispatches.
 """
 
 _EXAMPLES = {

@@ -46,14 +46,14 @@ def selftest(adapter: str | None, as_json: bool) -> None:
 
 
 def _results(adapter: Any) -> Iterator[tuple[str, str]]:
-    """(case, what is wrong with it) on a device; a device that cannot start is one failure."""
+    """(case, what is wrong with it) for a device. A device that cannot start is one failure."""
     from .. import Device
     from ..bench.cases import RECIPES
     from ..bench.rows import short
     from ..cases import TINY
     from ..operators.base import definitions
 
-    # Whatever goes wrong is a result here, so that the next device has its turn.
+    # Every error is a result, so that the next device is tested.
     try:
         device = Device(adapter)
     except Exception as error:

@@ -15,16 +15,15 @@ from .options import as_json as json_option
 @click.option("--scale", "scale_name", type=click.Choice(["tiny", "small", "middle", "large"]),
               help="Sizes of the work. By default those for the speed at which the device copies.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=60.0, show_default=True,
-              help="After this long, no more work is begun.")
+              help="Start no more work after this long.")
 @json_option
 def tune(adapter: str | None, scale_name: str | None, seconds: float, as_json: bool) -> None:
-    """Measure the kernels that matrix products and convolutions may be computed with here.
+    """Measure the kernels for matrix products and convolutions on this device.
 
-    What is fastest for its sizes is kept in tuning.json in the user's cache directory
-    (KOMPUTE_DML_TUNING names another file) as soon as it is known, for this device, driver and
-    version of kompute_dml, and taken from then on. Results never depend on it. On an NVIDIA GPU a
-    CUDA context is held meanwhile, where there is CUDA: for Vulkan alone the driver lets the clock
-    fall between submits.
+    The fastest kernel for each size is stored in tuning.json in the user's cache directory
+    (KOMPUTE_DML_TUNING names another file), for this device, driver and version of kompute_dml, and
+    used from then on. Results never depend on it. On an NVIDIA GPU with CUDA a CUDA context is held
+    during the run, because for Vulkan alone the driver lowers the clock between submits.
     """
     import json
     import time

@@ -69,12 +69,15 @@ class CompiledExecutable:
         self._operator, self._graph = dispatchable.operator, dispatchable.graph
         self._as_graph = dispatchable.as_graph
         if self._graph is not None:
-            self._compiled = device.compile_graph(_graph_of_nodes(device, self._graph))
+            self._compiled = device.compile_graph(
+                _graph_of_nodes(device, self._graph), dispatchable.flags)
         else:
             assert self._operator is not None
             operator = device.create_operator(operator_desc(self._operator))
-            self._compiled = (device.compile_graph(_graph_of_one(operator)) if self._as_graph
-                              else device.compile_operator(operator))
+            flags = dispatchable.flags
+            self._compiled = (
+                device.compile_graph(_graph_of_one(operator), flags) if self._as_graph
+                else device.compile_operator(operator, flags))
         properties = self._compiled.binding_properties
         self._temporary = self._scratch(properties.temporary_resource_size)
         self._persistent = self._scratch(properties.persistent_resource_size)

@@ -1,4 +1,4 @@
-"""JSON as DxDispatch reads it: with comments, trailing commas, and text after the end ignored."""
+"""JSON as DxDispatch reads it, with comments and trailing commas. Text after the end is ignored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TRAILING_COMMA = re.compile(rf"{_STRING}|(?<=[^\s\[{{,:])\s*,(?=\s*[\]}}])")
 
 
 def _blank(match: re.Match[str]) -> str:
-    # Blanks instead of nothing, so that an error's line and column are those of the file.
+    # Blanks keep the lines and columns of the file, for errors.
     text = match[0]
     return text if text.startswith('"') else re.sub(r"[^\n]", " ", text)
 
@@ -34,13 +34,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse(text: str, source: str) -> Any:
-    """The value that ``text`` holds. ``source`` names the file in errors."""
+    """The value of ``text``. ``source`` names the file in errors."""
     plain = _TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text))
     decoder = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique)
     start = len(plain) - len(plain.lstrip())
     try:
         value = decoder.raw_decode(plain, start)[0]
-        if r"\u" in plain:  # half of a pair of surrogates is no text: it cannot be printed
+        if r"\u" in plain:  # a single surrogate cannot be printed
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except json.JSONDecodeError as error:

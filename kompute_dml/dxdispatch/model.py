@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..compiler import ExecutionFlags
 from ..errors import ValidationError
 from . import image, jsonc, serialized
 from .node import Node, closest
@@ -50,6 +51,7 @@ class Dispatchable:
     """What initialization gets: inputs that are OWNED_BY_DML."""
     as_graph: bool = False
     """Whether it is compiled as a graph of this one operator."""
+    flags: ExecutionFlags = ExecutionFlags.NONE
     unsupported: str = ""
     """Why this package cannot run it, in words; empty where it can."""
 
@@ -127,20 +129,23 @@ def _dispatchable(
         case "dmlserializedgraph":
             node.known("type", "sourcePath", "executionFlags", "bindings")
             path = find_file(node.need("sourcePath"), folder)
-            return Dispatchable(name, graph=serialized.load(path))
+            return Dispatchable(name, graph=serialized.load(path), flags=_flags(node))
     operator = read_operator(node, also=("dmlCompileType", "executionFlags", "bindings"))
     compile_type = node.get("dmlCompileType")
     if compile_type is not None and compile_type.value not in ("DmlCompileOp", "DmlCompileGraph"):
         compile_type.fail("DmlCompileOp or DmlCompileGraph")
-    execution_flags = node.get("executionFlags")
-    if execution_flags is not None:
-        read_flags(execution_flags, "DML_EXECUTION_FLAGS")
     bindings = node.get("bindings")
     return Dispatchable(
         name, operator,
         bindings={} if bindings is None else _bindings(bindings, operator, resources),
         as_graph=compile_type is not None and compile_type.value == "DmlCompileGraph",
+        flags=_flags(node),
     )
+
+
+def _flags(node: Node) -> ExecutionFlags:
+    given = node.get("executionFlags")
+    return ExecutionFlags(0 if given is None else read_flags(given, "DML_EXECUTION_FLAGS"))
 
 
 def _onnx_model(node: Node, folder: Path) -> OnnxModel:

@@ -1,4 +1,4 @@
-"""A JSON value that knows where it stands, so that every complaint names its place."""
+"""A JSON value with its place in the document, for error messages."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def _shorten(value: Any) -> str:
 
 
 def closest(name: str, known: Collection[str]) -> str:
-    """`` (did you mean 'x'?)`` where ``known`` has a name much like ``name``."""
+    """`` (did you mean 'x'?)`` if ``known`` has a name similar to ``name``."""
     match = difflib.get_close_matches(name, known, n=1)
     return f" (did you mean {match[0]!r}?)" if match else ""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A value of a JSON document. The readers raise ValidationError where it is of another kind."""
+    """A value of a JSON document. The readers raise ValidationError if it is of another kind."""
 
     value: Any
     source: str
@@ -44,7 +44,7 @@ class Node:
     # -- objects and arrays
 
     def known(self, *names: str) -> Node:
-        """This object, after refusing members other than ``names``. ``$...`` is always allowed."""
+        """This object. Raises if it has members other than ``names`` and ``$...``."""
         if not isinstance(self.value, dict):
             self.fail("an object")
         for name in self.value:
@@ -55,7 +55,7 @@ class Node:
         return self
 
     def has(self, name: str) -> bool:
-        """Whether the member is there and not null."""
+        """Whether the member is present and not null."""
         return isinstance(self.value, dict) and self.value.get(name) is not None
 
     def get(self, name: str, *aliases: str) -> Node | None:
@@ -68,7 +68,7 @@ class Node:
         return None
 
     def need(self, name: str, *aliases: str) -> Node:
-        """As :meth:`get`, for a member that must be there."""
+        """As :meth:`get`, for a required member."""
         child = self.get(name, *aliases)
         if child is None:
             raise self.error(f"field {name!r} is required")
@@ -127,7 +127,7 @@ class Node:
         for i, value in enumerate(self.value):
             if isinstance(value, str) and value.lower() in ("nan", "inf", "-inf"):
                 value = float(value)
-            elif type(value) not in (int, float) or abs(value) == math.inf:  # as 1e999 is
+            elif type(value) not in (int, float) or abs(value) == math.inf:  # such as 1e999
                 element(i).fail('a number, "nan", "inf" or "-inf"')
             try:
                 numbers.append(float(value))
@@ -136,7 +136,7 @@ class Node:
         wide = np.array(numbers, np.float64)
         with np.errstate(over="ignore"):
             result = wide.astype(data_type.dtype)
-        # A string in the document is an infinity on purpose; a number that becomes one is not.
+        # A string may be an infinity on purpose. A number must not become one.
         lost = np.isinf(result) & np.isfinite(wide)
         if lost.any():
             element(int(np.argmax(lost))).fail(f"a number that {data_type} can hold")

@@ -1,7 +1,7 @@
 """The function level: NumPy-like functions over tensors and arrays.
 
 Every implemented operator has a function. Most are made from the registry (:mod:`.generated`,
-:mod:`.broadcasting`); the other modules write those whose arguments are not the structure's.
+:mod:`.broadcasting`); the other modules define those whose arguments differ from the structure.
 """
 
 from __future__ import annotations

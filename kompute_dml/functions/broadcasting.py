@@ -83,8 +83,8 @@ def _same_type(entry: spec.OperatorSpec, x: spec.Field, y: spec.Field) -> bool:
 
 
 def _kin(entry: spec.OperatorSpec, x: spec.Field) -> list[int]:
-    """The inputs whose type a number for ``x`` takes: those that must have one with it; where no
-    input must, any other."""
+    """The inputs that give a Python number for ``x`` its type: those that must have the type of
+    ``x``, or all others where none must."""
     others = [(i, f) for i, f in enumerate(entry.inputs) if f is not x]
     return [i for i, f in others if _same_type(entry, x, f)] or [i for i, _ in others]
 
@@ -97,8 +97,8 @@ def argument(field: str) -> str:
 def _tensors(
     name: str, device: Any, fields: list[str], values: list[Any], kin: list[list[int]]
 ) -> list[Tensor]:
-    """The inputs as tensors of one size. Python numbers take the type of the first of their
-    ``kin`` that is none, which must hold them."""
+    """The inputs as tensors of one size. A Python number takes the type of the
+    first tensor among its ``kin``, which must hold it."""
     numbers = [i for i, v in enumerate(values) if isinstance(v, (bool, int, float))]
     tensors = {
         i: as_tensor(device, name, argument(field), value)

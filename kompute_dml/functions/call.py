@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def device_of(*values: Any) -> Device:
-    """The device of the tensors among ``values``, or the graph of the expressions. Where there is
-    neither it is the graph of the ``with`` block, else the default device."""
+    """The device of the tensors among ``values``, or the graph of the expressions. Without either:
+    the graph of the ``with`` block, else the default device."""
     devices: set[Any] = {v.device for v in values if isinstance(v, Tensor)}
     if not devices and (graph := active()) is not None:
         devices.add(graph)
@@ -43,7 +43,7 @@ def device_of(*values: Any) -> Device:
 def as_tensor(
     device: Device, name: str, field: str, value: Any, data_type: Any = None
 ) -> Tensor:
-    """``value`` itself if it is a tensor, else uploaded."""
+    """``value`` itself if it is a tensor, else a new tensor with its elements."""
     if isinstance(value, Tensor):
         return value
     try:
@@ -55,7 +55,7 @@ def as_tensor(
 def whole_numbers(
     device: Device, name: str, field: str, value: Any, data_type: DataType
 ) -> Tensor:
-    """``value`` as a tensor of an integer type, which must hold every number; a tensor as it is."""
+    """``value`` as a tensor of a type that must hold every number. A tensor stays as it is."""
     if isinstance(value, Tensor):
         return value
     given = np.asarray(value)
@@ -69,7 +69,7 @@ def whole_numbers(
 def output(
     device: Device, out: Tensor | None, name: str, sizes: tuple[int, ...], data_type: DataType
 ) -> Tensor:
-    """``out``, if it has these sizes and this type, else a new tensor that has."""
+    """``out``, which must have these sizes and this type. Without ``out``, a new tensor."""
     if out is None:
         return device.empty(sizes, data_type)
     expect(isinstance(out, Tensor), name, "out", "be a Tensor", type(out).__name__)
@@ -107,7 +107,7 @@ def run(
     with device._runtime.lock:
         try:
             compiled = device._compiled.get(key)
-        except TypeError:  # no attribute that an operator takes cannot be a key
+        except TypeError:  # not hashable: no operator takes such an attribute
             device.create_operator(desc_class(**descs, **attributes))
             raise
         if compiled is None:
@@ -126,8 +126,8 @@ def run(
 
 
 def _check_sharing(compiled: Any, tensors: Mapping[str, Tensor | None]) -> None:
-    """Refuse an output that shares bytes with an input, but for a true in-place call, or with
-    another output."""
+    """Refuse an output that shares bytes with another output, or with an input unless the call is
+    truly in place."""
     first = compiled.binding_counts[0]
     for i, out_field in enumerate(compiled.tensors[first:], first):
         out = tensors[out_field.snake]
@@ -151,10 +151,10 @@ def _check_sharing(compiled: Any, tensors: Mapping[str, Tensor | None]) -> None:
 
 
 def _interleave(x: TensorDesc, x_offset: int, y: TensorDesc, y_offset: int) -> bool:
-    """Whether two views that reach over one another share no byte: columns of one matrix, say.
+    """Whether two views whose ranges overlap share no byte, such as columns of one matrix.
 
-    Proved for views with the same strides whose elements lie in disjoint columns; else assumed
-    to meet.
+    This is proved for views with equal strides and disjoint columns. Other views are assumed to
+    share bytes.
     """
     if x.strides != y.strides or x.data_type.itemsize != y.data_type.itemsize:
         return False

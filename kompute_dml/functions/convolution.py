@@ -1,4 +1,4 @@
-"""Functions of convolutions: their attributes have defaults that depend on the dimensions."""
+"""Functions of convolutions, whose attributes have defaults that depend on the dimensions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Window = Sequence[int] | int | None
 
 
 def _window(name: str, x: Tensor, given: Mapping[str, tuple[Window, int]]) -> dict[str, Any]:
-    """Attributes along the spatial dimensions; one number holds for all of them."""
+    """Attributes along the spatial dimensions. One number counts for all of them."""
     axes = x.ndim - 2
     expect(axes > 0, name, "x.sizes", "have at least 3 dimensions", list(x.sizes))
     result: dict[str, Any] = {"dimension_count": axes}
@@ -50,7 +50,7 @@ def _made(desc_class: Any, name: str, tensors: Mapping[str, Tensor | None], out:
 
 
 def _per_channel(t: Tensor, x: Tensor) -> Tensor:
-    """A vector laid along the channels; other tensors as they are."""
+    """A vector seen along the channels; any other tensor as it is."""
     return t.reshape(1, t.size, *[1] * (x.ndim - 2)) if t.ndim == 1 else t
 
 
@@ -93,7 +93,7 @@ def convolution_integer(
     strides: Window = None, dilations: Window = None, start_padding: Window = None,
     end_padding: Window = None, group_count: int = 1, out: Tensor | None = None,
 ) -> Tensor:
-    """The convolution of integers, each less its zero point, as INT32
+    """The convolution of integers, less their zero points, as INT32
     (DML_CONVOLUTION_INTEGER_OPERATOR_DESC).
 
     ``x`` {N, C, ..} and ``filter`` {output channels, C / group_count, ..} are INT8 or UINT8 of 3 or
@@ -124,9 +124,9 @@ def quantized_linear_convolution(
     """A convolution of quantized tensors (DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC).
 
     ``x`` {N, C, ..} and ``filter`` {output channels, C / group_count, ..} are INT8 or UINT8 of 3 or
-    4 dimensions, ``bias`` INT32. The filter's scale and zero point have one element or one for each
-    output channel, others have one; None stands for a zero point of 0. The result is of
-    ``output_zero_point``'s type, or ``data_type``, or that of ``x``; halves round to even.
+    4 dimensions, ``bias`` INT32. The filter's scale and zero point have one element, or one for
+    each output channel; the others have one. A zero point of None is 0. The result has the type of
+    ``output_zero_point``, else ``data_type``, else the type of ``x``. Halves round to even.
     Attributes are as in ``convolution``. Raises ValidationError or UnsupportedError.
     """
     name = "quantized_linear_convolution"
@@ -157,12 +157,12 @@ def quantized_linear_convolution(
 
 
 def _spread(t: Tensor, x: Tensor) -> Tensor:
-    """A number or a vector laid along the channels."""
+    """A number or a vector, seen along the channels."""
     return _per_channel(t.reshape(t.size) if t.ndim < 1 else t, x)
 
 
 def _zeros(device: Any, name: str, x: Tensor, **given: tuple[Any, Tensor]) -> dict[str, Any]:
-    """Zero points of one rank, of the types of their tensors."""
+    """Zero points of one rank, each of its tensor's type."""
     return {
         f"{field}_zero_point_tensor": None if value is None else _spread(
             whole_numbers(device, name, f"{field}_zero_point", value, of.data_type), x)

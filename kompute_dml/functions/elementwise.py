@@ -1,4 +1,4 @@
-"""Functions of elementwise operators whose arguments are not the structure's."""
+"""Functions of elementwise operators whose arguments differ from the structure."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def add(a: Any, b: Any, *, fused_activation: Any = None, out: Tensor | None = No
 
 add.__doc__ = f"""{_add.__doc__}
 
-With ``fused_activation``, a description such as ``ActivationReluOperatorDesc()``, the sum goes
-through that activation before it is rounded (ELEMENT_WISE_ADD1; FLOAT32 and FLOAT16 only).
+``fused_activation`` is a description such as ``ActivationReluOperatorDesc()``. It is applied to the
+sum before rounding (ELEMENT_WISE_ADD1; FLOAT32 and FLOAT16 only).
 """
 
 

@@ -1,4 +1,4 @@
-"""FOLD: its output's sizes are an argument."""
+"""FOLD, whose output sizes are an argument."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fold(
 ) -> Tensor:
     """Sum columns {N, C * window, blocks} into an image (DML_FOLD_OPERATOR_DESC).
 
-    ``sizes`` are the image's spatial ones; the attributes have one number for each of them. Raises
+    ``sizes`` are the image's spatial sizes. Each attribute has one number for each of them. Raises
     ValidationError or UnsupportedError.
     """
     name, device = "fold", device_of(x, out)

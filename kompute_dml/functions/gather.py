@@ -1,4 +1,4 @@
-"""Functions of operators that indices steer, where the structure does not say all."""
+"""Functions of operators with indices whose arguments differ from the structure."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def one_hot(
 
     ``indices`` has size 1 on ``axis`` and the output's sizes elsewhere; INT64 INT32 UINT64 UINT32.
     ``values`` has as many dimensions and at least two elements, of any data type. ``depth`` is the
-    output's size on ``axis``; without it ``out`` says it. A negative index counts from the end. One
-    that points nowhere gives ``values[0]`` alone. Tensors or arrays of 1 to 8 dimensions, any
+    output's size on ``axis``, by default that of ``out``. A negative index counts from the end. An
+    index outside the axis gives ``values[0]`` alone. Tensors or arrays of 1 to 8 dimensions, any
     strides. Returns ``out`` or a new packed tensor. Raises ValidationError or UnsupportedError.
     """
     name = "one_hot"

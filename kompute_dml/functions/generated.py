@@ -1,4 +1,4 @@
-"""The functions of operators whose structure says all about their arguments."""
+"""The functions of operators whose arguments are the structure's fields."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _AXES = ("axis", "axes")
 def make_function(definition: Definition) -> Callable[..., Any]:
     """The function of an operator: inputs, then attributes as keywords, then ``out``.
 
-    Counts of arrays follow from the arrays. An optional output is made where its own keyword says
-    so. Operators with several outputs give a tuple.
+    Counts of arrays follow from the arrays. An optional output is made if its keyword is true.
+    Operators with several outputs give a tuple.
     """
     entry, name, defaults = definition.spec, definition.function_name, definition.defaults
     inputs, outputs = entry.inputs, entry.outputs
@@ -69,12 +69,12 @@ def make_function(definition: Definition) -> Callable[..., Any]:
         known = absent | {f: t.desc for f, t in outs.items() if isinstance(t, Tensor)}
         partial = definition.desc_class(**descs, **known, **values)
         definition.check_fields(partial, ("input", "attribute"))
-        assert definition.infer is not None  # others are written by hand; a test says so
+        assert definition.infer is not None  # a test checks it: others are written by hand
         made = definition.infer(partial)
         results: dict[str, Any] = dict(absent)
         for f in made_fields:
             out_here = outs[f.snake]
-            # What ``infer`` leaves open is as it was given.
+            # Where ``infer`` leaves the type open, the caller's is used.
             results[f.snake] = (
                 _made(device, name, out_here, made[f.snake], data_type, chosen)
                 if f.snake in made or out_here is None else out_here)
@@ -106,7 +106,7 @@ def _outs(name: str, out: Any, fields: list[Field]) -> dict[str, Any]:
 def _tensors(
     name: str, device: Any, fields: tuple[Field, ...], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The inputs as tensors. Python's numbers take the type of the first input that has one."""
+    """The inputs as tensors. Python numbers take the type of the first input that is none."""
     result: dict[str, Any] = {}
     first: DataType | None = None
     for f in fields:
@@ -142,7 +142,7 @@ def _descs(t: Any) -> Any:
 
 
 def _made(device: Any, name: str, out: Any, made: Any, data_type: Any, chosen: bool) -> Any:
-    """``out``, or a new tensor. The type of ``out`` holds, unless the caller chose another."""
+    """``out``, or a new tensor. Its type is that of ``out`` unless the caller chose one."""
     if isinstance(made, list):
         given = [None] * len(made) if out is None else list(out)
         expect(len(given) == len(made), name, "out", f"be {len(made)} tensors", len(given))

@@ -1,4 +1,4 @@
-"""Functions of gradients whose output has sizes that nothing else tells."""
+"""Functions of gradients whose output sizes do not follow from the inputs."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def slice_grad(
     input_gradient: Any, *, input_window_offsets: Sequence[int], input_window_sizes: Sequence[int],
     input_window_strides: Sequence[int], output_sizes: Any = None, out: Tensor | None = None,
 ) -> Tensor:
-    """Zeros, but the elements of ``input_gradient`` where ``slice1`` with the same window took its
-    own from (DML_SLICE_GRAD_OPERATOR_DESC).
+    """The gradient of ``slice1``'s input: the elements of ``input_gradient`` in the same window, 0
+    elsewhere (DML_SLICE_GRAD_OPERATOR_DESC).
 
-    ``output_sizes`` are those of the whole, by default those of ``out``. Any data type, 1 to 8
-    dimensions, any strides. Returns ``out`` or a new packed tensor. Raises ValidationError or
+    ``output_sizes`` are those of ``slice1``'s input, by default those of ``out``. Any data type, 1
+    to 8 dimensions, any strides. Returns ``out`` or a new packed tensor. Raises ValidationError or
     UnsupportedError.
     """
     name = "slice_grad"
@@ -97,10 +97,10 @@ def resample_grad(
 ) -> Tensor:
     """The gradient of ``resample1``'s input (DML_RESAMPLE_GRAD_OPERATOR_DESC).
 
-    ``scales`` are those of ``resample1``, whose output pixel offsets are the input's here, by
-    default -0.5, and the other way round, 0.5. ``output_sizes`` are those of ``resample1``'s input,
-    by default those of ``out``. FLOAT32 or FLOAT16, 1 to 4 dimensions, any strides. Returns ``out``
-    or a new packed tensor. Raises ValidationError or UnsupportedError.
+    ``scales`` are those of ``resample1``. Its output pixel offsets are the input's here (by default
+    -0.5), and its input pixel offsets the output's (0.5). ``output_sizes`` are those of
+    ``resample1``'s input, by default those of ``out``. FLOAT32 or FLOAT16, 1 to 4 dimensions, any
+    strides. Returns ``out`` or a new packed tensor. Raises ValidationError or UnsupportedError.
     """
     return _resample(
         _gradients.ResampleGradOperatorDesc, "resample_grad", input_gradient, scales,

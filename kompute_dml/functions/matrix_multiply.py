@@ -1,4 +1,4 @@
-"""Functions of products whose arguments are not the structure's."""
+"""Functions of products whose arguments differ from the structure."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def gemm(
 ) -> Tensor:
     """``alpha * (a @ b) + beta * c``, then an activation (DML_GEMM_OPERATOR_DESC).
 
-    ``a`` {.., M, K} and ``b`` {.., K, N} are FLOAT32 or FLOAT16, of 2 to 4 dimensions; with
-    ``trans_a`` or ``trans_b`` their last two sizes are exchanged. Leading sizes broadcast, and so
-    does ``c`` to {.., M, N}. FLOAT16 is summed in float32. ``fused_activation`` is the description
+    ``a`` {.., M, K} and ``b`` {.., K, N} are FLOAT32 or FLOAT16, of 2 to 4 dimensions.
+    ``trans_a`` and ``trans_b`` exchange their last two sizes. Leading sizes broadcast, and ``c``
+    broadcasts to {.., M, N}. FLOAT16 is summed in float32. ``fused_activation`` is the description
     of an activation without tensors.
 
     Returns ``out`` or a new packed tensor. Raises ValidationError or UnsupportedError.
@@ -62,8 +62,8 @@ def matrix_multiply_integer(
     (DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC).
 
     ``a`` {.., M, K} and ``b`` {.., K, N} are INT8 or UINT8. Leading sizes broadcast. Zero points
-    are single values, vectors of length M (for ``a``) and N (for ``b``), or {.., M, 1} and
-    {.., 1, N}, of their matrix's type.
+    have their matrix's type. They are single values, vectors of length M (for ``a``) and N (for
+    ``b``), or {.., M, 1} and {.., 1, N}.
 
     Returns ``out`` or a new packed tensor. Raises ValidationError or UnsupportedError.
     """
@@ -136,7 +136,7 @@ def quantized_linear_matrix_multiply(
 
 
 def _leading(name: str, a: Tensor, b: Tensor) -> tuple[int, ...]:
-    """The sizes before the matrices', which broadcast to one another."""
+    """The leading sizes, broadcast."""
     for field, t in (("a", a), ("b", b)):
         expect(t.ndim >= 2, name, f"{field}.sizes", "have at least 2 dimensions", list(t.sizes))
     try:
@@ -174,9 +174,9 @@ def matrix_multiply_integer_to_float(
     ``a`` {.., M, K} and ``b`` {.., K, N} are integers of 8, 16 or 32 bits, of equal width; unless
     the device is strict, one may be signed and the other not. Leading sizes broadcast, and so does
     ``bias`` to {.., M, N}. Scales and zero points are single values, vectors of length M (for
-    ``a``) and N (for ``b``), or {.., M, 1} and {.., 1, N}. Zero points have their matrix's type;
-    scales and bias have the output's, to which arrays and numbers are converted: FLOAT32 or
-    FLOAT16, by default that of ``out``, else of ``a_scale`` where it is FLOAT16, else FLOAT32.
+    ``a``) and N (for ``b``), or {.., M, 1} and {.., 1, N}. Zero points have their matrix's type.
+    Scales and bias have the output's type; arrays and numbers are converted to it. It is FLOAT32 or
+    FLOAT16: by default that of ``out``, else FLOAT16 if ``a_scale`` is, else FLOAT32.
 
     Returns ``out`` or a new packed tensor. Raises ValidationError or UnsupportedError.
     """
@@ -218,7 +218,7 @@ def matrix_multiply_integer_to_float(
 
 
 def _along(t: Tensor | None, axis: int, rank: int) -> Tensor | None:
-    """A vector laid along its axis; any tensor with sizes of 1 in front until it has ``rank``."""
+    """A vector seen along its axis. Any tensor gets sizes of 1 in front, up to ``rank``."""
     if t is None:
         return None
     if t.ndim == 1:

@@ -1,4 +1,4 @@
-"""Functions of operators that move elements, where sizes of the output are the caller's."""
+"""Functions of operators that move elements, where the caller chooses sizes of the output."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def slice1(
 ) -> Tensor:
     """``out[c] = x[start + strides * c]`` (DML_SLICE1_OPERATOR_DESC).
 
-    A window of ``x`` begins at ``offsets`` and has ``sizes``. Where a stride is negative, ``start``
-    is the window's last element, else its first. Any data type, 1 to 8 dimensions, any strides.
-    Returns ``out``, which may have fewer elements than the window gives, or a new packed tensor
-    with all of them. Raises ValidationError or UnsupportedError.
+    A window of ``x`` begins at ``offsets`` and has ``sizes``. ``start`` is the window's first
+    element, or its last where the stride is negative. Any data type, 1 to 8 dimensions, any
+    strides. Returns ``out``, which may have fewer elements than the window gives, or a new packed
+    tensor with all of them. Raises ValidationError or UnsupportedError.
     """
     name, device = "slice1", device_of(x, out)
     x = as_tensor(device, name, "x", x)
@@ -60,7 +60,7 @@ def split(
 ) -> tuple[Tensor, ...]:
     """Consecutive pieces of ``x`` along ``axis`` (DML_SPLIT_OPERATOR_DESC).
 
-    ``sections`` is how many equal pieces there are, or the size of each. Any data type, 1 to 8
+    ``sections`` is the number of equal pieces, or the size of each piece. Any data type, 1 to 8
     dimensions, any strides. Returns the tensors of ``out`` or new packed ones, as a tuple. Raises
     ValidationError or UnsupportedError.
     """

@@ -1,4 +1,4 @@
-"""Functions of pooling, whose arguments have defaults by the number of dimensions."""
+"""Functions of pooling, whose attributes have defaults that depend on the dimensions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _DEFAULTS = {"strides": 1, "start_padding": 0, "end_padding": 0, "dilations": 1}
 
 
 def _with_defaults(name: str) -> None:
-    """Publish the operator's function. ``window_size`` and the others may be one number for all
-    dimensions; strides and dilations are 1, and paddings 0, where they are not given.
-    ``data_type``, of the indices or of the quantized result, is unsigned by default."""
+    """Publish the operator's function. An attribute may be one number for all dimensions. By
+    default strides and dilations are 1, paddings are 0, and ``data_type`` (of the indices, or of
+    the quantized result) is unsigned."""
     made: Callable[..., Any] = make_function(definitions()["DML_OPERATOR_" + name])
 
     @functools.wraps(made)

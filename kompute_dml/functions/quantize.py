@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _axis(name: str, axis: int | None, x: Tensor) -> int | None:
-    """``axis``, if ``x`` has it."""
+    """``axis``, which ``x`` must have."""
     if axis is not None:
         axis = whole(name, "axis", axis)
         expect(-x.ndim <= axis < x.ndim, name, "axis",
@@ -45,8 +45,8 @@ def quantize_linear(
 ) -> Tensor:
     """``clamp(round(x / scale) + zero_point)`` (DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC).
 
-    ``x`` is FLOAT32, FLOAT16 or INT32 of 1 to 8 dimensions, ``scale`` of its type (FLOAT32 for
-    INT32), the result INT8 or UINT8 as ``data_type`` says, else as ``zero_point`` is, else UINT8.
+    ``x`` is FLOAT32, FLOAT16 or INT32 of 1 to 8 dimensions. ``scale`` has its type (FLOAT32 for
+    INT32). The result has ``data_type``, INT8 or UINT8; else ``zero_point``'s type, else UINT8.
     Halves round to even. ``scale`` and ``zero_point`` broadcast as in NumPy; vectors lie along
     ``axis``. Raises ValidationError or UnsupportedError.
     """
@@ -74,7 +74,7 @@ def dequantize_linear(
 ) -> Tensor:
     """``(x - zero_point) * scale`` (DML_ELEMENT_WISE_DEQUANTIZE_LINEAR_OPERATOR_DESC).
 
-    ``x`` and ``zero_point`` have one integer type of 8, 16 or 32 bits, ``scale`` and the result are
+    ``x`` and ``zero_point`` have one integer type of 8, 16 or 32 bits. ``scale`` and the result are
     FLOAT32 or FLOAT16. ``scale`` and ``zero_point`` broadcast as in NumPy; vectors lie along
     ``axis``. Raises ValidationError or UnsupportedError.
     """
@@ -106,9 +106,9 @@ def quantized_linear_add(
 ) -> Tensor:
     """A quantized sum (DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC).
 
-    ``a`` and ``b`` are INT8 or UINT8 and broadcast as in NumPy; each has one scale and one zero
-    point (None for 0), and so has the result, which is of ``output_zero_point``'s type, or
-    ``data_type``, or that of ``a``. Raises ValidationError or UnsupportedError.
+    ``a`` and ``b`` are INT8 or UINT8 and broadcast as in NumPy; they and the result have one scale
+    and one zero point each (None for 0). The result has the type of ``output_zero_point``, else
+    ``data_type``, else the type of ``a``. Raises ValidationError or UnsupportedError.
     """
     name = "quantized_linear_add"
     device = device_of(a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale,
@@ -142,8 +142,8 @@ def dynamic_quantize_linear(
     """``x`` quantized by its own range (DML_DYNAMIC_QUANTIZE_LINEAR_OPERATOR_DESC).
 
     Returns the quantized tensor, its scale and its zero point (one element each). The range always
-    holds 0; a tensor of zeros has scale 1. ``x`` is FLOAT32 or FLOAT16, the result UINT8 or INT8.
-    ``out`` is a tuple of the three. Raises ValidationError or UnsupportedError.
+    includes 0. A tensor of zeros has scale 1. ``x`` is FLOAT32 or FLOAT16, the result UINT8 or
+    INT8. ``out`` is a tuple of the three. Raises ValidationError or UnsupportedError.
     """
     name = "dynamic_quantize_linear"
     given = (None, None, None) if out is None else out

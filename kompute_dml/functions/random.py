@@ -27,9 +27,9 @@ def random_generator(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Words of Philox 4x32-10 (DML_RANDOM_GENERATOR_OPERATOR_DESC).
 
-    ``input_state`` is of UINT32: a counter of four words, the lowest first, and a key of two, after
-    dimensions of size 1. Element i in row-major order is word ``i % 4`` of block ``counter + i //
-    4``. ``output_state`` asks for the state that follows, too, and gives a pair. Returns ``out``
+    ``input_state`` is UINT32 of sizes {1, .., 6}: a counter of four words, the lowest first, and a
+    key of two. Element i in row-major order is word ``i % 4`` of block ``counter + i // 4``. With
+    ``output_state`` the result is a pair with the next state. Returns ``out``
     (a pair with ``output_state``) or new packed tensors. Raises ValidationError or
     UnsupportedError.
     """

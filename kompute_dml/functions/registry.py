@@ -12,7 +12,8 @@ _functions: dict[str, Callable[..., Any]] = {}
 
 
 def function(f: F) -> F:
-    """Publish ``f`` as ``kompute_dml.<its name>``. Too many arguments are told which go by name."""
+    """Publish ``f`` as ``kompute_dml.<its name>``. Too many positional arguments raise an error
+    that lists the keyword-only ones."""
     parameters = inspect.signature(f).parameters.values()
     places = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
     named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
@@ -32,5 +33,5 @@ def too_many(named: Iterable[str]) -> str:
 
 
 def registered() -> dict[str, Callable[..., Any]]:
-    """What was published so far, by name."""
+    """The functions published so far, by name."""
     return dict(_functions)

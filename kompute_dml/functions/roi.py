@@ -1,4 +1,4 @@
-"""Functions whose output sizes are an argument: MAX_UNPOOLING and ROI_ALIGN, with its gradient."""
+"""MAX_UNPOOLING, ROI_ALIGN and its gradient, whose output sizes are an argument."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _UINT32_MAX = 2**32 - 1
 def max_unpooling(
     input: Any, indices: Any, *, output_sizes: Any = None, out: Tensor | None = None
 ) -> Tensor:
-    """Zeros, but each element of ``input`` where ``indices`` says
-    (DML_MAX_UNPOOLING_OPERATOR_DESC). An index counts the elements of the whole output; those
-    beyond it are not written. Of equal ones the last counts.
+    """Each element of ``input`` at the place that ``indices`` names, 0 elsewhere
+    (DML_MAX_UNPOOLING_OPERATOR_DESC). An index counts the elements of the whole output. Elements
+    with an index beyond it are dropped. Of equal indices the last one counts.
 
     ``output_sizes`` are the result's four sizes, by default those of ``out``. Returns ``out`` or a
     new packed tensor. Raises ValidationError or UnsupportedError.
@@ -96,8 +96,8 @@ def roi_align1(
     maximum_samples_per_output: int = _UINT32_MAX, align_regions_to_corners: int = 0,
     out: Tensor | None = None,
 ) -> Tensor:
-    """ROI_ALIGN with pixel offsets (DML_ROI_ALIGN1_OPERATOR_DESC). ``align_regions_to_corners``
-    puts the first and the last samples on the region's corners.
+    """ROI_ALIGN with pixel offsets (DML_ROI_ALIGN1_OPERATOR_DESC). With
+    ``align_regions_to_corners`` the first and the last samples are the region's corners.
 
     Otherwise as :func:`roi_align`. Raises ValidationError or UnsupportedError.
     """
@@ -125,7 +125,7 @@ def roi_align_grad(
 ) -> Any:
     """The gradients of ``roi_align1``'s input and regions (DML_ROI_ALIGN_GRAD_OPERATOR_DESC).
 
-    ``output_gradient`` and ``output_roi_gradient`` say which are made: one tensor, or a tuple of
+    ``output_gradient`` and ``output_roi_gradient`` choose the results: one tensor, or a tuple of
     both. ``output_sizes`` are those of ``roi_align1``'s input, by default those of ``input`` or
     ``out``. ``input`` itself is needed for MAX and for the regions' gradient. FLOAT32 or FLOAT16,
     any strides. Returns ``out`` or new packed tensors. Raises ValidationError or UnsupportedError.

@@ -1,4 +1,4 @@
 """Graphs of operators: values, memory, and plans that are recorded once and submitted again.
 
-It knows operators' descriptions and nothing of any format that graphs come in.
+The package knows operators' descriptions, but no file format of graphs.
 """

@@ -1,4 +1,4 @@
-"""Values while a plan is built: strided views of memory that is given out later."""
+"""Values while a plan is built: strided views of memory that is allocated later."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ BOOL = np.dtype("bool")
 
 
 def device_type(dtype: np.dtype[Any]) -> DataType:
-    """How values of a NumPy type lie on the device: bool as UINT8, the others as they are."""
+    """The data type on the device for a NumPy type: UINT8 for bool, else the same type."""
     return DataType.UINT8 if dtype == BOOL else DataType.of(dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Array:
-    """A value while the plan is built. ``shape`` may be empty, or hold a 0; then no ``storage``."""
+    """A value while the plan is built. ``shape`` may be (), or hold a 0; then ``storage`` is
+    None."""
 
     dtype: np.dtype[Any]
     shape: Ints
     strides: Ints
     storage: Storage | None
-    """Its first element is the array's."""
+    """Memory that begins with the array's first element."""
     host: np.ndarray | None = None
-    """What it holds, where the host knows."""
+    """The values, if the host knows them."""
 
     @property
     def size(self) -> int:
@@ -44,7 +45,7 @@ class Array:
 
     @property
     def is_channels_last(self) -> bool:
-        """Whether the second dimension is innermost, as in memory of channels side by side."""
+        """Whether the second dimension, the channels, is innermost in memory."""
         return len(self.shape) > 2 and not self.packed and (
             self.strides == layout.channels_last_strides(self.shape))
 

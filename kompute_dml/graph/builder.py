@@ -1,9 +1,9 @@
 """Builds a plan from arrays with known sizes: compiled operators with a place for every tensor.
 
-While a plan is built an :class:`Array` stands for each value. It is a strided view of a
-:class:`Storage`, so reshapes, transpositions and broadcasts cost nothing; storages get their
-memory when all operators are known. Inputs lie side by side, and so do outputs, because a transfer
-costs more than the bytes of a small tensor; storages that are never alive together share memory.
+While a plan is built, an :class:`Array` stands for each value. It is a strided view of a
+:class:`Storage`, so reshapes, transpositions and broadcasts cost nothing. Storages get memory when
+all operators are known. Inputs share one range, and so do outputs, because for small tensors the
+number of transfers counts more than the bytes. Storages that are never alive together share memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..dtypes import Scalar
-from ..errors import DmlError, OutOfMemoryError
+from ..errors import DmlError, OutOfMemoryError, ValidationError
 from ..layout import (
     Ints,
     channels_last_strides,
@@ -32,7 +32,7 @@ from ..runtime.heap import Allocation, Slot
 from ..runtime.windows import SIZE as WINDOW
 from .array import BOOL, Array, device_type
 from .draft import Draft
-from .fusion import CHANNELS_LAST, FOLDING, fuse, left_out
+from .fusion import CHANNELS_LAST, fuse, is_of_constants, left_out
 from .memory import Storage, aligned, share, side_by_side
 from .recorded import RecordedPlan, check_indices
 from .step import Step, compile_repacking, run_in_place
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
 
 _WORTH_REPACKING = 4 << 10
 """Bytes of a constant from which on an operator may keep it in a form of its own."""
-_LITTLE = 64 << 10
-"""Bytes of a constant that is computed from smaller ones."""
+_MAX_COUNT = 1 << 62
+"""The product of an array's sizes that are not 0, whatever it holds."""
 FEW = 64
-"""Bytes of a constant that passes may look at."""
+"""The most bytes of a constant whose values passes may read."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What an operator's initialization made of constants."""
+    """Constants that an operator's initialization has prepared."""
 
     places: list[Slot | None]
     dispatches: tuple[Dispatch, ...]
     params: tuple[int, ...]
-    """Words that the dispatches read."""
+    """Words of the params buffer that the dispatches read."""
     result: Allocation | None
 
 
@@ -66,13 +66,13 @@ class Builder:
     def __init__(
         self, device: Device, prepared: list[Prepared] | None = None, *, trial: bool = False
     ) -> None:
-        """``prepared`` is what earlier plans made of the same constants.
+        """``prepared`` are constants that earlier plans have prepared.
 
-        A ``trial`` finds out whether everything compiles, and puts nothing on the device.
+        A ``trial`` only checks that everything compiles. It uses no device memory.
         """
         self.device = device
         self.label = ""
-        """What an error names the operators by that come next."""
+        """The name of the next operators in errors."""
         self.drafts: list[Draft] = []
         self._prepared = [] if prepared is None else prepared
         self._trial = trial
@@ -81,13 +81,16 @@ class Builder:
         self._compiled_before: dict[Any, CompiledOperator] = {}
 
     def new(self, shape: Sequence[int], dtype: Any) -> Array:
-        """A packed array that a step is going to write."""
+        """A packed array for a step to write."""
         dtype, shape = np.dtype(dtype), tuple(shape)
         nbytes = product(shape) * dtype.itemsize
         if nbytes > (most := self.device._runtime.engine.max_buffer):
             raise OutOfMemoryError(
                 f"expected a tensor to fit a buffer of the device, which holds {most} bytes, "
                 f"but got {nbytes} bytes for sizes {list(shape)}")
+        if not nbytes and product([n for n in shape if n]) > _MAX_COUNT:
+            raise ValidationError(
+                f"expected an array that NumPy can have, but got sizes {list(shape)}")
         storage = self.storage((nbytes + 3) & ~3) if nbytes else None
         return Array(dtype, shape, packed_strides(shape), storage)
 
@@ -98,9 +101,9 @@ class Builder:
         return made
 
     def like(self, arrays: Sequence[Array], shape: Sequence[int], dtype: Any) -> Array:
-        """A new array, with channels last where one of ``arrays`` has this shape and that layout.
+        """A new array. It is channels-last if one of ``arrays`` has the same shape and is.
 
-        Three dimensions may well be of something else, transposed.
+        With three dimensions, that layout may be a transposed matrix.
         """
         made = self.new(shape, dtype)
         last = any(a.is_channels_last and a.shape == made.shape for a in arrays)
@@ -109,8 +112,8 @@ class Builder:
         return made
 
     def for_channels(self, shape: Sequence[int], dtype: Any) -> Array:
-        """A new array for what a convolution makes: with channels last where the next one reads it
-        so."""
+        """A new array for the output of a convolution, channels-last where convolutions read
+        that."""
         made = self.new(shape, dtype)
         if len(made.shape) > 3 and self._puts_channels_last(made.dtype):
             return made.view(made.shape, channels_last_strides(made.shape))
@@ -126,19 +129,20 @@ class Builder:
         return dtype == np.float32 and not target.traits.is_cpu and of_lines is not None
 
     def constant(self, values: np.ndarray) -> Array:
-        """An array with these values, uploaded now."""
+        """An array with these values, which are uploaded now."""
         array = self.new(values.shape, values.dtype)
         if array.storage is not None and not self._trial:
             array.storage.constant = True
             array.storage.allocation = upload(self.device, values)
             if values.nbytes <= FEW:
-                # A copy: the memory may go, as ONNX Runtime's does once a session is made.
+                # A copy: ONNX Runtime frees its own memory once a session is made.
                 array.storage.values = values.flatten().view(np.uint8)
         return replace(array, host=values)
 
     def expect_indices(self, x: Array, sizes: Sequence[int], where: str) -> None:
-        """Raise where elements of ``x`` are no indices of dimensions of these sizes, which its last
-        dimension counts if there are several: now, or in a run if it is an input."""
+        """Raise where an element of ``x`` is no index of a dimension of its size: now, or at each
+        run if ``x`` is an input. With several ``sizes``, the last dimension of ``x`` counts
+        them."""
         if x.host is not None:
             check_indices(x.host, sizes, where)
         elif x.storage is not None:
@@ -182,7 +186,7 @@ class Builder:
         self.add(desc, {f: a.storage for f, a in arrays.items() if a.storage is not None})
 
     def add(self, desc: OperatorDesc, storages: dict[str, Storage]) -> None:
-        """Add an operator whose tensors begin with these storages. Raises what is wrong with it."""
+        """Add an operator whose tensors begin with these storages. Raises if it is not valid."""
         operator = self.device.create_operator(desc)
         if self._trial:
             self.device.compile_operator(operator)
@@ -190,7 +194,7 @@ class Builder:
         self.drafts.append(Draft(desc, storages, self.label))
 
     def lower(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Step]:
-        """Fuse what may be fused, and compile what is left."""
+        """Run the fusion passes, and compile the operators that are left."""
         seen = {id(a.storage.root) for a in (*inputs, *outputs) if a.storage is not None}
         free = [s for s in self._storages if not s.constant and id(s.root) not in seen]
         steps: list[Step] = []
@@ -210,13 +214,9 @@ class Builder:
     def _fold(self, draft: Draft, seen: Collection[int]) -> bool:
         """Run an operator of constants now. Its result, unless it is large or one of those that
         are ``seen`` from outside, is a constant then."""
-        outputs, inputs = list(draft.slots("output")), dict(draft.slots("input"))
-        slot, storage = outputs[0]
-        roots = {s.root for s in inputs.values()}
-        if (FOLDING in left_out() or len(outputs) > 1 or storage.is_part or id(storage) in seen
-                or draft.tensor(slot).total_tensor_size_in_bytes != storage.nbytes
-                or not all(r.constant for r in roots)
-                or storage.nbytes > max(_LITTLE, 2 * sum(r.nbytes for r in roots))):
+        inputs = dict(draft.slots("input"))
+        slot, storage = next(draft.slots("output"))
+        if id(storage) in seen or not is_of_constants(draft):
             return False
         device, compiled = self.device, self._compile(draft.desc, frozenset())
         places = [inputs[f].slot() if f in inputs else None for f in compiled.slots[:-2]]
@@ -235,7 +235,7 @@ class Builder:
         return True
 
     def _compile(self, desc: OperatorDesc, constants: frozenset[str]) -> CompiledOperator:
-        """Equal operators are compiled once."""
+        """Compile an operator. Equal operators are compiled once."""
         key = bits(desc), constants
         if key not in self._compiled_before:
             self._compiled_before[key] = compile_repacking(self.device, desc, constants)
@@ -259,7 +259,7 @@ class Builder:
     def _initialize(
         self, compiled: CompiledOperator, storages: Mapping[str, Storage]
     ) -> Allocation | None:
-        """Prepare constants, unless a plan for other sizes has done the very same."""
+        """Prepare constants, unless a plan for other sizes has prepared them already."""
         device, plan = self.device, compiled.plan
         places = [
             storages[f].slot() if f in plan.repacked and f in storages else None
@@ -284,14 +284,14 @@ class Builder:
     def finish(
         self, inputs: Sequence[Array], outputs: Sequence[Array], resident: Sequence[Array] = ()
     ) -> RecordedPlan:
-        """Give every storage its memory. ``resident`` inputs come from the device, not in the
-        transfer of the small ones."""
+        """Allocate memory for every storage. ``resident`` inputs lie on the device, so they take no
+        part in the upload of the small inputs."""
         owned = {a.storage for a in inputs}
         ends: list[Array] = []
         for y in outputs:
             shared = y.storage is not None and (
                 y.storage in owned or y.storage.constant or y.storage.is_part or not y.packed
-                or any(y.storage is e.storage for e in ends)  # else writing to one writes to both
+                or any(y.storage is e.storage for e in ends)  # two outputs need separate memory
             )
             ends.append(self.copy(y) if shared else y)
         steps = self.lower(inputs, ends)
@@ -314,7 +314,7 @@ class Builder:
         return RecordedPlan(self.device, steps, inputs, together, ends, memory, indices)
 
     def _fitting(self, arrays: Sequence[Array]) -> list[Array]:
-        """The smallest ones, as many as fit one transfer."""
+        """The smallest arrays, as many as fit one transfer."""
         chosen, end = [], 0
         for array in sorted(arrays, key=lambda a: a.size * a.dtype.itemsize):
             end += aligned(array.size * array.dtype.itemsize)
@@ -326,8 +326,8 @@ class Builder:
         self, storages: Sequence[Storage], nbytes: int,
         place: Callable[[Sequence[Storage]], Any] = share,
     ) -> None:
-        """Memory for storages that have their offsets. What is more than a buffer holds is placed
-        anew in several, each for what is used at about the same time."""
+        """Allocate memory for storages with offsets. Where they exceed one buffer, they are placed
+        anew in several, in the order of their first use."""
         if nbytes > self.device._runtime.engine.max_buffer and len(storages) > 1:
             order = sorted(storages, key=lambda s: s.first)
             for half in (order[: len(order) // 2], order[len(order) // 2 :]):
@@ -340,7 +340,7 @@ class Builder:
 
 
 def _grouped(descs: Mapping[str, Any]) -> dict[str, Any]:
-    """By field: the elements of an array of tensors, ``field[i]``, as a tuple."""
+    """Descriptions by field: ``field[0]``, ``field[1]`` ... become a tuple."""
     result: dict[str, Any] = {}
     for slot, desc in descs.items():
         field, _, index = slot.partition("[")
@@ -354,7 +354,7 @@ def upload(device: Device, values: np.ndarray) -> Allocation:
 
 
 def supported(device: Device, operator: str, tensor: str) -> Any:
-    """What an implemented operator takes as ``tensor`` at the device's feature level, or None."""
+    """The support of ``tensor`` in an operator at the device's feature level, or None."""
     definition = base.definitions().get(operator)
     table = None if definition is None else definition.spec.support_at(device.feature_level)
     return None if table is None else table.get(tensor)

@@ -1,4 +1,4 @@
-"""A pass over a graph's operators: elementwise ones, of which one reads the other, become one."""
+"""A pass over a graph's operators: chains of elementwise operators become one operator."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .memory import Storage
 
 
 def fuse_chains(g: Drafts) -> None:
-    """From the last operators of chains on, as far back as they go."""
+    """Fuse chains. Each begins with its last operator and grows backwards."""
     for last in reversed(list(g)):
         if g.has(last) and chain.step_of(last.desc, ()) is not None:
             _Chain(g, last).fuse()
 
 
 class _Chain:
-    """What is computed for one element of the last operator's output, and of what."""
+    """Elementwise operators that lead to one element of the last one's output."""
 
     def __init__(self, g: Drafts, last: Draft) -> None:
         self._g = g
         self.drafts = [last]
-        """The last one first. Each comes after all that read it."""
+        """The operators, the last one first. Each comes after all of its readers."""
         self._seen = {last: last.tensor("output_tensor")}
-        """How each one's output lies, in the order of the last one's elements."""
+        """The output of each operator, described in the order of the last operator's elements."""
 
     def fuse(self) -> None:
         if self._seen[self.drafts[0]].data_type not in (DataType.FLOAT32, DataType.FLOAT16):
@@ -41,7 +41,7 @@ class _Chain:
             del self._seen[self.drafts.pop()]
 
     def _next(self) -> Draft | None:
-        """Another operator that only those of the chain read, at the same element."""
+        """Another operator whose only readers are in the chain and read the same element."""
         if len(self.drafts) == chain.MOST_STEPS:
             return None
         for draft in self.drafts:
@@ -71,11 +71,11 @@ class _Chain:
         return True
 
     def _place(self, draft: Draft, slot: str) -> TensorDesc | None:
-        """How an input lies in the order of the last one's elements."""
+        """An input, described in the order of the last operator's elements."""
         return seen_as(draft, "output_tensor", slot, self._seen[draft])
 
     def _made(self) -> Draft | None:
-        """The chain as one operator; None where it takes more than that has room for."""
+        """The chain as one operator. None where it exceeds the limits of that operator."""
         order = self.drafts[::-1]
         numbers = {d.storages["output_tensor"].root: chain.MOST_TENSORS + i
                    for i, d in enumerate(order)}

@@ -15,8 +15,8 @@ from ..errors import ValidationError
 from ..runtime.heap import Allocation, Slot
 from .desc import GraphDesc
 from .draft import Draft
-from .fusion import fuse
-from .memory import Storage, share, side_by_side
+from .fusion import fuse, is_of_constants
+from .memory import Storage, aligned, share, side_by_side
 from .step import Step, compile_repacking, run_in_place
 from .wiring import Node, Source, Wiring, check
 
@@ -29,7 +29,7 @@ _COPIES = ("DML_OPERATOR_ACTIVATION_IDENTITY", "DML_OPERATOR_ELEMENT_WISE_IDENTI
 
 @dataclass(frozen=True)
 class _Place:
-    """A range of what is bound to the graph."""
+    """A place in a resource that is bound to the graph."""
 
     slot: int
     offset: int = 0
@@ -46,7 +46,7 @@ Places = list[_Place | None]
 class CompiledGraph(Dispatchable):
     """A graph of operators that is bound and dispatched as one (IDMLCompiledOperator).
 
-    It is initialized where it has constants or inputs that are OWNED_BY_DML. Values between its
+    It needs initialization if it has constants or inputs that are OWNED_BY_DML. Values between its
     operators lie in the temporary resource.
     """
 
@@ -60,10 +60,11 @@ class CompiledGraph(Dispatchable):
         self.initializer_temporary_bytes = planner.initializer_temporary_bytes
         self._initializer_needs = planner.initializer_needs
         self.memory = planner.memory
-        """What the values between its operators take of the temporary resource."""
+        """The use of the temporary resource by values between the operators."""
         self._steps = planner.placed
         self._copies = planner.copies
         self._kept = planner.kept
+        self._folded = planner.folded
         self._prepare = planner.prepare
         self._constants = planner.constants
 
@@ -76,11 +77,11 @@ class CompiledGraph(Dispatchable):
         return tuple(v for compiled, _ in self._steps for v in compiled.variants)
 
     def initializer_needs(self, prefix: str) -> list[Need]:
-        """Of an initialization, by slot; ``prefix`` says which of the targets it is."""
+        """The bindings of an initialization, by slot. ``prefix`` names this graph in messages."""
         return [need._replace(path=prefix + need.path) for need in self._initializer_needs]
 
     def check_alias(self, a: str, b: str, identical: bool) -> NoReturn:
-        """Raise: no input of a graph may be an output too."""
+        """Raise: an input and an output of a graph may not overlap."""
         raise ValidationError(f"{self.name}: expected the ranges of {a} and {b} not to overlap "
                               "(a graph does not run in place), but got ranges that do")
 
@@ -96,9 +97,11 @@ class CompiledGraph(Dispatchable):
         fixed = [*places, *[Slot(allocation, 0) for allocation in self._constants]]
         for source, target, nbytes in self._kept:
             self._copy(source.within(fixed), target.within(fixed), nbytes)
+        for compiled, inner in self._folded:
+            compiled.run(_resolve(inner, fixed))
         for compiled, inner in self._prepare:
             compiled.initialize(_resolve(inner, fixed))
-        self._constants = []  # the persistent resource has what they held
+        self._constants = []  # copied to the persistent resource
         self.initialized = True
 
     def _copy(self, source: Slot, target: Slot, nbytes: int) -> None:
@@ -111,15 +114,15 @@ def _resolve(inner: Iterable[_Place | None], places: Sequence[Slot | None]) -> l
 
 
 def compile_graph(device: Device, desc: GraphDesc, flags: ExecutionFlags) -> CompiledGraph:
-    """What :meth:`Device.compile_graph` calls."""
+    """Check and compile a graph, for :meth:`Device.compile_graph`."""
     return CompiledGraph(device, _Planner(device, check(device, desc), flags))
 
 
 class _Planner:
     """Gives every tensor of a checked graph its place.
 
-    What is bound has the slots inputs, outputs, temporary and persistent resource, in this order;
-    at initialization constants follow.
+    The slots are inputs, outputs, temporary and persistent resource, in this order. At
+    initialization constants follow.
     """
 
     def __init__(self, device: Device, wiring: Wiring, flags: ExecutionFlags) -> None:
@@ -131,9 +134,9 @@ class _Planner:
         constants = {s.node for n in wiring.nodes.values() for s in n.sources if s is not None}
         numbers = [n for n in wiring.constants if n in constants]
         self._fixed = {Source(n, 0): self._persistent + 1 + i for i, n in enumerate(numbers)}
-        """The slot at initialization of each tensor that is the same at every dispatch."""
+        """The slot at initialization of each tensor that does not change between dispatches."""
         self._input_needs, self._initializer_inputs = self._needs_of_inputs()
-        # The first output of the graph that a tensor is, is where it is written.
+        # A tensor that is several outputs of the graph is written to the first of them.
         self._ends: dict[Source, int] = {}
         for i, source in enumerate(wiring.outputs):
             self._ends.setdefault(source, self.binding_counts[0] + i)
@@ -142,14 +145,18 @@ class _Planner:
         self._sources: dict[Storage, Source] = {}
         self._steps: list[Step] = []
         self._prepare: list[tuple[CompiledOperator, list[_Place | Storage | None]]] = []
+        self._folded: list[tuple[CompiledOperator, list[_Place | Storage | None]]] = []
+        self._made: list[Storage] = []
+        """What operators of constants make, at the initialization."""
         drafts = [d for n, node in wiring.nodes.items() if (d := self._draft(n, node)) is not None]
         free = [s for s, slot in self._slots.items() if slot == self._temporary]
-        for draft in fuse(drafts, free):
-            self._add(draft, flags)
+        for draft in fuse(drafts, free, lambda n: self._new(n, self._temporary)):
+            if not self._fold(draft, flags):
+                self._add(draft, flags)
         self._finish(numbers)
 
     def _needs_of_inputs(self) -> tuple[list[Need], list[Need]]:
-        """Of the graph's inputs, at a dispatch and at the initialization."""
+        """The bindings of the graph's inputs, for a dispatch and for the initialization."""
         needs = [Need(path, "input") for path in self._wiring.input_paths]
         initial = list(needs)
         for node in self._wiring.nodes.values():
@@ -169,9 +176,9 @@ class _Planner:
         return needs, initial
 
     def _draft(self, number: int, node: Node) -> Draft | None:
-        """What a node does; None where it only passes on what it reads."""
+        """The operator of a node. None for a copy that is not needed."""
         if (size := _kept_bytes(node)) and Source(number, 0) not in self._ends:
-            assert node.sources[0] is not None  # or it was refused
+            assert node.sources[0] is not None  # checked with the wiring
             self._storages[Source(number, 0)] = self._storage(node.sources[0], size)
             return None
         outputs = [Source(number, i) for i in range(len(node.outputs))]
@@ -181,14 +188,40 @@ class _Planner:
             if s is not None and t.desc is not None
         })
 
+    def _fold(self, draft: Draft, flags: ExecutionFlags) -> bool:
+        """Let an operator of constants run at the initialization, where only the graph reads it.
+
+        One of no inputs at all runs at every dispatch: a graph without constants needs none.
+        """
+        _, storage = next(draft.slots("output"))
+        if self._slots[storage.root] != self._temporary or not is_of_constants(draft) or (
+                not any(draft.slots("input"))):
+            return False
+        compiled = compile_repacking(self._device, draft.desc, (), flags)
+        scratch = _Place(self._temporary) if compiled.plan.temporary_bytes else None
+        given = [self._first_place(draft.storages.get(t)) for t in compiled.slots[:-2]]
+        self._folded.append((compiled, [*given, scratch, None]))
+        self._slots[storage], storage.constant = self._persistent, True
+        self._made.append(storage)
+        return True
+
+    def _first_place(self, storage: Storage | None) -> _Place | Storage | None:
+        """Where a constant lies at the initialization."""
+        source = None if storage is None else self._sources.get(storage.root)
+        if storage is None or source not in self._fixed:
+            return storage
+        return _Place(self._fixed[source], storage.begin)
+
     def _add(self, draft: Draft, flags: ExecutionFlags) -> None:
         storages = draft.storages
         fixed = {t for t, s in storages.items() if self._slots[s.root] == self._persistent}
         compiled = compile_repacking(self._device, draft.desc, fixed, flags)
         repacked, slots = compiled.plan.repacked, compiled.slots[:-2]
         properties = compiled.binding_properties
-        temporary = self._new(properties.temporary_resource_size, self._temporary)
-        persistent = self._new(properties.persistent_resource_size, self._persistent)
+        temporary, persistent = (
+            self._new(n, slot) if n else None
+            for n, slot in ((properties.temporary_resource_size, self._temporary),
+                            (properties.persistent_resource_size, self._persistent)))
         step = Step(compiled, [
             *[None if t in repacked else storages.get(t) for t in slots], temporary, persistent])
         for storage in step.storages:
@@ -196,15 +229,12 @@ class _Planner:
                 storage.touch(len(self._steps))
         self._steps.append(step)
         if compiled.needs_initialization:
-            given: list[_Place | Storage | None] = [
-                _Place(self._fixed[self._sources[storages[t]]]) if t in repacked else None
-                for t in slots
-            ]
+            given = [self._first_place(storages[t]) if t in repacked else None for t in slots]
             scratch = _Place(self._temporary) if compiled.initializer_temporary_bytes else None
             self._prepare.append((compiled, [*given, scratch, persistent]))
 
     def _storage(self, source: Source, nbytes: int) -> Storage:
-        """The storage of a tensor that is read or written as it is."""
+        """The storage of a tensor."""
         storage = self._storages.get(source)
         if storage is None:
             if source in self._fixed:
@@ -213,7 +243,7 @@ class _Planner:
                 slot = source.slot
             else:
                 slot = self._ends.get(source, self._temporary)
-            storage = self._storages[source] = Storage(0)
+            storage = self._storages[source] = Storage(0, constant=source in self._fixed)
             self._slots[storage] = slot
             self._sources[storage] = source
             data = self._wiring.constants.get(-1 if source.node is None else source.node)
@@ -221,14 +251,23 @@ class _Planner:
         storage.nbytes = max(storage.nbytes, nbytes)
         return storage
 
-    def _new(self, nbytes: int, slot: int) -> Storage | None:
-        if not nbytes:
-            return None
+    def _new(self, nbytes: int, slot: int) -> Storage:
         storage = Storage(nbytes)
         self._slots[storage] = slot
         return storage
 
     def _finish(self, constants: Sequence[int]) -> None:
+        # What only the initialization reads lies behind its operators' scratch memory.
+        scratch = max([0, *(c.initializer_temporary_bytes for c, _ in self._prepare),
+                       *(c.plan.temporary_bytes for c, _ in self._folded)])
+        passing = [s for s in self._made if s.first < 0]
+        self.initializer_temporary_bytes = scratch
+        if passing:
+            begin = aligned(scratch)
+            self.initializer_temporary_bytes = begin + side_by_side(passing)
+            for storage in passing:
+                self._slots[storage] = self._temporary
+                storage.offset += begin
         # Some are of no use any more.
         used = [s for s in self._slots if s.first >= 0]
         inner = [s for s in used if self._slots[s] == self._temporary]
@@ -237,6 +276,7 @@ class _Planner:
         temporary = self.memory.planned
         persistent = side_by_side(s for s in used if self._slots[s] == self._persistent)
         self.placed = [(s.compiled, self._places(s.storages)) for s in self._steps]
+        self.folded = [(compiled, self._places(given)) for compiled, given in self._folded]
         self.prepare = [(compiled, self._places(given)) for compiled, given in self._prepare]
         self.kept = [
             (_Place(self._fixed[source]), self._place(storage), storage.nbytes)
@@ -248,9 +288,7 @@ class _Planner:
             for slot, source in enumerate(self._wiring.outputs, self.binding_counts[0])
             if slot != self._ends[source]
         ]
-        self.needs_initialization = bool(self.prepare or self.kept)
-        self.initializer_temporary_bytes = max(
-            (compiled.initializer_temporary_bytes for compiled, _ in self.prepare), default=0)
+        self.needs_initialization = bool(self.folded or self.prepare or self.kept)
         outputs = [Need(path, "output") for path in self._wiring.output_paths]
         kept = Need.resource("persistent", persistent)
         self.needs = [
@@ -282,7 +320,7 @@ class _Planner:
 
 
 def _kept_bytes(node: Node) -> int:
-    """The bytes of an operator that only copies its input into the same layout; 0 for others."""
+    """The bytes that an operator copies without a change of layout; 0 for other operators."""
     desc = node.operator.desc
     if desc.operator.name not in _COPIES or getattr(desc, "scale_bias", None) is not None:
         return 0
@@ -294,5 +332,5 @@ def _kept_bytes(node: Node) -> int:
 
 
 def _larger(need: Need, size: int, alignment: int) -> Need:
-    """``need`` for what reads this many bytes too."""
+    """``need``, enlarged for a tensor of this many bytes."""
     return need._replace(size=max(need.size, size), alignment=max(need.alignment, alignment))

@@ -16,14 +16,14 @@ class OperatorGraphNodeDesc:
 
     operator: Operator
     name: str = ""
-    """For messages only, as all names of a graph."""
+    """Used in messages only, as all names of a graph."""
 
 
 @dataclass(frozen=True)
 class ConstantDataGraphNodeDesc:
     """A node whose only output is ``data`` (DML_CONSTANT_DATA_GRAPH_NODE_DESC).
 
-    The bytes are copied when the graph is compiled.
+    CompileGraph copies the bytes.
     """
 
     data: bytes
@@ -65,10 +65,10 @@ class IntermediateGraphEdgeDesc:
 class GraphDesc:
     """Operators wired together (DML_GRAPH_DESC).
 
-    Indices of a node's inputs and outputs count the tensors of its description in order, absent
-    optional ones too. Both ends of an intermediate edge have the same TotalTensorSizeInBytes;
-    types, sizes and strides may differ, and then the consumer reads the producer's bytes as its
-    own description says. Nodes that no output of the graph needs are left out.
+    Indices of a node's inputs and outputs count the tensors of its description in order, including
+    absent ones. Both ends of an intermediate edge have the same TotalTensorSizeInBytes. Their
+    types, sizes and strides may differ: the consumer's own description tells how it reads the
+    bytes. Nodes that no output of the graph needs are left out.
     """
 
     input_count: int

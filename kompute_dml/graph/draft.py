@@ -1,4 +1,4 @@
-"""Operators of a graph before they are compiled: what passes over a graph read and replace."""
+"""Operators of a graph before they are compiled, for passes to read and replace."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Draft:
 
     desc: OperatorDesc
     storages: dict[str, Storage]
-    """By slot. Absent tensors have none."""
+    """Storages by slot. Absent tensors have none."""
     label: str = ""
-    """What an error names it by."""
+    """Its name in errors."""
 
     @property
     def name(self) -> str:
@@ -28,13 +28,13 @@ class Draft:
         return self.desc.operator.name.removeprefix("DML_OPERATOR_")
 
     def slots(self, kind: str) -> Iterator[tuple[str, Storage]]:
-        """The tensors that are there, ``input`` or ``output``."""
+        """The slots and storages of the present tensors. ``kind`` is ``input`` or ``output``."""
         for f in self.desc.operator.slots(self.desc):
             if f.kind == kind and f.snake in self.storages:
                 yield f.snake, self.storages[f.snake]
 
     def tensor(self, slot: str) -> TensorDesc:
-        """The description of a tensor that is there."""
+        """The description of a present tensor."""
         t = tensor_of(self.desc, slot)
         assert t is not None
         return t
@@ -53,7 +53,7 @@ class Drafts:
     """The operators of a graph in an order in which they can run."""
 
     def __init__(self, drafts: Sequence[Draft], free: Collection[Storage]) -> None:
-        """``free`` are the storages that nothing outside of the graph sees."""
+        """``free`` are the storages that are used only inside the graph."""
         self._at = {d: i for i, d in enumerate(drafts)}
         self._list: list[Draft | None] = list(drafts)
         self._free = {s.root for s in free}
@@ -63,7 +63,7 @@ class Drafts:
             self._note(draft)
 
     def __iter__(self) -> Iterator[Draft]:
-        """Those that are left, whatever is replaced meanwhile."""
+        """The operators that are left. They may be replaced during the iteration."""
         for i in range(len(self._list)):
             draft = self._list[i]
             if draft is not None:
@@ -81,7 +81,7 @@ class Drafts:
                     table[storage] = [(d, slot) for d, slot in table[storage] if d is not draft]
 
     def free(self, storage: Storage) -> Storage:
-        """Note that nothing outside sees a new storage."""
+        """Note that a new storage is used only inside the graph."""
         self._free.add(storage)
         return storage
 
@@ -89,12 +89,12 @@ class Drafts:
         return draft in self._at
 
     def users(self, draft: Draft) -> list[tuple[Draft, str]]:
-        """What reads the first output of ``draft``."""
+        """The readers of the first output of ``draft``, and their slots."""
         _, storage = next(draft.slots("output"))
         return self._readers.get(storage.root, [])
 
     def only_user(self, draft: Draft) -> tuple[Draft, str] | None:
-        """The only reader of all that ``draft`` writes, where nothing else sees it."""
+        """The only reader of the only output of ``draft``, if nothing outside the graph sees it."""
         outputs = list(draft.slots("output"))
         readers = self.users(draft)
         if len(outputs) != 1 or len(readers) != 1 or not self.is_whole(outputs[0][1]):
@@ -102,12 +102,12 @@ class Drafts:
         return readers[0]
 
     def is_whole(self, storage: Storage) -> bool:
-        """Whether one operator writes it all, and nothing outside sees it."""
+        """Whether one operator writes all of it, and nothing outside the graph sees it."""
         return storage.root in self._free and storage.begin == 0 and (
             len(self._writers.get(storage.root, [])) == 1)
 
     def maker(self, draft: Draft, slot: str) -> Draft | None:
-        """What writes the input in a slot: one operator, the whole of it; else None."""
+        """The operator that writes all of the input in a slot, or None."""
         storage = draft.storages.get(slot)
         if storage is None or storage.begin:
             return None
@@ -115,11 +115,11 @@ class Drafts:
         return writers[0][0] if len(writers) == 1 else None
 
     def is_given(self, draft: Draft, slot: str) -> bool:
-        """Whether an input is there before anything runs."""
+        """Whether no operator of the graph writes an input."""
         return not self._writers.get(draft.storages[slot].root)
 
     def replace(self, old: Sequence[Draft], new: Draft, *, first: bool = False) -> None:
-        """Put ``new`` where the last of ``old`` was, or the ``first``."""
+        """Put ``new`` in the place of the last of ``old``, or of the ``first``."""
         at = (min if first else max)(self._at[d] for d in old)
         for draft in old:
             self._forget(draft)
@@ -129,18 +129,18 @@ class Drafts:
         self._note(new)
 
     def insert(self, draft: Draft) -> None:
-        """Put ``draft``, which reads nothing that others write, before all others."""
+        """Put ``draft``, which does not read results of others, before all others."""
         self._list.insert(0, draft)
         self._at = {d: i for i, d in enumerate(self._list) if d is not None}
         self._note(draft)
 
     def remove(self, draft: Draft) -> None:
-        """Take ``draft`` out, which others do the work of."""
+        """Remove ``draft``, whose work others do."""
         self._forget(draft)
         self._list[self._at.pop(draft)] = None
 
     def without_dead(self) -> list[Draft]:
-        """Those of which an output is read, or seen from outside."""
+        """The operators that have an output which is read, or seen from outside."""
         kept: list[Draft] = []
         for draft in reversed(self._list):
             if draft is None:
@@ -154,7 +154,8 @@ class Drafts:
 
 
 def seen_as(draft: Draft, slot: str, other: str, like: TensorDesc) -> TensorDesc | None:
-    """The tensor in slot ``other``, walked as ``like`` is; None where that cannot be.
+    """The tensor in slot ``other``, walked in the order of ``like``; None if strides cannot do
+    that.
 
     ``like`` describes the memory in ``slot`` of an elementwise operator, as its maker sees it.
     """
@@ -177,11 +178,11 @@ def changed(draft: Draft, storages: dict[str, Storage | None], **fields: Any) ->
     return Draft(replace(draft.desc, **fields), kept, draft.label)
 
 
-# What passes ask
+# Questions that several passes ask
 
 SUMS = ("ELEMENT_WISE_ADD", "ELEMENT_WISE_ADD1")
 OTHER = {"a_tensor": "b_tensor", "b_tensor": "a_tensor"}
-"""The other operand."""
+"""The other operand's slot."""
 
 
 def has_scale_bias(draft: Draft) -> bool:
@@ -201,7 +202,8 @@ def class_of(name: str) -> Any:
 
 
 def next_user(g: Drafts, draft: Draft, names: Collection[str]) -> tuple[Draft, str] | None:
-    """The only user, where it is one of these and sees the result as it was written."""
+    """The only user, if it is one of ``names`` and reads the result in the layout it was
+    written."""
     user = g.only_user(draft)
     if user is None or user[0].name not in names:
         return None
@@ -216,7 +218,7 @@ def alike(x: TensorDesc, y: TensorDesc) -> bool:
 
 
 def factor_of(draft: Draft, slot: str) -> float | None:
-    """The number by which what is in ``slot`` is multiplied or divided, or None."""
+    """The number that ``slot`` is multiplied by, or None. Of a division, the reciprocal."""
     if draft.name not in ("ELEMENT_WISE_MULTIPLY", "ELEMENT_WISE_DIVIDE"):
         return None
     number = draft.number(OTHER[slot])

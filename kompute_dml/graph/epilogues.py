@@ -1,4 +1,4 @@
-"""Passes over a graph's operators that let one of them do what comes after it, too."""
+"""Passes over a graph's operators that merge an operator with the next one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .memory import Storage
 _COPIES = ("ELEMENT_WISE_IDENTITY", "ACTIVATION_IDENTITY")
 _CLIPS = ("ELEMENT_WISE_CLIP", "ELEMENT_WISE_CLIP1")
 
-# Copies: the operator writes to where its result would be copied
+# Copies: the operator writes directly to the copy's output
 
 
 def copies(g: Drafts) -> None:
@@ -49,17 +49,17 @@ def copies(g: Drafts) -> None:
 
 
 def _takes_strides(draft: Draft) -> bool:
-    """Whether its output is one tensor that may lie anyhow."""
+    """Whether it has one output, which may have any strides."""
     outputs = [f for f in draft.desc.operator.spec.outputs if not f.optional]
     return len(outputs) == 1 and not outputs[0].is_array and draft.name not in _COPIES
 
 
 def _is_turned(x: TensorDesc, y: TensorDesc) -> bool:
-    """Whether neighbours in ``x`` are none in ``y``: that is slow to write."""
+    """Whether a contiguous dimension of ``x`` has gaps in ``y``, which is slow to write."""
     return any(a == 1 and b != 1 and n > 1 for a, b, n in zip(x.strides, y.strides, x.sizes))
 
 
-# Sums, into GEMM's C and a convolution's bias; and scales of products
+# Sums become GEMM's C and a convolution's bias, scales GEMM's Alpha
 
 
 def sums(g: Drafts) -> None:
@@ -112,7 +112,7 @@ def _with_scale(g: Drafts, draft: Draft, scaled: Draft, slot: str) -> Draft | No
 
 
 def _is_power_of_two(scale: float) -> bool:
-    """Whether scaling changes no digit, so that a sum is rounded as without it."""
+    """Whether scaling is exact, so that it does not change how a sum is rounded."""
     return math.frexp(scale)[0] == 0.5
 
 
@@ -136,7 +136,7 @@ def residuals(g: Drafts) -> None:
         alone = g.only_user(total) is not None
         others = [s for s, _ in draft.slots("input") if s != "input_tensor"]
         if not alone and not all(g.is_given(draft, s) for s in others):
-            continue  # who reads the sum might come before
+            continue  # readers of the sum might come earlier
         values = {f.snake: getattr(draft.desc, f.snake) for f in draft.desc.operator.spec.fields}
         values |= {"input_tensor": operands[0], "addend_tensor": operands[1],
                    "total_tensor": None if alone else seen_as(
@@ -152,7 +152,7 @@ def residuals(g: Drafts) -> None:
 # Activations
 
 _MORE = {f"DML_OPERATOR_ACTIVATION_{name}" for name in ("HARD_SWISH", "SWISH")}
-"""What shaders fuse, but no operator of DirectML."""
+"""Activations that shaders can fuse, but DirectML's operators cannot."""
 
 
 def activations(g: Drafts) -> None:
@@ -202,7 +202,7 @@ def _activation(draft: Draft, after: Draft) -> Any:
     return changed(after, {}, **absent).desc
 
 
-# Joined tensors: what makes their parts writes them in place
+# Joined tensors: operators write their parts in place
 
 
 def joins(g: Drafts) -> None:
@@ -229,7 +229,7 @@ def joins(g: Drafts) -> None:
 
 
 def _begins(join: Draft) -> list[int]:
-    """The byte of the joined tensor that each part begins at."""
+    """The first byte of each part in the joined tensor."""
     d: Any = join.desc
     y = d.output_tensor
     lengths = [t.sizes[d.axis] for t in d.input_tensors]
@@ -238,7 +238,7 @@ def _begins(join: Draft) -> list[int]:
 
 
 def _part(join: Draft, slot: str, begin: int) -> tuple[TensorDesc, Storage]:
-    """Where a part lies in the joined tensor."""
+    """The description of a part inside the joined tensor, and its storage."""
     y, storage = output_of(join), join.storages["output_tensor"]
     at = (storage.begin + begin) % MINIMUM_ALIGNMENT
     return TensorDesc(y.data_type, join.tensor(slot).sizes, y.strides,
@@ -247,7 +247,7 @@ def _part(join: Draft, slot: str, begin: int) -> tuple[TensorDesc, Storage]:
 
 
 def _in_place(g: Drafts, join: Draft, slot: str, begin: int) -> Draft | None:
-    """What makes a part, writing it to where it is joined; None where it cannot."""
+    """The operator of a part, with its output inside the joined tensor; None where it cannot."""
     maker = g.maker(join, slot)
     if maker is None or g.only_user(maker) != (join, slot) or not _takes_strides(maker):
         return None

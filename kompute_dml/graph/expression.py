@@ -1,4 +1,4 @@
-"""Graphs written as expressions: the functions of tensors, applied to what is not there yet."""
+"""Graphs written as expressions: functions of tensors that have no values yet."""
 
 from __future__ import annotations
 
@@ -29,10 +29,14 @@ def active() -> Graph | None:
     return _active.get()
 
 
-class Expression(Tensor):
-    """What a graph will compute: a tensor without values. Views of it are expressions, too.
+if TYPE_CHECKING:
+    def _operator(self: Expression, other: Any, /) -> Expression: ...
 
-    Python's operators stand for the functions of the same meaning.
+
+class Expression(Tensor):
+    """A result of a graph: a tensor without values. Its views are expressions, too.
+
+    Python's operators call the functions of the same meaning.
     """
 
     __slots__ = ()
@@ -41,9 +45,19 @@ class Expression(Tensor):
         return self.summary()
 
     def summary(self) -> str:
-        """What it is."""
+        """Type and sizes, for messages."""
         packed = "" if self.desc.is_packed else f", strides={list(self.strides)}"
         return f"<Expression {self.data_type} {list(self.sizes)}{packed}>"
+
+    if TYPE_CHECKING:  # what is set below
+        __add__ = __sub__ = __mul__ = __truediv__ = __mod__ = __pow__ = __matmul__ = _operator
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmod__ = __rpow__ = _operator
+        __rmatmul__ = _operator
+        __lt__ = __le__ = __gt__ = __ge__ = _operator
+
+        def __neg__(self) -> Expression: ...
+
+        def __abs__(self) -> Expression: ...
 
     def __bool__(self) -> NoReturn:
         raise UnsupportedError(f"bool: {self!r} has no values before its graph runs")
@@ -64,7 +78,7 @@ for _symbol, _name in {
     "xor": "bit_xor", "lshift": "bit_shift_left", "rshift": "bit_shift_right",
 }.items():
     setattr(Expression, f"__{_symbol}__", _applied(_name))
-    setattr(Expression, f"__i{_symbol}__", _applied(_name))  # another value under the name
+    setattr(Expression, f"__i{_symbol}__", _applied(_name))  # gives the name a new value
     setattr(Expression, f"__r{_symbol}__", _applied(_name, swapped=True))
 for _symbol, _name in {
     "neg": "negate", "abs": "abs", "invert": "bit_not", "lt": "logical_less_than",
@@ -83,9 +97,9 @@ class Graph:
         run = g.compile(y)
         result = run(array)
 
-    Functions that are given an expression add to its graph; inside of the ``with`` block so do
-    those that are given arrays alone. Arrays and tensors become constants of the graph: they are
-    taken as they are when it is compiled.
+    A function of an expression adds an operator to its graph. Inside the ``with`` block a function
+    of arrays does, too. Arrays and tensors become constants of the graph, with the values that they
+    have when it is compiled.
     """
 
     def __init__(self, device: Device | None = None) -> None:
@@ -111,7 +125,7 @@ class Graph:
 
     def input(self, sizes: Sequence[int], data_type: Any = "float32", *, name: str = ""
               ) -> Expression:
-        """A packed tensor that every run is given."""
+        """A packed tensor that is an argument of every run."""
         made = self.empty(sizes, data_type)
         self._written.add(_place(made)[1])
         name = name or f"input {len(self.inputs)}"
@@ -129,10 +143,10 @@ class Graph:
         return made
 
     def compile(self, outputs: Expression | Sequence[Expression]) -> CompiledExpressions:
-        """What computes these expressions. A graph is compiled once.
+        """Compile the graph for these outputs. This is possible once.
 
-        Operators of which no output is asked for are left out. Raises what a device does that
-        cannot serve one of the others.
+        Operators that no output needs are left out. Raises an error if the device does not support
+        one of the others.
         """
         asked = [outputs] if isinstance(outputs, Tensor) else list(outputs)
         for y in asked:
@@ -147,14 +161,14 @@ class Graph:
         plan = builder.finish(self.inputs, ends)
         return CompiledExpressions(self.names, self.inputs, plan, isinstance(outputs, Tensor))
 
-    # What functions ask of a device
+    # The part of a device's interface that functions use
 
     def tensor(self, array: Any, data_type: Any = None) -> Expression:
         """``array`` as a constant."""
         return self.constant(array, data_type)
 
     def empty(self, sizes: Sequence[int], data_type: Any = "float32") -> Expression:
-        """A packed expression for a function's ``out``."""
+        """A packed expression, for a function to write."""
         desc = TensorDesc.packed(data_type, sizes)
         storage: Any = self._open("empty").storage(desc.total_tensor_size_in_bytes)
         return _expression(self, storage, 0, desc)
@@ -198,17 +212,17 @@ class Graph:
 
 
 def _expression(graph: Any, storage: Any, byte_offset: int, desc: TensorDesc) -> Expression:
-    """A tensor that has a graph for a device and a storage for its memory."""
+    """A tensor whose device is a graph, and whose memory is a storage."""
     return Expression(graph, storage, byte_offset, desc)
 
 
 def _place(t: Tensor) -> tuple[Any, Any]:
-    """Whose it is, and where it lies."""
+    """A tensor's device and memory."""
     return t.device, t.allocation
 
 
 def _begin(t: Tensor) -> Storage:
-    """What lies from the first element of an expression on."""
+    """The storage from the first element of an expression on."""
     storage: Storage = _place(t)[1]
     return storage.part(t.byte_offset) if t.byte_offset else storage
 
@@ -219,7 +233,7 @@ def _array(t: Tensor, operation: str) -> Array:
 
 
 class CompiledExpressions:
-    """Runs a compiled graph on arrays, as often as wanted."""
+    """A compiled graph, which runs on arrays."""
 
     def __init__(
         self, names: Sequence[str], inputs: Sequence[Array], plan: RecordedPlan, single: bool
@@ -231,16 +245,16 @@ class CompiledExpressions:
 
     @property
     def operators(self) -> list[str]:
-        """What runs, in order: DirectML's names without their prefix."""
+        """The operators that run, in order, by DirectML's names without prefix."""
         return self._plan.operators
 
     @property
     def memory(self) -> MemoryUse:
-        """The bytes that values inside share, which ``print`` shows beside the least possible."""
+        """The bytes that values inside share, and the least possible."""
         return self._plan.memory
 
     def __call__(self, *arrays: Any) -> Any:
-        """The outputs as arrays, or the only one, for arrays in the order of the inputs."""
+        """Run on arrays in the order of the inputs. Returns the only output, or a list of all."""
         expect(len(arrays) == len(self._inputs), "a graph", "arguments",
                f"be {len(self._inputs)} arrays ({', '.join(self._names)})", len(arrays))
         given = []

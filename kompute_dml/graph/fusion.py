@@ -1,8 +1,8 @@
 """Passes over a graph's operators that make one of several.
 
-Each has a name among :data:`PASSES`. ``KOMPUTE_DML_UNFUSED`` names those that are left out, or
-``all``; some that work elsewhere have a name here, too. An operator takes another one up only where
-nothing else reads what lies between them.
+:data:`PASSES` names them. ``KOMPUTE_DML_UNFUSED`` lists passes to leave out, or ``all``; it may
+also name some optimizations that live elsewhere. Two operators are fused only if nothing else reads
+the value between them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 
 from ..errors import ValidationError
-from . import epilogues, patterns
+from . import epilogues, patterns, spelled
 from .chains import fuse_chains
 from .draft import Draft, Drafts
 from .memory import Storage
@@ -19,20 +19,23 @@ from .scales import fold_normalizations
 from .siblings import Make, join_products
 
 _SWITCH = "KOMPUTE_DML_UNFUSED"
+_LITTLE = 64 << 10
+"""Bytes of a constant that is computed from smaller ones."""
 SIBLINGS, FOLDING, BATCH_NORMALIZATIONS = "siblings", "folding", "batch_normalizations"
-"""Products of one matrix are joined; operators of constants run when a plan is built."""
+"""Join products of one matrix; run operators of constants when a plan is built; fold batch
+normalizations into convolutions."""
 CHANNELS_LAST = "channels_last"
-"""No pass: FLOAT16 convolutions make their results with channels innermost."""
+"""Not a pass: outputs of convolutions are channels-last."""
 QDQ = "qdq"
-"""No pass here: ONNX models' products between DequantizeLinear and QuantizeLinear are of bytes."""
+"""Not a pass: ONNX products between DequantizeLinear and QuantizeLinear use 8-bit integers."""
 
 
 def fuse(
     drafts: Sequence[Draft], free: Collection[Storage], make: Make | None = None
 ) -> list[Draft]:
-    """The operators that are left. ``free`` are storages that nothing outside of them sees.
+    """The operators after all passes. ``free`` are storages that only these operators use.
 
-    ``make`` makes more of them, where operators on constants run before all others.
+    ``make`` makes more of them, if operators on constants run when a plan is built.
     """
     found, left = Drafts(drafts, free), left_out()
     folds = make is not None and FOLDING not in left
@@ -51,6 +54,17 @@ def fuse(
     return found.without_dead()
 
 
+def is_of_constants(draft: Draft) -> bool:
+    """Whether what an operator makes may be made once: of constants, and not much larger."""
+    outputs, roots = list(draft.slots("output")), {s.root for _, s in draft.slots("input")}
+    slot, storage = outputs[0]
+    return (
+        FOLDING not in left_out() and len(outputs) == 1 and not storage.is_part
+        and draft.tensor(slot).total_tensor_size_in_bytes == storage.nbytes
+        and all(r.constant for r in roots)
+        and storage.nbytes <= max(_LITTLE, 2 * sum(r.nbytes for r in roots)))
+
+
 def left_out() -> set[str]:
     """The passes that ``KOMPUTE_DML_UNFUSED`` switches off."""
     names = {n.strip() for n in os.environ.get(_SWITCH, "").split(",")} - {""}
@@ -63,8 +77,9 @@ def left_out() -> set[str]:
 
 
 PASSES: dict[str, Callable[[Drafts], None]] = {
-    "copies": epilogues.copies, "gelu": patterns.gelu, "gates": patterns.gates,
+    "copies": epilogues.copies, "layer_norms": spelled.layer_norms, "gelu": patterns.gelu,
+    "tanh_gelus": spelled.tanh_gelus, "gates": patterns.gates,
     "attention": patterns.attention, "sums": epilogues.sums, "residuals": epilogues.residuals,
     "activations": epilogues.activations, "chains": fuse_chains, "joins": epilogues.joins,
 }
-"""In the order in which they run."""
+"""The passes, in the order in which they run."""

@@ -1,4 +1,4 @@
-"""Memory of values that are not alive all the time. Knows no device."""
+"""Memory for values, shared by those that are never alive together. Knows no device."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Storage:
 
     nbytes: int
     first: int = -1
-    """The step that first touches it; -1 before any."""
+    """The first step that uses it; -1 if none has."""
     last: int = -1
     allocation: Allocation | None = None
     offset: int = 0
     constant: bool = False
     values: np.ndarray | None = None
-    """Bytes that it holds, where they are known and few."""
+    """Its bytes, if they are known and few."""
     _into: Storage | None = None
     _at: int = 0
-    """Bytes of that one before it."""
+    """Where it begins in ``_into``, in bytes."""
 
     def touch(self, step: int) -> None:
         """Note that ``step``, the newest one, uses it."""
@@ -36,17 +36,17 @@ class Storage:
             self._into.touch(step)
 
     def part(self, begin: int) -> Storage:
-        """What lies in it from byte ``begin`` on."""
+        """The part of it from byte ``begin`` on."""
         return Storage(self.nbytes - begin, constant=self.constant, _into=self, _at=begin)
 
     @property
     def is_part(self) -> bool:
-        """Whether it is a part of another one."""
+        """Whether it lies inside another storage, after its beginning."""
         return self._into is not None and self._at > 0
 
     @property
     def begin(self) -> int:
-        """Bytes of the root before it."""
+        """Where it begins in its root, in bytes."""
         return 0 if self._into is None else self._at + self._into.begin
 
     @property
@@ -55,13 +55,14 @@ class Storage:
         return self if self._into is None else self._into.root
 
     def merge(self, other: Storage) -> None:
-        """Give ``other`` the memory of this one: where a step ends the one and begins the other."""
+        """Let ``other`` have this one's memory. The step that last uses this one first uses
+        ``other``."""
         root = self.root
         root.nbytes, root.last = max(root.nbytes, other.nbytes), max(root.last, other.last)
         other._into = root
 
     def slot(self) -> Slot:
-        """Where it lies."""
+        """Where it lies in device memory."""
         root = self.root
         assert root.allocation is not None
         return Slot(root.allocation, root.offset + self.begin)
@@ -73,7 +74,7 @@ def aligned(nbytes: int) -> int:
 
 
 def side_by_side(storages: Iterable[Storage]) -> int:
-    """Give each storage an offset of its own. Returns the bytes of all."""
+    """Place storages one after the other. Returns the bytes of all."""
     end = 0
     for storage in storages:
         storage.offset = aligned(end)
@@ -83,11 +84,11 @@ def side_by_side(storages: Iterable[Storage]) -> int:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """How many bytes the values inside of a graph share."""
+    """The bytes of the values inside a graph."""
 
     planned: int
     alive: int
-    """The most that is alive at once: no plan needs less."""
+    """The most bytes alive at once. No plan needs less."""
 
     def __str__(self) -> str:
         ratio = self.planned / self.alive if self.alive else 1
@@ -96,7 +97,7 @@ class MemoryUse:
 
 
 def most_alive(storages: Sequence[Storage]) -> int:
-    """The largest sum of storages that are alive at the same step, each as it is aligned."""
+    """The largest sum of aligned bytes of storages that are alive at one step."""
     changes: dict[int, int] = {}
     for s in storages:
         changes[s.first] = changes.get(s.first, 0) + aligned(s.nbytes)
@@ -109,10 +110,10 @@ def most_alive(storages: Sequence[Storage]) -> int:
 
 
 def share(storages: Sequence[Storage]) -> MemoryUse:
-    """Give storages offsets, where those alive at the same time leave room.
+    """Give storages offsets. Storages that are alive at the same time do not overlap.
 
-    The largest come first. Where much is left over, orders that are drawn by lot, always the same
-    ones, are tried as long as that takes no time to speak of.
+    The largest are placed first. If that wastes much, random orders (with a fixed seed) are tried
+    for a short time.
     """
     alive = most_alive(storages)
     draw = random.Random(0)
@@ -131,13 +132,13 @@ def share(storages: Sequence[Storage]) -> MemoryUse:
 
 
 _GOOD = 1.02
-"""Times the least there may be: no other order is tried."""
+"""A plan is good enough if it takes so many times the least bytes."""
 _TRIES, _PAIRS = 64, 1_000_000
-"""Orders at most, and pairs of storages that are compared for all of them."""
+"""The most orders to try, and the most pairs of storages to compare in all of them."""
 
 
 def _place(storages: Sequence[Storage]) -> int:
-    """Give storages offsets one after the other, each the lowest one with room."""
+    """Give each storage in turn the lowest offset with room. Returns the bytes of all."""
     placed: list[Storage] = []
     for storage in storages:
         storage.offset = 0

@@ -1,4 +1,4 @@
-"""Passes over a graph's operators that recognize what several of them spell out."""
+"""Passes that replace several operators by the one that they spell out."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from .draft import (
 from .memory import Storage
 
 _MANY_KEYS = 256
-"""Beyond them products of whole matrices are faster in FLOAT32 than an attention in one pass."""
+"""With more keys, FLOAT32 attention is faster as separate matrix products."""
 _CLOSE = 1e-3
-"""How near, relatively, a constant is to the number that it stands for: FLOAT16 has no nearer."""
+"""The relative error of a constant that stands for a number, as FLOAT16 rounds it."""
 
-# GELU, spelled out: x / sqrt(2), erf, + 1, times x, times 1/2
+# GELU: x / sqrt(2), erf, + 1, times x, times 1/2
 
 
 def gelu(g: Drafts) -> None:
@@ -57,9 +57,11 @@ def gelu(g: Drafts) -> None:
             other = OTHER[at]
             if number == 0.5 and not halves:
                 halves = True
-            elif not times_x and draft.storages[other].root is x[0].root and (
-                    draft.storages[other].begin == x[0].begin and draft.tensor(other) == x[1]):
+            elif not times_x and _reads(draft, other, x):
                 times_x = True
+            elif not (times_x or halves) and (half := _half(g, draft, other, x)) is not None:
+                times_x = halves = True
+                parts.append(half)
             else:
                 break
             parts.append(draft)
@@ -69,6 +71,21 @@ def gelu(g: Drafts) -> None:
                 class_of("ACTIVATION_GELU")(input_tensor=x[1], output_tensor=y),
                 {"input_tensor": x[0], "output_tensor": parts[-1].storages["output_tensor"]},
                 erf.label))
+
+
+def _reads(draft: Draft, slot: str, x: tuple[Storage, TensorDesc]) -> bool:
+    storage = draft.storages[slot]
+    return (storage.root, storage.begin) == (x[0].root, x[0].begin) and draft.tensor(slot) == x[1]
+
+
+def _half(g: Drafts, draft: Draft, slot: str, x: tuple[Storage, TensorDesc]) -> Draft | None:
+    """What makes half of x for this operator alone."""
+    half = g.maker(draft, slot)
+    if half is None or g.only_user(half) != (draft, slot) or not alike(
+            output_of(half), draft.tensor(slot)):
+        return None
+    of = _times(half, 0.5)
+    return half if of is not None and _reads(half, of, x) else None
 
 
 # SWISH and HARD_SWISH: x times its sigmoid
@@ -98,12 +115,12 @@ def gates(g: Drafts) -> None:
 
 
 def _constant(user: tuple[Draft, str]) -> float | None:
-    """The number that is the other operand."""
+    """The other operand, if it is a number."""
     return user[0].number(OTHER[user[1]])
 
 
 def _times(draft: Draft, factor: float) -> str | None:
-    """The slot of what an operator multiplies by ``factor``, or None."""
+    """The slot that an operator multiplies by ``factor``, or None."""
     for slot in OTHER:
         number = factor_of(draft, slot)
         if number is not None and math.isclose(number, factor, rel_tol=_CLOSE):
@@ -137,7 +154,7 @@ def attention(g: Drafts) -> None:
 
 
 def _unscaled(g: Drafts, scores: Draft) -> tuple[Draft, float, list[Draft]]:
-    """The product of queries that are not scaled yet, their scale, and what scales them."""
+    """The product with unscaled queries, their scale, and the operator that scales them."""
     scaled = g.maker(scores, "a_tensor")
     if scaled is not None and g.only_user(scaled) == (scores, "a_tensor"):
         for slot in OTHER:
@@ -150,7 +167,7 @@ def _unscaled(g: Drafts, scores: Draft) -> tuple[Draft, float, list[Draft]]:
 
 
 def _is_product(draft: Draft) -> bool:
-    """A GEMM without anything more."""
+    """Whether it is a GEMM without C, Alpha or activation."""
     d: Any = draft.desc
     return draft.name == "GEMM" and not d.trans_a and d.alpha == 1 and (
         "c_tensor" not in draft.storages and fused_by(draft) is None)
@@ -162,7 +179,8 @@ def _packed(draft: Draft, slot: str) -> bool:
 
 
 def _scores(g: Drafts, softmax: Draft) -> Any:
-    """The product of queries and keys, its scale, the mask as (storage, tensor), and all drafts."""
+    """The product of queries and keys, its scale, the mask as (storage, tensor), and all
+    operators."""
     d: Any = softmax.desc
     x = softmax.tensor("input_tensor")
     if len(d.axes) != 1 or not _packed(softmax, "input_tensor") or (
@@ -202,7 +220,7 @@ def _scores(g: Drafts, softmax: Draft) -> Any:
 
 
 def _main_operand(g: Drafts, draft: Draft) -> str | None:
-    """The operand through which a product, scaled or masked, comes in."""
+    """The operand that is a product, scaled or not."""
     for slot, other in OTHER.items():
         if slot in draft.storages and other in draft.storages:
             maker = g.maker(draft, slot)
@@ -214,14 +232,14 @@ def _main_operand(g: Drafts, draft: Draft) -> str | None:
 
 
 def _heads(scores: Draft, product: Draft) -> dict[str, TensorDesc] | None:
-    """Queries, keys, values and the output as MULTIHEAD_ATTENTION takes them."""
+    """Queries, keys, values and the output in the layouts of MULTIHEAD_ATTENTION."""
     q, k, v, y = (scores.tensor("a_tensor"), scores.tensor("b_tensor"),
                   product.tensor("b_tensor"), output_of(product))
     turned_k: Any = scores.desc
     turned_v: Any = product.desc
 
     def by_head(t: TensorDesc, turned: bool) -> TensorDesc | None:
-        """[batch, position, all features] of [batch, head, position, feature]."""
+        """[batch, head, position, feature] seen as [batch, position, all features]."""
         sizes, strides = t.sizes, t.strides
         if turned:
             sizes = (*sizes[:-2], sizes[-1], sizes[-2])
@@ -233,7 +251,7 @@ def _heads(scores: Draft, product: Draft) -> dict[str, TensorDesc] | None:
         (batches, heads, length, size), (a, b, c, d) = sizes, strides
         if heads > 1 and b != size * d:
             return None
-        a = a if batches > 1 else length * c  # of the only one: whole vectors, as those of others
+        a = a if batches > 1 else length * c  # one batch may have any stride: a multiple of c
         return moved(t, (batches, length, heads * size), (a, c, d))
 
     found = {"query_tensor": by_head(q, False),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RecordedPlan:
-    """Runs a graph for one set of input sizes."""
+    """A graph for one set of input sizes."""
 
     def __init__(
         self,
@@ -34,15 +33,15 @@ class RecordedPlan:
         memory: MemoryUse,
         indices: Sequence[tuple[int, Ints, str]] = (),
     ) -> None:
-        """Those inputs that lie ``together``, and all outputs, share a storage's allocation.
+        """Inputs that lie ``together`` share an allocation, and so do all outputs.
 
-        The others have an allocation of their own. ``indices`` are inputs whose elements are
-        checked, as far as they come from the host: (input, sizes, who uses them).
+        Other inputs have an allocation each. ``indices`` are inputs whose elements are checked if
+        they come from the host: (input, sizes, the name of their user).
         """
         self._indices = indices
         self._device = device
         self.memory = memory
-        """What the values between inputs and outputs take."""
+        """The memory of the values between inputs and outputs."""
         self._steps = [
             (step.compiled, [None if s is None else s.slot() for s in step.storages])
             for step in steps
@@ -50,7 +49,7 @@ class RecordedPlan:
         self._outputs = outputs
         self._recording: Recording | None = None
         self._results: list[weakref.ref[Result]] = []
-        """Of the last run; those that someone keeps move before the next one."""
+        """Results of the last run. Those that are still referenced move before the next run."""
         windows = device._runtime.windows
         index = {id(a): i for i, a in enumerate(inputs)}
         self._incoming, nbytes = _range(together)
@@ -63,19 +62,19 @@ class RecordedPlan:
         ]
         self._outgoing, self._outgoing_bytes = _range(outputs)
         if any(y.storage and y.storage.allocation is not self._outgoing for y in outputs):
-            self._outgoing = None  # they take several buffers
+            self._outgoing = None  # they lie in several buffers
         self._download = (
             windows.download(self._outgoing, self._outgoing_bytes) if self._outgoing else None)
 
     @property
     def operators(self) -> list[str]:
-        """What runs, in order, without DirectML's prefix."""
+        """The operators that run, in order, without DirectML's prefix."""
         return [c.name.removeprefix("DML_OPERATOR_") for c, _ in self._steps]
 
     def run(self, inputs: Sequence[Input], *, anew: bool = False) -> list[np.ndarray]:
         """The graph's outputs for contiguous ``inputs`` of the sizes planned for.
 
-        ``anew`` records every dispatch for this run alone, as taking their times needs it.
+        ``anew`` records all dispatches again, which is needed to time them.
         """
         with self._device._runtime.lock:
             results = self.launch(inputs, anew=anew)
@@ -86,9 +85,9 @@ class RecordedPlan:
             return [_view(y, raw) for y in self._outputs]
 
     def launch(self, inputs: Sequence[Input], *, anew: bool = False) -> list[Result]:
-        """Start a run, without waiting for it.
+        """Start a run without waiting for it.
 
-        An input may lie on the device, if the plan was built for it.
+        An input may lie on the device if the plan was built for it.
         """
         for i, sizes, where in self._indices:
             if isinstance(x := inputs[i], np.ndarray):
@@ -140,12 +139,13 @@ class RecordedPlan:
         return recording
 
     def read(self, result: Result, out: np.ndarray) -> np.ndarray | None:
-        """Copy a result of the last run to ``out`` once it is done, if the host sees it."""
+        """Wait for a result of the last run and copy it to ``out``. None if it is not
+        downloaded."""
         if self._download is None or not self._download.holds(result.turn):
             return None
         self._device._runtime.recorder.check()
         self._download.wait()
-        # Others' results come through the same memory.
+        # A copy: the next download overwrites this memory.
         out[...] = _view(result.array, self._download.bytes)
         return out
 
@@ -162,20 +162,20 @@ def check_indices(x: np.ndarray, sizes: Sequence[int], where: str) -> None:
 
 
 class Result:
-    """An output of a run. It lies where the plan's next run writes its own, until that begins."""
+    """An output of a run. It stays in the plan's memory until the plan's next run begins."""
 
     def __init__(self, plan: RecordedPlan, array: Array, turn: int) -> None:
         self._plan = plan
         self.array = array
         self.turn = turn
-        """The plan's download that brought it."""
+        """The number of the download that contains it."""
         self.device = plan._device
         self.nbytes = array.size * array.dtype.itemsize
         self._moved: Slot | None = None
 
     @property
     def slot(self) -> Slot:
-        """Where it lies on the device. It is not empty."""
+        """Where it lies on the device. It must not be empty."""
         if self._moved is not None:
             return self._moved
         assert self.array.storage is not None
@@ -187,7 +187,7 @@ class Result:
             self._moved = Resident(self.device, self.slot, 0, self.nbytes).copied()
 
     def values(self, out: np.ndarray | None = None) -> np.ndarray:
-        """Its elements, once the run is done: in contiguous ``out``, or an array of their own."""
+        """Wait for the run and copy the elements to contiguous ``out``, or to a new array."""
         y, runtime = self.array, self.device._runtime
         out = np.empty(y.shape, y.dtype) if out is None else out
         if not self.nbytes:
@@ -200,20 +200,19 @@ class Result:
         return out
 
 
-@dataclass(frozen=True)
-class Resident:
+class Resident(NamedTuple):
     """A tensor that lies on the device already."""
 
     device: Device
     where: Slot | Result
     offset: int
-    """Bytes of it before the tensor."""
+    """Bytes before the tensor in ``where``."""
     nbytes: int
     shape: Ints = ()
 
     @property
     def slot(self) -> Slot:
-        """Where it is now. The device's lock must be held until that has been used."""
+        """Where it is now. Hold the device's lock while this place is used."""
         where = self.where.slot if isinstance(self.where, Result) else self.where
         return Slot(where.allocation, where.byte_offset + self.offset)
 
@@ -230,7 +229,7 @@ Input: TypeAlias = "np.ndarray | Resident"
 
 
 def _range(arrays: Sequence[Array]) -> tuple[Allocation | None, int]:
-    """The allocation that the arrays share, and the bytes of it up to the last one's end."""
+    """The allocation that the arrays share, and its bytes up to the end of the last array."""
     storages = [a.storage for a in arrays if a.storage is not None]
     if not storages:
         return None, 0
@@ -238,6 +237,6 @@ def _range(arrays: Sequence[Array]) -> tuple[Allocation | None, int]:
 
 
 def _view(x: Array, raw: np.ndarray) -> np.ndarray:
-    """``x`` in the bytes of its allocation."""
+    """The elements of ``x`` in the bytes of its allocation."""
     begin = 0 if x.storage is None else x.storage.offset
     return raw[begin : begin + x.size * x.dtype.itemsize].view(x.dtype).reshape(x.shape)

@@ -1,5 +1,5 @@
-"""A pass over a graph's operators: a batch normalization of constants goes into the convolution
-before it."""
+"""A pass over a graph's operators: a batch normalization with constant parameters is folded into
+the convolution before it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Value = tuple[Storage, TensorDesc]
 
 
 def fold_normalizations(g: Drafts, make: Callable[[int], Storage]) -> None:
-    """Filter and bias are scaled once: drafts of constants run when the plan is built."""
+    """Scale filter and bias once: operators of constants run when the plan is built."""
     for convolution in g:
         user = g.only_user(convolution)
         if convolution.name != "CONVOLUTION" or user is None or fused_by(convolution) is not None:
@@ -44,7 +44,7 @@ _PARAMETERS = ("mean_tensor", "variance_tensor", "scale_tensor", "bias_tensor")
 
 
 class _Scaled:
-    """The drafts that make a convolution's new filter and bias."""
+    """The operators that compute a convolution's new filter and bias."""
 
     def __init__(
         self, g: Drafts, make: Callable[[int], Storage], convolution: Draft, norm: Draft
@@ -76,7 +76,7 @@ class _Scaled:
         return filter_, made
 
     def _vector(self, draft: Draft, slot: str) -> _Value:
-        """A tensor of one number per channel, or of one for all."""
+        """A tensor with one number per channel, or one for all channels."""
         t = draft.tensor(slot)
         by = t.strides[1] if t.sizes[1] > 1 else 0
         strides = (0, by, *[0] * (len(self._sizes) - 2))

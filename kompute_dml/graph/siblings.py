@@ -13,13 +13,13 @@ from .draft import Draft, Drafts, changed, moved
 from .memory import Storage
 
 Make = Callable[[int], Storage]
-"""Memory for a value of so many bytes."""
+"""Makes a storage of so many bytes."""
 
 
 def join_products(g: Drafts, make: Make) -> None:
-    """GEMMs that read the same A, each with a constant B and a constant row as C or none.
+    """Join GEMMs that read the same A, each with a constant B, and a constant row as C or no C.
 
-    Their Bs are joined once. Who reads a result reads columns of the joint one.
+    Their Bs are joined once. Readers of a result read columns of the joint result.
     """
     groups: dict[Any, list[Draft]] = {}
     for draft in g:
@@ -32,7 +32,7 @@ def join_products(g: Drafts, make: Make) -> None:
 
 
 def _key(g: Drafts, draft: Draft) -> Any:
-    """What products have in common that may be one; None for others."""
+    """Equal for products that may become one. None for products that may not."""
     d: Any = draft.desc
     y, b = d.output_tensor, d.b_tensor
     root = draft.storages["b_tensor"].root
@@ -50,9 +50,9 @@ def _key(g: Drafts, draft: Draft) -> Any:
 
 
 _MOST_ROWS = 512
-"""More of them fill a device without their siblings."""
+"""A product of more rows fills a device on its own."""
 _EACH = 8
-"""Elements of a vector of FLOAT16: columns of the joint result begin with one."""
+"""Elements of a vector of FLOAT16. Each part of the joint result begins with a vector."""
 
 
 def _by_row(c: TensorDesc) -> bool:
@@ -64,8 +64,8 @@ def _width(draft: Draft) -> int:
 
 
 def _users(g: Drafts, draft: Draft, begin: int, width: int) -> list[tuple[Draft, str, Any]] | None:
-    """Who reads the result, and how once it is columns of a joint one from ``begin`` on; None where
-    one of them cannot."""
+    """The readers of the result, and the tensors that they read once it is the columns of a joint
+    result from ``begin`` on. None where a reader cannot."""
     y, found = draft.tensor("output_tensor"), []
     for user, slot in g.users(draft):
         seen, storage = user.tensor(slot), user.storages[slot]
@@ -74,7 +74,7 @@ def _users(g: Drafts, draft: Draft, begin: int, width: int) -> list[tuple[Draft,
         if strides is None or storage.begin or "[" in slot or (
                 seen.data_type is not y.data_type):
             return None
-        # Of a dimension of 1 any stride will do: one of whole vectors.
+        # A dimension of size 1 may have any stride: one of whole vectors.
         strides = tuple(s if n > 1 else width for n, s in zip(seen.sizes, strides))
         at = begin * y.data_type.itemsize % MINIMUM_ALIGNMENT
         found.append((user, slot, TensorDesc(y.data_type, seen.sizes, strides,
@@ -108,7 +108,7 @@ def _join(g: Drafts, group: list[Draft], make: Make) -> None:
 
 
 def _joined(g: Drafts, group: list[Draft], slot: str, rows: int, make: Make) -> Storage:
-    """The constants of a slot side by side."""
+    """The constants of a slot, joined along their columns."""
     tensors, storages = [], {}
     for i, draft in enumerate(group):
         t = draft.tensor(slot)

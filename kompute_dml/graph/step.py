@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Step:
-    """A compiled operator with a storage for every slot, or None."""
+    """A compiled operator, and for every slot a storage or None."""
 
     def __init__(self, compiled: CompiledOperator, storages: Sequence[Storage | None]) -> None:
         self.compiled = compiled
@@ -45,9 +45,9 @@ def tensors(operator: Operator) -> tuple[list[SlotTensor], list[SlotTensor]]:
 
 
 def run_in_place(steps: Sequence[Step], free: Collection[Storage]) -> None:
-    """Merge storages where an operator may write over an input that nothing reads any more.
+    """Merge storages where an operator may write over an input that has no later reader.
 
-    ``free`` are those that may be merged; ``first`` and ``last`` of all are known.
+    ``free`` are the storages that may be merged. ``first`` and ``last`` are known.
     """
     inner = set(free)
     for number, step in enumerate(steps):
@@ -62,7 +62,7 @@ def run_in_place(steps: Sequence[Step], free: Collection[Storage]) -> None:
                 continue
             for storage, _ in read:
                 root = storage.root
-                # Whatever else is read of this memory must be seen alike.
+                # All reads of this memory must have the output's layout.
                 alike = all(seen == layout and not s.begin for s, seen in read
                             if s.root is root)
                 if storage in inner and alike and root.last == number and root not in taken:
@@ -79,7 +79,7 @@ def compile_repacking(
     device: Device, desc: OperatorDesc, constants: Iterable[str],
     flags: ExecutionFlags = ExecutionFlags.NONE,
 ) -> CompiledOperator:
-    """Compile with those of ``constants`` OWNED_BY_DML that the operator keeps in its own form.
+    """Compile an operator. Those of ``constants`` that it repacks are OWNED_BY_DML.
 
     The others would only be copied. The description was checked before.
     """

@@ -1,4 +1,4 @@
-"""Checks a graph's description, and turns its edges around: which tensor has which source."""
+"""Checks a graph's description, and finds the source of each tensor."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Source(NamedTuple):
     """Where a tensor comes from: an output of a node, or an input of the graph."""
 
     node: int | None
-    """None for the graph itself."""
+    """The node's number; None for the graph itself."""
     slot: int
 
 
@@ -49,26 +49,25 @@ class Node:
     inputs: list[SlotTensor]
     outputs: list[SlotTensor]
     sources: list[Source | None]
-    """Of each input; None for an absent one."""
+    """The source of each input; None for an absent one."""
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """A graph that was checked."""
+    """A checked graph."""
 
     nodes: dict[int, Node]
-    """The operators that outputs of the graph need, by number, in an order in which they can run.
-    """
+    """The operators that the graph's outputs need, by number, in an order in which they can run."""
     constants: dict[int, bytes]
     outputs: list[Source]
-    """By the number of the graph's output."""
+    """The source of each output of the graph."""
     input_paths: list[str]
     """The names of the graph's inputs in messages."""
     output_paths: list[str]
 
 
 def check(device: Device, desc: GraphDesc) -> Wiring:
-    """Raise what is wrong with ``desc``: ValidationError, or UnsupportedError."""
+    """The graph of ``desc``. Raises ValidationError or UnsupportedError if it is not valid."""
     return _Checker(device, desc).check()
 
 
@@ -174,7 +173,7 @@ class _Checker:
     def _connect(
         self, path: str, edge: InputGraphEdgeDesc | IntermediateGraphEdgeDesc, source: Source
     ) -> tuple[str, TensorDesc]:
-        """Let an edge end at a node's input. Returns that input's path and description."""
+        """Connect an edge to a node's input. Returns that input's path and description."""
         number = self._node_index(f"{path}.ToNodeIndex", edge.to_node_index)
         expect(number in self._nodes, _GRAPH, f"{path}.ToNodeIndex",
                "be an operator (a constant has no inputs)", number)
@@ -195,7 +194,7 @@ class _Checker:
     def _source(
         self, path: str, edge: OutputGraphEdgeDesc | IntermediateGraphEdgeDesc
     ) -> tuple[Source, str, int]:
-        """Where an edge begins, the path of that tensor, and its bytes."""
+        """The source of an edge, the path of that tensor, and its bytes."""
         number = self._node_index(f"{path}.FromNodeIndex", edge.from_node_index)
         field, name = f"{path}.FromNodeOutputIndex", self._name(number)
         if number in self._constants:

@@ -1,5 +1,5 @@
-"""From a checked description to dispatches: plans, their builder and what lowerings share.
+"""From a checked description to dispatches: plans, their builder, and code that lowerings share.
 
-Nothing here knows Vulkan. A lowering sees descriptions, the device's traits and the shaders that
-it may run, and gives a :class:`~.plan.Plan`.
+Nothing here knows Vulkan. A lowering reads descriptions, the device's traits and the list of
+shaders that the device runs. It returns a :class:`~.plan.Plan`.
 """

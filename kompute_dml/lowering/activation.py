@@ -13,7 +13,7 @@ NAMES = (
     "celu", "scaled_elu", "sigmoid", "tanh", "scaled_tanh", "softplus", "parametric_softplus",
     "softsign", "gelu", "clip", "hard_swish", "swish",
 )
-"""The index is the code: FUSED_ACTIVATION of the shaders."""
+"""The index is the code, FUSED_ACTIVATION of the shaders."""
 
 
 class Fused(NamedTuple):
@@ -24,7 +24,7 @@ class Fused(NamedTuple):
 
 
 def activation(desc: Any) -> Fused:
-    """Of an activation's own description."""
+    """The code and words of an activation's description."""
     name = desc.operator.function_name.removeprefix("activation_")
     if name == "identity":
         return Fused(0, ())
@@ -32,6 +32,6 @@ def activation(desc: Any) -> Fused:
 
 
 def fused_activation(desc: Any) -> Fused:
-    """Of an operator's description; code 0 where it fuses nothing."""
+    """The code and words of the activation that an operator fuses; code 0 for none."""
     fused = getattr(desc, "fused_activation", None)
     return Fused(0, ()) if fused is None else activation(fused)

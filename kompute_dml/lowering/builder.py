@@ -25,12 +25,12 @@ from .plan import (
 )
 
 ALIGNMENT = 256
-"""Ranges of the temporary and the persistent resource begin at multiples of so many bytes."""
+"""Ranges of the temporary and the persistent resource begin at multiples of it, in bytes."""
 T = TypeVar("T")
 
 
 def target_of(library: ShaderLibrary, adapter: Adapter) -> Target:
-    """What lowerings see of a device."""
+    """The view of a device that lowerings get."""
     return Target(library, traits.of(adapter), tuning.device_key(adapter))
 
 
@@ -56,7 +56,7 @@ class PlanBuilder:
 
     def tensor(self, slot: str) -> Any:
         """The description of a slot's tensor. None where the tensor is absent."""
-        from ..operators.base import tensor_of  # the registry stands above this package
+        from ..operators.base import tensor_of  # the registry imports this package
 
         return tensor_of(self.desc, slot)
 
@@ -68,7 +68,7 @@ class PlanBuilder:
         t = self.tensor(slot)
         if t is None:
             return UNUSED
-        if t.data_type.bits < 8:  # counted in bytes, of two elements each
+        if t.data_type.bits < 8:  # counted in bytes of two elements
             total = extent(t.sizes, t.strides)
             return Operand(slot, None, 1, (total + 1) // 2 if length is None else length, offset)
         return replace(reads(slot, t, "", offset, length), offset_field=None)
@@ -111,9 +111,9 @@ class PlanBuilder:
     ) -> None:
         """Add a dispatch of ``<shader>.<axes>`` with ``groups`` workgroups.
 
-        ``operands`` come in the order of the shader's bindings; the push field ``<name>_offset``
-        takes where each begins. ``params`` are words of a last binding, which begins at the push
-        field ``params_offset``. ``once`` adds it to the initialization.
+        ``operands`` come in the order of the shader's bindings. The push field ``<name>_offset``
+        takes the beginning of each. ``params`` are words of the last binding, which begin at the
+        push field ``params_offset``. With ``once`` the dispatch runs at initialization.
         """
         variant = self.library.get(*shader.split(".")) if isinstance(shader, str) else shader
         bound = []
@@ -135,7 +135,7 @@ class PlanBuilder:
         (self._initialize if once else self._execute).append(dispatch)
 
     def _place(self, words: Ints) -> Operand:
-        """Where the words lie in the plan's params. Equal words are placed once."""
+        """The place of words in the plan's params. Equal words are placed once."""
         at = self._placed.get(words)
         if at is None:
             at = self._placed[words] = len(self._params)
@@ -143,14 +143,13 @@ class PlanBuilder:
         return Operand(PARAMS, "params_offset", 4, len(words), at)
 
     def add(self, dispatch: Dispatch) -> None:
-        """Add a dispatch that was made elsewhere and uses no memory but the tensors'."""
+        """Add a dispatch that was made elsewhere and uses no memory except the tensors."""
         self._execute.append(dispatch)
 
     def include(self, plan: Plan, slots: Mapping[str, Operand] | None = None) -> None:
-        """Add all of another plan. Its memory is merged with what was taken so far.
+        """Add all of another plan. Its memory is merged with the memory of this plan.
 
-        ``slots`` says what its slots are here: the beginning of a range of this plan. Others keep
-        their names.
+        ``slots`` maps slots of that plan to ranges of this plan. Other slots keep their names.
         """
         base = {
             slot: -(-self._bytes[slot] // ALIGNMENT) * ALIGNMENT for slot in self._bytes
@@ -176,8 +175,8 @@ class PlanBuilder:
         self._repacked |= plan.repacked
 
     def choose(self, work: str, candidates: Sequence[T], name: Callable[[T], str] = str) -> T:
-        """Of kernels that all serve the same work, the one that was measured to be fastest, else
-        the first. ``work`` is a :func:`kompute_dml.tuning.work_key`."""
+        """The kernel that was measured to be fastest for this work, else the first. ``work`` is a
+        :func:`kompute_dml.tuning.work_key`."""
         names = [name(c) for c in candidates]
         return candidates[tuning.pick(self.target.device_key, work, names)]
 

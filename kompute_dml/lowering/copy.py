@@ -1,4 +1,4 @@
-"""How a copy from one layout to another lowers: by rows, in pieces or in tiles."""
+"""Lowers a copy from one layout to another: by rows, in pieces or in tiles."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from .walk import runs_of
 SHADERS = ("activation_identity", "activation_identity_pieces", "activation_identity_tiles")
 _LOCAL_SIZE = 256
 _NEAR = 16
-"""Neighbouring vectors that a workgroup should read, and write."""
+"""Neighbouring vectors that a workgroup should at least read and write."""
 _TILE_VECTORS = 1024
 """16 KiB: the shared memory that every device has."""
 _TILE_SIDE = 64
-"""Elements along a tile, where there are as many."""
+"""The most elements along a side of a tile."""
 _Push = dict[str, int | Sequence[int]]
 _Way = tuple[str, int, _Push, dict[str, int]]
 """Shader, workgroups, push fields and constants."""
 
 
 class View(NamedTuple):
-    """What a copy walks of a tensor, from element ``start`` on. Strides may be 0 or negative."""
+    """The elements of a tensor that a copy walks, from ``start`` on. Strides may be 0 or
+    negative."""
 
     slot: str
     desc: TensorDesc
@@ -39,7 +40,7 @@ class View(NamedTuple):
 
     @property
     def is_aligned(self) -> bool:
-        """Whether it begins with a vector of 16 bytes."""
+        """Whether it begins at a multiple of 16 bytes."""
         return self.desc.is_aligned and self.start * self.desc.data_type.itemsize % 16 == 0
 
     def operand(self, sizes: Ints, offset_field: str, writes: bool) -> Operand:
@@ -51,7 +52,7 @@ class View(NamedTuple):
 
 def copied_input(target: Target, x: TensorDesc, y: TensorDesc) -> Dispatch:
     """The dispatch that copies ``input_tensor`` into ``output_tensor``, unless they are the same
-    memory. Their data types are of the same width."""
+    memory. Their data types have the same width."""
     views = View.whole("input_tensor", x), View.whole("output_tensor", y)
     copy = copied(target, x.sizes, *views)
     return replace(copy, unless_same=("input_tensor", "output_tensor"))
@@ -87,13 +88,13 @@ def _in_order_of_output(
 def _rows(
     sizes: Ints, in_strides: Ints, out_strides: Ints, each: int, aligned: bool, target: Target
 ) -> _Way:
-    """WHOLE where the last dimension of the output is contiguous, else by elements."""
+    """By vectors (WHOLE) where the last dimension of the output is contiguous, else by elements."""
     repeats, gathers = in_strides[-1] == 0, in_strides[-1] not in (0, 1)
     whole = out_strides[-1] == 1 and (not gathers or sizes[-1] >= each)
     moving = [out_strides] if repeats else [in_strides, out_strides]
     even = aligned and are_of_vectors(each, sizes[-1], *moving)
     rows = product(sizes[:-1])
-    # A row of n elements lies in so many vectors at most.
+    # The most vectors that a row lies in.
     per_row = sizes[-1] // each if even else (sizes[-1] + each - 2) // each + 1
     work = rows * (per_row if whole else sizes[-1])
     push = dict(count=rows, sizes=sizes[-1], in_strides=in_strides[-1],
@@ -110,7 +111,8 @@ def _rows(
 
 
 def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way | None:
-    """Where whole vectors are contiguous in both, but the outer dimensions have another order."""
+    """For whole vectors that are contiguous in both tensors, with outer dimensions in another
+    order."""
     if len(sizes) < 3 or not are_of_vectors(each, sizes[-1], in_strides, out_strides):
         return None
     outer = range(len(sizes) - 1)
@@ -144,7 +146,7 @@ def _tiles(
     input are shorter."""
 
     def contiguous(strides: Ints, taken: tuple[int, ...]) -> tuple[int, ...]:
-        """The dimension of stride 1. Where it is short, also the one that continues it."""
+        """The dimension of stride 1. If it is short, also the dimension that continues it."""
         free = [d for d in range(len(sizes)) if d not in taken]
         inner = next((d for d in free if strides[d] == 1), None)
         if inner is None or sizes[inner] >= _TILE_SIDE:
@@ -185,7 +187,7 @@ def _tiles(
 def _counted(
     dims: Sequence[int], sizes: Ints, in_strides: Ints, out_strides: Ints
 ) -> _Push:
-    """What include/parts.glsl reads of the dimensions that count parts."""
+    """The push fields that include/parts.glsl reads for the dimensions that count parts."""
     below, steps = [], []
     after, taken_back = 1, (0, 0)
     for d in reversed(dims):

@@ -19,24 +19,24 @@ from .copy import View, copied
 from .plan import TEMPORARY, UNUSED, reads, writes
 
 _MANY = 1 << 16
-"""So many invocations fill a GPU, and so many elements are worth a separate dispatch."""
+"""Invocations that fill a GPU, and elements that are worth a separate dispatch."""
 _WORTH_TABLES = 8
-"""Parts per byte of a table of results that make it worth its time. Every workgroup fills one."""
+"""The least parts per byte of a table of results. Every workgroup fills one, which takes time."""
 _SMALL_TABLE = 1 << 12
-"""Bytes. Few larger tables fit a multiprocessor, so more invocations share one."""
+"""Bytes of a small table. Few larger ones fit a multiprocessor, so more invocations share one."""
 _TABLES = {False: (256, 4), True: (1024, 8)}
-"""Invocations of a workgroup, and the most parts of each, by whether the table is large."""
+"""Invocations of a workgroup and the most parts of each, for small (False) and large tables."""
 _LOOKING_UP = 1 << 17
-"""Invocations that should share such work, at least."""
+"""The least invocations that should share work with tables."""
 _MAX_RANK = 5
-"""Dimensions that one dispatch walks. Each index of a further one takes its own dispatch."""
+"""Dimensions that one dispatch walks. Each index of a further dimension takes a dispatch."""
 _STRIDED, _ANYWHERE, _ALIGNED, _EVEN = range(4)
 """LAYOUT of the shader."""
 
 
 @dataclass
 class _Walked:
-    """An operand of the shader, and how the dimensions are walked in it."""
+    """An operand of the shader, and its strides along the walked dimensions."""
 
     name: str
     slot: str | None
@@ -63,15 +63,15 @@ def elementwise_lowering(
 ) -> None:
     """Add the dispatches of a shader that includes ``elementwise.glsl``.
 
-    ``inputs`` are its operands a, b, c as (slot, description), None for one that is absent. An
-    operand without a slot is no tensor: the shader takes what its strides say as numbers.
-    ``result`` is the output in the same form, and ``more`` are bindings of the shader's own.
-    ``select`` is (dimension, index) where only that part of the tensors is walked. ``result``
-    begins at element ``first`` of its slot. ``guesses`` says that the shader may compute a part
-    twice, ``long`` that its arithmetic takes as long as its memory accesses, and ``backwards`` that
-    the last parts should come first, because a cache may hold them. On a GPU, inputs that are
-    contiguous along another dimension than the output are transposed into temporary memory first.
-    There, ``table`` is a TABULATED variant for tensors of many bytes.
+    ``inputs`` are its operands a, b, c as (slot, description); None for an absent one. An operand
+    without a slot is no tensor: the shader computes its elements as numbers from its strides.
+    ``result`` is the output in the same form, which begins at element ``first`` of its slot.
+    ``more`` are the shader's own bindings. ``select`` is (dimension, index) if only that part of
+    the tensors is walked. ``guesses``: the shader may compute a part twice. ``long``: its
+    arithmetic takes as long as its memory accesses. ``backwards``: the last parts come first,
+    because a cache may hold them. ``table`` is a TABULATED variant, for many bytes on a GPU. Also
+    on a GPU, inputs that are contiguous along another dimension than the output are transposed
+    first.
     """
     sizes, walked = _walk(p, inputs, result, select)
     walked[0].start += first
@@ -80,7 +80,7 @@ def elementwise_lowering(
     tensors = [w for w in walked if w.slot]
     layout, each = _layout(sizes, inner[-1], tensors)
     rows = product(row_sizes)
-    # A row that begins anywhere has one part more, at most.
+    # An unaligned row has at most one part more.
     per_row = -(-size // each) + (layout == _ANYWHERE)
     moving = [w for w in tensors if w.walk[inner[-1]]]
     one_row = layout >= _ALIGNED and rows == 1
@@ -93,7 +93,7 @@ def elementwise_lowering(
         local_size = min(wanted, traits.max_invocations)
         times = max(min(most, per_row // _LOOKING_UP), 1)
     elif traits.is_cpu:
-        # Mesa does not unroll long loops, nor loops around the one that computes a part again.
+        # Mesa unrolls neither long loops nor loops around the one that computes a part again.
         parts += one_row and per_row >= _MANY and not guesses
     else:
         moved = each * sum(w.desc.data_type.itemsize for w in moving)
@@ -145,7 +145,7 @@ def _walk(
     p: PlanBuilder, inputs: Sequence[tuple[str | None, TensorDesc] | None],
     result: tuple[str, TensorDesc], select: tuple[int, int] | None,
 ) -> tuple[Ints, list[_Walked]]:
-    """The sizes that are walked, and the operands in them. Inputs may be copied first."""
+    """The walked sizes, and the operands' strides along them. Inputs may be copied first."""
     walked = [_Walked(name, *slot, slot[1].strides)
               for name, slot in zip(("out", *"abc"), (result, *inputs)) if slot is not None]
     sizes = result[1].sizes
@@ -171,7 +171,7 @@ def _in_order_of_output(sizes: Ints, walked: Sequence[_Walked]) -> Ints:
 
 
 def _transpose(p: PlanBuilder, sizes: Ints, walked: Sequence[_Walked]) -> None:
-    """Copy the inputs that are not contiguous where the output is."""
+    """Copy inputs that are not contiguous along the output's contiguous dimension."""
     for w in walked[1:]:
         x_sizes = tuple(n if step else 1 for n, step in zip(sizes, w.walk))
         itemsize = w.desc.data_type.itemsize
@@ -203,32 +203,32 @@ def _layout(sizes: Ints, last: int, tensors: Sequence[_Walked]) -> tuple[int, in
 
 
 def _is_worth(table: Variant, parts: int, device: DeviceTraits) -> bool:
-    """Whether a GPU has shared memory for the table, and enough parts to look up in it."""
+    """Whether the device is a GPU with shared memory for the table, and there are enough parts."""
     return (not device.is_cpu and table.shared_bytes <= device.max_shared_memory
             and parts >= _WORTH_TABLES * table.shared_bytes)
 
 
 def _in_pairs(parts: int, moved: int, kind: DataType, long: bool) -> bool:
-    """Whether an invocation should compute two parts: half as many invocations also fill the GPU,
-    and one part moves few bytes or takes long arithmetic."""
+    """Whether an invocation should compute two parts: if half as many invocations fill the GPU, and
+    a part moves few bytes or takes long arithmetic."""
     return parts >= _MANY and (kind is DataType.FLOAT16 or moved < 32 or long)
 
 
 def _split(sizes: Ints) -> tuple[list[int], list[int]]:
-    """The shortest dimensions, which the host walks, and those that a dispatch walks."""
+    """The dimensions that the host walks (the shortest), and those that a dispatch walks."""
     by_size = sorted(range(len(sizes)), key=lambda d: sizes[d])
     outer = sorted(by_size[: max(len(sizes) - _MAX_RANK, 0)])
     return outer, [d for d in range(len(sizes)) if d not in outer]
 
 
 def float_bits(value: float) -> int:
-    """A FLOAT as the word that a push field takes."""
+    """A FLOAT as a word for a push field."""
     with np.errstate(over="ignore"):
         return int(np.float32(value).view(np.uint32))
 
 
 def parameter(value: Any, data_type: DataType) -> Ints:
-    """A FLOAT or SCALAR_UNION attribute as the words that a kernel for ``data_type`` takes."""
+    """A FLOAT or SCALAR_UNION attribute as words for a kernel of ``data_type``."""
     scalar = value if isinstance(value, Scalar) else saturate(value, DataType.FLOAT32
                                                               if data_type.is_float else data_type)
     if data_type.is_float:

@@ -183,8 +183,8 @@ def scatter(p: PlanBuilder, how: Indexed) -> None:
         slots *= n if places[-1] else 1
     if slots * 4 > p.device.max_range:
         raise UnsupportedError(
-            f"{d.operator.name}: indices that choose among {slots} places are not served on this "
-            f"device (each takes 4 bytes, of {p.device.max_range} at most)")
+            f"{d.operator.name}: indices that choose among {slots} places are not supported on "
+            f"this device (each takes 4 bytes, of {p.device.max_range} at most)")
     numbers = tuple(s if t else 0 for s, t in zip(packed_strides(of_tuples), how.tuples))
     whole = Walk(how.sizes, how.listed, how.indices, how.indexed, numbers, places)
     runs = Runs.of(p.device, whole, d.output_tensor.data_type.itemsize)

@@ -1,4 +1,4 @@
-"""What an operator lowers to: shaders, operands and scalars. Knows no Vulkan and no buffers."""
+"""The result of a lowering: shaders, operands and scalars. Knows neither Vulkan nor buffers."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from ..runtime.traits import DeviceTraits
 TEMPORARY = "temporary"
 PERSISTENT = "persistent"
 PARAMS = "params"
-"""Words that are known when the plan is made. They are uploaded once."""
+"""Slot of words that are known when the plan is made. They are uploaded once."""
 ZEROED = "zeroed"
-"""The device's own memory. It is zero before a dispatch, and the dispatch leaves it zero."""
+"""Slot of the device's own memory. It is zero before a dispatch, which must leave it zero."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a lowering may ask about the device: its legal shaders and its traits."""
+    """The shaders and the traits of a device, for lowerings."""
 
     library: ShaderLibrary
     traits: DeviceTraits
     device_key: str = ""
     """Under which measured choices are kept; see :mod:`kompute_dml.tuning`."""
+    halves: bool = False
+    """Whether FLOAT32 products may be computed of FLOAT16 factors."""
 
 
 @dataclass(frozen=True)
 class Operand:
     """One storage-buffer binding of a dispatch.
 
-    ``slot`` names what is bound there: a tensor field (``"input_tensor"``), :data:`TEMPORARY`,
-    :data:`PERSISTENT`, :data:`ZEROED`, :data:`PARAMS`, or None where the shader declares a binding
-    that this dispatch does not use. The range touched begins ``offset`` elements after the slot's
-    start and is ``length`` elements long. ``offset_field`` is the push field that takes where
-    element ``first`` of the range lies, counted from the start of the buffer that is bound.
+    ``slot`` names the bound resource: a tensor field (``"input_tensor"``), :data:`TEMPORARY`,
+    :data:`PERSISTENT`, :data:`ZEROED`, :data:`PARAMS`, or None for a binding that this dispatch
+    does not use. The range begins at element ``offset`` of the slot and has ``length`` elements.
+    ``offset_field`` is the push field that takes the position of element ``first`` of the range,
+    counted from the start of the bound buffer.
     """
 
     slot: str | None
@@ -52,7 +54,7 @@ class Operand:
         return replace(self, writes=False)
 
     def part(self, first: int, length: int) -> Operand:
-        """``length`` elements of it, from ``first`` on."""
+        """``length`` elements of the range, from ``first`` on."""
         return replace(self, offset=self.offset + first, length=length)
 
 
@@ -72,7 +74,7 @@ def writes(slot: str, desc: TensorDesc, offset_field: str, offset: int = 0,
 
 
 def in_units(operand: Operand, unit: int) -> Operand:
-    """The operand, counted in units of so many bytes."""
+    """The operand, counted in units of ``unit`` bytes."""
     return replace(operand, itemsize=unit, length=operand.length * operand.itemsize // unit)
 
 
@@ -81,11 +83,11 @@ UNUSED = Operand(None)
 
 @dataclass(frozen=True)
 class Dispatch:
-    """One shader invocation grid.
+    """One dispatch of a shader.
 
-    ``groups`` is the number of workgroups. Shaders read theirs with group_index(). They ignore
-    numbers past the work, because the count may be rounded up. ``spec`` and ``push`` are by
-    the names that the shader declares; push fields take whole numbers (floats bit-cast to uint32).
+    ``groups`` is the number of workgroups. It may be rounded up, so shaders ignore workgroups whose
+    group_index() is past the work. ``spec`` and ``push`` have the names that the shader declares.
+    Push fields are whole numbers (floats bit-cast to uint32).
     """
 
     variant: Variant
@@ -94,7 +96,7 @@ class Dispatch:
     push: Mapping[str, int | Sequence[int]]
     spec: Mapping[str, int] = field(default_factory=dict)
     unless_same: tuple[str, str] | None = None
-    """Two slots. There is nothing to do where both are the same memory."""
+    """Two slots. The dispatch is left out if both are the same memory."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Lowers operators that reduce rows and then write every element: softmax, normalizations.
+"""Lowers operators that reduce rows and then write all elements: softmax, normalizations.
 
 A team of invocations computes a row, or a part of one (``normalize_rows.comp``).
 """
@@ -20,28 +20,28 @@ from .walk import Walk, split_dimensions
 SHADER = "normalize_rows"
 _LOCAL_SIZE = 256
 _KEPT, _MOST_KEPT = 4, 8
-"""Pieces in an invocation's registers: enough to hide the latency of reads."""
+"""Pieces in the registers of an invocation: enough to hide the latency of reads."""
 _MOST_ON_CPU = 1 << 10
-"""Pieces of an invocation: lavapipe ends loops after 65,535 passes."""
+"""The most pieces of an invocation: lavapipe ends loops after 65,535 passes."""
 _LONG_PART = 1 << 13
-"""Pieces that make a workgroup worth its time on a GPU."""
+"""The least pieces that are worth a workgroup on a GPU."""
 _ABSENT, _WALKED, _VECTORS = range(3)
-"""SCALE and BIAS of the shader."""
+"""Values of the shader's SCALE and BIAS."""
 _WHOLE, _PARTIAL, _FINAL = range(3)
-"""STAGE of the shader."""
+"""Values of the shader's STAGE."""
 _KNOWN = 3
-"""Words that the shader stores of a part."""
+"""Words that the shader stores for a part."""
 
 
 class Kind(IntEnum):
-    """KIND of the shader."""
+    """The shader's KIND."""
 
     SOFTMAX, LOG_SOFTMAX, HARDMAX, CENTRED, SHIFTED, SQUARES, L1, L2, AS_IT_IS = range(9)
 
 
 @dataclass(frozen=True)
 class Teams:
-    """How rows are shared among invocations."""
+    """How invocations share rows."""
 
     team: int
     """Invocations of a team: 1, a part of a subgroup, or a workgroup."""
@@ -58,9 +58,9 @@ def normalize_rows(
 ) -> None:
     """Add the dispatches of an operator whose rows lie along ``axes``.
 
-    Tensors are the slots input_tensor, output_tensor and, where there are such, scale_tensor and
-    bias_tensor. ``epsilon`` is a float's bits. In a graph there may be addend_tensor, which is
-    added to the input first, and total_tensor, which takes the sum: both lie as the input does.
+    Tensors are the slots input_tensor and output_tensor; scale_tensor and bias_tensor are optional.
+    ``epsilon`` is the bits of a float. In a graph there may be an addend_tensor, which is added to
+    the input first, and a total_tensor for the sum. Both have the input's layout.
     """
     addend, total = (getattr(p.desc, slot, None) for slot in ("addend_tensor", "total_tensor"))
     x, y = p.desc.input_tensor, p.desc.output_tensor
@@ -115,7 +115,7 @@ def uses_subgroups(p: PlanBuilder) -> bool:
 
 
 def broadcast_strides(t: TensorDesc | None, x: TensorDesc) -> Ints:
-    """The strides of ``t`` where it is repeated to the sizes of ``x``."""
+    """The strides of ``t``, broadcast to the sizes of ``x``."""
     if t is None:
         return (0,) * x.dimension_count
     return tuple(s if n == m else 0 for n, m, s in zip(t.sizes, x.sizes, t.strides))
@@ -125,7 +125,7 @@ def _vectors(
     x: TensorDesc, y: TensorDesc, affine: Sequence[TensorDesc | None], rows: Walk, columns: Walk,
     each: int,
 ) -> list[int] | None:
-    """SCALE and BIAS of the shader where rows are of whole vectors; else None."""
+    """The shader's SCALE and BIAS if rows consist of whole vectors; else None."""
     tensors = [x, y, *affine]
 
     def of_vectors(o: int) -> bool:
@@ -143,7 +143,7 @@ def _vectors(
         elif of_vectors(o):
             modes.append(_VECTORS)
         elif columns.strides[o][-1] == 0 and columns.sizes[-1] % each == 0:
-            modes.append(_WALKED)  # all elements of a vector share it
+            modes.append(_WALKED)  # all elements of a vector share one
         else:
             return None
     return modes
@@ -152,10 +152,10 @@ def _vectors(
 def share_rows(
     device: DeviceTraits, subgroups: bool, rows: int, pieces: int, rows_contiguous: bool
 ) -> Teams:
-    """The teams for rows of so many pieces."""
+    """The teams for rows of ``pieces`` pieces."""
     if device.is_cpu:
         local = min(_LOCAL_SIZE, device.max_invocations)
-        # A CPU has few registers, and its driver compiles unrolled code slowly.
+        # A CPU has few registers, and its driver is slow to compile unrolled loops.
         if pieces <= _KEPT or (pieces <= _MOST_ON_CPU and rows >= 64):
             return Teams(1, local, 1, pieces == 1)
         return Teams(local, local, 1, pieces <= local, -(-pieces // (local * _MOST_ON_CPU)))
@@ -168,7 +168,7 @@ def share_rows(
         return Teams(team, min(_LOCAL_SIZE, device.max_invocations),
                      power_of_two(-(-pieces // team)), True)
     most = min(1024, device.max_invocations)
-    # Many small workgroups share a multiprocessor, so few of them wait at barriers.
+    # With many small workgroups on a multiprocessor, few wait at barriers.
     local = min(max(power_of_two(-(-pieces // _MOST_KEPT)), 64), most)
     if pieces <= _MOST_KEPT * local:
         return Teams(local, local, -(-pieces // local), True)

@@ -10,8 +10,7 @@ from ..layout import coalesce, product
 class Walk:
     """Dimensions of one or more operands, merged to as few as possible.
 
-    ``count`` is how many elements it visits, in row-major order of ``sizes``. ``words`` is what the
-    shader reads.
+    It visits ``count`` elements in row-major order of ``sizes``. ``words`` are the shader's params.
     """
 
     def __init__(self, sizes: Sequence[int], *strides: Sequence[int]) -> None:
@@ -53,10 +52,8 @@ def runs_of(rows: int, size: int, each: int) -> tuple[int, int, int]:
 def split_dimensions(
     sizes: Sequence[int], axes: Sequence[int], *strides: Sequence[int]
 ) -> tuple[Walk, Walk]:
-    """Two walks: over the dimensions that are not in ``axes``, and over those that are.
-
-    What a reduction calls rows and columns. Axes are walked in the order of the dimensions.
-    """
+    """Two walks: over the dimensions that are not in ``axes`` (rows), and over those that are
+    (columns), in the order of the dimensions."""
     def walk(dims: Sequence[int]) -> Walk:
         return Walk([sizes[d] for d in dims], *([s[d] for d in dims] for s in strides))
 

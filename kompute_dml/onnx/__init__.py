@@ -1,4 +1,4 @@
-"""ONNX graphs onto DirectML's operators: the mapping table, fusion, regions and their plans.
+"""ONNX graphs on DirectML's operators: the mapping table, fusion, regions and their plans.
 
-Nothing here imports onnx or onnxruntime but :mod:`.backend`, which reads ONNX models.
+Only :mod:`.backend`, which reads ONNX models, imports onnx or onnxruntime.
 """

@@ -61,7 +61,7 @@ def _activations(node: Node, kind: str, directions: int) -> tuple[Any, ...]:
 def recurrent(kind: str) -> Build:
     """RNN, GRU and LSTM, whose tensors lack DirectML's leading dimension."""
 
-    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    def of_steps(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         x, w, r = (builder.pack(given(inputs, i)) for i in range(3))
         b, lengths, h, c, peepholes = (
             None if (t := _optional(inputs, i)) is None else builder.pack(t) for i in range(3, 8))
@@ -98,13 +98,20 @@ def recurrent(kind: str) -> Build:
         builder.emit(kind, tensors, **attributes)
         return [y, last, cells] if kind == "LSTM" else [y, last]
 
+    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+        if not node.attributes.get("layout", 0):
+            return of_steps(builder, node, inputs)
+        # The batch comes first in the input and in the states.
+        y, *states = of_steps(builder, node, [
+            x.transpose((1, 0, 2)) if x is not None and i in (0, 5, 6) else x
+            for i, x in enumerate(inputs)])
+        return [y.transpose((2, 0, 1, 3)), *(s.transpose((1, 0, 2)) for s in states)]
+
     return build
 
 
 def recurrent_refusal(node: Node) -> str | None:
     """Why a recurrent network is not served, or None."""
-    if node.attributes.get("layout", 0):
-        return "layout=1"
     if node.attributes.get("activations", ()) is None:
         return "activations, whose names ONNX Runtime's provider does not read"
     if node.op != "LSTM" and node.attributes.get("clip"):

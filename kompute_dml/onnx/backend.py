@@ -22,11 +22,11 @@ _VULKAN = "VULKAN"
 
 
 def _device(name: str) -> Device:
-    """``VULKAN`` and ``CPU`` are the default device, ``VULKAN:1`` or ``VULKAN:name`` the shared one
-    of that adapter.
+    """``VULKAN`` and ``CPU`` are the default device; ``VULKAN:1`` and ``VULKAN:name`` are the
+    shared device of an adapter.
 
-    ONNX's own device names are CPU and CUDA, and its tests run for those alone: CPU says here that
-    inputs and outputs lie in host memory.
+    ONNX's tests only use the device names CPU and CUDA. Here CPU means that inputs and outputs are
+    in host memory.
     """
     kind, _, adapter = name.partition(":")
     if kind.upper() not in ("CPU", _VULKAN):
@@ -52,13 +52,13 @@ class PreparedModel(BackendRep):
         self._region = Region(device, nodes, graph.inputs, graph.outputs)
 
     def run(self, inputs: Any, **options: Any) -> tuple[np.ndarray, ...]:
-        """The outputs for inputs in order, by name, or a single array."""
+        """The outputs for inputs in order, inputs by name, or a single array."""
         results = self._region.run(check_inputs(self._graph, inputs))
         return _named([value.name for value in self._graph.outputs], results)
 
 
 class _Session(BackendRep):
-    """A model on ONNX Runtime, which runs what this package cannot."""
+    """A model on ONNX Runtime, which runs the nodes that this package cannot run."""
 
     def __init__(self, model: onnx.ModelProto, device: Device) -> None:
         from .. import onnxruntime
@@ -97,8 +97,8 @@ class KomputeDmlBackend(Backend):
     ) -> BackendRep:
         """A model (ModelProto, bytes or path) ready to run.
 
-        Raises UnsupportedError that names every node that cannot run; with ``fallback`` those run
-        on ONNX Runtime's CPU provider instead. Raises ValidationError for what is no model.
+        Raises UnsupportedError with the names of all nodes that cannot run. With ``fallback`` these
+        run on ONNX Runtime's CPU provider instead. Raises ValidationError for an invalid model.
         """
         proto, target = load(model), _device(device)
         try:
@@ -120,7 +120,7 @@ class KomputeDmlBackend(Backend):
         cls, node: onnx.NodeProto, inputs: Any, device: str = _VULKAN,
         outputs_info: Any = None, *, opset_version: int | None = None, **options: Any,
     ) -> tuple[np.ndarray, ...]:
-        """The outputs of a single node, of the newest operator set unless told."""
+        """The outputs of a single node. The default operator set is the newest."""
         names = [name for name in node.input if name]
         given = [inputs[n] for n in names] if isinstance(inputs, dict) else list(inputs)
         typed = [
@@ -141,7 +141,7 @@ class KomputeDmlBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether a device of this name is here."""
+        """Whether there is a device of this name."""
         try:
             _device(device)
         except DmlError:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..attributes import ScaleBias
+from ..errors import ValidationError
 from ..graph.array import BOOL, Array
 from ..graph.builder import Builder
-from ..layout import product
-from .graph import Node
-from .lowerings import Inputs, emit_elementwise, given
-from .products import matmul
+from .graph import DTYPES, Node
+from .lowerings import Inputs, emit_elementwise, given, host
+from .products import product_of
 
 
 def _apply(builder: Builder, operator: str, *arrays: Array, **attributes: Any) -> Array:
@@ -50,6 +51,35 @@ def mish(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
                    _apply(builder, "ACTIVATION_TANH", softplus))]
 
 
+def swiglu(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    gate = _apply(builder, "ACTIVATION_SWISH", given(inputs, 0),
+                  sigmoid_input_scale=float(node.attributes.get("alpha", 1.0)))
+    return [_apply(builder, "ELEMENT_WISE_MULTIPLY", gate, given(inputs, 1))]
+
+
+def affine_grid(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """The points of an image, each with a 1 behind it, by matrices."""
+    theta, wanted = given(inputs, 0), host(inputs, 1)
+    sizes = [] if wanted is None else [int(n) for n in wanted.reshape(-1)[2:]]
+    if len(sizes) not in (2, 3) or theta.shape[1:] != (len(sizes), len(sizes) + 1):
+        raise ValidationError(f"expected matrices of {len(sizes)} x {len(sizes) + 1}, but got "
+                              f"{list(theta.shape)}")
+    ends = [1.0 if node.attributes.get("align_corners", 0) else 1 - 1 / max(n, 1) for n in sizes]
+    planes = np.meshgrid(*(np.linspace(-e, e, n) for e, n in zip(ends, sizes)), indexing="ij")
+    points = np.stack([*reversed(planes), np.ones(sizes)], -1).reshape(-1, len(sizes) + 1)
+    grid = product_of(builder, builder.constant(points.astype(theta.dtype)),
+                      theta.transpose((0, 2, 1)))
+    return [builder.reshape(grid, (theta.shape[0], *sizes, len(sizes)))]
+
+
+def bit_cast(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """The same bits under another type."""
+    x, dtype = given(inputs, 0), DTYPES[node.attributes["to"]]
+    if x.dtype.itemsize != dtype.itemsize:
+        raise ValidationError(f"expected a type of {x.dtype.itemsize} bytes, but got {dtype}")
+    return [replace(x, dtype=dtype, host=None)]
+
+
 def _with_bias(builder: Builder, inputs: Inputs) -> Array:
     x, bias = given(inputs, 0), inputs[1] if len(inputs) > 1 else None
     return x if bias is None else _apply(builder, "ELEMENT_WISE_ADD", x, bias)
@@ -69,50 +99,3 @@ def fast_gelu(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     share = _apply(builder, "ACTIVATION_SIGMOID",
                    _apply(builder, "ELEMENT_WISE_MULTIPLY", x, factor))
     return [_apply(builder, "ELEMENT_WISE_MULTIPLY", x, share)]
-
-
-# Einsum
-
-
-def _terms(node: Node) -> tuple[str, str, str]:
-    """The indices of both operands and of the result."""
-    operands, arrow, result = node.attributes["equation"].replace(" ", "").partition("->")
-    a, _, b = operands.partition(",")
-    if not arrow:  # those that occur once, by the alphabet
-        result = "".join(sorted(i for i in a + b if (a + b).count(i) == 1))
-    return a, b, result
-
-
-def einsum_refusal(node: Node) -> str | None:
-    if len(node.inputs) != 2:
-        return "an Einsum of other than two operands"
-    a, b, result = _terms(node)
-    if "." in a + b:
-        return "an Einsum with an ellipsis"
-    if any(len(set(term)) != len(term) for term in (a, b, result)):
-        return "an Einsum with an index that an operand repeats"
-    if any(i not in result for i in set(a) ^ set(b)):
-        return "an Einsum that sums over an index of one operand"
-    return None
-
-
-def einsum(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """A matrix product of transposed operands: shared indices are batches or summed over."""
-    left, right, result = _terms(node)
-    a, b = given(inputs, 0), given(inputs, 1)
-    sizes = dict(zip(left + right, a.shape + b.shape))
-    batches = [i for i in left if i in right and i in result]
-    summed = [i for i in left if i in right and i not in result]
-    rows = [i for i in left if i not in right]
-    columns = [i for i in right if i not in left]
-
-    def matrices(x: Array, term: str, first: list[str], second: list[str]) -> Array:
-        x = x.transpose([term.index(i) for i in (*batches, *first, *second)])
-        return builder.reshape(x, [product([sizes[i] for i in group])
-                                   for group in (batches, first, second)])
-
-    operands = [matrices(a, left, rows, summed), matrices(b, right, summed, columns)]
-    (y,) = matmul(builder, Node("MatMul", "", 13, node.inputs, node.outputs), operands)
-    order = [*batches, *rows, *columns]
-    return [builder.reshape(y, [sizes[i] for i in order]).transpose(
-        [order.index(i) for i in result])]

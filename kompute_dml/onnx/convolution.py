@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from ..graph.array import Array
 from ..graph.builder import Builder, supported
 from ..layout import product
 from ..operators import base
+from . import movement
 from .graph import Node
-from .lowerings import Inputs, Seen, given, host
+from .lowerings import Inputs, Seen, emit_elementwise, given, host
 
 _ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
     "Relu": ("ACTIVATION_RELU", {}),
@@ -143,6 +145,47 @@ def convolution(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 def _at(inputs: Inputs, index: int) -> Array | None:
     return inputs[index] if index < len(inputs) else None
+
+
+def channels_last(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """NhwcConv: the channels of the input, the filter and the result come last."""
+    order = (0, 3, 1, 2)
+    if any(len(given(inputs, i).shape) != len(order) for i in range(2)):
+        raise ValidationError("expected an input and a filter of four dimensions")
+    x, w = (given(inputs, i).transpose(order) for i in range(2))
+    (y,) = convolution(builder, node, [x, w, *inputs[2:]])
+    return [y.transpose((0, 2, 3, 1))]
+
+
+def causal(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """CausalConvWithState: each channel by itself, after what the last run left; and what this one
+    leaves."""
+    x, w, past = given(inputs, 0), given(inputs, 1), _at(inputs, 3)
+    before = w.shape[-1] - 1
+    if past is None:
+        past = builder.constant(np.zeros((), x.dtype)).broadcast_to((*x.shape[:2], before))
+    join = Node("Concat", "", 13, (), (), {"axis": 2})
+    (whole,) = movement.concat(builder, join, [past, x]) if before else (x,)
+    alone = replace(node, attributes={"group": x.shape[1]})
+    (y,) = convolution(builder, alone, [whole, w, _at(inputs, 2)])
+    if node.attributes.get("activation", "none") != "none":
+        y = emit_elementwise(builder, "ACTIVATION_SWISH", [y], y.dtype,
+                             {"sigmoid_input_scale": 1.0})
+    left = movement.part(whole, (0, 0, x.shape[2]), (*x.shape[:2], before), (1, 1, 1))
+    return [y, left][: len(node.outputs)]
+
+
+def causal_refusal(node: Node) -> str | None:
+    name = node.attributes.get("activation", "none")
+    return None if name in ("none", "silu", "swish") else f"activation={name!r}"
+
+
+def transposed_by_pads(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """ConvTransposeWithDynamicPads: the pads are an input."""
+    pads = host(inputs, 2)
+    attributes = node.attributes if pads is None else {
+        **node.attributes, "pads": [int(n) for n in pads.reshape(-1)]}
+    return transposed(builder, replace(node, attributes=attributes), [*inputs[:2], *inputs[3:]])
 
 
 def transposed(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:

@@ -1,9 +1,9 @@
-"""Finds quantized products that a graph spells out in several nodes.
+"""Finds quantized products that consist of several nodes of a graph.
 
     MatMulInteger -> Cast -> Mul [-> Mul] [-> Add]   becomes one MatMulIntegerToFloat
 
-and those of :mod:`.qdq`. ONNX Runtime fuses these chains too, but only for nodes that its own
-providers have claimed.
+and the chains of :mod:`.qdq`. ONNX Runtime fuses these chains, too, but only for nodes that its own
+providers claim.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FLOATS = (np.dtype("float32"), np.dtype("float16"))
 
 
 def fuse(graph: Graph) -> list[Node]:
-    """The graph's nodes with every chain replaced, in an order in which they can run."""
+    """The graph's nodes with all chains replaced, in an order in which they can run."""
     users = uses(graph.nodes)
     visible = set(graph.outputs)
     made_by = {v: node for node in graph.nodes for v in node.outputs if v is not None}
@@ -37,7 +37,7 @@ def fuse(graph: Graph) -> list[Node]:
         if chain is None and with_qdq:
             chain = of_bytes(node, made_by, only_user, _is_bias)
         if chain is not None and not fused.keys().isdisjoint(chain.parts):
-            chain = None  # of a sum of two products one takes up the sum
+            chain = None  # a sum of two products is fused with one of them
         if chain is not None:
             fused.update(dict.fromkeys(chain.parts, chain))
     return topological(list(dict.fromkeys(fused.get(n, n) for n in graph.nodes)))
@@ -61,8 +61,8 @@ def _chain(product: Node, only_user: OnlyUser) -> Node | None:
         if other is None:
             break
         if user.op == "Mul":
-            # Scaled one after the other, A's first, as the chain does: the results are equal, but
-            # that float16 is rounded once, at the end.
+            # A's scale comes first, as in the chain. Results are equal, except that float16 is
+            # rounded only once, at the end.
             side = next(
                 (s for s in matrices if s not in scales and "b" not in scales
                  and _scales(other, rank, *matrices[s])),
@@ -88,7 +88,7 @@ def _chain(product: Node, only_user: OnlyUser) -> Node | None:
 
 
 def _scales(value: Value, rank: int, axis: int, matrix: Shape) -> bool:
-    """Whether there is one element, or one per row (axis -2) or column (axis -1), for sure.
+    """Whether there is surely one element, or one per row (axis -2) or column (axis -1).
 
     ``rank`` is the product's, which has one dimension less for each vector.
     """
@@ -101,7 +101,7 @@ def _scales(value: Value, rank: int, axis: int, matrix: Shape) -> bool:
 
 
 def _is_bias(value: Value, product: Value | None) -> bool:
-    """Whether adding it leaves the product's sizes as they are."""
+    """Whether the sum has the product's sizes."""
     if value.shape is None or product is None or product.shape is None:
         return False
     if len(value.shape) > len(product.shape):

@@ -1,4 +1,4 @@
-"""How gathers, scatters and non-zeros lower."""
+"""Lowerings of gathers, scatters and non-zeros."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..dtypes import DataType
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, ValidationError
 from ..graph.array import Array, device_type
 from ..graph.builder import Builder, scalar, supported
 from ..layout import pad_left, product
@@ -19,12 +19,12 @@ _INDICES = (DataType.INT64, DataType.INT32, DataType.UINT64, DataType.UINT32)
 
 
 def _seen(x: Array, rank: int) -> Seen:
-    """With 1s in front until there are ``rank`` dimensions."""
+    """An array with 1s in front, up to ``rank`` dimensions."""
     return x, pad_left(x.shape, rank, 1), pad_left(x.strides, rank, 0)
 
 
 def _rank(builder: Builder, operator: str, *arrays: Array) -> int:
-    """Dimensions under which an operator sees the arrays."""
+    """The number of dimensions for an operator over these arrays."""
     table = supported(builder.device, "DML_OPERATOR_" + operator, "OutputTensor")
     return max(table.dimension_counts[0], *(len(a.shape) for a in arrays))
 
@@ -32,14 +32,14 @@ def _rank(builder: Builder, operator: str, *arrays: Array) -> int:
 def _emit(
     builder: Builder, operator: str, rank: int, attributes: dict[str, int], **tensors: Array
 ) -> None:
-    """The operator sees all tensors with ``rank`` dimensions."""
+    """Add an operator whose tensors all have ``rank`` dimensions."""
     builder.emit(operator, {f"{name}_tensor": _seen(x, rank) for name, x in tensors.items()},
                  **attributes)
 
 
 def _expect(builder: Builder, node: Node, indices: Array, *sizes: int) -> None:
-    """Raise where an index is out of range, as far as the host sees it: where the device does, it
-    reads and writes within its tensors."""
+    """Raise if an index that the host knows is out of range. The device keeps others inside its
+    tensors."""
     builder.expect_indices(indices, sizes, f"{node.label} {node.name!r}")
 
 
@@ -51,7 +51,7 @@ def gather(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     y = builder.new((*before, *indices.shape, *after), x.dtype)
     if y.storage is None:
         return [y]
-    # The axis in the middle of three: any rank will do.
+    # Three dimensions with the axis in the middle serve any rank.
     sizes = (product(before), x.shape[axis], product(after))
     x = builder.reshape(x, sizes)
     listed = builder.reshape(indices, (indices.size,))
@@ -112,6 +112,31 @@ def scatter(operator: str) -> Build:
     return build
 
 
+def tensor_scatter(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """Lines of a cache from a place on, which each of the first dimension has; in a circle if told.
+    """
+    x, updates = given(inputs, 0), given(inputs, 1)
+    axis = dimension(node.attributes.get("axis", -2), len(x.shape))
+    count, most = updates.shape[axis], x.shape[axis]
+    kind = np.dtype("int32")
+    if count > most or axis == 0:
+        raise ValidationError(f"expected at most {most} lines, and an axis but the first, but got "
+                              f"{count} along axis {axis}")
+    places = builder.constant(np.arange(count, dtype=kind)[None])
+    if len(inputs) > 2 and inputs[2] is not None:
+        first = emit_elementwise(builder, "CAST", [inputs[2]], kind, {})
+        first = builder.reshape(first, (x.shape[0], 1))
+        places = emit_elementwise(builder, "ELEMENT_WISE_ADD", [places, first], kind, {})
+        if node.attributes.get("mode", "linear") == "circular":
+            size = builder.constant(np.array(most, kind))
+            places = emit_elementwise(
+                builder, "ELEMENT_WISE_MODULUS_FLOOR", [places, size], kind, {})
+    sizes = [n if d in (0, axis) else 1 for d, n in enumerate(updates.shape)]
+    seen = builder.reshape(places.broadcast_to((x.shape[0], count)), sizes)
+    return list(scatter("SCATTER")(builder, replace(node, attributes={"axis": axis}), [
+        x, seen.broadcast_to(updates.shape), updates]))
+
+
 def _counts(x: Array, indices: Array) -> dict[str, int]:
     return {"input_dimension_count": len(x.shape), "indices_dimension_count": len(indices.shape)}
 
@@ -134,13 +159,13 @@ def one_hot(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 
 def nonzero(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """Where the model says how many there are."""
+    """NonZero, if the model states the number of non-zeros."""
     x, out = given(inputs, 0), node.outputs[0]
     assert out is not None and out.shape is not None
     count, rank = int(out.shape[1] or 0), len(x.shape)
     if not count or not rank:
         return [builder.new((rank, count), "int64")]
-    # The low halves of int64, a row for each dimension; the high ones are 0.
+    # The low words of int64, a row for each dimension. The high words are 0.
     whole = builder.new((rank, x.size), "int64")
     vector = whole, (whole.size,), (1,)
     builder.emit("FILL_VALUE_CONSTANT", {"output_tensor": vector},

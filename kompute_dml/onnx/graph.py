@@ -1,4 +1,4 @@
-"""A graph as the mapping sees it, whoever handed it over: ONNX Runtime or a model file."""
+"""A graph for the mapping, read from ONNX Runtime or from a model file."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _DTYPES = {
     9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
 }
 DTYPES = {number: np.dtype(name) for number, name in _DTYPES.items()}
-"""NumPy's data types by TensorProto.DataType; ONNX Runtime's numbers are the same."""
+"""NumPy's data types by TensorProto.DataType, whose numbers ONNX Runtime also uses."""
 
 Shape = tuple[int | None, ...]
 
 
 @dataclass(eq=False)
 class Value:
-    """A tensor that nodes make and use."""
+    """A tensor that nodes write and read."""
 
     name: str
     dtype: np.dtype[Any] | None = None
-    """None for what is no tensor, or one of a type that NumPy lacks."""
+    """None if it is no tensor, or has a type that NumPy lacks."""
     shape: Shape | None = None
-    """None in place of a size, or of the whole, where only the run will tell."""
+    """None instead of a size, or of the shape, that only a run knows."""
     constant: np.ndarray | None = None
 
     @property
     def nbytes(self) -> int:
-        """What the value takes; sizes that are unknown count as 1."""
+        """The bytes of the value. Unknown sizes count as 1."""
         if self.shape is None or self.dtype is None:
             return 0
         return product([1 if n is None else n for n in self.shape]) * self.dtype.itemsize
@@ -47,7 +47,7 @@ class Node:
     domain: str
     """Empty for ONNX's own operators."""
     since: int
-    """The operator set that brought this version of the operator."""
+    """The operator set that introduced this version of the operator."""
     inputs: tuple[Value | None, ...]
     outputs: tuple[Value | None, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Node:
 
 @dataclass(eq=False)
 class Graph:
-    """Nodes in any order; those that :func:`.fusion.fuse` returns can run in theirs."""
+    """Nodes in any order. :func:`.fusion.fuse` returns them in an order in which they can run."""
 
     nodes: list[Node]
     inputs: list[Value]
@@ -87,7 +87,8 @@ def uses(nodes: Iterable[Node]) -> dict[Value, list[Node]]:
 
 
 def topological(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes, each after those whose values it reads, otherwise in their order."""
+    """The nodes in an order in which each comes after those that it reads from, otherwise
+    unchanged."""
     made_by = {value: node for node in nodes for value in node.outputs if value is not None}
     done: set[Node] = set()
     result: list[Node] = []

@@ -284,6 +284,14 @@ def identity(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [given(inputs, 0)]
 
 
+def dropout(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """Inference drops nothing. The mask says so; before version 10 it has the input's type."""
+    x = given(inputs, 0)
+    one = np.ones((), x.dtype if node.since < 10 else np.dtype(bool))
+    mask = builder.constant(one).broadcast_to(x.shape)
+    return [x, mask][: len(node.outputs)]
+
+
 def reshape(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     x, wanted = given(inputs, 0), host(inputs, 1)
     sizes = [int(n) for n in (() if wanted is None else wanted.reshape(-1))]

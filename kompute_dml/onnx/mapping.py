@@ -20,9 +20,14 @@ from ..graph.builder import Builder, supported
 from ..operators import base
 from . import (
     attention,
+    attention_parts,
     composed,
     convolution,
+    einsum,
+    fourier,
     gather,
+    legacy,
+    losses,
     lowerings,
     microsoft,
     movement,
@@ -32,6 +37,7 @@ from . import (
     quantized,
     random,
     reduction,
+    sampling,
     transformer,
 )
 from .graph import DTYPES, Node, Value
@@ -40,9 +46,18 @@ if TYPE_CHECKING:
     from ..device import Device
 
 MICROSOFT = "com.microsoft"
+_OF_MEMORY = {"consumed_inputs"}
+"""Attributes by which ONNX's first versions told where a result may lie."""
 _FLOAT = 1
 """float32's number among ONNX's data types."""
 Refusal = Callable[[Node], "str | None"]
+WITHOUT_EFFECT: dict[str, object] = {
+    "left_window_size": -1, "right_window_size": -1,
+    "qk_norm_epsilon": 9.999999974752427e-07,  # 1e-6, as a float32
+    "weight_prepacked": 0,
+}
+"""Attributes that say nothing at these values, which are their defaults: ONNX Runtime spells them
+out, whether a model has them or not."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +94,9 @@ class Mapping:
         """Why this mapping does not serve ``node`` on ``device``, or None."""
         if node.since not in self.since:
             return f"version {node.since} of the operator is not known, only {self.since}"
-        unknown = node.attributes.keys() - set(self.attributes)
+        known = {*self.attributes, *_OF_MEMORY}
+        unknown = {name for name, value in node.attributes.items()
+                   if name not in known and value != WITHOUT_EFFECT.get(name)}
         if unknown:
             return f"attribute {', '.join(sorted(unknown))} is not understood"
         return self.refuses(node) or self._refuses_types(node, device)
@@ -149,7 +166,8 @@ def find(node: Node, device: Device) -> Mapping:
 def candidate(node: Node, device: Device) -> Mapping | str:
     """The mapping that serves ``node`` by the tables, or why there is none."""
     reason = "no mapping has this operator"
-    for mapping in _by_operator().get((node.domain, node.op), ()):
+    rows = _by_operator().get((node.domain, node.op), [])
+    for mapping in [row for row in rows if node.since in row.since] or rows:
         refused = mapping.refusal(node, device)
         if refused is None:
             return mapping
@@ -176,10 +194,17 @@ def _trial(mapping: Mapping, node: Node, device: Device) -> str | None:
         mapping.build(builder, node, inputs)
     except UnsupportedError as error:
         return str(error)
-    except (DmlError, ValueError, LookupError) as error:
+    except Exception as error:  # whatever a model makes go wrong
         # Sizes that stand in for unknown ones need not fit together.
-        return str(error) if certain else None
+        return said(error) if certain else None
     return None
+
+
+def said(error: Exception) -> str:
+    """What to say of whatever a model made go wrong."""
+    if isinstance(error, KeyError):
+        return f"not known: {error}"
+    return str(error) if isinstance(error, (DmlError, ValueError, LookupError)) else repr(error)
 
 
 @functools.cache
@@ -207,7 +232,7 @@ def _dropout(node: Node) -> str | None:
     training = node.input(2)
     if training is not None and (training.constant is None or training.constant.any()):
         return "only inference: training_mode must be a constant false"
-    return "the mask is not computed" if len(node.outputs) > 1 and node.outputs[1] else None
+    return None if node.since >= 7 or node.attributes.get("is_test", 0) else "is_test=0"
 
 
 def _two_inputs(node: Node) -> str | None:
@@ -302,6 +327,8 @@ def _normalization(node: Node) -> str | None:
         return "mean and variance as outputs"
     if node.attributes.get("training_mode", 0):
         return "training_mode=1"
+    if node.op == "BatchNormalization" and node.since < 7 and not node.attributes.get("is_test", 0):
+        return "is_test=0"
     if node.attributes.get("stash_type", _FLOAT) != _FLOAT:
         return "statistics in another precision than float32"
     return _same_types(node)
@@ -333,6 +360,13 @@ def _trained(node: Node) -> str | None:
     return _same_types(node)
 
 
+def _typed(node: Node) -> str | None:
+    """The weights of a loss have the type of the shares."""
+    x, weights = node.input(0), node.input(2)
+    differ = x is not None and weights is not None and x.dtype != weights.dtype
+    return "weights of another type" if differ else None
+
+
 # The table
 
 _QUANTIZED = (10, 13, 19, 21, 23, 24, 25, 28)
@@ -350,10 +384,10 @@ def _elementwise(
 
 
 _ARITHMETIC = (7, 13, 14)
-_UNARY = (6, 13)
+_UNARY = (1, 6, 13)
 _TRIGONOMETRIC = (7, 22)
 _HYPERBOLIC = (9, 22)
-_FOLDED = (6, 8, 12, 13)
+_FOLDED = (1, 6, 8, 12, 13)
 _COMPARISON = (7, 9, 11, 13, 19)
 _ACTIVATION = (1, 6, 13, 14, 16, 22)
 _TWO = ("ATensor", "BTensor")
@@ -363,6 +397,7 @@ _DEQUANTIZED = (None,)
 """Quantized tensors, whose own types the composed operators tell."""
 _SOFTMAX = tuple((op, f"ACTIVATION_{name}1") for op, name in (
     ("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), ("Hardmax", "HARDMAX")))
+_TRANSPOSED = ("alpha", "transA", "transB", "transBatchA", "transBatchB")
 _CONVOLUTION = (1, 11, 22)
 _CONVOLVED = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
@@ -371,11 +406,11 @@ def _recurrent(
     kind: str, states: tuple[str, ...] = (), attributes: tuple[str, ...] = ()
 ) -> Mapping:
     return Mapping(
-        kind, (7, 14, 22), kind, attention.recurrent(kind),
+        kind, (1, 3, 7, 14, 22), kind, attention.recurrent(kind),
         fields=("InputTensor", "WeightTensor", "RecurrenceTensor", "BiasTensor", None,
                 "HiddenInitTensor", *states),
         attributes=("hidden_size", "direction", "activations", "activation_alpha",
-                    "activation_beta", "clip", "layout", *attributes),
+                    "activation_beta", "clip", "layout", "output_sequence", *attributes),
         refuses=attention.recurrent_refusal, multiplies=True)
 
 
@@ -396,14 +431,25 @@ TABLE: tuple[Mapping, ...] = (
         refuses=_vectors(a=(), b=(2, 3)), multiplies=True),
     # Products
     Mapping("QLinearMatMul", (10, 21), "QUANTIZED_LINEAR_MATRIX_MULTIPLY", products.qlinear_matmul,
+        fields=("ATensor", None, "AZeroPointTensor", "BTensor", None, "BZeroPointTensor", None,
+                "OutputZeroPointTensor"),
         refuses=_qlinear_matrices, multiplies=True),
     Mapping("MatMul", (1, 9, 13), "GEMM", products.matmul, refuses=_matrices, multiplies=True),
     Mapping("FusedMatMul", (1,), "GEMM", products.matmul, MICROSOFT,
-        attributes=("alpha", "transA", "transB", "transBatchA", "transBatchB"),
+        attributes=_TRANSPOSED, refuses=_matrices, multiplies=True),
+    Mapping("TransposeMatMul", (1,), "GEMM", products.matmul, MICROSOFT, attributes=_TRANSPOSED,
         refuses=_matrices, multiplies=True),
     Mapping("Gemm", (1, 6, 7, 9, 11, 13), "GEMM", products.gemm,
         attributes=("alpha", "beta", "broadcast", "transA", "transB"), refuses=_matrices,
         multiplies=True),
+    *[Mapping(op, (1,), "GEMM", products.activated(build), MICROSOFT,
+          attributes=(*attributes, "activation", "activation_alpha", "activation_axis",
+                      "activation_beta", "activation_gamma"),
+          refuses=lambda node: products.activation_refusal(node) or _matrices(node),
+          multiplies=True)
+      for op, build, attributes in (
+          ("FusedGemm", products.gemm, ("alpha", "beta", "transA", "transB")),
+          ("FusedMatMulActivation", products.matmul, _TRANSPOSED))],
     Mapping("QGemm", (1,), "MATRIX_MULTIPLY_INTEGER", quantized.qgemm, MICROSOFT,
         fields=("ATensor", None, "AZeroPointTensor", "BTensor", None, "BZeroPointTensor", None),
         attributes=("alpha", "transA", "transB"), results=(None,),
@@ -429,8 +475,9 @@ TABLE: tuple[Mapping, ...] = (
     Mapping("Trilu", (14,), "DIAGONAL_MATRIX1", lowerings.trilu, attributes=("upper",), host=(1,)),
     # Views: nothing is computed, but a region's outputs are copied
     Mapping("Identity", (*_SHAPED, 16), _COPY, lowerings.identity),
-    Mapping("Dropout", (7, 10, 12, 13, 22), "ACTIVATION_IDENTITY", lowerings.identity,
-        attributes=("ratio", "seed"), host=(1, 2), refuses=_dropout),
+    Mapping("Dropout", (1, 6, 7, 10, 12, 13, 22), "ACTIVATION_IDENTITY", lowerings.dropout,
+        attributes=("is_test", "ratio", "seed"), host=(1, 2), refuses=_dropout,
+        results=("OutputTensor", None)),
     Mapping("Reshape", (5, *_SHAPED), _COPY, lowerings.reshape, attributes=("allowzero",),
             host=(1,)),
     Mapping("Squeeze", (11, *_SHAPED), _COPY, lowerings.squeeze, attributes=("axes",), host=(1,)),
@@ -485,7 +532,7 @@ TABLE: tuple[Mapping, ...] = (
         composed.truth, attributes=("to", "saturate", "round_mode"), refuses=_cast_to_bool),
     _elementwise("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), "CAST",
                  reads=("to", "saturate", "round_mode"), refuses=_cast),
-    Mapping("Clip", (6, 11, 12, 13), "ELEMENT_WISE_CLIP1",
+    Mapping("Clip", (1, 6, 11, 12, 13), "ELEMENT_WISE_CLIP1",
         lowerings.elementwise("ELEMENT_WISE_CLIP1", lowerings.clip_bounds, tensors=1),
         attributes=("min", "max"), host=(1, 2)),
     # Logic
@@ -522,7 +569,7 @@ TABLE: tuple[Mapping, ...] = (
     _elementwise("Selu", _ACTIVATION, "ACTIVATION_SCALED_ELU",
                  lowerings.floats(alpha=1.67326319217681884765625, gamma=1.05070102214813232421875),
                  reads=("alpha", "gamma")),
-    _elementwise("ThresholdedRelu", (10, 22), "ACTIVATION_THRESHOLDED_RELU",
+    _elementwise("ThresholdedRelu", (1, 10, 22), "ACTIVATION_THRESHOLDED_RELU",
                  lowerings.floats(alpha=1.0), reads=("alpha",)),
     _elementwise("HardSigmoid", _ACTIVATION, "ACTIVATION_HARD_SIGMOID",
                  lowerings.floats(alpha=0.2, beta=0.5), reads=("alpha", "beta")),
@@ -632,8 +679,10 @@ TABLE: tuple[Mapping, ...] = (
         fields=("InputTensor", "ROITensor", None),
         attributes=("coordinate_transformation_mode", "mode", "output_height", "output_width",
                     "sampling_ratio", "spatial_scale"), refuses=pooling.roi_align_refused),
-    Mapping("Upsample", (7, 9, 10), "RESAMPLE2", pooling.resize, fields=("InputTensor", None),
-        attributes=("mode", "scales"), host=(1,), refuses=pooling.resize_refused),
+    Mapping("Upsample", (1, 7, 9, 10), "RESAMPLE2", pooling.resize,
+        fields=("InputTensor", None),
+        attributes=("height_scale", "mode", "scales", "width_scale"), host=(1,),
+        refuses=pooling.resize_refused),
     Mapping("Resize", (10,), "RESAMPLE2", pooling.resize, fields=("InputTensor", None),
         attributes=("mode",), host=(1,), refuses=pooling.resize_refused),
     Mapping("Resize", (11, 13, 18, 19), "RESAMPLE2", pooling.resize,
@@ -642,6 +691,15 @@ TABLE: tuple[Mapping, ...] = (
                     "exclude_outside", "extrapolation_value", "keep_aspect_ratio_policy", "mode",
                     "nearest_mode"),
         host=(1, 2, 3), refuses=pooling.resize_refused),
+    *[Mapping("GridSample", since, "GATHER_ELEMENTS", sampling.grid_sample, domain,
+          fields=("InputTensor", None),
+          attributes=("align_corners", "mode", "padding_mode"), refuses=sampling.refusal)
+      for since, domain in (((16, 20, 22), ""), ((1,), MICROSOFT))],
+    # Fourier transforms
+    Mapping("DFT", (17, 20), "GEMM", fourier.dft, fields=("ATensor", None, None), host=(1, 2),
+        attributes=("axis", "inverse", "onesided"), multiplies=True),
+    Mapping("STFT", (17,), "GEMM", fourier.stft, fields=("ATensor", None, "ATensor", None),
+        attributes=("onesided",), host=(1, 3), multiplies=True),
     # Softmax and normalizations
     *[Mapping(op, (13,), operator, lowerings.along_axis(operator), attributes=("axis",))
       for op, operator in _SOFTMAX],
@@ -664,10 +722,16 @@ TABLE: tuple[Mapping, ...] = (
         normalization.instances, attributes=("epsilon",), refuses=_normalization),
     Mapping("GroupNormalization", (18, 21), "MEAN_VARIANCE_NORMALIZATION1", normalization.groups,
         attributes=("epsilon", "num_groups", "stash_type"), refuses=_normalization),
-    Mapping("MeanVarianceNormalization", (9, 13), "MEAN_VARIANCE_NORMALIZATION1",
-        normalization.mean_variance, attributes=("axes",)),
-    Mapping("BatchNormalization", (7, 9, 14, 15), "BATCH_NORMALIZATION", normalization.batch,
-        fields=("InputTensor",), attributes=("epsilon", "momentum", "spatial", "training_mode"),
+    Mapping("MeanVarianceNormalization", (1, 9, 13), "MEAN_VARIANCE_NORMALIZATION1",
+        normalization.mean_variance,
+        attributes=("across_channels", "axes", "normalize_variance")),
+    *[Mapping(op, (1,), "MEAN_VARIANCE_NORMALIZATION1", normalization.grouped(op != "GroupNorm"),
+          MICROSOFT, fields=("InputTensor",), results=("OutputTensor",) * 2,
+          attributes=("activation", "channels_last", "epsilon", "groups"))
+      for op in ("GroupNorm", "SkipGroupNorm")],
+    Mapping("BatchNormalization", (1, 6, 7, 9, 14, 15), "BATCH_NORMALIZATION",
+        normalization.batch, fields=("InputTensor",),
+        attributes=("epsilon", "is_test", "momentum", "spatial", "training_mode"),
         refuses=_normalization),
     Mapping("LRN", (1, 13), "LOCAL_RESPONSE_NORMALIZATION", normalization.neighbours,
         attributes=("alpha", "beta", "bias", "size")),
@@ -679,6 +743,16 @@ TABLE: tuple[Mapping, ...] = (
     Mapping("FusedConv", (1,), "CONVOLUTION", convolution.convolution, MICROSOFT,
         attributes=(*_CONVOLVED, "activation", "activation_params"),
         refuses=convolution.refuses_activation, multiplies=True),
+    Mapping("NhwcConv", (1,), "CONVOLUTION", convolution.channels_last, MICROSOFT,
+        attributes=_CONVOLVED, multiplies=True),
+    Mapping("CausalConvWithState", (27,), "CONVOLUTION", convolution.causal,
+        fields=("InputTensor", "FilterTensor", "BiasTensor", "InputTensor"),
+        results=("OutputTensor",) * 2, attributes=("activation",),
+        refuses=convolution.causal_refusal, multiplies=True),
+    Mapping("ConvTransposeWithDynamicPads", (1,), "CONVOLUTION",
+        convolution.transposed_by_pads, MICROSOFT,
+        fields=("InputTensor", "FilterTensor", None, "BiasTensor"), host=(2,),
+        attributes=(*(a for a in _CONVOLVED if a != "pads"), "output_padding"), multiplies=True),
     Mapping("ConvTranspose", _CONVOLUTION, "CONVOLUTION", convolution.transposed,
         attributes=(*_CONVOLVED, "output_padding", "output_shape"), multiplies=True),
     Mapping("ConvInteger", (10,), "CONVOLUTION_INTEGER", convolution.integer,
@@ -702,6 +776,12 @@ TABLE: tuple[Mapping, ...] = (
         attributes=("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale",
                     "softcap", "softmax_precision"),
         refuses=attention.onnx_attention_refusal, multiplies=True),
+    Mapping("Attention", (23, 24, 25), "GEMM", attention_parts.attention,
+        fields=("ATensor", "ATensor", "ATensor", None, "ATensor", "ATensor", None),
+        attributes=("is_causal", "kv_num_heads", "left_window_size", "q_num_heads",
+                    "qk_matmul_output_mode", "right_window_size", "scale", "softcap",
+                    "softmax_precision"),
+        refuses=attention_parts.refusal, multiplies=True),
     _recurrent("RNN"),
     _recurrent("GRU", attributes=("linear_before_reset",)),
     _recurrent("LSTM", ("CellMemInitTensor", "PeepholeTensor"), ("input_forget",)),
@@ -752,8 +832,23 @@ TABLE: tuple[Mapping, ...] = (
         fields=("InputTensor",)),
     Mapping("BiasGelu", (1,), "ACTIVATION_GELU", composed.bias_gelu, MICROSOFT,
         fields=("InputTensor",)),
-    Mapping("Einsum", (12, 28), "GEMM", composed.einsum, attributes=("equation",),
-        refuses=composed.einsum_refusal, multiplies=True),
+    Mapping("Einsum", (12, 28), "GEMM", einsum.einsum, fields=("ATensor",),
+        attributes=("equation",), multiplies=True),
+    Mapping("SwiGLU", (28,), "ACTIVATION_SWISH", composed.swiglu, fields=("InputTensor",),
+        attributes=("alpha",)),
+    Mapping("AffineGrid", (20,), "GEMM", composed.affine_grid, fields=("ATensor", None),
+        attributes=("align_corners",), host=(1,)),
+    Mapping("BitCast", (26,), _COPY, composed.bit_cast, attributes=("to",)),
+    Mapping("CenterCropPad", (18,), "PADDING1", movement.center_crop_pad, attributes=("axes",),
+        host=(1,)),
+    Mapping("TensorScatter", (24,), "SCATTER", gather.tensor_scatter,
+        fields=("InputTensor", "UpdatesTensor", None), attributes=("axis", "mode")),
+    *[Mapping(op, since, "REDUCE", build, fields=("InputTensor", None),
+              attributes=("ignore_index", "reduction"), results=("OutputTensor",) * 2,
+              refuses=_typed)
+      for op, since, build in (
+          ("NegativeLogLikelihoodLoss", (12, 13, 22), losses.likelihood),
+          ("SoftmaxCrossEntropyLoss", (12, 13), losses.cross_entropy))],
     # com.microsoft's that take several operators
     *[Mapping(op, (1,), "ELEMENT_WISE_DEQUANTIZE_LINEAR", build, MICROSOFT, fields=_DEQUANTIZED,
               attributes=attributes, results=(None,), refuses=_one_scale(*scales))
@@ -789,6 +884,31 @@ TABLE: tuple[Mapping, ...] = (
             host=(1,)),
     _elementwise("CastLike", (15, 19, 21, 23, 24, 25, 28), "CAST", reads=("saturate", "round_mode"),
                  fields=("InputTensor", None), refuses=_cast_like, tensors=1),
+    # What ONNX has dropped, or ONNX Runtime keeps for old models
+    _elementwise("Affine", (1,), "ACTIVATION_LINEAR", lowerings.floats(alpha=1.0, beta=0.0),
+                 reads=("alpha", "beta")),
+    _elementwise("ParametricSoftplus", (1,), "ACTIVATION_PARAMETRIC_SOFTPLUS",
+                 lowerings.floats(alpha=1.0, beta=1.0), reads=("alpha", "beta")),
+    _elementwise("ScaledTanh", (1,), "ACTIVATION_SCALED_TANH",
+                 lowerings.floats(alpha=1.0, beta=1.0), reads=("alpha", "beta")),
+    Mapping("ImageScaler", (1,), "ELEMENT_WISE_ADD", legacy.image_scaler,
+        attributes=("bias", "scale")),
+    Mapping("Crop", (1,), _COPY, legacy.crop, attributes=("border", "scale")),
+    *[replace(row, since=since, build=legacy.broadcast(row.build),
+              attributes=("axis", "broadcast"))
+      for op, since, operator in (
+          *((op, (1, 6), f"ELEMENT_WISE_{name}") for op, name in (
+              ("Add", "ADD"), ("Sub", "SUBTRACT"), ("Mul", "MULTIPLY"), ("Div", "DIVIDE"))),
+          *((op, (1,), f"ELEMENT_WISE_LOGICAL_{name}") for op, name in (
+              ("And", "AND"), ("Or", "OR"), ("Xor", "XOR"), ("Equal", "EQUALS"),
+              ("Greater", "GREATER_THAN"), ("Less", "LESS_THAN"))),
+          ("Pow", (1,), "ELEMENT_WISE_POW"))
+      for row in (_elementwise(op, since, operator),)],
+    Mapping("PRelu", (1, 6), "ACTIVATION_PARAMETERIZED_RELU", legacy.slopes(
+        lowerings.elementwise("ACTIVATION_PARAMETERIZED_RELU"))),
+    Mapping("Cast", (1,), "CAST", legacy.cast(composed.truth, lowerings.elementwise("CAST")),
+        attributes=("to",), refuses=legacy.cast_refusal),
+    Mapping("Reshape", (1,), _COPY, legacy.reshape_attribute, attributes=("shape",)),
     # Filled: large ones, whose sizes and values the host knows
     Mapping("ConstantOfShape", (9, 20, 21, 23, 24, 25), "FILL_VALUE_CONSTANT",
             movement.constant_of_shape, fields=(None,), attributes=("value",), host=(0,)),

@@ -1,4 +1,4 @@
-"""How com.microsoft's operators lower that are several of DirectML's."""
+"""Lowerings of com.microsoft's operators that take several of DirectML's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _optional(inputs: Inputs, index: int) -> Array | None:
 
 
 def _real(builder: Builder, x: Array, scale: Array, zero: Array | None) -> Array:
-    """The numbers that a quantized tensor stands for; one scale for all."""
+    """The real numbers of a quantized tensor with one scale."""
     arrays = [x, *(builder.reshape(p, ()) for p in (scale, zero) if p is not None)]
     return emit_elementwise(builder, "ELEMENT_WISE_DEQUANTIZE_LINEAR", arrays, _FLOAT, {})
 
@@ -41,7 +41,7 @@ def _quantized(
 
 
 def quantized_product(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """QLinearMul: A, its scale and zero point, the same of B, the result's."""
+    """QLinearMul: A, its scale and zero point; the same of B; those of the result."""
     a, b = (_real(builder, given(inputs, i), given(inputs, i + 1), _optional(inputs, i + 2))
             for i in (0, 3))
     y = emit_elementwise(builder, "ELEMENT_WISE_MULTIPLY", [a, b], _FLOAT, {})
@@ -50,7 +50,8 @@ def quantized_product(builder: Builder, node: Node, inputs: Inputs) -> list[Arra
 
 
 def quantized(function: Build) -> Build:
-    """A function of a quantized tensor: it, its scale and zero point, the result's."""
+    """A function of a quantized tensor: the tensor, its scale and zero point, those of the
+    result."""
 
     def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
@@ -72,7 +73,7 @@ def leaky_relu(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 
 def softmax(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """``opset`` says whose Softmax it is: before 13 it is over all dimensions from an axis on."""
+    """QLinearSoftmax. Before ``opset`` 13 it normalizes all dimensions from an axis on."""
     operator = "ACTIVATION_SOFTMAX1"
     build = (along_axis(operator) if node.attributes.get("opset", 13) >= 13
              else normalization.flattened(operator))
@@ -80,7 +81,7 @@ def softmax(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 
 def quantized_concat(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """QLinearConcat: the result's scale and zero point, then each tensor with its own."""
+    """QLinearConcat: the result's scale and zero point, then each tensor with its own ones."""
     scale, zero = given(inputs, 0), given(inputs, 1)
     if (len(inputs) - 2) % 3:
         raise ValidationError("expected a scale and a zero point for each tensor")
@@ -91,8 +92,8 @@ def quantized_concat(builder: Builder, node: Node, inputs: Inputs) -> list[Array
 
 
 def quantized_lstm(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """DynamicQuantizeLSTM: an LSTM of what its weights stand for. What ONNX Runtime rounds to 8
-    bits besides, its inputs and states, stays as it is."""
+    """DynamicQuantizeLSTM: an LSTM with dequantized weights. ONNX Runtime also quantizes inputs and
+    states to 8 bits. This does not."""
 
     def weights(i: int, scale: Array, zero: Array) -> Array:
         w = given(inputs, i)  # [directions, K, 4 units], a scale for each direction or column
@@ -113,8 +114,8 @@ def quantized_lstm(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 
 def embed_layers(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """EmbedLayerNormalization: the sum of what is looked up of words, positions and segments,
-    normalized; how many of each row the mask keeps; the sum."""
+    """EmbedLayerNormalization: the normalized sum of the embeddings of words, positions and
+    segments; the number of elements that the mask keeps in each row; the sum."""
     ids = given(inputs, 0)
     batches, length = ids.shape
     total = gather(builder, _row(node), [given(inputs, 2), ids])[0]
@@ -148,7 +149,7 @@ def _row(node: Node) -> Node:
 
 
 def bias_add(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """BiasAdd: a tensor, its bias and what skipped it."""
+    """BiasAdd: a tensor, its bias and a skip connection."""
     total = given(inputs, 0)
     for i in (1, 2):
         total = emit_elementwise(

@@ -69,7 +69,10 @@ def read(model: onnx.ModelProto) -> Graph:
     for info in (*graph.input, *graph.output, *graph.value_info):
         values[info.name] = Value(info.name, *_type(info))
     for tensor in graph.initializer:
-        _set_constant(values, tensor.name, onnx.numpy_helper.to_array(tensor))
+        try:
+            _set_constant(values, tensor.name, onnx.numpy_helper.to_array(tensor))
+        except ValueError as error:  # onnx's checker lets more elements than sizes pass
+            raise ValidationError(f"initializer {tensor.name!r}: {error}") from None
     nodes = []
     for proto in graph.node:
         attributes = {a.name: _attribute(a) for a in proto.attribute}
@@ -88,6 +91,8 @@ def _set_constant(values: dict[str, Value], name: str, array: np.ndarray) -> Non
 
 
 def _constant(attributes: Mapping[str, Any]) -> np.ndarray:
+    if not attributes:
+        raise ValidationError("expected a Constant to have a value, but got none")
     name, value = next(iter(attributes.items()))
     if name.startswith("value_float"):
         return np.asarray(value, np.float32)

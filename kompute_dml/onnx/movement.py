@@ -39,7 +39,7 @@ def _seen(x: Array, rank: int) -> Seen:
     return x, pad_left(x.shape, rank, 1), pad_left(x.strides, rank, 0)
 
 
-def _part(x: Array, begins: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) -> Array:
+def part(x: Array, begins: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) -> Array:
     strides = [a * b for a, b in zip(x.strides, steps)]
     return x.view(sizes, strides, sum(a * b for a, b in zip(x.strides, begins)))
 
@@ -66,7 +66,7 @@ def slice_(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         begins[d], strides[d] = start, step
         sizes[d] = max(-(-(end - start) // step), 0)
     if min(strides, default=1) > 0 or 0 in sizes:
-        return [_part(x, begins, sizes, strides)]
+        return [part(x, begins, sizes, strides)]
     y = builder.new(sizes, x.dtype)
     rank = _rank(builder, "SLICE1", "InputTensor", x)
     reach = [(n - 1) * s for n, s in zip(sizes, strides)]
@@ -94,7 +94,7 @@ def split(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     for size in sizes:
         begins = [begin if d == axis else 0 for d in range(len(x.shape))]
         shape = [size if d == axis else m for d, m in enumerate(x.shape)]
-        results.append(_part(x, begins, shape, ones))
+        results.append(part(x, begins, shape, ones))
         begin += size
     return results
 
@@ -131,7 +131,7 @@ def pad(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         start[axis], end[axis] = pads[i], pads[i + len(axes)]
     if any(n < 0 for n in (*start, *end)):
         sizes = [max(n + min(s, 0) + min(e, 0), 0) for n, s, e in zip(x.shape, start, end)]
-        x = _part(x, [max(-s, 0) for s in start], sizes, [1] * rank)
+        x = part(x, [max(-s, 0) for s in start], sizes, [1] * rank)
         start, end = ([max(n, 0) for n in ns] for ns in (start, end))
     if not any((*start, *end)):
         return [x]
@@ -157,6 +157,22 @@ def pad(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         padding_value=filling, start_padding=pad_left(start, seen, 0),
         end_padding=pad_left(end, seen, 0),
     )
+    return [y]
+
+
+def center_crop_pad(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """Both ends lose or get as much; what is left over the last one does."""
+    x, wanted = given(inputs, 0), host(inputs, 1)
+    rank = len(x.shape)
+    axes = [dimension(a, rank) for a in node.attributes.get("axes", range(rank))]
+    pads = [[0] * rank, [0] * rank]
+    for axis, n in zip(axes, [] if wanted is None else wanted.reshape(-1), strict=True):
+        more = int(n) - x.shape[axis]
+        first = (abs(more) // 2) * (1 if more > 0 else -1)
+        pads[0][axis], pads[1][axis] = first, more - first
+    values = np.array(pads).reshape(-1)
+    (y,) = pad(builder, replace(node, attributes={}), [
+        x, Array(values.dtype, values.shape, (1,), None, values)])
     return [y]
 
 

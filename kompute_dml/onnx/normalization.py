@@ -161,13 +161,51 @@ def groups(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         normalize_variance=True, epsilon=_epsilon(node))]
 
 
+def grouped(skips: bool) -> Build:
+    """com.microsoft's GroupNorm and SkipGroupNorm: channels last unless told, SiLU if told."""
+
+    def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+        x, read = given(inputs, 0), node.attributes.get
+        rank = len(x.shape)
+        last = bool(read("channels_last", 1))
+        first = (0, rank - 1, *range(1, rank - 1)) if last else range(rank)
+        back = (0, *range(2, rank), 1) if last else range(rank)
+        for t in inputs[3:] if skips else ():
+            if t is None:
+                continue
+            if len(t.shape) == 2:  # an element for each channel of each image
+                ones = (1,) * (rank - 2)
+                t = builder.reshape(t, (t.shape[0], *ones, t.shape[1]) if last else (
+                    *t.shape, *ones))
+            elif len(t.shape) == 1 and not last:
+                t = builder.reshape(t, (t.size, *(1,) * (rank - 2)))
+            x = emit_elementwise(builder, "ELEMENT_WISE_ADD", [x, t], x.dtype, {})
+        total, dtype = x, x.dtype
+        x, (scale, bias) = x.transpose(first), (given(inputs, i) for i in (1, 2))
+        if scale.dtype != dtype:
+            x = emit_elementwise(builder, "CAST", [x], scale.dtype, {})
+        of_groups = replace(node, attributes={
+            "num_groups": read("groups"), "epsilon": read("epsilon", _EPSILON)})
+        (y,) = groups(builder, of_groups, [x, scale, bias])
+        if read("activation", 0):
+            y = emit_elementwise(builder, "ACTIVATION_SWISH", [y], y.dtype,
+                                 {"sigmoid_input_scale": 1.0})
+        if y.dtype != dtype:
+            y = emit_elementwise(builder, "CAST", [y], dtype, {})
+        return [y.transpose(back), total][: len(node.outputs)]
+
+    return build
+
+
 def mean_variance(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """ONNX adds 1e-9 to the deviation, which is then no more than that."""
-    x = given(inputs, 0)
-    axes = {dimension(a, len(x.shape)) for a in node.attributes.get("axes", (0, 2, 3))}
+    """ONNX adds 1e-9 to the deviation, which is then no more than that. Before version 9 two flags
+    stand for the axes and the division."""
+    x, read = given(inputs, 0), node.attributes.get
+    usual = range(len(x.shape)) if read("across_channels", 0) else (0, 2, 3)
+    axes = {dimension(a, len(x.shape)) for a in read("axes", usual)}
     return [_normalized(
         builder, "MEAN_VARIANCE_NORMALIZATION1", x, x.shape, {"scale": None, "bias": None},
-        sorted(axes), normalize_variance=True, epsilon=1e-18)]
+        sorted(axes), normalize_variance=bool(read("normalize_variance", 1)), epsilon=1e-18)]
 
 
 def batch_training(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
@@ -200,8 +238,8 @@ def batch(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     names = ("scale", "bias", "mean", "variance")
     parameters = {name: _per_channel(given(inputs, i), len(x.shape), builder)
                   for i, name in enumerate(names, 1)}
-    return [_normalized(builder, "BATCH_NORMALIZATION", x, x.shape, parameters, spatial=True,
-                        epsilon=_epsilon(node))]
+    return [_normalized(builder, "BATCH_NORMALIZATION", x, x.shape, parameters,
+                        spatial=bool(node.attributes.get("spatial", 1)), epsilon=_epsilon(node))]
 
 
 def neighbours(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:

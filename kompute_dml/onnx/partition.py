@@ -8,9 +8,9 @@ from .graph import Node
 
 
 def regions(nodes: Sequence[Node], claimed: Callable[[Node], bool]) -> list[list[Node]]:
-    """Neighbouring claimed nodes, merged as far as no path leaves a region and comes back.
+    """Regions of neighbouring claimed nodes. No path leaves a region and comes back.
 
-    ``nodes`` are in an order in which they can run; so are those of each region.
+    ``nodes`` are in an order in which they can run, and so are those of each region.
     """
     made_by = {value: i for i, node in enumerate(nodes) for value in node.outputs}
     edges = [
@@ -24,7 +24,7 @@ def regions(nodes: Sequence[Node], claimed: Callable[[Node], bool]) -> list[list
         after[maker].add(user)
 
     def path_around(start: int, end: int) -> bool:
-        """Whether ``end`` can be reached from ``start`` other than directly."""
+        """Whether a path with other nodes leads from ``start`` to ``end``."""
         last = members[end][-1]
         seen: set[int] = set()
         stack = [g for g in {group[n] for n in after[start]} if g not in (start, end)]

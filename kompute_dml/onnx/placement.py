@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 
 _FEW = 1024
 """Elements of an input up to which a plan may be made for its values."""
-_MANY_BYTES = 8 << 20
-_TIMES_TRANSFERRED = 8
-"""A region without a product is worth its transfers from so many bytes on, read and written, and
-from so many times the bytes that cross its border on: a device moves them about as much faster
-than the host than a bus moves them slower."""
 
 
 @dataclass
@@ -72,27 +67,6 @@ def place(
             result.rows[node] = candidates[node]
         made.update(v for v in node.outputs if v is not None)
     return result
-
-
-def refusal(region: Sequence[Node], placed: Placement, outside: set[Value]) -> str | None:
-    """Why a region is not worth being made, or None. ``outside`` are values that others read."""
-    rows = [placed.rows[n] for n in region if n in placed.rows and n not in placed.host]
-    if all(row.is_view for row in rows):
-        return COMPUTES_NOTHING
-    if any(row.multiplies for row in rows):
-        return None
-    made = {v for node in region for v in node.outputs}
-    moved = sum(v.nbytes for n in region if n in placed.rows and not placed.rows[n].is_view
-                for v in (*n.inputs, *n.outputs) if v is not None)
-    crossing = {v for n in region for v in n.inputs if v not in made} | (made & outside)
-    transferred = sum(v.nbytes for v in crossing if v is not None and v.constant is None)
-    if moved >= max(_MANY_BYTES, _TIMES_TRANSFERRED * transferred):
-        return None
-    return (f"its region has no product, and moves {moved} bytes for {transferred} that are "
-            "transferred, as far as sizes are known: claim=all takes it")
-
-
-COMPUTES_NOTHING = "its region computes nothing: it only views values, or works on sizes"
 
 
 def within(nodes: Sequence[Node], device: Device) -> Placement:

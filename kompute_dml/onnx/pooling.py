@@ -252,7 +252,7 @@ def _resized(node: Node, inputs: Inputs, x: Array) -> tuple[list[int], list[floa
     """Sizes and scales of all dimensions."""
     rank = len(x.shape)
     if node.op == "Upsample" or node.since < 11:
-        scales: Any = host(inputs, 1) if node.since >= 9 else node.attributes["scales"]
+        scales: Any = host(inputs, 1) if node.since >= 9 else _scales(node)
         wanted = None
     else:
         scales, wanted = host(inputs, 2), host(inputs, 3)
@@ -268,11 +268,19 @@ def _resized(node: Node, inputs: Inputs, x: Array) -> tuple[list[int], list[floa
                 sizes[a] = math.floor(factors[a] * x.shape[a] + 0.5)
     elif scales is not None:
         for a, scale in zip(axes, np.asarray(scales, np.float32).reshape(-1)):
+            if not 0 < scale < math.inf:
+                raise ValidationError(f"expected scales to be above 0 and finite, but got {scale}")
             factors[a] = float(scale)
             sizes[a] = math.floor(float(scale) * x.shape[a])
     else:
         raise ValidationError("expected sizes or scales")
     return sizes, factors
+
+
+def _scales(node: Node) -> Any:
+    """Of Upsample, as attributes: those of a plane's sides in version 1."""
+    read = node.attributes
+    return read["scales"] if node.since > 1 else (1, 1, read["height_scale"], read["width_scale"])
 
 
 def _coordinates(mode: str, size: int, out: int, scale: float) -> tuple[float, float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,30 @@ from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import product
 from .graph import Node
-from .lowerings import Inputs, Seen, dynamic_quantize, given
+from .lowerings import (
+    Build,
+    Inputs,
+    Seen,
+    along_axis,
+    dynamic_quantize,
+    emit_elementwise,
+    given,
+)
 
+_ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
+    "Relu": ("RELU", {}), "Tanh": ("TANH", {}), "Sigmoid": ("SIGMOID", {}),
+    "Softsign": ("SOFTSIGN", {}), "Softplus": ("SOFTPLUS", {}),
+    "LeakyRelu": ("LEAKY_RELU", {"alpha": 0.01}), "Elu": ("ELU", {"alpha": 1.0}),
+    "ThresholdedRelu": ("THRESHOLDED_RELU", {"alpha": 1.0}),
+    "HardSigmoid": ("HARD_SIGMOID", {"alpha": 0.2, "beta": 0.5}),
+    "ScaledTanh": ("SCALED_TANH", {"alpha": 1.0, "beta": 1.0}),
+    "ParametricSoftplus": ("PARAMETRIC_SOFTPLUS", {"alpha": 1.0, "beta": 1.0}),
+    "Selu": ("SCALED_ELU", {"alpha": 1.67326319217681884765625,
+                            "gamma": 1.05070102214813232421875}),
+}
+"""What com.microsoft's fused products may name: DirectML's activation, and its fields."""
+_ALONG_AXIS = {"Softmax": "ACTIVATION_SOFTMAX1", "LogSoftmax": "ACTIVATION_LOG_SOFTMAX1",
+               "Hardmax": "ACTIVATION_HARDMAX1"}
 _MAX_BATCHES = 2
 """Leading dimensions that DirectML's products take."""
 
@@ -50,6 +73,9 @@ def matmul_integer(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 def qlinear_matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (
         given(inputs, i) for i in range(8))
+    a_scale, b_scale, y_scale = (
+        t if t.dtype == np.float32 else emit_elementwise(
+            builder, "CAST", [t], np.dtype("float32"), {}) for t in (a_scale, b_scale, y_scale))
     return [_product(
         builder, "QUANTIZED_LINEAR_MATRIX_MULTIPLY", a, b,
         {"a_scale_tensor": (a_scale, -2), "a_zero_point_tensor": (a_zero, -2),
@@ -66,6 +92,34 @@ def matmul(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     a, b = _rows_first(a, read("transBatchA", 0)), _rows_first(b, read("transBatchB", 0))
     a, b = transposed(a, read("transA", 0)), transposed(b, read("transB", 0))
     return [_product(builder, "GEMM", a, b, {}, a.dtype, None, **_factors(read("alpha", 1.0)))]
+
+
+def activated(build: Build) -> Build:
+    """FusedGemm and FusedMatMulActivation: a product, then an activation."""
+
+    def built(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+        (y,) = build(builder, node, inputs)
+        name = node.attributes.get("activation", "")
+        if not name:
+            return [y]
+        if name in _ALONG_AXIS:
+            axis = {"axis": node.attributes.get("activation_axis", -1)}
+            return list(along_axis(_ALONG_AXIS[name])(
+                builder, replace(node, attributes=axis), [y]))
+        operator, defaults = _ACTIVATIONS[name]
+        values = {field: float(node.attributes.get(f"activation_{field}", default))
+                  for field, default in defaults.items()}
+        if name == "Softplus":
+            values["steepness"] = 1.0
+        return [emit_elementwise(builder, f"ACTIVATION_{operator}", [y], y.dtype, values)]
+
+    return built
+
+
+def activation_refusal(node: Node) -> str | None:
+    name = node.attributes.get("activation", "")
+    return None if not name or name in _ALONG_AXIS or name in _ACTIVATIONS else (
+        f"activation={name!r}")
 
 
 def product_of(builder: Builder, a: Array, b: Array, c: Array | None = None) -> Array:

@@ -3,6 +3,8 @@
     DequantizeLinear x 2 -> Conv [-> Relu] -> QuantizeLinear    becomes one QLinearConv
     DequantizeLinear x 2 -> MatMul -> QuantizeLinear            becomes one QLinearMatMul
     DequantizeLinear x 2 -> MatMul [-> Add]                     becomes one MatMulIntegerToFloat
+
+Gemm is a MatMul; with C it becomes a MatMulIntegerToFloat, whose bias C is.
 """
 
 from __future__ import annotations
@@ -24,44 +26,62 @@ def of_bytes(
     is_bias: Callable[[Value, Value | None], bool],
 ) -> Node | None:
     """The quantized node that stands for a float one and those around it, or None."""
-    if node.label not in ("Conv", "MatMul"):
+    if node.label not in ("Conv", "MatMul", "Gemm"):
         return None
-    axis = 0 if node.op == "Conv" else 1
+    turned = node.op == "Gemm" and bool(node.attributes.get("transB", 0))
+    axis = 0 if node.op == "Conv" or turned else 1
     x, w = (_dequantized(v, made_by) for v in node.inputs[:2])
     if x is None or w is None or not _scalar(x.input(1)) or not _scales(w, axis):
         return None
     parts = [d for d in (x, w) if only_user(d, (node.op,)) is node]
     bias = None
-    if len(node.inputs) > 2 and node.inputs[2] is not None:
+    if node.op == "Gemm":
+        if not _is_product(node, is_bias) or (turned and _constant(w) is None):
+            return None
+        bias = node.input(2)
+    elif len(node.inputs) > 2 and node.inputs[2] is not None:
         maker = made_by.get(node.inputs[2])
         bias = None if maker is None else _sums(maker, x, w)
         if maker is None or bias is None:
             return None
         parts += [maker] if only_user(maker, (node.op,)) is node else []
     parts.append(node)
-    last = _quantized(node, only_user)
+    last = _quantized(node, only_user) if bias is None or node.op == "Conv" else None
     if last is not None:
         parts += last
         y = last[-1]
         operator = "QLinearConv" if node.op == "Conv" else "QLinearMatMul"
-        values = [*_triple(x), *_triple(w), y.input(1), y.input(2)]
+        values = [*_triple(x), *_triple(w, turned), y.input(1), y.input(2)]
         values += [bias] if operator == "QLinearConv" else []
-        return Node(operator, "", 10, tuple(values), y.outputs, node.attributes, node.name,
+        attributes = node.attributes if node.op == "Conv" else {}
+        return Node(operator, "", 10, tuple(values), y.outputs, attributes, node.name,
                     tuple(parts))
     if node.op == "Conv":
         return None
     total = only_user(node, ("Add",))
-    if total is not None:
+    if total is not None and bias is None:
         left, right = total.inputs
         other = right if left is node.outputs[0] else left
         if other is not None and is_bias(other, node.outputs[0]):
             bias = other
             parts.append(total)
-    (a, a_scale, a_zero), (b, b_scale, b_zero) = _triple(x), _triple(w)
+    (a, a_scale, a_zero), (b, b_scale, b_zero) = _triple(x), _triple(w, turned)
     return Node(
         "MatMulIntegerToFloat", "com.microsoft", 1,
         (a, b, a_scale, b_scale, a_zero, b_zero, bias), parts[-1].outputs, {}, node.name,
         tuple(parts))
+
+
+def _is_product(gemm: Node, is_bias: Callable[[Value, Value | None], bool]) -> bool:
+    """Whether a Gemm is a product of A as it is, and C as a bias."""
+    read, c = gemm.attributes.get, gemm.input(2)
+    return not read("transA", 0) and read("alpha", 1.0) == 1 and (
+        c is None or (read("beta", 1.0) == 1 and is_bias(c, gemm.outputs[0])))
+
+
+def _constant(dequantize: Node) -> np.ndarray | None:
+    value = dequantize.input(0)
+    return None if value is None else value.constant
 
 
 def _dequantized(value: Value | None, made_by: dict[Value, Node]) -> Node | None:
@@ -124,5 +144,12 @@ def _quantized(node: Node, only_user: OnlyUser) -> list[Node] | None:
     return [*parts, last]
 
 
-def _triple(dequantize: Node) -> tuple[Value | None, Value | None, Value | None]:
-    return dequantize.input(0), dequantize.input(1), dequantize.input(2)
+def _triple(
+    dequantize: Node, turned: bool = False
+) -> tuple[Value | None, Value | None, Value | None]:
+    """Bytes, scale and zero point; the bytes of a constant matrix ``turned``, if told."""
+    x = dequantize.input(0)
+    if turned and x is not None and x.constant is not None:
+        matrix = np.ascontiguousarray(x.constant.T)
+        x = Value(f"{x.name} turned", x.dtype, matrix.shape, matrix)
+    return x, dequantize.input(1), dequantize.input(2)

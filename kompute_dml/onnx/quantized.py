@@ -1,4 +1,4 @@
-"""How the mapping table lowers quantized products and quantization in blocks."""
+"""Lowerings of quantized products and quantization in blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .lowerings import Build, Inputs, Seen, dimension, emit_elementwise, given
 
 
 class _Nibbles(Array):
-    """Bytes, seen as twice as many UINT4 elements. Sizes and strides count elements."""
+    """Bytes seen as twice as many UINT4 elements. Sizes and strides count elements."""
 
     def desc(self, sizes: Any, strides: Any) -> TensorDesc:
         packed = super().desc(sizes, strides)
@@ -38,7 +38,7 @@ def _optional(inputs: Inputs, index: int) -> Array | None:
 
 
 def blocked_weights(node: Node) -> str | None:
-    """Why this MatMulNBits is not served, or None."""
+    """Why this MatMulNBits is not supported, or None."""
     if node.attributes.get("bits", 4) not in (4, 8):
         return "elements of neither 4 nor 8 bits"
     if node.input(4) is not None:
@@ -53,7 +53,7 @@ def blocked_weights(node: Node) -> str | None:
 
 
 def matmul_bits(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """MatMulNBits: B's columns are stored as rows of blocks, each with a scale and a zero point."""
+    """MatMulNBits: B's columns are stored as rows of blocks, with a scale and a zero point each."""
     a, b, scales = (given(inputs, i) for i in range(3))
     zeros, bias = _optional(inputs, 3), _optional(inputs, 5)
     bits, block = node.attributes.get("bits", 4), node.attributes["block_size"]
@@ -75,7 +75,7 @@ def matmul_bits(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         if zeros is not None:
             tensors["quantization_tensors[1]"] = _quantized(
                 builder.pack(zeros), bits, of_blocks, zero_pitch)
-        # Without zero points they are half of the range, for DirectML as for ONNX Runtime.
+        # The default zero points are half of the range, in DirectML as in ONNX Runtime.
         kind = QuantizationType.SCALE if zeros is None else QuantizationType.SCALE_ZERO_POINT
         builder.emit("DEQUANTIZE", tensors, quantization_type=kind)
     columns = weights.view((k, n), (1, blocks * block))
@@ -83,7 +83,7 @@ def matmul_bits(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 
 def integer_matrices(node: Node) -> str | None:
-    """Why this QGemm is not served, or None."""
+    """Why this QGemm is not supported, or None."""
     for index in (0, 3):
         value = node.input(index)
         if value is None or value.shape is None or len(value.shape) != 2:
@@ -119,7 +119,8 @@ def qgemm(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 
 def quantization(operator: str) -> Build:
-    """QuantizeLinear and DequantizeLinear: scales for all, along an axis, or for blocks of it."""
+    """QuantizeLinear and DequantizeLinear, with one scale, scales along an axis, or for its
+    blocks."""
     whole = lowerings.quantization(f"ELEMENT_WISE_{operator}_LINEAR")
 
     def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:

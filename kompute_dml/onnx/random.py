@@ -1,4 +1,4 @@
-"""How rows of random numbers lower: words of RANDOM_GENERATOR, made numbers of a distribution."""
+"""Lowerings of random numbers: words of RANDOM_GENERATOR, converted to a distribution."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from .graph import DTYPES, Node
 from .lowerings import Build, Inputs, emit_elementwise, given
 
 _SHARE = 2.0**-24
-"""float32 holds 24 bits of a word exactly."""
+"""float32 holds 24 bits of a word exactly, so numbers are multiples of it."""
 
 
 def _uniform(builder: Builder, node: Node, shape: Sequence[int], stream: int) -> Array:
-    """Multiples of 2^-24 in [0, 1). The seed's bits are the key, ``stream`` begins the counter."""
+    """Multiples of 2^-24 in [0, 1). The key is the seed's bits, the counter begins with
+    ``stream``."""
     seed = int(np.float32(node.attributes["seed"]).view(np.uint32))
     state = builder.constant(np.array([0, 0, 0, stream, seed, 0], np.uint32))
     words = builder.new(shape, "uint32")
@@ -50,7 +51,7 @@ def _made(builder: Builder, node: Node, shape: Sequence[int]) -> Array:
         low, high = read.get("low", 0.0), read.get("high", 1.0)
         return _apply(builder, "ELEMENT_WISE_IDENTITY", whole,
                       **_scaled(_SHARE * (high - low), low))
-    # Box and Muller; the logarithm's argument is in (0, 1].
+    # The Box-Muller transform. The logarithm's argument is in (0, 1].
     logarithm = _apply(builder, "ELEMENT_WISE_LOG", whole, **_scaled(_SHARE, _SHARE))
     radius = _apply(builder, "ELEMENT_WISE_SQRT", logarithm, **_scaled(-2.0, 0.0))
     turn = _apply(builder, "ELEMENT_WISE_COS", _uniform(builder, node, shape, 1),
@@ -61,7 +62,7 @@ def _made(builder: Builder, node: Node, shape: Sequence[int]) -> Array:
 
 
 def random(like: bool) -> Build:
-    """RandomUniform and RandomNormal; ``like``: of the input's shape, and its type."""
+    """RandomUniform and RandomNormal. ``like``: with the input's shape and type."""
 
     def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         shape = given(inputs, 0).shape if like else tuple(node.attributes["shape"])
@@ -75,7 +76,7 @@ def random(like: bool) -> Build:
 
 
 def refusal(node: Node) -> str | None:
-    """Why random numbers are not served, or None."""
+    """Why random numbers are not supported, or None."""
     if "seed" not in node.attributes:
         return "no seed"
     out = node.outputs[0]

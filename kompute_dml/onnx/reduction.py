@@ -1,4 +1,4 @@
-"""How ONNX's reductions, scans and TopK lower."""
+"""Lowerings of reductions, scans and TopK."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _seen(x: Array) -> tuple[Array, Sequence[int], Sequence[int]]:
 
 
 def _of_nothing(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> Any:
-    """What ONNX wants of a reduction without elements, which DirectML does not take."""
+    """ONNX's result of a reduction without elements, which DirectML does not allow."""
     function = attributes.get("function")
     if function in (ReduceFunction.LOG_SUM, ReduceFunction.LOG_SUM_EXP):
         return -np.inf
@@ -42,7 +42,7 @@ def reduced(
     builder: Builder, operator: str, x: Array, axes: Sequence[int], keep: bool, dtype: Any,
     **attributes: Any,
 ) -> list[Array]:
-    """One reduction of ``axes``, which may be all that there are."""
+    """A reduction of ``axes``, which may be all axes."""
     axes = sorted({dimension(a, len(x.shape)) for a in axes})
     sizes = [1 if d in axes else n for d, n in enumerate(x.shape)]
     y = builder.new(sizes if keep else [n for d, n in enumerate(sizes) if d not in axes], dtype)
@@ -84,7 +84,7 @@ def argument(operator: str) -> Build:
 
 
 def _one(inputs: Inputs, index: int) -> int:
-    """The single number that an input holds."""
+    """The only number of an input."""
     values = host(inputs, index)
     if values is None or values.size != 1:
         raise ValidationError(f"expected input {index} to hold one number")
@@ -99,7 +99,7 @@ def top_k(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     values, indices = builder.new(sizes, x.dtype), builder.new(sizes, "int64")
     if values.storage is not None:
         largest = node.attributes.get("largest", 1)
-        # Indices are no negative numbers: as UINT64 they have the same bits.
+        # Indices are not negative, so as UINT64 they have the same bits.
         unsigned = replace(indices, dtype=np.dtype("uint64"))
         builder.emit(
             "TOP_K1",
@@ -111,7 +111,7 @@ def top_k(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 
 def cumulative(operator: str, exclusive: str) -> Build:
-    """CumSum and CumProd; ``exclusive`` is DirectML's field."""
+    """CumSum and CumProd. ``exclusive`` is DirectML's field."""
 
     def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)

@@ -17,7 +17,7 @@ from ..graph.builder import Builder, Prepared
 from ..graph.recorded import Input, RecordedPlan, Resident, Result
 from ..layout import Ints, packed_strides
 from ..runtime.windows import SIZE as WINDOW
-from . import placement, shapes
+from . import mapping, placement, shapes
 from .graph import Node, Value
 
 if TYPE_CHECKING:
@@ -186,10 +186,9 @@ class Region:
             kind: type[Exception] = ValidationError
             if isinstance(error, (DmlError, MemoryError)):
                 kind = type(error) if isinstance(error, DmlError) else OutOfMemoryError
-            known = isinstance(error, (DmlError, ValueError, LookupError))
             sizes = [None if v is None else list(arrays[v].shape) for v in node.inputs]
             raise kind(f"{node.label} {node.name!r} with inputs of sizes {sizes}: "
-                       f"{error if known else repr(error)}") from None
+                       f"{mapping.said(error)}") from None
         for value, array in zip(node.outputs, results):
             if value is not None:
                 arrays[value] = array

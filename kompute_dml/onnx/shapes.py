@@ -1,7 +1,7 @@
 """Shape arithmetic: nodes whose inputs the host knows while it plans are evaluated with NumPy.
 
-The host knows constants of few bytes, the shape of every value, and what follows from them. Such
-nodes put nothing on the device; their results decide sizes, axes and bounds of other nodes.
+The host knows small constants, the shape of every value, and what follows from them. Such nodes do
+not use the device. Their results decide sizes, axes and bounds of other nodes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ..errors import ValidationError
 from .graph import DTYPES, Node, Value
 
 HOST_BYTES = 4 << 10
-"""Bytes of a constant up to which the host keeps a copy: sizes, axes and bounds are small."""
+"""The most bytes of a constant of which the host keeps a copy: sizes, axes and bounds are small."""
 LARGE = 1 << 20
-"""Elements of a result above which a row computes it on the device, where there is one."""
+"""The most elements that the host computes if a row can compute them on the device."""
 
 Arrays = Sequence["np.ndarray | None"]
 Evaluator = Callable[[Node, Arrays], Any]
@@ -38,7 +38,7 @@ def reads(node: Node) -> list[Value]:
 
 
 def evaluate(node: Node, inputs: Arrays) -> list[np.ndarray]:
-    """The node's outputs. An input of which only the shape counts may hold any values."""
+    """The node's outputs. An input may hold any values if only its shape counts."""
     try:
         results = _EVALUATORS[node.op](node, inputs)
     except ZeroDivisionError:
@@ -54,7 +54,7 @@ def _given(inputs: Arrays, index: int) -> np.ndarray:
 
 
 def _numbers(node: Node, inputs: Arrays, index: int, name: str) -> list[int] | None:
-    """Whole numbers that are an input, or an attribute in older versions."""
+    """Whole numbers from an input, or in older versions from an attribute."""
     x = inputs[index] if index < len(inputs) else None
     values = node.attributes.get(name) if x is None else x.reshape(-1).tolist()
     return None if values is None else [int(n) for n in values]

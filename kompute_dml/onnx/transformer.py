@@ -1,5 +1,5 @@
-"""How rows of transformers lower that take several operators: attention with its projection or its
-rotary embedding."""
+"""Lowerings of transformers' nodes that take several operators: attention with projection or rotary
+embedding."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def _at_positions(builder: Builder, cache: Array, ids: Array) -> Array:
 
 
 def _following(builder: Builder, first: Array, count: int) -> Array:
-    """Positions from ``first`` on, {batch, 1} or {1}, along a new last dimension."""
+    """Positions from ``first`` ({batch, 1} or {1}) on, along a new last dimension."""
     more = builder.constant(np.arange(count, dtype=first.dtype))
     return emit_elementwise(builder, "ELEMENT_WISE_ADD", [first, more], first.dtype, {})
 
 
 def rotary(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """ONNX's RotaryEmbedding, and com.microsoft's, whose positions come before the caches."""
+    """RotaryEmbedding of ONNX, and of com.microsoft, whose positions come before the caches."""
     x = given(inputs, 0)
     if node.domain:
         ids, cos, sin = (given(inputs, i) for i in (1, 2, 3))
@@ -106,7 +106,7 @@ def rotary(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 
 def rotary_refusal(node: Node) -> str | None:
-    """Why a rotary embedding is not served, or None."""
+    """Why a rotary embedding is not supported, or None."""
     read = node.attributes
     if read.get("scale", 1.0) != 1.0:
         return "a scale"
@@ -128,7 +128,7 @@ def projected(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 
 def quantized(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """com.microsoft QAttention: the projection is a product of integers."""
+    """com.microsoft QAttention, whose projection is a product of integers."""
     x, weights, bias, x_scale, w_scale, mask, x_zero, w_zero, past = (
         _optional(inputs, i) for i in range(9))
     (y,) = matmul_integer_to_float(
@@ -138,7 +138,7 @@ def quantized(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 def _attend(builder: Builder, node: Node, projection: Array, mask: Array | None,
             past: Array | None, added: Array | None) -> list[Array]:
-    """``projection`` holds queries, keys and values, side by side."""
+    """``projection`` holds queries, keys and values, one after the other in each row."""
     read, heads = node.attributes, node.attributes["num_heads"]
     batches, length, features = projection.shape
     widths = list(read.get("qkv_hidden_sizes", ())) or [features // 3] * 3
@@ -192,7 +192,7 @@ def _half(stack: Array, i: int) -> Array:
 
 
 def projected_refusal(node: Node) -> str | None:
-    """Why com.microsoft's Attention or QAttention is not served, or None."""
+    """Why com.microsoft's Attention or QAttention is not supported, or None."""
     read = node.attributes
     if read.get("do_rotary", 0):
         return "do_rotary=1"
@@ -212,8 +212,8 @@ def projected_refusal(node: Node) -> str | None:
 
 
 def grouped(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """com.microsoft GroupQueryAttention. The present outputs are as long as the past ones, if all
-    keys fit there."""
+    """com.microsoft GroupQueryAttention. The present outputs are as long as the past ones if these
+    have room for all keys."""
     read = node.attributes
     heads, key_heads = read["num_heads"], read["kv_num_heads"]
     q, k, v, past_k, past_v, lengths = (_optional(inputs, i) for i in range(6))
@@ -272,7 +272,7 @@ def grouped(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 
 def grouped_refusal(node: Node) -> str | None:
-    """Why GroupQueryAttention is not served, or None."""
+    """Why GroupQueryAttention is not supported, or None."""
     usual = {"local_window_size": -1, "softcap": 0.0, "smooth_softmax": 0, "qk_output": 0,
              "causal": 1, "k_quant_type": "NONE", "v_quant_type": "NONE", "kv_cache_bit_width": 0,
              "sliding_window_cache": 0}

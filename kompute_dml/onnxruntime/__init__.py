@@ -1,4 +1,4 @@
-"""An execution provider for ONNX Runtime: its models' quantized products on any Vulkan GPU.
+"""An execution provider for ONNX Runtime: ONNX models on any Vulkan GPU.
 
     import onnxruntime
     import kompute_dml.onnxruntime as kompute
@@ -25,8 +25,8 @@ __all__ = [
 ]
 
 VENDOR_ID = 0x4B44
-"""Of the devices' memory: ``OrtValue.ortvalue_from_numpy(x, "gpu", adapter, VENDOR_ID)``. No PCI
-vendor has it, so that no other provider takes this memory for its own."""
+"""The vendor of device memory, for ``OrtValue.ortvalue_from_numpy(x, "gpu", adapter, VENDOR_ID)``.
+No PCI vendor has this number, so no other provider claims this memory."""
 _INSTALL = "pip install '.[onnxruntime]' in a checkout, with Python 3.11 or newer"
 
 
@@ -43,7 +43,7 @@ def get_ep_names() -> list[str]:
 def get_library_path() -> str:
     """The provider library, ready to be registered under any name.
 
-    Raises UnsupportedError where it was not built, and says how to build it.
+    Raises UnsupportedError if it was not built, with the way to build it.
     """
     from ..toolchain import native
     from ..toolchain.system import ToolchainError
@@ -62,7 +62,7 @@ def get_library_path() -> str:
 
 
 def register() -> None:
-    """Make ONNX Runtime know the provider. Does nothing when it does already.
+    """Register the provider with ONNX Runtime. Does nothing if it is registered already.
 
     Raises UnsupportedError for an ONNX Runtime that is too old, NoDeviceError without a Vulkan
     driver or kp.
@@ -72,20 +72,20 @@ def register() -> None:
 
     if is_registered():
         return
-    # These raise here what ONNX Runtime would wrap in its own words, once a session is made.
+    # These raise errors now that ONNX Runtime would wrap when a session is created.
     choose(None)
     import_kp()
     _onnxruntime().register_execution_provider_library(get_ep_name(), get_library_path())
 
 
 def unregister() -> None:
-    """Make ONNX Runtime forget the provider. Sessions that use it must be gone."""
+    """Unregister the provider. Sessions that use it must be gone."""
     if is_registered():
         _onnxruntime().unregister_execution_provider_library(get_ep_name())
 
 
 def is_registered() -> bool:
-    """Whether ONNX Runtime knows the provider."""
+    """Whether the provider is registered."""
     return any(d.ep_name == get_ep_name() for d in _onnxruntime().get_ep_devices())
 
 
@@ -101,10 +101,10 @@ def devices() -> list[Any]:
 def session(model: Any, *, session_options: Any = None, **options: Any) -> Any:
     """An ``onnxruntime.InferenceSession`` of a file or of bytes, with this provider first.
 
-    ``options`` are the provider's: adapter, feature_level, claim, strict, profile. Nodes that it
-    does not claim run on ONNX Runtime's CPU provider; with ``strict`` there must be none.
-    ``session_options`` take the provider up, so each
-    session has its own.
+    ``options`` are the provider's: adapter, feature_level, claim, strict, memory,
+    enable_graph_capture, profile. Nodes that it does not claim run on ONNX Runtime's CPU provider;
+    with ``strict`` there must be none. ``session_options`` take the provider up, so each session
+    has its own.
     """
     from ..runtime.adapters import choose
 
@@ -118,7 +118,7 @@ def session(model: Any, *, session_options: Any = None, **options: Any) -> Any:
         options["claim"] = ",".join(claim)
     texts = {name: str(value) for name, value in options.items() if value is not None}
     provider = _provider()
-    asked = provider.Options(texts)  # raises here what ONNX Runtime would only print
+    asked = provider.Options(texts)  # ONNX Runtime would only print its errors
     wanted.add_provider_for_devices([device], texts)
     with provider.decisions() as decisions:
         try:
@@ -131,7 +131,7 @@ def session(model: Any, *, session_options: Any = None, **options: Any) -> Any:
 def explain(model: Any, **options: Any) -> None:
     """Print where each node of a model runs, and why. ``options`` are those of :func:`session`.
 
-    The nodes are those that ONNX Runtime's optimization leaves.
+    The nodes are those after ONNX Runtime's optimization.
     """
     decisions = decided(model, **options)
     width = max((len(d.operator) for d in decisions), default=0)
@@ -144,10 +144,10 @@ def explain(model: Any, **options: Any) -> None:
 
 
 def decided(model: Any, **options: Any) -> list[Any]:
-    """For each node of a model its ``operator``, its name (``node``), ``where`` it runs, and
-    ``why``; what :func:`explain` prints."""
+    """The decisions that :func:`explain` prints: each node's ``operator``, name (``node``),
+    ``where`` it runs, and ``why``."""
     with _provider().decisions() as decisions, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that nothing is claimed is in the list
+        warnings.simplefilter("ignore", UserWarning)  # the list shows that nothing is claimed
         session(model, **options)
     return list(decisions)
 

@@ -62,6 +62,11 @@ def found(address: int) -> DeviceMemory | None:
     return memories[adapter_of(address)].bytes if address >= FIRST else None
 
 
+def holds(address: int) -> bool:
+    """Whether a tensor on a device begins at an address."""
+    return address >= FIRST and memories[adapter_of(address)].bytes.holds(address)
+
+
 def _adapter(device: Any) -> int | None:
     """The adapter whose memory ONNX Runtime means; None for others'."""
     ort = api()
@@ -156,14 +161,14 @@ def _copy(source: Any, target: Any) -> None:
     if whence is not None and whence is whither:
         whence.copy(first, second, nbytes)
         return
-    data = _host(first, nbytes) if whence is None else whence.read(first, nbytes)
+    data = host(first, nbytes) if whence is None else whence.read(first, nbytes)
     if whither is None:
-        _host(second, nbytes)[...] = data
+        host(second, nbytes)[...] = data
     else:
         whither.write(second, data)
 
 
-def _host(address: int, nbytes: int) -> np.ndarray:
+def host(address: int, nbytes: int) -> np.ndarray:
     """The host's bytes at an address."""
     return np.frombuffer(ffi.buffer(ffi.cast("void *", address), nbytes), np.uint8)
 

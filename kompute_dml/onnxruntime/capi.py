@@ -256,6 +256,8 @@ class Api:
         """Raises UnsupportedError when this ONNX Runtime is too old."""
         table = base.GetApi(API_VERSION)
         self.version: str = ffi.string(base.GetVersionString()).decode()
+        self.release = int(self.version.split(".")[1])
+        """The second number of the version."""
         if table == ffi.NULL:
             raise UnsupportedError(unsupported_version(self.version))
         self._outs = _Outs()

@@ -1,4 +1,4 @@
-"""Reads ONNX Runtime's graphs into the mapping's own."""
+"""Converts ONNX Runtime's graphs to graphs of the mapping."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GraphReader:
         self._api = api
         self._values: dict[str, Value] = {}
         self.is_nested = api.get(api.Graph_GetParentNode, "const void *", graph) != ffi.NULL
-        """Whether it is a branch or a body inside a node of another graph."""
+        """Whether it is a nested graph, such as a branch of an If."""
         self.handles: dict[Node, Any] = {}
         nodes = [self._node(handle) for handle in api.items("Graph_Nodes", graph)]
         inputs = [self._value(v) for v in api.items("Graph_Inputs", graph)]
@@ -34,7 +34,7 @@ class GraphReader:
 
     def _node(self, handle: Any) -> Node:
         api = self._api
-        # Values that a nested graph reads from outside are used like any input.
+        # Values that a nested graph reads from outside count as inputs.
         captured = [self._value(v) for v in api.items("Node_ImplicitInputs", handle)]
         node = Node(
             op=api.text(api.Node_GetOperatorType, handle),
@@ -95,7 +95,7 @@ class GraphReader:
         elif kind == _TENSOR:
             return name, self._tensor(handle)
         else:
-            # Lists of texts, and graphs: no row reads one, so that it is there is enough.
+            # No row reads lists of strings or graphs, so only their names are kept.
             return name, None
         return name, values[0] if kind in (_INT, _FLOAT) else values
 
@@ -105,7 +105,7 @@ class GraphReader:
         try:
             return api.tensor(value).copy()
         except UnsupportedError:
-            return None  # of a type that NumPy lacks
+            return None  # a type that NumPy lacks
         finally:
             api.ReleaseValue(value)
 
@@ -114,7 +114,7 @@ class GraphReader:
         needed = ffi.new("size_t *")
         status = api.ReadOpAttr(handle, kind, ffi.NULL, 0, needed)
         if status != ffi.NULL:
-            # How it says how many bytes there are.
+            # The expected error: it comes with the number of bytes.
             api.ReleaseStatus(status)
         data = ffi.new("char[]", max(needed[0], size))
         if needed[0]:

@@ -85,9 +85,16 @@ class DeviceMemory:
             self._ranges[address] = nbytes
             return address
 
+    def holds(self, address: int) -> bool:
+        """Whether what begins at an address is handed out. No address is handed out twice."""
+        return address in self._ranges
+
     def free(self, address: int) -> None:
+        self.forget(address, self._ranges.pop(address, 0))
+
+    def forget(self, address: int, nbytes: int) -> None:
+        """Let nothing lie at an address."""
         with self._lock:
-            nbytes = self._ranges.pop(address, 0)
             self._clear(address, address + nbytes)
 
     def write(self, address: int, data: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's own profiler is told: the device's time in regions and dispatches."""
+"""Events for ONNX Runtime's profiler: the device's time in regions and dispatches."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Profiler:
 
     def __init__(self) -> None:
         self.trace: Trace | None = None
-        """While it is on."""
+        """The trace while profiling is on."""
         self.origin = 0
-        """When ONNX Runtime's profile began, in nanoseconds of our clock."""
+        """The start of ONNX Runtime's profile, in nanoseconds of our clock."""
         self.handle = ffi.new_handle(self)
         self.table = ffi.new("Profiler *", {
             "version": capi.EP_VERSION, "Release": _release, "StartProfiling": _start,

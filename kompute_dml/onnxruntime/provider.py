@@ -14,38 +14,36 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from .. import __version__
 from ..device import shared_device
 from ..errors import UnsupportedError, ValidationError
-from ..graph.recorded import Input, Resident, Result
-from ..layout import product
 from ..names import hint
-from ..onnx import mapping
+from ..onnx import cost, mapping
 from ..onnx.fusion import fuse
 from ..onnx.graph import Graph, Node
 from ..onnx.partition import regions
-from ..onnx.placement import COMPUTES_NOTHING, Placement, place, refusal
-from ..onnx.region import Constants, Region
+from ..onnx.placement import Placement, place
+from ..onnx.region import Constants
 from ..runtime.adapters import choose, list_devices
 from ..spec import FeatureLevel
-from . import VENDOR_ID, allocation, capi
+from . import VENDOR_ID, allocation, capi, capture
 from .capi import alive, api, callback, ffi, guarded, keep, let_go
 from .graph import GraphReader
+from .kernel import Kernel
 from .profiling import Profiler
-from .trace import Trace, now
+from .trace import Trace
 
 EP_NAME = "KomputeDmlExecutionProvider"
 OPTIONS = {
     "adapter": "index, UUID or part of the name of the Vulkan device",
     "feature_level": "DirectML's, such as 6.4: operators newer than it are left to others",
-    "claim": "'auto' (regions that are worth their transfers), 'all', or names of operators",
+    "claim": "'auto' (regions that take less time than on the CPU), 'all', or names of operators",
     "strict": "'True': no node may be left to others",
     "memory": "'device' or 'host': where tensors lie that are not bound",
+    capture.OPTION: "'True': runs with the same tensors on the device are replayed",
     "profile": "a file for the time of each region and dispatch, as trace events",
 }
 _AUTO, _ALL = "auto", "all"
@@ -81,15 +79,21 @@ class Options:
             raise ValidationError(
                 f"{EP_NAME}: expected memory to be 'device' or 'host', but got {memory!r}")
         self.on_device = memory == "device"
-        strict = entries.get("strict") or "false"
-        if strict.lower() not in _FLAGS:
-            raise ValidationError(
-                f"{EP_NAME}: expected strict to be True or False, but got {strict!r}")
-        self.strict = _FLAGS[strict.lower()]
+        self.strict = _flag(entries, "strict")
+        self.captures = _flag(entries, capture.OPTION)
+        if self.captures and not self.on_device:
+            raise ValidationError(f"{EP_NAME}: {capture.OPTION} needs memory to be 'device'")
         self.claimed_names = {name.strip() for name in wanted.split(",")} - {""}
         if not (self.claims_all or self.claims_worthwhile):
             _check_names(self.claimed_names)
         self.feature_level = FeatureLevel.of(entries.get("feature_level") or FeatureLevel.FL_6_4)
+
+
+def _flag(entries: dict[str, str], name: str) -> bool:
+    text = entries.get(name) or "false"
+    if text.lower() not in _FLAGS:
+        raise ValidationError(f"{EP_NAME}: expected {name} to be True or False, but got {text!r}")
+    return _FLAGS[text.lower()]
 
 
 def _check_names(claimed: set[str]) -> None:
@@ -160,13 +164,25 @@ class Provider:
         """Bytes of the constants that regions are going to hold, by where they lie on the host."""
         self.has_claimed = False
         self.decisions: list[Decision] = []
+        self.results: set[str] = set()
+        """Names of the model's outputs."""
+        self.kernels = 0
+        """Regions that were compiled."""
+        self.capture: capture.Capture | None = None
+        if options.captures:
+            if api().release < capture.SINCE:
+                raise UnsupportedError(
+                    f"{EP_NAME}: {capture.OPTION} needs ONNX Runtime 1.{capture.SINCE} or newer")
+            self.capture = capture.Capture(lambda: self.results, lambda: self.kernels)
         self.handle = ffi.new_handle(self)
         self.table = ffi.new("Ep *", {
             "version": capi.EP_VERSION, "GetName": _ep_name, "GetCapability": _get_capability,
             "Compile": _compile, "ReleaseNodeComputeInfos": _release_kernels,
             "GetKernelRegistry": _get_kernel_registry,
             "GetDefaultMemoryDevice": _get_default_memory_device,
-            "CreateProfiler": _create_profiler, "self": self.handle,
+            "CreateProfiler": _create_profiler, "IsGraphCaptureEnabled": capture.is_enabled,
+            "IsGraphCaptured": capture.is_captured, "ReplayGraph": capture.replay,
+            "ReleaseCapturedGraph": capture.release, "self": self.handle,
         })
 
     def traces(self) -> list[Trace]:
@@ -177,12 +193,14 @@ class Provider:
     def wanted_regions(self, reader: GraphReader) -> list[list[Node]]:
         """The regions to claim, in the original graph's nodes."""
         nodes = fuse(reader.graph)
+        if not reader.is_nested:
+            self.results = {v.name for v in reader.graph.outputs}
         placed = place(nodes, self.device, self._names)
         wanted = []
-        for region in regions(nodes, placed.__contains__):
+        found = regions(nodes, placed.__contains__)
+        for region, refused in zip(found, self._refusals(found, nodes, placed, reader.graph)):
             reason = (_NO_CONTEXT if self.compiles_ahead
-                      else self._refusal(region, placed, reader.graph)
-                      or self._without_room(region))
+                      else refused or self._without_room(region))
             if reason is None:
                 wanted.append(region)
             else:
@@ -210,17 +228,16 @@ class Provider:
         self._constants |= needed
         return None
 
-    def _refusal(self, region: Sequence[Node], placed: Placement, graph: Graph) -> str | None:
-        """Why a region is not claimed, or None."""
-        if not (self.options.claims_all or self.options.claims_worthwhile):
-            return None
-        inside = set(region)
-        outside = set(graph.outputs)
-        for node in graph.nodes:
-            if node not in inside:
-                outside.update(v for v in node.inputs if v is not None)
-        reason = refusal(region, placed, outside)
-        return None if self.options.claims_all and reason != COMPUTES_NOTHING else reason
+    def _refusals(
+        self, found: Sequence[Sequence[Node]], nodes: Sequence[Node], placed: Placement,
+        graph: Graph,
+    ) -> list[str | None]:
+        """For each region why it is not claimed, or None."""
+        options = self.options
+        if not (options.claims_all or options.claims_worthwhile):
+            return [None] * len(found)
+        return cost.refusals(found, placed, Graph(list(nodes), graph.inputs, graph.outputs),
+                             everything=options.claims_all)
 
     def _decided(
         self, nodes: Sequence[Node], placed: Placement, wanted: Sequence[Sequence[Node]]
@@ -251,7 +268,7 @@ class Provider:
             text += f": {', '.join(missing)} are not implemented, or not as they are used here"
         if len(missing) < len({part.label for node in left for part in node.originals}):
             text += "; the claim " + (
-                "'auto' takes only regions that are worth their transfers, 'all' takes more"
+                "'auto' takes only regions that are estimated to gain time, 'all' takes more"
                 if self.options.claims_worthwhile else "leaves the others out"
             )
         return text
@@ -261,71 +278,6 @@ class Provider:
         if options.claims_all or options.claims_worthwhile:
             return True
         return bool(options.claimed_names & {node.op, node.label, *[n.op for n in node.originals]})
-
-
-class Kernel:
-    """A compiled region, as ONNX Runtime calls it."""
-
-    def __init__(self, provider: Provider, reader: GraphReader, shared: Constants) -> None:
-        graph = reader.graph
-        self.region = Region(provider.device, fuse(graph), graph.inputs, graph.outputs, shared)
-        self._provider = provider
-        self.handle = ffi.new_handle(self)
-        self.table = ffi.new("Kernel *", {
-            "version": capi.API_VERSION, "CreateState": _create_state, "Compute": _compute,
-            "ReleaseState": _release_state, "self": self.handle,
-        })
-
-    def compute(self, context: Any) -> None:
-        ort = api()
-        inputs = [self._input(ort.input(context, i), i in self.region.host_inputs)
-                  for i in range(len(self.region.inputs))]
-        for i, result in enumerate(self._run(inputs)):
-            value = ort.output(context, i, result.array.shape)
-            if not result.nbytes:
-                continue
-            if (memory := allocation.found(address := ort.address(value))) is not None:
-                memory.put(address, result)
-            else:
-                y = result.array
-                result.values(ort.memory(value, y.shape, y.dtype))
-
-    def _input(self, value: Any, on_host: bool) -> Input:
-        """A tensor where it lies; on the host if the host must know it."""
-        ort = api()
-        sizes, dtype = ort.described(value)
-        nbytes = product(sizes) * dtype.itemsize
-        if not nbytes:
-            return np.empty(sizes, dtype)
-        memory = allocation.found(address := ort.address(value))
-        if memory is None:
-            return ort.memory(value, sizes, dtype)
-        lies = memory.read(address, nbytes) if on_host else memory.find(address, nbytes)
-        if isinstance(lies, Resident):
-            if lies.device is self.region.device:
-                return replace(lies, shape=tuple(sizes))
-            lies = memory.read(address, nbytes)
-        return lies.view(dtype).reshape(sizes)
-
-    def _run(self, inputs: Sequence[Input]) -> list[Result]:
-        traces = self._provider.traces()
-        if not traces:
-            return self.region.launch(inputs)
-        results: list[Result] = []
-        plan = self.region.plan(inputs)
-        begin = now()
-        try:
-            times = self.region.device.time(
-                lambda: results.extend(plan.launch(inputs, anew=True)))
-        except UnsupportedError:
-            # No timestamps on this device: the host's clock has to do.
-            times = []
-            results += plan.launch(inputs)
-            self.region.device.synchronize()
-        end = now()
-        for trace in traces:
-            trace.add(self.region.label, begin, end, times)
-        return results
 
 
 # Callbacks
@@ -486,6 +438,7 @@ def _compile(
         check_strict(provider.decisions)
     shared = Constants()
     made = [Kernel(provider, GraphReader(api(), graphs[i]), shared) for i in range(count)]
+    provider.kernels += count
     for i, kernel in enumerate(made):
         kernels[i] = keep(kernel)
 
@@ -494,21 +447,6 @@ def _compile(
 def _release_kernels(this: Any, kernels: Any, count: int) -> None:
     for i in range(count):
         let_go(kernels[i])
-
-
-@guarded("(Kernel *, void *, void **)")
-def _create_state(this: Any, context: Any, out: Any) -> None:
-    out[0] = this
-
-
-@guarded("(Kernel *, void *, void *)")
-def _compute(this: Any, state: Any, context: Any) -> None:
-    _owner(this).compute(context)
-
-
-@callback("void(Kernel *, void *)")
-def _release_state(this: Any, state: Any) -> None:
-    pass
 
 
 # The library

@@ -1,4 +1,4 @@
-"""Times of regions as a trace-event file, which Perfetto and chrome://tracing open."""
+"""Times of regions in a trace-event file, for Perfetto and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 from typing import Any
 
 _DEVICE = 0
-"""The lane of the device; those of threads are their numbers."""
+"""The lane of the device. A thread's lane is its number."""
 
 
 class Trace:
-    """Events of one session, written out whenever it is saved; without a path, handed out."""
+    """Events of one session, for a file, or without a path for take()."""
 
     def __init__(self, path: str | None) -> None:
         self.path = path
@@ -27,7 +27,7 @@ class Trace:
     def add(
         self, region: str, begin_ns: int, end_ns: int, dispatches: list[tuple[str, float]]
     ) -> None:
-        """A call of a region, and the device's time in each of its dispatches (nanoseconds)."""
+        """Add a call of a region, and the device's time in each of its dispatches (nanoseconds)."""
         def event(lane: int, name: str, kind: str, begin: float, ns: float) -> dict[str, Any]:
             return {"ph": "X", "pid": self._process, "tid": lane, "name": name, "cat": kind,
                     "ts": begin / 1e3, "dur": ns / 1e3}
@@ -35,7 +35,8 @@ class Trace:
         spent = sum(ns for _, ns in dispatches)
         call = event(threading.get_native_id(), region, "region", begin_ns, end_ns - begin_ns)
         events = [{**call, "args": {"gpu_us": spent / 1e3}}]
-        # The device's clock has another origin: its dispatches are drawn to end with the call.
+        # The device's clock has another origin, so dispatches are placed before the end of the
+        # call.
         at = end_ns - spent
         for name, ns in dispatches:
             events.append(event(_DEVICE, name, "dispatch", at, ns))
@@ -44,7 +45,7 @@ class Trace:
             self._events += events
 
     def take(self) -> list[dict[str, Any]]:
-        """The events so far, which are then gone."""
+        """Remove and return the events so far."""
         with self._lock:
             events, self._events = self._events, []
         return events

@@ -1,4 +1,4 @@
-"""Activations: one that only copies, and a table of the others."""
+"""Activations: the identity, and a table of the others."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from .attention_kernels import SHADERS, Kernel, Lines, few_rows, matrix_tiles, u
 from .base import Output, operator
 
 _PASSES_ON_CPU = 30_000
-"""Of loops. lavapipe silently ends a shader's loops after 65,535."""
+"""The most passes of loops. lavapipe silently ends a shader's loops after 65,535."""
 _SOURCES = (("query_tensor", "stacked_query_key_tensor", "stacked_query_key_value_tensor"),
             ("key_tensor", "stacked_query_key_tensor", "stacked_key_value_tensor",
              "stacked_query_key_value_tensor"),
@@ -27,7 +27,7 @@ _SOURCES = (("query_tensor", "stacked_query_key_tensor", "stacked_query_key_valu
 """Fields that may hold queries, keys and values."""
 _PLACES = {"stacked_query_key_tensor": (0, 1, None), "stacked_key_value_tensor": (None, 0, 1),
            "stacked_query_key_value_tensor": (0, 1, 2)}
-"""Where queries, keys and values lie in a stack."""
+"""The positions of queries, keys and values in a stack."""
 
 
 def _field(snake: str) -> str:
@@ -35,7 +35,7 @@ def _field(snake: str) -> str:
 
 
 def _last(desc: Any, snake: str, count: int) -> TensorDesc:
-    """The last dimensions of a tensor; those before must be ones."""
+    """The last ``count`` dimensions of a tensor. Those before must have size 1."""
     t: TensorDesc = getattr(desc, snake)
     fits = len(t.sizes) >= count and product(t.sizes[:-count]) == 1
     expect(fits, desc.operator.name, f"{_field(snake)}.Sizes",
@@ -45,7 +45,7 @@ def _last(desc: Any, snake: str, count: int) -> TensorDesc:
 
 @dataclass(frozen=True)
 class View:
-    """Heads somewhere in a tensor: (batch, head, position, element)."""
+    """Heads in a tensor: (batch, head, position, element)."""
 
     slot: str
     offset: int
@@ -53,12 +53,12 @@ class View:
     strides: Ints
 
     def read(self, p: PlanBuilder) -> Operand:
-        """What it reaches."""
+        """The operand that reads them."""
         return p.read(self.slot, self.offset, extent(self.sizes, self.strides))
 
 
 class Heads:
-    """What a description of attention says, with its tensors seen as heads."""
+    """A description of attention, with its tensors seen as heads."""
 
     def __init__(self, desc: Any) -> None:
         self.desc, self.name = desc, desc.operator.name
@@ -139,7 +139,8 @@ class Heads:
 
     @property
     def keys(self) -> int:
-        """All that a query may see: past and new ones, or as many as the caches hold."""
+        """The number of keys that a query may see: past and new keys, or the capacity of the
+        caches."""
         if self.lengths is None:
             return self.past + self.fresh
         for slot in ("output_present_key_tensor", "past_key_tensor"):
@@ -150,7 +151,7 @@ class Heads:
         return 0
 
     def infer(self) -> dict[str, Output]:
-        """The outputs: with as many leading ones as the description has, or else the inputs."""
+        """The outputs, with the rank of the description's output, or else of an input."""
         kind = getattr(self.desc, self.query.slot).data_type  # type: ignore[union-attr]
 
         def made(slot: str, like: str, *sizes: int) -> Output:
@@ -245,7 +246,7 @@ class _Lowering:
 
     def _collected(self, which: str, new: View | None, past: View | None, bias: int, size: int
                    ) -> tuple[Operand, Ints]:
-        """Where all keys (or values) lie: as they are, or put together."""
+        """Where all keys (or values) lie: an input, or a copy that joins past and new ones."""
         h, slot = self.h, f"output_present_{which}_tensor"
         wanted = getattr(self.desc, slot) is not None
         only = past if new is None else new if past is None else None
@@ -263,7 +264,8 @@ class _Lowering:
 
     def _put(self, view: View, to: tuple[Operand, Ints], bias: int | None, first: int,
              capacity: int, lengths: str | None) -> None:
-        """Copy heads; ``bias`` is where theirs begins, None for those that are past."""
+        """Copy heads and add their bias, which begins at element ``bias``. None: they are past
+        heads."""
         p, desc = self.p, self.desc
         biased = bias is not None and desc.bias_tensor is not None
         by = desc.bias_tensor.strides[-1] if biased else 0
@@ -275,7 +277,7 @@ class _Lowering:
         sizes, unit = view.sizes, 1
         if vectors:
             sizes, unit = (*sizes[:3], sizes[3] // each), each
-        # A vector's neighbour is the next one.
+        # Strides count vectors. The next vector is contiguous.
         strides = [(*(s // unit for s in x.strides[:3]), x.strides[3]) for x in lines]
         walk = Walk(sizes, *strides, (0, view.sizes[3] * by, 0, by), (by_length, 0, 0, 0),
                     (0, 0, 1, 0))
@@ -335,14 +337,14 @@ class _Lowering:
                 spec={"LOCAL_SIZE": self.local_size, "TYPE": self.type.code})
 
     def _begins_aligned(self, operand: Operand) -> bool:
-        """Whether it begins with a vector of 16 bytes."""
+        """Whether it begins at a multiple of 16 bytes."""
         alignment = 16
         if operand.slot is not None and operand.slot != TEMPORARY:
             alignment = self.p.tensor(operand.slot).base_alignment
         return alignment % 16 == 0 and operand.offset * operand.itemsize % 16 == 0
 
     def mask_strides(self) -> Ints:
-        """By batch, head, query and key; masks of lengths by batch, then by row."""
+        """Strides by batch, head, query and key. For masks of lengths, by batch and row."""
         t, kind = self.desc.mask_tensor, self.desc.mask_type
         if t is None:
             return (0,) * 4
@@ -352,7 +354,7 @@ class _Lowering:
         return (t.strides[-1], by_row, 0, 0)
 
     def _split(self, groups: int, kernel: Kernel) -> tuple[int, int]:
-        """Parts of the keys and how many keys one has: enough parts to fill the device."""
+        """The number of parts of the keys, enough to fill the device, and the keys of a part."""
         tiles = -(-self.h.keys // kernel.keys)
         wanted = min(max(1, kernel.busy * self.p.device.cores // groups),
                      -(-tiles // kernel.least))

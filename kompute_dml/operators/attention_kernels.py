@@ -1,4 +1,4 @@
-"""The kernels of attention: which of them may take a piece of work, and with what constants."""
+"""The kernels of attention: which of them can do some work, and with which constants."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ SHADERS = ("attention", "attention_coopmat", "attention_few_rows")
 
 @dataclass(frozen=True)
 class Kernel:
-    """A shader with its constants, and how it divides the work."""
+    """A shader, its constants, and how it divides the work."""
 
     name: str
     shader: str
     tiles: int
-    """Workgroups for each key head, if the keys are not divided."""
+    """Workgroups for each key head, without parts of the keys."""
     keys: int
-    """Parts of the keys are multiples of this."""
+    """A part of the keys is a multiple of this."""
     spec: Mapping[str, int]
     push: Mapping[str, int] = field(default_factory=dict)
     busy: int = 2
-    """Workgroups for each core below which the keys are divided."""
+    """The keys are divided if there are fewer workgroups for each core."""
     least: int = 4
-    """Tiles of keys that a part has, if it can."""
+    """The least tiles of keys in a part, if there are enough."""
     most: int = 1 << 30
     makes_parts: bool = False
-    """Whether another shader finishes its outputs even of one part."""
+    """Whether another shader finishes its outputs, even of a single part."""
     shares: int = 1
-    """Results that it makes of a part."""
+    """Partial results for each part."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,17 @@ class Lines:
     size: int
 
     def of_vectors(self, each: int) -> bool:
-        """Whether each line is made of whole vectors of ``each`` elements."""
+        """Whether each head's elements are whole vectors of ``each`` elements."""
         return self.strides[3] == 1 and not any(
             n % each for n in (*self.strides[:3], self.size, self.operand.offset))
 
     def aligned(self, itemsize: int) -> bool:
-        """Whether that is sure of vectors of 16 bytes, wherever the tensor lies."""
+        """Whether they are aligned vectors of 16 bytes wherever the tensor lies."""
         return self.begins_aligned and self.of_vectors(16 // itemsize)
 
 
 def units(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
-    """Any attention, in float32."""
+    """Kernels for any attention, in float32."""
     h = work.h
     group, columns = h.heads // h.key_heads, 64 if h.value_size <= 64 else 128
     return [Kernel(
@@ -71,11 +71,11 @@ def units(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
 # Few queries
 
 _SPANS = {4: 512, 8: 256}
-"""Keys of a part, by the rows that a variant serves."""
+"""The most keys of a part, by the rows of a variant."""
 
 
 def few_rows(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
-    """Up to eight queries of a key head, all heads that share it counted."""
+    """Kernels for up to eight queries of a key head, counting all heads that share it."""
     h, itemsize = work.h, work.type.itemsize
     rows = h.heads // h.key_heads * h.queries
     vectors = [x.size * itemsize // 16 for x in lines]
@@ -93,21 +93,21 @@ def few_rows(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
 # Matrix units
 
 _MATRIX_TILES = ((8, 64, 1), (4, 32, 1), (8, 64, 2))
-"""Subgroups, keys of a tile, and fragments of 16 rows of a subgroup, the fastest for many rows
-first."""
+"""Subgroups, keys of a tile, and fragments of 16 rows for each subgroup. The fastest for many rows
+comes first."""
 _FEW_QUERIES = 256
-"""Rows up to which smaller tiles are faster."""
+"""Smaller tiles are faster up to so many rows."""
 _MANY_QUERIES = 512
-"""Rows from which on two fragments are the fastest for values of up to _SMALL_VALUES elements."""
+"""From so many rows on, two fragments are fastest for values of up to _SMALL_VALUES elements."""
 _SMALL_VALUES = 64
 _APART = ((2, 32), (4, 64))
-"""Subgroups, and keys of a tile, where all subgroups take the same rows, the fastest for many keys
-first."""
+"""Subgroups and keys of a tile, if all subgroups take the same rows. The fastest for many keys
+comes first."""
 _MANY_KEYS = 1024
 
 
 def matrix_tiles(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
-    """FLOAT16 on matrix units."""
+    """Kernels for FLOAT16 on matrix units."""
     p, h, desc = work.p, work.h, work.desc
     sizes = (h.head_size, h.value_size)
     if work.type.itemsize != 2 or p.library.find("attention_coopmat") is None:

@@ -1,4 +1,4 @@
-"""What every operator shares: descriptor classes made from the specification, and its checks.
+"""The base of every operator: descriptor classes made from the specification, and checks.
 
 An operator module calls :func:`define` for each operator, or decorates the function that builds its
 plan with :func:`operator`. Both make the descriptor class (``DiagonalMatrix1OperatorDesc`` ...) and
@@ -30,20 +30,20 @@ Lower = Callable[[Any, Target], Plan]
 Check = Callable[[Any, bool], None]
 Same = Iterable[tuple[tuple[str, ...], tuple[str, ...]]]
 Newer = Callable[[Any], Iterable[tuple[FeatureLevel, str, str, Any]]]
-"""Values that a later feature level added: (level, field, the older rule, value)."""
+"""Values that need a later feature level: (level, field, the older rule, value)."""
 
 
 class Output(NamedTuple):
-    """What an operator makes, as far as its inputs and attributes say."""
+    """Sizes and type of an output, as they follow from inputs and attributes."""
 
     sizes: Ints
     data_type: DataType | None
-    """None where the caller chooses it."""
+    """None if the caller chooses it."""
 
 
 Infer = Callable[[Any], Mapping[str, Output | list[Output]]]
-"""By output field. A description of the inputs and attributes is enough for it. It raises
-ValidationError where these make no output."""
+"""Outputs by field, from a description of inputs and attributes. Raises ValidationError if these
+make no output."""
 
 _INT_RANGES = {
     "INT": (-(2**31), 2**31 - 1), "UINT": (0, 2**32 - 1), "UINT64": (0, 2**64 - 1), "BOOL": (0, 1),
@@ -91,11 +91,11 @@ class Definition:
     newer: Newer
     in_place: bool
     shaders: tuple[str, ...]
-    """Shaders its lowering may choose from."""
+    """Shaders that its lowering may choose from."""
     infer: Infer | None
-    """None where the outputs may have any sizes that the table allows."""
+    """None if the outputs may have any sizes that the table allows."""
     defaults: Mapping[str, Any]
-    """Of its function's keyword arguments."""
+    """Defaults of its function's keyword arguments."""
     broadcasts: bool
     """Whether its function broadcasts the inputs to one another."""
     owned: bool
@@ -112,7 +112,7 @@ class Definition:
         return f"{name}_" if iskeyword(name) else name
 
     def slots(self, desc: Any) -> tuple[Field, ...]:
-        """The tensors of ``desc``, inputs first; an array gives a field for each element."""
+        """The tensors of ``desc``, inputs first. An array gives a field for each element."""
         result = []
         for f in (*self.spec.inputs, *self.spec.outputs):
             if f.is_array:
@@ -123,12 +123,13 @@ class Definition:
         return tuple(result)
 
     def support(self, desc: Any, level: FeatureLevel) -> dict[str, TensorSupport] | None:
-        """The table that holds for ``desc`` at ``level``."""
+        """The support table for ``desc`` at ``level``."""
         return self.spec.support_at(level, _function(desc))
 
     def check_fields(self, desc: Any, kinds: Iterable[str] = ("input", "output", "attribute")
                      ) -> None:
-        """Raise where a field's value is not of its type, or an array's length is not its count."""
+        """Raise if a field's value has the wrong type, or an array's length differs from its
+        count."""
         for f in self.spec.fields:
             if f.kind in kinds and f.name not in self.spec.count_fields:
                 check_field(self.name, f, getattr(desc, f.snake), self.spec)
@@ -141,7 +142,7 @@ class Definition:
                        f"{f.name} has)", count)
 
     def validate(self, desc: Any, level: FeatureLevel, strict: bool) -> None:
-        """Raise what is wrong with ``desc`` at a feature level. ``strict`` refuses extensions."""
+        """Raise if ``desc`` is not valid at a feature level. ``strict`` refuses extensions."""
         self.check_fields(desc)
         self._check_support(desc, level)
         for tensors, properties in self.same(strict):
@@ -206,7 +207,7 @@ class Definition:
                 expect(False, self.name, f"{f.name}.{field}", rule, got)
 
     def _check_outputs(self, desc: Any) -> None:
-        """The outputs that are there have the sizes that the inputs make."""
+        """Raise if a present output does not have the sizes that follow from the inputs."""
         inferred: dict[str, Output] = {}
         for name, made in (self.infer(desc) if self.infer else {}).items():
             inferred |= ({f"{name}[{i}]": m for i, m in enumerate(made)}
@@ -218,7 +219,7 @@ class Definition:
                        f"be {list(output.sizes)}", list(tensor.sizes))
 
     def _check_fused(self, desc: Any, level: FeatureLevel) -> None:
-        """A fused activation is one that this operator may fuse, without tensors."""
+        """Raise if the fused activation is none that this operator may fuse, or has tensors."""
         fused = getattr(desc, "fused_activation", None)
         if fused is None or "fused_activation" not in {f.snake for f in self.spec.fields}:
             return
@@ -226,7 +227,7 @@ class Definition:
         expect(since is not None, self.name, "FusedActivation",
                "be an activation that can be fused", fused.operator.name)
         if since is not None and level < since:
-            raise self._unsupported("FusedActivation", "be an activation that is there",
+            raise self._unsupported("FusedActivation", "be an activation that exists",
                                     fused.operator.name, level, since)
         for f in fused.operator.spec.fields:
             value = getattr(fused, f.snake)
@@ -270,8 +271,8 @@ _PROPERTIES: dict[str, tuple[str, Callable[[TensorDesc], Any]]] = {
 
 
 def bits(value: Any) -> Any:
-    """What an attribute is as part of a key. 0.0 and -0.0 are equal and NaN is not, so floats count
-    by what a shader would see."""
+    """An attribute as part of a key. 0.0 equals -0.0 and NaN does not equal NaN, so floats are
+    replaced by their bits."""
     if isinstance(value, (float, np.floating)):
         return struct.pack("<d", value)
     if isinstance(value, tuple):
@@ -310,7 +311,7 @@ _DESCRIBED = {
 
 
 def described(f: Field) -> str:
-    """What a field takes, for a docstring: a class of this package's or a C type."""
+    """The type of a field's values, for docstrings: a class of this package or a C type."""
     if f.enum == "DML_TENSOR_DATA_TYPE":
         what = "DataType"
     else:
@@ -319,8 +320,8 @@ def described(f: Field) -> str:
 
 
 def check_field(operator: str, f: Field, value: Any, entry: OperatorSpec | None = None) -> None:
-    """Raise unless ``value`` is one of the field's type. (SCALAR_UNION depends on a data type: the
-    operators check it.)"""
+    """Raise unless ``value`` has the field's type. (Operators check SCALAR_UNION, which depends on
+    a data type.)"""
     if value is None and (f.optional or f.is_tensor):
         expect(f.optional, operator, f.name, "be given", None)
     elif f.is_array:
@@ -376,7 +377,7 @@ def _check_float(operator: str, name: str, value: Any) -> None:
 
 def axis_in(operator: str, axis: Any, tensor: TensorDesc, field: str = "Axis",
             of: str = "InputTensor") -> int:
-    """``axis``, if the tensor has it."""
+    """``axis``, which the tensor must have."""
     rank = tensor.dimension_count
     expect(0 <= axis < rank, operator, field,
            f"be in [0, {rank}) ({of} has {rank} dimensions)", axis)
@@ -384,7 +385,7 @@ def axis_in(operator: str, axis: Any, tensor: TensorDesc, field: str = "Axis",
 
 
 def axes_in(operator: str, axes: Ints, tensor: TensorDesc) -> Ints:
-    """``axes``, if the tensor has each and none comes twice."""
+    """``axes``, which the tensor must have, each at most once."""
     for i, axis in enumerate(axes):
         axis_in(operator, axis, tensor, f"Axes[{i}]")
     expect(len(set(axes)) == len(axes), operator, "Axes", "name each axis once", list(axes))
@@ -421,16 +422,16 @@ def define(
 ) -> Any:
     """Register ``DML_OPERATOR_<name>`` and return its descriptor class.
 
-    ``check(desc, strict)`` raises what the specification table cannot say. ``same(strict)``
-    replaces the table's equality constraints, ``in_place`` its word on aliasing. ``newer(desc)``
-    names values that the operator's first feature level did not take, beyond the table. ``infer``
-    says what the outputs are, and ``owned`` whether inputs may be OWNED_BY_DML. ``broadcasts`` and
-    ``defaults`` are the function's.
+    ``check(desc, strict)`` makes checks that the specification table does not have.
+    ``same(strict)`` replaces the table's equality constraints, ``in_place`` its statement on
+    aliasing. ``newer(desc)`` yields values that need a later feature level, beyond the table.
+    ``infer`` gives the outputs. ``owned``: inputs may be OWNED_BY_DML. ``broadcasts`` and
+    ``defaults`` belong to the function.
     """
     entry = spec.operator("DML_OPERATOR_" + name)
     required, optional = [], []
     for f in entry.fields:
-        # Without its tensors an activation describes what another operator fuses.
+        # An activation without tensors describes a fused activation.
         if f.optional or f.name in entry.count_fields or (f.is_tensor and entry.fusable):
             optional.append((f.snake, Any, dataclasses.field(default=None, kw_only=True)))
         else:
@@ -470,8 +471,8 @@ def define(
 def widened(
     desc_class: type[OperatorDesc], *more: Field, name: str = "", lower: Lower | None = None
 ) -> type[OperatorDesc]:
-    """The descriptor class of an operator that takes optional fields which DirectML's does not
-    have, and is lowered otherwise. Graphs use it; no registry has it."""
+    """The descriptor class of an operator with optional fields that DirectML's does not have.
+    Graphs use it. It is not in the registry."""
     key = desc_class, more
     if (made := _widened.get(key)) is not None:
         return made
@@ -495,9 +496,11 @@ Build = Callable[[Any, PlanBuilder], None]
 def operator(
     name: str, *, shaders: tuple[str, ...], output: Infer | None = None, **more: Any
 ) -> Callable[[Build], Any]:
-    """Register ``DML_OPERATOR_<name>``, whose plan the decorated function builds: (description,
-    builder). ``output`` says what the outputs are; other keywords are those of :func:`define`, or
-    defaults of the function's keyword arguments. The name becomes the descriptor class.
+    """Register ``DML_OPERATOR_<name>``. The decorated function(description, builder) builds its
+    plan, and its name becomes the descriptor class.
+
+    ``output`` gives the outputs. Other keywords are those of :func:`define`, or defaults of the
+    function's keyword arguments.
     """
     known = {k: more.pop(k) for k in ("check", "same", "newer", "in_place", "broadcasts", "owned")
              if k in more}

@@ -1,4 +1,4 @@
-"""Elementwise operators, one after the other, in one dispatch. Graphs make it of several."""
+"""A chain of elementwise operators in one dispatch. Graphs make it from several operators."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _CODES = {name: code for code, name in enumerate((
     "ACTIVATION_LEAKY_RELU", "ACTIVATION_LINEAR", "ACTIVATION_HARD_SIGMOID", "ACTIVATION_ELU",
     "ACTIVATION_SIGMOID", "ACTIVATION_TANH", "ACTIVATION_SOFTPLUS", "ACTIVATION_SOFTSIGN",
     "ACTIVATION_GELU", "ACTIVATION_SWISH", "ACTIVATION_HARD_SWISH"), 1)}
-"""What a step may be, by the shader's code."""
+"""The operators of a chain, and their codes in the shader."""
 _NUMBER = 15
-"""The shader's source of a number."""
+"""The source that stands for a number."""
 
 
 class Step(NamedTuple):
-    """An operator of a chain. Sources are the tensors, 0 to 2, then the steps before it, from 3 on,
-    or the only number."""
+    """An operator of a chain. A source is a tensor (0 to 2), an earlier step (from 3 on), or the
+    only number."""
 
     code: int
     sources: tuple[int, ...]
     words: tuple[int, ...]
-    """Its attributes, or the number."""
+    """Attributes of the operator, or the number."""
 
 
 def step_of(desc: Any, sources: Sequence[int | float]) -> Step | None:
-    """``desc`` as a step of a chain, or None where it is none. Floats stand for themselves."""
+    """``desc`` as a step of a chain, or None if it cannot be one. A float source is a number."""
     name = desc.operator.name.removeprefix("DML_OPERATOR_")
     if name not in _CODES or getattr(desc, "scale_bias", None) is not None:
         return None
@@ -75,4 +75,4 @@ SLOTS = ("a_tensor", "b_tensor", "c_tensor")
 ChainDesc: Any = widened(
     ElementWiseAdd1OperatorDesc, Field("CTensor", "input", "TENSOR_DESC", True),
     Field("Steps", "attribute", "STEPS", True), name="ELEMENT_WISE_CHAIN", lower=_lower)
-"""Its input tensors are :data:`SLOTS`, absent ones None; ``steps`` are of :class:`Step`."""
+"""Input tensors are :data:`SLOTS`, None if absent. ``steps`` is a tuple of :class:`Step`."""

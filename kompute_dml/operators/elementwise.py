@@ -110,7 +110,7 @@ def _shader(types: Sequence[DataType], by_order: bool = False) -> str:
 
 
 def _shaders(entry: spec.OperatorSpec, on_bits: bool, by_order: bool) -> tuple[str, ...]:
-    """All that :func:`_shader` may choose, at any feature level."""
+    """All shaders that :func:`_shader` may choose, at any feature level."""
     types = {t for row in entry.support for t in row.tensors[entry.inputs[0].name].data_types}
     if on_bits:
         types = {t.unsigned for t in types}
@@ -118,7 +118,7 @@ def _shaders(entry: spec.OperatorSpec, on_bits: bool, by_order: bool) -> tuple[s
 
 
 def scalar(operator: str, field: str, value: Any, data_type: DataType) -> Scalar:
-    """``value`` as a SCALAR_UNION of a type that can hold it."""
+    """``value`` as a SCALAR_UNION of ``data_type``, which must hold it."""
     try:
         return Scalar.of(value, data_type)
     except ValidationError:
@@ -128,7 +128,7 @@ def scalar(operator: str, field: str, value: Any, data_type: DataType) -> Scalar
 
 
 def check_attributes(desc: Any, strict: bool) -> None:
-    """Scalar unions are of the output's type."""
+    """Raise if a scalar union does not have the output's type."""
     name, fields = desc.operator.name, desc.operator.spec.fields
     output = desc.operator.spec.outputs[0]
     made = getattr(desc, output.snake).data_type
@@ -150,7 +150,8 @@ def _newer_pow(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
 
 
 def _constant_power(desc: Any) -> str:
-    """Whole powers of whole numbers must be whole. Other powers of floats have a shorter shader."""
+    """The operation of the shader. A whole exponent keeps whole numbers exact; other exponents of
+    floats have a shorter shader."""
     exponent = float(np.float32(desc.exponent))
     is_short = exponent % 1 > 0 and desc.input_tensor.data_type.is_float
     general = "fractional_pow" if is_short else "constant_pow"
@@ -158,7 +159,8 @@ def _constant_power(desc: Any) -> str:
 
 
 def _power_constants(desc: Any, data_type: DataType) -> Ints:
-    """The exponent. The shorter shader also takes a pair, it times 2 / ln 2, and the limit of k."""
+    """The exponent. The shorter shader also takes the exponent times 2 / ln 2 as a pair, and the
+    limit of k."""
     words = parameters(desc, data_type)
     if _constant_power(desc) == "fractional_pow":
         exponent = float(np.float32(desc.exponent))

@@ -18,7 +18,7 @@ _EACH = 2
 """Vectors that an invocation writes."""
 _ELEMENTS, _ROWS, _DENSE = 0, 1, 2
 _WORTH_TWICE = 1 << 18
-"""From so many bytes on, zeros and then a diagonal are faster than both in one dispatch."""
+"""From so many bytes on, separate dispatches for zeros and the diagonal are faster."""
 
 
 def _lower(
@@ -36,14 +36,14 @@ def _lower(
     if height + width > 1 << 31:
         raise UnsupportedError(
             f"a diagonal matrix of {height} rows and {width} columns: more than 2^31 together are "
-            "not served (distances from the diagonal are computed in 32 bits)")
+            "not supported (distances from the diagonal are computed in 32 bits)")
     nbytes = y.element_count * y.data_type.itemsize
     if (x is None and end - begin == 1 and nbytes >= _WORTH_TWICE
             and p.device.masks_all):
         _zeros_and_diagonal(p, y.replace(sizes=sizes, strides=out_strides), value, begin)
         return
-    # Columns count from `height` up, so that column - row is positive. Bounds beyond the matrix
-    # are clamped, which changes nothing.
+    # Columns count from `height` up, so that column - row is positive. Bounds are clamped to the
+    # matrix.
     first, last = (min(max(b + height, 0), height + width) for b in (begin, end))
     each = 16 // y.data_type.itemsize
     count = y.element_count
@@ -53,7 +53,7 @@ def _lower(
     aligned = y.is_aligned and (x is None or x.is_aligned)
     even = aligned and are_of_vectors(each, width, *walked)
     if y.is_packed and (x is None or x.is_packed) and width % each:
-        # Rows begin anywhere, so a vector may hold elements of two rows.
+        # Rows are not aligned, so a vector may hold elements of two rows.
         path, groups = _DENSE, -(-(count // each + 2) // (_EACH * local_size))
     elif out_strides[3] == 1:
         path, lanes = _ROWS, min(power_of_two(-(-per_row // _EACH)), local_size)

@@ -24,7 +24,7 @@ def _fill(
 
 
 def fill(p: PlanBuilder, slot: str, y: TensorDesc, value: Scalar, first: int = 0) -> None:
-    """Make all of ``y`` be ``value``. It begins at element ``first`` of the slot."""
+    """Fill ``y``, which begins at element ``first`` of the slot, with ``value``."""
     _fill(p, slot, y, "constant", first=first, start=value.words)
 
 

@@ -27,7 +27,7 @@ def _windows(d: Any) -> list[Window]:
 
 
 def _blocks(d: Any, image: TensorDesc, field: str) -> list[int]:
-    """Along each spatial dimension of the image."""
+    """The number of blocks along each spatial dimension of the image."""
     name, axes = d.operator.name, image.dimension_count - 2
     expect(d.dimension_count == axes, name, "DimensionCount",
            f"be {axes} ({field} has {image.dimension_count} dimensions)", d.dimension_count)

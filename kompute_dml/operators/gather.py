@@ -19,7 +19,7 @@ _LOCAL_SIZE = 256
 _BLOCK = 4096
 """Elements that one workgroup searches for non-zeros."""
 _LONGEST_ROW = 8192
-"""Elements of a row whose last updates are noted in shared memory."""
+"""The most elements of a row whose last updates shared memory can note."""
 _MOST_UPDATES = 1 << 16
 """Of such a row."""
 
@@ -63,7 +63,7 @@ def GatherOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def _right_aligned(values: Ints, count: int) -> Ints:
-    """The last ``count``, with 0 in front where there are fewer."""
+    """The last ``count`` values, filled up with 0 in front."""
     return pad_left(values, count, 0)[-count:] if count else ()
 
 
@@ -71,7 +71,7 @@ def _right_aligned(values: Ints, count: int) -> Ints:
 
 
 def _along_axis(indexed: TensorDesc, indices: TensorDesc, listed: TensorDesc, axis: int) -> Indexed:
-    """Each element has an index of its own, which replaces its coordinate on the axis."""
+    """Each element has its own index, which replaces its coordinate on the axis."""
     strides = tuple(0 if d == axis else s for d, s in enumerate(indexed.strides))
     return Indexed(
         indices.sizes, listed.strides, indices.strides, strides, (True,) * len(strides),
@@ -108,7 +108,8 @@ def ScatterOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def _scatter_rows(p: PlanBuilder) -> bool:
-    """Where rows along the axis are contiguous and short, a workgroup makes each at once."""
+    """Add the dispatch if rows along the axis are contiguous and short, one workgroup for each.
+    Else return False."""
     d = p.desc
     axis, size, updates = d.axis, d.input_tensor.sizes[d.axis], d.indices_tensor.sizes[d.axis]
     tensors = d.updates_tensor, d.indices_tensor, d.input_tensor, d.output_tensor
@@ -143,15 +144,15 @@ def _scatter_rows(p: PlanBuilder) -> bool:
 
 @dataclass(frozen=True)
 class _Tuples:
-    """The dimensions that count of operators whose last dimension of indices is a tuple."""
+    """The valid dimensions of an operator whose indices' last dimension is a tuple."""
 
     input_sizes: Ints
     input_strides: Ints
     index_sizes: Ints
     index_strides: Ints
-    """Without those of the tuple."""
+    """Strides of the indices without the tuple's dimension."""
     length: int
-    """Indices of a tuple."""
+    """The number of indices in a tuple."""
     step: int
     batches: int
 
@@ -174,7 +175,7 @@ class _Tuples:
 
 
 def _tuples(d: Any) -> _Tuples:
-    """What the description says, checked."""
+    """Check the description and return its dimensions."""
     x, indices, name = d.input_tensor, d.indices_tensor, d.operator.name
     counts = []
     for field, of, t, count in (
@@ -292,7 +293,7 @@ def OneHotOperatorDesc(d: Any, p: PlanBuilder) -> None:
 def _nonzero_outputs(d: Any) -> Mapping[str, Output | list[Output]]:
     x = d.input_tensor
     made: dict[str, Output | list[Output]] = {}
-    # Descriptions choose among several sizes. _check_nonzero knows them.
+    # _check_nonzero checks descriptions with other valid sizes.
     if d.output_count_tensor is None:
         made["output_count_tensor"] = Output((1,), DataType.UINT32)
     if d.output_coordinates_tensor is None:

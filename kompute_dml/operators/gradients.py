@@ -25,17 +25,17 @@ from .pooling import Window, window_of
 from .resample import check_scales, rounding_of
 
 _PASSES = 65_000
-"""Passes of nested loops in all, with room for those of a walk: lavapipe ends loops there."""
+"""The most passes of nested loops: lavapipe ends loops after 65,535, and walks have loops, too."""
 
 
 
 def _refuse(d: Any, p: PlanBuilder, loops: Sequence[int]) -> None:
-    """Raise where loops inside one another would be ended too soon."""
+    """Raise if a CPU driver would end nested loops too early."""
     passes = sum(product(loops[: i + 1]) for i in range(len(loops)))
     if p.device.is_cpu and passes > _PASSES:
         raise UnsupportedError(
             f"{d.operator.name}: up to {product(loops)} elements for one: more than {_PASSES}, "
-            "with those of the loops around, are not served on a CPU")
+            "with those of the loops around, are not supported on a CPU")
 
 
 row("ACTIVATION_RELU_GRAD", shader="relu_grad")
@@ -65,7 +65,7 @@ def SliceGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def _pooling_window(d: Any) -> Window:
-    """Checked; and the gradient that comes in has the sizes of the pooling's output."""
+    """The checked window. The incoming gradient must have the sizes of the pooling's output."""
     x, dy = d.output_gradient_tensor, d.input_gradient_tensor
     window = window_of(d, x)
     name = d.operator.name
@@ -173,7 +173,7 @@ def LocalResponseNormalizationGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
         )
 
 
-# Resampling. Offsets belong to this operator's own tensors: its input is what RESAMPLE makes.
+# Resampling. Offsets are those of this operator's own tensors. Its input is RESAMPLE's output.
 
 
 def _check_resample(d: Any, strict: bool) -> None:
@@ -185,7 +185,7 @@ def _check_resample(d: Any, strict: bool) -> None:
 
 
 def _reading(n: int, made: int, scale: float, offset: float, made_offset: float) -> int:
-    """How many of ``made`` elements may read one of ``n`` along an axis, inside or at an end."""
+    """The most of ``made`` elements that read one of ``n`` elements along an axis."""
     if n == 1:
         return made
     below = (1 + offset) * scale + made_offset + 4

@@ -219,7 +219,7 @@ class _Dimension:
             PaddingMode(mode), self.source)
         if period >> 32:
             raise UnsupportedError(f"padding by reflections of {self.source} elements: more than "
-                                   "2^31 are not served (periods are counted in 32 bits)")
+                                   "2^31 are not supported (periods are counted in 32 bits)")
         return (self.size, *reciprocal(self.size), self.start, self.source, period,
                 self.in_stride, self.out_stride)
 

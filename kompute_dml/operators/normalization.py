@@ -1,4 +1,4 @@
-"""Normalizations: by statistics of rows, by given statistics, by neighbours or by a norm."""
+"""Normalizations by statistics of rows, given statistics, neighbours or a norm."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from .base import axes_in, axis_in, like, operator
 
 _LOCAL_SIZE = 256
 _PIECES = 2
-"""Vectors of an invocation of batch normalization."""
+"""Pieces for each invocation of batch normalization."""
 _LONGEST_WINDOW_ON_CPU = 1 << 15
-"""lavapipe ends loops after 65,535 passes."""
+"""The most elements of a window on a CPU: lavapipe ends loops after 65,535 passes."""
 
 
 def _check_parameters(desc: Any, *fields: str) -> None:
-    """Each size is 1 or the input's, and the output has the input's."""
+    """Raise unless parameters have the input's size or 1 in each dimension, and the output has the
+    input's sizes."""
     x = desc.input_tensor
     for f in desc.operator.spec.inputs:
         t: TensorDesc | None = getattr(desc, f.snake)
@@ -162,7 +163,7 @@ def BatchNormalizationOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def _window(desc: Any) -> int:
-    """Elements of the largest window."""
+    """The number of elements in the largest window."""
     _, channels, *plane = desc.input_tensor.sizes
     return product([min(desc.local_size, n) for n in
                     ([channels] if desc.cross_channel else plane)])
@@ -172,7 +173,7 @@ def refuse_long_windows(desc: Any, p: PlanBuilder) -> None:
     if p.device.is_cpu and _window(desc) > _LONGEST_WINDOW_ON_CPU:
         raise UnsupportedError(
             f"{desc.operator.name}: windows of {_window(desc)} elements: more than "
-            f"{_LONGEST_WINDOW_ON_CPU} are not served on a CPU")
+            f"{_LONGEST_WINDOW_ON_CPU} are not supported on a CPU")
 
 
 def check_neighbours(desc: Any, strict: bool) -> None:

@@ -19,16 +19,16 @@ from .reduce import lower as lower_reduction
 
 _SHADERS = ("pooling", "pooling_wide")
 _MANY = 64
-"""From so many elements on, several invocations share a window."""
+"""Several invocations share a window from so many elements on."""
 _MANY_ON_CPU = 4096
 _UNROLLED = 32
 _LOCAL_SIZE = 256
 _PASSES = 65_535
-"""Passes of one loop: lavapipe ends loops there."""
+"""The most passes of a loop: lavapipe ends loops there."""
 _MOST_ALONG = 7
-"""Of a small window's elements and strides."""
+"""The most elements of a small window along an axis, and its largest stride."""
 _EXACT_SUM = 1 << 23
-"""8-bit numbers of which an INT32 holds the sum."""
+"""The most 8-bit numbers whose sum fits an INT32."""
 
 
 class Window(NamedTuple):
@@ -42,12 +42,12 @@ class Window(NamedTuple):
 
     @property
     def reach(self) -> Ints:
-        """Elements that the window spans, from its first to its last one."""
+        """Elements from the window's first to its last one."""
         return tuple((n - 1) * d + 1 for n, d in zip(self.sizes, self.dilations))
 
 
 def window_of(desc: Any, pooled: TensorDesc | None = None) -> Window:
-    """The window of a description, which is checked. It slides over InputTensor, or ``pooled``."""
+    """The checked window of a description. It slides over InputTensor, or ``pooled``."""
     name, x = desc.operator.name, pooled or desc.input_tensor
     rank = x.dimension_count - 2
     fields = {"Strides": desc.strides, "WindowSize": desc.window_size,
@@ -77,7 +77,7 @@ def window_of(desc: Any, pooled: TensorDesc | None = None) -> Window:
 
 
 def _output(desc: Any) -> Mapping[str, Output | list[Output]]:
-    """Sizes round down. A larger output tensor rounds up."""
+    """The outputs. Sizes are rounded down; a larger output tensor rounds them up."""
     x, y, window = desc.input_tensor, desc.output_tensor, window_of(desc)
     sizes = list(x.sizes[:2])
     for i, reach in enumerate(window.reach):
@@ -118,14 +118,14 @@ def _check_quantized(desc: Any, strict: bool) -> None:
 
 
 def _channel_stride(t: Any) -> int:
-    """From one channel's number to the next one's."""
+    """The stride between the values of channels."""
     if t is None or t.element_count == 1:
         return 0
     return int(max(s for n, s in zip(t.sizes, t.strides) if n > 1))
 
 
 class _Shape(NamedTuple):
-    """Depth, height and width as the shaders take them."""
+    """Depth, height and width for the shaders."""
 
     x_sizes: Ints
     x_strides: Ints
@@ -144,7 +144,7 @@ def _shape(desc: Any) -> _Shape:
         zip(desc.output_tensor.sizes[2:], spatial, w.start, w.sizes, w.dilations))
     if whole:
         sizes, (strides,) = coalesce(spatial, x.strides[2:])
-        if len(sizes) == 1:  # one contiguous row, of which the size counts
+        if len(sizes) == 1:  # one contiguous row: only the size counts
             count = product(spatial)
             if getattr(desc, "include_padding", 0):
                 count = product([min(k, n + s + e) for k, n, s, e in
@@ -162,14 +162,14 @@ def _shape(desc: Any) -> _Shape:
 
 
 def _planes(op: str, d: Any, p: PlanBuilder, shape: _Shape) -> bool:
-    """Whether planes of floats lie so that this was chosen."""
+    """Add the dispatch for planes of floats if it is chosen. Returns whether it is."""
     x, y = d.input_tensor, d.output_tensor
     each = 16 // x.data_type.itemsize
     if (x.dimension_count != 4 or x.data_type not in (DataType.FLOAT16, DataType.FLOAT32)
             or max(shape.window) > _MOST_ALONG or max(shape.steps) > _MOST_ALONG
             or shape.dilations != (1, 1, 1) or not (x.is_aligned and y.is_aligned)
             or len(shape.x_sizes) != 3 or shape.x_sizes[1:] != x.sizes[2:]
-            # Comparing floats must tell denormals apart.
+            # Comparisons of floats must distinguish denormals.
             or not (op == "average" or p.device.exact_units)):
         return False
     rows, step, spec = 4, 1, {}
@@ -178,7 +178,7 @@ def _planes(op: str, d: Any, p: PlanBuilder, shape: _Shape) -> bool:
     elif x.strides[3] == y.strides[3] == 1:
         layout, columns = "first", 1
         if x.data_type is DataType.FLOAT16:
-            # Halves come and go as words of two.
+            # FLOAT16 moves in words of two.
             if any(n % 2 for n in (*x.strides[:3], *y.strides[:3], x.sizes[3], y.sizes[3])):
                 return False
             columns, spec = 2, {"ODD": shape.paddings[2] % 2}
@@ -218,12 +218,12 @@ def _pool(op: str, d: Any, p: PlanBuilder) -> None:
         return
     if p.device.is_cpu and taps > _PASSES * _LOCAL_SIZE:
         raise UnsupportedError(f"{d.operator.name}: a window over {taps} elements: more than "
-                               f"{_PASSES * _LOCAL_SIZE} are not served on this device")
+                               f"{_PASSES * _LOCAL_SIZE} are not supported on this device")
 
     if not wide and indices is None and op in ("average", "max") and _planes(op, d, p, shape):
         return
 
-    # The output's dimensions, those that lie closest last.
+    # The output's dimensions by stride, the smallest last.
     rank = y.dimension_count
     order = sorted(range(rank), key=lambda i: (y.sizes[i] > 1, -y.strides[i]))
     inner = order[-1]

@@ -1,4 +1,4 @@
-"""Quantization: to and from integers by a scale and a zero point, and sums of such tensors."""
+"""Conversion to and from integers by scale and zero point, and sums of quantized tensors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LINEAR, _RANGE = "quantize_linear", "quantize_range"
 _ADD, _FACTORS = "quantized_linear_add", "quantized_linear_add_factors"
 _LOCAL_SIZE = 256
 _EACH = 16
-"""Elements of a range that an invocation should read at least."""
+"""The least elements that an invocation should read for a range."""
 _MAX_GROUPS, _MAX_GROUPS_ON_CPU = 1024, 32
-"""Workgroups that reduce a range: enough to fill a device."""
+"""The most workgroups that reduce a range: enough to fill a device."""
 
 
 _Slot = tuple[str, TensorDesc]
@@ -74,7 +74,8 @@ def _check_add(desc: Any, strict: bool) -> None:
 
 
 def _check_shapes(name: str, desc: Any, full: tuple[str, ...], single: tuple[str, ...]) -> None:
-    """``full`` tensors have the output's sizes, ``single`` ones one element, as the pages imply."""
+    """Raise unless ``full`` tensors have the output's sizes and ``single`` tensors one element, as
+    DirectML's pages imply."""
     entry = {f.name: getattr(desc, f.snake) for f in desc.operator.spec.fields}
     sizes = list(desc.output_tensor.sizes)
     for field in full:
@@ -95,8 +96,8 @@ _SCALARS = {
 
 @operator("ELEMENT_WISE_QUANTIZED_LINEAR_ADD", shaders=(_ADD, _FACTORS), check=_check_add)
 def ElementWiseQuantizedLinearAddOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    """Where the device binds 9 buffers, one dispatch takes the six scalars. Otherwise a first
-    dispatch computes the factors from them."""
+    """If the device binds 9 buffers, one dispatch reads the six scalars. Else a first dispatch
+    computes factors from them."""
     scalars: dict[str, Any] = {name: p.read(slot) for name, slot in _SCALARS.items()}
     given: dict[str, int] = {f"HAS_{n.upper()}": getattr(d, slot) is not None
                              for n, slot in _SCALARS.items() if n.endswith("zero")}
@@ -122,7 +123,7 @@ def _check_dynamic(desc: Any, strict: bool) -> None:
 
 @operator("DYNAMIC_QUANTIZE_LINEAR", shaders=(_RANGE, _LINEAR), check=_check_dynamic)
 def DynamicQuantizeLinearOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    """Ranges of parts of the input, the range of all, then the conversion with what it gave."""
+    """Compute ranges of parts of the input, then the range of all, then convert the elements."""
     x, y = d.input_tensor, d.output_tensor
     scale, zero = d.output_scale_tensor, d.output_zero_point_tensor
     sizes, (strides,) = coalesce(x.sizes, x.strides)
@@ -131,9 +132,9 @@ def DynamicQuantizeLinearOperatorDesc(d: Any, p: PlanBuilder) -> None:
                  _MAX_GROUPS_ON_CPU if p.device.is_cpu else _MAX_GROUPS)
     most = (1 << 32) - groups * _LOCAL_SIZE
     if count > most:
-        # The next element that an invocation reads would have a number beyond 32 bits.
+        # The number of an invocation's next element would exceed 32 bits.
         raise UnsupportedError(
-            f"DYNAMIC_QUANTIZE_LINEAR of {count} elements: more than {most} are not served")
+            f"DYNAMIC_QUANTIZE_LINEAR of {count} elements: more than {most} are not supported")
 
     def step(name: str, groups_of_step: int, **operands: Any) -> None:
         p.dispatch(

@@ -1,4 +1,4 @@
-"""QUANTIZE and DEQUANTIZE: a scale, and a zero point, for each block of elements."""
+"""QUANTIZE and DEQUANTIZE: a scale and a zero point for each block of elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .base import Output, operator
 
 _SHADER = "quantize_blocks"
 _EACH = 8
-"""Elements of one invocation, where they share a scale and lie side by side."""
+"""Elements of one invocation, if they are contiguous and share a scale."""
 
 
 def _infer_quantized(d: Any) -> Mapping[str, Output]:
@@ -28,7 +28,8 @@ def _infer_dequantized(d: Any) -> Mapping[str, Output]:
 
 
 def _check(floats: str, integers: str) -> Any:
-    """The fields that have the scale's type, and the zero point's."""
+    """A check. ``floats`` and ``integers`` are the fields with the types of scale and zero
+    point."""
     def check(d: Any, strict: bool) -> None:
         name, tensors = d.operator.name, d.quantization_tensors
         kind = QuantizationType(d.quantization_type)
@@ -52,7 +53,8 @@ def _check(floats: str, integers: str) -> Any:
 
 
 def _in_blocks(sizes: Ints, of: TensorDesc, *whole: TensorDesc) -> tuple[Ints, list[Ints]]:
-    """Each dimension as blocks and what is inside a block. The strides of ``of`` are 0 inside."""
+    """Each dimension split into blocks and elements of a block, where the strides of ``of`` are
+    0."""
     parts: list[int] = []
     strides: list[list[int]] = [[] for _ in (of, *whole)]
     for d, (n, blocks) in enumerate(zip(sizes, of.sizes)):

@@ -13,7 +13,7 @@ from .base import operator
 
 _LOCAL_SIZE = 256
 _WORDS = 16
-"""Of an invocation."""
+"""Words for each invocation."""
 STATE_WORDS = 6
 """A counter of four words, the lowest first, and a key of two."""
 

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: one product for the inputs of all steps, then one dispatch a step."""
+"""RNN, GRU and LSTM: one product for the inputs of all steps, then one dispatch for each step."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from .base import Output, check_field, operator
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _ACTIVATIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
-"""For each direction."""
+"""Activations for each direction."""
 _TILE = 64
-"""Rows, and columns, that a workgroup of the projection computes."""
+"""Rows, and columns, for each workgroup of the projection."""
 _BLOCK = 16
-"""Units, and sequences, that a workgroup of a step computes."""
+"""Units, and sequences, for each workgroup of a step."""
 _SHADERS = ("recurrent_step", "recurrent_steps", "recurrent_project", "recurrent_copy")
 _LANES = 8
-"""Invocations that multiply a row of R, where one workgroup computes all steps of a sequence."""
+"""Invocations that multiply a row of R, if one workgroup computes all steps of a sequence."""
 _FEW = 8
-"""Sequences at which that is faster than a dispatch for each step."""
+"""The most sequences for which that is faster than a dispatch for each step."""
 _PASSES = 60_000
-"""Of loops. lavapipe silently ends a shader's loops after 65,535."""
+"""The most passes of loops. lavapipe silently ends a shader's loops after 65,535."""
 
 
 class Network:
-    """What a description of a recurrent network says."""
+    """A description of a recurrent network."""
 
     def __init__(self, desc: Any) -> None:
         self.desc, self.name = desc, desc.operator.name
@@ -45,7 +45,7 @@ class Network:
         self.directions = 2 if desc.direction == Direction.BIDIRECTIONAL else 1
 
     def inputs_have(self) -> Mapping[str, Ints]:
-        """The sizes of the inputs, by field of the structure."""
+        """The sizes that inputs must have, by field."""
         rows, d = self.gates * self.units, self.directions
         state = (1, d, self.batches, self.units)
         return {
@@ -59,7 +59,7 @@ class Network:
         }
 
     def check(self) -> None:
-        """Raise what the specification's table cannot say."""
+        """Make the checks that the specification table does not have."""
         desc, fields = self.desc, {f.name: f for f in self.desc.operator.spec.inputs}
         for name, sizes in self.inputs_have().items():
             t = getattr(desc, fields[name].snake) if name in fields else None
@@ -100,7 +100,7 @@ def _check(desc: Any, strict: bool) -> None:
 def _newer(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
     for i, a in enumerate(desc.activation_descs):
         yield (a.operator.spec.introduced, f"ActivationDescs[{i}]",
-               "be an activation that is there", a.operator.name)
+               "be an activation that exists", a.operator.name)
 
 
 class _Lowering(Network):
@@ -118,8 +118,8 @@ class _Lowering(Network):
 
     def _tensor(self, field: str, axis: int, direction: int, sizes: Ints, first: int = 0,
                 writes: bool = False) -> tuple[Operand, Ints]:
-        """A direction's part of a tensor, from element ``first`` of its last dimension on, and the
-        strides of its last dimensions."""
+        """The part of a tensor for a direction, from element ``first`` of the last dimension on,
+        and the strides of its last dimensions."""
         t = getattr(self.desc, field, None)
         if t is None:
             return UNUSED, (0,) * len(sizes)
@@ -223,8 +223,9 @@ class _Lowering(Network):
                            (float32, self.type), lengths=True)
 
     def _teams(self) -> int:
-        """Of the workgroup that makes all steps of a sequence; 0 where a dispatch makes one step.
-        One multiprocessor reads R in each step: fast for few sequences and a small R."""
+        """Teams of a workgroup that computes all steps of a sequence; 0 for a dispatch per step.
+        One multiprocessor then reads R in each step, which is fast for few sequences and a small
+        R."""
         p, rows = self.p, self.gates * self.units
         teams = min(p.device.max_invocations, 1024) // _LANES
         lines = -(-rows // teams)

@@ -1,4 +1,4 @@
-"""Reductions of rows by a function, and the indices of their extremes."""
+"""Reductions of rows, and the indices of their extremes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .base import Output, axes_in, operator
 _F = ReduceFunction
 _INDICES = (_F.ARGMAX, _F.ARGMIN)
 _VECTORS, _VECTORS_ON_CPU = 4, 32
-"""Vectors that an invocation should read, at least, before several share a row."""
+"""The least vectors for each invocation, if several share a row."""
 _MOST = 4096
-"""Elements or vectors that an invocation takes: llvmpipe ends longer loops."""
+"""The most elements or vectors of an invocation: llvmpipe ends longer loops."""
 _SIDE_BY_SIDE = 64
-"""Rows that neighbouring invocations take, where rows are neighbours in memory."""
+"""Rows that neighbouring invocations take, if rows are neighbours in memory."""
 
 
 def _sizes(desc: Any) -> Ints:
@@ -30,7 +30,7 @@ def _sizes(desc: Any) -> Ints:
 
 
 def _reduced(desc: Any) -> Mapping[str, Output | list[Output]]:
-    """ARGMIN's and ARGMAX's indices have the type that the caller chooses."""
+    """The output. For ARGMIN and ARGMAX the caller chooses the type of indices."""
     indices = getattr(desc, "function", _F.ARGMAX) in _INDICES
     return {"output_tensor": Output(_sizes(desc),
                                     None if indices else desc.input_tensor.data_type)}
@@ -48,9 +48,9 @@ def _kind(function: ReduceFunction, data_type: DataType) -> str:
 
 def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
           last_wins: bool = False) -> None:
-    """Reduces the ``axes`` of InputTensor to OutputTensor."""
+    """Reduce the ``axes`` of InputTensor to OutputTensor."""
     x, y, device = d.input_tensor, d.output_tensor, p.device
-    # Neighbours in memory come next to one another; indices count in the order of the dimensions.
+    # Columns are walked in the order of memory. Indices count in the order of the dimensions.
     near = sorted(range(len(x.sizes)), key=lambda a: -x.strides[a])
     kept = [a for a in near if a not in axes]
     taken = sorted(axes) if function in _INDICES else [a for a in near if a in axes]
@@ -111,7 +111,7 @@ def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
 
 
 def _same(desc: Any, strict: bool) -> None:
-    """What the table cannot say: only indices have a type of their own."""
+    """Check types, which the table does not: only indices have a type of their own."""
     x, y = desc.input_tensor, desc.output_tensor
     if desc.function not in _INDICES:
         expect(x.data_type is y.data_type, desc.operator.name, "InputTensor.DataType",

@@ -1,4 +1,4 @@
-"""Resampling: the input at other coordinates, by its nearest element or a blend of neighbours."""
+"""Resampling: the nearest element of the input, or a blend of neighbours, at other coordinates."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .base import Output, operator
 
 _HALVES_UP, _UP, _DOWN = range(3)
 _MOST_SAMPLES = 1 << 15
-"""Samples of an antialiased element: lavapipe ends loops after 65,535 passes."""
+"""The most samples of an antialiased element: lavapipe ends loops after 65,535 passes."""
 _MOST_SPAN = 6
 _MOST_TAPS, _MOST_REPEATED = 16, 1 << 16
-"""Of a block along an axis; elements of output among which repetition is looked for."""
+"""The most taps of a block along an axis, and the longest axis that is searched for repetition."""
 _LOCAL_SIZE = 256
 
 
 class _Axis(NamedTuple):
-    """How a dimension is resampled."""
+    """A resampled dimension."""
 
     dimension: int
     scale: float
@@ -37,7 +37,7 @@ class _Axis(NamedTuple):
 
 
 def check_scales(desc: Any, rank: int) -> None:
-    """Scales and offsets are finite numbers, one for each dimension."""
+    """Raise unless scales and offsets are finite numbers, one for each dimension."""
     name = desc.operator.name
     for field, values in (("Scales", desc.scales),
                           ("InputPixelOffsets", getattr(desc, "input_pixel_offsets", None)),
@@ -61,11 +61,12 @@ def _check(desc: Any, strict: bool) -> None:
     if sum(a.sample_bits for a in axes) > math.log2(_MOST_SAMPLES):
         raise UnsupportedError(f"{desc.operator.name}: antialiasing with scales "
                                f"{[a.scale for a in axes]}: more than {_MOST_SAMPLES} samples for "
-                               "an element are not served")
+                               "an element are not supported")
 
 
 def _output(desc: Any) -> Mapping[str, Output | list[Output]]:
-    """The output tensor's own sizes; without one, what the scales make, rounded down."""
+    """The output tensor's own sizes. Without one, the input's sizes times the scales, rounded
+    down."""
     x, y = desc.input_tensor, desc.output_tensor
     check_scales(desc, x.dimension_count)
     sizes = y.sizes if y is not None else tuple(
@@ -84,12 +85,12 @@ def _upsampled(desc: Any) -> Mapping[str, Output | list[Output]]:
 
 
 def _sample_bits(scale: float) -> int:
-    """Of the smallest power of two times which the scale is 1/2 at least."""
+    """b for the smallest 2^b that makes 2^b * scale at least 1/2."""
     return max(math.ceil(math.log2(0.5 / scale)), 0)
 
 
 def _axes(d: Any) -> list[_Axis]:
-    """The dimensions whose coordinates change."""
+    """The dimensions that are resampled."""
     x, y = d.input_tensor, d.output_tensor
     rank = x.dimension_count
     if hasattr(d, "scale_size"):
@@ -110,23 +111,23 @@ def _axes(d: Any) -> list[_Axis]:
 
 
 def rounding_of(d: Any) -> int:
-    """How the nearest neighbour's coordinate becomes whole."""
+    """The rounding of the nearest neighbour's coordinate."""
     if not hasattr(d, "rounding_direction"):
         return _HALVES_UP
     return _UP if d.rounding_direction == AxisDirection.INCREASING else _DOWN
 
 
 class _Blocks(NamedTuple):
-    """An axis along which taps repeat themselves: equal weights, as far apart, in every block."""
+    """An axis whose blocks of output have equal weights and equally spaced taps."""
 
     begin: int
     step: int
-    """From block to block."""
+    """Elements of the input from block to block."""
     span: int
     firsts: int
-    """Each output's first tap, 4 bits each."""
+    """The first tap of each output, 4 bits each."""
     weights: tuple[float, ...]
-    """Of the second taps."""
+    """Weights of the second taps."""
 
 
 def _blocks(axis: _Axis, in_size: int, out_size: int, block: int) -> _Blocks | None:
@@ -148,7 +149,7 @@ def _blocks(axis: _Axis, in_size: int, out_size: int, block: int) -> _Blocks | N
 
 
 def _planes(d: Any, p: PlanBuilder, axes: list[_Axis]) -> bool:
-    """Whether height and width of whole vectors repeat themselves, and this was chosen."""
+    """Add the dispatch for axes with blocks if it is chosen. Returns whether it is."""
     x, y = d.input_tensor, d.output_tensor
     each = 16 // x.data_type.itemsize
     if (y.dimension_count != 4 or sorted(a.dimension for a in axes) != [2, 3]
@@ -207,7 +208,7 @@ def _resample(d: Any, p: PlanBuilder) -> None:
     inner = order[-1]
     resampled = [a.dimension for a in axes]
     along = inner in resampled
-    if along:  # the last one of the axes
+    if along:  # along the last axis
         axes = [a for a in axes if a.dimension != inner] + [
             a for a in axes if a.dimension == inner]
     each, itemsize = 1, x.data_type.itemsize
@@ -217,7 +218,7 @@ def _resample(d: Any, p: PlanBuilder) -> None:
             each //= 2
     span = 0
     if along and linear and each > 1:
-        # One more for the second tap, and one for rounding.
+        # One for the second tap, one for rounding.
         reach = math.floor((each - 1) / axes[-1].scale + 1e-3) + 3
         span = reach if reach <= _MOST_SPAN and reach < 2 * each else 0
     columns: list[Ints] = [y.strides, tuple(0 if i in resampled else s

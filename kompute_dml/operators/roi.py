@@ -15,9 +15,9 @@ from ..lowering.walk import Walk
 from .base import Output, operator
 
 MOST_SAMPLES = 254
-"""Samples of ROI_ALIGN along an axis: lavapipe ends loops after 65,535 passes."""
+"""The most samples along an axis of ROI_ALIGN: lavapipe ends loops after 65,535 passes."""
 _MOST_ON_CPU = 500_000
-"""Elements of a plane that ROI_POOLING passes within that limit."""
+"""The most elements of a plane for ROI_POOLING within that limit."""
 
 
 def _bits(x: float) -> int:
@@ -25,13 +25,13 @@ def _bits(x: float) -> int:
 
 
 def _walk(y: TensorDesc) -> Walk:
-    """y, region, channel, height, width."""
+    """A walk of y and its coordinates: region, channel, height, width."""
     unit = [tuple(int(i == axis) for i in range(4)) for axis in range(4)]
     return Walk(y.sizes, y.strides, *unit)
 
 
 def _regions(desc: Any, fields: int) -> int:
-    """How many regions there are."""
+    """The number of regions."""
     name, roi = desc.operator.name, desc.roi_tensor
     expect(roi.sizes[-1] == fields and set(roi.sizes[:-2]) <= {1}, name, "ROITensor.Sizes",
            f"be {{.., NumROIs, {fields}}} behind sizes of 1", list(roi.sizes))
@@ -67,7 +67,7 @@ def RoiPoolingOperatorDesc(d: Any, p: PlanBuilder) -> None:
     x, roi, walk = d.input_tensor, d.roi_tensor, _walk(d.output_tensor)
     if p.device.is_cpu and x.sizes[2] * (x.sizes[3] + 8) > _MOST_ON_CPU:
         raise UnsupportedError(f"{d.operator.name}: planes of {x.sizes[2] * x.sizes[3]} elements: "
-                               f"more than about {_MOST_ON_CPU} are not served on this device")
+                               f"more than about {_MOST_ON_CPU} are not supported on this device")
     p.dispatch(
         "roi_pooling", _groups(walk.count, p), x=p.read("input_tensor"),
         roi=p.read("roi_tensor"), y=p.write("output_tensor"), params=walk.words,
@@ -79,7 +79,7 @@ def RoiPoolingOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def _align_output(desc: Any) -> Mapping[str, Output | list[Output]]:
-    """Height and width are the output tensor's own."""
+    """The output. Height and width are the output tensor's own."""
     x, y = desc.input_tensor, desc.output_tensor
     if y is None:
         return {}
@@ -87,7 +87,7 @@ def _align_output(desc: Any) -> Mapping[str, Output | list[Output]]:
 
 
 def check_regions(desc: Any) -> int:
-    """Check what ROI_ALIGN and its gradient say about regions; how many there are."""
+    """Check the regions of ROI_ALIGN and its gradient. Returns their number."""
     name, batch = desc.operator.name, desc.batch_indices_tensor
     count = _regions(desc, 4)
     expect(batch.sizes == pad_left((count,), batch.dimension_count, 1), name,

@@ -16,11 +16,11 @@ from .base import Output, operator
 from .roi import MOST_SAMPLES, check_regions
 
 _PASSES = 65_000
-"""Of nested loops together: lavapipe ends them there."""
+"""The most passes of nested loops: lavapipe ends them after 65,535."""
 
 
 def _image(d: Any) -> Any:
-    """A tensor with the sizes of the image."""
+    """The description of a tensor with the image's sizes."""
     return d.input_tensor if d.input_tensor is not None else d.output_gradient_tensor
 
 
@@ -57,7 +57,7 @@ def RoiAlignGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
     longest = max(max(outputs) * (high + 1), count * (1 + outputs[0] * (1 + outputs[1])), each)
     if p.device.is_cpu and longest > _PASSES:
         raise UnsupportedError(f"{d.operator.name}: sums of up to {longest} steps: more than "
-                               f"{_PASSES} are not served on a CPU")
+                               f"{_PASSES} are not supported on a CPU")
     maximum, local_size = d.reduction_function == ReduceFunction.MAX, p.device.local_size
     strides = (*(d.input_tensor.strides if d.input_tensor is not None else (0,) * 4), *dy.strides)
 
@@ -100,5 +100,5 @@ def RoiAlignGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def _units(rank: int) -> list[Ints]:
-    """Strides that give the coordinates."""
+    """Strides that make a walk return coordinates."""
     return [tuple(int(i == axis) for i in range(rank)) for axis in range(rank)]

@@ -12,13 +12,13 @@ from ..lowering.walk import Walk
 from .base import axis_in, like, operator
 
 _STRIPES = 4
-"""STRIPES of the shader: units of a tile that an invocation has."""
+"""STRIPES of the shader: units of a tile for each invocation."""
 _SIDE_BY_SIDE = 32
-"""Rows that neighbouring invocations take, where rows are neighbours in memory."""
+"""Rows that neighbouring invocations take, if rows are neighbours in memory."""
 _MOST_TILES = 4096
-"""llvmpipe ends longer loops."""
+"""The most tiles: llvmpipe ends longer loops."""
 _SHARE_ON_CPU = 8
-"""Invocations that share a row where each step of theirs costs time."""
+"""Invocations that share a row on a CPU, where each of their steps takes time."""
 
 
 def _check(desc: Any, strict: bool) -> None:
@@ -44,7 +44,7 @@ def _lower(p: PlanBuilder, d: Any, product: bool, exclusive: bool) -> None:
     height = min(width // share, power_of_two(rows.count))
     groups = -(-rows.count // height)
 
-    # Parts read the row twice. This pays where the device would be idle otherwise.
+    # With parts, a row is read twice. This pays off if the device would be idle otherwise.
     tiles = -(-columns // (share * _STRIPES * unit))
     idle = not device.is_cpu and groups < 2 * device.cores
     parts = max(1, min(32 * device.cores // groups, tiles // 4) if idle else 1,

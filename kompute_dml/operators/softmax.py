@@ -1,4 +1,4 @@
-"""Softmax and its kin: each row of the reduced axes is normalized."""
+"""Softmax, LogSoftmax and Hardmax."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _check_axes(desc: Any, strict: bool) -> None:
 def _check_rank(desc: Any, strict: bool) -> None:
     sizes = desc.input_tensor.sizes
     expect(all(n == 1 for n in sizes[:-2]), desc.operator.name, "InputTensor.Sizes",
-           "be 1 but for the last two", list(sizes))
+           "be 1 except for the last two", list(sizes))
 
 
 def _along_axes(name: str, kind: Kind) -> Any:

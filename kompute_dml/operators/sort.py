@@ -1,4 +1,4 @@
-"""The first K elements along an axis: by selection where K is small, else by sorting."""
+"""The first K elements along an axis: by selection if K is small, else by sorting."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..lowering.walk import Walk
 from .base import Output, axis_in, operator
 
 _MOST = 1024
-"""Entries that a workgroup gathers."""
+"""The most entries that a workgroup gathers."""
 _ENOUGH = 256
-"""Entries of a short row that are gathered without selecting them first."""
+"""The most entries of a row that are gathered without selection."""
 _SHORT = 2048
-"""Up to so many columns, half as many invocations are faster: fewer wait at barriers."""
+"""Up to so many columns, half as many invocations are faster, as fewer wait at barriers."""
 _WORDS = 3
-"""Of an entry."""
+"""Words of an entry."""
 _LONGEST = 1 << 20
-"""Columns of a part: llvmpipe ends longer loops."""
+"""The most columns of a part: llvmpipe ends longer loops."""
 _SHADERS = ("top_k", "top_k_sort")
 
 
@@ -59,7 +59,7 @@ def _select(
     values, indices = p.write("output_value_tensor"), p.write("output_index_tensor")
     wanted = 1 if p.device.is_cpu else 8 * p.device.cores // rows.count
     while True:
-        # Parts pay where few of the row's entries are left after them.
+        # Parts pay off if they leave few of the row's entries.
         parts = max(min(wanted, columns // (16 * k), columns // 8192), -(-columns // _LONGEST), 1)
         part_columns = -(-columns // parts)
         parts = -(-columns // part_columns)

@@ -39,7 +39,7 @@ def _check_adam(d: Any, strict: bool) -> None:
 @operator("ADAM_OPTIMIZER", output=_stepped, shaders=("adam_optimizer", *copy.SHADERS),
           check=_check_adam)
 def AdamOptimizerOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    """Tensors whose memory has another order are copied through packed temporary memory."""
+    """Tensors with another layout are copied through packed temporary memory."""
     inputs = {"x": "input_parameters_tensor", "m": "input_first_moment_tensor",
               "v": "input_second_moment_tensor", "g": "gradient_tensor"}
     outputs = {f"new_{letter}": f"output_{name}_tensor" for letter, name in zip("xmv", _ADAM)}
@@ -93,14 +93,15 @@ def AdamOptimizerOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 _BUSY = 8
-"""Workgroups of batch normalization for each core below which rows are divided, ..."""
+"""Rows are divided if there are fewer workgroups for each core, ..."""
 _LEAST = 4096
-"""... into parts of so many columns at least, ..."""
+"""... into parts of at least so many columns, ..."""
 _MOST_PARTS = 64
-"""... and so many parts: each workgroup of the next step adds them up."""
+"""... and at most so many parts, because each workgroup of the next step adds them up."""
 
 
-# Batch normalization. A row is what shares a mean: the elements along axes where Scale has size 1.
+# Batch normalization. The elements of a row share a mean. Rows lie along axes where Scale has size
+# 1.
 
 
 def _check_scale(d: Any, strict: bool) -> None:
@@ -121,8 +122,8 @@ def _of_rows(made: str, *sums: str) -> Infer:
 
 
 def _rows(d: Any, along: tuple[str, ...], beside: tuple[str, ...]) -> tuple[Walk, Walk]:
-    """Over rows, of ``along`` (the input's sizes) and ``beside`` (the scale's); over columns, of
-    ``along``."""
+    """A walk over rows, of tensors ``along`` (with the input's sizes) and ``beside`` (with the
+    scale's sizes), and a walk over columns, of ``along``."""
     sizes, by_row = d.input_tensor.sizes, d.scale_tensor.sizes
     kept = [a for a, n in enumerate(by_row) if n > 1]
     axes = [a for a, n in enumerate(by_row) if n == 1]
@@ -138,7 +139,7 @@ def _rows(d: Any, along: tuple[str, ...], beside: tuple[str, ...]) -> tuple[Walk
 
 @dataclass(frozen=True)
 class _Parts:
-    """Rows divided among workgroups, where there are few of them."""
+    """Rows divided among workgroups, if there are few rows."""
 
     rows: int
     columns: int

@@ -1,1 +1,1 @@
-"""From Vulkan up to recorded dispatches. Knows bytes and shaders, no operators."""
+"""Vulkan devices, memory, and recorded dispatches. Knows bytes and shaders, no operators."""

@@ -1,7 +1,7 @@
-"""What Vulkan says of each physical device, asked before kp touches it.
+"""The properties of each physical device, read from Vulkan before kp is used.
 
-kp crashes the process where no driver is installed, enumerates in the same order as here, and
-tells little; so the facts come from Vulkan itself, through the ``vulkan`` binding.
+kp crashes the process if no driver is installed, and reports few properties. So they are read
+through the ``vulkan`` binding. kp enumerates devices in the same order.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ _FEATURE_STRUCTS = {
 _CORE_FEATURES = ("shaderInt16", "shaderInt64", "shaderFloat64")
 
 UNASKED_FEATURES = frozenset({"subgroupArithmetic"})
-"""Names of our own for what Vulkan reports as properties: there is nothing to enable."""
+"""Names of our own for properties, which need not be enabled."""
 FEATURE_EXTENSIONS = tuple(_FEATURE_STRUCTS)
-"""Extensions to ask for at device creation, so that their features can be enabled."""
+"""Extensions to request at device creation, so that their features can be enabled."""
 
 
 @dataclass(frozen=True)
 class CooperativeMatrix:
-    """One shape of matrix multiply-add that the device does: A(m x k) * B(k x n) + C(m x n)."""
+    """A shape of matrix multiply-add that the device supports: A(m x k) * B(k x n) + C(m x n)."""
 
     m: int
     n: int
@@ -92,7 +92,7 @@ class Adapter:
     driver_version: str
     vulkan_version: tuple[int, int, int]
     uuid: str
-    """As CUDA and other interfaces report it too, in hexadecimal."""
+    """In hexadecimal. CUDA and other interfaces report the same."""
     device_memory: int
     """Bytes of the largest device-local heap."""
     max_allocation: int
@@ -109,9 +109,9 @@ class Adapter:
     timestamp_period: float
     """Nanoseconds per tick; 0 where compute queues take no timestamps."""
     cores: int = 0
-    """Multiprocessors or compute units, where the driver tells; else 0."""
+    """Multiprocessors or compute units; 0 if the driver does not report them."""
     features: frozenset[str] = frozenset()
-    """Vulkan feature names that the device offers (kp may enable fewer)."""
+    """Vulkan feature names that the device supports (kp may enable fewer)."""
     extensions: frozenset[str] = field(default=frozenset(), repr=False)
     cooperative_matrices: tuple[CooperativeMatrix, ...] = field(default=(), repr=False)
 
@@ -122,17 +122,17 @@ class Adapter:
 
     @property
     def vulkan(self) -> str:
-        """The version of Vulkan that it offers."""
+        """The version of Vulkan that it supports."""
         return ".".join(map(str, self.vulkan_version))
 
 
 def _binding() -> Any:
     try:
         import vulkan  # the binding loads libvulkan when it is imported
-    except OSError as error:
+    except OSError:  # its text speaks of an SDK, which nobody needs
         raise NoDeviceError(
             "no Vulkan loader was found (libvulkan.so.1): 'apt install libvulkan1', and "
-            f"{_INSTALL_HINT}. The loader's own words: {error}"
+            f"{_INSTALL_HINT}"
         ) from None
     return vulkan
 
@@ -142,8 +142,8 @@ def _version(value: int) -> tuple[int, int, int]:
 
 
 def _instance(vk: Any) -> Any:
-    # vkEnumerateInstanceVersion is Vulkan 1.1's; a loader without it is too old for us anyway. And
-    # a driver may refuse an application that is written for a newer Vulkan, as SwiftShader does.
+    # vkEnumerateInstanceVersion needs Vulkan 1.1, as this package does. SwiftShader refuses
+    # applications for a newer Vulkan than its own.
     version = min(int(vk.vkEnumerateInstanceVersion()), vk.VK_MAKE_VERSION(1, 3, 0))
     application = vk.VkApplicationInfo(apiVersion=version)
     info = vk.VkInstanceCreateInfo(pApplicationInfo=application)
@@ -162,7 +162,7 @@ def _cooperative_matrices(vk: Any, instance: Any, device: Any) -> tuple[Cooperat
     address = vk.lib.vkGetInstanceProcAddr(instance, name.encode())
     if address == vk.ffi.NULL:
         return ()
-    # The binding's own call does not say of which type its structures are.
+    # The binding's own call does not set the types of its structures.
     ask = vk.ffi.cast(f"PFN_{name}", address)
     count = vk.ffi.new("uint32_t *")
     ask(device, count, vk.ffi.NULL)
@@ -193,7 +193,7 @@ def _cooperative_matrices(vk: Any, instance: Any, device: Any) -> tuple[Cooperat
 def _core_counter(
     vk: Any, extensions: frozenset[str], chain: Any
 ) -> tuple[Any, Callable[[], int]]:
-    """The chain of structures to ask with, and how to read the number of cores from the answer."""
+    """The chain of structures to query, and a function that reads the number of cores from it."""
     if "VK_NV_shader_sm_builtins" in extensions:
         sms = vk.VkPhysicalDeviceShaderSMBuiltinsPropertiesNV(pNext=chain)
         return sms, lambda: int(sms.shaderSMCount)
@@ -290,11 +290,11 @@ def list_devices() -> tuple[Adapter, ...]:
 
 
 def choose(selector: int | str | None = None) -> Adapter:
-    """The adapter for an index, a UUID (as nvidia-smi prints it, too) or a part of a name, in any
-    case; a whole name goes before a part.
+    """The adapter for an index, a UUID (also as nvidia-smi prints it) or a part of a name, in any
+    case. A whole name goes before a part.
 
-    Without one: ``KOMPUTE_DML_DEVICE``. Of several that fit: discrete before integrated before
-    virtual before CPU, then the first.
+    The default is ``KOMPUTE_DML_DEVICE``. Of several matches, discrete devices come before
+    integrated, virtual and CPU devices; then the first counts.
     """
     adapters = list_devices()
     source = "adapter"
@@ -324,15 +324,15 @@ def _matching(
 
 
 def _plain(uuid: str) -> str:
-    """As adapters have it. NVIDIA's tools put GPU before it, and hyphens between."""
+    """A UUID as adapters have it. NVIDIA's tools add the prefix GPU and hyphens."""
     return uuid.lower().removeprefix("gpu-").replace("-", "")
 
 
 def same_device(adapter: Adapter, uuids: Sequence[str]) -> int | None:
-    """Which device of another interface, of these UUIDs, is the adapter.
+    """The index of the adapter among the UUIDs of another interface's devices.
 
-    The one of its UUID, or else the first that is no other adapter (a part of a GPU has another
-    UUID in CUDA).
+    It is the device with the same UUID, else the first one that is no other adapter (CUDA gives a
+    part of a GPU another UUID).
     """
     plain = [_plain(uuid) for uuid in uuids]
     if adapter.uuid in plain:

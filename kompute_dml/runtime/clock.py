@@ -1,7 +1,7 @@
 """Keeping an NVIDIA GPU's clock up between submits.
 
-Where only Vulkan runs, NVIDIA's driver lets the multiprocessors' clock fall (an H200's from 1980 to
-345 MHz) as soon as the host leaves gaps. A CUDA context in any process keeps it up.
+Without CUDA, NVIDIA's driver lowers the clock of the multiprocessors (an H200's from 1980 to
+345 MHz) as soon as the host leaves gaps between submits. A CUDA context in any process prevents it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .adapters import Adapter, same_device
 
 @contextlib.contextmanager
 def held(adapter: Adapter) -> Iterator[bool]:
-    """Hold a CUDA context on the device inside the block, where NVIDIA's driver runs it and CUDA
-    can be had. Yields whether one is held."""
+    """Hold a CUDA context on the device inside the block, if it has NVIDIA's driver and CUDA is
+    installed. Yields whether a context is held."""
     cuda = _library() if adapter.driver == "NVIDIA" else None
     device = None if cuda is None else _retain(cuda, adapter)
     try:
@@ -35,7 +35,7 @@ def _library() -> Any:
 
 
 def _retain(cuda: Any, adapter: Adapter) -> ctypes.c_int | None:
-    """The device on which a context is held now."""
+    """Retain a context on the adapter. Returns its CUDA device, or None."""
     count, context = ctypes.c_int(), ctypes.c_void_p()
     if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
         return None

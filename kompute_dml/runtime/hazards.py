@@ -1,4 +1,4 @@
-"""Which byte ranges pending dispatches read and write. Pure bookkeeping."""
+"""Byte ranges that pending dispatches read and write. Knows no Vulkan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Intervals:
         if i < j:
             begin = min(begin, self._begins[i])
             end = max(end, self._ends[j - 1])
-        # In one step: lists of two lengths would be no intervals.
+        # One statement: after an interrupt, lists of different lengths would be invalid.
         self._begins[i:j], self._ends[i:j] = [begin], [end]
 
 
@@ -44,7 +44,7 @@ class Hazards:
         self._written: dict[Block, Intervals] = {}
 
     def conflicts(self, accesses: Iterable[Access]) -> bool:
-        """Whether an access meets an earlier one and either of the two writes."""
+        """Whether an access overlaps an earlier one, and at least one of the two writes."""
         for allocation, begin, end, writes in accesses:
             written = self._written.get(allocation.block)
             if written is not None and written.overlaps(begin, end):

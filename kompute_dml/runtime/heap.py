@@ -1,7 +1,8 @@
-"""Device memory: a few large blocks that we divide ourselves.
+"""Device memory: a few large blocks, divided into ranges.
 
-A kp tensor costs milliseconds to create and one Vulkan allocation, of which drivers grant a few
-thousand; so tensors are ranges of blocks. Pure bookkeeping: how a block is made is handed in.
+A kp tensor takes milliseconds to create and one Vulkan allocation, and drivers allow only a few
+thousand of these. So tensors are ranges of blocks. The caller provides the function that makes a
+block.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 ALIGNMENT = 256
-"""Allocations start at multiples of it and are rounded up to it (DirectML's buffer alignment)."""
+"""Offsets and sizes of allocations are multiples of it (DirectML's buffer alignment)."""
 
 _FIRST_BLOCK = 16 << 20
 
@@ -28,19 +29,19 @@ class Block:
         self.size = size
         self.used = 0
         self.free: list[tuple[int, int]] = [(0, size)]
-        """(offset, size) of the gaps, by offset; no two touch."""
+        """(offset, size) of the gaps, sorted by offset. No two gaps touch."""
 
-    # A range is taken and given by one assignment: no interrupt leaves a part of it.
+    # take() and give() change the list by one assignment, so an interrupt leaves it valid.
 
     def take(self, gap: int, taken: Range) -> None:
-        """Hand out the beginning of a gap."""
+        """Allocate the beginning of a gap."""
         offset, size = self.free[gap]
         nbytes = taken.nbytes
         rest = [(offset + nbytes, size - nbytes)] if size > nbytes else []
         self.free[gap : gap + 1], self.used, taken.block = rest, self.used + nbytes, self
 
     def give(self, taken: Range) -> None:
-        """Return a range; it merges with the gaps that it touches."""
+        """Return a range. It merges with the gaps that it touches."""
         begin, end = taken.offset, taken.offset + taken.nbytes
         first = after = bisect_left(self.free, (begin, 0))
         if after < len(self.free) and self.free[after][0] == end:
@@ -54,10 +55,10 @@ class Block:
 
 
 class Range(weakref.ref["Allocation"]):
-    """What an allocation takes of its block: what is left to give back when it is gone.
+    """The range of a block that an allocation has. It outlives the allocation and is then released.
 
-    A reference that tells of the end of what it refers to: no line of Python runs where the last
-    reference to an allocation goes, so no interrupt can strike there.
+    It is a weak reference with a callback: no Python code runs where the last reference to an
+    allocation goes, so no interrupt can strike there.
     """
 
     block: Block | None = None
@@ -65,12 +66,12 @@ class Range(weakref.ref["Allocation"]):
     offset: int
     nbytes: int
     last_use: Any = None
-    """The recorder's mark of what touched it last."""
+    """The recorder's mark of the last batch that used it."""
 
 
 class Allocation:
-    """A range of a block. ``on_drop`` gets the Range when the last reference goes, in whatever
-    thread that happens."""
+    """A range of a block, while it is referenced. ``on_drop`` gets the Range when the last
+    reference goes, in any thread."""
 
     __slots__ = ("__weakref__", "block", "nbytes", "offset", "on_drop", "range")
 
@@ -88,7 +89,7 @@ class Allocation:
 
     @property
     def last_use(self) -> Any:
-        """What touched it last, or None."""
+        """The last batch that used it, or None."""
         return self.range.last_use
 
     @property
@@ -96,9 +97,9 @@ class Allocation:
         return self.block is None
 
     def free(self) -> None:
-        """Give the range back now, whoever still refers to it."""
+        """Give the range back now, even if it is still referenced."""
         if self.block is not None:
-            # First: what an interrupt leaves goes back with the last reference.
+            # First: after an interrupt here, the last reference still releases the range.
             self.block = None  # type: ignore[assignment]
             if self.on_drop is not None:
                 self.on_drop(self.range)
@@ -114,11 +115,10 @@ class Slot(NamedTuple):
 class Heap:
     """Allocates ranges from blocks that ``make_block(nbytes)`` brings.
 
-    ``make_block`` raises OutOfMemoryError itself. ``drop_block`` is told when an empty block goes,
-    and told again where that was interrupted.
-    Up to ``keep`` bytes of empty blocks stay for what comes next, as to make a block takes
-    milliseconds. Without ``shares_blocks`` every range is a block of its own, as the validation
-    layer likes it.
+    ``make_block`` raises OutOfMemoryError itself. ``drop_block`` is called when an empty block
+    goes, and again if that call was interrupted. Up to ``keep`` bytes of empty blocks are kept,
+    because making a block takes milliseconds. Without ``shares_blocks`` every range has a block of
+    its own, so that the validation layer can check it.
     """
 
     def __init__(
@@ -134,17 +134,17 @@ class Heap:
         self.max_block = max_block // ALIGNMENT * ALIGNMENT
         self.blocks: list[Block] = []
         self.dropped: deque[Range] = deque()
-        """Ranges to release. Drops come from any thread, so they only queue up. A range may be here
-        twice: once freed, once gone."""
+        """Ranges to release. They may come from any thread, so they are only queued. A range may
+        come twice: when it is freed, and when its allocation goes."""
         self.live: dict[int, Range] = {}
-        """All that are handed out, by id: a weak reference that is gone itself tells nobody, and
-        one to what is gone has no hash."""
+        """All allocated ranges, by id. They must be referenced, or their callbacks would not run.
+        They cannot be hashed once their allocation is gone."""
         self._keep = keep
         self._shares_blocks = shares_blocks
 
     @property
     def used(self) -> int:
-        """Bytes handed out, rounding included."""
+        """Bytes allocated, including rounding."""
         return sum(b.used for b in self.blocks)
 
     @property
@@ -160,8 +160,8 @@ class Heap:
                 for gap, (_, room) in enumerate(block.free):
                     if room >= size:
                         return self._take(block, gap, size)
-        # Blocks grow with what is in use, so that their number stays small, and shrink to the
-        # request where memory is short.
+        # Blocks grow with the memory in use, so that their number stays small. They shrink to the
+        # request if memory is short.
         wanted = max(size, min(self.max_block, max(_FIRST_BLOCK, self.reserved // 2)))
         wanted = wanted // ALIGNMENT * ALIGNMENT if self._shares_blocks else size
         try:
@@ -181,9 +181,9 @@ class Heap:
         return allocation
 
     def release(self, taken: Range) -> None:
-        """Return a range, if that is still to be done. Where more would lie idle than is kept,
-        empty blocks go: those that are too large to keep, then the small ones, as a large one
-        serves all. One of the first size may always stay."""
+        """Return a range, unless it was returned before. If more than ``keep`` bytes are idle,
+        empty blocks go: first those that are too large to keep, then the smallest, because a large
+        one serves all requests. One block of the first size may always stay."""
         block = taken.block
         if block is not None:
             block.give(taken)
@@ -205,7 +205,7 @@ class Heap:
             self._drop_block(block)
         except BaseException:
             if block not in self.blocks:
-                self._drop_block(block)  # all of it, or what is left to do
+                self._drop_block(block)  # or finishes an interrupted call
             raise
 
     def trim(self) -> None:

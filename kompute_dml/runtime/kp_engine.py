@@ -1,10 +1,10 @@
-"""The only import of kp: hides which kp is installed, and its faults.
+"""The only import of kp. Hides which build of kp is installed, and its faults.
 
-Two are known. *Fixed* kp (``toolchain/kp.py``) records barriers, enables features, checks every
-VkResult and submits asynchronously. *Stock* kp, as PyPI ships it, does none of that, so with it
-every submit is waited for, a hazard ends a submit, only core shaders run, and a ticket written by
-the device proves that a submit was carried out. What kp can do is asked of kp; nothing outside
-this module knows which one is there.
+*Fixed* kp (``toolchain/kp.py``) records barriers, enables features, checks every VkResult and
+submits asynchronously. *Stock* kp, as on PyPI, does none of that. With stock kp every submit is
+waited for, a hazard ends a submit, only core shaders run, and a ticket that the device writes
+proves that a submit was carried out. Only this module knows which build is installed; it asks kp
+itself.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ KP_VERSION = "0.9.0"
 _STAGE_COMPUTE, _STAGE_HOST = 0x800, 0x4000
 _ACCESS_SHADER, _ACCESS_HOST_READ = 0x20 | 0x40, 0x2000
 
-# For tests: a CPU driver's memory looks like a graphics card's, which the host cannot reach.
+# For tests: treat a CPU driver's memory as a graphics card's, which the host cannot access.
 _STAGED = "KOMPUTE_DML_TEST_STAGED"
 
 _POLL_SECONDS = 200e-6
-"""Seconds of polling before a waiter sleeps. Waking takes some 40 us (H200), as long as a small
+"""Seconds of polling before a waiter sleeps. Waking takes about 40 us (H200), as long as a small
 submit."""
 
 _SIDE_BY_SIDE = Path(__file__).resolve().parents[1] / "_kp"
 _GROUPS_PER_LINE = 1 << 15
-"""Groups along x before a grid uses y, too. Every device allows 65,535."""
+"""The most groups along x. Every device allows 65,535."""
 
 
 def _beside_us() -> ModuleType | None:
-    """kp as the wheel brings it for this CPython. It goes before an installed one, and takes its
-    name: two would register the same types."""
+    """kp from the wheel, for this CPython. It replaces an installed kp under the same name, because
+    two modules would register the same types."""
     path = _SIDE_BY_SIDE / f"kp{sysconfig.get_config_var('EXT_SUFFIX')}"
     if "kp" in sys.modules or not path.is_file():
         return None
@@ -61,7 +61,7 @@ def _beside_us() -> ModuleType | None:
 
 
 def import_kp() -> Any:
-    """kp, if it is one that this package works with. Raises NoDeviceError."""
+    """Import kp. Raises NoDeviceError if it is missing or has another version."""
     try:
         if (bundled := _beside_us()) is not None:
             return bundled
@@ -71,7 +71,7 @@ def import_kp() -> Any:
             "kp (Kompute) is not installed: run 'python -m kompute_dml.toolchain kp', which builds "
             f"it with its fixes ({error})"
         ) from None
-    # A stock build says "0.9.0", one whose version macro was lost says "dev".
+    # A stock build has "0.9.0", a build without the version macro "dev".
     version = getattr(kp, "__version__", "dev")
     if version not in (KP_VERSION, "dev"):
         raise NoDeviceError(
@@ -82,14 +82,14 @@ def import_kp() -> Any:
 
 
 def group_grid(groups: int) -> tuple[int, int, int]:
-    """So many workgroups as (x, y, z), or slightly more. Idle workgroups also take time: 32,768 of
-    them some 20 us on an H200."""
+    """A grid (x, y, z) of ``groups`` workgroups, or slightly more. Idle workgroups take time:
+    32,768 take about 20 us on an H200."""
     lines = -(-groups // _GROUPS_PER_LINE)
     return -(-groups // lines), lines, 1
 
 
 def translate(error: Exception, doing: str) -> DmlError:
-    """The package's error for one that kp raised; the VkResult in its text decides the kind."""
+    """The package's error for an error of kp. The VkResult in its text decides the class."""
     text = f"{doing}: {error}"
     if re.search(r"OUT_OF_(HOST|DEVICE)_MEMORY|OutOf(Host|Device)Memory", text):
         return OutOfMemoryError(text)
@@ -99,7 +99,7 @@ def translate(error: Exception, doing: str) -> DmlError:
 
 
 class HostBuffer:
-    """A buffer that both sides see: ``words`` is the host's view of it, as uint32."""
+    """A buffer that host and device access. ``words`` is the host's view of it, as uint32."""
 
     def __init__(self, tensor: Any) -> None:
         self.buffer = tensor
@@ -115,7 +115,7 @@ class Pipeline:
     def __init__(self, algorithm: Any) -> None:
         self.algorithm = algorithm
         self.groups = 0
-        """The grid that it launches, where kp can change that."""
+        """The workgroups that it launches, if kp can change them."""
 
 
 class CommandList:
@@ -128,7 +128,7 @@ class CommandList:
         self.operations = 0
         self.running = False
         self._barriers: dict[int, tuple[list[Any], Any]] = {}
-        """(buffers, operation) of the last barrier before a stage. The next is often the same."""
+        """(buffers, operation) of the last barrier by stage, for reuse."""
 
     def _record(self, operation: Any) -> None:
         try:
@@ -138,7 +138,7 @@ class CommandList:
         self.operations += 1
 
     def dispatch(self, pipeline: Pipeline, groups: int, push: np.ndarray) -> None:
-        """``push`` may change afterwards."""
+        """Record a dispatch. ``push`` is copied."""
         algorithm = pipeline.algorithm
         if self._engine.resizes_groups and pipeline.groups != groups:
             algorithm.set_workgroup(group_grid(groups))
@@ -160,7 +160,7 @@ class CommandList:
         self._record(operation)
 
     def barrier(self, buffers: list[Any]) -> None:
-        """Make all shader accesses to ``buffers`` so far happen before those that follow."""
+        """Order earlier shader accesses to ``buffers`` before later ones."""
         self._record_barrier(buffers, _ACCESS_SHADER, _STAGE_COMPUTE)
 
     def show_host(self, buffers: list[Any]) -> None:
@@ -171,7 +171,7 @@ class CommandList:
             self._record(self._engine.kp.OpTensorSyncLocal(buffers))
 
     def submit(self) -> None:
-        """Submit; returns at once where kp can, else when the device is done."""
+        """Submit. Stock kp returns when the device is done, fixed kp at once."""
         try:
             if self._engine.submits_async:
                 self.running = True
@@ -181,7 +181,7 @@ class CommandList:
         except RuntimeError as error:
             raise translate(error, f"submit on {self._engine.adapter.name}") from None
         except BaseException:
-            self.running = self._sequence.is_running()  # it may have been submitted
+            self.running = self._sequence.is_running()  # it may be submitted
             raise
 
     def wait(self) -> None:
@@ -193,7 +193,7 @@ class CommandList:
             except RuntimeError as error:
                 self.running = False
                 raise translate(error, f"waiting for {self._engine.adapter.name}") from None
-            # Only now, so that an interrupted wait can be taken up again.
+            # After the wait, so that an interrupted wait can be repeated.
             self.running = False
 
     def _done_soon(self) -> bool:
@@ -205,7 +205,7 @@ class CommandList:
         return False
 
     def reset(self) -> bool:
-        """Empty the list for another recording; False where kp cannot do so legally."""
+        """Empty the list for another recording. False if kp cannot do so validly."""
         if not self._engine.rerecords:
             return False
         self._sequence.clear()
@@ -213,7 +213,7 @@ class CommandList:
         return True
 
     def timestamps(self) -> list[int]:
-        """Device ticks: at the start, after each operation while there is room, and at the end."""
+        """Device ticks: at the start, after each operation (as far as they fit), and at the end."""
         return list(self._sequence.get_timestamps())
 
 
@@ -226,11 +226,11 @@ class Engine:
         fixed = os.environ.get("KOMPUTE_DML_KP") != "stock"
         self.records_barriers = fixed and hasattr(kp, "OpMemoryBarrier")
         self.resizes_groups = fixed and hasattr(kp.Algorithm, "set_workgroup")
-        # The fixes that nothing in kp's interface shows (checked results, asynchronous submits,
-        # reset pools) come with the one that binds the enabled features.
+        # The fix that shows the enabled features also stands for those that kp's interface does not
+        # show: checked results, asynchronous submits, reset pools.
         self.reports_errors = fixed and hasattr(kp.Manager, "enabled_features")
         self.submits_async = self.rerecords = self.reports_errors
-        # A CPU driver needs the processor itself.
+        # Polling would take the processor from a CPU driver.
         self.polls = self.submits_async and not adapter.is_cpu
         self.timestamps_valid = self.reports_errors and adapter.timestamp_period > 0
         extensions = [e for e in FEATURE_EXTENSIONS if e in adapter.extensions]
@@ -240,7 +240,7 @@ class Engine:
             raise NoDeviceError(f"kp cannot open {adapter.name}: {error}") from None
         opened = self.manager.get_device_properties()["device_name"]
         if opened != adapter.name:
-            # Vulkan's list has changed, or the adapter comes from another process's list.
+            # Vulkan's list has changed, or the adapter comes from another process.
             raise NoDeviceError(
                 f"expected Vulkan's device {adapter.index} to be {adapter.name}, but it is {opened}"
             )
@@ -249,13 +249,14 @@ class Engine:
             if self.reports_errors else frozenset()
         )
         self.moves_longs = adapter.is_cpu and "shaderInt64" in self.features - disabled_features()
-        # A CPU driver's device memory is the host's, so no shader is needed for copies.
+        # A CPU driver's device memory is host memory, so copies need no shader.
         self.host_writes_storage = adapter.is_cpu and not os.environ.get(_STAGED)
         self.host_reads_storage = self.host_writes_storage and self.records_barriers
         self.command_lists: weakref.WeakSet[CommandList] = weakref.WeakSet()
-        """All that exist, including those of kept recordings."""
+        """All command lists, including those of kept recordings."""
         self._taken: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        """Bytes of each tensor on the device. Tensors that an interrupt orphans leave it."""
+        """Bytes of each tensor on the device. A tensor that an interrupt orphans disappears from
+        it."""
         # kp counts words in 32 bits and binds whole buffers.
         self.max_buffer = min(
             adapter.max_storage_buffer_range, adapter.max_allocation, 2**32 - 256
@@ -271,7 +272,7 @@ class Engine:
         return sum(self._taken.values())
 
     def _device_tensor(self, nbytes: int, kind: Any) -> Any:
-        # Stock kp continues with a null handle after a failed allocation. So ask beforehand.
+        # Stock kp continues with a null handle after a failed allocation, so check beforehand.
         if self.reserved + nbytes > self.adapter.device_memory:
             raise OutOfMemoryError(
                 f"{self.adapter.name}: {nbytes} bytes were asked for, but "
@@ -291,13 +292,13 @@ class Engine:
             ) from None
 
     def storage(self, nbytes: int) -> Any:
-        """A buffer on the device. The host reaches it where ``host_writes_storage`` holds."""
+        """A buffer on the device. The host can access it if ``host_writes_storage``."""
         kinds = self.kp.TensorTypes
         kind = kinds.host if self.host_writes_storage else kinds.storage
         return self._device_tensor(nbytes, kind)
 
     def free_storage(self, tensor: Any) -> None:
-        """May be told again."""
+        """Free a buffer. Calling it again is harmless."""
         if tensor.is_init():
             tensor.destroy()
         self._taken.pop(tensor, None)
@@ -309,14 +310,15 @@ class Engine:
         return HostBuffer(self._tensor(nbytes, self.kp.TensorTypes.host))
 
     def readback_buffer(self, nbytes: int) -> HostBuffer:
-        """With stock kp, a device buffer with a staging copy: it can make nothing else visible."""
+        """A buffer for reading results. With stock kp it is a device buffer with a staging copy,
+        the only kind that stock kp makes visible to the host."""
         kinds = self.kp.TensorTypes
         if self.records_barriers:
             return HostBuffer(self._tensor(nbytes, kinds.host))
         return HostBuffer(self._device_tensor(nbytes, kinds.device))
 
     def grid_key(self, groups: int) -> int:
-        """What a pipeline's key needs of a group count: nothing, or the count that it launches."""
+        """The part of a pipeline's key for a group count: 0 if kp can change the count."""
         return 0 if self.resizes_groups else power_of_two(groups)
 
     def pipeline(

@@ -1,7 +1,7 @@
-"""Shaders changed to read and write buffers in 64-bit numbers, for drivers that run on the CPU.
+"""Rewrites shaders to access buffers as 64-bit numbers, for drivers that run on the CPU.
 
 Mesa loads and stores components one by one, lane by lane. A vector of four words has four
-components, and the same bits as 64-bit numbers have two. So ``uvec4 x[]`` becomes ``u64vec2 x[]``,
+components. The same bits as 64-bit numbers have two. So ``uvec4 x[]`` becomes ``u64vec2 x[]``,
 ``uvec2 x[]`` becomes ``uint64_t x[]``, and bitcasts follow the loads and come before the stores.
 """
 
@@ -25,7 +25,7 @@ _Instruction = tuple[int, Sequence[int]]
 
 @functools.cache
 def by_longs(code: bytes) -> bytes:
-    """SPIR-V that does what ``code`` does, for a device with shaderInt64."""
+    """SPIR-V with the same results as ``code``, for a device with shaderInt64."""
     words = memoryview(code).cast("I")
     body = list(_instructions(words))
     if (_CAPABILITY, [_INT64]) in body:
@@ -77,7 +77,7 @@ def _instructions(words: Sequence[int]) -> Iterator[_Instruction]:
 
 
 def _arrays_of_vectors(body: Sequence[_Instruction]) -> dict[int, int]:
-    """Runtime arrays of two or four words each, and how many."""
+    """Runtime arrays of vectors of two or four words: their ids, and the number of words."""
     scalars = {a[0] for op, a in body if op in (_TYPE_INT, _TYPE_FLOAT) and a[1] == 32}
     vectors = {a[0]: a[2] for op, a in body
                if op == _TYPE_VECTOR and a[1] in scalars and a[2] in (2, 4)}
@@ -86,7 +86,7 @@ def _arrays_of_vectors(body: Sequence[_Instruction]) -> dict[int, int]:
 
 
 def _buffers(body: Sequence[_Instruction], arrays: dict[int, int]) -> dict[int, int]:
-    """Variables that are nothing but such an array, and only accessed by whole vectors."""
+    """Variables that consist of such an array and are accessed by whole vectors only."""
     blocks = {a[0]: a[1] for op, a in body
               if op == _TYPE_STRUCT and len(a) == 2 and a[1] in arrays}
     pointers = {a[0]: blocks[a[2]] for op, a in body

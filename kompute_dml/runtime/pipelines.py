@@ -1,4 +1,4 @@
-"""Pipelines, made once per (variant, constants, blocks, groups) and bounded in number."""
+"""A bounded cache of pipelines, by variant, constants, blocks and groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Key = tuple[Variant, bytes, tuple[Block, ...], int]
 
 
 class Pipelines:
-    """A cache with the least recently used pipeline going first."""
+    """The cache. The least recently used pipeline is dropped first."""
 
     def __init__(self, engine: Engine, library: ShaderLibrary) -> None:
         self.library = library

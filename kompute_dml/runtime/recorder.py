@@ -1,8 +1,8 @@
-"""Pending dispatches: hazards, barriers, submits, and what is in flight.
+"""Pending dispatches: hazards, barriers, submits, and batches in flight.
 
-Two kinds of batch fill side by side. The *open* batch takes ordinary calls and is submitted when
-something is read, when it is long enough, or on request. While a :class:`Recording` is active its
-own batch takes the dispatches, and is kept so that it can be submitted again.
+There are two kinds of batch. The *open* batch takes ordinary calls. It is submitted when something
+is read, when it is long enough, or on request. While a :class:`Recording` is active, its own batch
+takes the dispatches. That batch is kept, so that it can be submitted again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .heap import Allocation, Block, Range
 from .kp_engine import CommandList, Engine, HostBuffer, Pipeline
 
 MAX_BATCH = 256
-"""Dispatches after which a batch is submitted, so that the device starts early."""
+"""A batch is submitted after so many dispatches, so that the device starts early."""
 MAX_KEPT_BATCH = 8192
-"""The same for a recording, which may be replayed and should be one submit."""
+"""The same for a recording, which should be one submit."""
 MAX_IN_FLIGHT = 4
 """Submits in flight before recording waits for the oldest."""
 
@@ -37,10 +37,10 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def locked(method: _Method) -> _Method:
-    """``method`` of a Device or a Recording, with the device's lock held.
+    """Make ``method`` of a Device or a Recording hold the device's lock.
 
-    The call is on the line of the ``with``. A line of its own would end after the call and before
-    the release, and an exception raised there would keep the lock held.
+    The call is on the line of the ``with``. On a line of its own, an exception that is raised
+    between the call and the release would leave the lock held.
     """
 
     @functools.wraps(method)
@@ -62,7 +62,7 @@ class Batch:
         self.commands: Any = commands
         self.kept = kept
         self.limit = limit
-        """Dispatches after which it is submitted."""
+        """It is submitted after so many dispatches."""
         self.hazards = Hazards()
         self.blocks: set[Block] = set()
         """The byte ranges that it touches."""
@@ -70,32 +70,57 @@ class Batch:
         self.done = False
         """Whether the device has finished it."""
         self.ticket = 0
-        """The number that the device writes last, where kp reports no errors."""
+        """The number that the device writes at its end, if kp reports no errors."""
         self.freed: list[Range] = []
-        """Ranges dropped while the batch was using them: free once it is done."""
+        """Ranges that were dropped while the batch used them. They are free once it is done."""
         self.freed_bytes = 0
         self.allocations: set[Allocation] = set()
-        """Memory that a kept batch touches. It is held, so that nothing else gets it."""
+        """Memory that a kept batch uses. The references keep it allocated."""
         self.names: list[tuple[int, str]] = []
-        """(operation, shader variant) of each dispatch, where the time of each was asked for."""
+        """(operation, shader variant) of each dispatch, if each is timed."""
 
 
 class Recording:
     """Dispatches that were recorded inside ``with device.record() as recording``.
 
     They were submitted once when the block ended. ``recording.replay()`` submits the same commands
-    again, on the same memory, without recording them anew; uploads and reads inside the block are
-    not repeated.
+    again, on the same memory. Uploads and reads inside the block are not repeated.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self.batches: list[Batch] = []
+        self._calls: list[Callable[[], None]] = []
+        self._counted = 0
+        """Dispatches that these recorded."""
+        self._watched: list[tuple[Callable[[], Any], Any]] = []
+        """What may change, and what it was when it was recorded."""
+
+    def remember(
+        self, call: Callable[[], None], dispatches: int, watched: Callable[[], Any] | None
+    ) -> None:
+        """``call`` recorded the last so many ``dispatches``, for what ``watched`` returns."""
+        self._calls.append(call)
+        self._counted += dispatches
+        if watched is not None:
+            self._watched.append((watched, watched()))
 
     @locked
     def replay(self) -> None:
-        """Submit the recorded dispatches once more."""
-        self._recorder.replay(self)
+        """Submit the recorded dispatches once more. They are recorded anew where one of them is
+        DESCRIPTORS_VOLATILE and its table was bound to something else meanwhile."""
+        now = [(look, look()) for look, _ in self._watched]
+        if all(a is b for (_, a), (_, b) in zip(now, self._watched)):
+            self._recorder.replay(self)
+            return
+        if self._counted != len(self):
+            raise ValidationError(
+                "expected a recording with a DESCRIPTORS_VOLATILE dispatch, whose bindings "
+                "changed, to hold nothing but record_dispatch, but got one with other calls")
+        with self._recorder.record() as anew:
+            for call in self._calls:
+                call()
+        self.batches, self._watched = anew.batches, now
 
     def __len__(self) -> int:
         """Dispatches recorded."""
@@ -112,15 +137,15 @@ class Recorder:
         release: Callable[[Range], None],
         whole_blocks: bool = False,
     ) -> None:
-        """``release`` takes freed ranges back; ``whole_blocks`` counts every access as one to the
-        whole block, which is what the validation layer sees."""
+        """``release`` takes freed ranges back. With ``whole_blocks`` every access counts as one to
+        the whole block, as for the validation layer."""
         self.engine = engine
         self.lock = threading.RLock()
         self.lost: DmlError | None = None
         self.submits = 0
         """Submits so far."""
         self.waiting_to_free = 0
-        """Bytes freed that come back when the batch that uses them is done."""
+        """Freed bytes that pending batches still use."""
         self._ticket = None if engine.reports_errors else make_ticket()
         self._release = release
         self._whole_blocks = whole_blocks
@@ -131,18 +156,23 @@ class Recorder:
         self._most_in_flight = MAX_IN_FLIGHT if engine.submits_async else 1
         self._spare: list[CommandList] = []
         self._timed: list[Batch] | None = None
-        """Batches that take timestamps, while they are asked for."""
+        """Batches with timestamps; None if there are none to take."""
         self._timed_dispatches = 0
-        """How many of such a batch have timestamps of their own; 0 for none."""
+        """The dispatches of a batch that have timestamps of their own; 0 for none."""
         self._barriers = engine.records_barriers and not os.environ.get(_NO_BARRIERS)
         self._test_no_barriers = engine.records_barriers and not self._barriers
 
     # Recording
 
+    @property
+    def recording(self) -> Recording | None:
+        """The one that is active."""
+        return self._recording
+
     def check(self) -> None:
-        """Raise what ended this device, if anything did."""
+        """Raise the error that ended this device, if there was one."""
         if self.lost is not None:
-            # Without the frames of earlier raises, which would keep their tensors alive.
+            # Without earlier tracebacks, which would keep tensors alive.
             raise self.lost.with_traceback(None)
 
     def dispatch(
@@ -171,9 +201,8 @@ class Recorder:
         elif conflict and not self._test_no_barriers:
             self.flush()
             batch = self._batch(aside)
-        # A dispatch's ranges are noted before it is recorded. Ranges that wait for a barrier stay
-        # noted until the barrier is recorded. So an interrupt may cause too many barriers, never
-        # too few.
+        # Ranges are noted before the dispatch is recorded, and stay noted until a barrier is
+        # recorded. So an interrupt may cause too many barriers, never too few.
         batch.hazards.add(accesses)
         for allocation, _, _, _ in accesses:
             allocation.range.last_use = batch
@@ -189,7 +218,7 @@ class Recorder:
     def _batch(self, aside: bool) -> Batch:
         if self._recording is None:
             if self._recorded is not None:
-                self.flush()  # left by the end of a recording whose wait was interrupted
+                self.flush()  # left by an interrupted end of a recording
         elif not aside:
             if self._recorded is None:
                 batch = self._new_batch(kept=True)
@@ -213,11 +242,11 @@ class Recorder:
         return Batch(commands, kept, MAX_BATCH)
 
     def _order(self, batch: Batch, accesses: Sequence[Access], conflict: bool) -> None:
-        """Put one barrier where the dispatch to come must wait for earlier ones.
+        """Record a barrier if the next dispatch must wait for earlier ones.
 
-        For those of the batch there are the hazards. Submits on one queue start in order but
-        overlap, so the first touch of a block waits as well. Only blocks that the batch touches
-        are named: they cannot go away before it is done.
+        ``conflict`` says so for dispatches of the batch. Submits on one queue start in order but
+        overlap, so the first access to a block waits, too. The barrier names only blocks that the
+        batch uses: these exist until it is done.
         """
         touched = {allocation.block for allocation, _, _, _ in accesses}
         blocks = touched - batch.blocks if batch.kept or self._in_flight else set()
@@ -254,7 +283,7 @@ class Recorder:
         self._clear_ticket()
         self.submits += 1
         try:
-            if batch.commands.operations:  # none where the only dispatch was interrupted
+            if batch.commands.operations:  # empty if the only dispatch was interrupted
                 batch.commands.submit()
             self._note_submit(batch)
         except DmlError as error:
@@ -271,7 +300,7 @@ class Recorder:
         return running if self.engine.reports_errors else self._ticket_arrived(batch)
 
     def _note_submit(self, batch: Batch) -> None:
-        """The batch is no longer pending but in flight; to be told again changes nothing."""
+        """Move the batch from pending to in flight. Calling it again changes nothing."""
         batch.done = False
         if batch not in self._in_flight:
             self._in_flight.append(batch)
@@ -285,7 +314,7 @@ class Recorder:
     def _retire(self) -> None:
         """Wait for the oldest submit and take its memory back.
 
-        What is interrupted is done again: the batch leaves the queue last."""
+        The batch leaves the queue last, so that an interrupted call can be repeated."""
         batch = self._in_flight[0]
         try:
             batch.commands.wait()
@@ -298,7 +327,7 @@ class Recorder:
             self._release(dropped)
         waiting = self.waiting_to_free - batch.freed_bytes
         self.waiting_to_free, batch.freed_bytes, batch.freed = waiting, 0, []
-        # Marks point at the batch, and the batch at allocations. The cycle is broken here.
+        # Allocations refer to the batch, and the batch to allocations: break the cycle.
         for allocation in batch.allocations:
             if allocation.range.last_use is batch:
                 allocation.range.last_use = None
@@ -310,13 +339,13 @@ class Recorder:
                 self._spare.append(commands)
 
     def wait(self) -> None:
-        """Wait for all that is in flight."""
+        """Wait for all batches in flight."""
         self.check()
         while self._in_flight:
             self._retire()
 
     def finish(self, batch: Batch) -> None:
-        """See that ``batch`` is submitted and done."""
+        """Submit ``batch`` if it is pending, and wait for it."""
         self.check()
         if batch is self._open or batch is self._recorded:
             self.flush()
@@ -324,7 +353,7 @@ class Recorder:
             self._retire()
 
     def read(self, readback: HostBuffer) -> Batch:
-        """Submit what is pending, and with it the wish to read ``readback``; finish() it later."""
+        """Make ``readback`` visible to the host and submit. Returns the batch, for finish()."""
         if self._recorded is not None:
             self.flush()
         batch = self._batch(aside=True)
@@ -333,18 +362,18 @@ class Recorder:
         return batch
 
     def show_host(self, buffer: Any) -> None:
-        """Let the host see what is recorded so far to write to ``buffer``, once it is done."""
+        """Make the recorded writes to ``buffer`` visible to the host once they are done."""
         self._batch(aside=False).commands.show_host([buffer])
 
     def free(self, dropped: Range) -> None:
-        """Release a range now, or once the batch that touched it last is done."""
+        """Release a range now, or once the batch that used it last is done."""
         batch: Batch | None = dropped.last_use
         if batch is None or batch.done:
             self._release(dropped)
         else:
             waiting = self.waiting_to_free + dropped.nbytes
             batch.freed.append(dropped)
-            # One step, so that both counts agree even if an interrupted call is done again.
+            # One statement, so that an interrupted call can be repeated.
             self.waiting_to_free, batch.freed_bytes = waiting, batch.freed_bytes + dropped.nbytes
 
     def synchronize(self) -> None:
@@ -359,7 +388,7 @@ class Recorder:
         self._open = self._recorded = None
         return error
 
-    # Tickets: with stock kp a lost device goes unreported
+    # Tickets: stock kp does not report a lost device
 
     def _record_ticket(self, batch: Batch) -> None:
         assert self._ticket is not None
@@ -369,7 +398,7 @@ class Recorder:
         batch.commands.show_host([readback.buffer])
 
     def _clear_ticket(self) -> None:
-        """A replay's ticket has the number of the first submit. It must not count as a new one."""
+        """Clear the ticket: a replay writes the same number as the first submit."""
         if self._ticket is not None:
             self._ticket[1].words[0] = 0
 
@@ -388,7 +417,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def record(self) -> Iterator[Recording]:
-        """Record what is dispatched inside, and submit it at the end."""
+        """Record the dispatches inside the block, and submit them at its end."""
         recording = Recording(self)
         try:
             self._begin(recording)
@@ -406,7 +435,7 @@ class Recorder:
         self._recording = recording
 
     def _end(self, recording: Recording) -> None:
-        """Nothing, where it did not begin or has ended."""
+        """End a recording. Does nothing if it has not begun or has ended."""
         if self._recording is not recording:
             return
         try:
@@ -430,14 +459,14 @@ class Recorder:
     # Times
 
     def begin_times(self, dispatches: int) -> None:
-        """From here on every batch takes timestamps: around each of at most ``dispatches``, or
-        for 0 only around them all."""
+        """Take timestamps from here on: around each of up to ``dispatches`` of a batch, or for 0
+        around the whole batch."""
         self.synchronize()
         self._timed, self._timed_dispatches = [], dispatches
 
     def end_times(self) -> list[tuple[str, float]]:
-        """(shader variant, nanoseconds on the device) of each dispatch since begin_times(); or of
-        each batch, without a name."""
+        """(shader variant, nanoseconds) of each dispatch since begin_times(), or of each batch with
+        an empty name."""
         try:
             self.synchronize()
             period = self.engine.adapter.timestamp_period

@@ -1,7 +1,7 @@
-"""The compiled shaders and which of them a device may run.
+"""The compiled shaders, and which of them a device may run.
 
-The manifest is written by the build from the SPIR-V itself (``toolchain/spirv.py``): it alone says
-what a variant needs, and what specialization constants and push fields it has.
+The build derives the manifest from the SPIR-V (``toolchain/spirv.py``). It lists the features that
+a variant needs, its specialization constants and its push fields.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 
 from ..errors import DmlError, UnsupportedError
 
-# SPIR-V capability -> the Vulkan features that allow it. A capability that is not here, and not
-# Shader itself, is never allowed.
+# SPIR-V capability -> the Vulkan features that allow it. Of other capabilities, only Shader is
+# allowed.
 _FEATURES_OF: dict[str, tuple[str, ...]] = {
     "Shader": (),
-    "GroupNonUniform": (),  # what gl_SubgroupID needs: Vulkan 1.1 itself
+    "GroupNonUniform": (),  # for gl_SubgroupID: a part of Vulkan 1.1
     "GroupNonUniformArithmetic": ("subgroupArithmetic",),
     "Int8": ("shaderInt8",),
     "Int16": ("shaderInt16",),
@@ -42,7 +42,7 @@ _FEATURES_OF: dict[str, tuple[str, ...]] = {
     "CooperativeMatrixKHR": ("cooperativeMatrix",),
 }
 
-# What KOMPUTE_DML_DISABLE may name -> the features it takes away.
+# Name for KOMPUTE_DML_DISABLE -> the features that it switches off.
 SWITCHES: dict[str, tuple[str, ...]] = {
     "int8": ("shaderInt8", "storageBuffer8BitAccess", "uniformAndStorageBuffer8BitAccess"),
     "int16": ("shaderInt16", "storageBuffer16BitAccess", "uniformAndStorageBuffer16BitAccess"),
@@ -72,14 +72,14 @@ MAX_CORE_BINDINGS = 8
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """One compiled shader. Compared by identity: a library holds each variant once."""
+    """A compiled shader. Compared by identity: a library holds each variant once."""
 
     name: str
     """``<shader>.<axis values in header order>``."""
     shader: str
     file: str
     features: frozenset[str] | None
-    """Vulkan features that it needs. None where this package cannot enable them."""
+    """Vulkan features that it needs. None if this package cannot enable them."""
     spec_ids: Mapping[str, tuple[int, int]]
     """Specialization constant -> (id, default)."""
     push_fields: Mapping[str, tuple[int, int]]
@@ -87,7 +87,7 @@ class Variant:
     push_words: int
     bindings: int
     workgroup_size: tuple[int, ...]
-    """By its specialization constants' defaults."""
+    """With the defaults of the specialization constants."""
     shared_bytes: int
 
     @functools.cached_property
@@ -95,13 +95,13 @@ class Variant:
         return (resources.files("kompute_dml") / "spirv" / self.file).read_bytes()
 
     def pack_spec(self, values: Mapping[str, int]) -> np.ndarray:
-        """The specialization constants as uint32, by id; the shader's defaults fill the rest."""
+        """The specialization constants as uint32, by id. The shader's defaults fill the rest."""
         return self._pack("specialization constant", values, {
             name: (index, 1, default) for name, (index, default) in self.spec_ids.items()
         }, 1 + max((index for index, _ in self.spec_ids.values()), default=-1))
 
     def pack_push(self, values: Mapping[str, int | Sequence[int]]) -> np.ndarray:
-        """The push block as uint32; fields left out are 0, negative numbers wrap."""
+        """The push block as uint32. Missing fields are 0, negative numbers wrap."""
         return self._pack("push field", values, {
             name: (offset, words, 0) for name, (offset, words) in self.push_fields.items()
         }, self.push_words)
@@ -129,7 +129,7 @@ class Variant:
 
 @functools.cache
 def manifest() -> dict[str, Any]:
-    """The build's manifest. Raises DmlError when the shaders were never compiled."""
+    """The build's manifest. Raises DmlError if the shaders are not compiled."""
     try:
         text = (resources.files("kompute_dml") / "spirv" / "manifest.json").read_text("utf-8")
     except FileNotFoundError:
@@ -142,7 +142,7 @@ def manifest() -> dict[str, Any]:
 
 
 def required_features(capabilities: Sequence[str]) -> frozenset[str] | None:
-    """The Vulkan features that SPIR-V capabilities stand for; None if one is not known here."""
+    """The Vulkan features for SPIR-V capabilities; None if a capability is unknown."""
     if any(c not in _FEATURES_OF for c in capabilities):
         return None
     return frozenset(f for c in capabilities for f in _FEATURES_OF[c])
@@ -186,12 +186,12 @@ class ShaderLibrary:
                 and variant.bindings <= self.max_bindings)
 
     def find(self, shader: str, *axes: str) -> Variant | None:
-        """The variant ``<shader>.<axes>``, or None when it was not built or may not run here."""
+        """The variant ``<shader>.<axes>``, or None if it was not built or may not run here."""
         variant = _all_variants().get(".".join((shader, *axes)))
         return variant if variant is not None and self.allows(variant) else None
 
     def get(self, shader: str, *axes: str) -> Variant:
-        """As :meth:`find`, but raises :class:`UnsupportedError` that says why there is none."""
+        """As :meth:`find`, but raises :class:`UnsupportedError` with the reason instead of None."""
         variant = self.find(shader, *axes)
         if variant is not None:
             return variant

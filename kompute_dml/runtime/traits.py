@@ -1,7 +1,7 @@
-"""What lowerings know of a device: numbers and yes-or-no answers, never names of drivers.
+"""The traits of a device that lowerings know: numbers and truth values, no names of drivers.
 
-The one place that draws conclusions from a driver's name or version. Everything else about a
-device comes from Vulkan's own limits and features (:mod:`.adapters`).
+Only this module draws conclusions from a driver's name or version. Other facts come from Vulkan's
+limits and features (:mod:`.adapters`).
 """
 
 from __future__ import annotations
@@ -16,41 +16,42 @@ _MASKS_ALL = ("llvmpipe",)
 _FRAGMENTS_ALIKE = ("NVIDIA",)
 _ASSUMED_CORES = 64
 _CORES_BY_NAME = {"H200": 132, "H100": 132, "A100": 108, "L40": 142, "RTX 4090": 128}
-"""Multiprocessors of GPUs whose Vulkan driver does not tell."""
+"""Multiprocessors of GPUs whose Vulkan driver does not report them."""
 
 
 @dataclass(frozen=True)
 class DeviceTraits:
-    """What a lowering may ask about the device."""
+    """The traits of a device."""
 
     is_cpu: bool
     """Whether the driver runs on the CPU."""
     cores: int
-    """Multiprocessors (compute units): workgroups beyond a small multiple of them wait."""
+    """Multiprocessors (compute units). They run a small multiple of workgroups at a time."""
     local_size: int
-    """Invocations of a workgroup without shared memory. A CPU starts workgroups slowly."""
+    """Invocations of a workgroup without shared memory: more on a CPU, which is slow to start
+    one."""
     subgroup_size: int
     max_invocations: int
-    """Of one workgroup."""
+    """Invocations of one workgroup."""
     max_shared_memory: int
-    """Bytes of one workgroup."""
+    """Bytes of shared memory of one workgroup."""
     max_range: int
-    """Bytes that one storage-buffer binding reaches."""
+    """Bytes of one storage-buffer binding."""
     max_bindings: int
     """Storage buffers that one shader may bind."""
     cooperative_matrices: tuple[CooperativeMatrix, ...]
     exact_units: bool
-    """fma rounds once, float16 conversions are IEEE's, integers become the nearest float32, and
-    exp2, log2, sqrt, inversesqrt and quotients are good to a few ulp and keep NaN. Tests confirm
-    it."""
+    """fma rounds once, conversions of float16 are IEEE's, integers become the nearest float32.
+    exp2, log2, sqrt, inversesqrt and quotients are accurate to a few ulp and keep NaN. Tests
+    confirm it."""
     ieee_units: bool
-    """Division, sqrt, floor, ceil, trunc and roundEven are IEEE's, denormals included. Tests
-    confirm it. llvmpipe of Mesa 26 takes denormals for 0."""
+    """Division, sqrt, floor, ceil, trunc and roundEven are IEEE's, also for denormals. Tests
+    confirm it. llvmpipe of Mesa 26 treats denormals as 0."""
     fragments_alike: bool
-    """An invocation's elements of a cooperative matrix of 16 x 16 FLOAT16 operands on the left lie
-    where those of a sum do. Tests confirm it: attention's powers are both."""
+    """In a 16 x 16 FLOAT16 left operand an invocation holds the same elements as in a sum.
+    Attention uses sums as operands. Tests confirm it."""
     masks_all: bool
-    """Whether both sides of a branch are executed under masks."""
+    """Both sides of a branch are executed, under masks."""
 
     def multiplies(self, m: int, n: int, k: int, element: str, total: str) -> bool:
         """Whether subgroups of 32 multiply cooperative matrices of this shape and these types."""

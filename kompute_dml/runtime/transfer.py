@@ -1,7 +1,7 @@
-"""Upload and download through a few host buffers, however many tensors there are.
+"""Upload and download through a few host buffers that all tensors share.
 
-A copy shader moves the words between a host buffer and the heap, so transfers take part in the
-recorder's order like any dispatch. Where the host reaches the heap itself, it copies.
+A copy shader moves words between a host buffer and the heap, so the recorder orders transfers like
+any dispatch. If the host can access the heap itself, it copies.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .recorder import Batch, Recorder
 
 _SMALL = 64 << 10
 _LARGE = 8 << 20
-# Bytes of a part of a download. Each part waits for a submit: some 300 us on a virtual machine.
+# Bytes of a part of a download. Each part waits for a submit: about 300 us on a virtual machine.
 _LARGE_DOWNLOAD = 16 << 20
 _SLOTS = 3
 _THREADS = min(4, os.cpu_count() or 1)
-"""That copy on the host at once: one alone is slower than the bus."""
+"""Threads that copy on the host. One alone is slower than the bus."""
 _WORTH_THREADS = 1 << 20
-"""Bytes."""
+"""The least bytes of a copy that several threads share."""
 
 
 class _Slot:
@@ -71,14 +71,14 @@ class Transfer:
         parts = [slice(begin, min(begin + each, nbytes)) for begin in range(0, nbytes, each)]
         try:
             copies = [self._pool.submit(np.copyto, target[part], source[part]) for part in parts]
-        except RuntimeError:  # the interpreter ends, and no thread starts any more
+        except RuntimeError:  # no thread can start while the interpreter ends
             target[:] = source
             return
         try:
             for copy in copies:
                 copy.result()
         finally:
-            wait(copies)  # an interrupt leaves none under way
+            wait(copies)  # also after an interrupt
 
     def upload(self, data: np.ndarray, to: Allocation, offset: int) -> None:
         """Record a copy of ``data`` (uint8, contiguous) to ``to`` at a multiple of 4 bytes.
@@ -102,7 +102,7 @@ class Transfer:
             if n % 4:
                 slot.host.words[begin // 4 + words - 1] = 0
             self._move(slot.host.bytes[begin : begin + n], data[done : done + n])
-            # First, because an interrupted call may have been recorded.
+            # Before the copy, because an interrupted call may have recorded it.
             slot.filled = (begin + n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
             self._copy(slot.allocation, begin // 4, to, (to.offset + offset + done) // 4, words)
             done += n
@@ -110,7 +110,7 @@ class Transfer:
     def download(
         self, source: Allocation, offset: int, nbytes: int, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """The bytes of ``source`` from ``offset`` (a multiple of 4) on, once they are computed: in
+        """Wait for the bytes of ``source`` from ``offset`` (a multiple of 4) on, and copy them to
         ``out`` or a new array."""
         result = np.empty(nbytes, np.uint8) if out is None else out
         if self._engine.host_reads_storage:
@@ -132,7 +132,8 @@ class Transfer:
         return result
 
     def _idle(self, allocation: Allocation) -> HostBuffer:
-        """The block of an allocation that the host reaches, once the device is done with it."""
+        """Wait until the device is done with an allocation. Returns its block, for the host's
+        access."""
         if allocation.last_use is not None:
             self._recorder.finish(allocation.last_use)
         return HostBuffer(allocation.block.buffer)

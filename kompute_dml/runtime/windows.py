@@ -12,9 +12,9 @@ SIZE = 1 << 20
 
 
 class Window:
-    """``bytes`` is the host's view of a device range: of the range itself where the host reaches
-    it, else of a buffer that all windows share. Callers hold the device's lock from the first
-    write to the last read."""
+    """A device range that the host accesses through ``bytes``: directly if it can, else through a
+    buffer that all windows share. Callers hold the device's lock from the first write to the last
+    read."""
 
     def __init__(
         self, owner: Windows, recorder: Recorder, transfer: Transfer, host: Allocation,
@@ -29,17 +29,17 @@ class Window:
         self.bytes = HostBuffer(host.block.buffer).bytes[begin : begin + nbytes]
 
     def wait(self) -> None:
-        """See that the device is done with the memory."""
+        """Wait until the device is done with the memory."""
         if self._host.last_use is not None:
             self._recorder.finish(self._host.last_use)
 
     def turn(self) -> int:
-        """Take the memory for a download: the number of this use of it."""
+        """Take the memory for a download. Returns the number of this download."""
         self._owner.turns += 1
         return self._owner.turns
 
     def holds(self, turn: int) -> bool:
-        """Whether that download is still there, and no other one came through."""
+        """Whether the memory still holds that download."""
         return self._host is self._device or turn == self._owner.turns
 
     def record_upload(self) -> None:
@@ -64,11 +64,11 @@ class Windows:
         """Downloads so far."""
 
     def upload(self, device: Allocation, nbytes: int) -> Window | None:
-        """A window to write through; None where :class:`Transfer` has to do."""
+        """A window for writing, or None if :class:`Transfer` must do it."""
         return self._window(device, nbytes, self._engine.host_writes_storage, True)
 
     def download(self, device: Allocation, nbytes: int) -> Window | None:
-        """A window to read through, or None."""
+        """A window for reading, or None."""
         return self._window(device, nbytes, self._engine.host_reads_storage, False)
 
     def _window(

@@ -1,7 +1,7 @@
 """Memory that is zero before each dispatch, because each dispatch leaves it zero.
 
-Workgroups that add up one result and count which is last need such memory. To fill it for every
-dispatch would take another dispatch.
+Workgroups that add up one result and find out which is last need such memory. Filling it before
+each dispatch would take another dispatch.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from .heap import ALIGNMENT, Allocation, Slot
 from .transfer import Transfer
 
 _BYTES = 4 << 20
-"""Bytes for some fifty dispatches of four rows by 4,096 columns."""
+"""Bytes for about fifty dispatches of four rows by 4,096 columns."""
 
 
 class Zeros:
-    """A ring of ranges, so that independent dispatches get different ones. Where it starts again,
-    the recorder's hazards keep the order."""
+    """A ring of ranges, so that independent dispatches get different ones. When ranges are reused,
+    the recorder's hazards order the dispatches."""
 
     def __init__(self, allocate: Callable[[int], Allocation], transfer: Transfer) -> None:
         self._allocate = allocate

@@ -1,7 +1,7 @@
 """Reader of ``operators.json``: DirectML's operators as data.
 
-The only place that knows an operator's fields, and its data types and dimension counts per
-feature level. Nothing here knows which operators this package implements.
+Only this module knows an operator's fields, and its data types and dimension counts for each
+feature level. It does not know which operators this package implements.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FeatureLevel(enum.IntEnum):
 
     @classmethod
     def of(cls, value: Any) -> FeatureLevel:
-        """The level that a name (``FL_6_4``, ``6_4``, ``6.4``) or DirectML's number stands for."""
+        """The level of a name (``FL_6_4``, ``6_4``, ``6.4``) or of DirectML's number."""
         if isinstance(value, str):
             digits = value.upper().removeprefix("DML_FEATURE_LEVEL_").removeprefix("FL_")
             value = cls.__members__.get("FL_" + digits.replace(".", "_"), value)
@@ -60,7 +60,7 @@ class Field:
     """One member of an operator's structure."""
 
     name: str
-    """As in DirectML: ``DiagonalFillBegin``."""
+    """DirectML's name: ``DiagonalFillBegin``."""
     kind: str
     """``input``, ``output`` or ``attribute``."""
     type: str
@@ -68,7 +68,7 @@ class Field:
     optional: bool
     enum: str | None = None
     count_field: str | None = None
-    """Of an array: the attribute that has its length."""
+    """For an array: the attribute with its length."""
 
     @functools.cached_property
     def snake(self) -> str:
@@ -85,7 +85,7 @@ class Field:
 
 @dataclass(frozen=True)
 class TensorSupport:
-    """What one tensor of an operator may be, from one feature level on."""
+    """The support of a tensor of an operator, from a feature level on."""
 
     dimension_counts: tuple[int, int]
     data_types: tuple[DataType, ...]
@@ -97,7 +97,7 @@ class SupportRow(NamedTuple):
     since: FeatureLevel
     tensors: dict[str, TensorSupport]
     functions: frozenset[str]
-    """The values of REDUCE's Function that it holds for; empty for all."""
+    """The values of REDUCE's Function that it applies to; empty for all."""
 
 
 @dataclass(frozen=True)
@@ -110,16 +110,16 @@ class OperatorSpec:
     family: str
     fields: tuple[Field, ...]
     support: tuple[SupportRow, ...]
-    """Newest level first."""
+    """The support tables, the newest level first."""
     same: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
     """(tensor names, properties among ``data type``, ``dimension count``, ``sizes``)."""
     page: str
-    """Of DirectML's reference: the name in :attr:`url`."""
+    """The page of DirectML's reference, as in :attr:`url`."""
     formula: str
     fusable: bool
     """Whether it may be another operator's FusedActivation."""
     fuses: dict[str, FeatureLevel]
-    """Operators that may be its FusedActivation, and since when."""
+    """Operators that may be its FusedActivation, and their first feature levels."""
 
     @property
     def url(self) -> str:
@@ -140,16 +140,16 @@ class OperatorSpec:
 
     @functools.cached_property
     def count_fields(self) -> frozenset[str]:
-        """Attributes that are the length of an array."""
+        """Attributes that hold the length of an array."""
         return frozenset(f.count_field for f in self.fields if f.count_field)
 
     def support_at(
         self, level: FeatureLevel, function: str | None = None
     ) -> dict[str, TensorSupport] | None:
-        """The table that holds at ``level``; None where the operator is not there yet.
+        """The support table at ``level``; None if the operator does not exist yet.
 
-        Where a page has a row per function, ``function`` chooses one. Without it the result holds
-        what any function takes.
+        ``function`` chooses a row if a page has a row for each function. Without it the result is
+        the union of all rows.
         """
         rows = [r for r in self.support if r.since <= level
                 and (not r.functions or function is None or function in r.functions)]
@@ -164,7 +164,7 @@ class OperatorSpec:
 
 
 def _union(tables: list[dict[str, TensorSupport]]) -> dict[str, TensorSupport]:
-    """What any of the tables admits, tensor by tensor."""
+    """The union of tables, tensor by tensor."""
     result = {}
     for name in tables[0]:
         low, high = zip(*(t[name].dimension_counts for t in tables))
@@ -180,7 +180,7 @@ def snake_case(name: str) -> str:
 
 @functools.cache
 def document() -> dict[str, Any]:
-    """``operators.json`` as it stands."""
+    """The contents of ``operators.json``."""
     text = resources.files(__package__).joinpath("operators.json").read_text("utf-8")
     result: dict[str, Any] = json.loads(text)
     return result
@@ -188,7 +188,7 @@ def document() -> dict[str, Any]:
 
 @functools.cache
 def operator_names() -> tuple[str, ...]:
-    """All of DirectML's operators: ``DML_OPERATOR_...``."""
+    """The names of all of DirectML's operators: ``DML_OPERATOR_...``."""
     return tuple(document()["operators"])
 
 

@@ -1,4 +1,4 @@
-"""Tensor: elements on a device that behave as an array of NumPy's does."""
+"""Tensor: elements on a device that behave like a NumPy array."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from .protocols import Protocols
 
 
 class Tensor(Operators, Methods, Protocols):
-    """Elements on a device. Made by ``device.tensor(array)``, ``dml.zeros(...)`` and operators.
+    """Elements on a device, made by ``device.tensor(array)``, ``dml.zeros(...)`` and operators.
 
     Indexing with integers and slices, ``transpose``, ``T`` and ``broadcast_to`` give views of the
-    same memory. Operators, methods and NumPy's functions compute on the device and give tensors.
-    ``numpy()`` and ``numpy.asarray(tensor)`` wait for what is pending and copy to the host.
+    same memory. Operators, methods and NumPy's functions compute on the device and return tensors.
+    ``numpy()`` and ``numpy.asarray(tensor)`` wait for pending work and copy to the host.
     """
 
     __slots__ = ()

@@ -22,7 +22,7 @@ BOOL = np.dtype(bool)
 
 
 def _given(operation: str, field: str, values: tuple[Any, ...]) -> list[int]:
-    """Integers that were given one by one, or as one sequence."""
+    """Integers that are given as separate arguments, or as one sequence."""
     if len(values) == 1 and not isinstance(values[0], (int, np.integer)):
         values = values[0]
     return list(integers(operation, field, values))
@@ -50,14 +50,14 @@ class Memory:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Elements along each dimension; ``shape`` is another name for it."""
+        """Elements along each dimension. Another name is ``shape``."""
         return self.desc.sizes
 
     shape = sizes
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """In elements, as DirectML counts them (NumPy counts bytes)."""
+        """Strides in elements, as in DirectML (NumPy counts bytes)."""
         return self.desc.strides
 
     @property
@@ -91,14 +91,14 @@ class Memory:
         return self.data_type.nbytes(extent(self.sizes, self.strides))
 
     def summary(self) -> str:
-        """What it is, without its values."""
+        """Type, sizes and device, for messages."""
         packed = "" if self.desc.is_packed else f", strides={list(self.strides)}"
         kind = "bool" if self.truth else self.data_type
         return (f"<Tensor {kind} {list(self.sizes)}{packed}, "
                 f"on {self.device.adapter.name!r}>")
 
     def numpy(self) -> np.ndarray:
-        """The elements as a new array, once everything recorded before is computed."""
+        """The elements as a new array. Waits for all work recorded before."""
         itemsize = self.data_type.itemsize
         start = self.byte_offset // 4 * 4
         skipped = self.byte_offset - start
@@ -115,9 +115,9 @@ class Memory:
         return view.copy()
 
     def free(self) -> None:
-        """Give the memory back now, views included. Every later use raises ValidationError.
+        """Free the memory now, also that of views. Any later use raises ValidationError.
 
-        Without it the memory goes back with the last reference.
+        Without this call the memory is freed with the last reference.
         """
         self.device._free(self.allocation)
 
@@ -142,7 +142,7 @@ class Memory:
     def window(self, key: Any) -> Tensor:
         """A view, by integers, slices of positive step, Ellipsis and None, as in NumPy.
 
-        DirectML's tensors have at least one dimension: integers for every one give sizes ``[1]``.
+        DirectML's tensors have at least one dimension: an integer for each gives sizes ``[1]``.
         """
         try:
             sizes, strides, skip = layout.index(self.sizes, self.strides, key)
@@ -173,7 +173,7 @@ class Memory:
         return self.transpose(*range(self.ndim - 2), -1, -2)
 
     def reshaped(self, *sizes: Any) -> Tensor | None:
-        """A view under other sizes (one may be -1); None where only a copy can have them."""
+        """A view with other sizes (one may be -1). None if that needs a copy."""
         wanted = _given("Tensor.reshape", "sizes", sizes)
         if wanted.count(-1) == 1:
             known = product([n for n in wanted if n != -1])
@@ -186,7 +186,7 @@ class Memory:
         return None if strides is None else self._view(wanted or [1], strides or [1])
 
     def viewed_as(self, data_type: DataType, truth: bool = False) -> Tensor:
-        """The same bytes as elements of another type of the same width."""
+        """The same bytes, as elements of another type of the same width."""
         expect(data_type.bits == self.data_type.bits, "Tensor.view", "the data type",
                f"have {self.data_type.bits} bits", data_type)
         return type(self)(  # type: ignore[return-value]

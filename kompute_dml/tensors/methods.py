@@ -1,4 +1,4 @@
-"""The methods of tensors, by the names of NumPy, CuPy and PyTorch."""
+"""The methods of tensors, with the names of NumPy, CuPy and PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _numpys(name: str) -> Any:
-    """The function that NumPy's of this name is here."""
+    """Our function for NumPy's function of this name."""
     from ..arrays import functions
     from ..arrays.registry import NUMPY
 
@@ -25,7 +25,7 @@ def _numpys(name: str) -> Any:
 
 
 def _over(name: str, x: Any, axis: Any, options: dict[str, Any]) -> Any:
-    """NumPy's reduction; ``dim`` is PyTorch's name for the axis."""
+    """Call NumPy's reduction. ``dim`` is PyTorch's name for the axis."""
     return _numpys(name)(x, axis=options.pop("dim", axis), **options)
 
 
@@ -44,9 +44,9 @@ class Methods(Memory):
             yield self[i]
 
     def __getitem__(self, key: Any) -> Tensor:
-        """A view, by integers, slices, Ellipsis and None; what an array of indices picks, a copy.
+        """A view by integers, slices, Ellipsis and None. A copy by an array of indices.
 
-        A tensor has at least one dimension: integers for every one give sizes ``[1]``.
+        A tensor has at least one dimension: an integer for each gives sizes ``[1]``.
         """
         from ..arrays.selection import get
 
@@ -66,7 +66,7 @@ class Methods(Memory):
         return x.numpy().item()
 
     def __bool__(self) -> bool:
-        """Whether the only element is true, as NumPy's arrays say it; many have no answer."""
+        """Whether the only element is true, as in NumPy. Raises for several elements."""
         x: Any = self
         expect(x.size == 1, "bool(tensor)", "the tensor",
                "have one element (the truth of several is ambiguous: use any() or all())",
@@ -111,7 +111,7 @@ class Methods(Memory):
         return copied(y) if copy and y.allocation is x.allocation else y
 
     def to(self, target: Any) -> Tensor:
-        """On another device, or of another type; the tensor itself where it is so already."""
+        """The tensor on another device, or with another type; itself if nothing changes."""
         from ..arrays.creation import asarray
         from ..device import Device
 
@@ -132,7 +132,7 @@ class Methods(Memory):
     clone = copy
 
     def contiguous(self) -> Tensor:
-        """The tensor, if its elements lie row-major without gaps, else a copy that is so."""
+        """The tensor itself if it is packed, else a packed copy."""
         x: Any = self
         return x if x.desc.is_packed else self.copy()
 
@@ -143,14 +143,14 @@ class Methods(Memory):
     # Views
 
     def reshape(self, *sizes: Any) -> Tensor:
-        """Other sizes (one may be -1): a view where one can be, else a copy."""
+        """Other sizes (one may be -1): a view where possible, else a copy."""
         from ..arrays.operand import reshape
 
         return reshape(self, *sizes)  # type: ignore[arg-type]
 
     def view(self, *sizes: Any) -> Tensor:
-        """A view under other sizes, or as another type of the same width. Raises ValidationError
-        where only a copy can have them."""
+        """A view with other sizes, or with another type of the same width. Raises ValidationError
+        if the sizes need a copy."""
         from ..arrays.types import BOOL, device_type, element_type
 
         x: Any = self
@@ -163,7 +163,7 @@ class Methods(Memory):
         return y
 
     def ravel(self) -> Tensor:
-        """One dimension: a view where one can be, else a copy."""
+        """One dimension: a view where possible, else a copy."""
         return self.reshape(-1)
 
     def permute(self, *axes: Any) -> Tensor:
@@ -200,7 +200,7 @@ class Methods(Memory):
         return _over("prod", self, axis, options)
 
     def mean(self, axis: Any = None, **options: Any) -> Tensor:
-        """The mean over ``axis``; of integers in float32."""
+        """The mean over ``axis``. Integers are averaged in float32."""
         return _over("mean", self, axis, options)
 
     def var(self, axis: Any = None, **options: Any) -> Tensor:
@@ -228,11 +228,11 @@ class Methods(Memory):
         return _over("all", self, axis, options)
 
     def argmax(self, axis: Any = None, **options: Any) -> Tensor:
-        """Where the largest element lies, INT64."""
+        """The index of the largest element, INT64."""
         return _over("argmax", self, axis, options)
 
     def argmin(self, axis: Any = None, **options: Any) -> Tensor:
-        """Where the smallest element lies, INT64."""
+        """The index of the smallest element, INT64."""
         return _over("argmin", self, axis, options)
 
     def cumsum(self, axis: Any = None, **options: Any) -> Tensor:
@@ -254,13 +254,13 @@ class Methods(Memory):
         return _numpys("argsort")(self, axis, **options)
 
     def clip(self, min: Any = None, max: Any = None, **options: Any) -> Tensor:
-        """Between two bounds; also ``clamp``."""
+        """Elements limited to two bounds; also ``clamp``."""
         return _numpys("clip")(self, min, max, **options)
 
     clamp = clip
 
     def round(self, decimals: int = 0) -> Tensor:
-        """To the nearest, halves to even."""
+        """Rounded to ``decimals``, halves to even."""
         return _numpys("round")(self, decimals)
 
     def dot(self, other: Any) -> Tensor:
@@ -268,7 +268,7 @@ class Methods(Memory):
         return _numpys("dot")(self, other)
 
     def take(self, indices: Any, axis: int | None = None) -> Tensor:
-        """What the indices pick."""
+        """Elements by index along ``axis``."""
         return _numpys("take")(self, indices, axis)
 
     def repeat(self, repeats: int, axis: int | None = None) -> Tensor:

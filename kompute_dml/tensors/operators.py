@@ -1,4 +1,4 @@
-"""Python's operators on tensors. Each is the function that NumPy has for it."""
+"""Python's operators on tensors. Each calls NumPy's function for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def _call(name: str, *operands: Any, out: Any = None) -> Any:
-    """NumPy's function of this name; NotImplemented for what is no array."""
+    """Call NumPy's function of this name. NotImplemented if an operand is no array."""
     for x in operands:
         if x is None or isinstance(x, (str, bytes, dict, set, type)):
             return NotImplemented
@@ -85,7 +85,7 @@ class Operators:
     def __gt__(self, other: Any) -> Tensor: return _call("greater", self, other)
     def __ge__(self, other: Any) -> Tensor: return _call("greater_equal", self, other)
 
-    __hash__ = object.__hash__  # tensors are told apart by identity in sets and dictionaries
+    __hash__ = object.__hash__  # sets and dictionaries compare tensors by identity
 
     def __contains__(self, value: Any) -> bool:
         found: Any = self == value

@@ -1,4 +1,4 @@
-"""Values as NumPy prints them. Only what is shown is read."""
+"""Text of values, as NumPy prints it. Only the shown elements are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _corners(x: Tensor, edge: int) -> Tensor:
-    """The first and the last ``edge`` elements of each long dimension, and one between them."""
+    """The first and last ``edge`` elements of each long dimension, and one in between."""
     for d, n in enumerate(x.sizes):
         if n > 2 * edge:
             before = (slice(None),) * d
@@ -23,7 +23,7 @@ def _corners(x: Tensor, edge: int) -> Tensor:
 
 
 def text(x: Tensor, prefix: str = "", **options: Any) -> tuple[str, bool]:
-    """``x`` as numpy.array2string prints it, and whether something is left out."""
+    """``x`` as numpy.array2string prints it, and whether elements are left out."""
     settings = {**np.get_printoptions(), **options}
     threshold, edge = settings["threshold"], settings["edgeitems"]
     short = x.size > threshold and any(n > 2 * edge for n in x.sizes) and x.data_type.bits >= 8

@@ -1,4 +1,4 @@
-"""What other libraries ask of a tensor: NumPy, DLPack, pickle, copy, print."""
+"""The protocols of NumPy, DLPack, pickle, copy and print."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ _INSTEAD = {
     "type": "x.astype(dtype)",
     "zero_": "x.fill(0)",
 }
-"""What to use for attributes that tensors of others have."""
+"""What to use instead of attributes that tensors of other libraries have."""
 
 
 def _refused(operation: str, name: str) -> UnsupportedError:
-    """The error for what NumPy would compute on the host; ``name`` is NumPy's for it."""
+    """The error for a NumPy function ``name`` that the device does not compute."""
     import kompute_dml
 
     function = ALIASES.get(name, name)
     there = hasattr(kompute_dml, function)
     return UnsupportedError(
         f"{operation}: expected a function that the device computes, but it has none for this call"
-        + (f"; kompute_dml.{function} comes near" if there else "")
+        + (f"; kompute_dml.{function} is similar" if there else "")
         + "; numpy.asarray(tensor) copies a Tensor to the host"
     )
 
 
 def _made(host: np.ndarray, data_type: str) -> Tensor:
-    """A pickled tensor, on the default device."""
+    """Unpickle a tensor, on the default device."""
     from ..device import default_device
 
     kind = None if host.dtype == bool else data_type
@@ -71,7 +71,7 @@ def _made(host: np.ndarray, data_type: str) -> Tensor:
 
 
 class Protocols(Memory):
-    """NumPy's functions compute on the device; copies are made where something else asks."""
+    """NumPy's functions compute on the device. Other protocols get copies on the host."""
 
     __slots__ = ()
 
@@ -135,7 +135,7 @@ class Protocols(Memory):
             raise BufferError(f"expected DLPack's device {_CPU}, the host, but got {wanted}")
         try:
             return self.numpy().__dlpack__(**options)
-        except TypeError:  # NumPy before 2.1 knows no max_version
+        except TypeError:  # NumPy before 2.1 has no max_version
             return self.numpy().__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -152,14 +152,14 @@ class Protocols(Memory):
         return x.copy()
 
     def __reduce__(self) -> Any:
-        """Values and type travel; the tensor is made anew on the other side's default device."""
+        """Values and type are pickled. Unpickling makes a tensor on the default device."""
         x: Any = self
         return _made, (x.numpy(), x.data_type.name)
 
     # Text
 
     def __repr__(self) -> str:
-        """The values and their type, as NumPy has it; waits for the device."""
+        """The values and their type, as NumPy prints them. Waits for the device."""
         from .printing import text
 
         x: Any = self
@@ -181,11 +181,11 @@ class Protocols(Memory):
             return str(self.summary())
 
     def __format__(self, spec: str) -> str:
-        """A format takes the only element, as NumPy's scalars do."""
+        """Format the only element, as NumPy's scalars do."""
         x: Any = self
         return format(x.item(), spec) if spec else str(self)
 
-    if not TYPE_CHECKING:  # a checker shall find what is missing
+    if not TYPE_CHECKING:  # type checkers must report missing attributes
 
         def __getattr__(self, name: str) -> NoReturn:
             instead = f"; use {_INSTEAD[name]}" if name in _INSTEAD else ""

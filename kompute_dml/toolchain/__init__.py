@@ -1,5 +1,5 @@
-"""What is built before the package runs: the kp wheel, the SPIR-V, the drivers used in tests.
+"""The builds that the package needs before it runs: kp's wheel, the SPIR-V, drivers for tests.
 
-Standard library only, and nothing here imports the rest of the package: `bootstrap.py` runs these
-modules with a bare system Python, before NumPy or kp exist.
+These modules use only the standard library and do not import the rest of the package:
+`bootstrap.py` runs them with a bare system Python, without NumPy or kp.
 """

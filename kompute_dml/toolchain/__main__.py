@@ -39,9 +39,16 @@ def _docs(options: argparse.Namespace) -> None:
 
 
 def _wheel(options: argparse.Namespace) -> None:
-    from .wheel import build
+    from .wheel import build, provider
 
-    build(options.dir, tuple(options.python or side_by_side.VERSIONS))
+    build(options.dir, options.python or side_by_side.VERSIONS, options.machine)
+    say(str(provider(options.dir)))
+
+
+def _sdist(options: argparse.Namespace) -> None:
+    from .wheel import sdist
+
+    say(str(sdist(options.dir)))
 
 
 def _glslang(options: argparse.Namespace) -> None:
@@ -77,7 +84,13 @@ def main() -> int:
     command.add_argument("dir", type=Path, nargs="?", default=Path("dist"), help="where to put it")
     command.add_argument("--python", action="append", choices=side_by_side.VERSIONS,
                          help="a version of CPython to build kp for; by default all")
+    command.add_argument("--machine", choices=side_by_side.MACHINES, default=side_by_side.HERE,
+                         help="what it shall run on; by default a machine as this one")
     command.set_defaults(run=_wheel)
+
+    command = commands.add_parser("sdist", help="build the source distribution")
+    command.add_argument("dir", type=Path, nargs="?", default=Path("dist"), help="where to put it")
+    command.set_defaults(run=_sdist)
 
     command = commands.add_parser("glslang", help="get a newer glslang without installing it")
     command.add_argument("dir", type=lambda text: Path(text).resolve(), help="where to put it")

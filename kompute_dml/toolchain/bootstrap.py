@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolchain import debian, drivers, glslang, kp, spirv
+from toolchain import debian, drivers, glslang, kp, side_by_side, spirv
 from toolchain.system import ToolchainError, cache_dir, run, run_aloud, say
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +68,8 @@ def main() -> int:
         ("shaders", shaders),
     ]
     if job.tests:
-        steps += [("stock kp", stock_kp), ("SwiftShader", swiftshader), ("models", sample_models)]
+        steps += [("stock kp", stock_kp), ("kp of the wheel", wheel_kp),
+                  ("SwiftShader", swiftshader), ("models", sample_models)]
     skipped = []
     try:
         for name, step in steps:
@@ -214,6 +215,16 @@ def install_kp(_: Job) -> bool:
 def stock_kp(_: Job) -> bool:
     """kp as published, beside the environment: a folder for PYTHONPATH."""
     return kp.install(str(VENV_PYTHON), stock=True, folder=cache_dir("kp-stock") / "site")
+
+
+def wheel_kp(_: Job) -> bool:
+    """kp as the wheel holds it. It is compiled here, where no tests run beside it."""
+    version = "{}.{}".format(*sys.version_info[:2])
+    if side_by_side.module(version).is_file():
+        return False
+    program = f"from kompute_dml.toolchain import side_by_side as s; s.modules(['{version}'])"
+    run_aloud([VENV_PYTHON, "-c", program], ("kp for",))
+    return True
 
 
 def shaders(_: Job) -> bool:

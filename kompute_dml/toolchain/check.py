@@ -180,10 +180,11 @@ def suite_checks(arguments: list[str]) -> list[Check]:
 
 
 def all_checks(arguments: list[str]) -> list[Check]:
-    """Everything in every configuration: for before a release."""
+    """Everything in every configuration, and more wrong models: for before a release."""
     every = configurations()
-    return [*(_tests(c, arguments) for c in every), *_memory_checks(every, arguments),
-            *_several_devices(every, arguments)]
+    return [*(_tests(c, ["--wrong-models", "1000" if c is every[0] else "60", *arguments])
+              for c in every),
+            *_memory_checks(every, arguments), *_several_devices(every, arguments)]
 
 
 def _memory_checks(every: list[Configuration], arguments: list[str]) -> list[Check]:

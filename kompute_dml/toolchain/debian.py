@@ -1,6 +1,6 @@
-"""Things out of Debian's and Ubuntu's archives, unpacked privately: nothing is installed.
+"""Programs from Debian's and Ubuntu's archives, unpacked privately: nothing is installed.
 
-They come through the system's own apt, with its mirror, proxy and keys, but without root.
+The system's own apt downloads them, with its mirror, proxy and keys, but without root.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GLSLANG_PROGRAMS = ("glslangValidator", "spirv-val", "spirv-dis")
 
 @dataclass(frozen=True)
 class _Suite:
-    """A release whose glslang is new enough, and how to trust it."""
+    """A release with a new enough glslang, and its keyring."""
 
     name: str
     components: str
@@ -33,7 +33,7 @@ _NEWER = {
 
 
 def distribution() -> str:
-    """The ID of os-release; an empty string elsewhere."""
+    """The ID in os-release; an empty string without one."""
     try:
         lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -42,7 +42,7 @@ def distribution() -> str:
 
 
 def newer_glslang(folder: Path) -> None:
-    """Puts glslang of a newer release, with its own C library, into `folder`/bin."""
+    """Puts the glslang of a newer release, with its C library, into `folder`/bin."""
     suite = _NEWER.get(distribution())
     if suite is None:
         raise ToolchainError("only Debian's and Ubuntu's archives are known to offer it")
@@ -75,7 +75,7 @@ def newer_glslang(folder: Path) -> None:
 
 
 def swiftshader(folder: Path) -> Path:
-    """Puts SwiftShader into `folder`; returns the description that VK_DRIVER_FILES takes."""
+    """Puts SwiftShader into `folder`. Returns the description for VK_DRIVER_FILES."""
     library = folder / "libvk_swiftshader.so"
     with tempfile.TemporaryDirectory() as scratch:
         (package,) = _download(Path(scratch), ["chromium-common"])
@@ -86,7 +86,7 @@ def swiftshader(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(found, library)
     description = folder / "swiftshader_icd.json"
-    # As seen from the description, so that the folder may be moved.
+    # Relative to the description, so that the folder may be moved.
     icd = {"library_path": f"./{library.name}", "api_version": "1.3.0"}
     description.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": icd}))
     return description
@@ -103,7 +103,7 @@ def unpack(package: str, release: str, folder: Path) -> None:
 
 
 def _mirror() -> str:
-    """The address of the archive that this system already uses."""
+    """The address of the archive that this system uses."""
     targets = run(
         ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
     ).splitlines()
@@ -115,7 +115,7 @@ def _mirror() -> str:
 
 
 def _download(scratch: Path, names: Sequence[str], sources: Path | None = None) -> list[Path]:
-    """Fetches packages, of the releases in `sources` when it is given."""
+    """Downloads packages, from the releases in `sources` if given."""
     require_program("apt-get", "apt", "to fetch packages")
     require_program("dpkg", "dpkg", "to unpack packages")
     debs = scratch / "debs"

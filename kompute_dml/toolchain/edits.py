@@ -1,8 +1,8 @@
 """Anchored edits of a source tree.
 
-An edit names a file, a short text that stands in it an exact number of times, and what to do
-there. All anchors are looked up in the unedited text, so the edits of several fixes neither
-depend on one another's order nor see one another.
+An edit names a file, a short text (the anchor) that the file contains an exact number of times, and
+a change there. All anchors are looked up in the unedited text, so the edits of several fixes are
+independent of one another and of their order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Edit:
     anchor: str
     text: str
     times: int = 1
-    #: Which part of the anchor gives way: "after" and "before" keep it whole.
+    #: "replace" replaces the anchor. "after" and "before" keep it.
     place: str = "replace"
 
     def span(self, start: int) -> tuple[int, int]:

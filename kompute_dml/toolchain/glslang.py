@@ -1,4 +1,4 @@
-"""Finds glslangValidator, and on Debian gets a newer one without touching the system."""
+"""Finds glslangValidator, and on Debian gets a newer one without installing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from .system import ToolchainError, cache_dir
 
 PROGRAM = "glslangValidator"
-# The release from which a newer compiler is worth its download: GL_KHR_cooperative_matrix.
+# An older compiler is worth replacing: it lacks GL_KHR_cooperative_matrix.
 WANTED = 14
 
 
@@ -27,7 +27,7 @@ class Compiler:
 
 
 def find() -> Compiler:
-    """`$GLSLANG_VALIDATOR`, else the newest of the one on PATH and the private one."""
+    """`$GLSLANG_VALIDATOR`, else the newer one of PATH's and the private one."""
     chosen = os.environ.get("GLSLANG_VALIDATOR")
     if chosen:
         return _asked(chosen)

@@ -29,8 +29,11 @@ class SpirvBuildHook(BuildHookInterface):
         except system.ToolchainError as error:
             self.app.abort(str(error))
         self._write_stubs()
-        if modules := os.environ.get("KOMPUTE_DML_KP_MODULES"):  # of toolchain/wheel.py
-            build_data["force_include"][modules] = "kompute_dml/_kp"
+        content = os.environ.get("KOMPUTE_DML_WHEEL_CONTENT")  # of toolchain/wheel.py
+        if content:
+            build_data["force_include"][content] = "kompute_dml"
+            self._for_this_platform(build_data)
+            return
         try:
             built = native.build()
         except system.ToolchainError as error:
@@ -41,11 +44,14 @@ class SpirvBuildHook(BuildHookInterface):
                 "to have it."
             )
         else:
-            # It knows nothing of Python: one wheel per platform serves every version.
             build_data["artifacts"].append(built.relative_to(Path(self.root).resolve()).as_posix())
-            build_data["pure_python"] = False
-            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-            build_data["tag"] = f"py3-none-{platform}"
+            self._for_this_platform(build_data)
+
+    def _for_this_platform(self, build_data: dict[str, Any]) -> None:
+        """The provider knows nothing of Python: one wheel per platform serves every version."""
+        build_data["pure_python"] = False
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"py3-none-{platform}"
 
     def _write_stubs(self) -> None:
         """The types of all names that the registry makes. It takes the package, and NumPy."""

@@ -1,7 +1,7 @@
-"""Builds kp's wheel from its pinned source distribution, with the repairs in `fixes/` or without.
+"""Builds kp's wheel from its pinned source distribution, with or without the repairs in `fixes/`.
 
-The compiler never sees a download of kp's own CMake: headers come from the system, pybind11 from
-the package index. Wheels are kept by what went into them, so a second call builds nothing.
+kp's CMake downloads nothing: headers come from the system, pybind11 from the package index. Wheels
+are kept under a hash of their inputs, so a second call builds nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ BUILD_ENVIRONMENT = {
     "KOMPUTE_OPT_USE_BUILT_IN_PYBIND11": "OFF",
     "KOMPUTE_OPT_INSTALL": "OFF",
     "KOMPUTE_OPT_DISABLE_VULKAN_VERSION_CHECK": "ON",
-    # Otherwise the validation layer is switched on wherever it is installed. VK_INSTANCE_LAYERS
-    # does that when it is wanted.
+    # Otherwise the validation layer is on wherever it is installed. VK_INSTANCE_LAYERS switches it
+    # on if needed.
     "KOMPUTE_OPT_DISABLE_VK_DEBUG_LAYERS": "ON",
-    # kp's setup.py takes one digit.
+    # kp's setup.py accepts only one digit.
     "KOMPUTE_PYTHON_NUM_PARALLEL_THREADS": str(min(9, os.cpu_count() or 1)),
 }
 SYSTEM_PACKAGES = {
@@ -60,7 +60,7 @@ def _ask(python: str, expression: str) -> str:
 
 
 def wheel_key(python: str, stock: bool) -> str:
-    """Names a wheel by all that decides its content."""
+    """The key of a wheel: a hash of all inputs of its build."""
     content = hashlib.sha256(SDIST_SHA256.encode())
     content.update(json.dumps([BUILD_REQUIREMENTS, sorted(BUILD_ENVIRONMENT.items())]).encode())
     for name, changes in {} if stock else load_fixes().items():
@@ -70,7 +70,7 @@ def wheel_key(python: str, stock: bool) -> str:
 
 
 def wheel(python: str = sys.executable, stock: bool = False) -> Path:
-    """The wheel for the interpreter `python`, built when the cache does not hold it."""
+    """The wheel for the interpreter `python`. It is built if it is not in the cache."""
     folder = cache_dir("kp") / wheel_key(python, stock)
     for kept in folder.glob("kp-*.whl"):
         return kept
@@ -81,7 +81,7 @@ def wheel(python: str = sys.executable, stock: bool = False) -> Path:
         with tempfile.TemporaryDirectory(prefix="kompute-dml-kp-") as scratch:
             built = _build(python, stock, Path(scratch))
             folder.mkdir(parents=True, exist_ok=True)
-            # Another process may build the same: move into place in one step.
+            # Another process may build the same wheel: move it into place in one step.
             partial = folder / f"{built.name}.{os.getpid()}"
             shutil.copyfile(built, partial)
             return partial.replace(folder / built.name)
@@ -90,9 +90,9 @@ def wheel(python: str = sys.executable, stock: bool = False) -> Path:
 
 
 def install(python: str = sys.executable, stock: bool = False, folder: Path | None = None) -> bool:
-    """Installs the wheel for `python`, or into `folder`, unless that very wheel is there.
+    """Installs the wheel for `python`, or into `folder`, unless the same wheel is installed.
 
-    Says whether it did.
+    Returns whether it was installed now.
     """
     key = wheel_key(python, stock)
     if installed_key(python, folder) == key:
@@ -101,7 +101,7 @@ def install(python: str = sys.executable, stock: bool = False, folder: Path | No
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
     place: list[str | Path] = [] if folder is None else ["--target", folder]
-    # Without dependencies: kp's own bound on NumPy is older than what it was built for.
+    # Without dependencies: kp's bound on NumPy is too low for this build.
     options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--force-reinstall"]
     run([python, "-m", "pip", "install", *options, *place, built])
     say(f"kp {VERSION} {'as published' if stock else 'with fixes'}: installed")
@@ -109,7 +109,7 @@ def install(python: str = sys.executable, stock: bool = False, folder: Path | No
 
 
 def installed_key(python: str = sys.executable, folder: Path | None = None) -> str | None:
-    """The key of the wheel that is installed for `python`; None for a kp from elsewhere."""
+    """The key of the installed wheel for `python`; None for a kp from elsewhere."""
     program = (
         "import importlib.metadata as m, sys\n"
         "where = {'path': sys.argv[1:]} if len(sys.argv) > 1 else {}\n"
@@ -122,7 +122,7 @@ def installed_key(python: str = sys.executable, folder: Path | None = None) -> s
 
 
 def _check_requirements(python: str) -> None:
-    """Raises one error that lists all that is missing."""
+    """Raises an error that lists everything that is missing."""
     compiler = os.environ.get("CXX") or shutil.which("g++")
     needed = {
         "g++": ("g++", compiler is not None),
@@ -161,7 +161,7 @@ def _build(python: str, stock: bool, scratch: Path) -> Path:
     env = {
         **os.environ,
         **BUILD_ENVIRONMENT,
-        # kp's CMake takes the first Python on PATH: leave it no other.
+        # kp's CMake takes the first Python on PATH, which must be this one.
         "PATH": os.pathsep.join([str(Path(python).absolute().parent), "/usr/bin", "/bin"]),
         "PYTHONPATH": str(tools),
         "pybind11_DIR": str(tools / "pybind11" / "share" / "cmake" / "pybind11"),
@@ -175,7 +175,7 @@ def _build(python: str, stock: bool, scratch: Path) -> Path:
             edits.apply(tree, load_fixes())
         run([*pip, "wheel", *options, "-w", out, tree], env=env)
     except ToolchainError as error:
-        # What is missing would be missing for stock kp too: only here does it help.
+        # Only build errors: a missing requirement would be missing for stock kp, too.
         raise ToolchainError(f"{error}\n{STOCK_SERVES}" if not stock else str(error)) from None
     built = next(out.glob("kp-*.whl"))
     suffix = _ask(python, "sysconfig.get_config_var('EXT_SUFFIX')")
@@ -192,7 +192,7 @@ def _from_index(command: list[str | Path], env: dict[str, str] | None = None) ->
 
 
 def _sdist(pip: list[str], env: dict[str, str]) -> Path:
-    """The source distribution, checked; fetched where the cache does not hold it."""
+    """The checked source distribution. It is downloaded if it is not in the cache."""
     folder = cache_dir("kp")
     kept = folder / f"kp-{VERSION}.tar.gz"
     if not kept.is_file():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from .system import PACKAGE, ToolchainError, run
+from .system import PACKAGE, ToolchainError, checkout, run
 
 SOURCE = PACKAGE / "onnxruntime" / "provider.c"
 _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
@@ -24,19 +25,25 @@ def compiler() -> str | None:
     return next((found for name in candidates if name and (found := shutil.which(name))), None)
 
 
-def build(folder: Path = SOURCE.parent) -> Path:
-    """Compile the library into ``folder`` unless it is newer than its source."""
+def build(folder: Path = SOURCE.parent, command: Sequence[str | Path] = ()) -> Path:
+    """Compile the library into ``folder`` unless it is newer than its source.
+
+    ``command`` compiles instead of the compiler that is found.
+    """
     target = library(folder)
-    if target.is_file() and target.stat().st_mtime >= SOURCE.stat().st_mtime:
+    # Where a wheel was installed, the times of files say nothing.
+    installed = checkout() is None
+    if target.is_file() and (installed or target.stat().st_mtime >= SOURCE.stat().st_mtime):
         return target
-    cc = compiler()
-    if cc is None:
+    if not command and (cc := compiler()) is not None:
+        command = [cc]
+    if not command:
         raise ToolchainError(
             "a C compiler is missing, needed for the ONNX Runtime provider; "
             "on Debian and Ubuntu: apt install gcc"
         )
     folder.mkdir(parents=True, exist_ok=True)
     scratch = target.with_suffix(f".{os.getpid()}.tmp")
-    run([cc, "-O2", "-shared", "-fPIC", "-fvisibility=hidden", SOURCE, "-o", scratch])
+    run([*command, "-O2", "-shared", "-fPIC", "-fvisibility=hidden", SOURCE, "-o", scratch])
     scratch.replace(target)
     return target

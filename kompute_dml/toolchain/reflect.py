@@ -1,4 +1,4 @@
-"""What a SPIR-V compute shader says of itself: needs, constants, push block, bindings, sizes."""
+"""Reflection of SPIR-V compute shaders: capabilities, constants, push block, bindings, sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPERATIONS: dict[int, Callable[..., int]] = {
     170: operator.eq, 171: operator.ne, 172: operator.gt, 174: operator.ge, 176: operator.lt,
     178: operator.le, 194: operator.rshift, 196: operator.lshift,
 }
-"""Of unsigned numbers, by opcode."""
+"""Operations on unsigned numbers, by opcode."""
 _WORKGROUP, _PUSH_CONSTANT, _STORAGE_BUFFER = 4, 9, 12
 _SPEC_ID, _BUILT_IN, _BINDING, _OFFSET, _ARRAY_STRIDE = 1, 11, 33, 35, 6
 _LOCAL_SIZE, _LOCAL_SIZE_ID, _WORKGROUP_SIZE = 17, 38, 25
@@ -50,11 +50,11 @@ _CAPABILITIES = {
 
 
 class ReflectionError(ValueError):
-    """A shader declares what the package cannot drive."""
+    """A shader has declarations that the package does not support."""
 
 
 class _Module:
-    """The instructions that matter, sorted by what they define."""
+    """The relevant instructions, grouped by what they define."""
 
     def __init__(self, binary: bytes) -> None:
         words = struct.unpack(f"<{len(binary) // 4}I", binary[: len(binary) // 4 * 4])
@@ -111,7 +111,7 @@ class _Module:
         return [(v, self.types[p][1][1]) for v, p, s in self.variables if s == storage]
 
     def value(self, constant: int) -> int:
-        """A scalar constant's word; a specialization constant's default."""
+        """The word of a scalar constant, or the default of a specialization constant."""
         opcode, operands = self.constants.get(constant, (0, ()))
         if opcode in (_SPEC_TRUE, _SPEC_FALSE):
             return int(opcode == _SPEC_TRUE)
@@ -122,7 +122,7 @@ class _Module:
         return operands[1]
 
     def _computed(self, operation: int, *operands: int) -> int:
-        """What an operation on constants makes of their defaults."""
+        """The result of an operation on constants, for their defaults."""
         if operation == _COMPOSITE_EXTRACT:
             return self.value(self.constants[operands[0]][1][1 + operands[1]])
         if operation not in _OPERATIONS:
@@ -146,10 +146,10 @@ class _Module:
 
 
 def reflect(binary: bytes) -> dict[str, Any]:
-    """The record of one compiled shader, as the manifest keeps it.
+    """The manifest's record of a compiled shader.
 
-    A push field's offset and count are in 32-bit words. A local size that has a specialization
-    id but no name is called LOCAL_SIZE (then LOCAL_SIZE_Y, LOCAL_SIZE_Z).
+    Offset and count of a push field are in 32-bit words. A local size with a specialization id but
+    no name is called LOCAL_SIZE (then LOCAL_SIZE_Y, LOCAL_SIZE_Z).
     """
     module = _Module(binary)
     size_names = dict(zip(module.local_size_ids, ("LOCAL_SIZE", "LOCAL_SIZE_Y", "LOCAL_SIZE_Z")))
@@ -191,7 +191,7 @@ def _push_block(module: _Module) -> dict[str, dict[str, int]]:
 
 
 def _words(module: _Module, type_id: int) -> int | None:
-    """How many 32-bit words lie there without gaps; None where it is anything else."""
+    """The number of contiguous 32-bit words of a type; None for any other type."""
     opcode, operands = module.types[type_id]
     if opcode in (_TYPE_INT, _TYPE_FLOAT):
         return 1 if operands[0] == 32 else None

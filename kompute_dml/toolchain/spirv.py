@@ -1,4 +1,4 @@
-"""Compiles `shaders/<family>/*.comp` to SPIR-V and writes down what each variant needs.
+"""Compiles `shaders/<family>/*.comp` to SPIR-V and writes a manifest of the variants.
 
 A shader begins with header lines:
 
@@ -34,11 +34,11 @@ from .system import PACKAGE, ToolchainError
 
 MANIFEST = "manifest.json"
 DEFAULT_TARGET = "vulkan1.1"
-# All that Vulkan promises.
+# The size that Vulkan guarantees.
 MAX_PUSH_WORDS = 32
 _OPERATOR = re.compile(r"DML_OPERATOR_[A-Z0-9_]+")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-# Without the compiler's closing words, which name no place.
+# Without the compiler's summary lines, which name no place.
 _MESSAGE = re.compile(r"(ERROR|WARNING): (?!Linking |\d+ compilation )")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
@@ -80,7 +80,7 @@ class Report:
 
 
 def build(source: Path | None = None, output: Path | None = None) -> Report:
-    """Brings `output` (the package's `spirv` folder) up to date with `source` (`shaders`)."""
+    """Updates `output` (the package's `spirv` folder) from `source` (`shaders`)."""
     source = source or PACKAGE.parent / "shaders"
     output = output or PACKAGE / "spirv"
     if not source.is_dir():
@@ -105,7 +105,7 @@ def build(source: Path | None = None, output: Path | None = None) -> Report:
     ]
     kept = sum(len(entry["variants"]) for entry in entries.values())
     manifest = {"compiler": compiler.name, "shaders": entries, "left_out": left_out}
-    # Should this be cut short, no manifest may say of a new file that it is of the old sources.
+    # If this is interrupted, no manifest may list a new file under old sources.
     _write_manifest(output, manifest)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda job: _attempt(compiler, source, output, *job), work))
@@ -113,7 +113,7 @@ def build(source: Path | None = None, output: Path | None = None) -> Report:
     for (shader, variant, _), record in zip(work, results):
         if isinstance(record, dict):
             entries[shader.name]["variants"][variant] = record
-    # What did compile is written down also when something else did not.
+    # Compiled variants are recorded even if others fail.
     for shader in shaders:
         done = entries[shader.name]["variants"]
         ordered = {name: done[name] for name, _ in shader.variants() if name in done}
@@ -172,7 +172,7 @@ def _expand(path: Path, listed: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _root(path: Path) -> Path:
-    """The folder above the family's, which has `include`; of a shader without a family its own."""
+    """The folder with `include`: the family's parent, or the shader's own folder."""
     return next((p for p in path.parents if (p / "include").is_dir()), path.parent)
 
 
@@ -222,7 +222,7 @@ _KEYS = {
 def _entry(
     shader: Shader, source: Path, compiler: glslang.Compiler, before: dict[str, Any], output: Path
 ) -> dict[str, Any]:
-    """The shader's manifest entry, with the variants that need no compiling."""
+    """The shader's manifest entry, with the variants that are up to date."""
     digest = hashlib.sha256(repr((compiler.name, shader.target, _own_code())).encode())
     for path in _closure(shader.path, source):
         digest.update(path.read_bytes())
@@ -244,13 +244,13 @@ def _entry(
 
 
 def _own_code() -> str:
-    """Of what decides how shaders are compiled, and what is written down of them."""
+    """A hash of the code that compiles shaders and writes the manifest."""
     files = (Path(__file__), Path(__file__).with_name("reflect.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _closure(path: Path, source: Path) -> list[Path]:
-    """The file and all that it includes, directly or not, in the order of first mention."""
+    """The file and all that it includes, directly or not, in the order of first inclusion."""
     found = [path]
     for file in found:
         for name in _INCLUDE.findall(file.read_text(encoding="utf-8")):
@@ -283,7 +283,7 @@ def _compile(
     variant: str,
     definitions: list[str],
 ) -> dict[str, Any]:
-    """Compiles one variant and returns its manifest record; a warning is an error."""
+    """Compiles one variant and returns its manifest record. A warning is an error."""
     with tempfile.TemporaryDirectory() as scratch:
         binary = Path(scratch) / "shader.spv"
         done = subprocess.run(
@@ -318,7 +318,7 @@ _NAMES = {2, 3, 4, 5, 6, 7, 8, 317, 330}  # OpSource, OpName, OpMemberName, OpLi
 
 
 def without_names(code: bytes) -> bytes:
-    """SPIR-V less what only a reader of it needs; the manifest has the names by then."""
+    """SPIR-V without names and lines. The manifest has the names."""
     words = memoryview(code).cast("I")
     kept = [words[:5]]
     at = 5
@@ -351,7 +351,7 @@ def _remove_stale(output: Path, entries: dict[str, Any]) -> int:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Writes in one step: another process may be reading."""
+    """Writes in one step, because another process may be reading."""
     if path.is_file() and path.read_bytes() == content:
         return
     partial = path.with_name(f"{path.name}.{os.getpid()}")

@@ -1,4 +1,4 @@
-"""Running programs, and saying what is missing."""
+"""Runs programs, and reports what is missing."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class ToolchainError(RuntimeError):
-    """A build could not be done; the text says what is missing and how to get it."""
+    """A build failed. The text names what is missing and how to get it."""
 
 
 def checkout() -> Path | None:
-    """The folder of the source checkout this runs from; None in an installed package."""
+    """The folder of the source checkout; None in an installed package."""
     root = PACKAGE.parent
     return root if (root / "pyproject.toml").is_file() and (root / "shaders").is_dir() else None
 
 
 def cache_dir(name: str) -> Path:
-    """Where built things are kept: `.cache/` of a checkout, else the user's cache folder."""
+    """The cache folder: `.cache/` of a checkout, else the user's."""
     root = checkout()
     if root is not None:
         return root / ".cache" / name
@@ -37,7 +37,8 @@ def say(text: str) -> None:
 def run(
     command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> str:
-    """Runs a program quietly and returns its output; a failure raises with the output's end."""
+    """Runs a program quietly and returns its output. A failure raises with the end of the
+    output."""
     words = [str(word) for word in command]
     try:
         done = subprocess.run(
@@ -54,7 +55,7 @@ def run(
 
 
 def run_aloud(command: Sequence[str | Path], shown: tuple[str, ...]) -> None:
-    """As :func:`run`, but says the lines that begin with one of ``shown`` as they come."""
+    """As :func:`run`, but prints the lines that begin with one of ``shown`` as they come."""
     words = [str(word) for word in command]
     lines: list[str] = []
     with subprocess.Popen(
@@ -71,7 +72,7 @@ def run_aloud(command: Sequence[str | Path], shown: tuple[str, ...]) -> None:
 
 
 def require_program(name: str, package: str, purpose: str) -> str:
-    """The path of a program, or an error that names the system package it comes in."""
+    """The path of a program. Raises an error that names its system package if it is missing."""
     found = shutil.which(name)
     if found is None:
         raise ToolchainError(

@@ -1,4 +1,4 @@
-"""Runs a program under the Khronos validation layer and collects what the layer says."""
+"""Runs a program under the Khronos validation layer and collects the layer's messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 LAYER = "VK_LAYER_KHRONOS_validation"
 
-# Message id -> why it is no fault of this package.
+# Message id -> the reason why it is allowed.
 ALLOWED: dict[str, str] = {}
 
 _SETTINGS = """\
@@ -23,7 +23,7 @@ khronos_validation.report_flags = error,warn,perf
 khronos_validation.log_filename = {log}
 khronos_validation.enable_message_limit = false
 """
-# Synchronization validation. Layers of Vulkan 1.4 refuse to mix the old names with the new.
+# Synchronization validation. Layers of Vulkan 1.4 refuse a mix of old and new names.
 _SYNCHRONIZATION = {
     False: "khronos_validation.enables = "
            "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT\n",
@@ -34,7 +34,7 @@ _SYNCHRONIZATION = {
 _MESSAGE = re.compile(
     r"(?:Validation [\w ]+: \[ )?([A-Za-z][\w.-]*)(?:\((?:ERROR|WARN|PERF)| \])", re.ASCII
 )
-# A buffer of no bytes: says that the layer is on and that its words arrive.
+# An empty buffer is an error. It shows that the layer is on and that its messages arrive.
 _CANARY = """
 import vulkan as vk
 instance = vk.vkCreateInstance(vk.VkInstanceCreateInfo(pApplicationInfo=vk.VkApplicationInfo(
@@ -53,7 +53,7 @@ vk.vkDestroyInstance(instance, None)
 @dataclass(frozen=True)
 class Outcome:
     returncode: int
-    #: All that the layer said.
+    #: All messages of the layer.
     log: str
 
     @property
@@ -68,10 +68,10 @@ class Outcome:
 
 
 def validated(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> Outcome:
-    """Runs the command with the layer on, in it and in all its children."""
+    """Runs the command and all its children with the layer on."""
     with tempfile.TemporaryDirectory(prefix="kompute-dml-validation-") as scratch:
-        # Each instance opens its log anew, from its beginning, so that a file would hold the words
-        # of one of many: a pipe holds all.
+        # Each instance truncates its log, so a file would keep the messages of one only. A pipe
+        # keeps all.
         pipe = Path(scratch) / "log"
         os.mkfifo(pipe)
         settings = Path(scratch) / "vk_layer_settings.txt"
@@ -81,7 +81,7 @@ def validated(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> Outc
             "VK_INSTANCE_LAYERS": LAYER,
             "VK_LAYER_SETTINGS_PATH": str(settings),
         }
-        # For reading and writing: it must neither wait for a first writer nor end with the last.
+        # Open for reading and writing: it must neither wait for a writer nor end with the last one.
         end = os.open(pipe, os.O_RDWR)
         chunks: list[bytes] = []
         reader = threading.Thread(target=_drain, args=(end, chunks))
@@ -114,6 +114,6 @@ def _drain(end: int, chunks: list[bytes]) -> None:
 
 
 def canary(python: str, env: Mapping[str, str], cwd: Path) -> bool:
-    """Whether a known fault is reported: else silence would mean nothing."""
+    """Whether the layer reports a known fault. Otherwise its silence would mean nothing."""
     outcome = validated([python, "-c", _CANARY], env, cwd)
     return any(name.startswith("VUID-VkBufferCreateInfo-size") for name in outcome.messages)

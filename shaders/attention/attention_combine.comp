@@ -2,8 +2,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation makes one element of the output from what the parts of the keys gave: outputs before
-// their division, with the maximum and the sum of each part.
+// An invocation computes one element of the output from the parts of the keys: each has undivided
+// outputs, a maximum and a sum.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(push_constant) uniform Push {
@@ -24,7 +24,7 @@ OUTPUT_TENSOR(y, 1, TYPE)
 WALK(walk, 1)
 
 #define LOWEST uintBitsToFloat(0xFF800000u)
-const uint TOGETHER = 8u;  // parts that are on their way at once
+const uint TOGETHER = 8u;  // parts that load at once
 
 float record(uint row, uint part, uint i) {
     return uintBitsToFloat(records_words[records_offset + (row * parts + part) * (value_size + 2u) + i]);

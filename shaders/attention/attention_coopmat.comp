@@ -9,29 +9,29 @@
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
-// FLOAT16 attention on matrix units. A subgroup of 32 makes FRAGMENTS x 16 rows of the output of one key
-// head, all columns. Rows are the queries of all query heads that share the key head. The keys pass by
-// in tiles of KEYS, which the subgroups of a workgroup share.
+// FLOAT16 attention on matrix units. A subgroup of 32 computes FRAGMENTS x 16 rows of the output of one
+// key head, in all columns. Rows are the queries of all query heads that share the key head. Keys are
+// processed in tiles of KEYS, which the subgroups of a workgroup share.
 //
-// Scores are float32 times LOG2_E. Where an element of a matrix lies is the driver's: what all elements
-// of a row need (its maximum and its sum) goes through shared memory. That is seldom: powers are of
-// distances from a stabilizer, which follows the row's maximum only when that has grown by ROOM.
+// Scores are float32, times LOG2_E. The driver decides which invocation holds an element of a matrix, so
+// a row's maximum and sum go through shared memory. That is rare: exponents are relative to a stabilizer,
+// which changes only when the row's maximum has grown by ROOM.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint SUBGROUPS = 8u;
 layout(constant_id = 2) const uint KEYS = 64u;
 layout(constant_id = 3) const uint FRAGMENTS = 1u;
 layout(constant_id = 4) const uint HEAD_SIZE = 128u;
 layout(constant_id = 5) const uint VALUE_SIZE = 128u;
-layout(constant_id = 6) const bool BY_KEY = false;  // something is added to the scores of a key
+layout(constant_id = 6) const bool BY_KEY = false;  // masks or biases change scores
 layout(constant_id = 7) const bool RELATIVE = false;
 layout(constant_id = 8) const uint MASK = 0u;
-layout(constant_id = 9) const bool CAUSAL = false;  // by the lengths of what is past
-layout(constant_id = 10) const bool SPLIT = false;  // keys, among workgroups
-layout(constant_id = 11) const bool VECTORS = false;  // of the output
+layout(constant_id = 9) const bool CAUSAL = false;  // with the past sequence lengths
+layout(constant_id = 10) const bool SPLIT = false;  // workgroups divide the keys
+layout(constant_id = 11) const bool VECTORS = false;  // the output consists of them
 layout(constant_id = 13) const bool SAME_PLACES = false;  // see DeviceTraits.fragments_alike
-layout(constant_id = 14) const bool BY_ROW = false;  // and what is added, or its mask, by the row, too
-layout(constant_id = 15) const bool WHOLE = false;  // sixteen rows are queries of one head, or none
-layout(constant_id = 16) const bool APART = false;  // subgroups take the same rows, and keys of their own
+layout(constant_id = 14) const bool BY_ROW = false;  // masks or biases depend on the row, too
+layout(constant_id = 15) const bool WHOLE = false;  // each 16 rows belong to one head
+layout(constant_id = 16) const bool APART = false;  // subgroups take the same rows and divide the keys
 layout(constant_id = 17) const bool IDLE = false;  // some subgroups have no rows
 layout(constant_id = 18) const bool RAGGED = false;  // parts of the keys may end inside a tile
 layout(push_constant) uniform Push {
@@ -76,20 +76,20 @@ const int KEY_TILES = int(OWN_KEYS / 16u);
 const int HEAD_TILES = int(HEAD_SIZE / 16u);
 const int VALUE_TILES = int(VALUE_SIZE / 16u);
 const int DOWN = int(FRAGMENTS);
-// Lines of eight elements to a vector, and one against bank conflicts.
+// Rows of vectors of eight elements, with a vector of padding against bank conflicts.
 const uint K_PITCH = HEAD_SIZE / 8u + 1u;
 const uint V_PITCH = VALUE_SIZE / 8u + 1u;
 const uint P_PITCH = OWN_KEYS / 8u + 1u;
 const uint V_AT = KEYS * K_PITCH;
-const uint STRIP_PITCH = 5u;  // of 16 float32, and a vector more
+const uint STRIP_PITCH = 5u;  // 16 float32, and a vector of padding
 const uint STRIP = 16u * STRIP_PITCH;
 const uint POWERS = SAME_PLACES ? 0u : OWN_ROWS * P_PITCH;
 shared uvec4 s_tile[KEYS * (K_PITCH + V_PITCH)];
 shared uvec4 s_own[SUBGROUPS * (STRIP + POWERS)];
 shared uvec4 s_numbers[16 * 4];  // 0.0 to 255.0
 shared float s_by_key[KEYS];
-shared uint s_limits[ROWS];  // keys that a row sees
-shared uvec2 s_rows[BY_ROW ? ROWS : 1u];  // where a row's relative bias and mask begin
+shared uint s_limits[ROWS];  // the number of keys that a row sees
+shared uvec2 s_rows[BY_ROW ? ROWS : 1u];  // where the relative bias and the mask of a row begin
 
 const int K_LOADS = int((KEYS * HEAD_SIZE / 8u + INVOCATIONS - 1u) / INVOCATIONS);
 const int V_LOADS = int((KEYS * VALUE_SIZE / 8u + INVOCATIONS - 1u) / INVOCATIONS);
@@ -102,7 +102,7 @@ const int V_LOADS = int((KEYS * VALUE_SIZE / 8u + INVOCATIONS - 1u) / INVOCATION
 const float LOWEST = -3.0e38;
 #define ABSENT uintBitsToFloat(0xFF800000u)
 const float ROOM = 8.0;
-const float LIFT = 6.0;  // powers are up to 2^(LIFT + ROOM); small ones keep their bits in FLOAT16
+const float LIFT = 6.0;  // powers reach 2^(LIFT + ROOM), so that small ones keep their bits in FLOAT16
 
 uvec4 strides(uint operand) {
     return uvec4(param(4u * operand), param(4u * operand + 1u), param(4u * operand + 2u),
@@ -116,7 +116,7 @@ void share() {
 
 vec4 strip(uint at) { return uintBitsToFloat(s_own[at]); }
 
-// What is added to the score of a key.
+// The bias and the mask's value for the score of a key.
 float added(uvec2 at, bool kept, uint key) {
     float sum = 0.0;
     if (RELATIVE) sum = relative_float(at.x + key * param(19u));
@@ -124,12 +124,12 @@ float added(uvec2 at, bool kept, uint key) {
     return kept ? sum : sum + filter_value;
 }
 
-// Times LOG2_E; numbers stay numbers.
+// A score times LOG2_E. Only ABSENT is infinite.
 float bounded(float x) {
     return x == ABSENT ? x : max(x * LOG2_E, LOWEST);
 }
 
-// Lines of a tile, by vectors, on their way to shared memory.
+// The loads and stores of a tile of keys or values, by vectors.
 #define LOAD(side, SIDE, SIZE, base, by) \
     [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) { \
         uint n = gl_LocalInvocationIndex + uint(i) * INVOCATIONS; \
@@ -157,7 +157,7 @@ void main() {
     const uint own = gl_SubgroupID * (STRIP + POWERS), powers = own + STRIP;
     uint rows = group * queries, tiles = (rows + ROWS - 1u) / ROWS;
     uint rest = group_index();
-    uint tile = tiles - 1u - rest % tiles;  // with a causal mask, the last ones take longest
+    uint tile = tiles - 1u - rest % tiles;  // with CAUSAL, the last tiles take longest and come first
     rest /= tiles;
     uint part = rest % parts;
     rest /= parts;
@@ -176,7 +176,7 @@ void main() {
         high = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x]), 0, int(keys)));
     if (MASK == 2u)
         low = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x + mask_by.y]), 0, int(keys)));
-    // What is added to a key's scores is the same for all rows, but BY_ROW.
+    // Unless BY_ROW, all rows have the same bias and mask.
     uint relative_at = relative_offset + batch * relative_by.x + head * group * relative_by.y;
     uint mask_at = mask_offset + batch * mask_by.x + head * group * mask_by.y;
 
@@ -198,7 +198,7 @@ void main() {
     for (uint i = gl_LocalInvocationIndex; i < 64u; i += INVOCATIONS)
         s_numbers[i] = floatBitsToUint(vec4(4u * i, 4u * i + 1u, 4u * i + 2u, 4u * i + 3u));
 
-    // Queries, as they lie or through the place of the keys.
+    // Queries: loaded directly, or through the shared memory of the keys.
     RowFragment x[DOWN * HEAD_TILES];
     if (WHOLE)
         [[unroll]] for (int f = 0; f < DOWN; ++f) {
@@ -228,7 +228,7 @@ void main() {
     }
 
     Sums o[DOWN * VALUE_TILES], sum[DOWN], most[DOWN];
-    float own_most[DOWN];  // of the row of which this lane looks after a half
+    float own_most[DOWN];  // of the row that this lane reduces half of
     [[unroll]] for (int f = 0; f < DOWN; ++f) {
         sum[f] = Sums(0.0);
         most[f] = Sums(LOWEST);
@@ -244,9 +244,9 @@ void main() {
         LOAD(v, V, VALUE_SIZE, v_base, v_by.z)
     }
     for (uint first = begin; first < end; first += KEYS) {
-        // Only edges need to look at single scores.
+        // Single scores matter only at edges.
         bool alters = BY_KEY || ((CAUSAL || RAGGED) && first + KEYS > min(end, all_see));
-        barrier();  // what was there has been read
+        barrier();  // the previous tile has been read
         STORE(k, K, HEAD_SIZE, 0u)
         STORE(v, V, VALUE_SIZE, V_AT)
         if (alters)
@@ -258,7 +258,7 @@ void main() {
                 s_by_key[i] = key < end ? bounded(sum) : ABSENT;
             }
         barrier();
-        // What comes next is on its way while this tile is used.
+        // The next tile loads while this one is used.
         next = first + KEYS < end ? first + KEYS : first;
         LOAD(k, K, HEAD_SIZE, k_base, k_by.z)
         LOAD(v, V, VALUE_SIZE, v_base, v_by.z)
@@ -355,7 +355,7 @@ void main() {
         if (!SAME_PLACES) share();
     }
 
-    // Two lanes write a row out, eight columns at a time.
+    // Two lanes write a row, eight columns at a time.
     [[unroll]] for (int f = 0; f < DOWN; ++f) {
         uint at = own + lane / 2u * STRIP_PITCH;
         coopMatStore(sum[f], s_own, own, STRIP_PITCH, gl_CooperativeMatrixLayoutRowMajor);
@@ -366,7 +366,7 @@ void main() {
         uint row = tile * ROWS + own_row + uint(f) * 16u + lane / 2u;
         bool exists = row < rows;
         uint own_head = head * group + row / queries, position = row % queries;
-        // By row and part: the output before its division, then the maximum and the sum.
+        // Records by row and part: the undivided output, the maximum, the sum.
         uint record = (((batch * key_heads * group + own_head) * queries + position) * parts + part)
                       * SHARES + (APART ? gl_SubgroupID : 0u);
         record *= VALUE_SIZE + 2u;

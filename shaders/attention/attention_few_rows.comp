@@ -3,15 +3,15 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Attention of few queries, bound by reading the keys and values once. Rows are the queries of all query
-// heads that share a key head. A workgroup takes them all for one part of the keys: first the scores
-// of the part, then their maximum and sum, then the values. attention_combine puts the parts together.
+// Attention of few queries, bound by reading keys and values once. Rows are the queries of all query
+// heads that share a key head. A workgroup takes all rows and one part of the keys. It computes scores,
+// then their maxima and sums, then the products with values. attention_combine combines the parts.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool RELATIVE = false;
 layout(constant_id = 3) const uint MASK = 0u;
 layout(constant_id = 4) const bool CAUSAL = false;
-layout(constant_id = 5) const uint HEAD_VECTORS = 16u;  // of 16 bytes
+layout(constant_id = 5) const uint HEAD_VECTORS = 16u;  // vectors of 16 bytes in a head
 layout(constant_id = 6) const uint VALUE_VECTORS = 16u;
 layout(push_constant) uniform Push {
     uint batches;
@@ -35,7 +35,7 @@ layout(push_constant) uniform Push {
 };
 #if defined(ROWS_r8)
 #define QUADS 2u
-#define LOADS 2u  // on their way at once
+#define LOADS 2u  // loads in flight
 #define SPAN 256u
 #else
 #define QUADS 1u
@@ -58,7 +58,7 @@ OUTPUT_TENSOR(y, 6, 36u)
 
 const uint INVOCATIONS = 256u;
 const uint EACH = 16u / BYTES_OF(TYPE);
-// A line of vectors to a key; what is left of the invocations does nothing.
+// Keys at a time. Invocations that are left over do nothing.
 const uint K_LINES = INVOCATIONS / HEAD_VECTORS;
 const uint V_LINES = INVOCATIONS / VALUE_VECTORS;
 const uint PITCH = HEAD_VECTORS + 1u;
@@ -71,7 +71,7 @@ uvec4 strides(uint operand) {
                  param(4u * operand + 3u));
 }
 
-// Four elements of a vector of eight, or all of one of four.
+// Four elements of a vector of eight, or all elements of a vector of four.
 vec4 quarter(uvec4 x, uint n) {
     if (BYTES_OF(TYPE) == 4u) return uintBitsToFloat(x);
     uint low = n == 0u ? x.x : x.z, high = n == 0u ? x.y : x.w;
@@ -108,7 +108,7 @@ void main() {
     if (CAUSAL) end = min(end, past + queries);
     uint count = end > begin ? end - begin : 0u;
 
-    // Scores. An invocation multiplies a vector of a key by that of each row; the sums of a key follow.
+    // Scores: an invocation multiplies a vector of a key by those of all rows. Then sums are added up.
     uint vector = i % HEAD_VECTORS, line = i / HEAD_VECTORS;
     vec4 x[ROWS][2];
     [[unroll]] for (uint r = 0u; r < ROWS; ++r)
@@ -125,7 +125,7 @@ void main() {
             uint key = begin + min(first + n * K_LINES + line, count - 1u);
             found[n] = k_vectors[(k_base + key * k_by.z) / EACH + vector];
         }
-        barrier();  // what was there has been read
+        barrier();  // the previous parts have been read
         [[unroll]] for (uint n = 0u; n < LOADS; ++n)
             if (line < K_LINES)
                 [[unroll]] for (uint quad = 0u; quad < QUADS; ++quad) {
@@ -163,7 +163,7 @@ void main() {
     }
     barrier();
 
-    // Maxima and sums: TEAM invocations to a row.
+    // Maxima and sums: TEAM invocations for each row.
     const uint TEAM = INVOCATIONS / ROWS;
     uint row = i / TEAM, member = i % TEAM;
     float most = uintBitsToFloat(0xFF800000u), sum = 0.0;
@@ -186,7 +186,7 @@ void main() {
         s_sum[row] = total;
     }
 
-    // Values. An invocation sums a vector of every V_LINES'th key.
+    // Values: an invocation sums a vector of every V_LINES-th key.
     uint column = i % VALUE_VECTORS;
     line = i / VALUE_VECTORS;
     vec4 o[ROWS][2];
@@ -208,7 +208,7 @@ void main() {
             }
         }
 
-    // By row and part: the output before its division, then the maximum and the sum.
+    // Records by row and part: the undivided output, the maximum, the sum.
     uint value_size = VALUE_VECTORS * EACH;
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
         uint own_head = head * group + r / queries, position = r % queries;

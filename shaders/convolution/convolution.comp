@@ -4,13 +4,13 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // A convolution as a matrix product that gathers its left side. A row is an output position, a
-// column an output channel of the group, and K goes over filter taps and input channels.
-// A workgroup of 256 makes a tile of rows and columns, 4 or 8 of each to an invocation.
+// column an output channel of the group. K covers filter taps and input channels. A workgroup of 256
+// computes a tile, an invocation 4 x 4 or 8 x 8 of it.
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint OUTPUT_TYPE = 36u;
-layout(constant_id = 3) const bool CHANNELS_INNER = false;  // of K; else the taps
-layout(constant_id = 4) const bool INPUT_K_CONTIGUOUS = false;   // neighbours load one row's K
-layout(constant_id = 5) const bool FILTER_K_CONTIGUOUS = true;   // neighbours load one column's K
+layout(constant_id = 3) const bool CHANNELS_INNER = false;  // of K; else taps
+layout(constant_id = 4) const bool INPUT_K_CONTIGUOUS = false;   // neighbours load K of one row
+layout(constant_id = 5) const bool FILTER_K_CONTIGUOUS = true;   // neighbours load K of one column
 layout(constant_id = 6) const bool HAS_BIAS = false;
 layout(constant_id = 7) const bool HAS_INPUT_ZERO = false;
 layout(constant_id = 8) const bool HAS_FILTER_ZERO = false;
@@ -18,11 +18,11 @@ layout(constant_id = 9) const uint FILTER_TYPE = 36u;
 layout(push_constant) uniform Push {
     uint row_tiles;
     uint column_tiles;
-    uint splits;  // of K
-    uint steps;   // of K, in each split
+    uint splits;  // splits of K
+    uint steps;   // steps of K in each split
     uint groups;
     uint batches;
-    uint in_channels;  // of a group
+    uint in_channels;  // in a group
     uint out_channels;
     uint x_strides[2];  // batch, channel
     uint w_strides[3];  // group, output channel, input channel
@@ -74,12 +74,12 @@ const uint LOADS = SIDE * TILE_K / INVOCATIONS;
 const uint PITCH = SIDE / 4u + 1u;
 shared FOUR s_x[TILE_K * PITCH];
 shared FOUR s_w[TILE_K * PITCH];
-shared ivec4 s_row[SIDE];    // where it lies in the input: offset, z, y, x
-shared ivec4 s_k[TILE_K];  // what K adds to these
-shared uint s_tap[TILE_K];     // and where it lies in the filter
+shared ivec4 s_row[SIDE];    // each row's place in the input: offset, z, y, x
+shared ivec4 s_k[TILE_K];  // the distance of each k from there
+shared uint s_tap[TILE_K];     // the place of each k in the filter
 uvec3 input_sizes;
 
-// The row and the K of an invocation's ``load``-th element; the same for columns.
+// The row (or column) and k of an invocation's ``load``-th element.
 uvec2 place_of(bool along_k, uint load) {
     uint i = gl_LocalInvocationIndex;
     return along_k ? uvec2(i / TILE_K + load * (INVOCATIONS / TILE_K), i % TILE_K)
@@ -167,7 +167,7 @@ void main() {
         w_next[l] = filter_at(column_tile + at.x, filter_from, at.y, left, w_zeros[l]); \
     }
 
-    uint across = i % 16u, down = i / 16u;  // rows across, columns down: rows lie side by side
+    uint across = i % 16u, down = i / 16u;  // rows across, columns down: rows are contiguous
     FOUR sums[BLOCKS * 4u][BLOCKS];
     [[unroll]] for (uint c = 0u; c < BLOCKS * 4u; ++c)
         [[unroll]] for (uint r = 0u; r < BLOCKS; ++r) sums[c][r] = FOUR(0);
@@ -200,7 +200,7 @@ void main() {
     }
 
 #if !defined(ACC_i32)
-    // Apart from the stores: compilers give up on a loop of both, and sums leave the registers.
+    // Separate from the stores: compilers do not unroll a loop of both, and sums go to memory.
     [[unroll]] for (uint c = 0u; c < BLOCKS * 4u; ++c) {
         uint column = min(column_tile + c / 4u * 64u + down * 4u + c % 4u, out_channels - 1u);
         float added = 0.0;

@@ -15,37 +15,37 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
 #extension GL_EXT_spirv_intrinsics : require
 #endif
-// convolution.comp on matrix units: of FLOAT16 with float32 sums, and of bytes with INT32 ones, which
-// are left as they are or REQUANTIZED. Input and filter hold their channels side by side, in vectors of 16 bytes
-// (convolution_pack.comp brings them into that form): K goes over vectors of channels within taps.
-// Subgroups of 32 make splits of a tile.
-// Bytes are multiplied as signed numbers, unsigned ones less 128. Zero points are taken into account
-// at the end: what lies outside the input is read as the input's.
+// convolution.comp on matrix units: of FLOAT16 with float32 sums, or of bytes with INT32 sums, which
+// may be REQUANTIZED. Channels of input and filter are contiguous, in vectors of 16 bytes
+// (convolution_pack.comp makes that layout). K covers vectors of channels within taps.
+// Subgroups of 32 compute parts of a tile.
+// Bytes are multiplied as signed numbers; unsigned ones are lowered by 128. Zero points are applied at
+// the end. Elements outside the input have the input's zero point.
 layout(constant_id = 1) const bool OUTPUT_ALONG_ROWS = true;  // channels first; else last
-layout(constant_id = 2) const bool UNFINISHED = false;        // words of a part of K
+layout(constant_id = 2) const bool UNFINISHED = false;        // the output is the sums of a part of K
 layout(constant_id = 3) const bool HAS_BIAS = false;
 layout(constant_id = 4) const bool HAS_INPUT_ZERO = false;
 layout(constant_id = 5) const bool HAS_FILTER_ZERO = false;
 layout(constant_id = 6) const uint TYPE = 17u;
 layout(constant_id = 7) const uint FILTER_TYPE = 17u;
-// Whether eight channels of the output are whole vectors, from the first one on.
+// Whether each eight channels of the output are a whole vector.
 layout(constant_id = 8) const bool PLAIN = false;
-layout(constant_id = 9) const bool REQUANTIZED = false;  // where it is PLAIN
+layout(constant_id = 9) const bool REQUANTIZED = false;  // only if PLAIN
 layout(constant_id = 10) const bool HAS_OUTPUT_ZERO = false;
 layout(constant_id = 11) const uint OUTPUT_TYPE = 17u;
 const bool CHANNELS_INNER = true;
 layout(push_constant) uniform Push {
     uint row_tiles;
     uint column_tiles;
-    uint splits;   // of K
-    uint steps;   // of K, in each part
+    uint splits;   // splits of K
+    uint steps;   // steps of K in each split
     uint groups;
     uint batches;
-    uint in_channels;  // of a group
+    uint in_channels;  // in a group
     uint out_channels;
     uint x_strides[2];  // batch, channel
     uint w_strides[3];  // group, output channel, input channel
-    uint y_strides[3];  // part, batch, channel
+    uint y_strides[3];  // split, batch, channel
     uint bias_stride;
     uint w_zero_stride;
     uint w_scale_stride;
@@ -88,7 +88,7 @@ layout(binding = 3) readonly buffer Bias { float16_t bias[]; };
 #define NUMBERS(bits) uintBitsToFloat(bits)
 #define BITS(numbers) floatBitsToUint(numbers)
 #define WORDS UNFINISHED
-const uint EACH = 8u;  // of a vector
+const uint EACH = 8u;  // elements of a store
 const uint FRAGMENT_DEPTH = 16u;
 #else
 #include "include/dot_product.glsl"
@@ -111,7 +111,7 @@ const bool X_SIGNED = (TYPE & 16u) != 0u, W_SIGNED = (FILTER_TYPE & 16u) != 0u;
 const bool X_SHIFTED = HAS_INPUT_ZERO || !X_SIGNED, W_SHIFTED = HAS_FILTER_ZERO || !W_SIGNED;
 const uint X_FLIPPED = X_SIGNED ? 0u : 0x80808080u, W_FLIPPED = W_SIGNED ? 0u : 0x80808080u;
 
-// A byte as it is multiplied.
+// A byte as a signed number.
 int lowered(uint word, uint at, uint flipped) {
     return bitfieldExtract(int(word ^ flipped), int(at % 4u * 8u), 8);
 }
@@ -150,18 +150,18 @@ const int ACROSS = int(PART_COLUMNS / FRAGMENT);
 #define RowFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT, FRAGMENT_DEPTH, gl_MatrixUseA>
 #define ColumnFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT_DEPTH, FRAGMENT, gl_MatrixUseB>
 
-// A slice of K: rows, then columns, each with a vector after it, so that eight lines meet all banks.
-// After the last slice the sums pass through here, 16 rows of each part at a time.
+// A slice of K: rows, then columns. A vector of padding after each avoids bank conflicts.
+// After the last slice the sums are stored here, 16 rows of each part at a time.
 const uint PITCH = LINE_VECTORS + 1u;
 const uint SLICE = (TILE_ROWS + TILE_COLUMNS) * PITCH;
 const uint STRIP = max(PART_COLUMNS * (FRAGMENT / 4u + 1u), FRAGMENT * (PART_COLUMNS / 4u + 1u));
 shared uvec4 s_slice[max(SLICE, DOWNWARD * SIDEWAYS * STRIP)];
-#define ROW_TABLE s_slice  // at first
+#define ROW_TABLE s_slice  // before the first slice
 #include "include/convolution_taps.glsl"
 #if defined(OF_f16)
 shared float s_bias[TILE_COLUMNS];
 #else
-shared int s_sums[TILE_ROWS + TILE_COLUMNS];  // of lines; then what a line takes from products
+shared int s_sums[TILE_ROWS + TILE_COLUMNS];  // of rows and columns; then the terms that products subtract
 shared int s_zero[TILE_COLUMNS];
 shared int s_bias[TILE_COLUMNS];
 shared float s_scale[TILE_COLUMNS];
@@ -170,15 +170,15 @@ shared float s_scale[TILE_COLUMNS];
 const int ROW_LOADS = int(TILE_ROWS * LINE_VECTORS / INVOCATIONS);
 const int COLUMN_LOADS = int(TILE_COLUMNS * LINE_VECTORS / INVOCATIONS);
 
-// The line of an invocation's ``load``-th vector. Eight invocations store together: of short lines
-// they take two whose banks complete one another.
+// The line (row or column) of an invocation's ``load``-th vector. Eight invocations store together. If
+// lines are short, they take two lines with different banks.
 uint line_of(int load) {
     uint vector = gl_LocalInvocationIndex + uint(load) * INVOCATIONS;
     if (LINE_VECTORS == 4u) return vector / 4u % 2u * 4u + vector / 8u % 4u + vector / 32u * 8u;
     return vector / LINE_VECTORS;
 }
 
-// Stores eight elements of one row or one column; ``to``: where each of them lies.
+// Stores eight elements of a row or a column to places ``to``.
 void store_eight(uint to[8], FOUR low, FOUR high) {
     bool together = to[0] != NOWHERE && to[7] - to[0] == 7u;
     if (WORDS) {
@@ -218,7 +218,7 @@ SUM finished(SUM x, uint tile_row, uint tile_column) {
 }
 
 #if defined(OF_i8)
-// Bytes of the nearest integers, of two the even one, within the type's range.
+// Sums as quantized bytes: rounded half to even and clamped.
 uint requantized(ivec4 sums, uint tile_column, int zero) {
     const bool SIGNED = (OUTPUT_TYPE & 16u) != 0u;
     const int LOW = SIGNED ? -128 : 0;
@@ -234,7 +234,7 @@ uint requantized(ivec4 sums, uint tile_column, int zero) {
 
 int out_zero = 0;
 
-// A strip of 16 rows from ``tile_row`` on, of a part's columns: an item is eight of a row.
+// Stores a strip: 16 rows from ``tile_row`` on and a part's columns. An item is eight of a row.
 void store_rows(uint strip, uint tile_row, uint tile_column, uint first_column) {
     const uint LINE = PART_COLUMNS / 8u;
     [[unroll]] for (uint n = 0u; n < FRAGMENT * LINE / 32u; ++n) {
@@ -277,7 +277,7 @@ void store_rows(uint strip, uint tile_row, uint tile_column, uint first_column) 
     }
 }
 
-// The same where rows lie side by side: an item is eight of a column.
+// The same for contiguous rows. An item is eight of a column.
 void store_columns(uint strip, uint tile_row, uint tile_column, uint first_column) {
     [[unroll]] for (uint n = 0u; n < FRAGMENT * PART_COLUMNS / 8u / 32u; ++n) {
         uint item = gl_SubgroupInvocationID + n * 32u;
@@ -350,7 +350,7 @@ void main() {
     [[unroll]] for (int l = 0; l < COLUMN_LOADS; ++l)
         filter_from[l] = w_offset + group * w_strides[0] +
                          min(column_tile + line_of(l), out_channels - 1u) * w_strides[1];
-    // This invocation's vector of each slice: its tap and channel.
+    // The tap and channel of this invocation's vector in each slice.
     uint my_vector = i % LINE_VECTORS;
     uint tap = quotient(begin + my_vector * EACH, in_channels, param(0u), param(1u));
     uint channel = begin + my_vector * EACH - tap * in_channels;
@@ -361,8 +361,8 @@ void main() {
         x_from[l] = s_slice[line_of(l)].x;
         inside[l] = s_slice[line_of(l)].y;
     }
-    // What was read is not looked at until it is stored, so that nothing waits for it: ``kept``
-    // tells which of it counts, the last bit that of the filter.
+    // Loaded vectors are not used before they are stored, so that nothing waits for them. ``kept``
+    // has a bit for each that is valid; the last bit is the filter's.
     uvec4 x_next[ROW_LOADS], w_next[COLUMN_LOADS];
     uint kept;
 #define LOAD \
@@ -432,7 +432,7 @@ void main() {
     }
 
 #if defined(OF_i8)
-    // A product of numbers less their zero points, each sum over all that was multiplied.
+    // Zero points: see include/lowered.glsl. Sums count all that was multiplied.
     [[unroll]] for (int l = 0; l < ROW_LOADS; ++l)
         if (W_SHIFTED) atomicAdd(s_sums[line_of(l)], x_sums[l]);
     [[unroll]] for (int l = 0; l < COLUMN_LOADS; ++l)
@@ -446,7 +446,7 @@ void main() {
 #endif
     barrier();
     uint strip = gl_SubgroupID * STRIP;
-    // Each strip is written out: where a compiler leaves a loop over them, all products lie in memory.
+    // Strips are not a loop: if a compiler does not unroll it, all products go to memory.
 #define STORE_STRIP(number) \
     if (number < DOWN) { \
         [[unroll]] for (int c = 0; c < ACROSS; ++c) { \

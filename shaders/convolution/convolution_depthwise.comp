@@ -3,11 +3,11 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Depthwise convolutions: each channel has one filter, of at most two axes. Memory is what they take
-// time for, so what was read serves several outputs.
-// Channels first: an invocation makes EACH neighbours of OUTPUTS rows, of one channel.
-// Channels last: a vector of channels of LINES rows and OUTPUTS columns. A workgroup has the filters
-// of its LANES vectors of channels in shared memory.
+// Depthwise convolutions: each channel has one filter, of at most two axes. They are bound by memory, so
+// each read serves several outputs.
+// Channels first: an invocation computes EACH neighbours of OUTPUTS rows, of one channel.
+// Channels last: it computes a vector of channels for LINES rows and OUTPUTS columns. Shared memory
+// holds the filters of the workgroup's LANES vectors of channels.
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool HAS_BIAS = false;
 layout(constant_id = 3) const uint TAPS_Y = 3u;
@@ -16,7 +16,7 @@ layout(constant_id = 5) const uint STRIDE_Y = 1u;
 layout(constant_id = 6) const uint STRIDE_X = 1u;
 layout(constant_id = 7) const uint DILATION_Y = 1u;
 layout(constant_id = 8) const uint DILATION_X = 1u;
-layout(constant_id = 9) const uint EACH = 1u;      // 2: a word of two halves
+layout(constant_id = 9) const uint EACH = 1u;      // 2: a word of two FLOAT16
 layout(constant_id = 10) const bool ODD = false;   // whether a window begins inside a word
 layout(constant_id = 11) const uint LANES = 1u;
 layout(push_constant) uniform Push {
@@ -89,7 +89,7 @@ void main() {
         if (EACH == 2u) {
             const uint SHIFT = ODD ? 1u : 0u;
             [[unroll]] for (uint v = 0u; v < (SPAN + SHIFT + 1u) / 2u; ++v) {
-                uint at = uint(first) - SHIFT + 2u * v;  // both of a word, or none, lie in the row
+                uint at = uint(first) - SHIFT + 2u * v;  // a word is inside the row, or outside
                 bool inside = row_inside && at < x_sizes[1];
                 vec2 two = halves(x_words[inside ? (row + at) / 2u : 0u]);
                 [[unroll]] for (uint e = 0u; e < 2u; ++e)
@@ -152,7 +152,7 @@ void four(uvec4 vector, out vec4 low, out vec4 high) {
     }
 }
 
-// A block of outputs, number ``place`` of all, of a vector of channels.
+// Computes block ``place`` of outputs, for a vector of channels.
 void make_block(uint place, uint lane, uint channel, vec4 added[2]) {
     const uint FOURS = LANES * VECTOR / 4u;
     uint across = (y_sizes[1] - 1u) / OUTPUTS + 1u;
@@ -213,7 +213,7 @@ void make_block(uint place, uint lane, uint channel, vec4 added[2]) {
 }
 
 void main() {
-    uint lanes = (channels / VECTOR - 1u) / LANES + 1u;  // of workgroups
+    uint lanes = (channels / VECTOR - 1u) / LANES + 1u;  // workgroups along the channels
     uint group = group_index();
     uint i = gl_LocalInvocationIndex;
     uint first_channel = group % lanes * LANES * VECTOR;

@@ -2,9 +2,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// A convolution of groups with few output channels, which would leave a tile of a product empty:
-// depthwise ones above all. An invocation makes two elements that lie side by side in the output,
-// each with sums of its own.
+// A convolution of groups with few output channels, such as depthwise ones, which would not fill a tile.
+// An invocation computes two neighbouring elements of the output.
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool ALONG_ROWS = true;  // neighbours are positions; else channels
 layout(constant_id = 3) const bool HAS_BIAS = false;
@@ -13,11 +12,11 @@ layout(push_constant) uniform Push {
     uint rows;
     uint groups;
     uint batches;
-    uint in_channels;  // of a group
+    uint in_channels;  // in a group
     uint out_channels;
     uint x_strides[2];  // batch, channel
     uint w_strides[3];  // group, output channel, input channel
-    uint y_strides[3];  // part, batch, channel
+    uint y_strides[3];  // split, batch, channel
     uint bias_stride;
     uint activation_at;
     uint x_offset;

@@ -3,9 +3,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// convolution.comp of floats whose channels lie side by side, in vectors of four: K goes over vectors
-// of channels within taps. While one slice of K is multiplied, the next one comes into the other half
-// of the shared memory. An invocation makes a block of rows and columns.
+// convolution.comp for floats with contiguous channels, in vectors of four. K covers vectors of channels
+// within taps. While one slice of K is multiplied, the next one is stored in the other half of the
+// shared memory. An invocation computes a block of rows and columns.
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint OUTPUT_TYPE = 36u;
 layout(constant_id = 3) const bool HAS_BIAS = false;
@@ -14,15 +14,15 @@ const bool CHANNELS_INNER = true;
 layout(push_constant) uniform Push {
     uint row_tiles;
     uint column_tiles;
-    uint splits;   // of K
-    uint steps;   // of K, in each part
+    uint splits;   // splits of K
+    uint steps;   // steps of K in each split
     uint groups;
     uint batches;
-    uint in_channels;  // of a group
+    uint in_channels;  // in a group
     uint out_channels;
     uint x_strides[2];  // batch, channel
     uint w_strides[3];  // group, output channel, input channel
-    uint y_strides[3];  // part, batch, channel
+    uint y_strides[3];  // split, batch, channel
     uint bias_stride;
     uint activation_at;
     uint x_offset;
@@ -64,8 +64,8 @@ OUTPUT_TENSOR(y, 2, OUTPUT_TYPE)
 layout(binding = 2) writeonly buffer OutputPairs { uvec2 y_pairs[]; };
 INPUT_TENSOR(bias, 3, TYPE)
 
-// By K, then by the row or column, four in a vector. One more than there are: invocations that write
-// along K meet different banks.
+// By K, then by the row or column, four to a vector. A vector of padding lets invocations that write
+// along K use different banks.
 const uint ROW_PITCH = TILE_ROWS / 4u + 1u, COLUMN_PITCH = TILE_COLUMNS / 4u + 1u;
 const uint ROW_SLICE = TILE_DEPTH * ROW_PITCH, COLUMN_SLICE = TILE_DEPTH * COLUMN_PITCH;
 shared vec4 s_x[2u * ROW_SLICE];
@@ -98,9 +98,9 @@ void main() {
     uint depth = in_channels * tap_count;
     uint begin = min(split * steps * TILE_DEPTH, depth);
     uint end = min(begin + steps * TILE_DEPTH, depth);
-    // This invocation's vector of each slice: its tap and channel.
+    // The tap and channel of this invocation's vector in each slice.
     uint my_k = i % LINE_VECTORS * 4u, my_line = i / LINE_VECTORS;
-    const uint LINES = INVOCATIONS / LINE_VECTORS;  // of one load
+    const uint LINES = INVOCATIONS / LINE_VECTORS;  // rows (or columns) of one load
     uint tap = quotient(begin + my_k, in_channels, param(0u), param(1u));
     uint channel = begin + my_k - tap * in_channels;
     uint next_tap = TILE_DEPTH / in_channels, next_channel = TILE_DEPTH % in_channels;
@@ -113,7 +113,7 @@ void main() {
     [[unroll]] for (uint l = 0u; l < COLUMN_LOADS; ++l)
         w_from[l] = w_offset + group * w_strides[0] +
                     min(column_tile + my_line + l * LINES, out_channels - 1u) * w_strides[1];
-    // What was read is not looked at until it is stored: ``kept`` tells which of it counts.
+    // Loaded vectors are not used before they are stored. ``kept`` has a bit for each valid one.
     uvec4 x_next[ROW_LOADS], w_next[COLUMN_LOADS];
     uint kept;
 #define FOUR(side, at) \
@@ -152,7 +152,7 @@ void main() {
                 four[e]; \
     }
 
-    // Of neighbours, those that store together: rows or columns.
+    // Neighbours store contiguous elements: rows or columns.
     uint my_row = OUTPUT_ALONG_ROWS ? i % SIDE : i / SIDE;
     uint my_column = OUTPUT_ALONG_ROWS ? i / SIDE : i % SIDE;
     vec4 sums[BLOCK_ROWS][ACROSS];

@@ -3,25 +3,24 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Brings elements into lines of channels, side by side, filled up to whole vectors
-// of 16 bytes: with zeros, or with a zero point. Where channels are few, a line has those of several
-// NEIGHBOURS along the last axis, each filled up to CHANNELS. A workgroup of 256 makes LINES at a
-// time.
+// Copies elements into lines of contiguous channels, filled up to whole vectors of 16 bytes with zeros or
+// a zero point. If channels are few, a line has those of several NEIGHBOURS along the last axis, each
+// filled up to CHANNELS. A workgroup of 256 copies LINES at a time.
 layout(constant_id = 1) const bool HAS_FILL = false;
 layout(constant_id = 2) const uint NEIGHBOURS = 1u;
-layout(constant_id = 3) const uint CHANNELS = 1u;  // of one of several
+layout(constant_id = 3) const uint CHANNELS = 1u;  // for each neighbour
 layout(constant_id = 4) const uint LINES = 32u;
 layout(push_constant) uniform Push {
     uint rows;
     uint channels;
-    uint vectors;  // of a line
+    uint vectors;  // in a line
     uint channel_stride;
-    uint width;  // lines along the last axis, if they have neighbours
-    uint limit;  // elements along it
+    uint width;  // lines along the last axis, with NEIGHBOURS
+    uint limit;  // elements along the last axis
     uint stride;
-    uint step;   // from line to line, ..
-    uint apart;  // .. and from neighbour to neighbour
-    uint shift;  // of the first line's first neighbour, to the front
+    uint step;   // elements from line to line
+    uint apart;  // elements from neighbour to neighbour
+    uint shift;  // elements before the axis in the first line
     uint x_offset;
     uint y_offset;
     uint fill_offset;
@@ -43,7 +42,7 @@ const uint PER_WORD = 4u;
 #endif
 const uint BITS = 32u / PER_WORD;
 
-// ``place``: of the line's first neighbour, along the last axis.
+// An element. ``place`` is the line's first neighbour along the last axis.
 uint element(uint line, uint place, uint channel, uint fill) {
     if (NEIGHBOURS > 1u) {
         place += channel / CHANNELS * apart;

@@ -3,9 +3,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Adds up what the splits of K gave, and finishes the result: bias and activation, or a requantized
-// integer. One invocation makes one element; where the sums lie as the gapless output does (DENSE),
-// eight that lie side by side.
+// Adds up the sums of all splits of K and finishes the result: bias and activation, or a quantized
+// integer. An invocation computes one element. DENSE: sums have the layout of the contiguous output, and
+// an invocation computes eight neighbours.
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool HAS_BIAS = false;
 layout(constant_id = 3) const bool HAS_OUTPUT_ZERO = false;
@@ -14,7 +14,7 @@ layout(push_constant) uniform Push {
     uint count;
     uint splits;
     uint split_stride;
-    uint positions;  // of one channel of one batch; DENSE: the channels' stride
+    uint positions;  // in a channel; DENSE: the stride of channels
     uint channels;
     uint bias_stride;
     uint w_scale_stride;
@@ -48,7 +48,7 @@ INPUT_TENSOR(w_scale, 4, 36u)
 INPUT_TENSOR(y_scale, 5, 36u)
 INPUT_TENSOR(y_zero, 6, TYPE)
 
-// Bits of the nearest integer, of two the even one, within the type's range.
+// A sum as a quantized number: rounded half to even and clamped.
 uint finished(int sum, uint channel) {
     if (HAS_BIAS) sum += int(bias_bits(bias_offset + channel * bias_stride).x);
     precise float scale = x_scale_float(x_scale_offset) *

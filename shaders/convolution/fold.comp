@@ -3,15 +3,15 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Blocks of an image {N, C, spatial..} as columns {N, C * window, blocks}, and the sum of them back.
-// An invocation makes one element. Words of the params buffer, for each spatial dimension from the
-// last: window, stride, dilation, start padding, size, blocks, the image's stride.
+// Copies blocks of an image {N, C, spatial..} to columns {N, C * window, blocks}, or sums columns to an
+// image. An invocation computes one element. The params buffer has for each spatial dimension, the last
+// one first: window, stride, dilation, start padding, size, blocks, stride of the image.
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(push_constant) uniform Push {
     uint count;
     uint axes;
     uint channels;
-    uint window;  // points of it
+    uint window;  // its points
     uint blocks;
     uint pixels;
     uint image_strides[2];   // batch, channel

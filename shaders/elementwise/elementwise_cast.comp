@@ -9,11 +9,11 @@
 #include "include/float16.glsl"
 #include "include/float_to_integer.glsl"
 
-// Converts any type to any other. FLOAT64 is converted by integer code, so that every device does it
-// and all give the same bits. Floats round to nearest even. Floats become integers by truncation and
+// Converts any type to any other. FLOAT64 is converted by integer code, so every device can do it, with
+// the same bits. Floats round to nearest even. Floats become integers by truncation and
 // saturation, and NaN becomes 0. Integers wrap when they are narrowed.
 
-// (size, exponent) stands for size * 2^exponent.
+// size * 2^exponent.
 struct Number {
     bool negative;
     bool is_nan;

@@ -2,8 +2,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Up to 8 elementwise operators, one after the other, over up to 3 tensors of one type. Specialization
-// constants say which: after specialization nothing is left of the others.
+// A chain of up to 8 elementwise operators over up to 3 tensors of one type. Specialization constants
+// name the operators, so the code of others is removed.
 layout(constant_id = 40) const uint STEP_0 = 0u;  // code, left << 8, right << 12, value << 16
 layout(constant_id = 41) const uint STEP_1 = 0u;
 layout(constant_id = 42) const uint STEP_2 = 0u;
@@ -12,7 +12,7 @@ layout(constant_id = 44) const uint STEP_4 = 0u;
 layout(constant_id = 45) const uint STEP_5 = 0u;
 layout(constant_id = 46) const uint STEP_6 = 0u;
 layout(constant_id = 47) const uint STEP_7 = 0u;
-layout(constant_id = 48) const uint VALUE_0 = 0u;  // numbers, and attributes of the steps
+layout(constant_id = 48) const uint VALUE_0 = 0u;  // numbers and attributes of the steps
 layout(constant_id = 49) const uint VALUE_1 = 0u;
 layout(constant_id = 50) const uint VALUE_2 = 0u;
 layout(constant_id = 51) const uint VALUE_3 = 0u;
@@ -20,7 +20,7 @@ layout(constant_id = 52) const uint VALUE_4 = 0u;
 layout(constant_id = 53) const uint VALUE_5 = 0u;
 layout(constant_id = 54) const uint VALUE_6 = 0u;
 layout(constant_id = 55) const uint VALUE_7 = 0u;
-uint values_at;  // of the step
+uint values_at;  // the step's first value
 
 float value_of(uint i) {
     return uintBitsToFloat(i == 0u ? VALUE_0 : i == 1u ? VALUE_1 : i == 2u ? VALUE_2 :
@@ -34,9 +34,9 @@ float value_of(uint i) {
 #define COMPUTES
 #include "include/elementwise_float.glsl"
 
-float known[11];  // the tensors' elements, then what each step makes
+float known[11];  // the tensors' elements, then the result of each step
 
-// A tensor's element, what a step made, or a number.
+// The element of a tensor, the result of a step, or a number.
 #define SOURCE(step, shift) \
     ((step >> shift & 15u) == 15u ? value_of(step >> 16u & 7u) \
                                   : known[min(step >> shift & 15u, 10u)])

@@ -8,8 +8,8 @@
 #include "include/elementwise.glsl"
 #include "include/float_bits.glsl"
 
-// Operators that need only the order of FLOAT32 and FLOAT16 numbers. Their bits have the same order. The
-// bits of a FLOAT16 lie in the upper half of the word.
+// Operators that need only the order of FLOAT32 and FLOAT16 numbers, which follows from their bits. The
+// bits of a FLOAT16 are the upper half of the word.
 const uint INFINITE = BYTES_OF(A_TYPE) == 2u ? 0x7C000000u : 0x7F800000u;
 
 bool less_or_equal(uint x, uint y) {

@@ -7,7 +7,7 @@
 #define ATTRIBUTES uint scale; uint bias; uint attributes[5];
 #include "include/elementwise.glsl"
 
-// Operators on FLOAT64, computed in float64: the device must have it.
+// Operators on FLOAT64, for devices with shaderFloat64.
 layout(constant_id = 6) const bool HAS_SCALE_BIAS = false;
 
 #define OPERATOR(name, expression) \

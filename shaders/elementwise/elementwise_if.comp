@@ -6,7 +6,7 @@
 #define ATTRIBUTES
 #include "include/elementwise.glsl"
 
-// Chooses between the bits of two elements of any type: b where a, the condition, is not 0, else c.
+// The bits of b if the condition a is not 0, else of c.
 uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     return a.x != 0u ? b : c;
 }

@@ -9,7 +9,7 @@
 #include "include/float_to_integer.glsl"
 
 // Operators on integers of 8, 16 and 32 bits, computed in 32 bits and wrapped. Operators on raw bits
-// take every type of these widths as an unsigned one.
+// treat every type of these widths as unsigned.
 layout(constant_id = 6) const bool HAS_SCALE_BIAS = false;
 
 const bool SIGNED = IS_SIGNED(A_TYPE);

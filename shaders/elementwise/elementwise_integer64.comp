@@ -8,8 +8,8 @@
 #include "include/elementwise.glsl"
 #include "include/integers64.glsl"
 
-// Operators on integers of 64 bits as two words, wrapped. Operators on raw bits take every type of
-// this width as an unsigned one.
+// Operators on 64-bit integers as two words, wrapped. Operators on raw bits treat every type of this
+// width as unsigned.
 layout(constant_id = 6) const bool HAS_SCALE_BIAS = false;
 
 const bool SIGNED = IS_SIGNED(A_TYPE);

@@ -6,10 +6,10 @@
 #define TABULATED
 #include "include/elementwise_float.glsl"
 
-// Powers of bytes, for tensors of many bytes. A table holds every possible result, in rows of 256 bytes.
+// Powers of bytes, for large tensors. A table holds all possible results, in rows of 256 bytes.
 #if defined(OP_pow)
-// Powers of odd numbers repeat after 64 exponents, and those of even numbers are 0 from the eighth on.
-// So the first rows serve all exponents from 0 on. Two more rows serve negative ones, even and odd.
+// Powers of odd numbers repeat after 64 exponents. Powers of even numbers are 0 from the eighth on. So
+// the first rows serve all exponents from 0 on. Two more rows serve negative exponents, even and odd.
 const uint WHOLE_ROWS = 72u;
 shared uint s_table[64u * (WHOLE_ROWS + 2u)];
 #else
@@ -32,7 +32,7 @@ uint word_of(uvec4 x) {
     return x.x | x.y << 8 | x.z << 16 | x.w << 24;
 }
 
-// The entry is the lowest byte. NVIDIA's shifts are modulo 32, so its compiler drops the mask.
+// The entry is the lowest byte. The mask is free: NVIDIA's shifts are modulo 32.
 uint found(uint at) {
     return s_table[at / 4u] >> (8u * at & 31u);
 }

@@ -8,7 +8,7 @@
 layout(constant_id = 1) const uint TYPE = 4u;
 layout(constant_id = 2) const uint INDEX_TYPE = 4u;
 layout(push_constant) uniform Push {
-    uint count;   // of vectors
+    uint count;   // vectors
     uint size;    // of the axis
     uint stride;  // along it
     uint step;    // in the input, from one element of the vector to the next

@@ -2,9 +2,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// A workgroup lists the marked elements of a block in order, then writes their coordinates.
+// A workgroup lists the marked elements of a block in order and writes their coordinates.
 #define PARAMS_BINDING 3
-layout(constant_id = 1) const bool PAIRS = false;  // two coordinates, side by side
+layout(constant_id = 1) const bool PAIRS = false;  // two contiguous coordinates
 layout(push_constant) uniform Push {
     uint blocks;
     uint coordinates;
@@ -31,7 +31,7 @@ shared uint s_list[BLOCK];
 void main() {
     uint block = group_index(), i = gl_LocalInvocationIndex;
     if (block >= blocks) return;
-    // Each of the 256 invocations has half a word.
+    // Each of the 256 invocations takes half a word.
     uint bits = marks[marks_offset + block * (BLOCK / 32u) + i / 2u] >> (i % 2u * 16u) & 0xFFFFu;
     uint found;
     uint at = scan(uint(bitCount(bits)), found);

@@ -2,8 +2,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// A workgroup marks which of a block of 4,096 elements are non-zero, a bit for each, and counts them.
-// EACH: elements of a vector, where the tensor is packed; else 1.
+// A workgroup marks the non-zero elements of a block of 4,096, by a bit each, and counts them.
+// EACH: elements of a vector if the tensor is packed, else 1.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint TYPE = 4u;
 layout(constant_id = 2) const uint EACH = 1u;
@@ -27,7 +27,7 @@ WALK(walk, 1)
 
 const uint BLOCK = 4096u;
 const uint WORDS = BLOCK / 32u;
-shared uint s_marks[BLOCK / EACH];  // of a vector, or an element
+shared uint s_marks[BLOCK / EACH];  // by vector or element
 
 uint plus(uint a, uint b) { return a + b; }
 WORKGROUP_REDUCE(total, uint, plus, subgroupAdd)

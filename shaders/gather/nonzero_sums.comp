@@ -2,7 +2,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// One workgroup replaces each count by the sum of those before it, and writes the sum of all.
+// One workgroup replaces each count by the sum of the counts before it, and writes the sum of all.
 layout(push_constant) uniform Push {
     uint count;
     uint counts_offset;

@@ -2,9 +2,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation writes PARTS groups of EACH neighbouring elements: one element, or a vector of them. The
-// distance of its groups is the size of the workgroup. ROWS: the groups are vectors of contiguous rows
-// along the axis, and indices are contiguous: no walk is needed.
+// An invocation writes PARTS groups of EACH neighbouring elements (one element, or a vector), a
+// workgroup's size apart. ROWS: groups are vectors of contiguous rows along the axis, and indices are
+// contiguous, so no walk is needed.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint TYPE = 4u;
 layout(constant_id = 2) const uint INDEX_TYPE = 4u;
@@ -12,11 +12,11 @@ layout(constant_id = 3) const uint EACH = 1u;
 layout(constant_id = 4) const uint PARTS = 1u;
 layout(constant_id = 5) const bool ROWS = false;
 layout(push_constant) uniform Push {
-    uint count;  // of such groups
+    uint count;  // groups
     uint depth;
-    uint on_at;          // where the on value lies behind the off value
-    uint position_step;  // from one element to the next: along the axis
-    uint index_step;     // and among the indices
+    uint on_at;          // the distance from the off value to the on value
+    uint position_step;  // from one element of a group to the next: along the axis
+    uint index_step;     // and in the indices
     uint indices_offset;
     uint values_offset;
     uint y_offset;
@@ -63,7 +63,7 @@ void make_rows(uint first, uvec2 off, uvec2 on) {
         uint i = min(first + p * gl_WorkGroupSize.x, count - 1u);
         uint row = per_row[0] == 1u ? i : walk_quotient(i, per_row[1], per_row[2]);
         Index index = index_along(indices_bits(indices_offset + row), depth);
-        // From the vector's first element to the hot one. Where none is hot, it is behind the vector.
+        // The distance from the vector's first element to the hot one; EACH or more if none is hot.
         at[p] = index.inside ? index.at - (i - row * per_row[0]) * EACH : EACH;
     }
     const uint width = 128u / EACH;

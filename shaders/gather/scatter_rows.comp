@@ -2,9 +2,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// A workgroup writes one row along the axis. It notes in shared memory which update is the last one of
-// each element, then writes the row in order. All tensors are contiguous along the axis. EVEN: their
-// rows also consist of whole vectors.
+// A workgroup writes one row along the axis. It notes the last update of each element in shared memory,
+// then writes the row in order. All tensors are contiguous along the axis. EVEN: their rows also consist
+// of whole vectors.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 4u;
 layout(constant_id = 2) const uint INDEX_TYPE = 4u;
@@ -12,7 +12,7 @@ layout(constant_id = 3) const uint ROOM = 1u;  // for a row
 layout(constant_id = 4) const bool EVEN = false;
 layout(push_constant) uniform Push {
     uint rows;
-    uint size;     // of one: of the axis
+    uint size;     // of a row: the axis
     uint updates;  // in a row
     uint updates_offset;
     uint indices_offset;
@@ -64,7 +64,7 @@ void main() {
         for (uint i = first; i < updates; i += step) note(indices_bits(index + i), i);
     }
     barrier();
-    if (EVEN) {  // words, or halves of them
+    if (EVEN) {  // by words, or halves of words
         const uint each = 16u / BYTES_OF(TYPE), bits = 8u * BYTES_OF(TYPE);
         for (uint i = first; i < size / each; i += step) {
             uvec4 v = x_vectors[from / each + i];

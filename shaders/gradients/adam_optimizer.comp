@@ -60,7 +60,7 @@ float element(uvec4 vector, uint e) {
 }
 
 void insert(inout uvec4 vector, uint e, float value) {
-    if (HALVES) vector[e / 2u] |= float_to_half(value) << e % 2u * 16u;  // which is 0 there
+    if (HALVES) vector[e / 2u] |= float_to_half(value) << e % 2u * 16u;  // the half was 0
     else vector[e] = floatBitsToUint(value);
 }
 

@@ -3,8 +3,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Where the mean is the input's own, sums of its elements; then sums of gradients and of gradients times
-// distances from the mean; then the input's gradient.
+// ``means`` sums the input, if the mean is the input's own. ``sums`` sums gradients, and gradients times
+// distances from the mean. ``outputs`` computes the input's gradient.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool TRAINING = false;
@@ -20,7 +20,7 @@ layout(push_constant) uniform Push {
     uint mean_offset;
     uint variance_offset;
     uint scale_offset;
-    uint sums_offset;  // by row and part: of elements, of gradients, of products
+    uint sums_offset;  // three sums by row and part: elements, gradients, products
     uint dx_offset;
     uint params_offset;
 };

@@ -2,7 +2,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// The gradients of scale and bias of each row, from the sums of its parts.
+// Computes the gradients of scale and bias for each row, from the sums of its parts.
 #define PARAMS_BINDING 5
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool TRAINING = false;
@@ -42,7 +42,7 @@ void main() {
     uint[4] at = walk(0u, row);
     float root = inversesqrt(variance_float(variance_offset + at[1]) + epsilon);
     float gradients = sum_of(1u, row), products = sum_of(2u, row);
-    if (TRAINING)  // products are with distances from the input's own mean
+    if (TRAINING)  // products used the input's own mean
         products += gradients * (sum_of(0u, row) / float(columns) - mean_float(mean_offset + at[0]));
     dscale_store_float(dscale_offset + at[2], products * root);
     dbias_store_float(dbias_offset + at[3], gradients);

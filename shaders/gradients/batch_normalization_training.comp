@@ -3,8 +3,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Sums of elements, then sums of squares of their distances from the mean, then mean, variance and
-// outputs, in float32.
+// ``means`` sums elements. ``squares`` sums squared distances from the mean, and writes the mean.
+// ``outputs`` writes the variance and the outputs. All is computed in float32.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool ADDS = false;
@@ -20,7 +20,7 @@ layout(push_constant) uniform Push {
     uint scale_offset;
     uint bias_offset;
     uint added_offset;
-    uint sums_offset;  // by row and part, of elements; behind them those of squares
+    uint sums_offset;  // sums of elements by row and part; then those of squares
     uint y_offset;
     uint statistics_offset;
     uint params_offset;
@@ -37,7 +37,7 @@ INPUT_TENSOR(bias, 2, TYPE)
 INPUT_TENSOR(added, 3, TYPE)
 layout(binding = 4) buffer Sums { float sums[]; };
 OUTPUT_TENSOR(y, 5, TYPE)
-OUTPUT_TENSOR(statistics, 6, TYPE)  // the mean, written with the squares; then the variance
+OUTPUT_TENSOR(statistics, 6, TYPE)  // the mean in step squares, else the variance
 WALK(row_walk, 7)
 layout(constant_id = 36) const uint COLUMN_RANK = 0u;  // where it is known
 WALK_OF_RANK(column_walk, 3, COLUMN_RANK)

@@ -8,7 +8,7 @@
 #include "include/typed.glsl"
 #include "include/integers64.glsl"
 
-// The gradient passes strictly between the limits. A NaN input lets it pass. A NaN limit limits nothing.
+// The gradient passes if the input lies strictly between the limits or is NaN. A NaN limit has no effect.
 bool is_inside(uvec2 x) {
     if (IS_FLOAT(A_TYPE)) {
         float number = number_of(x, A_TYPE);

@@ -3,16 +3,16 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// ``factors`` computes two numbers of each element: S^-beta, and dY X S^(-beta - 1), which it adds to the
+// ``factors`` computes for each element S^-beta, and the term dY X S^(-beta - 1) that it adds to the
 // gradients of its window's elements. S = bias + alpha * the sum of the window's squares. ``sums`` adds
-// these over the elements whose windows hold an element: over the reflected window.
+// the terms over the elements whose windows contain an element: over the reflected window.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool CROSS_CHANNEL = true;
 layout(push_constant) uniform Push {
     uint count;
     uint sizes[4];
-    uint steps[4];  // of x for factors, of parts for sums
+    uint steps[4];  // strides of x (factors) or of parts (sums)
     uint before;
     uint after;
     float alpha;  // divided by the window's size
@@ -51,7 +51,7 @@ float term(uint at) {
 }
 #endif
 
-// Over the window of the element at ``own``, whose coordinates are c, or h and w.
+// A sum over the window of the element at ``own``, with coordinates c, or h and w.
 float over_window(uint own, uint across, uint along) {
     const uint last = CROSS_CHANNEL ? 1u : 3u;
     uint left = along - min(along, before), right = along + min(sizes[last] - 1u - along, after);

@@ -3,8 +3,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// ``winners`` stores which element each window takes. The other steps sum the gradients of the windows
-// that hold an element, in the order of the windows.
+// ``winners`` stores the largest element of each window. The other steps sum the gradients of all windows
+// that contain an element, in the order of the windows.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool INCLUDE_PADDING = false;
@@ -16,8 +16,8 @@ layout(push_constant) uniform Push {
     uint steps[3];
     uint dilations[3];
     uint paddings[3];
-    uint ends[3];     // sizes with the padding behind
-    uint strides[3];  // of x for winners, else of dy
+    uint ends[3];     // sizes with the end padding
+    uint strides[3];  // of x (winners) or of dy
     uint x_offset;
     uint dy_offset;
     uint winners_offset;
@@ -37,7 +37,7 @@ OUTPUT_TENSOR(dx, 3, TYPE)
 const uint NONE = 0xFFFFFFFFu;
 
 #if defined(STEP_winners)
-// x without its plane, and the window's coordinates
+// x (its plane), and the window's coordinates
 WALK(walk, 4)
 
 void main() {
@@ -53,7 +53,7 @@ void main() {
         uint from = x_offset + at[0], place = 0u;
         bool inside = true;
         [[unroll]] for (uint d = 0u; d < 3u; ++d) {
-            // A coordinate before the first element wraps, and is then beyond the last one.
+            // A coordinate below 0 wraps and is then too large.
             uint p = at[1u + d] * steps[d] + k[d] * dilations[d] - paddings[d];
             inside = inside && p < x_sizes[d];
             place = place * x_sizes[d] + p;
@@ -69,11 +69,11 @@ void main() {
     winners[winners_offset + i] = winner;
 }
 #else
-// dx, dy and winners without their planes, and the element's coordinates
+// dx, dy and winners (their planes), and the element's coordinates
 WALK(walk, 6)
 
 #if defined(STEP_average)
-// Elements along a dimension that count in window o.
+// The elements of window o that count, along a dimension.
 uint counted(uint o, uint d) {
     int first = int(o * steps[d]) - int(paddings[d]), end = first + int(window[d]);
     if (INCLUDE_PADDING) return uint(min(end, int(ends[d])) - first);

@@ -3,12 +3,12 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // An invocation computes the gradient of one element x of the forward operator's input: the weighted sum
-// of the gradients of the outputs y that read x. It searches a range of y that surely holds them. The
-// forward operator's own expression gives the weight of each.
+// of the gradients of the outputs y that read x. It searches a range that contains all of these y. The
+// weight comes from the forward operator's own expression.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool LINEAR = true;
-layout(constant_id = 3) const uint ROUNDING = 0u;  // halves up; up; down
+layout(constant_id = 3) const uint ROUNDING = 0u;  // 0: halves up, 1: up, 2: down
 layout(constant_id = 34) const bool IEEE_UNITS = false;
 #define HAS_IEEE_UNITS IEEE_UNITS
 layout(push_constant) uniform Push {
@@ -37,7 +37,7 @@ uint clamped(float i, uint axis) {
     return uint(clamp(int(i), 0, int(x_sizes[axis]) - 1));
 }
 
-// The weight that y gives to x along an axis.
+// The weight of x in y along an axis.
 float weight(uint y, uint x, uint axis) {
     precise float place = float(y) - y_offsets[axis];
     place = divide(place, scales[axis]);
@@ -54,8 +54,8 @@ float weight(uint y, uint x, uint axis) {
     return result;
 }
 
-// The first y that may read x; with ``side`` 1, one past the last. The range is wider by two than exact
-// arithmetic would need, because of rounding.
+// The first y that may read x; with ``side`` 1, one past the last. Rounding makes the range wider by two
+// than exact arithmetic would need.
 uint bound(uint x, uint axis, uint side) {
     uint edge = side == 0u ? 0u : x_sizes[axis] - 1u;
     if (x == edge) return side == 0u ? 0u : y_sizes[axis];

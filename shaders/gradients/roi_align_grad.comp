@@ -3,10 +3,10 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// ``weights`` says with which weight each output of a region reads each row (or column) of the image:
-// weights of both axes multiply. ``winners`` says which sample is the maximum. ``sums`` then adds up,
-// for each element of the image, what all regions hand back, the first region first. ``slopes`` makes
-// what each output adds to the gradient of its region, and ``regions`` adds that up.
+// ``weights`` computes the weight with which each output of a region reads each row (or column) of the
+// image. The weights of both axes are multiplied. ``winners`` finds the sample of each maximum. ``sums``
+// adds up the gradient of each element of the image, over regions in order. ``slopes`` computes the part
+// of each output in the gradient of its region, and ``regions`` adds these up.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool MAXIMUM = false;
@@ -25,7 +25,7 @@ layout(push_constant) uniform Push {
     float in_offset;
     float out_offset;
     uint samples[2];
-    uint axis;  // of weights: 0 is height
+    uint axis;  // of step weights: 0 is height
     uint x_offset;
     uint dy_offset;
     uint roi_offset;
@@ -48,7 +48,7 @@ INPUT_TENSOR(table, 4, 36u)
 INPUT_TENSOR(winners, 5, 4u)
 OUTPUT_TENSOR(made, 6, TYPE)
 
-// The params begin with the strides of x and of dy.
+// The params begin with the strides of x, then of dy.
 uint x_stride(uint d) { return param(d); }
 uint dy_stride(uint d) { return param(4u + d); }
 const uint WALK_AT = 8u;
@@ -62,11 +62,11 @@ uint image_of(uint region) {
     return min(batch_words[batch_offset + region * batch_stride], in_sizes[0] - 1u);
 }
 
-// A sample along an axis: the elements on both sides, and how far it is from the first one.
+// A sample along an axis: the elements on both sides, and its distance from the first one.
 struct Place {
     bool inside;
     uint low;
-    uint high;  // the same at an element
+    uint high;  // equals low if the sample is at an element
     float beyond;
 };
 
@@ -82,15 +82,15 @@ Place place_of(Axis axis, uint s, uint a) {
     return place;
 }
 
-// With which weight a sample reads element i.
+// The weight with which a sample reads element i.
 float weight(Place place, uint i) {
     if (!place.inside) return 0.0;
     if (!LINEAR) return i == (place.beyond < 0.5 ? place.low : place.high) ? 1.0 : 0.0;
     return i == place.low ? 1.0 - place.beyond : i == place.high ? place.beyond : 0.0;
 }
 
-// Weights lie by region and output, then those of the columns; behind them lies, by region and
-// element, which outputs read it: the first one, and the one behind the last in the upper half.
+// Weights of rows by region and output, then weights of columns. Then, by region and element, the outputs
+// that read it: the first one in the lower half, the one after the last in the upper half.
 uint weight_at(uint a, uint region, uint o, uint i) {
     uint first = a == 0u ? 0u : regions * outputs[0] * in_sizes[2];
     return first + (region * outputs[a] + o) * in_sizes[2u + a] + i;
@@ -144,7 +144,7 @@ void main() {
     made_words[made_offset + span_at(axis, region, i)] = first | end << 16u;
 }
 #elif defined(STEP_winners)
-// The number of the sample among those of its output, or NONE where it lies outside.
+// Stores the number of the largest sample of an output, or NONE if it lies outside.
 void main() {
     uint item = invocation_index();
     if (item >= count) return;
@@ -168,7 +168,7 @@ void main() {
     made_words[made_offset + item] = winner;
 }
 #elif defined(STEP_sums)
-// made, image, channel, row, column
+// the result, image, channel, row, column
 WALK(walk, 5)
 
 void main() {
@@ -209,7 +209,7 @@ void main() {
     made_store_float(made_offset + at[0], sum);
 }
 #elif defined(STEP_slopes)
-// How far into its region a sample lies: what moves with the second corner, and not the first.
+// The relative position of a sample in its region: the weight of the second corner.
 float part_of(Axis axis, uint s, uint outputs_along) {
     if (axis.is_point) return 0.5;
     uint all_samples = outputs_along * axis.count;
@@ -251,7 +251,7 @@ void main() {
         made_words[made_offset + 4u * item + k] = floatBitsToUint(sums[k]);
 }
 #else
-// made, region, corner
+// the result, region, corner
 WALK(walk, 3)
 
 void main() {

@@ -1,5 +1,5 @@
-// float activate(float x), with its attributes in the params buffer. The includer includes
-// include/params.glsl and has a push field activation_at, where the attributes begin.
+// float activate(float x). Its attributes are in the params buffer from activation_at on, a push field of
+// the includer, which includes include/params.glsl.
 #include "include/units.glsl"
 const bool SHORT = false;
 #include "include/float16.glsl"

@@ -9,7 +9,7 @@ layout(constant_id = 32) const uint FUSED_ACTIVATION = 0u;  // none
     }
 #include "include/activation_table.glsl"
 
-// No operator of DirectML fuses these two, but graphs do.
+// DirectML's operators do not fuse these two. Graphs do.
 float fused_hard_swish(float x) {
     precise float result = x * within_one(ALPHA * x + BETA);
     return result;
@@ -46,7 +46,7 @@ float activate_as(uint code, float x) {
     BY_CODE(code)
 }
 
-// Without a call for the code: what is constant here is so before anything is inlined.
+// FUSED_ACTIVATION is used directly, not as a parameter: it is constant even before inlining.
 float activate(float x) {
     BY_CODE(FUSED_ACTIVATION)
 }

@@ -1,8 +1,8 @@
 // sin, asin and related functions in float32, to an ulp or two. The rules are those of exponentials.glsl,
 // which also has near_root.
 
-// Three words of the binary digits of 2 / pi. They begin at a digit below 160. The first 32 digits are
-// zeros. They are no array, because CPUs are slow to index one.
+// Three words of the binary digits of 2 / pi, from a digit below 160 on. The first 32 digits are zeros.
+// The digits are not an array, because CPUs are slow to index one.
 uvec3 two_over_pi_from(uint digit) {
     uvec4 x = uvec4(0u, 0xA2F9836Eu, 0x4E441529u, 0xFC2757D1u);
     uvec4 y = uvec4(0xF534DDC0u, 0xDB629599u, 0x3C439041u, 0xFE5163ABu);
@@ -16,10 +16,10 @@ uvec3 two_over_pi_from(uint digit) {
     return x.xyz << shift | x.yzw >> 1u >> 31u - shift;  // in two steps: a shift by 32 is undefined
 }
 
-// reduce_angle for large and infinite angles, by integers.
+// reduce_angle for large and infinite angles, with integers.
 float reduce_large_angle(float size, out uint quadrant) {
     uint significand = (floatBitsToUint(size) & 0x7FFFFFu) | 0x800000u;
-    // The digits before these only contribute multiples of 4 quadrants.
+    // Earlier digits contribute only multiples of 4 quadrants.
     uvec3 digits = two_over_pi_from((floatBitsToUint(size) >> 23) - 120u);
     uint high, low, middle_high, middle, carry;
     umulExtended(significand, digits.z, high, low);
@@ -32,10 +32,10 @@ float reduce_large_angle(float size, out uint quadrant) {
     return turn * 1.57079637;
 }
 
-// |x| = quadrant * pi / 2 + result, |result| <= pi / 4; of the quadrant the last two bits count.
+// |x| = quadrant * pi / 2 + result, |result| <= pi / 4. Only the last two bits of the quadrant are valid.
 float reduce_angle(float x, out uint quadrant) {
     float size = magnitude(x);
-    float shifted = scaled_sum(size, 0.636619747, 12582912.0);  // whose last digit is 1
+    float shifted = scaled_sum(size, 0.636619747, 12582912.0);  // rounded to a whole number
     precise float k = shifted - 12582912.0;
     quadrant = floatBitsToUint(shifted);
     precise float r;
@@ -44,7 +44,7 @@ float reduce_angle(float x, out uint quadrant) {
         r = fma(k, -7.54979013e-8, r);
         r = fma(k, 1.71512451e-15, r);
     } else {
-        // Products with so few digits are exact.
+        // These products are exact: the constant has few digits.
         r = size - k * 1.5703125;
         r = r - k * 4.8351287841796875e-4;
         r = r - k * 3.1385570764541626e-7;
@@ -153,7 +153,7 @@ float atan_of(float x) {
 
 // As C's atan2, signs of zeros and infinities included.
 float atan_of(float y, float x) {
-    // Scaled far from both ends of the range. An infinity becomes the upper end.
+    // Scaled away from both ends of the range. An infinity becomes the largest number.
     float larger = uintBitsToFloat(max(magnitude_bits(x), magnitude_bits(y)));
     float factor = larger > 1.0e18 ? 2.3283064365386963e-10 : 4294967296.0;
     float a = magnitude(y) * factor, b = magnitude(x) * factor;

@@ -1,11 +1,11 @@
-// A workgroup takes one part of the columns of one row, which is what shares a mean. What the parts of a
-// row sum up lies side by side; each workgroup of the next step adds it up, in the same order. The
+// The elements of a row share a mean. A workgroup takes one part of the columns of a row. The sums of a
+// row's parts are contiguous. Each workgroup of the next step adds them up, in the same order. The
 // includer has push fields rows, columns, parts and span (columns of a part).
 #include "include/reduce.glsl"
 
-const uint TOGETHER = 4u;  // elements that an invocation has on their way
+const uint TOGETHER = 4u;  // elements that an invocation loads at once
 
-// The columns of this workgroup's part that this invocation takes are first, first + step, ...
+// This invocation takes columns first, first + step, ... of the workgroup's part.
 struct Part {
     uint row;
     uint part;
@@ -21,7 +21,7 @@ bool find_part(out Part p) {
     return p.row < rows;
 }
 
-// Over columns, TOGETHER at a time: COLUMN(n), of which those below p.end count.
+// Iterates over columns, TOGETHER at a time. Only COLUMN(n) below p.end are valid.
 #define EACH_COLUMN(p) \
     for (uint base = p.first; base < p.end; base += TOGETHER * gl_WorkGroupSize.x)
 #define COLUMN(n) (base + (n) * gl_WorkGroupSize.x)

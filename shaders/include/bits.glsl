@@ -1,12 +1,12 @@
 // Elements of any data type as bits, in buffers of words. TYPE is the code that the host writes
 // (DataType.code): bytes, 16 if signed, 32 if floating point. It should be a constant, so that
-// nothing is left of the other types.
+// the code of other types is removed.
 //
 //   INPUT_BITS(x, binding, TYPE):  uvec2 x_bits(at), and x_words and x_vectors, of 16 bytes
 //   OUTPUT_BITS(y, binding, TYPE): y_store_bits(at, bits), and y_words and y_vectors
 //
-// ``at`` counts elements from the start of the buffer. Bits of narrow integers are extended to 32
-// bits by their sign. The second word is the upper half of 64-bit elements, else 0.
+// ``at`` counts elements from the start of the buffer. Narrow integers are extended to 32 bits, by their
+// sign if signed. The second word is the upper half of 64-bit elements, else 0.
 #ifndef INCLUDED_BITS
 #define INCLUDED_BITS
 #define BYTES_OF(type) ((type) & 15u)
@@ -28,7 +28,7 @@ uvec2 element_of(uvec4 vector, uint e, uint type) {
     return extended(vector[e * bytes / 4u], e * bytes, type);
 }
 
-// Sets element ``e`` of a vector, which is 0 there.
+// Sets element ``e`` of a vector, which must be 0.
 void set_element(inout uvec4 vector, uint e, uvec2 bits, uint type) {
     uint bytes = BYTES_OF(type);
     if (bytes == 8u) {
@@ -48,8 +48,8 @@ void set_element(inout uvec4 vector, uint e, uvec2 bits, uint type) {
         return extended(x##_words[at * bytes / 4u], at * bytes, TYPE); \
     }
 
-// A store of a narrow element touches its own bits only: neighbours in one word do not race, and the
-// bytes beside a strided element stay as they are.
+// A store of a narrow element changes only its own bits. So neighbours in one word do not race, and bytes
+// between strided elements are kept.
 #define OUTPUT_BITS(y, slot, TYPE) \
     layout(binding = slot) buffer y##_Words { uint y##_words[]; }; \
     layout(binding = slot) writeonly buffer y##_Vectors { uvec4 y##_vectors[]; }; \

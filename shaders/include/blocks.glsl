@@ -1,5 +1,5 @@
-// Blocks of UNIT bytes: an element, or several that are neighbours in both tensors. They move as bits.
-// The includer includes typed.glsl and defines UNIT. This file declares x and y.
+// Tensors x and y as blocks of UNIT bytes, which move as bits. A block is an element, or several that are
+// neighbours in both tensors. The includer includes typed.glsl and defines UNIT.
 INPUT_TENSOR(x, 0, UNIT)
 OUTPUT_TENSOR(y, 2, UNIT)
 

@@ -1,8 +1,8 @@
 // Four 8-bit elements to a word.
 
-// A function that reads the elements at ``index`` and after it, of which ``count`` exist, out of a
-// uint[] buffer member. The next word may lie past the buffer's end: it is read only for elements
-// that exist. What follows them is undefined.
+// Defines a function that reads four elements from ``index`` on, of which ``count`` exist, from a uint[]
+// buffer member. The second word may lie past the buffer's end, so it is read only for elements that
+// exist. The other elements of the result are undefined.
 #define NEIGHBOURS(name, words) \
     uint name(uint index, uint count) { \
         uint shift = index % 4u * 8u; \
@@ -18,7 +18,7 @@ uint first_bytes(uint count) {
 
 // Byte i of word j becomes byte j of word i.
 uvec4 transposed(uvec4 x) {
-    // In this form NVIDIA's compiler makes one instruction of two, or of three.
+    // NVIDIA's compiler merges two or three operations of this form into one instruction.
     uvec2 even = (x.yw << 8) ^ (((x.yw << 8) ^ x.xz) & 0x00FF00FFu);
     uvec2 odd = x.yw ^ ((x.yw ^ (x.xz >> 8)) & 0x00FF00FFu);
     return uvec4((even.x & 0xFFFFu) | (even.y << 16), (odd.x & 0xFFFFu) | (odd.y << 16),

@@ -1,14 +1,14 @@
-// Where the output positions and the filter taps of a convolution lie. Words of the params buffer,
-// which lowering/convolution.py writes:
+// The places of a convolution's output positions and filter taps. Words of the params buffer, which
+// operators/convolution/geometry.py writes:
 //   multiplier and shift of the input channels, then of each axis (z, y, x):
 //   input size, input step, input step of a tap, filter step of a tap (of the filter's elements),
 //   output size, output step, input stride, output stride, phases, positions, and where the phases'
 //   words are.
-// A phase holds the output positions that use the same taps: all of a forward convolution, every
-// stride-th one of a transposed one. Its words: the first tap's place in the filter (in elements),
-// the number of taps, multiplier and shift of it, and the first tap's place in the input.
-// The includer has push fields batches, in_channels, x_strides, w_strides, y_strides, x_offset and
-// y_offset, and CHANNELS_INNER.
+// A phase consists of the output positions that use the same taps: all positions of a forward
+// convolution, every stride-th position of a transposed one. Its words: the first tap's place in the
+// filter (in elements), the number of taps, multiplier and shift of it, and the first tap's place in
+// the input. The includer has push fields batches, in_channels, x_strides, w_strides, y_strides,
+// x_offset and y_offset, and CHANNELS_INNER.
 const uint NOWHERE = 0xFFFFFFFFu;
 const uint AXIS_AT = 2u, AXIS_WORDS = 11u;
 
@@ -16,7 +16,7 @@ uint axis_word(uint axis, uint i) {
     return param(AXIS_AT + axis * AXIS_WORDS + i);
 }
 
-// What a workgroup knows of its phase.
+// The phase of a workgroup.
 struct Taps {
     uint phases;  // of all axes
     uvec3 phase;
@@ -45,8 +45,8 @@ Taps taps_of(uint number) {
     return t;
 }
 
-// Where the taps of output position ``row`` begin in the input: the element, and its coordinates.
-// Those of a row that does not exist lie outside whatever is added. ``to``: the output's element.
+// The first tap of output position ``row`` in the input: the element and its coordinates. For a row that
+// does not exist, no tap is inside the input. ``to``: the element of the output.
 ivec4 input_row(Taps t, uint row, uint group, out uint to) {
     ivec3 at;
     uint from = x_offset + group * in_channels * x_strides[1];
@@ -73,7 +73,7 @@ uint quotient(uint n, uint divisor, uint multiplier, uint shift) {
     return divisor == 1u ? n : walk_quotient(n, multiplier, shift);
 }
 
-// What element ``k`` of K adds to a row's place, and where it lies in the filter.
+// The distance of element ``k`` of K from a row's place, and ``tap``, its place in the filter.
 ivec4 input_k(Taps t, uint k, out uint tap) {
     uint channel, taps_left = k;
     if (CHANNELS_INNER) {

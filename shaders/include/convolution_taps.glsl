@@ -1,11 +1,12 @@
-// Which taps of a workgroup's rows lie inside the input: a bit for each tap of each axis. The includer
-// has include/convolution.glsl, TILE_ROWS and INVOCATIONS, and a shared array of vectors ROW_TABLE: of
-// a row it gets where its taps begin in the input, and which lie in it.
-const uint MAX_TAPS = 63u;  // lines.py knows it
+// Marks the taps of a workgroup's rows that lie inside the input, with a bit for each tap of each axis.
+// The includer has include/convolution.glsl, TILE_ROWS, INVOCATIONS, and a shared array of vectors
+// ROW_TABLE for the first tap and the bits of each row.
+const uint MAX_TAPS = 63u;  // as in matrix_units.py
 shared uint s_to[TILE_ROWS];        // where a row lies in the output
-shared uvec3 s_tap[MAX_TAPS + 1u];  // what it adds to a row's place and a filter's, and its bits
+shared uvec3 s_tap[MAX_TAPS + 1u];  // distances in input and filter, and bits, of a tap
 
-// Fills the tables, for a barrier to follow; returns the taps. One after the last lies nowhere.
+// Fills the tables and returns the number of taps. A barrier must follow. A tap after the last is
+// outside.
 uint fill_tables(Taps taps, uint row_tile, uint group, uint split) {
     uvec3 first = uvec3(0u, taps.count.x, taps.count.x + taps.count.y);
     uint count = taps.count.x * taps.count.y * taps.count.z;
@@ -36,7 +37,7 @@ uint fill_tables(Taps taps, uint row_tile, uint group, uint split) {
                 if (uint(from) + t * step < uint(size)) inside |= 1u << (first[a] + t);
         }
         ROW_TABLE[r].xy = uvec2(at.x, to == NOWHERE ? 0u : inside);
-        // Channels of the group, of the split.
+        // Channels of the group and of the split.
         s_to[r] = to == NOWHERE ? NOWHERE : to + split * y_strides[0] +
                                                 group * out_channels * y_strides[2];
     }

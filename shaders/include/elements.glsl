@@ -18,8 +18,8 @@
 #endif
 
 // LOAD_ELEMENT(words, index) and STORE_ELEMENT(words, index, value) take the name of a uint[] buffer
-// member. A narrow store touches its own bits only, so neighbours in one word do not race and the
-// bytes beside a strided element stay as they are.
+// member. A narrow store changes only its own bits. So neighbours in one word do not race, and bytes
+// between strided elements are kept.
 #if defined(ELEMENT_BITS)
 #define ELEMENT_MASK ((1u << ELEMENT_BITS) - 1u)
 uint element_shift(uint index) {

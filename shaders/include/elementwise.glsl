@@ -1,23 +1,23 @@
-// Included by every elementwise shader. It brings elements in and out, whatever their widths and
-// strides. The includer defines INPUTS (1 to 3) and ATTRIBUTES (more push fields), and
+// The frame of all elementwise shaders. It loads and stores elements of any width and strides. The
+// includer defines INPUTS (1 to 3), ATTRIBUTES (more push fields), and
 //   uvec2 compute(uvec2 a, uvec2 b, uvec2 c)
-// It takes and returns the bits of one element. Narrow integers are extended to 32 bits. Of the result,
-// only the bits of the output's type count. The second word is the upper half of 64-bit elements, else 0.
+// It takes and returns the bits of one element. Narrow integers are extended to 32 bits. Only the
+// result's bits of the output's type count. The second word is the upper half of 64-bit elements, else 0.
 //
-// With NUMBERED defined, a is no tensor. It is the number of an element, by a_strides.
+// With NUMBERED defined, a is not a tensor, but the number of an element, computed from a_strides.
 //
 // The output is walked in rows along its last dimension. A contiguous row is computed in parts of EACH
-// elements. These fill a vector of 16 bytes in the widest type, and at least a word of the output. Inputs
-// that repeat one element do not count. In other layouts a part is one element. An invocation computes
-// PARTS parts, whose distance is the size of the workgroup. It reads all before it computes.
+// elements, which are 16 bytes in the widest type (without inputs that repeat one element), and at least
+// a word of the output. In other layouts a part is one element. An invocation computes PARTS parts, a
+// workgroup's size apart. It reads all before it computes.
 //
-// With PREPARES defined, prepare(b, c) is called before compute, with the first elements of the part. It
-// holds for the whole row. With GUESSES defined, compute may set ``unsure``: then the whole part is
-// computed again by compute_exactly(a, b, c).
+// With PREPARES defined, prepare(b, c) is called once for a row, with the first elements of the part.
+// With GUESSES defined, compute may set ``unsure``. Then the whole part is computed again by
+// compute_exactly(a, b, c).
 //
-// With TABULATED defined, fill_table() first fills a table in shared memory, and looked_up(a, b) looks up
-// the results of four bytes of a word. The operands are one row, EVEN or ALIGNED. Each workgroup computes
-// parts until none is left.
+// With TABULATED defined, fill_table() fills a table in shared memory first, and looked_up(a, b) returns
+// the results for the four bytes of a word. The operands are one row, EVEN or ALIGNED. Each workgroup
+// computes parts until none is left.
 #include "include/grid.glsl"
 #include "include/bits.glsl"
 
@@ -30,22 +30,22 @@ const uint EVEN = 3u;
 layout(constant_id = 1) const uint LAYOUT = STRIDED;
 layout(constant_id = 2) const uint OUT_TYPE = 36u;
 layout(constant_id = 3) const uint A_TYPE = 36u;
-layout(constant_id = 4) const uint B_TYPE = 0u;  // 0: there is none
+layout(constant_id = 4) const uint B_TYPE = 0u;  // 0: no such input
 layout(constant_id = 5) const uint C_TYPE = 0u;
-// A driver that runs on the CPU executes both sides of a branch, so the rare side is a short loop there.
+// CPU drivers execute both sides of a branch. For them the rare side is a short loop.
 layout(constant_id = 7) const bool ON_CPU = false;
-// The device's own fma rounds once, its conversions to and from float16 are IEEE's, and its exp2, log2,
-// sqrt, inversesqrt and quotients are good to some ulp and keep NaN.
+// The device's fma rounds once, its conversions of float16 are IEEE's. Its exp2, log2, sqrt, inversesqrt
+// and quotients are accurate to a few ulp and keep NaN.
 layout(constant_id = 10) const bool EXACT_UNITS = false;
 #define HAS_EXACT_UNITS EXACT_UNITS
 layout(constant_id = 11) const uint PARTS = 1u;  // or 2
 layout(constant_id = 12) const uint RANK = 1u;  // up to 5
-// A bit for each input: whether its last stride is 0, and whether it is 1.
+// A bit for each input: its last stride is 0 (REPEATED), or 1.
 layout(constant_id = 13) const uint REPEATED = 0u;
 layout(constant_id = 14) const uint CONTIGUOUS = 0u;
-layout(constant_id = 15) const bool BY_ROW = false;  // a workgroup stays in one row
-layout(constant_id = 16) const bool BACKWARDS = false;  // the first workgroup makes the last parts
-// The device's own quotients, sqrt and functions that round to whole numbers are IEEE's, denormals too.
+layout(constant_id = 15) const bool BY_ROW = false;  // all parts of a workgroup lie in one row
+layout(constant_id = 16) const bool BACKWARDS = false;  // the first workgroup computes the last parts
+// The device's quotients, sqrt and rounding functions are IEEE's, also for denormals.
 layout(constant_id = 17) const bool IEEE_UNITS = false;
 #define HAS_IEEE_UNITS IEEE_UNITS
 
@@ -82,13 +82,13 @@ const uint BY_VECTOR = 16u / WIDEST;
 const uint BY_WORD = OUT_BYTES == 8u ? 1u : 4u / OUT_BYTES;
 const uint EACH = LAYOUT == STRIDED ? 1u : BY_VECTOR > BY_WORD ? BY_VECTOR : BY_WORD;
 
-// A part's elements as they lie in memory.
+// The elements of a part, as in memory.
 struct Part {
     uvec4 low;
-    uvec4 high;  // of 4 elements of 8 bytes
+    uvec4 high;  // the second half of 4 elements of 8 bytes
 };
 
-// Extended to 32 bits by the sign that its type has.
+// An element, extended to 32 bits according to its type.
 uvec2 element_of(Part part, uint e, uint type) {
     const uint bytes = BYTES_OF(type);
     uint word = e * bytes / 4u;
@@ -123,7 +123,7 @@ bool is_aligned(uint at, uint bytes) {
     return span >= 4u && at * bytes % (span < 16u ? span : 16u) == 0u;
 }
 
-// An input's elements of one part. Those after the first ``have`` are undefined.
+// Defines the load of a part of an input. Elements after the first ``have`` are undefined.
 #define INPUT(name, slot, type) \
     layout(binding = slot) readonly buffer name##_Vectors { uvec4 name##_vectors[]; }; \
     layout(binding = slot) readonly buffer name##_Pairs { uvec2 name##_pairs[]; }; \
@@ -210,7 +210,7 @@ void store_part(uint at, uint have, Part part) {
     for (uint e = 0u; e < have; ++e) out_store_bits(at + e, element_of(part, e, OUT_TYPE));
 }
 
-// Where a part begins in each operand, and how many elements it has.
+// The beginning of a part in each operand, and the number of its elements.
 struct Place {
     uint have;
     uint to;
@@ -219,7 +219,7 @@ struct Place {
     uint c;
 };
 
-// How many parts a row has, at most.
+// The most parts of a row.
 uint parts_per_row() {
     uint last = sizes[LAST] - 1u;
     return LAYOUT == ANYWHERE ? (last + EACH - 1u) / EACH + 1u : last / EACH + 1u;
@@ -240,7 +240,7 @@ Place place_of(uint group, uint lane) {
         part -= row * per_row;
     }
     bool there = row < rows && part < per_row;
-    // Invocations beyond the end read the last part again.
+    // Invocations past the end read the last part again.
     row = min(row, rows - 1u);
     part = min(part, per_row - 1u);
 
@@ -264,7 +264,7 @@ Place place_of(uint group, uint lane) {
         at.c += coordinate * c_strides[d];
 #endif
     }
-    uint begin = part * EACH;  // in the row
+    uint begin = part * EACH;  // within the row
     uint have = LAYOUT == EVEN ? EACH : min(EACH, sizes[LAST] - begin);
     if (LAYOUT == ANYWHERE) {
         uint skipped = at.to % EACH;

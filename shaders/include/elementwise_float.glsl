@@ -1,6 +1,6 @@
-// FLOAT32 and FLOAT16 operators, computed in float32 and rounded once. Outputs of integer types take
-// truth values and whole numbers.
-// With COMPUTES defined, the includer has compute() and what else include/elementwise.glsl wants.
+// FLOAT32 and FLOAT16 operators, computed in float32 and rounded once. Outputs of integer types are
+// truth values or whole numbers.
+// With COMPUTES defined, the includer defines compute() and the other needs of include/elementwise.glsl.
 #ifndef COMPUTES
 #define INPUTS 2
 #define ATTRIBUTES uint scale; uint bias; uint attributes[5];
@@ -8,7 +8,7 @@
 #endif
 #include "include/elementwise.glsl"
 #include "include/typed.glsl"
-// What goes into a FLOAT16 needs fewer digits.
+// A FLOAT16 result needs fewer digits.
 const uint KNOWN_TYPE = EXACT_UNITS ? OUT_TYPE : 0u;
 const bool SHORT = KNOWN_TYPE == 34u;
 #include "include/exponentials.glsl"
@@ -30,10 +30,10 @@ float number(bool x) {
     return x ? 1.0 : 0.0;
 }
 
-// x - y * round(x / y), if it is exact for sure: with a true fma, where the quotient is small.
+// Whether ``rest`` = x - y * round(x / y) is surely exact: fma is true and the quotient is small.
 bool nearest_rest(float x, float y, out float rest) {
     float quotient = roundEven(x * (1.0 / y));
-    rest = quotient == 0.0 ? x : fma(-quotient, y, x);  // of denormals, too
+    rest = quotient == 0.0 ? x : fma(-quotient, y, x);  // keeps denormals
     return is_moderate(y) && abs(quotient) < 1048576.0;
 }
 
@@ -147,7 +147,7 @@ OPERATOR(parameterized_relu, at_least_zero(x) ? x : x * y)
 #define ACTIVATION(name, expression) OPERATOR(name, expression)
 #include "include/activation_table.glsl"
 
-// Those that no operator fuses.
+// Activations that no operator fuses.
 OPERATOR(swish, EITHER(swish, (x, ALPHA)))
 OPERATOR(hard_swish, x * within_one(ALPHA * x + BETA))
 

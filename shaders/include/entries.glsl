@@ -7,7 +7,7 @@ INPUT_TENSOR(x, 0, TYPE)
 
 uvec3 entry_of(uvec2 bits, uint index) {
     if (!IS_FLOAT(TYPE) && BYTES_OF(TYPE) < 4u) bits.x <<= 32u - 8u * BYTES_OF(TYPE);
-    uvec2 rank = equal_precedence(bits, TYPE, false);  // NaN is the largest, also among the least
+    uvec2 rank = equal_precedence(bits, TYPE, false);  // NaN comes first in both directions
     if (LEAST) rank = ~rank;
     return uvec3(BYTES_OF(TYPE) == 8u ? rank.y : 0u, rank.x, ~index);
 }

@@ -1,7 +1,7 @@
-// exp, log and functions of them in float32. They are good to some ulp on every driver: they only use its
-// quotients and inversesqrt, and exp2 and sqrt where these are known to be good. Without ``precise``,
-// products and sums may become one fma. Both sides of a choice are computed, because a branch costs
-// more. NaN passes through sums and products, and fails comparisons.
+// exp, log and related functions in float32, accurate to a few ulp on every driver. They use only the
+// driver's quotients and inversesqrt, and exp2 and sqrt if these are known to be accurate. Without
+// ``precise``, products and sums may become one fma. Both sides of a choice are computed, because a
+// branch costs more. NaN passes through sums and products, and fails comparisons.
 #ifndef INCLUDED_EXPONENTIALS
 #define INCLUDED_EXPONENTIALS
 #include "include/roots.glsl"
@@ -11,7 +11,7 @@ const float LN2 = 0.693147182;
 
 // exp(x + low) * 2^shift = (1 + result) * power
 float exp_parts(float x, float low, int shift, out float power) {
-    // The sum's last digits are the exponent field of the power.
+    // The last bits of the sum are the exponent field of the power.
     const float magic = 12582912.0 + float(127 + shift);
     float shifted = scaled_sum(x, LOG2_E, magic);
     precise float k = shifted - magic;
@@ -26,17 +26,17 @@ float exp_parts(float x, float low, int shift, out float power) {
     return tail * (r * r) + r;
 }
 
-// exp(x + low) * 2^shift where all of that is far from the ends of the range.
+// exp(x + low) * 2^shift, if all of it is far from the ends of the range.
 float exp_within(float x, float low, int shift) {
     float power;
     float fraction = exp_parts(x, low, shift, power);
     if (HAS_EXACT_UNITS) return fma(fraction, power, power);
     precise float sum = 1.0 + fraction;  // precise: compilers would reorder the sum
-    return sum * power;  // the fraction's product may be a denormal
+    return sum * power;  // product with the fraction could be denormal
 }
 
 float exp_of(float x, float low) {
-    // Exponent fields reach as far as half of the largest result.
+    // The exponent field covers only half of the largest result.
     float power;
     float fraction = exp_parts(x, low, -1, power);
     precise float sum = fma(fraction, 2.0, 2.0);
@@ -49,7 +49,7 @@ float exp_of(float x) {
     return exp_of(x, 0.0);
 }
 
-// exp(x + low) for x from -88 to 0; known devices have one that is good to 2 ulp.
+// exp(x + low) for x from -88 to 0. Devices with EXACT_UNITS use exp2, accurate to 2 ulp.
 float exp_below_one(float x, float low) {
     if (!HAS_EXACT_UNITS) return exp_within(x, low, 0);
     precise float high = x * LOG2_E;
@@ -101,7 +101,7 @@ float tanh_of(float x) {
     return with_sign(size < 0.6 ? small : large, sign_bit(x));
 }
 
-// ln(1 + f) + k ln 2 for 1 + f from 2/3 to 4/3; k as in an exponent field.
+// ln(1 + f) + k ln 2 for 1 + f from 2/3 to 4/3. k is shifted to the exponent field.
 float log_series(float f, int k) {
     float tail = 0.140480965 * f - 0.154087365;
     tail = tail * f + 0.139916465;
@@ -113,7 +113,7 @@ float log_series(float f, int k) {
     return float(k) * (LN2 * 1.1920928955078125e-7) + (tail * (f * f) + f);
 }
 
-// Of a normal x > 0: the k that log_series wants.
+// The k for log_series, for a normal x > 0.
 int log_exponent(float x) {
     return floatBitsToInt(x) - 0x3F2AAAAB & 0xFF800000;
 }
@@ -155,7 +155,7 @@ float acosh_of(float x) {
     float square = t * (t + 2.0);
     float inverse = inversesqrt(square + 1.0e-37);  // also for 0
     precise float root = square * inverse;
-    // The root's correction joins t, so that their sum with the root is rounded once.
+    // The root's correction is added to t first, so that the sum with the root is rounded once.
     precise float rest = t + (square - root * root) * (0.5 * inverse);
     float result = log1p_or_log(root + rest, x);
     return t < 0.0 ? NOT_A_NUMBER : result;

@@ -1,9 +1,8 @@
-// For the few rows of A that a vector makes, all that counts is how fast B is read: it comes in
-// vectors of 16 or words of 4 elements, many of them at a time. Where the output has
-// too few columns to keep the device busy, workgroups share K of a tile, add their sums up
-// in memory, and the last to come finishes them. The includer defines INVOCATIONS, too; ROW_TILES if
-// there may be more rows than in a tile; SPLIT_VECTORS if workgroups do, as the vectors of 16 that it
-// takes at a time; COUNTS_PARTS if sums may count their parts, by GL_EXT_shader_atomic_int64.
+// Products with few rows of A are bound by reading B, in vectors of 16 or words of 4 elements, many at a
+// time. If the output has too few columns to keep the device busy, workgroups split K of a tile and add
+// up their sums in memory; the last one to arrive finishes them. The includer also defines INVOCATIONS;
+// ROW_TILES if there may be more rows than in a tile; SPLIT_VECTORS if workgroups split K (the vectors of
+// 16 in a step); COUNTS_PARTS if sums may count their parts, by GL_EXT_shader_atomic_int64.
 #define SPECIALIZED
 #define SPLITS_K
 #include "include/matrix_multiply_integer_to_float.glsl"
@@ -24,41 +23,41 @@ layout(constant_id = 10) const bool B_REPACKED = false;
 const uint A_MASK = A_SIGNED ? 0u : A_REPACKED ? 0u : 0x80808080u;
 const uint B_MASK = B_SIGNED ? 0u : B_REPACKED ? 0u : 0x80808080u;
 
-// The vector of A that a row begins with; rows past the last repeat it.
+// The first vector of a row of A. Rows past the last one repeat it.
 uint row_begin(uint batch, uint row) {
     return (a_offset + batch * a_strides[0] + min(row, rows - 1u) * a_strides[1]) / 16u;
 }
 
-// The same of a column of a K-contiguous B.
+// The same for a column of a K-contiguous B.
 uint column_begin(uint batch, uint column) {
     return (b_offset + batch * b_strides[0] + min(column, columns - 1u) * b_strides[2]) / 16u;
 }
 
-// The element of B that ``count`` columns begin with; past the last these repeat. All numbers here
-// are multiples of ``count``.
+// The first element of ``count`` columns of B. Columns past the last ones repeat them. All numbers are
+// multiples of ``count``.
 uint columns_begin(uint batch, uint column, uint count) {
     return b_offset + batch * b_strides[0] + min(column, columns - count);
 }
 
-// What this workgroup does: its tile and its part of K, in vectors of 16.
+// The tile and the part of K of this workgroup, in vectors of 16.
 struct Part {
     uint batch;
     uint row;
     uint column;
     uint begin;
     uint end;
-    uint sums;  // where parts of this tile meet
+    uint sums;  // where parts of this tile are added up
 };
 
 const uint SUMS = TILE_ROWS * TILE_COLUMNS;
 // An invocation finishes pairs of neighbouring sums.
 const uint PAIRS = (SUMS / 2u - 1u) / INVOCATIONS + 1u;
 #ifdef SPLIT_VECTORS
-layout(constant_id = 16) const uint PART_VECTORS = SPLIT_VECTORS;  // constant to tell the host
+layout(constant_id = 16) const uint PART_VECTORS = SPLIT_VECTORS;  // a constant that the host reads
 #endif
 
-// False beyond the last tile. Divisions take long: most often there is nothing to divide. The
-// part of K comes last: before the tile's place, NVIDIA's compiler made 16 rows a tenth slower.
+// False beyond the last tile. Divisions are slow and avoided if possible. The part of K is computed last:
+// before the tile's place, it made 16 rows a tenth slower with NVIDIA's compiler.
 bool find_part(out Part p) {
     uint across = (columns - 1u) / TILE_COLUMNS + 1u;
     uint tile = group_index(), part = 0u;
@@ -77,7 +76,7 @@ bool find_part(out Part p) {
 #endif
     p.row = 0u;
 #ifdef ROW_TILES
-    if (down > 1u) {  // tiles that read the same columns run together
+    if (down > 1u) {  // tiles that read the same columns are neighbours
         p.row = tile % down * TILE_ROWS;
         tile /= down;
     }
@@ -105,16 +104,15 @@ uint row_of_pair(Part p, uint pair) { return p.row + first_of_pair(pair) / TILE_
 uint column_of_pair(uint pair) { return first_of_pair(pair) % TILE_COLUMNS; }
 
 #ifdef SPLIT_VECTORS
-// Where a sum of a pair meets those of other parts: neighbouring invocations add to neighbours.
+// The place where a sum of a pair is added up. Neighbouring invocations use neighbouring places.
 uint place_of_sum(Part p, uint pair, uint n) {
     const uint step = min(INVOCATIONS, SUMS / 2u);
     return p.sums + (pair * 2u + n) * step + gl_LocalInvocationIndex;
 }
 
 #ifdef COUNTS_PARTS
-// Where two sums leave bits for it, a word of 64 holds both, count_shift bits each, and above them
-// how many parts have added theirs: the one that finds all others there has the whole sums, and
-// waits for nothing else.
+// Whether a 64-bit word holds two sums of count_shift bits each, and above them the number of parts that
+// have been added. The part that finds all others added has the whole sums and need not wait.
 bool is_counted() { return parts > 1u && count_shift > 0u; }
 
 uint place_of_pair(Part p, uint pair) {
@@ -123,7 +121,7 @@ uint place_of_pair(Part p, uint pair) {
 
 uint64_t as_word(int sum) { return uint64_t(int64_t(sum)); }
 
-// Takes the lower sum out of a word.
+// Removes the lower sum from a word and returns it.
 int take_sum(inout uint64_t word) {
     uint above = 64u - count_shift;
     int sum = int(int64_t(word << above) >> above);
@@ -131,7 +129,7 @@ int take_sum(inout uint64_t word) {
     return sum;
 }
 
-// Which sums are whole now, of all parts. Their words are zero again for the next dispatch.
+// Adds sums. ``whole``: the sums of all parts are complete; their words are zero again.
 void add_counted(Part p, inout ivec2 sums[PAIRS], out bool whole[PAIRS]) {
     uint64_t words[PAIRS];
     [[unroll]] for (uint i = 0u; i < PAIRS; ++i) {
@@ -152,7 +150,7 @@ void add_counted(Part p, inout ivec2 sums[PAIRS], out bool whole[PAIRS]) {
 
 shared bool s_is_last;
 
-// Adds this part's sums to those of the others. Whether all are there now, and in ``sums``.
+// Adds this part's sums to those of other parts. Returns whether ``sums`` is complete now.
 bool has_all_sums(Part p, inout ivec2 sums[PAIRS]) {
     if (parts == 1u) return true;
     [[unroll]] for (uint i = 0u; i < PAIRS; ++i)
@@ -176,7 +174,7 @@ bool has_all_sums(Part p, inout ivec2 sums[PAIRS]) {
 }
 #endif
 
-// What the end needs, which is read at the beginning.
+// The operands that finish a pair of sums, read at the beginning.
 struct FinishPair {
     Finish here;
     Finish next;

@@ -1,6 +1,6 @@
-// float16 <-> float32 by integer code. packHalf2x16 may round in any direction, and devices may flush
-// denormals. Here widening is exact, and narrowing rounds to nearest even. Devices with HAS_EXACT_UNITS
-// are known to do so themselves.
+// float16 <-> float32 by integer code, because packHalf2x16 may round in any direction, and devices may
+// flush denormals. Widening is exact, narrowing rounds to nearest even. Devices with HAS_EXACT_UNITS do
+// the same by themselves.
 #ifndef INCLUDED_FLOAT16
 #define INCLUDED_FLOAT16
 #ifndef HAS_EXACT_UNITS
@@ -12,7 +12,7 @@ float half_to_float(uint bits) {
     uint magnitude = (bits & 0x7FFFu) << 13;
     uint result = magnitude + (112u << 23);
     if (magnitude >= 0x0F800000u) result += 112u << 23;  // infinity or NaN
-    // A denormal is computed as a sum with 2^-14, the smallest normal number, less 2^-14.
+    // A denormal is computed as x + 2^-14 - 2^-14, where 2^-14 is the smallest normal number.
     precise float small = uintBitsToFloat(magnitude + (113u << 23)) - 6.103515625e-5;
     if (magnitude < 0x00800000u) result = floatBitsToUint(small);
     return uintBitsToFloat(result | ((bits & 0x8000u) << 16));
@@ -24,7 +24,7 @@ uint float_to_half(float x) {
     uint magnitude = bits & 0x7FFFFFFFu;
     // A carry from rounding passes into the exponent, up to infinity.
     uint result = (magnitude - (112u << 23) + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13;
-    // Added to 0.5 a number keeps multiples of 2^-24, the unit of denormals.
+    // The sum with 0.5 rounds to multiples of 2^-24, the unit of denormals.
     precise float sum = uintBitsToFloat(magnitude) + 0.5;
     if (magnitude < 0x38800000u) result = floatBitsToUint(sum) - 0x3F000000u;
     if (magnitude >= 0x477FF000u) result = 0x7C00u;  // from 65520 on
@@ -32,11 +32,11 @@ uint float_to_half(float x) {
     return result | ((bits >> 16) & 0x8000u);
 }
 
-// The float16 that is nearest to x, as a float. Compilers take packing and unpacking for nothing.
+// The nearest float16, as a float. Compilers remove a pair of packing and unpacking.
 float rounded_to_half(float x) {
     uint bits = floatBitsToUint(x), magnitude = bits & 0x7FFFFFFFu;
     uint result = (magnitude + 0xFFFu + (magnitude >> 13 & 1u)) & ~0x1FFFu;
-    precise float small = uintBitsToFloat(magnitude) + 0.5;  // keeps multiples of 2^-24
+    precise float small = uintBitsToFloat(magnitude) + 0.5;  // rounds to multiples of 2^-24
     small -= 0.5;
     if (magnitude < 0x38800000u) result = floatBitsToUint(small);
     if (magnitude >= 0x477FF000u) result = 0x7F800000u;
@@ -44,8 +44,8 @@ float rounded_to_half(float x) {
     return uintBitsToFloat(result | bits & 0x80000000u);
 }
 
-// Both take the name of a uint[] buffer member. A store touches its own bits only, so neighbours in
-// one word do not race.
+// Both take the name of a uint[] buffer member. A store changes only its own bits, so neighbours in one
+// word do not race.
 #define LOAD_HALF(words, index) \
     half_to_float((words[(index) / 2u] >> ((index) % 2u * 16u)) & 0xFFFFu)
 #define STORE_HALF(words, index, bits) \

@@ -1,16 +1,16 @@
-// Properties of a float32, decided on its bits. Devices may read denormals as zero. They need not keep
+// Properties of a float32, computed from its bits. Devices may read denormals as zero, and need not keep
 // NaN or the sign of zero in arithmetic and comparisons.
 #ifndef FLOAT_BITS
 #define FLOAT_BITS
 
-// The device's own fma rounds once, its conversions to and from float16 are IEEE's, and its functions
-// that round to whole numbers keep denormals, NaN and signs.
+// The device's fma rounds once, its conversions of float16 are IEEE's, and its rounding functions keep
+// denormals, NaN and signs.
 #ifndef HAS_EXACT_UNITS
 #define HAS_EXACT_UNITS false
 #endif
 
-// The device's quotients, sqrt and functions that round to whole numbers are IEEE's. This is a separate
-// test: glslang 15 writes || and && of specialization constants in an order that drivers refuse.
+// The device's quotients, sqrt and rounding functions are IEEE's. This is a separate constant: glslang 15
+// writes || and && of specialization constants in an order that drivers refuse.
 #ifndef HAS_IEEE_UNITS
 #define HAS_IEEE_UNITS false
 #endif
@@ -53,14 +53,14 @@ bool is_zero(float x) {
     return magnitude_bits(x) == 0u;
 }
 
-// The order of numbers by their bits. The bits of a float16 lie in the upper half of the word, and
-// ``infinite`` are the bits of infinity. Ranks are integers in that order. -0 and 0 have the same:
+// The order of numbers by their bits. A float16 is the upper half of the word. ``infinite`` is the bits
+// of infinity. Ranks are integers in that order, the same for -0 and 0:
 int rank_of(uint bits) {
     int sign = int(bits) >> 31;
     return (int(bits) & 0x7FFFFFFF ^ sign) - sign;
 }
 
-// Keys, where -0 is below 0:
+// Keys are unsigned, with -0 below 0:
 uint key_of(uint bits) {
     return bits ^ uint(int(bits) >> 31) & 0x7FFFFFFFu;
 }
@@ -70,7 +70,7 @@ bool less(uint x, uint y, uint infinite) {
     return rank_of(x) < rank_of(y) && rank_of(x) >= -int(infinite) && rank_of(y) <= int(infinite);
 }
 
-// NaN wins: counted up from -infinity, or down from infinity, its keys are beyond all others.
+// NaN wins: its keys are above that of infinity, or below that of -infinity.
 uint maximum(uint x, uint y, uint infinite) {
     return key_of(x) - ~infinite < key_of(y) - ~infinite ? y : x;
 }
@@ -95,7 +95,7 @@ float minimum(float x, float y) {
     return uintBitsToFloat(minimum(floatBitsToUint(x), floatBitsToUint(y), 0x7F800000u));
 }
 
-// Not NaN: mantissa in [1, 2) and exponent of |x| > 0, denormals included.
+// Mantissa in [1, 2) and exponent of |x| > 0, also for denormals. x is not NaN.
 float split(float x, out int exponent) {
     uint bits = magnitude_bits(x);
     exponent = -127;
@@ -107,8 +107,8 @@ float split(float x, out int exponent) {
     return uintBitsToFloat((bits & 0x7FFFFFu) | 0x3F800000u);
 }
 
-// x * 2^exponent for 0 or a normal x > 0 and any exponent; rounds denormals to nearest, and ties to where
-// the number lies that x was rounded from, x + beyond, or to even if beyond is 0.
+// x * 2^exponent for 0 or a normal x > 0 and any exponent. Denormals are rounded to nearest. x may be
+// rounded from x + beyond: the sign of ``beyond`` decides ties, which go to even if it is 0.
 float scaled(float x, int exponent, float beyond) {
     uint bits = floatBitsToUint(x);
     if (bits == 0u) return x;
@@ -148,7 +148,7 @@ float ceiled(float x) {
     return negated(floored(negated(x)));
 }
 
-// To the nearest whole number: halves go to the even one, or away from zero.
+// The nearest whole number. Halves go to the even one, or away from zero.
 float rounded(float x, bool halves_to_even) {
     if (HAS_EXACT_UNITS) {
         if (halves_to_even) return roundEven(x);

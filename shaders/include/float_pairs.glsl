@@ -1,7 +1,7 @@
-// Numbers as unevaluated sums of two float32, x the larger one: about 46 bits. Only additions and
-// multiplications are used, which Vulkan requires to be correctly rounded. Division may be off by
-// 2.5 ulp, and neither a true fma nor float64 is required. ``precise`` keeps compilers from reordering.
-// A device with HAS_EXACT_UNITS has a true fma, which gives the same pairs in fewer steps.
+// Numbers as unevaluated sums of two float32, x the larger one: about 46 bits. They use only additions
+// and multiplications, which Vulkan requires to be correctly rounded. (Division may be off by 2.5 ulp.
+// A true fma and float64 are optional.) ``precise`` keeps compilers from reordering. A device with
+// HAS_EXACT_UNITS has a true fma, which gives the same pairs in fewer steps.
 #ifndef INCLUDED_FLOAT_PAIRS
 #define INCLUDED_FLOAT_PAIRS
 #include "include/float_bits.glsl"
@@ -61,7 +61,7 @@ float scaled_sum(float x, float y, float z) {
     return sum;
 }
 
-// x - y z: exact where y z is off by some ulp only.
+// x - y z, exact if y z is within a few ulp of x.
 float rest_of(float x, float y, float z) {
     if (HAS_EXACT_UNITS) return fma(-y, z, x);
     PAIR product = pair_of_product(y, z);
@@ -69,19 +69,19 @@ float rest_of(float x, float y, float z) {
     return rest;
 }
 
-// Far from where anything overflows or becomes a denormal.
+// Whether x is far from overflow and from denormals.
 bool is_moderate(float x) {
     return magnitude_bits(x) - (80u << 23) < (96u << 23);
 }
 
-// Correctly rounded for moderate numbers, where fma is true.
+// The correctly rounded quotient of moderate numbers, with a true fma.
 float moderate_quotient(float x, float y) {
     precise float inverse = 1.0 / y;
     precise float guess = x * inverse;
     precise float rest = fma(-guess, y, x);
     precise float quotient = fma(rest, inverse, guess);
     rest = fma(-quotient, y, x);
-    // Half an ulp of the quotient, times y.
+    // Half an ulp of the quotient times y.
     uint field = magnitude_bits(quotient) & 0x7F800000u;
     precise float half_unit = uintBitsToFloat(field - (24u << 23)) * y;
     uint bits = floatBitsToUint(quotient);
@@ -90,7 +90,7 @@ float moderate_quotient(float x, float y) {
     return uintBitsToFloat(bits);
 }
 
-// Correctly rounded from a guess that is off by some ulp: error(q) = sign(exact - q) decides.
+// The correctly rounded quotient. The guess is off by a few ulp; error(q) = sign(exact - q) decides.
 float divide(float x, float y) {
     if (HAS_IEEE_UNITS) return x / y;
     if (HAS_EXACT_UNITS && is_moderate(x) && is_moderate(y))

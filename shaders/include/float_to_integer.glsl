@@ -1,5 +1,5 @@
-// float32 to an integer of up to 32 bits, and back. Numbers are truncated toward zero and saturated, and
-// NaN becomes 0. The result is extended to 32 bits by its sign.
+// float32 to an integer of up to 32 bits, and back. Numbers are truncated toward zero and saturated. NaN
+// becomes 0. The result is extended to 32 bits.
 #ifndef INCLUDED_FLOAT_TO_INTEGER
 #define INCLUDED_FLOAT_TO_INTEGER
 #include "include/float_bits.glsl"
@@ -20,20 +20,20 @@ uint to_integer(float x, uint type) {
     return negative ? 0u - whole : whole;
 }
 
-// The 32-bit number that an element of an integer type holds.
+// The value of an element of an integer type.
 int extended(uint bits, uint type) {
     int unused = 32 - 8 * int(BYTES_OF(type));
     return IS_SIGNED(type) ? int(bits << unused) >> unused : int(bits);
 }
 
-// The nearest float32. Only the sum rounds, because a device may round conversions in any direction.
+// The nearest float32. Only the sum rounds: devices may round conversions in any direction.
 float to_float(int x, bool is_signed) {
     float high = is_signed ? float(x >> 16) : float(uint(x) >> 16);
     precise float sum = high * 65536.0 + float(x & 0xFFFF);
     return sum;
 }
 
-// An integer of that type after a ScaleBias.
+// x with ScaleBias applied, as an integer of the type.
 int scaled_integer(int x, uint type, float scale, float bias) {
     precise float scaled = to_float(x, IS_SIGNED(type));
     scaled = scaled * scale + bias;

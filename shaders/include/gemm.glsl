@@ -1,13 +1,13 @@
-// What the GEMM shaders share: the interface, the position of a workgroup's tile, and the epilogue.
-// A is rows x K, B is K x columns: a transpose is a pair of strides. The includer
-// defines TILE_ROWS, TILE_COLUMNS and INVOCATIONS.
+// Shared code of the GEMM shaders: the interface, the place of a workgroup's tile, and the epilogue.
+// A is rows x K, B is K x columns; strides express a transpose. The includer defines TILE_ROWS,
+// TILE_COLUMNS and INVOCATIONS.
 #define PARAMS_BINDING 6
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool HAS_C = false;
-// Whether four columns of the output are one aligned store.
+// Whether four columns of the output are one aligned vector.
 layout(constant_id = 3) const bool Y_VECTORS = false;
-// Split-K: whether several workgroups compute a tile. The last one adds up the sums of all, in the
-// order of K: the result does not depend on which one is last.
+// Split-K: several workgroups compute a tile. The last one adds up all sums in the order of K, so the
+// result does not depend on which one is last.
 layout(constant_id = 4) const bool SPLIT = false;
 
 layout(push_constant) uniform Push {
@@ -53,18 +53,18 @@ WALK(walk, 4)
 shared uint s_arrived;
 
 struct Tile {
-    uint index;  // among those of all batches
+    uint index;  // among the tiles of all batches
     uint part;
     uint batch;
     uint row;
     uint column;
-    uint at[4];  // where the batch begins in A, B, C and the output
-    uint begin;  // of the part of K
+    uint at[4];  // the batch's first element in A, B, C and the output
+    uint begin;  // where the part of K begins
     uint end;
 };
 
-// The tile of this workgroup. Tiles are numbered down the columns of bands, so that workgroups that
-// run together read the same rows and columns. False beyond the last tile.
+// The tile of this workgroup; false beyond the last tile. Tiles are numbered by columns within bands of
+// rows, so that workgroups that run together read the same rows and columns.
 bool find_tile(out Tile t) {
     const uint band = 1024u / TILE_ROWS;
     uint down = (rows - 1u) / TILE_ROWS + 1u;
@@ -85,7 +85,7 @@ bool find_tile(out Tile t) {
     return t.part < parts;
 }
 
-// Finishes and stores the sums of four columns, but for those beyond the edge.
+// Finishes and stores the sums of four columns, except beyond the edge.
 void store_four(Tile t, uint row, uint column, vec4 sums) {
     uint count = min(columns - column, 4u);
     uint from = c_offset + t.at[2] + row * c_row + column * c_column;
@@ -115,7 +115,7 @@ uint partial_at(Tile t, uint part, uint row, uint column) {
     return partial_offset + ((part * batches + t.batch) * rows + row) * columns + column;
 }
 
-// Takes the sums of four columns of a row. Those beyond the edges are dropped.
+// Finishes the sums of four columns of a row, or stores them for split-K. Sums beyond edges are dropped.
 void finish_four(Tile t, uint row, uint column, vec4 sums) {
     if (row >= rows || column >= columns) return;
     if (!SPLIT) {
@@ -127,7 +127,7 @@ void finish_four(Tile t, uint row, uint column, vec4 sums) {
         if (column + i < columns) partial[to + i] = sums[i];
 }
 
-// After finish_four: whether this workgroup is the last of its tile, which adds up the parts.
+// After finish_four: the last workgroup of a tile adds up the parts.
 void add_parts(Tile t) {
     if (!SPLIT) return;
     memoryBarrierBuffer();

@@ -1,6 +1,5 @@
 // The number of this workgroup and of this invocation. The host spreads workgroups over x and y, because
-// one dimension holds at most 65,535. It may launch more groups than asked for, so shaders check the
-// range.
+// a dimension has at most 65,535. There may be more workgroups than needed, so shaders check the range.
 #ifndef INCLUDED_GRID
 #define INCLUDED_GRID
 layout(local_size_x_id = 0) in;

@@ -1,5 +1,5 @@
 // Indices along an axis. The includer includes typed.glsl and defines INDEX_TYPE, the code of their type.
-// A negative index counts from the end, once. The sign of 64-bit indices is their bit 63.
+// The size is added to a negative index, once. The sign of a 64-bit index is its bit 63.
 struct Index {
     uint at;      // clamped to the axis
     bool inside;  // whether the index lay inside the axis
@@ -12,7 +12,7 @@ Index index_along(uvec2 bits, uint size) {
         negative = int(bits.y) < 0;
     }
     if (negative) {
-        uint back = 0u - bits.x;  // the distance from the end, if it is below 2^32
+        uint back = 0u - bits.x;  // the distance from the end, if below 2^32
         bool inside = bits.y == 0xFFFFFFFFu && back != 0u && back <= size;
         return Index(inside ? size - back : 0u, inside);
     }

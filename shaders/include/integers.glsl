@@ -1,5 +1,5 @@
 // 64-bit integers as two words, x the low one, for devices without shaderInt64. Arithmetic is modulo
-// 2^64, so it serves signed and unsigned numbers.
+// 2^64, for signed and unsigned numbers alike.
 #ifndef INCLUDED_INTEGERS
 #define INCLUDED_INTEGERS
 
@@ -21,15 +21,15 @@ uvec2 subtract64(uvec2 x, uvec2 y) {
     return add64(x, negate64(y));
 }
 
-// The whole product of two signed words.
+// The 64-bit product of two signed words.
 uvec2 multiply64(int x, int y) {
     int high, low;
     imulExtended(x, y, high, low);
     return uvec2(uint(low), uint(high));
 }
 
-// The nearest float32, ties to even. It is computed by integers, because a device may round conversions
-// in any direction.
+// The nearest float32, ties to even. Computed with integers, because devices may round conversions in any
+// direction.
 float round_to_float(uvec2 x, bool is_signed) {
     bool negative = is_signed && int(x.y) < 0;
     if (negative) x = negate64(x);

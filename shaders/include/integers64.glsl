@@ -37,7 +37,7 @@ int top_bit64(uvec2 x) {
     return x.y != 0u ? 32 + findMSB(x.y) : findMSB(x.x);
 }
 
-// Unsigned; y is not 0.
+// The quotient and rest of unsigned numbers; y is not 0.
 uvec2 divide64(uvec2 x, uvec2 y, out uvec2 rest) {
     rest = x;
     if ((x.y | y.y) == 0u) {
@@ -59,7 +59,7 @@ uvec2 divide64(uvec2 x, uvec2 y, out uvec2 rest) {
     return quotient;
 }
 
-// Truncated toward zero, saturated, NaN as 0.
+// x truncated toward zero and saturated; 0 for NaN.
 uvec2 to_integer64(float x, bool is_signed) {
     bool negative = sign_bit(x) != 0u;
     if (is_nan(x) || (negative && !is_signed)) return uvec2(0u);

@@ -1,14 +1,15 @@
-// Sums along K (of A's rows or B's columns: lines) that separate workgroups compute while others
-// multiply: the first ones of the
-// dispatch. A tile asks for its lines' only at its end, when these are long there. Nobody promises
-// that, and waiting might be for ever: where they are not, it makes them itself.
+// Sums along K (of A's rows or B's columns: lines) that the first workgroups of the dispatch compute
+// while the others multiply. A tile needs them only at its end, when they are usually ready. Vulkan
+// does not guarantee this, and waiting could take forever: if they are not ready, the tile computes
+// them itself.
 #define MAKES_ROWS (ROW_SUMS && !A_SUMMED)
 #define MAKES_COLUMNS (COLUMN_SUMS && !B_SUMMED)
-const uint LINES_EACH = TILE_ROWS;  // that one workgroup sums
-const uint TOGETHER = 8u;      // vectors that each lane reads at a time, of two lines
-// How many workgroups have come so far: those that sum, then from this bit on the others.
-layout(constant_id = 15) const uint TILES_BIT = 12u;  // constant to tell the host
-shared uint s_come[4];  // of which one is used: matrices are loaded from multiples of 16 bytes
+const uint LINES_EACH = TILE_ROWS;  // lines that one workgroup sums
+const uint TOGETHER = 8u;      // vectors of two lines that each lane reads at a time
+// A word counts the workgroups that have arrived: those that sum in the lower bits, others from this
+// bit on.
+layout(constant_id = 15) const uint TILES_BIT = 12u;  // a constant that the host reads
+shared uint s_come[4];  // one is used; the others align matrices to 16 bytes
 
 bool repeats(bool of_a) { return (of_a ? a_strides[0] : b_strides[0]) == 0u; }
 
@@ -20,7 +21,7 @@ uint groups_of(bool of_a) {
 
 uint summing_groups() { return groups_of(true) + groups_of(false); }
 
-// The position of the sums of A or B: those of columns follow those of rows.
+// The position of the sums of A or B. Those of columns follow those of rows.
 uint made_offset(bool of_a) {
     if (of_a) return row_sums_offset;
     return MAKES_ROWS ? row_sums_offset + lines_of(true) : column_sums_offset;
@@ -39,8 +40,7 @@ uint line_begin(bool of_a, uint batch, uint line) {
                  : b_offset + batch * b_strides[0] + line * b_strides[2]) / 16u;
 }
 
-// Says that this workgroup has come, and returns who had before it. The last one puts the memory
-// back to zero.
+// Counts this workgroup and returns the counts before. The last workgroup resets the memory to zero.
 uint come(uint bit) {
     uint tiles = batches * ((rows - 1u) / TILE_ROWS + 1u) * ((columns - 1u) / TILE_COLUMNS + 1u);
     uint before = atomicAdd(zeroed[zeroed_offset], 1u << bit);
@@ -81,7 +81,7 @@ void make_sums(bool of_a, uint group) {
     memoryBarrierBuffer();
     barrier();
     if (gl_LocalInvocationIndex == 0u) {
-        memoryBarrierBuffer();  // what the others wrote comes before this word, too
+        memoryBarrierBuffer();  // reads of others' sums come after that of this word
         come(0u);
     }
 }

@@ -1,6 +1,6 @@
-// What the matrix_multiply_integer_to_float shaders share: the interface, the position of a
-// workgroup's tile, and how an exact sum becomes an output element. The includer defines TILE_ROWS
-// and TILE_COLUMNS.
+// Shared code of the matrix_multiply_integer_to_float shaders: the interface, the place of a workgroup's
+// tile, and the conversion of an exact sum to an output element. The includer defines TILE_ROWS and
+// TILE_COLUMNS.
 #ifdef SPECIALIZED
 layout(constant_id = 13) const bool EXACT_UNITS = false;
 #define HAS_EXACT_UNITS EXACT_UNITS
@@ -9,9 +9,9 @@ layout(constant_id = 13) const bool EXACT_UNITS = false;
 #include "include/integers.glsl"
 #include "include/float16.glsl"
 
-// The kinds of operands are bits of one word in the push block, in this order, so that one pipeline
-// serves them all. A shader that gains from knowing them makes them constants (SPECIALIZED); one
-// constant for each, because NVIDIA's compiler (580.159) crashes on bits of a single one.
+// The kinds of operands are bits of one push word, in this order, so that one pipeline serves them all. A
+// shader that is faster with constants defines SPECIALIZED. Each kind is a constant of its own, because
+// NVIDIA's compiler (580.159) crashes on bits of a single constant.
 #ifdef SPECIALIZED
 layout(constant_id = 1) const bool A_SIGNED = false;
 layout(constant_id = 2) const bool B_SIGNED = false;
@@ -30,7 +30,7 @@ layout(constant_id = 17) const bool INTEGER = false;
 #define HAS_B_ZERO FLAG(3)
 #define HAS_BIAS FLAG(4)
 #define HALF FLAG(5)  // scales, bias and output are float16
-// A long K takes several dispatches. Each adds to the sums of those before it, and a last one
+// A long K takes several dispatches. Each adds to the sums of the dispatches before it. A last dispatch
 // finishes them.
 #define CONTINUES FLAG(6)
 #define UNFINISHED FLAG(7)
@@ -45,7 +45,7 @@ layout(binding = 4) readonly buffer BScale { uint b_scale[]; };
 layout(binding = 5) readonly buffer BZero { uint b_zero[]; };
 layout(binding = 6) readonly buffer Bias { uint bias[]; };
 layout(binding = 7) buffer Output { uint out_words[]; };
-// Sums of 64 bits. A dispatch that is not the last of a long K writes them in place of the output.
+// 64-bit sums, which dispatches of a long K write instead of the output.
 #ifndef PARTIAL_BINDING
 #define PARTIAL_BINDING 7
 #endif
@@ -92,8 +92,8 @@ layout(push_constant) uniform Push {
 #endif
 };
 
-// The tile of this workgroup. Tiles go down in bands of 16 rows of tiles before they go across,
-// so that workgroups that run together share what they read. False beyond the last tile.
+// The tile of this workgroup; false beyond the last tile. Tiles are numbered by columns within bands of
+// 16 rows of tiles, so that workgroups that run together share their reads.
 #ifndef TILE_INDEX
 #define TILE_INDEX group_index()
 #endif
@@ -115,7 +115,7 @@ bool find_tile(out uint batch, out uint row, out uint column) {
 #define LOAD_FLOAT(words, index) \
     (HALF ? LOAD_HALF(words, index) : uintBitsToFloat(words[index]))
 
-// What turns a sum into an output. Positions beyond the edges are clamped.
+// The operands that turn a sum into an output. Positions beyond the edges are clamped.
 struct Finish {
     float a_scale;
     float b_scale;
@@ -134,7 +134,7 @@ Finish finish_at(uint batch, uint row, uint column) {
     return f;
 }
 
-// As bits of a float; an integer output is the bits.
+// The output as bits of a float. An INTEGER output is the sum.
 float scale_and_bias(uvec2 sum, Finish f) {
     if (INTEGER) return uintBitsToFloat(sum.x);
     const bool is_signed = A_SIGNED || B_SIGNED || HAS_A_ZERO || HAS_B_ZERO;

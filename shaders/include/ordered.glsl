@@ -1,9 +1,9 @@
-// Elements of any data type as unsigned numbers, for maxima and sorts. What comes first has the larger
-// number. It has two words, x the low one; types of up to 32 bits use x only.
+// Elements of any data type as unsigned numbers, for maxima and sorts. An element that comes first has a
+// larger number. Numbers have two words, x the low one. Types of up to 32 bits use only x.
 //
-//   precedence(bits, type, least): of the largest, or the least; -0 is below 0, NaN is first
-//   with_precedence(...):          back
-//   equal_precedence(...):         the same, but -0 and 0 are equal, and so are all NaN
+//   precedence(bits, type, least): the largest (or least) comes first; -0 is below 0, NaN is first
+//   with_precedence(...):          the inverse function
+//   equal_precedence(...):         precedence, but -0 equals 0, and all NaN are equal
 #ifndef INCLUDED_ORDERED
 #define INCLUDED_ORDERED
 #include "include/float_bits.glsl"
@@ -29,7 +29,7 @@ uvec2 precedence(uvec2 bits, uint type, bool least) {
 
 uvec2 with_precedence(uvec2 x, uint type, bool least) {
     if (!IS_FLOAT(type)) {
-        // Both steps are their own inverses.
+        // Both steps are their own inverse.
         if (least) x = ~x;
         return BYTES_OF(type) == 8u ? integer_precedence(x, type, false)
                                     : integer_precedence(uvec2(x.x, 0u), type, false);

@@ -1,6 +1,6 @@
-// Matrices of 8-bit elements for instructions that take several products at once: four elements
-// that follow one another along K are one word, as signed numbers. Elements beyond the
-// edges are 0. A line is a row of A or a column of B; the lines of a tile are numbered rows first.
+// Matrices of 8-bit elements for instructions that compute several products at once. Four signed elements
+// along K are one word. Elements beyond the edges are 0. A line is a row of A or a column of B. The lines
+// of a tile are its rows, then its columns.
 #include "include/bytes.glsl"
 #include "include/lowered.glsl"
 const uint LINES = TILE_ROWS + TILE_COLUMNS;
@@ -9,7 +9,7 @@ shared int s_sums[LINES];
 shared int s_zeros[LINES];
 
 struct Lines {
-    bool of_a;  // else of B
+    bool of_a;  // else B
     uint offset;
     uint line_stride;
     uint k_stride;
@@ -29,13 +29,13 @@ Lines columns_from(uint batch, uint column) {
 NEIGHBOURS(a_neighbours, a)
 NEIGHBOURS(b_neighbours, b)
 
-// The elements at ``index`` and after it, of which ``count`` exist; the others are 0.
+// Four elements from ``index`` on. Those after the first ``count`` are 0.
 uint neighbours(bool of_a, uint index, uint count) {
     uint word = of_a ? a_neighbours(index, count) : b_neighbours(index, count);
     return lowered(of_a, word) & first_bytes(count);
 }
 
-// Four elements of a line from ``begin`` on, of which ``count`` exist.
+// Four elements of a line from ``begin`` on. Those after the first ``count`` are 0.
 uint packed_elements(Lines lines, uint line, uint begin, uint count) {
     if (line >= lines.count || count == 0u) return 0u;
     uint index = lines.offset + line * lines.line_stride + begin * lines.k_stride;
@@ -46,7 +46,7 @@ uint packed_elements(Lines lines, uint line, uint begin, uint count) {
     return word;
 }
 
-// Stores the sum and the zero point of a line; a barrier comes before the first use.
+// Stores the sum and the zero point of a line. A barrier must precede their use.
 void keep_line(uint line, uint row, uint column, int sum) {
     if (!HAS_CORRECTION) return;
     bool of_a = line < TILE_ROWS;

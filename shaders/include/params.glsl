@@ -1,11 +1,11 @@
-// Words that are known when the plan is made. The includer defines PARAMS_BINDING, the last binding, and
+// Words that are known when the plan is made. The includer defines PARAMS_BINDING, the last binding. It
 // has a push field params_offset.
 #ifndef INCLUDED_PARAMS
 #define INCLUDED_PARAMS
 layout(binding = PARAMS_BINDING) readonly buffer Params { uint params[]; };
 
 #if defined(SHARED_PARAMS)
-// The first words are read once: share_params() comes first of all.
+// The first words are copied to shared memory once: call share_params() first.
 shared uint s_params[SHARED_PARAMS];
 
 void share_params() {

@@ -1,7 +1,7 @@
-// Copies between two layouts, part by part. A part spans one to three dimensions, and RANK further
-// dimensions count the parts. For each of these, ``below`` is the number of parts of the dimensions after
-// it. A part's offset is the sum of part / below[d] * steps[d] modulo 2^32. A step is the dimension's
-// stride less the size times the stride of the dimension after it. So no division depends on another.
+// Copies between two layouts, part by part. A part spans one to three dimensions. RANK further dimensions
+// count the parts. For each of these, ``below`` is the number of parts in the dimensions after it. The
+// offset of a part is the sum of part / below[d] * steps[d] modulo 2^32, where a step is the dimension's
+// stride minus size times stride of the next dimension. So no division depends on another.
 layout(constant_id = 1) const uint RANK = 0u;
 
 layout(push_constant) uniform Push {
@@ -24,7 +24,7 @@ uvec2 part_offsets(uint part) {
     return at;
 }
 
-// Whether all parts begin with a vector, and the first strides are whole vectors.
+// Whether all parts are aligned to vectors, and the first strides are whole vectors.
 bool is_aligned() {
     uint any = in_offset | out_offset;
     for (uint i = 0u; i < 2u; ++i) any |= in_strides[i] | out_strides[i];

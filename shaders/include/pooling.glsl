@@ -1,7 +1,7 @@
-// What the pooling shaders share. The includer defines one of OP_average, OP_lp, OP_max and
-// OP_quantized. A TOTAL accumulates a window's elements:
+// Shared code of the pooling shaders. The includer defines one of OP_average, OP_lp, OP_max and
+// OP_quantized. A TOTAL accumulates the elements of a window:
 //   nothing(), take(total, bits, index), merged(a, b), result(total, count, channel).
-// Dimensions are depth, height and width; the host writes one of size 1 where a tensor has none.
+// Dimensions are depth, height and width. Missing ones have size 1.
 #define PARAMS_BINDING LAST_BINDING
 #if defined(OP_quantized)
 #define LAST_BINDING 6
@@ -11,7 +11,7 @@
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint OUT_TYPE = 36u;
 layout(constant_id = 3) const bool INDICES = false;
-layout(constant_id = 4) const bool WIDE_INDICES = false;  // of 8 bytes
+layout(constant_id = 4) const bool WIDE_INDICES = false;  // 8 bytes each
 layout(constant_id = 5) const bool INCLUDE_PADDING = false;
 layout(constant_id = 6) const bool DILATED = false;
 layout(constant_id = 7) const int WINDOW_D = 1;
@@ -27,7 +27,7 @@ layout(constant_id = 34) const bool IEEE_UNITS = false;
 layout(push_constant) uniform Push {
     uint count;
     int in_sizes[3];
-    int padded_ends[3];  // the size and what is padded behind it
+    int padded_ends[3];  // the size with the end padding
     int steps[3];
     int dilations[3];
     int paddings[3];
@@ -50,7 +50,7 @@ OUTPUT_TENSOR(y, 1, OUT_TYPE)
 
 // y, x, (index or channel), depth, height, width, indices
 WALK(walk, 7)
-const uint WALK_WORDS = 10u;  // of a dimension
+const uint WALK_WORDS = 10u;  // words of a dimension
 
 const bool IS_WIDE = BYTES_OF(TYPE) == 8u;
 
@@ -97,7 +97,7 @@ struct Largest {
     uint index;
 };
 #define TOTAL Largest
-// Where only the value of a float counts, its key is the float itself.
+// If only the value of a float counts, its key is the float itself.
 const bool AS_FLOATS = IS_FLOAT(TYPE) && HAS_EXACT_UNITS && !INDICES;
 uvec2 order_of(uvec2 bits) {
     if (IS_WIDE) return uvec2(IS_SIGNED(TYPE) ? bits.y ^ 0x80000000u : bits.y, bits.x);
@@ -159,7 +159,7 @@ layout(binding = 5) readonly buffer YZero { uint y_zero[]; };
 TOTAL nothing() { return 0; }
 void take(inout TOTAL total, uvec2 bits, uint index) { total += int(bits.x); }
 TOTAL merged(TOTAL a, TOTAL b) { return a + b; }
-// ``taken`` elements were summed, of ``n`` that count. The strides of the four are the last words.
+// ``taken`` elements are summed, ``n`` count. The strides of the four quantization tensors come last.
 uvec2 quantized_result(TOTAL total, uint taken, uint n, uint channel, uint strides) {
     uint at = x_zero_offset + channel * param(strides + 1u);
     if (HAS_X_ZERO) total -= int(taken) * BYTE(x_zero, at, TYPE);
@@ -173,7 +173,7 @@ uvec2 quantized_result(TOTAL total, uint taken, uint n, uint channel, uint strid
 }
 #endif
 
-// The window's elements that lie in [0, end) along a dimension: from the first to before the last.
+// The window's elements in [0, end) along a dimension: from first_tap to before the end.
 int first_tap(int start, int d) {
     if (start >= 0) return 0;
     return DILATED ? (dilations[d] - 1 - start) / dilations[d] : -start;

@@ -1,4 +1,4 @@
-// Powers: 2^(y log2 x). What y enlarges of the logarithm's error has to be small.
+// Powers: 2^(y log2 x). The logarithm needs extra digits, because y multiplies its error.
 #ifndef INCLUDED_POWERS
 #define INCLUDED_POWERS
 
@@ -6,8 +6,8 @@ const float TWO_OVER_LN2 = 2.88539004;
 const float TWO_OVER_LN2_LOW = 3.85192607e-8;
 const float LAST_BIT = 1.1920928955078125e-7;
 
-// log2 x = k 2^-23 + 2 / ln 2 (result + low), to 2^-29 of it, for a normal x > 0: the latter is atanh s =
-// s + s^3 / 3 ..., s = (m - 1) / (m + 1), m from 0.7071 to 1.4142
+// log2 x = k 2^-23 + 2 / ln 2 (result + low) for a normal x > 0, with a relative error of 2^-29.
+// result + low = atanh s = s + s^3 / 3 ..., s = (m - 1) / (m + 1), m from 0.7071 to 1.4142
 float log2_parts(float x, out float k, out float low) {
     int field = floatBitsToInt(x) - 0x3F3504F3 & 0xFF800000;
     k = float(field);
@@ -30,7 +30,7 @@ float exp2_series(float r) {
     tail = tail * r + 0.111007191;
     tail = tail * r + 0.480452954;
     if (HAS_EXACT_UNITS) return fma(r, fma(tail, r, 1.38629436), 2.0);
-    // Seven digits of r times eight, and no rounding before the last sum.
+    // r is split off at seven digits, so that nothing is rounded before the last sum.
     precise float high = r + 49152.0;
     high = high - 49152.0;
     float low = (tail * r + 3.48186112e-3) * r + (r - high) * 1.3828125;
@@ -39,15 +39,15 @@ float exp2_series(float r) {
 
 // 2^(x + low) for x from -125.5 to 128.5
 float exp2_of(float x, float low) {
-    // The sum's last digits are the exponent field of half the power.
+    // The last bits of the sum are the exponent field of half the power.
     const float magic = 12582912.0 + 126.0;
     precise float shifted = x + magic;
     precise float r = x - (shifted - magic);
     return exp2_series(r + low) * intBitsToFloat(floatBitsToInt(shifted) << 23);
 }
 
-// Where x is no normal number above 0, or ``power`` = y log2 |x| not near 0; ``result`` is 2^power where
-// that lies in the range of float32.
+// The power if x is not a normal number above 0, or ``power`` = y log2 |x| is not near 0. ``result`` is
+// 2^power if that is in the range of float32.
 float unusual_power(float x, float y, float power, float result) {
     float base = magnitude(x);
     if (base < 1.17549435e-38) power = y * infinity(0x80000000u);
@@ -83,20 +83,20 @@ float pow_of(float x, float y) {
     return is_usual ? result : unusual_power(x, y, power.x, result);
 }
 
-// The same for a y that is no whole number and that all elements share, in fewer steps, to 3 ulp.
-// ``factor`` is y 2 / ln 2; below ``limit``, k belongs to a normal x > 0 and to a power near 0.
+// The same for one fractional y for all elements, in fewer steps, to 3 ulp. ``factor`` is y 2 / ln 2. If
+// |k| is below ``limit``, x is normal and above 0, and the power is near 0.
 float fractional_pow_of(float x, float y, PAIR factor, float limit) {
     if (SHORT || !HAS_EXACT_UNITS) return pow_of(x, y);
     float k, low;
     float s = log2_parts(x, k, low);
-    // Whole digits of both parts of the logarithm, times y, go into the exponent field.
+    // The whole part of y times the logarithm goes into the exponent field.
     const float magic = 12582912.0 + 127.0;
     precise float first = fma(k, y * LAST_BIT, magic);
     precise float both = fma(s, factor.x, first);
     float r = fma(s, factor.x, first - both);
     r = fma(s, factor.y, fma(low, factor.x, r)) + fma(k, y * LAST_BIT, magic - first);
     float result = exp2(r) * intBitsToFloat(floatBitsToInt(both) << 23);
-    // Asked first, it would part the steps of one element from those of the next.
+    // At the end: at the beginning, this branch would separate the steps of different elements.
     if (!(abs(k) < limit)) result = pow_of(x, y);
     return result;
 }

@@ -1,9 +1,8 @@
-// How the elements of ELEMENT_WISE_QUANTIZED_LINEAR_ADD become sums, as ONNX Runtime's CPU provider
-// computes them: both scales are divided by the output's first, and the zero points become one term.
+// The sums of ELEMENT_WISE_QUANTIZED_LINEAR_ADD, computed as by ONNX Runtime's CPU provider: both scales
+// are divided by the output's scale first, and the zero points become one term.
 #include "include/quantization.glsl"
 
-// x * y + z rounded once. The parts that a float32 sum drops decide its last bit (round to odd), so
-// that the last sum meets no false tie.
+// x * y + z, rounded once. Intermediate sums are rounded to odd, so that the last sum sees no false tie.
 float multiply_add(float x, float y, float z) {
     if (HAS_EXACT_UNITS) return fma(x, y, z);
     PAIR product = pair_of_product(x, y);
@@ -16,7 +15,7 @@ float multiply_add(float x, float y, float z) {
     return result;
 }
 
-// With SCALARS_BINDING defined, six bindings hold scales and zero points. Push fields say where.
+// With SCALARS_BINDING defined, six bindings hold scales and zero points, at offsets in push fields.
 #if defined(SCALARS_BINDING)
 layout(constant_id = 6) const bool HAS_A_ZERO = false;
 layout(constant_id = 8) const bool HAS_B_ZERO = false;
@@ -31,7 +30,7 @@ layout(binding = SCALARS_BINDING + 5) readonly buffer OutZero { uint out_zero[];
 #define ZERO_POINT(words, offset, type) \
     extended((words[offset / 4u] >> (offset % 4u * 8u)) & 0xFFu, type)
 
-// What A and B are multiplied by, and what is added.
+// The factors of A and B, and the constant term.
 vec3 sum_factors() {
     float scale = uintBitsToFloat(out_scale[out_scale_offset]);
     float a_ratio = divide(uintBitsToFloat(a_scale[a_scale_offset]), scale);

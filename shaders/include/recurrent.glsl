@@ -1,5 +1,5 @@
-// One unit of one sequence, from the sums of its gates. The includer has the specialization constants
-// F, G, H (activations), CLIP and COUPLE, and a push field threshold.
+// Computes one unit of one sequence from the sums of its gates. The includer has the specialization
+// constants F, G, H (activations), CLIP and COUPLE, and a push field threshold.
 uint activation_at;
 #include "include/activation.glsl"
 
@@ -8,7 +8,7 @@ float g(float x) { activation_at = param(7u); return activate_as(G, x); }
 float h(float x) { activation_at = param(8u); return activate_as(H, x); }
 float clipped(float x) { return CLIP ? clamp(x, -threshold, threshold) : x; }
 
-// The new state and the new cell; ``peepholes`` are those of the input, output and forget gates.
+// The new state and the new cell. ``peepholes`` are for the input, output and forget gates.
 vec2 lstm_unit(vec4 gates, float memory, vec3 peepholes) {
     float input_gate = f(clipped(gates[0] + peepholes[0] * memory));
     float forget = 1.0 - input_gate;

@@ -1,17 +1,17 @@
-// Reductions over a workgroup. Any subgroup size serves. The order of the operands is fixed, so equal
-// inputs give equal bits on one device.
+// Reductions over a workgroup, for any subgroup size. The order of the operands is fixed, so equal inputs
+// give equal bits on one device.
 //
 // WORKGROUP_REDUCE(name, T, combine, subgroup) defines
-//   T name(T x): what ``combine`` makes of the x of all invocations, given to each of them.
-// All invocations of the workgroup must call it. ``subgroup`` is the subgroup operation that does the
-// same (subgroupAdd ...), used where SUBGROUPS is defined: the includer then enables
+//   T name(T x): the x of all invocations, combined by ``combine``. Every invocation gets it.
+// All invocations of the workgroup must call it. ``subgroup`` is the equivalent subgroup operation
+// (subgroupAdd ...), used if SUBGROUPS is defined; the includer then enables
 // GL_KHR_shader_subgroup_arithmetic.
 #if defined(SUBGROUPS)
 #define WORKGROUP_REDUCE(name, T, combine, subgroup) \
     shared T s_##name[gl_WorkGroupSize.x]; \
     T name(T x) { \
         x = subgroup(x); \
-        barrier(); /* of an earlier call, everything was read */ \
+        barrier(); /* an earlier call's values have been read */ \
         if (subgroupElect()) s_##name[gl_SubgroupID] = x; \
         barrier(); \
         x = s_##name[0]; \
@@ -23,7 +23,7 @@
     shared T s_##name[gl_WorkGroupSize.x]; \
     T name(T x) { \
         uint i = gl_LocalInvocationIndex; \
-        barrier(); /* of an earlier call, everything was read */ \
+        barrier(); /* an earlier call's values have been read */ \
         s_##name[i] = x; \
         for (uint count = gl_WorkGroupSize.x; count > 1u;) { \
             barrier(); \

@@ -1,14 +1,14 @@
-// Where the samples of a region of interest lie. The includer's push constants hold outputs (height
-// and width of a region's output), scales, in_offset, out_offset and samples (at least, at most);
-// CORNERS is AlignRegionsToCorners.
+// The samples of a region of interest. The includer has push fields outputs (height and width of a
+// region's output), scales, in_offset, out_offset and samples (least, most). CORNERS is
+// AlignRegionsToCorners.
 #include "include/float_pairs.glsl"
 
-// Samples along an axis: where number s lies is first + s * step.
+// Samples along an axis. Sample s lies at first + s * step.
 struct Axis {
-    uint count;  // for one output
+    uint count;  // samples of one output
     float begin;
     float step;
-    bool is_point;  // AlignRegionsToCorners with one sample: the centre
+    bool is_point;  // AlignRegionsToCorners with one sample, at the centre
 };
 
 Axis axis_of(float low, float high, uint outputs, float scale) {

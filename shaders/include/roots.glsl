@@ -1,20 +1,20 @@
-// Square roots from the device's inverse one, which is good to 2 ulp; sqrt may be off by several more.
+// Square roots by the device's inversesqrt, which is accurate to 2 ulp; sqrt may be less accurate.
 #ifndef INCLUDED_ROOTS
 #define INCLUDED_ROOTS
 #include "include/float_pairs.glsl"
 
-// To an ulp.
+// The square root to an ulp.
 float near_root(float x) {
     float inverse = inversesqrt(x + 1.0e-37);  // also for 0
     float root = x * inverse;
     return root + (x - root * root) * (0.5 * inverse);
 }
 
-// To hardly more than half an ulp, denormals included.
+// The square root to hardly more than half an ulp, also of denormals.
 float sqrt_of(float x) {
     if (HAS_IEEE_UNITS) return sqrt(x);
     uint bits = floatBitsToUint(x);
-    // Scaled to where the rest is no denormal and the root's square finite.
+    // Scaled so that the rest is not denormal, and the square of the root is finite.
     bool small = bits < 0x10000000u;
     float scaled = x * 8.507059173023462e+37 * 16777216.0;
     if (bits < 0x00800000u) scaled = float(bits) * 2.0;

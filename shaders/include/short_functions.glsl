@@ -1,6 +1,6 @@
-// Functions whose results go into a float16, on devices that HAVE_EXACT_UNITS: their exp2, log2, sqrt
-// and quotients are good to some ulp of float32, and infinities and NaN pass through them as in C. No
-// float16 is so small or large that any step here would leave the range of float32.
+// Functions with float16 results, for devices with HAS_EXACT_UNITS: exp2, log2, sqrt and quotients are
+// accurate to a few ulp of float32, and treat infinities and NaN as C does. For arguments in the range of
+// float16, no step leaves the range of float32.
 #ifndef INCLUDED_SHORT_FUNCTIONS
 #define INCLUDED_SHORT_FUNCTIONS
 
@@ -27,7 +27,7 @@ float short_sqrt(float x) {
     return x > 65504.0 ? x : root;
 }
 
-// Good to some ulp.
+// The square root to a few ulp.
 float short_root(float x) {
     return 1.0 / inversesqrt(x);
 }
@@ -35,7 +35,7 @@ float short_root(float x) {
 float short_quotient(float x, float y) {
     float inverse = 1.0 / y;
     float guess = x * inverse;
-    float rest = fma(-guess, y, x);  // NaN where one of them is infinite
+    float rest = fma(-guess, y, x);  // NaN if one of them is infinite
     return abs(rest) > 0.0 ? fma(rest, inverse, guess) : guess;
 }
 
@@ -76,7 +76,7 @@ float short_angle(float x, float k) {
     return fma(k, -7.54979013e-8, fma(k, -1.57079625, x));
 }
 
-// sin(x + turns * pi), |x| <= pi / 2; of the turns the last bit counts.
+// sin(x + turns * pi), |x| <= pi / 2. Only the last bit of turns counts.
 float short_sine(float x, uint turns) {
     float square = x * x;
     float tail = (8.31423420e-3 - 1.85408760e-4 * square) * square - 0.166658506;
@@ -85,7 +85,7 @@ float short_sine(float x, uint turns) {
 }
 
 float short_sin(float x) {
-    precise float shifted = fma(x, 0.318309873, 12582912.0);  // whose last digit is 1
+    precise float shifted = fma(x, 0.318309873, 12582912.0);  // rounded to a whole number
     precise float turns = shifted - 12582912.0;
     return short_sine(short_angle(x, 2.0 * turns), floatBitsToUint(shifted));
 }
@@ -93,7 +93,7 @@ float short_sin(float x) {
 float short_cos(float x) {
     precise float shifted = fma(x, 0.318309873, 0.5) + 12582912.0;
     precise float turns = shifted - 12582912.0;
-    precise float odd = 2.0 * turns - 1.0;  // one constant for both differences would be rounded
+    precise float odd = 2.0 * turns - 1.0;  // one constant for both terms would be rounded
     return short_sine(short_angle(x, odd), floatBitsToUint(shifted));
 }
 
@@ -150,7 +150,7 @@ float short_atan(float y, float x) {
     return with_sign(sign_bit(x) != 0u ? 3.14159274 - angle : angle, sign_bit(y));
 }
 
-// To 2^-21 of the result, or of 1 / 4.
+// log2, with an error of 2^-21 of the result or of 1 / 4.
 float short_log2(float x) {
     float f = x - 1.0;
     float small = (0.203200132 * f - 0.253280520) * f + 0.333317310;
@@ -160,7 +160,7 @@ float short_log2(float x) {
 
 float short_erf(float x) {
     float size = abs(x);
-    // log2 of 1 - erf is a polynomial without a constant.
+    // log2(1 - erf) is approximated by a polynomial without a constant term.
     float tail = (2.97995973e-2 - 2.99712084e-3 * size) * size - 0.148938686;
     tail = (tail * size - 0.918375969) * size - 1.62790823;
     float large = 1.0 - exp2(tail * size);
@@ -168,7 +168,7 @@ float short_erf(float x) {
     return size < 0.0078125 ? small : with_sign(large, sign_bit(x));
 }
 
-// log2 of the normal distribution's share beyond t is a polynomial too.
+// log2 of the normal distribution's tail beyond t is approximated by a polynomial, too.
 float short_gelu(float x) {
     float t = min(abs(x), 14.0);
     float tail = (3.24488392e-5 * t - 7.48467632e-4) * t + 7.94246234e-3;

@@ -1,4 +1,4 @@
-// The error function and what activations are made of; as in exponentials.glsl.
+// The error function and parts of activations, with the rules of exponentials.glsl.
 #ifndef INCLUDED_SIGMOIDS
 #define INCLUDED_SIGMOIDS
 
@@ -19,7 +19,7 @@ float erf_of(float x) {
     return with_sign(size < 0.9 ? tail * size + size : large, sign_bit(x));
 }
 
-// x >= 0, or NaN, which passes through as x does.
+// Whether x >= 0 or NaN, which passes through.
 bool at_least_zero(float x) {
     return floatBitsToUint(x) - 0x80000001u >= 0x7F800000u;
 }
@@ -28,15 +28,15 @@ float rectified(float x) {
     return at_least_zero(x) ? x : 0.0;
 }
 
-// x times the share of the normal distribution below x: what lies beyond t is t times its share.
+// x times the normal distribution below x. The tail beyond t has the share t * share.
 float gelu_of(float x) {
-    float end = 13.27;  // where the power is 0
+    float end = 13.27;  // the power is 0 from here on
     if (HAS_EXACT_UNITS) end = 20.0;
     float t = magnitude(x) > 13.2 ? end : magnitude(x);
-    // exp(-t^2 / 2) times a rational function
+    // The tail is exp(-t^2 / 2) times a rational function.
     PAIR z = pair_of_product(t, -0.5 * t);
     float power = exp_below_one(z.x, z.y);
-    // Pairs of terms lose less than one term after the other.
+    // Pairs of terms lose less precision than one term after the other.
     float above = 1.62278954e-2 * z.x - (8.04317802e-2 * t + 0.363933324);
     above = above * z.x + (0.436535507 * t + 0.5);
     float below = (4.06767504e-2 * t + 0.403253884) * z.x - (0.932260156 * t + 2.39431786);

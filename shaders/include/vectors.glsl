@@ -1,5 +1,5 @@
-// The input x and the output y of an operator that moves bits, with vectors of 16 bytes that begin at
-// any element. A variant has elements of one width.
+// Input x and output y of an operator that moves bits, accessed by vectors of 16 bytes from any element
+// on. A variant has elements of one width.
 #include "include/bits.glsl"
 #if defined(T_b8)
 const uint BYTES = 1u;
@@ -16,7 +16,7 @@ OUTPUT_BITS(y, 1, BYTES)
 const uint PER_VECTOR = 16u / BYTES;
 const uint PER_WORD = BYTES < 4u ? 4u / BYTES : 1u;
 
-// Elements from ``from`` on; all of them lie in the tensor.
+// A vector of elements from ``from`` on. All of them must lie in the tensor.
 uvec4 load_vector(uint from) {
     if (from % PER_VECTOR == 0u) return x_vectors[from / PER_VECTOR];
     uint word = from * BYTES / 4u;
@@ -43,7 +43,7 @@ uvec4 filled_vector(uvec2 bits) {
     return uvec4(bits.x * (BYTES == 2u ? 0x00010001u : 0x01010101u));
 }
 
-// The first ``have`` elements, to ``to`` and after it.
+// Stores the first ``have`` elements of a vector from ``to`` on.
 void store_vector(uint to, uint have, uvec4 vector) {
     if (have == PER_VECTOR && to % PER_VECTOR == 0u) {
         y_vectors[to / PER_VECTOR] = vector;

@@ -1,8 +1,8 @@
 // Strided tensors, walked with words from the params buffer (lowering/walk.py writes them):
 //   rank, then for each dimension from the last to the first:
 //   size, multiplier, shift, and the stride of each operand.
-// The multiplier and the shift replace the division by the size. They are exact for all 32-bit
-// numbers and divisors of at least 2. A dimension of size 1 is the only one, and no division is needed.
+// Multiplier and shift replace the division by the size. They are exact for all 32-bit numbers and
+// divisors of at least 2. A dimension has size 1 only if it is the only one, without division.
 #include "include/params.glsl"
 
 uint walk_quotient(uint n, uint multiplier, uint shift) {

@@ -3,8 +3,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// A workgroup makes a tile of the output, an invocation BLOCK x BLOCK of it in float32. While one
-// slice of K is multiplied, the next one comes into the other half of the shared memory.
+// A workgroup computes a tile of the output, an invocation BLOCK x BLOCK of it in float32. While one
+// slice of K is multiplied, the next one is stored in the other half of the shared memory.
 #if defined(TILE_t128)
 const uint TILE = 128u, BLOCK = 8u, TILE_K = 8u;
 #elif defined(TILE_t64)
@@ -20,15 +20,15 @@ layout(local_size_x = INVOCATIONS) in;
 layout(binding = 0) readonly buffer APairs { uvec2 a_pairs[]; };
 layout(binding = 1) readonly buffer BPairs { uvec2 b_pairs[]; };
 
-// Whether four contiguous elements of a matrix follow its rows or columns, else K;
-// and whether they are one aligned load.
+// Whether four contiguous elements lie along A's rows or B's columns (MN), else along K; and whether they
+// are an aligned vector.
 layout(constant_id = 5) const bool A_MN_CONTIGUOUS = false;
 layout(constant_id = 6) const bool A_VECTORS = false;
 layout(constant_id = 7) const bool B_MN_CONTIGUOUS = false;
 layout(constant_id = 8) const bool B_VECTORS = false;
 
-// By K, then by the row or column, four in a vector. One more than there are: invocations that
-// write along K use different banks.
+// By K, then by the row or column, four to a vector. A vector of padding lets invocations that write
+// along K use different banks.
 const uint PITCH = TILE / 4u + 1u;
 const uint SLICE = TILE_K * PITCH;
 shared vec4 s_a[2u * SLICE];
@@ -42,14 +42,14 @@ vec4 from_halves(uvec2 pair) {
                 half_to_float(pair.y & 0xFFFFu), half_to_float(pair.y >> 16));
 }
 
-// The row of A, or column of B, and the K of an invocation's four elements, both in the slice.
+// The row of A (or column of B) and the k of an invocation's four elements, within the slice.
 uvec2 place(bool across, int load) {
     uint n = gl_LocalInvocationIndex + uint(load) * INVOCATIONS;
     return across ? uvec2(n % (TILE / 4u) * 4u, n / (TILE / 4u))
                   : uvec2(n / (TILE_K / 4u), n % (TILE_K / 4u) * 4u);
 }
 
-// Four elements of ``x``. Those beyond K are 0. Rows and columns beyond the edge repeat others.
+// Four elements of ``x``. Elements beyond K are 0. Rows and columns beyond the edge repeat others.
 #define FOUR(x) \
     vec4 x##_four(bool across, bool vectors, uint from, uint line, uint lines, uint line_step, \
                   uint k, uint end, uint k_step) { \

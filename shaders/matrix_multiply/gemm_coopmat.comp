@@ -9,10 +9,10 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
-// FLOAT16 matrices, accumulated in float32. A workgroup has subgroups of 32 and computes a tile of the
-// output in SUBGROUPS_DOWN x SUBGROUPS_ACROSS parts. SUBGROUPS_K subgroups split K of each part.
-// ALONE: each of these reads its own slice, and no subgroup waits for another. A and B are read in
-// vectors of eight elements, which are contiguous along K or along the other axis.
+// FLOAT16 matrices, accumulated in float32. A workgroup of subgroups of 32 computes a tile of the output
+// in SUBGROUPS_DOWN x SUBGROUPS_ACROSS parts. SUBGROUPS_K subgroups split K of each part. ALONE: each of
+// them reads its own slice, and no subgroup waits for another. A and B are read in vectors of eight
+// elements, which are contiguous along K or along the other axis.
 #if defined(TILE_t128)
 const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_K = 32u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 1u;
@@ -39,7 +39,7 @@ const uint INVOCATIONS = 32u * SUBGROUPS;
 layout(local_size_x = INVOCATIONS) in;
 #include "include/gemm.glsl"
 
-// Whether vectors of A follow its rows, and those of B its columns; else they follow K.
+// Whether vectors lie along A's rows, and along B's columns; else along K.
 layout(constant_id = 5) const bool A_MN_CONTIGUOUS = false;
 layout(constant_id = 6) const bool B_MN_CONTIGUOUS = false;
 // Whether K, or a part of it, ends inside a slice.
@@ -54,9 +54,9 @@ const int ACROSS = int(PART_COLUMNS / FRAGMENT);
 #define RowFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseA>
 #define ColumnFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseB>
 
-// One slice of K, in the layout of A and B. A vector of padding after each line of it avoids bank
-// conflicts. After the last slice the sums are stored here, 16 rows of each part at a time; two
-// vectors after a row avoid bank conflicts. A subgroup that is ALONE has a slice of its own.
+// A slice of K, in the layout of A and B. After the last slice it holds the sums, 16 rows of each part at
+// a time. A vector of padding after each line of the slice, and two after each row of sums, avoid bank
+// conflicts. A subgroup that is ALONE has its own slice.
 const uint SHARES = ALONE ? SUBGROUPS_K : 1u;
 const uint OWN_K = TILE_K / SHARES;
 const uint READERS = INVOCATIONS / SHARES;
@@ -74,9 +74,9 @@ shared uvec4 s_slice[max(SHARES * SLICE, SUBGROUPS * STRIP)];
 const int A_LOADS = int(TILE_ROWS * K_VECTORS / READERS);
 const int B_LOADS = int(TILE_COLUMNS * K_VECTORS / READERS);
 
-// The line of the slice that holds an invocation's vector, and the vector's position in it. Eight
-// invocations store together. Where a line has fewer than eight vectors, they store to lines that
-// differ in their banks.
+// The line of the slice that holds an invocation's vector, and the vector's position in the line. Eight
+// invocations store together. If a line has fewer than eight vectors, they use lines with different
+// banks.
 uvec2 place(bool across, uint lines, int load) {
     uint n = (ALONE ? gl_SubgroupInvocationID : gl_LocalInvocationIndex) + uint(load) * READERS;
     if (across) return uvec2(n / (lines / 8u), n % (lines / 8u));
@@ -94,7 +94,7 @@ void share_slice() {
     }
 }
 
-// Between writing and reading strips: a part of its own needs no other subgroup.
+// Between writing and reading strips. A subgroup with a part of its own needs no other.
 void share_strip() {
     if (SUBGROUPS_K > 1u) {
         barrier();
@@ -116,8 +116,8 @@ void main() {
     uint a_slice = ALONE ? member_of_k * SLICE : 0u;
     uint b_slice = a_slice + A_SLICE;
 
-    // Positions beyond the edges are clamped: these sums are dropped. Where no part of K ends inside
-    // a slice, positions count vectors, from the first slice on.
+    // Positions beyond the edges are clamped, and their sums dropped. If no part of K ends inside a
+    // slice, positions count vectors, from the first slice on.
     uint a_from[A_LOADS], b_from[B_LOADS];
     [[unroll]] for (int i = 0; i < A_LOADS; ++i) {
         uvec2 at = place(A_MN_CONTIGUOUS, TILE_ROWS, i);
@@ -178,8 +178,8 @@ void main() {
             s_slice[b_slice + at.x * B_PITCH + at.y] = b_next[i];
         }
         share_slice();
-        // The next slice is read while this one is multiplied. There is no condition, so the first
-        // slice is read again at the end: with one, the compiler waits for the loads.
+        // The next slice is read while this one is multiplied. At the end the first slice is read
+        // again: with a condition, the compiler would wait for the loads.
         slice = slice + 1u < slices ? slice + 1u : 0u;
         LOAD
         [[unroll]] for (uint n = 0u; n < TILE_K / FRAGMENT / SUBGROUPS_K; ++n) {
@@ -209,12 +209,12 @@ void main() {
         }
     }
     barrier();
-    // The subgroups of a part add up its strips in a fixed order, four columns of a row to an
-    // invocation at a time.
+    // The subgroups of a part add up its strips in a fixed order. An invocation takes four columns of
+    // a row at a time.
     uint member = member_of_k * 32u + gl_SubgroupInvocationID;
     const uint STEP = SUBGROUPS_K * 32u / ROW_VECTORS;
     uint column = t.column + part_column + member % ROW_VECTORS * 4u;
-    // Strips are not a loop: where a compiler does not unroll it, all sums go to memory.
+    // Strips are not a loop: if a compiler does not unroll it, all sums go to memory.
 #define STORE_STRIP(number) \
     if (DOWN > number) { \
         share_strip(); \

@@ -3,9 +3,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// A few rows of A by B, which is read once, in vectors of 16 bytes. k_contiguous: K is contiguous in A
-// and B, and 32 invocations split K of a column. n_contiguous: the columns of B are contiguous, and 8
-// groups of 32 invocations split K.
+// A few rows of A times B, which is read once, in vectors of 16 bytes. k_contiguous: K is contiguous in A
+// and B, and 32 invocations split K of a column. n_contiguous: columns of B are contiguous, and 8 groups
+// of 32 invocations split K.
 #if defined(ROWS_r1)
 const uint TILE_ROWS = 1u;
 #elif defined(ROWS_r2)
@@ -26,7 +26,7 @@ const uint TILE_COLUMNS = 256u;
 const uint EACH = 16u / BYTES_OF(TYPE);  // elements of a vector
 const uint AHEAD = 4u;  // vectors read at once
 
-// Of eight elements the first EACH are used.
+// The elements of a vector as up to eight floats. The first EACH are used.
 void spread(uvec4 x, out vec4 low, out vec4 high) {
     if (BYTES_OF(TYPE) == 4u) {
         low = uintBitsToFloat(x);
@@ -97,10 +97,10 @@ void main() {
     add_parts(t);
 }
 #else
-const uint LANES = 32u;  // of neighbouring columns
+const uint LANES = 32u;  // invocations of neighbouring columns
 const uint GROUPS = INVOCATIONS / LANES;
 const uint MAX_PART_K = 512u;  // as the lowering knows
-// A float32 vector has four columns: a workgroup takes two passes.
+// A float32 vector has four columns, so a workgroup takes two passes.
 const uint PASSES = TILE_COLUMNS / (LANES * EACH);
 shared float s_a[TILE_ROWS * MAX_PART_K];
 shared vec4 s_sums[GROUPS * TILE_COLUMNS / 4u];

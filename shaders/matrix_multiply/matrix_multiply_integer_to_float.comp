@@ -4,9 +4,9 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 
-// A workgroup makes a tile of the output, an invocation BLOCK_ROWS x BLOCK_COLUMNS of it, in sums of
-// 64 bits; a flat tile wastes little time on few rows. Elements are copied to shared memory
-// one by one, through any strides, as differences from their zero points (0 beyond the edges).
+// A workgroup computes a tile of the output, an invocation BLOCK_ROWS x BLOCK_COLUMNS of it, with 64-bit
+// sums. Flat tiles are for few rows. Elements of any strides are copied to shared memory one by one, less
+// their zero points (0 beyond the edges).
 #ifdef TILE_flat
 const uint TILE_ROWS = 4u, BLOCK_ROWS = 1u, BLOCK_COLUMNS = 2u;
 #else
@@ -20,7 +20,7 @@ layout(local_size_x = INVOCATIONS) in;
 #include "include/matrix_multiply_integer_to_float.glsl"
 
 #if defined(T_b32)
-// A difference of 33 bits: low word, and all ones in the other when it is negative.
+// A 33-bit difference: the low word, and a word of its sign bits.
 #define DIFFERENCE uvec2
 
 uvec2 difference(uint x, uint zero, bool is_signed) {
@@ -50,7 +50,7 @@ uvec2 multiply_add(uvec2 sum, int x, int y) {
 }
 #endif
 
-// One more column than the tile has: invocations that fill a column meet different banks.
+// With a column of padding, invocations that fill a column use different banks.
 shared DIFFERENCE s_a[TILE_K][TILE_ROWS + 1u];
 shared DIFFERENCE s_b[TILE_K][TILE_COLUMNS + 1u];
 shared uint s_a_zero[TILE_ROWS];
@@ -98,7 +98,7 @@ void load_tiles(uint batch, uint row, uint column, uint begin) {
 void main() {
     uint batch, row, column;
     if (!find_tile(batch, row, column)) return;
-    // Two columns there, and as many pairs as far apart as all invocations' pairs are wide.
+    // An invocation takes pairs of neighbouring columns. The pairs of all invocations alternate.
     const uint across = TILE_COLUMNS / BLOCK_COLUMNS;
     uint my_row = gl_LocalInvocationIndex / across * BLOCK_ROWS;
     uint my_column = gl_LocalInvocationIndex % across * 2u;

@@ -11,10 +11,10 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_spirv_intrinsics : require
 
-// A workgroup of subgroups of 32 makes a tile of the output in SUBGROUPS_DOWN x SUBGROUPS_ACROSS
-// parts; SUBGROUPS_K subgroups split K of each part.
-// Shared memory is kept so small that a multiprocessor holds two workgroups: one multiplies while
-// the other waits. Deeper tiles are for outputs that give it one only.
+// A workgroup of subgroups of 32 computes a tile of the output in SUBGROUPS_DOWN x SUBGROUPS_ACROSS
+// parts. SUBGROUPS_K subgroups split K of each part.
+// Shared memory is small enough for two workgroups on a multiprocessor: one multiplies while the other
+// waits. Tiles with a larger K are for outputs with one workgroup per multiprocessor.
 #if defined(TILE_t128) || defined(TILE_t128s) || defined(TILE_t128w) || defined(TILE_t128u)
 const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_K = 64u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 1u;
@@ -46,22 +46,22 @@ const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 4u;
 const uint TILE_ROWS = 16u, TILE_COLUMNS = 32u, TILE_K = 256u;
 const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 4u;
 #endif
-// Slices that an invocation reads at once. With two, eight invocations read 128 bytes of a row of A or
-// a column of B, which caches serve best. But then no register is left to compute sums in.
+// Slices that an invocation reads at once. With two, eight invocations read 128 bytes of a row of A or a
+// column of B, which suits caches best, but no registers are left to compute sums.
 #if defined(TILE_t128s) || defined(TILE_t128w) || defined(TILE_t128u)
 #define NO_ADDING
 const uint SLICES_READ = 2u;
 #else
 const uint SLICES_READ = 1u;
 #endif
-// Sums that are not given are made by workgroups of their own, the first ones.
+// The first workgroups compute sums that are not given.
 #ifdef TILE_t128s
 #define SUMS_ASIDE
 #define TILE_INDEX (group_index() - summing_groups())
 uint summing_groups();
 #endif
-// Whether the rows of a strip are stored all at once, where that is possible. As measured: what
-// comes after the loop decides which registers a compiler finds for it.
+// Whether the rows of a strip are stored all at once, if possible. As measured: the code after the loop
+// affects the compiler's choice of registers.
 #if defined(TILE_t128d) || defined(TILE_t48x96)
 #define STORES_AT_ONCE HAS_CORRECTION
 #elif defined(TILE_t128) || defined(TILE_t32d) || defined(TILE_t16)
@@ -69,11 +69,11 @@ uint summing_groups();
 #else
 #define STORES_AT_ONCE true
 #endif
-// And whether the tile's place waits for the end in shared memory.
+// Whether the tile's place is kept in shared memory until the end.
 #ifdef TILE_t96x128
 #define KEEPS_PLACE
 #endif
-// Where A and B are both unsigned, matrix units take them as they are.
+// Matrix units multiply unsigned A and B without lowering.
 #if defined(TILE_t128u)
 #define ELEMENT uint8_t
 #define SUM uint
@@ -91,16 +91,16 @@ layout(local_size_x = INVOCATIONS) in;
 #include "include/lowered.glsl"
 #include "include/dot_product.glsl"
 
-// A and B with K contiguous and a multiple of TILE_K, in vectors of 16 elements. Here a line is a row
-// of A or a column of B.
+// A and B with K contiguous and a multiple of TILE_K, in vectors of 16 elements. A line is a row of A
+// or a column of B.
 layout(binding = 8) readonly buffer AVectors { uvec4 a_vectors[]; };
 layout(binding = 9) readonly buffer BVectors { uvec4 b_vectors[]; };
 layout(binding = 10) readonly buffer RowSums { int row_sums[]; };
 layout(binding = 11) readonly buffer ColumnSums { int column_sums[]; };
 layout(binding = 12) writeonly buffer OutputVectors { uvec4 out_vectors[]; };
 layout(binding = 13) writeonly buffer OutputPairs { uvec2 out_pairs[]; };
-// The scale and the zero point of a quantized output. There is neither a bias nor a sum to keep, so
-// that their push fields serve: row r's are at bias_offset + r * bias_strides[1], and at
+// The scale and the zero point of a quantized output. They use the push fields of the bias and of partial
+// sums, which it does not have: row r's are at bias_offset + r * bias_strides[1], and at
 // partial_offset + r * bias_strides[2].
 layout(binding = 6) readonly buffer YScale { float y_scale[]; };
 layout(binding = 14) readonly buffer YZero { uint y_zero[]; };
@@ -109,13 +109,12 @@ layout(binding = 15) coherent buffer MadeSums { int made_sums[]; };
 layout(binding = 16) coherent buffer Zeroed { uint zeroed[]; };
 #endif
 
-// Whether A and B are repacked, so that their elements are signed already, and whether their sums are
-// given.
+// Whether A and B are repacked (their elements are signed already), and whether their sums are given.
 layout(constant_id = 9) const bool A_REPACKED = false;
 layout(constant_id = 10) const bool B_REPACKED = false;
 layout(constant_id = 11) const bool A_SUMMED = false;
 layout(constant_id = 12) const bool B_SUMMED = false;
-// Whether given sums come in several parts: even a loop that never runs makes the product slower.
+// Whether given sums come in several parts. A constant, because even a loop that never runs takes time.
 layout(constant_id = 14) const bool SUMS_IN_PARTS = false;
 // Whether outputs are quantized to 8 bits, four columns to a word. INTEGER is true, too.
 layout(constant_id = 18) const bool QUANTIZED = false;
@@ -142,9 +141,9 @@ const int ACROSS = int(PART_COLUMNS / FRAGMENT);
 #define RowFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT, FRAGMENT_K, gl_MatrixUseA>
 #define ColumnFragment coopmat<ELEMENT, gl_ScopeSubgroup, FRAGMENT_K, FRAGMENT, gl_MatrixUseB>
 
-// One slice of K: rows of A, then columns of B, each with one vector after it, so that
-// eight lines meet all banks. After the last slice the products pass through here, 16 rows of each
-// part at a time; two vectors after a row serve the same purpose.
+// A slice of K: rows of A, then columns of B. After the last slice it holds the products, 16 rows of each
+// part at a time. A vector of padding after each line, and two after each row of products, avoid bank
+// conflicts.
 const uint LINE_VECTORS = TILE_K / 16u;
 const uint PITCH = LINE_VECTORS + 1u;
 const uint SLICE = (TILE_ROWS + TILE_COLUMNS) * PITCH;
@@ -152,7 +151,7 @@ const uint ROW_VECTORS = PART_COLUMNS / 4u;
 const uint STRIP_PITCH = ROW_VECTORS + 2u;
 const uint STRIP = FRAGMENT * STRIP_PITCH;
 shared uvec4 s_slice[max(SLICE, SUBGROUPS * STRIP)];
-// Of the rows, then of the columns.
+// Rows, then columns.
 const uint LINES = TILE_ROWS + TILE_COLUMNS;
 shared int s_zero[LINES];
 shared int s_sum[LINES];
@@ -166,9 +165,9 @@ const uint READ_VECTORS = SLICES_READ * LINE_VECTORS;
 const int ROW_LOADS = int(TILE_ROWS * READ_VECTORS / INVOCATIONS);
 const int COLUMN_LOADS = int(TILE_COLUMNS * READ_VECTORS / INVOCATIONS);
 
-// The line that an invocation's ``load``-th vector belongs to, and which of the line's it is. Eight
-// invocations store together: where these are not the eight vectors of one line, they take lines
-// whose banks complete one another. Of two slices, half of them read the second one first.
+// The line of an invocation's ``load``-th vector, and the vector's position in it. Eight invocations
+// store together. If lines have fewer than eight vectors, they use lines with different banks. Of two
+// slices, half of the invocations read the second one first.
 uint line_of(int load) {
     uint vector = gl_LocalInvocationIndex + uint(load) * INVOCATIONS;
     if (SLICES_READ == 2u) return vector / READ_VECTORS ^ uint(load) % 2u * 4u;
@@ -193,9 +192,9 @@ uvec2 sum_place(bool of_a, uint batch, uint line) {
     return uvec2(first + line, count * (repeats ? 1u : batches));
 }
 
-// What is known of an invocation's row and column before their products are: all of it asked for
-// at once and without a condition, so that the loads are on their way together. Lines beyond the
-// edges repeat the last, and so do invocations without a line.
+// Loads the operands of an invocation's row and column before their products are needed, all at once and
+// without conditions, so that the loads overlap. Lines beyond the edges, and invocations without a line,
+// repeat the last line.
 void begin_lines(uint batch, uint row, uint column) {
     uint i = min(gl_LocalInvocationIndex, TILE_ROWS - 1u);
     uint j = min(gl_LocalInvocationIndex, TILE_COLUMNS - 1u);
@@ -231,11 +230,11 @@ void begin_lines(uint batch, uint row, uint column) {
 #include "include/made_sums.glsl"
 #endif
 
-// What the four columns of an invocation have in common in all rows.
+// The operands of an invocation's four columns, for all rows.
 struct Columns {
     uint first;
     uint count;
-    bool are_vectors;  // of the output
+    bool are_vectors;  // in the output
     ivec4 zero;
     ivec4 sum;
     vec4 scale;
@@ -257,7 +256,7 @@ Columns columns_at(uint batch, uint column, uint tile_column) {
     return c;
 }
 
-// Turns a sum into the bits of a result, or keeps it where another dispatch adds to it.
+// Turns a sum into the bits of a result. A sum that another dispatch adds to is returned as it is.
 int finished(int x, int row_zero, int row_sum, float row_scale, int column_zero, int column_sum,
              float column_scale, float shift) {
     if (ROW_SUMS) x -= column_zero * row_sum;
@@ -293,7 +292,7 @@ uint quantized(uint row, float row_scale, Columns c, ivec4 sums) {
     return word;
 }
 
-// Stores what is finished. ``whole``: all rows of the tile exist.
+// Stores finished outputs. ``whole``: all rows of the tile exist.
 void store_row(uint batch, uint row, bool whole, float row_scale, Columns c, ivec4 bits) {
     if (!whole && row >= rows) return;
     if (QUANTIZED) {
@@ -331,8 +330,8 @@ void store_row(uint batch, uint row, bool whole, float row_scale, Columns c, ive
     }
 }
 
-// Stores a strip, four columns of two rows to an invocation at a time. Subgroups that share the
-// part have each put theirs into shared memory: here it is added up, and finished.
+// Stores a strip. An invocation takes four columns of two rows at a time. If subgroups split K of a part,
+// their products in shared memory are added up first.
 void store_strip(uint batch, uint row, bool whole, uint tile_row, uint part, uint member,
                  Columns c) {
     const uint STEP = SUBGROUPS_K * 32u / ROW_VECTORS;
@@ -386,7 +385,7 @@ void store_strip(uint batch, uint row, bool whole, uint tile_row, uint part, uin
     }
 }
 
-// Between writing and reading strips: a part of its own needs no other subgroup.
+// Between writing and reading strips. A subgroup with a part of its own needs no other.
 void share_strip() {
     if (SUBGROUPS_K > 1u) {
         barrier();
@@ -413,7 +412,7 @@ void main() {
     uint part_row = gl_SubgroupID / SUBGROUPS_K / SUBGROUPS_ACROSS;
     uint part_column = gl_SubgroupID / SUBGROUPS_K % SUBGROUPS_ACROSS;
 
-    // Lines beyond the edges repeat the last: their products go nowhere.
+    // Lines beyond the edges repeat the last line. Their products are dropped.
     uint a_from[ROW_LOADS], b_from[COLUMN_LOADS];
     [[unroll]] for (int i = 0; i < ROW_LOADS; ++i)
         a_from[i] = (a_offset + batch * a_strides[0] +
@@ -428,8 +427,8 @@ void main() {
     [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i) \
         b_next[i] = b_vectors[b_from[i] + (number) * READ_VECTORS];
     uint my_vector = gl_LocalInvocationIndex % LINE_VECTORS;
-    // Whether the odd loads hold the first slice and the even ones the second. Then they change
-    // places: all invocations have something to store of each.
+    // Whether the odd loads hold the first slice and the even ones the second. Then they are swapped,
+    // so that all invocations store vectors of each slice.
     bool turned = gl_LocalInvocationIndex % READ_VECTORS >= LINE_VECTORS;
 #define TURN(next, loads) \
     [[unroll]] for (int i = 0; i + 1 < loads; i += 2) { \
@@ -445,8 +444,8 @@ void main() {
     [[unroll]] for (int i = 0; i < ROW_LOADS; ++i) a_sum[i] = 0;
     [[unroll]] for (int i = 0; i < COLUMN_LOADS; ++i) b_sum[i] = 0;
     uint reads = (K - 1u) / (TILE_K * SLICES_READ) + 1u;
-    // Each workgroup begins elsewhere in K: many that share lines do not ask for the same
-    // ones at once.
+    // Each workgroup begins at another place in K, so that workgroups that share lines do not read
+    // the same vectors at once.
     uint read = TILE_ROWS == 128u ? group_index() % reads : 0u;
     LOAD(read)
     begin_lines(batch, row, column);
@@ -477,8 +476,8 @@ void main() {
                 if (ADDS_COLUMNS) b_sum[i] += dot_product(x, uvec4(ONES));
             }
             barrier();
-            // The next slice is read while this one is multiplied. There is no condition (the
-            // first slice is read again at the end): with one, the compiler waits for the loads.
+            // The next slice is read while this one is multiplied. At the end the first slice is
+            // read again: with a condition, the compiler would wait for the loads.
             if (slice + 1 == int(SLICES_READ)) {
                 read = read + 1u < reads ? read + 1u : 0u;
                 LOAD(read)
@@ -522,8 +521,8 @@ void main() {
     Columns c = columns_at(batch, column, part_column * PART_COLUMNS + member % ROW_VECTORS * 4u);
     bool whole = row + TILE_ROWS <= rows;
     if (SUBGROUPS_K == 1u) {
-        // Sums that no other subgroup has a part of are finished in registers. What belongs to
-        // lines comes in fragments like theirs, by a stride of 0.
+        // If no other subgroup shares them, sums are finished in registers. Values by line are loaded as
+        // fragments of the same shape, with a stride of 0.
         [[unroll]] for (int j = 0; j < ACROSS; ++j) {
             uint at = part_column * PART_COLUMNS + uint(j) * FRAGMENT;
             Product column_zero, column_sum, column_scale, shift;
@@ -549,8 +548,8 @@ void main() {
             }
         }
     }
-    // Strips of 16 rows of each part, of four at most, go through shared memory. Each is written
-    // out: where a compiler does not unroll a loop over them, all products go to memory.
+    // Strips of 16 rows of each part, at most four, go through shared memory. They are not a loop: if
+    // a compiler does not unroll it, all products go to memory.
 #define STORE_STRIP(number) \
     if (DOWN > number) { \
         share_strip(); \

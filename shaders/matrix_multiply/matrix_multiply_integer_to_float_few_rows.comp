@@ -7,9 +7,9 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #extension GL_EXT_shader_atomic_int64 : require
 
-// PARTS invocations split K of COLUMNS columns. Each multiplies them by all rows, so that A is read
-// once for these columns. Where B is K-contiguous, neighbouring invocations read one column. Where it
-// is N-contiguous, they read 128 bytes of a row, and each transposes 16 rows of its columns.
+// PARTS invocations split K of COLUMNS columns. Each multiplies them by all rows, so A is read once for
+// these columns. If B is K-contiguous, neighbouring invocations read one column. If it is N-contiguous,
+// they read 128 bytes of a row, and each transposes 16 rows of its columns.
 #if defined(ROWS_r1)
 const uint TILE_ROWS = 1u;
 #elif defined(ROWS_r2)
@@ -21,15 +21,15 @@ const uint TILE_ROWS = 8u;
 #endif
 #if defined(B_k_contiguous)
 const uint INVOCATIONS = 256u;
-const uint COLUMNS = TILE_ROWS == 2u ? 4u : 2u;  // tiles of 16 fill a device badly with 4 rows
+const uint COLUMNS = TILE_ROWS == 2u ? 4u : 2u;  // with 4 rows, there are too few tiles of 16 columns
 const uint PARTS = TILE_ROWS == 8u ? 32u : 64u;
 #else
-#if defined(ROWS_r2) || defined(ROWS_r4)  // they fill a GPU better; CPUs gain by fewer parts
+#if defined(ROWS_r2) || defined(ROWS_r4)  // more parts suit GPUs, fewer suit CPUs
 #define SPLIT_VECTORS 8u
 #else
 #define SPLIT_VECTORS 16u
 #endif
-#ifdef B_n_contiguous64  // where the device adds numbers of 64 bits at once
+#ifdef B_n_contiguous64  // for devices with 64-bit atomics
 #define COUNTS_PARTS
 #endif
 const uint INVOCATIONS = 128u;
@@ -40,8 +40,8 @@ layout(local_size_x = INVOCATIONS) in;
 const uint TILE_COLUMNS = INVOCATIONS / PARTS * COLUMNS;
 #include "include/few_rows.glsl"
 
-// The parts of all sums, a bank on from one invocation to the next: by a word between them, or by
-// permuting them where 32 KB leave no room for one.
+// The parts of all sums. Neighbouring invocations use neighbouring banks: by a word of padding, or by a
+// permutation if 32 KB leave no room for padding.
 const uint PITCH = SUMS * PARTS < 8192u ? SUMS + 1u : SUMS;
 shared int s_parts[PARTS * PITCH];
 
@@ -49,7 +49,7 @@ uint place(uint sum, uint part) {
     return part * PITCH + (PITCH > SUMS ? sum : (sum + part) % SUMS);
 }
 
-// Adds parts up, until SHARES of each sum are left, PITCH apart.
+// Adds up parts until SHARES of each sum are left, PITCH apart.
 const uint SHARES = PARTS < 8u ? PARTS : 8u;
 
 void add_parts() {
@@ -108,7 +108,7 @@ void main() {
     }
     uint vectors = p.end;
     uint at = p.begin + part;
-    // One vector of each column by row r's, which x_of_r names.
+    // Multiplies a vector of each column by row r's, which x_of_r names.
 #define MULTIPLY(x_of_r, y) \
     { \
         [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) { \
@@ -137,7 +137,7 @@ void main() {
     }
 #else
     uvec4 a_next[TILE_ROWS], b_next[4];
-    // Past the end the last is read again: under a condition, the compiler would wait for it.
+    // Past the end the last vector is read again: with a condition, the compiler would wait for the load.
 #define READ_NEXT(vector) \
     { \
         uint from = min(vector, vectors - 1u); \

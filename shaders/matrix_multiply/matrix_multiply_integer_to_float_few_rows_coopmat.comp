@@ -11,12 +11,11 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_spirv_intrinsics : require
 
-// Subgroups of 32 split K. Each has shared memory of its own for 16 rows of A or columns of B (lines),
-// rows of A before 16 columns of B at a time: none waits for another before the end, and so little
-// memory leaves room for many of them.
+// Subgroups of 32 split K. Each has its own shared memory for 16 lines: rows of A, then 16 columns of B
+// at a time. So no subgroup waits for another before the end, and many fit a multiprocessor.
 const uint TILE_ROWS = 16u;
 #define ROW_TILES
-// Slices of VECTORS along K, AHEAD of them read at a time.
+// A slice has VECTORS along K. AHEAD slices are read at a time.
 #if defined(B_k_contiguous)
 #define K_CONTIGUOUS
 const uint TILE_COLUMNS = 32u, SUBGROUPS = 4u, VECTORS = 8u, AHEAD = 1u;
@@ -38,21 +37,21 @@ const uint FRAGMENTS = VECTORS / 2u;
 #define RowFragment coopmat<int8_t, gl_ScopeSubgroup, FRAGMENT, 32, gl_MatrixUseA>
 #define ColumnFragment coopmat<int8_t, gl_ScopeSubgroup, 32, FRAGMENT, gl_MatrixUseB>
 
-// VECTORS of each line. A vector of padding avoids bank conflicts. In the end the products
-// pass through here, four of a row to a vector.
+// VECTORS of each line. A vector of padding avoids bank conflicts. At the end it holds the products, four
+// of a row to a vector.
 const uint PITCH = VECTORS + 1u;
 const uint SLICE = FRAGMENT * PITCH;
 const uint PRODUCTS = TILE_ROWS * TILE_COLUMNS / 4u;
 const uint ROOM = SLICE > PRODUCTS ? SLICE : PRODUCTS;
 shared uvec4 s_slices[SUBGROUPS * ROOM];
-// Of rows of A before columns of B.
+// Sums of rows of A, then of columns of B.
 shared int s_sums[TILE_ROWS + TILE_COLUMNS];
 
-// Vectors of an invocation along 16 lines: LINE_STEP lines apart.
+// An invocation's vectors along 16 lines are LINE_STEP lines apart.
 const uint LINE_STEP = 32u / VECTORS;
 const int READS = int(FRAGMENT / LINE_STEP);
 // In a row-major B an invocation takes 16 rows of four columns. Their lines are not neighbours, so that
-// invocations that store together meet different banks.
+// invocations that store together use different banks.
 const uint QUADS = TILE_COLUMNS / 4u;
 const int QUAD_LINES = int(FRAGMENT / QUADS);
 
@@ -65,7 +64,7 @@ uint line_of(uint column) {
 #endif
 }
 
-// What element (i, j) of the tile is.
+// The sum at (i, j) of the tile.
 int sum_of(Part p, uint i, uint j) {
     uint at = i * TILE_COLUMNS + line_of(j);
     int sum = 0;
@@ -85,8 +84,8 @@ void main() {
     if (!find_part(p)) return;
     uint lane = gl_SubgroupInvocationID;
     uint slice = gl_SubgroupID * ROOM;
-    // Eight invocations store together: where a line has four vectors, they take two lines whose
-    // banks complete one another.
+    // Eight invocations store together. If a line has four vectors, they take two lines with
+    // different banks.
     uint my_vector = lane % VECTORS;
     uint my_line = VECTORS == 4u ? lane / 4u % 2u * 4u + lane / 8u : lane / VECTORS;
     uint last = p.end - 1u;
@@ -97,7 +96,7 @@ void main() {
     [[unroll]] for (int i = 0; i < READS; ++i)
         a_from[i] = row_begin(p.batch, p.row + my_line + uint(i) * LINE_STEP);
     uvec4 a_next[AHEAD][READS];
-    // Past the end the last vectors are read again, and count as 0 when they are stored.
+    // Past the end the last vectors are read again, and stored as 0.
 #ifdef K_CONTIGUOUS
     uint b_vector = my_vector;
     const int B_READS = ACROSS * READS;
@@ -134,15 +133,15 @@ void main() {
     int a_sums[READS], b_sums[B_READS];
     [[unroll]] for (int i = 0; i < READS; ++i) a_sums[i] = 0;
     [[unroll]] for (int i = 0; i < B_READS; ++i) b_sums[i] = 0;
-    // A slice that was read; there is room for what to ``read`` next as soon as it is stored.
-    // Vectors of B past the end meet zeros of A, but are none to be summed.
+    // Stores and multiplies a slice, then reads the next one into the same registers. Vectors of B past
+    // the end are multiplied by zeros of A, but must not be summed.
 #ifdef K_CONTIGUOUS
 #define TURN(vectors)
 #define PUT(vectors, j) \
     [[unroll]] for (int i = 0; i < READS; ++i) \
         s_slices[slice + (my_line + uint(i) * LINE_STEP) * PITCH + my_vector] = \
             vectors[j * READS + i];
-// As a loop that passes once, NVIDIA's compiler takes 138 registers for 124.
+// Not a loop of one pass, which takes 138 registers instead of 124 with NVIDIA's compiler.
 #define MULTIPLY_ALL(read) MULTIPLY(0, read(0))
 #else
 #define TURN(vectors) \

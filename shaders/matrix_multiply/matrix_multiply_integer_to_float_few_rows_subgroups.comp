@@ -7,10 +7,9 @@
 #extension GL_EXT_spirv_intrinsics : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 
-// Each subgroup of 32 multiplies all rows of A by COLUMNS of a K-contiguous B, MOST_AHEAD
-// vectors of each at a time, if there are so many. No subgroup waits for another, and what one reads
-// is asked for at once: where products wait for one another, the time from a workgroup's beginning to
-// its end is in each of them.
+// Each subgroup of 32 multiplies all rows of A by COLUMNS of a K-contiguous B, up to MOST_AHEAD vectors
+// of each at a time. No subgroup waits for another, and each issues its reads at once. This matters if
+// products wait for one another, because then each takes a workgroup's whole latency.
 #if defined(ROWS_r1)
 const uint TILE_ROWS = 1u, COLUMNS = 1u;
 #define MOST_AHEAD 8u
@@ -24,8 +23,8 @@ layout(local_size_x = INVOCATIONS) in;
 const uint TILE_COLUMNS = INVOCATIONS / LANES * COLUMNS;
 #include "include/few_rows.glsl"
 
-// Vectors of a column that a lane asks for at once, and whether K is a multiple of so many.
-layout(constant_id = 14) const uint AHEAD = MOST_AHEAD;  // constant to tell the host, too
+// Vectors of a column that a lane reads at once, and whether K is a multiple of all lanes' vectors.
+layout(constant_id = 14) const uint AHEAD = MOST_AHEAD;  // a constant that the host reads
 layout(constant_id = 15) const bool WHOLE = false;
 
 void main() {
@@ -36,7 +35,7 @@ void main() {
     uint a_from[TILE_ROWS], b_from[COLUMNS];
     [[unroll]] for (uint r = 0u; r < TILE_ROWS; ++r) a_from[r] = row_begin(p.batch, r);
     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) b_from[c] = column_begin(p.batch, column + c);
-    // What the end needs is read at the beginning: for one sum in each of the first lanes.
+    // The first lanes finish a sum each, and read its operands at the beginning.
     uint my_row = lane / COLUMNS, my_column = column + lane % COLUMNS;
     Finish finish = finish_at(p.batch, my_row, my_column);
     uint a_words[TILE_ROWS], b_words[COLUMNS];
@@ -52,7 +51,7 @@ void main() {
     }
     for (uint begin = 0u; begin < vectors; begin += AHEAD * LANES) {
         uvec4 y[AHEAD][COLUMNS];
-        // Past the end the last vectors are read again, and count for nothing.
+        // Past the end the last vectors are read again, and not used.
 #define AT(u) (WHOLE ? begin + u * LANES + lane : min(begin + u * LANES + lane, vectors - 1u))
         [[unroll]] for (uint u = 0u; u < AHEAD; ++u)
             [[unroll]] for (uint c = 0u; c < COLUMNS; ++c)

@@ -11,10 +11,9 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_spirv_intrinsics : require
 
-// A row-major B is read as fast as it can be only where a subgroup reads 128 bytes of a row at once.
-// So each reads 16 rows of 128 columns, the workgroup's next slice of K, and transposes them into
-// shared memory. From there it multiplies 16 of the columns by the whole slice. Nothing
-// is left to be added up within the workgroup.
+// A row-major B is read fastest if a subgroup reads 128 bytes of a row at once. So each subgroup reads 16
+// rows of 128 columns of the workgroup's next slice of K, and transposes them into shared memory. From
+// there it multiplies 16 columns by the whole slice, so that no sums are added up within the workgroup.
 #ifdef ROWS_r16
 const uint TILE_ROWS = 16u;
 #else
@@ -40,20 +39,20 @@ const uint VECTORS = SUBGROUPS;
 const uint AHEAD = 2u;
 // Rows of A before columns of B. A vector of padding avoids bank conflicts.
 const uint PITCH = VECTORS + 1u;
-const uint SUM_PITCH = TILE_COLUMNS / 4u + 1u;  // the sums pass through here in the end
+const uint SUM_PITCH = TILE_COLUMNS / 4u + 1u;  // at the end shared memory holds the sums
 shared uvec4 s_slice[(TILE_ROWS + TILE_COLUMNS) * PITCH];
-// Of rows of A before columns of B.
+// Sums of rows of A, then of columns of B.
 shared int s_sums[TILE_ROWS + TILE_COLUMNS];
 
-// An invocation reads 16 columns of four rows. Their lines are not neighbours, so that invocations that store
-// together meet different banks.
+// An invocation reads 16 columns of four rows. Their lines are not neighbours, so that invocations that
+// store together use different banks.
 const uint COLUMNS = 16u;
 const uint GROUPS = TILE_COLUMNS / COLUMNS;
 
 // The position of a column among the rows and columns that are stored (lines).
 uint line_of(uint column) { return column % COLUMNS * GROUPS + column / COLUMNS; }
 
-// What element (i, j) of the tile is.
+// The sum at (i, j) of the tile.
 int sum_of(Part p, uint i, uint j) {
     uint at = line_of(j);
     int sum = int(s_slice[i * SUM_PITCH + at / 4u][at % 4u]);
@@ -73,7 +72,7 @@ void main() {
     uint part = gl_SubgroupID, group = me % GROUPS, quad = me % 32u / GROUPS;
     uint last = p.end - 1u;
 
-    // Half a vector of A for each invocation, of one row in 16.
+    // Each invocation reads half a vector of A, of every 16th row.
     uint a_half = me % (2u * VECTORS), a_line = me / (2u * VECTORS);
     uint a_from[DOWN];
     [[unroll]] for (uint d = 0u; d < DOWN; ++d)
@@ -82,8 +81,8 @@ void main() {
     uint b_step = b_strides[1] / COLUMNS;
     uvec2 a_next[AHEAD][DOWN];
     uvec4 b_next[AHEAD][4];
-    // Four words at a time are transposed. Then each has four rows of a column.
-    // Past the end the last vectors are read again, and count as 0 when they are stored.
+    // Four words are transposed at a time. Then each has four rows of a column. Past the end the last
+    // vectors are read again, and stored as 0.
 #define READ(ahead, first) \
     { \
         uint from = b_from + (min((first) + part, last) * 16u + quad * 4u) * b_step; \
@@ -105,8 +104,8 @@ void main() {
         a_sums[d] = 0;
     }
     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) b_sums[c] = 0;
-    // The slice that was read; there is room for what to ``read`` next as soon as it is stored.
-    // Vectors of B past the end meet zeros of A, but are none to be summed.
+    // Stores and multiplies a slice, then reads the next one into the same registers. Vectors of B past
+    // the end are multiplied by zeros of A, but must not be summed.
 #define MULTIPLY(ahead, read) \
     { \
         uint first = at + ahead * VECTORS; \
@@ -144,7 +143,7 @@ void main() {
         } \
     }
     uint at = p.begin;
-    // Nothing is read ahead of the last slices.
+    // The last slices read nothing ahead.
     for (; at + AHEAD * VECTORS < p.end; at += AHEAD * VECTORS)
         [[unroll]] for (uint ahead = 0u; ahead < AHEAD; ++ahead)
             MULTIPLY(ahead, READ(ahead, at + (ahead + AHEAD) * VECTORS))
@@ -166,7 +165,7 @@ void main() {
         uint row = row_of_pair(p, i) - p.row, column = column_of_pair(i);
         sums[i] = ivec2(sum_of(p, row, column), sum_of(p, row, column + 1u));
     }
-    // Asked for before, scales would hold up the rows of B.
+    // Read last: earlier, scales would delay the rows of B.
     FinishPair finish[PAIRS];
     find_finish(p, finish);
     finish_sums(p, sums, finish);

@@ -8,8 +8,7 @@ const uint TILE_COLUMNS = 2u * INVOCATIONS;
 #define PARTIAL_BINDING 0
 #include "include/matrix_multiply_integer_to_float.glsl"
 
-// Scales the sums that several dispatches of a long K have added up. An invocation finishes two
-// neighbouring columns.
+// Finishes the sums of several dispatches of a long K. An invocation takes two neighbouring columns.
 void main() {
     uint batch, row, column;
     if (!find_tile(batch, row, column)) return;

@@ -14,8 +14,8 @@ const uint TILE_WORDS = 16u;
 #include "include/matrix_multiply_integer_to_float.glsl"
 #include "include/packed_k.glsl"
 
-// A workgroup makes a 64 x 64 tile of the output, an invocation 4 x 4 of it, four products at
-// once. The first invocations also sum one row of A or column of B each.
+// A workgroup computes a 64 x 64 tile of the output, an invocation 4 x 4 of it, four products at once.
+// The first invocations also sum one row of A or column of B each.
 const uint BLOCK = 4u;
 
 #ifdef PATH_dot
@@ -34,7 +34,7 @@ shared uint s_lines[LINES][TILE_WORDS + 1u];
 
 void load_lines(Lines lines, uint to, uint begin) {
     if (lines.line_stride == 1u && lines.k_stride != 1u) {
-        // Neighbouring lines are contiguous: read 4 x 4 elements and transpose them.
+        // Neighbouring lines are contiguous, so 4 x 4 elements are read and transposed.
         uint word = gl_LocalInvocationIndex / TILE_WORDS;
         uint line = gl_LocalInvocationIndex % TILE_WORDS * 4u;
         uvec4 words = uvec4(0u);
@@ -64,7 +64,7 @@ void main() {
     Lines a_lines = rows_from(batch, row);
     Lines b_lines = columns_from(batch, column);
     uint my_row = gl_LocalInvocationIndex / 16u * BLOCK;
-    uint my_column = gl_LocalInvocationIndex % 16u * 2u;  // two there, and two 32 columns on
+    uint my_column = gl_LocalInvocationIndex % 16u * 2u;  // two columns, and two more 32 columns further
     uint my_line = gl_LocalInvocationIndex;
 
     int products[BLOCK][BLOCK];

@@ -7,9 +7,9 @@ layout(local_size_x = INVOCATIONS) in;
 #include "include/grid.glsl"
 #include "include/bytes.glsl"
 
-// Repacks a matrix of 8-bit elements for the matrix units, and sums its rows. Rows are those of A, or
-// of B transposed. K becomes contiguous, padded with zeros to a multiple of 16, and elements become
-// signed. A sum comes in parts of `chunk` elements of K.
+// Repacks a matrix of 8-bit elements for matrix units, and sums its rows: those of A, or of B transposed.
+// K becomes contiguous and is padded with zeros to a multiple of 16. Elements become signed. A sum has a
+// part for each `chunk` elements of K.
 
 layout(binding = 0) readonly buffer Matrix { uint matrix[]; };
 layout(binding = 1) readonly buffer MatrixVectors { uvec4 matrix_vectors[]; };
@@ -22,7 +22,7 @@ layout(push_constant) uniform Push {
     uint K;
     uint chunk;       // a multiple of BLOCK
     uint strides[3];  // batch, row, K
-    uint pitch;       // of repacked rows: a multiple of 16, at least K
+    uint pitch;       // bytes from repacked row to row: a multiple of 16
     uint is_signed;
     uint keeps_sums;
     uint matrix_offset;
@@ -30,18 +30,18 @@ layout(push_constant) uniform Push {
     uint sums_offset;
 };
 
-// A workgroup repacks blocks of 128 rows x 128 elements of K. An access takes 16 elements.
+// A workgroup repacks blocks of 128 rows x 128 elements of K, in vectors of 16 elements.
 const uint BLOCK = 128u;
 const uint VECTORS = BLOCK / 16u;
 const uint EACH = BLOCK * VECTORS / INVOCATIONS;
-// One word of padding for each row avoids bank conflicts.
+// A word of padding in each row avoids bank conflicts.
 const uint PITCH = BLOCK / 4u + 1u;
 shared uint s_block[BLOCK * PITCH];
 shared int s_sums[BLOCK];
 
 NEIGHBOURS(neighbours, matrix)
 
-// 16 elements in their order, of which ``count`` exist.
+// 16 elements, of which ``count`` exist.
 uvec4 elements(uint index, uint count) {
     if (count >= 16u && index % 16u == 0u) return matrix_vectors[index / 16u];
     uvec4 x = uvec4(0u);
@@ -56,7 +56,7 @@ uint block_row() {
 }
 uint block_k() { return gl_LocalInvocationIndex / 2u % 32u * 4u; }
 
-// Reads whole vectors. Positions beyond the edges are clamped, and what they read is dropped.
+// Reads whole vectors. Positions beyond the edges are clamped, and their vectors are dropped.
 void read_vectors(uint from, uint begin, uint end, uint row, out uvec4 read[4]) {
     uint at = from + min(row + block_row(), rows - 16u);
     [[unroll]] for (uint e = 0u; e < 4u; ++e)
@@ -123,7 +123,7 @@ void main() {
     uint part = group / blocks % chunks;
     uint row = group % blocks * BLOCK;
     uint from = matrix_offset + batch * strides[0];
-    // The last chunk writes the padding, too.
+    // The last chunk also writes the padding.
     uint end = min(K, (part + 1u) * chunk);
     uint filled = part + 1u < chunks ? end : pitch;
     bool transposes = strides[1] == 1u && strides[2] != 1u;

@@ -8,8 +8,8 @@ layout(local_size_x = INVOCATIONS) in;
 #include "include/grid.glsl"
 #include "include/dot_product.glsl"
 
-// Sums rows that need no repacking: whole vectors of 16 elements along K. As in the repacking shader,
-// a sum comes in parts of `chunk` elements. A team of invocations makes each part.
+// Sums rows that need no repacking: whole vectors of 16 elements along K. As in the repacking shader, a
+// sum has a part for each `chunk` elements. A team of invocations computes a part.
 
 layout(binding = 0) readonly buffer Matrix { uvec4 matrix[]; };
 layout(binding = 1) writeonly buffer Sums { int sums[]; };

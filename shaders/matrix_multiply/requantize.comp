@@ -2,14 +2,14 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation quantizes four columns of a row. The exact sums are packed.
+// An invocation quantizes the sums of four columns of a row. The sums are a packed tensor.
 #define PARAMS_BINDING 6
 layout(constant_id = 1) const uint TYPE = 1u;
 layout(constant_id = 2) const bool HAS_ZERO = false;
 // Whether four columns are an aligned word of the output.
 layout(constant_id = 3) const bool WORDS = false;
 layout(push_constant) uniform Push {
-    uint rows;  // of all batches
+    uint rows;  // in all batches
     uint columns;
     uint y_column;
     uint b_scale_step;
@@ -38,7 +38,7 @@ void main() {
     uint row = invocation_index() / quads;
     if (row >= rows) return;
     uint column = (invocation_index() - row * quads) * 4u;
-    uint[4] at = walk(0u, row);  // in the output, the scales of A and of the output, its zero point
+    uint[4] at = walk(0u, row);  // in the output, A's scale, the output's scale and zero point
     float from_a = a_scale_float(a_scale_offset + at[1]);
     float to_y = y_scale_float(y_scale_offset + at[2]);
     float zero = HAS_ZERO ? y_zero_float(y_zero_offset + at[3]) : 0.0;

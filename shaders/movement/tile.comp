@@ -2,8 +2,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Where rows are whole vectors of 16 bytes: an invocation reads PARTS vectors of the input once and writes
-// all copies of each. Where the copies begin follows the words of the walk. Units are vectors.
+// Where rows are whole vectors of 16 bytes: an invocation reads PARTS vectors of the input once and
+// writes all copies of each. Where the copies begin follows the words of the walk. Units are vectors.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint PARTS = 1u;
 layout(constant_id = 2) const uint COPIES = 1u;

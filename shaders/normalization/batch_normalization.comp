@@ -2,13 +2,12 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Each invocation normalizes PIECES pieces: elements, or vectors of 16 bytes. Their distance is the size
-// of the workgroup.
+// Each invocation normalizes PIECES pieces (elements, or vectors of 16 bytes), a workgroup's size apart.
 #define PARAMS_BINDING 6
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint EACH = 1u;    // elements of a piece
 layout(constant_id = 3) const uint PIECES = 1u;
-layout(constant_id = 4) const bool CONTIGUOUS = false;  // parameters are vectors, too
+layout(constant_id = 4) const bool CONTIGUOUS = false;  // parameters are read as vectors, too
 layout(push_constant) uniform Push {
     uint pieces;
     uint activation_at;
@@ -54,7 +53,7 @@ void main() {
     uint first = group_index() * gl_WorkGroupSize.x * PIECES + gl_LocalInvocationIndex;
     uint places[PIECES][6];
     uvec4 vectors[PIECES];
-    // All reads are in flight before the first is used.
+    // All reads are issued before the first is used.
     [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
         uint[6] at = walk(0u, min(first + p * gl_WorkGroupSize.x, pieces - 1u) * EACH);
         places[p] = at;

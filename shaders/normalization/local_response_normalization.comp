@@ -2,8 +2,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Each invocation makes one element of {N, C, H, W}: its window reaches ``before`` and ``after`` it
-// along the channels, or along height and width.
+// Each invocation computes one element of {N, C, H, W}. Its window reaches from ``before`` to ``after``
+// it along the channels, or along height and width.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool CROSS_CHANNEL = true;

@@ -9,8 +9,7 @@
 #endif
 // A team of invocations computes one row, or one part of it. The row is read in pieces: elements, or
 // vectors of 16 bytes. Each invocation reduces KEPT of its pieces at a time, in float32. Then the team
-// combines the results of its invocations. A row that fits is written from registers. Others are read
-// again.
+// combines these results. A row that FITS is written from registers. Others are read again.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint KIND = 0u;
@@ -22,14 +21,14 @@ layout(constant_id = 7) const uint STAGE = 0u;
 layout(constant_id = 8) const bool ONE_DIMENSION = true;  // columns are one dimension
 layout(constant_id = 9) const uint SCALE = 0u;
 layout(constant_id = 10) const uint BIAS = 0u;
-layout(constant_id = 11) const bool ADDEND = false;  // to x, and lies as x does
-layout(constant_id = 12) const bool TOTAL = false;   // the sum of both is wanted, too
+layout(constant_id = 11) const bool ADDEND = false;  // a tensor is added to x and has its layout
+layout(constant_id = 12) const bool TOTAL = false;   // their sum is an output, too
 layout(push_constant) uniform Push {
     uint rows;
     uint pieces;      // of a row
-    uint parts;       // of a row, by workgroups
+    uint parts;       // of a row, one for each workgroup
     uint span;        // pieces of a part
-    uint columns_at;  // of the second walk's words
+    uint columns_at;  // where the second walk's words begin
     uint activation_at;
     uint epsilon;
     uint x_offset;
@@ -40,7 +39,7 @@ layout(push_constant) uniform Push {
     uint addend_offset;
     uint total_offset;
     uint params_offset;
-    uint steps[4];  // from column to column, where they are one dimension
+    uint steps[4];  // strides of columns, with ONE_DIMENSION
 };
 #include "include/grid.glsl"
 #include "include/walk.glsl"
@@ -66,10 +65,10 @@ const float LOWEST = -3.40282347e38;
 
 bool has_mean() { return KIND == CENTRED || KIND == SHIFTED; }
 
-// What is known of some elements. ``count`` is their number. By KIND, ``first`` and ``second`` are the
-// largest element and the sum of exp(x - first); the code of the largest element and its place; or the
-// mean and the sum of squares about it. Without a mean, ``second`` is the sum of magnitudes or squares.
-// Both are the bits of integers or floats.
+// A partial reduction of ``count`` elements. By KIND, ``first`` and ``second`` are the largest element
+// and the sum of exp(x - first); the code of the largest element and its place; or the mean and the sum
+// of squares about it. Without a mean, ``second`` is the sum of magnitudes or squares. Both are the
+// bits of integers or floats.
 struct Knowledge {
     uint count;
     uint first;
@@ -115,7 +114,7 @@ float number_with(uint code) {
     return uintBitsToFloat(int(rank) < 0 ? 0x80000000u | (0u - rank) : rank);
 }
 
-// exp(x) for x up to 0
+// exp(x) for x <= 0
 float power_of(float x) {
     if (!EXACT_UNITS) return exp_of(x);
     return exp_below_one(x < -104.0 ? -104.0 : x, 0.0);
@@ -180,7 +179,7 @@ Knowledge joined(Knowledge a, Knowledge b) {
     return Knowledge(count, floatBitsToUint(a1 + difference * share), floatBitsToUint(squares));
 }
 
-// Reduces KEPT pieces from ``begin`` on, every TEAM-th one, as far as they lie before ``end``.
+// Reduces KEPT pieces: every TEAM-th one from ``begin`` to before ``end``.
 Knowledge knowledge_of(uvec4 kept[KEPT], uint begin, uint end) {
     Knowledge result = nothing();
     float most = LOWEST, sum = 0.0;
@@ -220,7 +219,7 @@ Knowledge knowledge_of(uvec4 kept[KEPT], uint begin, uint end) {
     return result;
 }
 
-// Combines what all invocations of the team know, of ``count`` elements.
+// Combines the reductions of all invocations of a team, of ``count`` elements.
 Knowledge of_team(Knowledge own, uint count) {
     float first = uintBitsToFloat(own.first), second = uintBitsToFloat(own.second);
     if (TEAM == 1u) return own;
@@ -242,7 +241,7 @@ Knowledge of_team(Knowledge own, uint count) {
     return Knowledge(count, floatBitsToUint(mean), floatBitsToUint(squares));
 }
 
-// x is subtracted from each element, then y is its factor. LOG_SOFTMAX subtracts y, too.
+// Each element becomes (element - x) * y. LOG_SOFTMAX subtracts y instead.
 vec2 mapping_of(Knowledge row) {
     float first = uintBitsToFloat(row.first), second = uintBitsToFloat(row.second);
     float bound = uintBitsToFloat(epsilon);
@@ -306,7 +305,7 @@ void main() {
         lane = own % TEAM;
     }
 #endif
-    // Every invocation takes part in reductions.
+    // All invocations take part in reductions.
     bool there = team < rows;
     uint row = there ? team : rows - 1u;
     uint[4] at = walk(0u, row);

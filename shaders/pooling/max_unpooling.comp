@@ -3,15 +3,15 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Each element of the output takes its last source. Its slot holds that source's number + 1, or 0. So the
-// result does not depend on the order of invocations.
+// Each element of the output takes its last source. Its slot holds the number of that source + 1, or 0.
+// So the result does not depend on the order of invocations.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint INDEX_TYPE = 4u;
 layout(push_constant) uniform Push {
     uint count;
-    uint limit;  // elements of output
-    uint x_walk;  // where its words begin
+    uint limit;  // elements of the output
+    uint x_walk;  // where the walk's words begin
     uint x_offset;
     uint indices_offset;
     uint sources_offset;

@@ -3,8 +3,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation computes EACH neighbouring elements of the output: along the width, or along the
-// channels, which have no window.
+// An invocation computes EACH neighbouring elements of the output, along the width or the channels.
 #include "include/pooling.glsl"
 layout(constant_id = 20) const uint EACH = 1u;
 layout(constant_id = 21) const bool ALONG_WIDTH = true;

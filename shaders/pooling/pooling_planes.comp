@@ -3,10 +3,10 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Pooling of planes of floats by small windows. Rows of a window are taken together first, and what
-// was read serves several outputs.
-// Channels first: an invocation makes EACH neighbours of ROWS rows; where these are two halves, a word.
-// Channels last: a vector of channels of ROWS x EACH outputs.
+// Pooling of planes of floats with small windows. Rows of a window are reduced first, and each read
+// serves several outputs. Channels first: an invocation computes EACH neighbours of ROWS rows. Two
+// FLOAT16 neighbours are a word. Channels last: it computes a vector of channels for ROWS x EACH
+// outputs.
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint WINDOW_Y = 3u;
 layout(constant_id = 3) const uint WINDOW_X = 3u;
@@ -54,7 +54,7 @@ float merged(float a, float b) { return a + b; }
 vec2 halves(uint word) { return vec2(half_to_float(word & 0xFFFFu), half_to_float(word >> 16)); }
 uint word_of(float a, float b) { return float_to_half(a) | float_to_half(b) << 16; }
 
-// Elements of a window that count along an axis.
+// The elements of a window that count, along an axis.
 int counted(int start, int window, int axis) {
     if (INCLUDE_PADDING) return min(window, padded_ends[axis] - start);
     return max(min(start + window, x_sizes[axis]) - max(start, 0), 0);

@@ -6,8 +6,8 @@
 // For windows of many elements. LANES invocations compute one element of the output.
 #include "include/pooling.glsl"
 layout(constant_id = 20) const uint LANES = 32u;
-layout(constant_id = 21) const bool SIDE_BY_SIDE = false;  // outputs of a workgroup are, as channels-last
-layout(constant_id = 22) const bool CONTIGUOUS = false;  // a window is
+layout(constant_id = 21) const bool SIDE_BY_SIDE = false;  // outputs of a workgroup are contiguous
+layout(constant_id = 22) const bool CONTIGUOUS = false;  // a window is contiguous
 
 shared TOTAL s_totals[gl_WorkGroupSize.x];
 

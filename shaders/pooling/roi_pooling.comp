@@ -27,10 +27,10 @@ OUTPUT_TENSOR(y, 2, TYPE)
 // y, region, channel, height, width
 WALK(walk, 5)
 
-// Its beginning and its end, inside the input.
+// The beginning and the end of a bin, inside the input.
 uvec2 bin(int first, int last, uint place, uint bins, uint size) {
     uint length = uint(max(last - first, 0)) + 1u;
-    // By quotient and remainder, so that no product exceeds 32 bits.
+    // With quotient and remainder no product exceeds 32 bits.
     uint whole = length / bins, rest = length % bins;
     int begin = first + int(place * whole + place * rest / bins);
     int end = first + int((place + 1u) * whole + ((place + 1u) * rest + bins - 1u) / bins);

@@ -3,8 +3,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation converts EACH neighbouring elements: eight that share a scale, or one. In the walk, a
-// block is a dimension along which the strides of scale and zero point are 0.
+// An invocation converts EACH neighbouring elements: eight that share a scale, or one. The walk splits
+// dimensions into blocks, inside which the strides of scale and zero point are 0.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;  // of the floating-point side
 layout(constant_id = 2) const uint BITS = 8u;  // of the quantized side
@@ -12,7 +12,7 @@ layout(constant_id = 3) const bool SIGNED = false;
 layout(constant_id = 4) const bool HAS_ZERO = false;
 layout(constant_id = 5) const bool VECTORS = false;
 layout(push_constant) uniform Push {
-    uint count;  // of invocations
+    uint count;  // invocations
     uint x_offset;
     uint y_offset;
     uint scale_offset;
@@ -48,7 +48,7 @@ void main() {
     uint[4] at = walk(0u, n);
     float zero = zero_point(zero_offset * (8u / BITS) + at[2]);
     float by = scale_float(scale_offset + at[1]);
-    // Offsets of elements of 4 bits count bytes.
+    // Offsets of 4-bit elements count bytes.
 #if defined(WAY_dequantize)
     uint from = x_offset * (8u / BITS) + at[0], to = y_offset + at[3];
     if (!VECTORS) {
@@ -90,7 +90,7 @@ void main() {
             y_words[(to + i) / PER_WORD] = word;
             word = 0u;
         } else {
-            // Changes the element's own bits only: others share the word.
+            // Changes only the element's own bits, because others share the word.
             uint own = (y_words[to / PER_WORD] >> shift ^ bits) & mask;
             atomicXor(y_words[to / PER_WORD], own << shift);
         }

@@ -14,7 +14,7 @@
 #include "include/typed.glsl"
 #include "include/quantization.glsl"
 
-// a is the element, b its scale, c its zero point (or 0).
+// a is the element, b the scale, c the zero point (or 0).
 const int LOWEST = IS_SIGNED(OUT_TYPE) ? -128 : 0;
 
 // Whether all elements of a part have one scale and one zero point.
@@ -30,8 +30,8 @@ uvec2 wide(uint bits, uint type) {
 #if defined(OP_quantize)
 float scale;
 float inverse;
-float inverse_rest;  // the exact reciprocal less inverse
-float least;  // is quantized to the lowest number, and ``most`` to the highest
+float inverse_rest;  // the exact reciprocal minus inverse
+float least;  // x from which the result is the lowest number; ``most``: the highest
 float most;
 bool is_tame;
 
@@ -57,19 +57,18 @@ bool are_halves() {
     return false;
 }
 
-// With a true fma. The first quotient is rarely rounded wrongly, and never at a half where both numbers
-// are FLOAT16. The reciprocal is rounded correctly, and so is the second quotient (Markstein). The number
-// is clamped first, so the result needs no clamping. NaN becomes the lowest.
+// With a true fma. The first quotient is rarely wrong in its last bit, and never at a half if both
+// numbers are FLOAT16. The reciprocal is correctly rounded, so the second quotient is, too (Markstein).
+// The number is clamped first, so the result needs no clamping. NaN becomes the lowest number.
 uint quantized_by_fma(float x, int zero_point) {
     float inside = min(max(x, least), most);
     precise float quotient = fma(inside, inverse, inside * inverse_rest);
     if (!are_halves()) quotient = fma(fma(-quotient, scale, inside), inverse, quotient);
-    precise float shifted = quotient + 12582912.0;  // whose last digit is 1
+    precise float shifted = quotient + 12582912.0;  // rounded to a whole number
     return floatBitsToUint(shifted) + uint(zero_point);
 }
 
-// Exact digits only matter near halves, where this guess may be on the wrong side. A guess beyond 512
-// gives the type's lowest or highest number.
+// A guess that is wrong only near halves. Beyond 512 the result is the type's lowest or highest number.
 uint guessed(float x, int zero_point) {
     precise float guess = x * inverse;
     precise float near = clamp(guess, -1024.0, 1024.0);

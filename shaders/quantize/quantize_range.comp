@@ -10,7 +10,7 @@
 
 // The range of a tensor, then its scale and zero point. The range includes 0 and ignores NaN. Step
 // partial: each workgroup stores the range of its elements in ``ranges``. Step final: one workgroup
-// combines them.
+// combines the ranges.
 layout(constant_id = 1) const uint IN_TYPE = 36u;
 layout(constant_id = 2) const uint OUT_TYPE = 1u;
 layout(constant_id = 3) const uint GROUPS = 1u;
@@ -37,7 +37,7 @@ layout(push_constant) uniform Push {
     uint zero_offset;
 };
 
-const uint INVOCATIONS = 256u;  // the workgroup's, too
+const uint INVOCATIONS = 256u;  // as the workgroup size
 shared int s_low[INVOCATIONS];
 shared int s_high[INVOCATIONS];
 
@@ -64,8 +64,8 @@ void finish(int low_rank, int high_rank) {
 const bool IS_HALF = BYTES_OF(IN_TYPE) == 2u;
 const uint PER_VECTOR = IS_HALF ? 8u : 4u;
 
-// The numbers furthest from 0 on both sides, as bits. A FLOAT16 is the upper half of the word; the lower
-// half never decides.
+// The lowest and highest numbers, as bits. A FLOAT16 is the upper half of the word. The lower half has no
+// effect on the order.
 uint lowest = 0x80000000u;
 int highest = 0;
 bool skips_nan = false;
@@ -95,7 +95,7 @@ int rank_of_bits(uint x) {
     return rank_of(IS_HALF ? half_to_float(x >> 16u) : uintBitsToFloat(x));
 }
 
-// Four vectors are in flight at a time. The last vector may be counted again, which changes nothing.
+// Four vectors load at a time. The last vector may be read again, which does not change the range.
 void take_packed() {
     const uint STEP = GROUPS * INVOCATIONS;
     uint i = invocation_index();
@@ -148,7 +148,7 @@ void main() {
     }
 #else
     take_all();
-    if (is_nan(lowest) || is_nan(uint(highest))) {  // the bits of NaN lie beyond those of all numbers
+    if (is_nan(lowest) || is_nan(uint(highest))) {  // the bits of NaN are beyond those of all numbers
         skips_nan = true;
         lowest = 0x80000000u;
         highest = 0;

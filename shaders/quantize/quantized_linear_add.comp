@@ -29,7 +29,7 @@ vec3 sum_factors() {
 float a_ratio;
 float b_ratio;
 float fixed_part;
-bool is_tame;  // no sum is NaN, or of more than 22 digits
+bool is_tame;  // no sum is NaN or has more than 22 digits
 
 void prepare(uvec2 b, uvec2 c) {
     vec3 known = sum_factors();
@@ -51,7 +51,7 @@ float sum_of_elements(uvec2 a, uvec2 b) {
 
 uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     unsure = !is_tame;
-    precise float shifted = sum_of_elements(a, b) + 12582912.0;  // whose last digit is 1
+    precise float shifted = sum_of_elements(a, b) + 12582912.0;  // rounded to a whole number
     return uvec2(quantized(floatBitsToInt(shifted) - 0x4B400000, 0, OUT_TYPE), 0u);
 }
 

@@ -6,9 +6,8 @@
 #if defined(PRODUCTS_longs)
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #endif
-// Philox 4x32 with 10 rounds. An invocation makes the four words of each of EACH blocks, whose counters
-// are the state's plus the block's number. The first one also writes the state that comes after all
-// blocks.
+// Philox 4x32 with 10 rounds. An invocation computes EACH blocks of four words. A block's counter is the
+// state's counter plus the block's number. The first invocation also writes the next state.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const bool CONTIGUOUS = false;
 layout(constant_id = 2) const bool NEXT = false;
@@ -45,7 +44,7 @@ uvec4 counter_plus(uint n) {
 // The upper and the lower half of a product.
 uvec2 product(uint x, uint y) {
 #if defined(PRODUCTS_longs)
-    return unpack32(uint64_t(x) * y).yx;  // which takes one multiplication where there are such
+    return unpack32(uint64_t(x) * y).yx;  // one multiplication, if the device has 64-bit integers
 #else
     uvec2 halves;
     umulExtended(x, y, halves.x, halves.y);

@@ -2,8 +2,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation copies one element into the state, or out of it. Absent tensors are 0. So are the outputs
-// of sequences of length 0.
+// An invocation copies one element to or from the state. Absent tensors, and outputs of sequences of
+// length 0, are 0.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint FROM = 36u;
 layout(constant_id = 2) const uint TO = 36u;

@@ -2,8 +2,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// The part of all gates that does not depend on the state, for all steps: x W^T + biases, in float32. A
-// workgroup of 16 x 16 invocations computes 64 x 64 elements of one direction, 4 x 4 each.
+// Computes the part of all gates that does not depend on the state, for all steps: x W^T + biases, in
+// float32. A workgroup of 16 x 16 invocations computes 64 x 64 elements of one direction, 4 x 4 each.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool BIAS = false;
@@ -14,7 +14,7 @@ layout(push_constant) uniform Push {
     uint rows;     // steps * batches
     uint columns;  // of all gates
     uint inputs;
-    uint biased;   // columns that have the recurrence's bias, too
+    uint biased;   // columns that also have the recurrence's bias
     uint x_offset;
     uint w_offset;
     uint bias_offset;
@@ -31,7 +31,7 @@ INPUT_TENSOR(bias, 2, TYPE)
 OUTPUT_TENSOR(y, 3, 36u)
 
 const uint CHUNK = 16u;
-const uint PITCH = 17u;  // vectors of 64 elements, and one against bank conflicts
+const uint PITCH = 17u;  // vectors of 64 elements, and one of padding against bank conflicts
 shared vec4 s_tile[2u * CHUNK * PITCH];
 
 #define LOAD4(x) \

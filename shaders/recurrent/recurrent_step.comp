@@ -23,8 +23,8 @@ layout(push_constant) uniform Push {
     uint steps;
     uint batches;
     uint units;
-    uint pitch;    // of a sequence's state
-    uint before;   // in the state: h of the step before
+    uint pitch;    // from one sequence's state to the next
+    uint before;   // in the state: h of the previous step
     uint after;    // and of this one
     uint cell;     // LSTM: the cells. GRU: the update gates
     uint reset;    // GRU: the state times the reset gates
@@ -59,7 +59,7 @@ const uint GATES = 1u, FIRST = 2u, ALL = 3u;
 #else
 const uint GATES = 1u, FIRST = 0u, ALL = 1u;
 #endif
-const uint QUADS = 8u, PITCH = 9u;  // vectors of a row of 32 elements, and one more
+const uint QUADS = 8u, PITCH = 9u;  // vectors of 32 elements, and one of padding
 shared vec4 s_h[16u * PITCH];
 shared vec4 s_r[16u * GATES * PITCH];
 

@@ -3,8 +3,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// All steps of one direction of one sequence, by one workgroup, which keeps the state in shared memory.
-// Teams of eight invocations multiply it by lines of R.
+// A workgroup computes all steps of one direction of one sequence, with the state in shared memory. Teams
+// of eight invocations multiply it by lines of R.
 #define PARAMS_BINDING 5
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 3) const bool LENGTHS = false;
@@ -51,10 +51,10 @@ const uint GATES = 3u;
 const uint GATES = 1u;
 #endif
 const uint LANES = 8u, INVOCATIONS = TEAMS * LANES;
-const int LINES = int((GATES * UNITS + TEAMS - 1u) / TEAMS);  // of R, that a team multiplies
-const int QUADS = int(UNITS / (4u * LANES));                  // of a line, that an invocation does
+const int LINES = int((GATES * UNITS + TEAMS - 1u) / TEAMS);  // lines of R for each team
+const int QUADS = int(UNITS / (4u * LANES));                  // vectors of a line for each invocation
 shared vec4 s_h[UNITS / 4u];
-shared float s_parts[LINES * TEAMS * (LANES + 1u)];  // by line, one against bank conflicts
+shared float s_parts[LINES * TEAMS * (LANES + 1u)];  // by line, with padding against bank conflicts
 
 float state(uint at) { return uintBitsToFloat(state_words[state_offset + at]); }
 void store(uint at, float value) { state_words[state_offset + at] = floatBitsToUint(value); }

@@ -3,15 +3,15 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// SHARE invocations reduce one row; a workgroup has as many rows as fit. Long rows are split into
-// parts, whose totals the same shader reduces in a second dispatch.
+// SHARE invocations reduce one row. A workgroup has as many rows as fit. Long rows are split into parts,
+// whose totals a second dispatch of the same shader reduces.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint RESULT_TYPE = 36u;
 layout(constant_id = 3) const uint FUNCTION = 10u;  // a DML_REDUCE_FUNCTION
 layout(constant_id = 4) const uint SHARE = 1u;  // a power of two
-layout(constant_id = 5) const bool ROWS_FIRST = false;  // neighbouring invocations take other rows
-layout(constant_id = 6) const bool CONTIGUOUS = false;  // rows are, and are read as vectors
+layout(constant_id = 5) const bool ROWS_FIRST = false;  // neighbouring invocations take different rows
+layout(constant_id = 6) const bool CONTIGUOUS = false;  // rows are contiguous and read as vectors
 layout(constant_id = 7) const bool ONE_STRIDE = true;  // columns have one stride
 layout(constant_id = 8) const bool FROM_PARTS = false;
 layout(constant_id = 9) const bool TO_PARTS = false;
@@ -23,7 +23,7 @@ layout(push_constant) uniform Push {
     uint part_columns;
     uint column_stride;
     uint parts_to_read;
-    uint columns_at;  // of the second walk's words
+    uint columns_at;  // where the second walk's words begin
     uint x_offset;
     uint y_offset;
     uint totals_offset;
@@ -44,10 +44,10 @@ layout(binding = 2) buffer Totals { uint totals[]; };
 WALK(walk_rows, 2)
 WALK(walk_columns, 1)
 
-// A TOTAL accumulates any number of elements, a FEW a handful of them. take() adds an element to a FEW,
-// and combine() adds two totals. ``store_total`` and ``load_total`` move WORDS words.
+// A TOTAL accumulates any number of elements, a FEW only some. take() adds an element to a FEW, combine()
+// adds two totals. store_total() and load_total() move WORDS words.
 #if defined(KIND_float)
-// Sums are pairs of float32, so their error hardly grows with the number of terms.
+// Sums are pairs of float32. Their error hardly grows with the number of terms.
 #define TOTAL PAIR
 #define FEW float
 const uint WORDS = 2u;
@@ -167,8 +167,7 @@ bool is_before(uvec3 a, uvec3 b) {
 
 TOTAL combine(TOTAL a, TOTAL b) { return is_before(b, a) ? b : a; }
 
-// Indices come in ascending order. Selections instead of branches keep unrolled loops short to
-// compile.
+// Indices come in ascending order. Selections instead of branches make unrolled loops fast to compile.
 void take(inout FEW few, uvec2 x, uint index) {
     uvec2 rank = equal_precedence(x, TYPE, OF_LEAST);
     bool before;
@@ -209,8 +208,8 @@ void take_vector(inout TOTAL total, uvec4 vector, uint index) {
     total = combine(total, total_of(few));
 }
 
-// Elements ``from`` to ``to`` of the buffer. They are contiguous and belong to the row that begins at
-// ``row``. Elements that fill no vector are taken one by one.
+// The total of elements ``from`` to ``to`` of the buffer, which are contiguous and belong to the row that
+// begins at ``row``. Elements outside whole vectors are read one by one.
 TOTAL of_vectors(uint row, uint share, uint from, uint to) {
     TOTAL total = NO_TOTAL;
     uint first = (from + PER_VECTOR - 1u) / PER_VECTOR, last = to / PER_VECTOR;

@@ -3,17 +3,17 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// SHARE invocations scan one row, tile after tile. A workgroup has as many rows as fit. In each tile, an
-// invocation has STRIPES units of WIDTH neighbouring elements; their distance is SHARE units. Long rows
-// are split into parts: one dispatch stores the parts' totals, another continues from the totals of the
-// parts before.
+// SHARE invocations scan one row, tile after tile. A workgroup has as many rows as fit. In each tile,
+// an invocation has STRIPES units of WIDTH neighbouring elements, SHARE units apart. Long rows are
+// split into parts: one dispatch stores the totals of parts, another continues from the totals of
+// earlier parts.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool PRODUCT = false;
 layout(constant_id = 3) const bool EXCLUSIVE = false;
 layout(constant_id = 4) const bool BACKWARDS = false;
 layout(constant_id = 5) const uint SHARE = 1u;  // a power of two
-layout(constant_id = 6) const bool ROWS_FIRST = false;  // neighbouring invocations take other rows
+layout(constant_id = 6) const bool ROWS_FIRST = false;  // neighbouring invocations take different rows
 layout(constant_id = 7) const bool VECTORS = false;  // a unit is a vector
 layout(constant_id = 8) const uint WIDTH = 1u;
 layout(constant_id = 9) const bool TO_TOTALS = false;
@@ -22,7 +22,7 @@ layout(push_constant) uniform Push {
     uint rows;
     uint columns;
     uint parts;  // of a row
-    uint part_columns;  // whole tiles
+    uint part_columns;  // columns of a part: whole tiles
     uint x_stride;
     uint y_stride;
     uint x_offset;
@@ -42,7 +42,7 @@ OUTPUT_TENSOR(y, 1, TYPE)
 layout(binding = 2) buffer Totals { uint totals[]; };
 WALK(walk_rows, 2)
 
-// A NUMBER is an element, or the result of a tile's elements. A CARRY is the result of all tiles before.
+// A NUMBER is the result of one or several elements of a tile. A CARRY is the result of all tiles before.
 #if defined(KIND_float)
 #define NUMBER float
 #define CARRY PAIR
@@ -90,7 +90,7 @@ const uint MOST_WIDTH = 8u;
 shared NUMBER s_units[STRIPES * gl_WorkGroupSize.x];
 shared CARRY s_carries[gl_WorkGroupSize.x];
 
-// The column that comes at position ``c`` of the scan.
+// The column at position ``c`` of the scan.
 uint place(uint c) {
     return BACKWARDS ? columns - 1u - c : c;
 }
@@ -100,7 +100,7 @@ void main() {
     uint part = group_index() % parts;
     uint row = group_index() / parts * height + (ROWS_FIRST ? i % height : i / SHARE);
     uint share = ROWS_FIRST ? i / height : i % SHARE;
-    uint step = ROWS_FIRST ? height : 1u;  // from one share's invocation to the next one's
+    uint step = ROWS_FIRST ? height : 1u;  // between neighbouring invocations of a row
     uint head = i - share * step;
     bool inside = row < rows;
     uint[2] at = walk_rows(0u, min(row, rows - 1u));
@@ -124,7 +124,7 @@ void main() {
         carry = s_carries[head];
     }
     for (uint base = from; base < to; base += tile) {
-        // All is read before anything is written: the output may be the input.
+        // All elements are read before any is written, because the output may be the input.
         NUMBER x[STRIPES * MOST_WIDTH];
         [[unroll]] for (uint s = 0u; s < STRIPES; ++s) {
             uint c = base + (s * SHARE + share) * WIDTH;
@@ -141,7 +141,7 @@ void main() {
             }
         }
         NUMBER unit[STRIPES];
-        barrier();  // until all have read the results of the tile before
+        barrier();  // until all have read the results of the previous tile
         [[unroll]] for (uint s = 0u; s < STRIPES; ++s) {
             unit[s] = x[s * WIDTH];
             [[unroll]] for (uint e = 1u; e < WIDTH; ++e) unit[s] = combine(unit[s], x[s * WIDTH + e]);

@@ -2,9 +2,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// A workgroup finds the first K of one row, or of a part of it. Each element has an entry: its precedence
-// in two words, then its inverted index. So no two entries are equal, and larger ones come first. The
-// K-th entry is found digit by digit, by histograms, until few entries are left. These are gathered and
+// A workgroup finds the first K of a row, or of a part of it. Each element has an entry: its precedence
+// in two words, then its inverted index. So no two entries are equal, and larger ones come first.
+// Histograms find the K-th entry digit by digit, until few entries are left. These are gathered and
 // sorted.
 #define PARAMS_BINDING 5
 layout(constant_id = 1) const uint TYPE = 36u;
@@ -12,14 +12,14 @@ layout(constant_id = 2) const uint INDEX_TYPE = 4u;
 layout(constant_id = 3) const bool LEAST = false;
 layout(constant_id = 4) const bool FROM_ENTRIES = false;
 layout(constant_id = 5) const bool TO_ENTRIES = false;
-layout(constant_id = 6) const uint HIGH = 1u;  // entries whose first word counts: MOST of 64 bits
+layout(constant_id = 6) const uint HIGH = 1u;  // entries with a first word: MOST for 64-bit types, else 1
 layout(push_constant) uniform Push {
     uint rows;
     uint columns;
     uint k;
     uint parts;  // of a row
     uint part_columns;
-    uint few;  // that may be gathered: k at least, MOST at most
+    uint few;  // entries that may be gathered: from k to MOST
     uint x_stride;
     uint y_stride;
     uint z_stride;
@@ -70,8 +70,8 @@ void main() {
     uint x_row = x_offset + at[0];
     uint from = part * part_columns, to = min(columns, from + part_columns);
 
-    // All entries above ``prefix`` are wanted, and some of the ``within`` entries that equal it under
-    // ``mask``.
+    // The result has all entries above ``prefix``, and some of the ``within`` entries that equal it
+    // under ``mask``.
     uvec3 mask = uvec3(0u), prefix = uvec3(0u);
     uint above = 0u, within = to - from;
     uint word = BYTES_OF(TYPE) == 8u ? 0u : 1u, shift = 32u;
@@ -89,7 +89,7 @@ void main() {
                     atomicAdd(s_bins[e[j][word] >> shift & (1u << bits) - 1u], 1u);
         }
         barrier();
-        // Each invocation has some neighbouring bins, the first invocation the highest ones.
+        // Each invocation takes some neighbouring bins, the first one the highest bins.
         uint each = BINS / size, own = 0u;
         for (uint b = 0u; b < each; ++b) own += s_bins[BINS - 1u - (i * each + b)];
         uint sum = own;
@@ -131,7 +131,7 @@ void main() {
     barrier();
     uint count = s_count, padded = 2u << max(findMSB(count - 1u), 0);
     barrier();
-    // Missing entries are filled with ones that come last.
+    // Missing entries are filled with entries that come last.
     for (uint rank = count + i; rank < min(max(padded, k), MOST); rank += size) put(rank, uvec3(0u));
     for (uint run = 2u; run <= padded; run *= 2u)
         for (uint distance = run / 2u; distance > 0u; distance /= 2u) {

@@ -3,8 +3,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Sorts whole rows in memory, for a large K. It is a bitonic network over entries, whose number in a row
-// is a power of two. Step local does all stages of blocks that fit one workgroup, step global one stage.
+// Sorts whole rows in memory, for a large K, by a bitonic network. The number of entries in a row is a
+// power of two. Step local does all stages within the block of a workgroup, step global one stage.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint INDEX_TYPE = 4u;
@@ -14,9 +14,9 @@ layout(push_constant) uniform Push {
     uint columns;
     uint padded;  // entries of a row: a power of two
     uint k;
-    uint first_run;  // sorted runs of this length are made, ...
+    uint first_run;  // step local makes sorted runs of this length, ...
     uint last_run;  // ... and then longer ones, up to this
-    uint distance;  // of the first entries that are compared
+    uint distance;  // of the entries that the first stage compares
     uint x_stride;
     uint y_stride;
     uint z_stride;

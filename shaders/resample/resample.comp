@@ -3,14 +3,14 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation computes EACH neighbouring elements of the output. AXES dimensions are resampled. The
-// neighbours may lie along the last of these. The other dimensions have the same coordinate in the input.
+// An invocation computes EACH neighbouring elements of the output. AXES dimensions are resampled, and the
+// neighbours may lie along the last one. Along other dimensions the input has the same coordinate.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint AXES = 2u;  // up to 4
 layout(constant_id = 3) const uint EACH = 1u;
 layout(constant_id = 4) const bool ALONG_AXIS = true;  // neighbours lie along the last axis
-layout(constant_id = 5) const uint ROUNDING = 0u;  // halves up, up, down
+layout(constant_id = 5) const uint ROUNDING = 0u;  // 0: halves up, 1: up, 2: down
 layout(constant_id = 6) const uint SPAN = 0u;  // elements that EACH may need along the last axis
 layout(constant_id = 7) const bool VECTORS = false;  // EACH elements of input are a vector
 layout(constant_id = 34) const bool IEEE_UNITS = false;
@@ -34,12 +34,12 @@ layout(push_constant) uniform Push {
 
 INPUT_TENSOR(x, 0, TYPE)
 OUTPUT_TENSOR(y, 1, TYPE)
-// y, x without the axes, the axes' coordinates
+// y, x (without the axes), the axes' coordinates
 WALK(walk, 6)
 
 const uint BYTES = BYTES_OF(TYPE);
 
-// The place in the input of a coordinate of the output, at most one element outside.
+// The input's coordinate for a coordinate of the output, clamped to one element outside.
 float place_of(float o, uint axis) {
     precise float place = o - out_offsets[axis];
     place = divide(place, scales[axis]);
@@ -68,7 +68,7 @@ Taps taps_of(float o, uint axis) {
     float whole = floored(place);
     return Taps(int(whole), place - whole);
 }
-// Leaves 0 times infinity out, which occurs at an edge.
+// Avoids 0 times infinity, which occurs at edges.
 float blend(float a, float b, float second) {
     return second == 0.0 ? a : second == 1.0 ? b : a * (1.0 - second) + b * second;
 }
@@ -76,7 +76,7 @@ float blend(float a, float b, float second) {
 
 VALUE values[EACH];
 
-// Elements of the input side by side, for EACH of the output.
+// Contiguous elements of the input, for EACH elements of the output.
 void load_each(uint from, out VALUE result[EACH]) {
     if (VECTORS && x_offset % EACH == 0u) {
         uvec4 vector = x_vectors[from / EACH];
@@ -136,7 +136,7 @@ void main() {
             [[unroll]] for (uint e = 0u; e < EACH; ++e)
                 along[e] = taps_of(float(at[2u + LAST] + e) + shift[LAST], LAST);
         }
-        // Each corner of the outer axes is a bit pattern. Its weight is a product.
+        // The bits of ``corner`` select a neighbour along each outer axis. Its weight is a product.
         [[unroll]] for (uint corner = 0u; corner < 1u << outer; ++corner) {
             uint from = base;
             float weight = 1.0;

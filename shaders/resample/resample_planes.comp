@@ -3,9 +3,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Linear resampling of two axes that repeats itself: every ROWS x COLUMNS elements of output have the
-// same weights, and taps that lie alike. An invocation makes one such block, of one channel, or of a
-// vector of channels that lie side by side.
+// Linear resampling of two axes, if all blocks of ROWS x COLUMNS outputs have the same weights and taps.
+// An invocation computes a block of one channel, or of a vector of contiguous channels.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint ROWS = 4u;     // up to 4
@@ -16,14 +15,14 @@ layout(constant_id = 6) const uint FIRST_Y = 0u;  // the first tap of each row, 
 layout(constant_id = 7) const uint FIRST_X = 0u;
 layout(push_constant) uniform Push {
     uint batches;
-    uint channels;       // or vectors of them
+    uint channels;       // or vectors of channels
     int x_sizes[2];      // height, width
     uint y_sizes[2];
     uint x_strides[4];   // batch, channel, height, width
     uint y_strides[4];
-    int begin[2];        // of the first block's taps
-    int step[2];         // from block to block
-    float weights_y[4];  // of second taps
+    int begin[2];        // first tap of the first block
+    int step[2];         // elements of the input from block to block
+    float weights_y[4];  // weights of second taps
     float weights_x[8];
     uint x_offset;
     uint y_offset;
@@ -34,7 +33,7 @@ INPUT_TENSOR(x, 0, TYPE)
 OUTPUT_TENSOR(y, 1, TYPE)
 const uint MOST_SPAN = 16u;
 
-// Without 0 times infinity.
+// Avoids 0 times infinity.
 #define BLEND(a, b, second) ((second) == 0.0 ? (a) : (a) * (1.0 - (second)) + (b) * (second))
 
 #if defined(LAYOUT_first)
@@ -112,7 +111,7 @@ void main() {
         if (y >= y_sizes[0]) continue;
         uint at = to + y * y_strides[2] + x * y_strides[3];
 #if defined(LAYOUT_first)
-        // Whole vectors: the width holds whole blocks.
+        // Whole vectors, because the width consists of whole blocks.
         if (BYTES_OF(TYPE) == 4u)
             y_vectors[at / 4u] = floatBitsToUint(
                 vec4(made[q][0], made[q][1], made[q][2], made[q][3]));

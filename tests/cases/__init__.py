@@ -1,4 +1,4 @@
-"""What each operator is tested with: one module per family, with CASES and ERRORS."""
+"""The cases of each operator: one module per family, with CASES and ERRORS."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def _whole(low: int, high: int) -> Values:
 
 
 def _split(x: np.ndarray, heads: int) -> np.ndarray:
-    """{batch, length, features} by head, in front."""
+    """{batch, length, features} as {batch, head, length, size}."""
     batch, length, features = x.shape[-3:]
     return x.reshape(batch, length, heads, features // heads).transpose(0, 2, 1, 3)
 
@@ -53,7 +53,7 @@ def _masked(x: Arrays, kind: int, scores: np.ndarray) -> np.ndarray:
 
 
 class _Answer:
-    """Attention in float64. ``caches`` are what the present outputs hold before."""
+    """Attention in float64. ``caches`` are the contents of the present outputs before the call."""
 
     def __init__(self, given: Arrays, attributes: Mapping[str, Any], caches: Any = None) -> None:
         full = {short: given[f].astype(np.float64) for short, f in _NAMES.items() if f in given}
@@ -102,7 +102,7 @@ class _Answer:
         power = np.exp(scores - scores.max(3, keepdims=True))
         power /= power.sum(3, keepdims=True)
         self.y = self._joined(power @ v)
-        # Sums of float32, products of it, and the rounding of sums with the bias.
+        # Errors of float32 sums and products, and of sums with the bias.
         sizes = np.where(hidden, 0.0, sizes + np.abs(attributes["mask_filter_value"]) * masked)
         off = (sizes.max(3, keepdims=True)) * (2.0**-23 * (q.shape[3] + 8) + 2 * rounds)
         share = 2 * off + 2.0**-23 * (k.shape[2] + 16) + rounds
@@ -176,7 +176,7 @@ def _grown(sizes: Mapping[str, Sizes], rank: int) -> dict[str, Sizes]:
 
 
 def _shared(heads: Any, make: Any, few: Any) -> list[Case]:
-    """What both operators do, for one head count or two; ``few`` layouts where it matters."""
+    """Cases for both operators, with one head count or two. ``few`` are fewer layouts."""
     return [
         make("plain", _PLAIN, layouts=few, **heads(3)),
         make("five-dimensions", _grown({

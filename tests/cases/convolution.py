@@ -22,7 +22,7 @@ def _numbers(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) ->
 
 
 def _taps(filter_sizes: Sizes, attributes: Mapping[str, Any]) -> Any:
-    """Each tap's index in the filter, and its place in the padded input."""
+    """The index of each tap in the filter, and its place in the padded input."""
     for at in itertools.product(*map(range, filter_sizes[2:])):
         k = at
         if attributes.get("mode", _CORRELATION) == _MIRRORED:
@@ -31,7 +31,7 @@ def _taps(filter_sizes: Sizes, attributes: Mapping[str, Any]) -> Any:
 
 
 def _sums(x: np.ndarray, w: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
-    """The convolution of numbers that hold every sum, tap by tap."""
+    """The convolution, tap by tap, in the type of ``x``, which must hold every sum."""
     a, groups = attributes, attributes["group_count"]
     batches, spatial = x.shape[0], w.shape[2:]
     x = x.reshape(batches, groups, -1, *x.shape[2:])
@@ -74,7 +74,7 @@ def _convolution(x: Arrays, attributes: Mapping[str, Any], types: Types) -> np.n
 
 
 def _room(x: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
-    """Each of the K products and sums, and the bias, rounds once in float32."""
+    """Each of the K products and sums, and the bias, is rounded once in float32."""
     inputs = {name: np.abs(v.astype(np.float64)) for name, v in x.items()}
     w = inputs["filter_tensor"].shape
     k = prod(w[1:] if attributes["direction"] == _FORWARD else (w[0], *w[2:]))
@@ -83,7 +83,7 @@ def _room(x: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
 
 
 def _window(axes: int, **given: Any) -> dict[str, Any]:
-    """Attributes along the axes, with their defaults."""
+    """Attributes along the axes, with defaults."""
     defaults = {"strides": 1, "dilations": 1, "start_padding": 0, "end_padding": 0}
     return {name: given.get(name, (value,) * axes) for name, value in defaults.items()} | {
         "group_count": given.get("group_count", 1)}
@@ -145,7 +145,7 @@ _FLOATS = [
 
 
 def _integers(x: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
-    """Exact sums of what is left of the numbers without their zero points."""
+    """Exact sums of products of numbers less their zero points."""
     less = {}
     for name in ("input", "filter"):
         zero = x.get(f"{name}_zero_point_tensor")
@@ -187,7 +187,7 @@ _INTEGERS = [
 
 
 def _quantized(x: Arrays, attributes: Mapping[str, Any], types: Types) -> np.ndarray:
-    """In the operator's order: one float32 multiplier, halves to even."""
+    """The operator's steps: one float32 multiplier, halves to even."""
     sums = _integers(x, attributes)
     if "bias_tensor" in x:
         sums = sums + _along(x["bias_tensor"].astype(np.int64), sums)
@@ -211,7 +211,7 @@ def _call_quantized(x: Mapping[str, Any], attributes: Mapping[str, Any], types: 
 
 
 def _scales(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
-    """Powers of two: ties are met, and no rounding depends on the order."""
+    """Powers of two, so that ties occur and no rounding depends on the order."""
     return (2.0 ** rng.integers(-3, 0, sizes)).astype(np.float32)
 
 
@@ -290,7 +290,7 @@ ERRORS = [
            output_padding=(0, 1)),
     _error("extent", ["padded size of axis 0", "2147483647", "4294967300"],
            start_padding=(2**32 - 1, 0)),
-    _error("nothing-left", ["StartPadding[0] and EndPadding[0]", "leave something of 7"],
+    _error("nothing-left", ["StartPadding[0] and EndPadding[0]", "be below 7 together"],
            direction=_BACKWARD, filter_tensor=_desc(4, 6, 3, 3), start_padding=(4, 0),
            end_padding=(3, 0)),
     _error("transposed-filter", ["FilterTensor.Sizes[0]", "be 4", "6"], direction=_BACKWARD,

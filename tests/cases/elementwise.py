@@ -43,9 +43,9 @@ def case(
     operator: str, reference: Reference, compare: str = "stepwise",
     types: Sequence[Types] | None = None, raw: bool = False, label: str = "", **attributes: Any,
 ) -> list[Case]:
-    """All types in one dimension, some in the most.
+    """All types in one dimension, some in the most dimensions.
 
-    ``reference`` takes the inputs (floats in float64, all ``raw`` as they are) and the attributes.
+    ``reference`` takes the inputs (floats in float64; unchanged if ``raw``) and the attributes.
     """
     entry = spec.operator("DML_OPERATOR_" + operator)
     inputs = [f.snake for f in entry.inputs]
@@ -59,7 +59,7 @@ def case(
         arguments = {k: v for k, v in given.items() if k not in kinds}
         result = np.asarray(reference(*(x[i] if raw else _wide(x[i]) for i in inputs), **arguments))
         if types[output.snake] is dml.DataType.FLOAT16 and result.dtype == np.float64:
-            result = result.astype(np.float32)  # in which it is computed
+            result = result.astype(np.float32)  # the operator computes in float32
         return result.astype(types[output.snake].dtype)
 
     def call(x: Mapping[str, Any], given: Mapping[str, Any], types: Types, out: Any) -> Any:
@@ -106,7 +106,7 @@ def _quotient(x: Any, y: Any) -> Any:
 
 def _floor_modulus(x: Any, y: Any) -> Any:
     if isinstance(x, np.ndarray):
-        # float32 rounds the sum that lifts a remainder to the divisor's sign, once
+        # float32 rounds the sum that gives a remainder the divisor's sign
         lifted = np.isinf(y) & np.isfinite(x) & (x != 0) & ((x < 0) != (y < 0))
         return np.where(lifted, y, np.mod(x, y))
     return x if y == 0 else x % y
@@ -139,7 +139,7 @@ def _mean(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _extreme(f: Reference, negative: bool) -> Reference:
-    """NumPy does not say which zero it takes: the lower one for a minimum."""
+    """NumPy may return either zero. The operators return the lower one as a minimum."""
 
     def compute(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where((a == b) & (np.signbit(a) == negative), a, f(a, b)) \
@@ -207,7 +207,7 @@ def _safe(f: Reference) -> Reference:
 
 
 def converted(x: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Floats to integers truncate and saturate, NaN becomes 0; the rest is NumPy's."""
+    """Floats to integers are truncated and saturated, and NaN becomes 0. Others are as in NumPy."""
     if x.dtype.kind != "f" or dtype.kind == "f":
         return x.astype(dtype)
     info = np.iinfo(dtype)

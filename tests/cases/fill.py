@@ -18,7 +18,7 @@ INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
 
 def as_attribute(value: float, dtype: np.dtype) -> np.ndarray:
-    """A FLOAT attribute in the output's type, by Python's own numbers."""
+    """A FLOAT attribute in the output's type, computed with Python numbers."""
     try:
         number = struct.unpack("<f", struct.pack("<f", value))[0]
     except OverflowError:
@@ -71,7 +71,7 @@ def _diagonal_matrix1(x: Arrays, attributes: Mapping[str, Any], types: Types,
     top = columns - rows
     filled = (end >= begin) ^ (top >= begin) ^ (top < end)
     rest = x.get("input_tensor", np.zeros(sizes, types["output_tensor"].dtype))
-    # Bits, so that NaN payloads pass.
+    # Bits, so that NaN payloads are kept.
     bits = np.dtype(f"u{rest.itemsize}")
     value = np.ascontiguousarray(typed(attributes["value"], types)).view(bits)
     return np.where(filled, value, rest.view(bits)).view(rest.dtype)
@@ -137,7 +137,7 @@ CASES = [
     fill("past-int64", (3, 3), 0, 9.3e18, layouts=[SHIFTED]),
     fill("past-int32", (3, 3), 0, -2147483904.0, layouts=[SHIFTED]),
     fill("tiny", (3, 3), 0, 3e-8, layouts=[SHIFTED]),
-    # Where lavapipe makes the zeros first.
+    # Large enough for lavapipe to write zeros first.
     fill("large", (3, 300, 301), -4, 2.0, layouts=[PACKED, TRANSPOSED, SLICED]),
     fill("large-beyond", (513, 512), 512, 2.0, layouts=[PACKED]),
     fill1("large-on-zeros", (513, 512), 5, 6, _pattern, with_input=False,

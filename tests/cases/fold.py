@@ -15,7 +15,7 @@ from layouts import PACKED, Sizes
 
 
 def _points(image: Sizes, a: Mapping[str, Any]) -> Iterator[tuple[int, int, Any]]:
-    """Window point, block, and the pixel where they meet; None outside of the image."""
+    """Window point, block, and their pixel; None outside the image."""
     blocks = [(n + p + e - d * (w - 1) - 1) // s + 1 for n, w, s, d, p, e in zip(
         image, a["window_sizes"], a["strides"], a["dilations"], a["start_padding"],
         a["end_padding"])]
@@ -53,7 +53,7 @@ def _fold(image: Sizes) -> Any:
 
 
 def _whole(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
-    """Sums of these are exact in every type."""
+    """Small whole numbers, whose sums are exact in every type."""
     return rng.integers(0, 100, sizes).astype(data_type.dtype)
 
 

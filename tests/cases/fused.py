@@ -1,4 +1,4 @@
-"""What goes along with an operator: a ScaleBias before it, a fused activation behind it."""
+"""A ScaleBias before an operator, and a fused activation after it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SCALE_BIAS = dml.ScaleBias(0.5, 1.25)
 
 
 def _with_scale_bias(c: Case) -> list[Case]:
-    """The same operator of ``x / 2 + 1.25``, of every type."""
+    """The operator with ScaleBias ``x / 2 + 1.25``, in every type."""
     takes = any(f.type == "SCALE_BIAS" for f in c.definition.spec.fields)
     if not takes or len(c.sizes[c.output]) != 1:
         return []
@@ -49,7 +49,7 @@ def _with_scale_bias(c: Case) -> list[Case]:
         return c.reference({**x, "input_tensor": scaled}, rest, types)
 
     name = f"{c.name}-scale-bias"
-    # The sum is rounded: bits that move are no longer the input's.
+    # The sum is rounded, so operators that move bits need a tolerance, too.
     compare = "stepwise" if c.compare == "bits" else c.compare
     return [dataclasses.replace(c, name=name, reference=reference, types=types, compare=compare,
                                 levels=("function",),
@@ -57,7 +57,7 @@ def _with_scale_bias(c: Case) -> list[Case]:
 
 
 def _computes_as_it_is_typed(c: Case, types: Types) -> bool:
-    """Powers of integers in float32 truncate at the end only; they have a test of their own."""
+    """False for powers of integers, which are computed in float32. They have their own test."""
     if dml.DataType.FLOAT64 in types.values():
         return "shaderFloat64" in dml.default_device().features
     kinds = {types[n].is_float for n in c.inputs}

@@ -20,7 +20,7 @@ _HOSTILE = [-(2**63), -(2**32), -(2**31), -12, -7, -2, -1, 0, 1, 2, 5, 11, 2**31
 
 
 def hostile(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
-    """Indices of which many point somewhere, several to one place, and many nowhere."""
+    """Indices: many are valid, some are equal, and many are outside."""
     info = np.iinfo(data_type.dtype)
     known = [i for i in _HOSTILE if info.min <= i <= info.max]
     near = [i for i in range(-6, 7) if i >= info.min]
@@ -29,7 +29,7 @@ def hostile(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> 
 
 
 def resolve(indices: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places along an axis, clamped, and which needed no clamping."""
+    """Clamped places along an axis, and whether each index was inside."""
     wide = np.asarray(indices, object)
     wide = np.asarray(np.where(wide < 0, wide + size, wide), object)
     inside = (wide >= 0) & (wide < size)
@@ -95,7 +95,8 @@ def scatter(name: str, x: Sizes, indices: Sizes, axis: int, layouts: Any = (PACK
 
 
 def _tuples(data: np.ndarray, indices: np.ndarray, given: Mapping[str, Any]) -> Any:
-    """The real dimensions of both; (coordinate of a tuple, its place, whether it is inside)."""
+    """The valid dimensions of both tensors, and for each tuple coordinate its place and whether it
+    is inside."""
     data = data.reshape(data.shape[data.ndim - given["input_dimension_count"]:])
     indices = indices.reshape(
         indices.shape[indices.ndim - given["indices_dimension_count"]:])
@@ -173,7 +174,7 @@ def one_hot(name: str, indices: Sizes, values: Sizes, axis: int, layouts: Any = 
 
 
 def sparse(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
-    """Half of it zeros, of both signs."""
+    """Half of the elements are zeros of both signs."""
     x = random_bits(rng, data_type, sizes)
     x[rng.random(sizes) < 0.5] = 0
     if data_type.is_float:
@@ -192,14 +193,14 @@ def _nonzero(x: Arrays, given: Mapping[str, Any], types: Types) -> tuple[np.ndar
 
 
 def _nonzero_room(x: Arrays, given: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows behind the last non-zero are undefined."""
+    """Rows after the last non-zero are undefined."""
     count, rows = _nonzero(x, given, {})
     undefined = np.arange(rows.shape[-2]) >= int(count.reshape(-1)[0])
     return np.zeros(count.shape), np.broadcast_to(
         np.where(undefined, np.inf, 0.0)[:, None], rows.shape)
 
 
-# By the input's sizes: coordinates of a row, and dimensions of both outputs.
+# Input sizes -> coordinates of a row, and dimensions of both outputs.
 _COLUMNS: dict[Sizes, int] = {}
 _RANKS: dict[Sizes, int] = {}
 _COUNTS: dict[Sizes, int] = {}

@@ -19,7 +19,7 @@ def _numbers(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) ->
 
 
 def _opposed(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
-    """Numbers of which each is followed by nearly its opposite."""
+    """Numbers, each followed by nearly its negative."""
     values = rng.normal(0, 1, sizes) * 2.0 ** rng.integers(0, 8, sizes)
     flat = values.reshape(-1)
     flat[1::2] = -flat[: len(flat) // 2 * 2 : 2] * (1 + 2.0**-8)
@@ -65,7 +65,7 @@ def _reference(x: Arrays, attributes: Mapping[str, Any], types: Types) -> np.nda
     y, _ = _terms(x, attributes)
     fused = attributes["fused_activation"]
     if hasattr(fused, "axes"):
-        # A softmax takes what was rounded to the output's type.
+        # A softmax takes the sums rounded to the output's type.
         return _softmax(y)
     return _FUSED[fused](y)
 
@@ -119,14 +119,14 @@ CASES = [
          fused=_softmax1(2)),
     gemm("cancels", 3, 1000, 5, values=dict.fromkeys(("a_tensor", "b_tensor"), _opposed),
          levels=_ONE_LEVEL),
-    # Past the tiles; many of them; a K that workgroups share.
+    # Beyond one tile; many tiles; split-K.
     gemm("past-a-tile", 65, 17, 129, fused=_RELU, levels=_ONE_LEVEL,
          layouts=[PACKED, TRANSPOSED]),
     gemm("many-tiles", 65, 9, 66, batches=(4, 16), levels=_ONE_LEVEL),
     gemm("many-small-tiles", 33, 18, 34, batches=(4, 16), levels=_ONE_LEVEL),
     gemm("shared-k", 17, 2052, 12, c=True, levels=_ONE_LEVEL, layouts=[PACKED, SHIFTED]),
     gemm("rows-of-a-band", 1100, 3, 5, levels=_ONE_LEVEL),
-    # A few rows, with K contiguous in B and with its columns so.
+    # A few rows, with K-contiguous and N-contiguous B.
     *(gemm(f"{m}-rows-by-{name}", m, 1040, 264, c=True, trans_b=along, fused=_RELU,
            levels=_ONE_LEVEL)
       for m in (1, 2, 3, 8) for along, name in ((0, "columns"), (1, "k"))),

@@ -29,7 +29,7 @@ def _clip_grad(x: np.ndarray, dy: np.ndarray, min: float, max: float) -> Any:
 
 
 def _sized(function: Any, sizes: Sizes) -> Any:
-    """A function that wants the sizes of its output where that is not given."""
+    """A function that needs the sizes of its output unless ``out`` is given."""
     def call(x: Mapping[str, Any], given: Mapping[str, Any], types: Types, out: Any) -> Any:
         made = {} if out is not None else {"output_sizes": sizes}
         return function(x["input_gradient_tensor"], **given, **made, out=out)
@@ -92,7 +92,7 @@ def _maximum(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
 
 
 def _off(x: Arrays, a: Mapping[str, Any], f: Any) -> np.ndarray:
-    """Each of the windows that an element meets adds a rounding, and its quotient one or two."""
+    """Each window of an element adds one rounding, and its quotient one or two."""
     meeting = int(np.prod([-(-k * d // s) for k, s, d in zip(
         a["window_size"], a["strides"], a.get("dilations", (1, 1, 1)))]))
     sizes = {**x, "input_gradient_tensor": abs(x["input_gradient_tensor"])}
@@ -150,7 +150,7 @@ def _pooling_cases() -> list[Case]:
 
 
 def _lrn_parts(x: Arrays, a: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """The two terms of the gradient; the second by the matrix of who is in whose window."""
+    """The two terms of the gradient. The second uses the matrix of elements and windows."""
     given, dy = (x[n].astype(np.float64) for n in ("input_tensor", "input_gradient_tensor"))
     n, beta, alpha = a["local_size"], a["beta"], a["alpha"] / a["local_size"]
     base, reached = given**2, None
@@ -158,7 +158,7 @@ def _lrn_parts(x: Arrays, a: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
 
     def along(values: np.ndarray, axis: int, back: bool) -> np.ndarray:
         at = np.arange(values.shape[axis])
-        apart = at[None] - at[:, None]  # of the window's element from its middle
+        apart = at[None] - at[:, None]  # distance of an element from its window's middle
         inside = (apart >= -((n - 1) // 2)) & (apart <= n // 2)
         held = (inside.T if back else inside).astype(float)
         return np.moveaxis(np.tensordot(held, values, (1, axis)), 0, axis)
@@ -177,7 +177,7 @@ def _lrn(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
 
 
 def _lrn_room(x: Arrays, a: Mapping[str, Any]) -> np.ndarray:
-    """Of positive terms: two sums over a window, two powers, and some products."""
+    """Errors of two sums of positive terms, two powers, and some products."""
     sizes = {name: abs(v) for name, v in x.items()}
     return sum(abs(part) for part in _lrn_parts(sizes, a)) * 80 * _U
 
@@ -224,7 +224,7 @@ def _resample_case(operator: str, name: str, sizes: Sizes, made: Sizes, linear: 
         return _resample_grad(x, a, sizes)
 
     def room(x: Arrays, a: Mapping[str, Any]) -> np.ndarray:
-        """A weight is as far off as its coordinate; each gradient that is read adds a rounding."""
+        """A weight has the error of its coordinate. Each gradient that is read adds a rounding."""
         read = _resample_grad({"input_gradient_tensor": np.ones(made)}, a, sizes).max()
         most = float(abs(x["input_gradient_tensor"].astype(np.float64)).max())
         return np.full(sizes, (read + 4) * most * max(made) * 2.0**-20)

@@ -24,7 +24,7 @@ def nearest_float32(exact: np.ndarray) -> np.ndarray:
 
     def convert(n: int) -> np.float32:
         magnitude = abs(n)
-        # 53 bits hold the leading ones, and in the last one whether anything else is there.
+        # 53 bits: the leading bits, and a last bit that is 1 if any other bit is.
         shift = max(magnitude.bit_length() - 52, 0)
         lost = magnitude & ((1 << shift) - 1)
         kept = ((magnitude >> shift) | bool(lost)) << shift
@@ -35,7 +35,7 @@ def nearest_float32(exact: np.ndarray) -> np.ndarray:
 
 def _reference(x: Arrays, attributes: Mapping[str, Any], types: Types) -> np.ndarray:
     a, b = x["a_tensor"], x["b_tensor"]
-    # Sums of narrow types stay inside 64 bits; wide ones are Python's integers.
+    # Sums of narrow types fit 64 bits. Sums of wide ones are Python integers.
     exact = np.dtype(np.int64 if a.itemsize < 4 else object)
 
     def differences(matrix: np.ndarray, zero: np.ndarray | None, line: tuple[int, int]
@@ -58,7 +58,7 @@ def _reference(x: Arrays, attributes: Mapping[str, Any], types: Types) -> np.nda
 
 
 def _integers(rng: np.random.Generator, data_type: dml.DataType, sizes: Any) -> np.ndarray:
-    """The whole range; of 32-bit types what keeps sums inside 64 bits."""
+    """The whole range; for 32-bit types a range whose sums fit 64 bits."""
     limits = np.iinfo(data_type.dtype)
     low, high = max(limits.min, -(2**27)), min(limits.max, 2**27)
     return rng.integers(low, high, sizes, data_type.dtype, endpoint=True)
@@ -75,7 +75,7 @@ def _biases(rng: np.random.Generator, data_type: dml.DataType, sizes: Any) -> np
 
 
 def of(*values: Any) -> Values:
-    """These values, over and over, in the operand's type."""
+    """These values, repeated, in the operand's type."""
     return lambda rng, data_type, sizes: np.resize(np.array(values), sizes).astype(data_type.dtype)
 
 
@@ -166,7 +166,7 @@ def _exact(name: str, kind: dml.DataType, a: Any, b: Any, sizes: tuple[int, int,
 
 
 def _extremes(name: str, kind: dml.DataType, depth: int, **more: Any) -> Case:
-    """The largest differences of both signs in A and in B, all along ``depth``."""
+    """The largest differences of both signs in A and in B, all along K."""
     low, high = np.iinfo(kind.dtype).min, np.iinfo(kind.dtype).max
     return _exact(
         name, kind, np.array([[low], [high]]), np.array([[high, low, high]]), (2, depth, 3),
@@ -178,8 +178,8 @@ _SOME = [(U8, U8, F32), (I8, I8, F16), (U16, U16, F16), (I16, I16, F32), (I32, I
          (U32, U32, F16)]
 _NARROW = [(U8, U8, F32), (I8, I8, F16)]
 
-# Each combination of signedness, zero points, bias and output type is a pipeline of its own, which
-# CPU drivers take a second to compile: the cases share a few.
+# Each combination of signedness, zero points, bias and output type needs a pipeline, which takes
+# CPU drivers a second to compile. So the cases share a few combinations.
 CASES = [
     multiply("one", (1, 1), (1, 1), layouts=FEW),
     multiply("plain", (5, 7), (7, 3), layouts=FEW),
@@ -197,7 +197,7 @@ CASES = [
                   of_types=[(U8, U8, F32), (I16, I16, F32)], layouts=[SHIFTED])
         for side, other in (("a", "b"), ("b", "a"))
     ),
-    # Vectors of every rank, beside matrices of another.
+    # Vectors of every rank, with matrices of another rank.
     *(
         multiply(f"rank-{rank}-{kind}", (*batch, 3, 9), (*batch, 9, 4), scales=kind, zeros=kind,
                   rank=rank, bias=True, of_types=[(I8, I8, F32), (U16, U16, F16)],
@@ -216,9 +216,9 @@ CASES = [
               layouts=[PACKED, TRANSPOSED], levels=["function"]),
     multiply("matrix-by-vector", (257, 300), (300, 1), zeros="one", bias=True, of_types=_NARROW,
               layouts=[PACKED, TRANSPOSED], levels=["function"]),
-    # Exact sums: unbounded K for narrow types. (Slow on CPUs: one level will do.)
+    # Exact sums: any K for narrow types. One level only, because CPUs are slow.
     _exact("all-255", U8, of(255), of(255), (2, 200_000, 3), levels=["function"]),
-    # At and past the K that one dispatch takes; with sums of their own for every batch.
+    # At and beyond the longest K of one dispatch, with sums for every batch.
     _exact("a-dispatch-deep", U8, of(0), of(255), (1, 1 << 15, 1), levels=["function"]),
     _extremes("past-a-dispatch", I8, (1 << 16) + 1, levels=["function"]),
     multiply("batches-past-a-dispatch", (2, 2, 2, (1 << 15) + 1), (2, 2, (1 << 15) + 1, 3),
@@ -230,7 +230,7 @@ CASES = [
     _exact("all-65535", U16, of(65535), of(65535), (1, 1000, 2)),
     _exact("unsigned-by-signed", U8, of(255), of(-128), (1, 1000, 2), other=I8),
     _exact("unsigned-by-signed", U16, of(65535), of(-32768), (1, 1000, 2), other=I16),
-    # 32-bit types, up to what 64 bits hold.
+    # 32-bit types, up to the limit of 64 bits.
     _exact("largest-square", I32, of(-(2**31)), of(-(2**31)), (1, 1, 2)),
     _exact("largest-sum", I32, of(-(2**31), -(2**31) + 1), of(-(2**31)), (1, 2, 1)),
     _exact("smallest-sum", I32, of(-(2**31)), of(2**31 - 1, 2**31 - 1, 2), (1, 3, 1)),
@@ -242,14 +242,14 @@ CASES = [
     _exact("above-two-to-63", U32, of(2**32 - 1, 2**31), of(2**32 - 2, 1), (1, 2, 1)),
     _exact("unsigned-by-signed", U32, of(2**32 - 1), of(-(2**31)), (1, 1, 2), other=I32),
     _exact("differences", U32, of(0, 5), of(2**31, 4), (1, 2, 1), zeros=([2**32 - 1], [3])),
-    # Rounding of sums: a 33-bit odd number, ties to even both ways, and past them.
+    # Rounding of sums: an odd 33-bit number, ties to even in both directions, and beyond ties.
     _exact("ties", I32, of(1), of(2**24 + 1, 2**24 + 3, -(2**24) - 1, 2**25 + 2, 2**25 + 3,
                                   2**31 - 1, 2**31 - 65, -(2**31) + 64), (1, 1, 8)),
     _exact("wide-ties", I32, of(2**20, 1), np.array([[2**24 + 1] * 4, [0, 1, -1, 2**19]]),
            (1, 2, 4)),
     multiply("random-sums", (67, 3), (3, 5), of_types=[(I32, I32, F32), (U32, U32, F32)],
               values=_UNIT, layouts=[PACKED]),
-    # Rounding to FLOAT16: ties, the largest number and past it, denormals.
+    # Rounding to FLOAT16: ties, the largest number and beyond, denormals.
     multiply("half-ties", (1, 1), (1, 8), of_types=[(I32, I32, F16)], layouts=[SHIFTED], values={
         **_UNIT, "a_tensor": of(1),
         "b_tensor": of(2049, 2051, -2049, 65519, 65520, -65520, 65504, 4098)}),

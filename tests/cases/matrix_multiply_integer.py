@@ -15,7 +15,7 @@ I8, U8 = dml.DataType.INT8, dml.DataType.UINT8
 
 
 def sums(x: Arrays) -> np.ndarray:
-    """The exact sums, of 64 bits."""
+    """The exact sums, in 64 bits."""
     a, b = (x[f"{side}_tensor"].astype(np.int64) for side in "ab")
     if "a_zero_point_tensor" in x:
         a = a - x["a_zero_point_tensor"].astype(np.int64).reshape(-1, 1)
@@ -35,7 +35,7 @@ def _call(x: Mapping[str, Any], attributes: Mapping[str, Any], types: Types, out
 
 def _case(name: str, a: Sequence[int], b: Sequence[int], *, zeros: str = "", each: bool = False,
           rank: int = 0, **more: Any) -> Case:
-    """``zeros``: the sides that have a zero point; ``each``: one for every row or column."""
+    """``zeros``: the sides with a zero point. ``each``: one zero point for every row or column."""
     rank = rank or len(a)
     sizes: dict[str, Sequence[int]] = {"a_tensor": a, "b_tensor": b}
     for side, axis, count in (("a", -2, a[-2]), ("b", -1, b[-1])):
@@ -63,7 +63,7 @@ CASES = [
     _case("of-rows-4d", (5, 21), (21, 6), zeros="a", each=True, rank=4),
     _case("past-a-tile", (65, 65), (65, 67), zeros="ab", levels=["descriptor"]),
     _case("few-rows", (2, 128), (128, 256), zeros="ab", levels=["descriptor"]),
-    # Past the K of one dispatch, and past 2^31.
+    # Beyond the longest K of one dispatch, and beyond 2^31.
     _case("wraps", (1, 70_000), (70_000, 2), types=_SAME, levels=["descriptor"],
           values={"a_tensor": _all(255), "b_tensor": _all(255)}),
 ]

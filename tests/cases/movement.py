@@ -31,7 +31,7 @@ def _one(
 
 
 def _usual(*slots: str) -> dict[str, Any]:
-    """One type of each width, in few layouts."""
+    """One type of each width, in a few layouts."""
     return dict(types=_of_widths(*slots), layouts=FEW, levels=("descriptor",))
 
 
@@ -108,7 +108,7 @@ def _pad(
         if mode == "constant":
             return np.pad(a["input_tensor"], pads, constant_values=_VALUE)
         if mode == "reflect":
-            # NumPy's own rule for one element is not the formula's.
+            # NumPy's rule for one element differs from the formula.
             at = np.ix_(*[_reflected(n, s, e) for n, s, e in zip(x, start, end)])
             return a["input_tensor"][at]
         return np.pad(a["input_tensor"], pads, mode)  # type: ignore[call-overload]
@@ -161,7 +161,7 @@ def _to_depth(x: np.ndarray, b: int, order: int) -> np.ndarray:
 
 
 def _blocks(name: str, deep: Sizes, b: int, **more: Any) -> list[Case]:
-    """Both directions, by both operators of each."""
+    """Both directions, with both operators of each."""
     n, c, h, w = deep
     wide = (n, c // (b * b), h * b, w * b)
     cases = []
@@ -189,7 +189,7 @@ def _reverse(name: str, x: Sizes, axis: int, **more: Any) -> Case:
         return np.take_along_axis(a["input_tensor"], np.where(k < n, n - 1 - k, k), axis)
 
     def values(rng: np.random.Generator, t: dml.DataType, sizes: Sizes) -> np.ndarray:
-        """Lengths around the size, and one whose lower half is nothing."""
+        """Lengths around the size, and one whose lower word is 0."""
         numbers = rng.integers(0, x[axis] + 3, sizes).astype(t.dtype)
         numbers.flat[0] = np.iinfo(t.dtype).max - np.iinfo(np.uint32).max \
             if t.itemsize == 8 else np.iinfo(t.dtype).max

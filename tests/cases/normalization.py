@@ -13,7 +13,7 @@ from layouts import PACKED, Sizes
 
 _HALF = 2.0**-24
 _SUM = 48 * _HALF
-"""What sums of the rows here may lose of the sum of magnitudes: each number meets so many."""
+"""The relative error of sums of these rows: each number is rounded so often."""
 
 
 def _numbers(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
@@ -25,12 +25,12 @@ def _positive(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -
 
 
 def _far(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
-    """A mean that is much larger than the deviation."""
+    """Numbers whose mean is much larger than their deviation."""
     return rng.normal(1000, 1, sizes).astype(data_type.dtype)
 
 
 def _large(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
-    """FLOAT16 that has no squares of these."""
+    """Numbers whose squares exceed FLOAT16."""
     return rng.uniform(-60000, 60000, sizes).astype(data_type.dtype)
 
 
@@ -43,7 +43,7 @@ def _optional(x: Arrays, name: str, default: float) -> np.ndarray:
 
 
 def _statistics(x: Arrays, attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """The input, what is taken from it, and what it is divided by."""
+    """The input, the mean, and the divisor."""
     given = x["input_tensor"].astype(np.float64)
     axes = attributes.get("axes", (1, 2, 3) if attributes.get("cross_channel") else (2, 3))
     mean = given.mean(axes, keepdims=True) if attributes.get("use_mean", 1) else np.float64(0)
@@ -60,7 +60,7 @@ def _mvn(x: Arrays, attributes: Mapping[str, Any], types: Types) -> np.ndarray:
 
 
 def _mvn_room(x: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
-    """The mean's error, divided; the root's, which the variance's is twice; roundings behind."""
+    """The errors of mean and root (half that of the variance), and the roundings after them."""
     given, mean, root = _statistics(x, attributes)
     axes = attributes.get("axes", (1, 2, 3) if attributes.get("cross_channel") else (2, 3))
     lost = _SUM * np.abs(given).mean(axes, keepdims=True) * (np.abs(mean) > 0)

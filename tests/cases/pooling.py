@@ -21,7 +21,7 @@ def _numbers(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) ->
 
 
 def _coarse(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
-    """Few numbers, so that maxima are equal; NaN, infinities and both zeros among floats."""
+    """Few different numbers, so that maxima tie. Floats include NaN, infinities and both zeros."""
     values: list[Any] = [0, 1, 2, 3]
     if data_type.is_float:
         values = [-np.inf, -2, -0.0, 0.0, 1, 1, np.nan, -1, -3, -5, -7]
@@ -33,7 +33,7 @@ def _attribute(attributes: Mapping[str, Any], name: str, rank: int) -> Sequence[
 
 
 def windows(x: np.ndarray, attributes: Mapping[str, Any], sizes: Sizes) -> Any:
-    """(output position, coordinates that lie inside, elements that count with the padding)."""
+    """(output position, coordinates inside the input, elements that count with padding)."""
     rank = x.ndim - 2
     window, strides, start, end = (attributes[n] for n in (
         "window_size", "strides", "start_padding", "end_padding"))
@@ -86,7 +86,7 @@ def _lp(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
 
 
 def _lp_room(x: Arrays, a: Mapping[str, Any]) -> np.ndarray:
-    # Sums of n terms; from P = 3 on also the power's roundings, and exp of a logarithm up to 88.
+    # Errors of sums of n terms. From P = 3 on also of the power: exp of a logarithm up to 88.
     n = int(np.prod(a["window_size"]))
     return _lp(x, a, {}) * ((n + 8) * 2.0**-24 + (2.0**-17 if a["p"] > 2 else 0))
 
@@ -105,7 +105,7 @@ def _max(with_indices: bool) -> Any:
             key = (slice(None), slice(None), *np.ix_(*inside))
             part, places = (v[key].reshape(*sizes[:2], -1) for v in (given, flat))
             if part.shape[-1]:
-                first = part.argmax(-1)[..., None]  # NaN is the largest; the first one
+                first = part.argmax(-1)[..., None]  # the first maximum; NaN is the largest
                 to = (slice(None), slice(None), *at)
                 values[to] = np.take_along_axis(part, first, -1)[..., 0]
                 indices[to] = np.take_along_axis(places, first, -1)[..., 0]
@@ -209,7 +209,7 @@ def _scale(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> n
 
 
 def _quantized(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
-    """Each step rounds to float32."""
+    """Each step is rounded to float32."""
     given = x["input_tensor"].astype(np.int64)
     rank = given.ndim
 

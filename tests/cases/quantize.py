@@ -81,7 +81,7 @@ _ADD = {
 
 
 def multiply_add(x: Any, y: Any, z: Any) -> np.ndarray:
-    """Rounded once: float64 holds a product of these, and a float80 the sum."""
+    """x * y + z, rounded once: float64 holds such a product, and float80 the sum."""
     exact = np.asarray(x, np.longdouble) * np.longdouble(y) + np.asarray(z, np.longdouble)
     return np.asarray(exact.astype(_F32))
 
@@ -152,7 +152,7 @@ def dynamic(label: str, sizes: Sizes, types: Any, layouts: Any, **more: Any) -> 
 
 
 def _among(*special: float) -> Callable[..., np.ndarray]:
-    """In the middle, because the ends may lie outside of the tensor."""
+    """Special values in the middle, because the ends may be outside the tensor."""
 
     def make(rng: np.random.Generator, data_type: DataType, sizes: Sizes) -> np.ndarray:
         x = rng.normal(size=sizes)
@@ -186,7 +186,7 @@ CASES = [
     _sum("line", (37,), _SUM_TYPES, (PACKED,)),
     _sum("matrix", (5, 7), _SUM_TYPES[:1], (PACKED, STEPPED)),
     _sum("deep", (2, 1, 3, 2, 1, 2, 1, 3), _SUM_TYPES[:1], (PACKED,)),
-    # Many sums lie at halves: one that was rounded twice would go the wrong way.
+    # Many sums are halves, so that double rounding would show.
     _sum("halves", (4001,), _SUM_TYPES, (PACKED,), a_scale_tensor=1 / 3, b_scale_tensor=1 / 6,
          output_scale_tensor=1.0),
     _sum("no-zero-points", (7,), _SUM_TYPES[:1], (PACKED,), zeros=False),

@@ -17,7 +17,7 @@ _SCALE, _ZERO = "quantization_tensors[0]", "quantization_tensors[1]"
 
 
 def _spread(block: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """A value of each block as one of each element, in float64."""
+    """The values of blocks repeated for each element, in float64."""
     for d, n in enumerate(sizes):
         block = np.repeat(block, n // block.shape[d], d)
     return block.astype(np.float64)
@@ -46,7 +46,7 @@ def _quotients(x: Arrays) -> np.ndarray:
 
 
 def _room_of_quotients(x: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
-    """A step where a rounded quotient may meet the middle of two numbers."""
+    """One step, where a rounded quotient may be a half."""
     exact = _quotients(x)
     return (abs(exact - np.floor(exact) - 0.5) <= abs(exact) * 2.0**-20).astype(np.float64)
 
@@ -81,7 +81,7 @@ def _cases(name: str, sizes: Sequence[int], blocks: Sequence[int], zero: bool = 
 
 
 _HALVES = np.arange(-32, 32, dtype=np.float32).reshape(4, 16) / 4
-"""Every second one, divided by 1/2, lies in the middle of two numbers."""
+"""Every second number, divided by 1/2, is a half."""
 _TIES = Case(
     "QUANTIZE", "ties", {"input_tensor": (4, 16), _SCALE: (4, 2), "output_tensor": (4, 16)},
     _quantize, attributes={"quantization_type": 1},

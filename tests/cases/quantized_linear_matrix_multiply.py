@@ -1,4 +1,4 @@
-"""Products of quantized matrices, quantized again."""
+"""Products of quantized matrices, with quantized results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ I8, U8, F32 = dml.DataType.INT8, dml.DataType.UINT8, dml.DataType.FLOAT32
 
 
 def _scales(x: Arrays) -> np.ndarray:
-    """By what the sums are multiplied, exactly."""
+    """The exact factors of the sums."""
     a, b, y = (x[f"{n}_scale_tensor"].astype(np.float64) for n in ("a", "b", "output"))
     return a.reshape(-1, 1) * b.reshape(1, -1) / y.reshape(-1, 1)
 
@@ -31,7 +31,7 @@ def _reference(x: Arrays, attributes: Mapping[str, Any], types: Types) -> np.nda
 
 
 def _room(x: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
-    """A step where the rounded scale may carry a number past the middle of two."""
+    """One step, where the rounded scale may carry a number past a half."""
     exact = sums(x) * _scales(x)
     off = abs(exact) * 2.0**-20
     return (abs(exact - np.floor(exact) - 0.5) <= off).astype(np.float64)

@@ -116,12 +116,13 @@ def _case(kind: str, name: str, sizes: tuple[int, int, int, int], tensors: str, 
         return result if len(result) > 1 else result[0]
 
     def room(x: Arrays, attributes: Mapping[str, Any]) -> Any:
-        """The gates' sums are off by some 2^-23 each; no activation here multiplies that, and a
-        step passes less than twice of it on to the next."""
+        """The gates' sums have errors of a few 2^-23. The activations do not enlarge them, and a
+        step
+    passes less than twice its error on to the next."""
         off = 2.0**-23 * (inputs + units + 16) * 2**min(steps, 4)
         return (off,) * len(outputs.split()) if len(outputs.split()) > 1 else off
 
-    # The norm of R stays near 2: what a step is off by grows by that.
+    # The norm of R is near 2, the factor by which the error of a step grows.
     scales = {"weight_tensor": 0.5, "recurrence_tensor": min(0.5, units**-0.5)}
     values: dict[str, Any] = {
         n: _scaled(scales.get(n, 1.0)) for n in wanted if not n.startswith("output")}
@@ -143,7 +144,7 @@ CASES = [
             layouts=(PACKED, TRANSPOSED) if i else (PACKED,), linear_before_reset=bool(i),
             activations=(*_OTHERS[:2], *_OTHERS[1:])) for i in range(2)),
     _case("GRU", "past-a-tile", (2, 35, 19, 37), "bias", "single", 1, linear_before_reset=False),
-    # One workgroup makes all steps of a sequence.
+    # One workgroup computes all steps of a sequence.
     *(_case(kind, "few-sequences", (4, 2, 7, 64), _EVERY + states, "sequence single", 2,
             activations=_OTHERS[:{"RNN": 1, "LSTM": 3}.get(kind, 2)] * 2 if kind != "GRU"
             else (*_OTHERS[:2], *_OTHERS[1:]), **more)

@@ -29,20 +29,20 @@ def _numbers(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) ->
 
 
 def _near_one(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
-    """Whose products stay in range."""
+    """Numbers whose products stay in range."""
     if not data_type.is_float:
         return random_bits(rng, data_type, sizes)
     return rng.uniform(0.9, 1.1, sizes).astype(data_type.dtype)
 
 
 def _large(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
-    """Whose squares no FLOAT16 holds, and whose sums cancel."""
+    """Numbers whose squares exceed FLOAT16, and whose sums cancel."""
     x = rng.uniform(300, 20000, sizes) * rng.choice([-1, 1], sizes)
     return x.astype(data_type.dtype)
 
 
 def _special(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
-    """Many equal ones; NaN, infinities and both zeros."""
+    """Many equal numbers, with NaN, infinities and both zeros."""
     if not data_type.is_float:
         few = random_bits(rng, data_type, (5,))
         return rng.choice(few, sizes)
@@ -94,7 +94,7 @@ def _reduce(x: Arrays, attributes: Mapping[str, Any], types: Types) -> np.ndarra
 
 
 def _room(x: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
-    """accuracy.md derives it."""
+    """The error that accuracy.md derives."""
     given = x["input_tensor"].astype(np.float64)
     axes, f = attributes["axes"], attributes["function"]
     count = int(np.prod([given.shape[a] for a in axes]))
@@ -198,7 +198,7 @@ def _scan(x: Arrays, attributes: Mapping[str, Any], types: Types, product: bool)
 
 
 def _scan_room(x: Arrays, attributes: Mapping[str, Any], product: bool) -> np.ndarray:
-    """accuracy.md derives it."""
+    """The error that accuracy.md derives."""
     sizes = {"input_tensor": abs(x["input_tensor"])}
     result = _scan(sizes, attributes, {}, product)
     return (x["input_tensor"].shape[attributes["axis"]] if product else 26) * _U * result
@@ -233,7 +233,7 @@ def _scans(product: bool) -> list[Case]:
 
 
 def _order(x: np.ndarray, axis: int, least: bool) -> np.ndarray:
-    """Indices, sorted: NaN is the largest, equal ones stay in their order."""
+    """Sorted indices: NaN is the largest, equal numbers keep their order."""
     keys = np.arange(x.shape[axis])
     if x.dtype.kind != "f":
         return np.argsort(x if least else ~x, axis, kind="stable")
@@ -284,7 +284,7 @@ _TOPS = [
     _top("TOP_K1", "sorted-whole", (1030, 2), 0, 1030, types=_THREE, layouts=[PACKED]),
 ]
 _PARTED = (2, (1 << 20) + 7)
-"""A row that no single workgroup may take."""
+"""A row that is too long for a single workgroup."""
 
 CASES = [
     *_each_function(),

@@ -22,13 +22,13 @@ def _numbers(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) ->
 
 
 def _places(o: np.ndarray, scale: float, in_offset: float, out_offset: float) -> np.ndarray:
-    """Coordinates in the input: each step rounds to float32."""
+    """Coordinates in the input. Each step is rounded to float32."""
     f = np.float32
     return ((o.astype(f) - f(out_offset)) / f(scale) - f(in_offset)).astype(f)
 
 
 def resampled(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
-    """What the operators make of float64, or of integers."""
+    """The operators' results for float64 or integers."""
     given, sizes = x["input_tensor"], a["_sizes"]
     rank = given.ndim
     if "scale_size" in a:
@@ -72,8 +72,8 @@ def resampled(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
 
 
 def _room(x: Arrays, a: Mapping[str, Any]) -> Any:
-    """A weight is as far off as the coordinate, which has some roundings behind it; integers are
-    truncated, which may go either way."""
+    """A weight has the error of its coordinate, after a few roundings. Integers are truncated,
+    which may differ by one."""
     given = x["input_tensor"]
     if given.dtype.kind in "iu":
         return 1.0
@@ -100,7 +100,7 @@ _F32 = [dict.fromkeys(("input_tensor", "output_tensor"), dml.DataType.FLOAT32)]
 
 
 def _given(operator: str, rank: int, **more: Any) -> dict[str, Any]:
-    """The attributes of an operator that says more than RESAMPLE."""
+    """The attributes of an operator with more than RESAMPLE has."""
     result: dict[str, Any] = {}
     if operator != "RESAMPLE":
         result = dict(input_pixel_offsets=(0.5,) * rank, output_pixel_offsets=(-0.5,) * rank)
@@ -137,7 +137,7 @@ CASES = [
 ]
 for _i, _given_case in enumerate(CASES):
     if _given_case.name == "largest-scale":
-        # The output's sizes are not what the scales make.
+        # The output's sizes differ from those that the scales give.
         CASES[_i] = Case(**{**_given_case.__dict__, "levels": ("descriptor",)})
 
 _X = dml.TensorDesc("float32", [2, 4])

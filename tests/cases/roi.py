@@ -36,7 +36,7 @@ _UNPOOLED = (2, 3, 5, 7)
 
 
 def _indices(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
-    """Some of them twice, some beyond the output."""
+    """Some indices twice, some beyond the output."""
     result = rng.integers(0, 230, sizes).astype(data_type.dtype)
     result.reshape(-1)[:1] = np.iinfo(data_type.dtype).max
     return result
@@ -89,7 +89,7 @@ _ROIS = np.array([(1, 2, 9, 7), (-6, -3, 4, 30), (5, 5, 5, 5), (9, 8, 2, 1), (0,
 def _samples(
     given: np.ndarray, x: Arrays, a: Mapping[str, Any]
 ) -> Iterator[tuple[int, int, int, np.ndarray]]:
-    """By region, row and column: the samples of all channels of ``given``."""
+    """The samples of all channels of ``given``, by region, row and column."""
     rois = x["roi_tensor"].reshape(-1, 4).astype(np.float64)
     batch = x["batch_indices_tensor"].reshape(-1)
     height, width = a["_size"]
@@ -152,8 +152,8 @@ def _align_case(operator: str, name: str, rank: int = 2, **more: Any) -> Case:
         return _aligned(x, {**a, "_size": out}, types)
 
     def room(x: Arrays, a: Mapping[str, Any]) -> float:
-        # A coordinate of up to 32 is some roundings off, and neighbours differ by twice the
-        # largest number at most.
+        # A coordinate of up to 32 has a few roundings, and neighbours differ by at most twice the
+    # largest number.
         return float(np.abs(x["input_tensor"].astype(np.float64)).max()) * 2.0**-17
 
     count = len(_ROIS)
@@ -171,17 +171,17 @@ def _align_case(operator: str, name: str, rank: int = 2, **more: Any) -> Case:
             out=to, **a))
 
 
-# ROI_ALIGN_GRAD. Regions whose samples lie off the elements, where slopes jump.
+# ROI_ALIGN_GRAD. No samples lie on elements, where slopes jump.
 
-# The samples of an empty region are equal: MAX has no derivative there.
+# The samples of an empty region are equal, so MAX has no derivative there.
 _GRADIENT_ROIS = np.array([(1.25, 2.375, 9.5, 7.125), (-6.25, -3.375, 4.5, 29),
                            (9.25, 8.5, 2.125, 1.375), (5.5, 5.25, 5.5, 5.25)], np.float32)
 _IMAGE, _OUT = (2, 3, 11, 13), (3, 4)
 
 
 def _image_gradient(x: Arrays, a: Mapping[str, Any]) -> np.ndarray:
-    """The forward operator's matrix, transposed: it aligns images of one element each, and MAX
-    takes of these the sample that is the largest."""
+    """The transposed matrix of the forward operator, which comes from images with a single 1. MAX
+    takes the largest sample only."""
     dy = x["input_gradient_tensor"].astype(np.float64)
     pixels = _IMAGE[2] * _IMAGE[3]
     given = np.zeros((_IMAGE[0], _IMAGE[1] + pixels, *_IMAGE[2:]))
@@ -199,7 +199,7 @@ def _image_gradient(x: Arrays, a: Mapping[str, Any]) -> np.ndarray:
 
 
 def _region_gradient(x: Arrays, a: Mapping[str, Any]) -> np.ndarray:
-    """Differences of the forward operator in float64."""
+    """Finite differences of the forward operator in float64."""
     dy, rois = (x[n].astype(np.float64) for n in ("input_gradient_tensor", "roi_tensor"))
     result = np.zeros(rois.shape)
     for corner in range(4):
@@ -234,8 +234,8 @@ def _gradient_case(name: str, outputs: str, rank: int = 2, **more: Any) -> Case:
         most = float(abs(x["input_gradient_tensor"].astype(np.float64)).max())
         slope = float(abs(x.get("input_tensor", np.zeros(1)).astype(np.float64)).max()) * 2
         each = _IMAGE[1] * _OUT[0] * _OUT[1]
-        # At most 40 outputs read one element; a weight is as far off as a coordinate of up to 32,
-        # and a difference in float64 is off by 1e-9 of its terms besides.
+        # At most 40 outputs read one element. A weight has the error of a coordinate of up to 32,
+        # and a difference in float64 has an error of 1e-9 of its terms.
         rooms = {"output_gradient_tensor": 40 * most * 2.0**-17,
                  "output_roi_gradient_tensor": each * most * slope * 2.0**-17}
         found = tuple(rooms[n] for n in made)

@@ -1,4 +1,4 @@
-"""Softmax and its kin."""
+"""Softmax, LogSoftmax and Hardmax."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _EXTREMES = (np.nan, np.inf, -np.inf, 80.0, -80.0, 0.0, -0.0)
 
 
 def _numbers(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
-    """Few different ones: many are equal to one another."""
+    """Few different numbers, so that many are equal."""
     return np.round(rng.normal(0, 4, sizes), 1).astype(data_type.dtype)
 
 
 def _extremes(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
-    """Some rows without, and one row of negative infinities."""
+    """Infinities and NaN, some rows without them, and one row of negative infinities."""
     x = rng.normal(0, 4, sizes)
     special = rng.choice(_EXTREMES, sizes)
     x = np.where(rng.random(sizes) < 0.15, special, x)
@@ -33,7 +33,7 @@ def _axes(x: np.ndarray, attributes: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _parts(x: Arrays, attributes: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Distances from the maximum, and sums of their powers."""
+    """Distances from the maximum, and sums of their exponentials."""
     given = x["input_tensor"].astype(np.float64)
     axes = _axes(given, attributes)
     with np.errstate(all="ignore"):
@@ -63,7 +63,7 @@ def _hardmax(x: Arrays, attributes: Mapping[str, Any], types: Types) -> np.ndarr
 
 
 def _error(x: Arrays, attributes: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Relative errors that accuracy.md derives, of a power and of the sum, and the distances."""
+    """The relative errors of a power and of the sum, as in accuracy.md, and the distances."""
     apart, total = _parts(x, attributes)
     away = np.nan_to_num(np.abs(apart), nan=0.0, posinf=0.0, neginf=0.0)
     return away * 2.0**-24 + 2.0**-21, total
@@ -126,5 +126,6 @@ ERRORS = [
                 dict(input_tensor=_X, output_tensor=_X, axes=(1, 1)),
                 ["Axes", "each axis once", "[1, 1]"]) for kind in _KINDS],
     *[ErrorCase(f"ACTIVATION_{kind}", "deep", dict(input_tensor=_DEEP, output_tensor=_DEEP),
-                ["InputTensor.Sizes", "1 but for the last two", "[2, 2, 3]"]) for kind in _KINDS],
+                ["InputTensor.Sizes", "1 except for the last two", "[2, 2, 3]"])
+      for kind in _KINDS],
 ]

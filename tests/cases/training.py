@@ -32,7 +32,7 @@ _PARTS = ("parameters", "first_moment", "second_moment")
 
 
 def _adam_parts(x: Arrays, given: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """The results and the step before its division's rounding errors."""
+    """The results, and the exact step."""
     old, m, v, g, steps = (_wide(x)[n] for n in (
         *(f"input_{part}_tensor" for part in _PARTS), "gradient_tensor", "training_step_tensor"))
     rate, b1, b2, epsilon = (float(np.float32(given[n])) for n in (
@@ -50,7 +50,7 @@ def _adam(x: Arrays, given: Mapping[str, Any], types: Types) -> tuple[np.ndarray
 
 
 def _adam_room(x: Arrays, given: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """Few operations each; the two corrections are good to 8 ulp."""
+    """A few operations each. The two corrections are accurate to 8 ulp."""
     _, _, v, change = _adam_parts(x, given)
     wide = _wide(x)
     m = abs(wide["input_first_moment_tensor"]) + abs(wide["gradient_tensor"])
@@ -90,7 +90,7 @@ def _training(x: Arrays, given: Mapping[str, Any], types: Types) -> tuple[np.nda
 
 
 def _off(x: Arrays) -> tuple[int, np.ndarray, np.ndarray]:
-    """How many roundings a sum may gather, in half units; the size of the input, its deviation."""
+    """The most roundings of a sum in half units, the size of the input, and its deviation."""
     wide, axes = _wide(x)["input_tensor"], _axes(x)
     count = int(np.prod([wide.shape[a] for a in axes]))
     return (count // 64 + 16, abs(wide).max(axes, keepdims=True),

@@ -1,4 +1,4 @@
-"""What is asked of Vulkan about a physical device."""
+"""Queries of Vulkan about a physical device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ASK = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"
 
 @pytest.fixture
 def driver() -> Any:
-    """The binding with a driver of two shapes, which checks what it is given."""
+    """A stand-in for the binding and a driver with two matrix shapes. It checks its arguments."""
     ffi = vulkan.ffi
 
     @ffi.callback(f"VkResult(VkPhysicalDevice, uint32_t *, {_STRUCT} *)")

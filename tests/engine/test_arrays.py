@@ -1,4 +1,4 @@
-"""Tensors beside NumPy's arrays: the same expression gives the same values, sizes and types."""
+"""Tensors compared with NumPy's arrays: equal expressions give equal values, sizes and types."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ARRAYS = {"float": _FLOATS, "int": _INTS, "byte": _BYTES, "truth": _TRUTH,
 
 
 def _same(ours: Any, numpys: Any, tolerance: float = 0.0) -> None:
-    """Equal values and sizes; equal types, but for float64 that no operand had."""
+    """Equal values, sizes and types, except for a float64 that no operand has."""
     expected = np.asarray(numpys)
     assert isinstance(ours, dml.Tensor)
     assert ours.shape == (expected.shape or (1,))
@@ -59,7 +59,7 @@ def test_operators_are_numpys(operator: str, left: str, right: Any, device: dml.
     y = _ARRAYS[right][::-1, ::-1] if isinstance(right, str) else right
     compute = _OPERATORS[operator]
     if operator in ("/", "//", "%") and isinstance(right, str):
-        y = np.where(y == 0, np.ones_like(y), y)  # what integers by 0 are differs
+        y = np.where(y == 0, np.ones_like(y), y)  # integer division by 0 differs
     ours = device.tensor(x), device.tensor(y) if isinstance(right, str) else y
     try:
         with np.errstate(all="ignore"):
@@ -401,8 +401,8 @@ def test_the_table_has_what_people_try() -> None:
 
 @pytest.mark.parametrize("tried, happens", _LINES, ids=[line[0] for line in _LINES])
 def test_the_table_is_true(tried: str, happens: str, device: dml.Device) -> None:
-    """An answer in backticks is the value's text; a name with a colon is an error and a part of
-    what it says; other cells are for people."""
+    """An answer in backticks is the value's text. A name with a colon is an error and a part of its
+    message. Other cells are not tested."""
     a = np.float32([[1, -2, 3], [4, 5, -6]])
     x, i = device.tensor(a), device.tensor(a.astype(np.int32))
     names = {"np": np, "dml": dml, "pickle": pickle, "copy": copy, "a": a, "x": x, "i": i,

@@ -1,4 +1,4 @@
-"""The clock of an NVIDIA GPU is held while it is measured or on request, where CUDA can be had."""
+"""The clock of an NVIDIA GPU is held during measurements or on request, if CUDA is installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UUIDS = (bytes(range(16)), bytes(range(16, 32)))
 
 
 class Cuda:
-    """libcuda.so.1, as far as it is used. Calls named in ``failing`` return an error."""
+    """A stand-in for libcuda.so.1. Calls named in ``failing`` return an error."""
 
     def __init__(self, failing=(), uuids=UUIDS):
         self.calls, self.failing, self.uuids = [], failing, uuids
@@ -63,7 +63,7 @@ def use(monkeypatch):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """The adapters whose clock a stand-in was asked to hold, and when it was let go."""
+    """The adapters whose clock a stand-in held, and its releases."""
     found = []
 
     @contextlib.contextmanager
@@ -100,7 +100,7 @@ def test_a_device_that_cuda_names_otherwise_is_its_first(nvidia, use):
 
 
 def test_no_other_gpu_is_held(nvidia, use, monkeypatch):
-    """Where CUDA_VISIBLE_DEVICES leaves out the one in use, say."""
+    """For example, if CUDA_VISIBLE_DEVICES hides the one in use."""
     other = dataclasses.replace(nvidia, index=nvidia.index + 1, uuid=UUIDS[0].hex())
     monkeypatch.setattr(adapters, "list_devices", lambda: (nvidia, other))
     cuda = use(Cuda(uuids=UUIDS[:1]))

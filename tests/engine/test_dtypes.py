@@ -15,7 +15,7 @@ from kompute_dml.dtypes import Scalar, saturate
 
 DataType = dml.DataType
 _WHOLE = [t for t in DataType if t.bits >= 8]
-"""Those that NumPy has."""
+"""The data types that NumPy has."""
 
 
 def test_values_are_directmls() -> None:

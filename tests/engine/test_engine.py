@@ -1,4 +1,4 @@
-"""Faults of the device reach the caller, and afterwards nothing stale does. Pipelines."""
+"""Errors of the device reach the caller, and no stale results follow. Pipelines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from switches import shared_blocks
 
 
 class _Sequence:
-    """kp's sequence, but for the methods it is given."""
+    """kp's sequence with some methods replaced."""
 
     def __init__(self, real: Any, **methods: Callable[..., Any]) -> None:
         self._real = real
@@ -36,7 +36,7 @@ def raising(text: str) -> Callable[..., Any]:
 def replace_sequences(
     monkeypatch: pytest.MonkeyPatch, device: dml.Device, **methods: Callable[..., Any]
 ) -> None:
-    """Every command list that is made from here on gets these methods of kp's sequence."""
+    """New command lists use these methods instead of those of kp's sequence."""
     real = Engine.command_list
 
     def command_list(self: Engine, timestamps: int = 0) -> CommandList:
@@ -52,7 +52,7 @@ def replace_sequences(
 
 def every_call(device: dml.Device, x: dml.Tensor, buffer: dml.Buffer,
                recording: dml.Recording) -> list[Callable[[], Any]]:
-    """All that touches the device."""
+    """Every call that uses the device."""
     desc = dml.TensorDesc("float32", [64])
     compiled = device.compile_operator(
         device.create_operator(
@@ -163,7 +163,7 @@ def test_a_failed_replay_ends_the_device(
 def test_a_submit_that_does_nothing_is_noticed(
     victim: Victim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stock kp after the loss of a device: every call returns as if all were well."""
+    """Stock kp after the loss of a device: every call returns without an error."""
     device, x, calls = victim
     if device._runtime.engine.reports_errors:
         pytest.skip("this kp reports errors, so nothing is written to prove a submit")
@@ -175,7 +175,7 @@ def test_a_submit_that_does_nothing_is_noticed(
 
 
 def test_a_replay_that_does_nothing_is_noticed(victim: Victim) -> None:
-    """Its ticket bears the number of the first submit, which must not pass for a new one."""
+    """Its ticket has the number of the first submit, which must not count as a new one."""
     device, x, calls = victim
     if device._runtime.engine.reports_errors:
         pytest.skip("this kp reports errors, so nothing is written to prove a submit")
@@ -249,7 +249,7 @@ def test_a_failed_pipeline_leaves_the_device_as_it_was(victim: Victim) -> None:
 def test_a_closed_device_says_so(victim: Victim) -> None:
     device, _, calls = victim
     device.close()
-    device.close()  # once more does no harm
+    device.close()  # a second call is harmless
     assert_dead(calls, dml.DeviceLostError, "closed")
 
 
@@ -301,11 +301,11 @@ def test_a_pipeline_is_made_once_per_key(own: dml.Device) -> None:
     x = own.tensor(np.arange(64, dtype=np.float32))
     dml.activation_identity(x).numpy()
     made = cache.made
-    for _ in range(5):  # other tensors of the block, other values: only offsets differ
+    for _ in range(5):  # other tensors and values: only offsets differ
         y = dml.activation_identity(own.tensor(np.arange(64, dtype=np.float32)))
         assert y.numpy()[5] == 5
     assert cache.made == made
-    dml.activation_identity(x[::2])  # strides: another specialization
+    dml.activation_identity(x[::2])  # strides need another specialization
     assert cache.made == made + 1
 
 
@@ -325,7 +325,7 @@ def test_pipelines_are_bounded_and_the_one_used_longest_ago_goes(
     ]
     expected = [np.arange(64), np.arange(0, 64, 2), *[np.eye(8)] * 3]
     results = []
-    for _ in range(3):  # evicted while they are pending, and made again
+    for _ in range(3):  # evicted while pending, then made again
         for use in uses:
             results.append(use())
             assert len(cache) <= 3
@@ -416,7 +416,7 @@ def test_dispatches_are_timed_as_a_whole(
     many = min(own.elapsed(copies(300)) for _ in range(3))
     assert own._runtime.recorder.submits - before == 3 * -(-300 // limit)
     assert many > 30 * one > 0
-    assert len(own.time(copies(3))) == 3  # and afterwards each has its own again
+    assert len(own.time(copies(3))) == 3  # then each has its own again
 
 
 def test_a_barrier_names_its_own_buffers(

@@ -17,7 +17,7 @@ def _numbers(*shape: int) -> np.ndarray:
 
 
 def test_functions_take_expressions(device: dml.Device) -> None:
-    """And arrays and tensors beside them; what neighbours do is fused."""
+    """Arrays and tensors may be operands, too. Neighbouring operators are fused."""
     w, b = _numbers(8, 4), device.tensor(_numbers(4))
     with dml.Graph(device) as g:
         x = g.input([3, 8])

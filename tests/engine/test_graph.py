@@ -45,12 +45,12 @@ def _buffer(device: dml.Device, data: bytes) -> dml.BufferBinding:
 
 
 def _scratch(device: dml.Device, size: int) -> dml.BufferBinding | None:
-    """Memory that holds anything but zeros."""
+    """Memory whose contents are not zeros."""
     return _buffer(device, b"\xcd" * size) if size else None
 
 
 class Graph:
-    """A compiled and initialized graph; ``owned`` are the arrays of owned inputs by number."""
+    """A compiled and initialized graph. ``owned`` are the arrays of owned inputs, by number."""
 
     def __init__(
         self, device: dml.Device, desc: dml.GraphDesc | dml.CompiledGraph,
@@ -144,7 +144,7 @@ def test_one_tensor_may_be_two_outputs(device: dml.Device, rng: np.random.Genera
 def test_nodes_that_no_output_needs_are_left_out(
     device: dml.Device, rng: np.random.Generator
 ) -> None:
-    """Here the difference, and with it nothing that only it reads."""
+    """Here the difference, and the nodes that only it reads."""
     desc = _difference_of_squares(device)
     desc = replace(desc, input_count=4, output_count=1, output_edges=[Out(1, 0, 0)],
                    nodes=[*desc.nodes, Constant(bytes(256))],
@@ -157,7 +157,7 @@ def test_nodes_that_no_output_needs_are_left_out(
 
 
 def test_an_edge_carries_bytes(device: dml.Device, rng: np.random.Generator) -> None:
-    """The consumer reads them as its own description says, here transposed and as UINT32."""
+    """The consumer's own description counts: here transposed and UINT32."""
     twice = _binary(device, "Add", _tensor(6, 8))
     turned = _tensor(8, 6, data_type="uint32", strides=(1, 8))
     inverted = _unary(device, "ElementWiseBitNot", turned, _tensor(8, 6, data_type="uint32"))
@@ -169,7 +169,7 @@ def test_an_edge_carries_bytes(device: dml.Device, rng: np.random.Generator) -> 
 
 
 def _product(device: dml.Device, k: int, n: int, flags: dml.TensorFlags) -> Node:
-    """INT8 {5, k} by {k, n} with one scale each: inputs 0, 1, 3 and 4, of which 3 has flags."""
+    """INT8 {5, k} by {k, n} with one scale each: inputs 0, 1, 3 and 4. Input 3 has the flags."""
     return Node(device.create_operator(dml.MatrixMultiplyIntegerToFloatOperatorDesc(
         a_tensor=_tensor(5, k, data_type="int8"), a_scale_tensor=_tensor(1, 1, data_type="float32"),
         b_tensor=_tensor(k, n, data_type="int8", flags=flags),
@@ -180,8 +180,8 @@ def _product(device: dml.Device, k: int, n: int, flags: dml.TensorFlags) -> Node
 
 @pytest.mark.parametrize("by", ["owned", "constant", "bound"])
 def test_weights(by: str, device: dml.Device, rng: np.random.Generator) -> None:
-    """Owned ones and constants are kept when the graph is initialized: in the operator's own form,
-    and for the second reader as they are."""
+    """Initialization keeps owned weights and constants: repacked for the product, unchanged for the
+    second reader."""
     k, n = 64, 64
     weights = rng.integers(-9, 9, (k, n)).astype(np.int8)
     flags = OWNED if by == "owned" else dml.TensorFlags.NONE
@@ -231,7 +231,7 @@ def test_constants_are_rounded_up_to_words_and_need_not_live_on(device: dml.Devi
 def test_values_that_are_never_alive_together_share_memory(
     strides: tuple[int, int], nbytes: int, device: dml.Device, rng: np.random.Generator
 ) -> None:
-    """Of a chain two at a time; one, where each operator may write over what it reads."""
+    """Two values of a chain, or one if each operator may write over its input."""
     count = 7
     x, y = _tensor(8, 8, strides=strides), _tensor(8, 8)
     chain = [_unary(device, "ElementWiseNegate", x, y) for _ in range(count)]
@@ -251,7 +251,7 @@ def test_a_copy_into_the_same_layout_is_free(
     before: tuple[int, int], after: tuple[int, int], count: int, device: dml.Device,
     rng: np.random.Generator,
 ) -> None:
-    """But where the copy is an output of the graph."""
+    """Except if the copy is an output of the graph."""
     nodes = [_unary(device, "ElementWiseIdentity", _tensor(8, 8, strides=before),
                     _tensor(8, 8, strides=after)),
              _binary(device, "Add", _tensor(8, 8))]
@@ -267,7 +267,7 @@ def test_a_copy_into_the_same_layout_is_free(
 
 @pytest.mark.parametrize("number", range(12))
 def test_random_graphs(number: int, device: dml.Device, rng: np.random.Generator) -> None:
-    """Exact operators on INT32, some of whose inputs are transposed, in any order."""
+    """Exact operators on INT32 in random order, with some transposed inputs."""
     functions: dict[str, Callable[[Any, Any], Any]] = {
         "Add": np.add, "Subtract": np.subtract, "Multiply": np.multiply, "Max": np.maximum,
         "Min": np.minimum,
@@ -275,7 +275,7 @@ def test_random_graphs(number: int, device: dml.Device, rng: np.random.Generator
     x, turned = _tensor(6, 6), _tensor(6, 6, strides=(1, 6))
     given = [_whole(rng, 6, 6) for _ in range(3)]
     count, constant = 15, _whole(rng, 6, 6)
-    places = rng.permutation(count + 1)  # of the nodes, the last of which is the constant
+    places = rng.permutation(count + 1)  # order of the nodes; the last one is the constant
     nodes: list[Any] = [None] * (count + 1)
     nodes[places[-1]] = Constant(constant.tobytes())
     known, inputs, links = [*given, constant], [], []
@@ -313,7 +313,7 @@ def test_nodes_run_by_number_where_edges_leave_it_open(device: dml.Device) -> No
 
 def _change(index: int, edge: Any, field: str = "input_edges"
             ) -> Callable[[dml.GraphDesc], dml.GraphDesc]:
-    """Another edge in the place of one."""
+    """The description with one edge replaced."""
     def change(desc: dml.GraphDesc) -> dml.GraphDesc:
         edges = list(getattr(desc, field))
         edges[index : index + 1] = [edge]
@@ -418,7 +418,7 @@ def test_feature_levels(level: dml.FeatureLevel, message: str, device: dml.Devic
 
 @pytest.fixture
 def owning(device: dml.Device) -> dml.CompiledGraph:
-    """Of two inputs, the second of which is owned, and one that nothing reads."""
+    """A graph with an input, an owned input, and an input that nothing reads."""
     nodes = [_binary(device, "Add", _tensor(64), _tensor(64, flags=OWNED))]
     return device.compile_graph(
         dml.GraphDesc(3, 1, nodes, [In(0, 0, 0, "x"), In(1, 0, 1)], [Out(0, 0, 0, "y")]))
@@ -477,7 +477,7 @@ def test_rules_of_bindings(owning: dml.CompiledGraph, device: dml.Device) -> Non
 def test_parts_are_written_where_they_are_joined(
     device: dml.Device, rng: np.random.Generator
 ) -> None:
-    """The second one 68 bytes into the graph's output."""
+    """The second part lies 68 bytes into the graph's output."""
     parts, whole = (_tensor(17), _tensor(3)), _tensor(20)
     join = dml.JoinOperatorDesc(input_tensors=parts, output_tensor=whole, axis=0)
     desc = dml.GraphDesc(
@@ -511,3 +511,88 @@ def test_a_graph_fuses_what_its_nodes_do_one_after_the_other(
         results += graph.run(*given, dtype=np.float32)
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[2])
+
+
+def _float(*sizes: int, **more: Any) -> dml.TensorDesc:
+    return _tensor(*sizes, data_type="float32", **more)
+
+
+def _counts(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch, desc: dml.GraphDesc, passes: str,
+    owned: dict[int, np.ndarray], *given: np.ndarray | None, always: str = "",
+) -> tuple[list[int], list[np.ndarray]]:
+    """Operators that run with and without some passes, and the first outputs."""
+    counts, results = [], []
+    for left in (always, f"{always},{passes}"):
+        monkeypatch.setenv("KOMPUTE_DML_UNFUSED", left)
+        graph = Graph(device, desc, owned)
+        counts.append(len(graph.compiled.variants))
+        results.append(graph.run(*given, dtype=np.float32)[0])
+    return counts, results
+
+
+def test_what_constants_make_is_made_at_the_initialization(
+    device: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a constant node and of an owned input, in two steps of which a third reads the last."""
+    x, owned = _float(64), _float(64, flags=OWNED)
+    data = rng.normal(0, 1, (3, 64)).astype(np.float32)
+    desc = dml.GraphDesc(
+        2, 1, [_binary(device, "Multiply", owned, x, x), _unary(device, "ElementWiseExp", x),
+               _binary(device, "Subtract", x, x, x), Constant(data[1].tobytes())],
+        [In(0, 0, 0), In(1, 2, 0)], [Out(2, 0, 0)],
+        [Link(3, 0, 0, 1), Link(0, 0, 1, 0), Link(1, 0, 2, 1)])
+    counts, (got, plain) = _counts(
+        device, monkeypatch, desc, "folding", {0: data[0]}, None, data[2], always="chains")
+    assert counts == [1, 3]
+    np.testing.assert_array_equal(got, plain)
+    np.testing.assert_allclose(got, data[2] - np.exp(data[0] * data[1]), rtol=1e-5, atol=1e-5)
+
+
+def test_a_batch_normalization_goes_into_the_filter(
+    device: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, w, y, one = (_float(*sizes) for sizes in (
+        (1, 3, 8, 8), (4, 3, 3, 3), (1, 4, 6, 6), (1, 4, 1, 1)))
+    two = [1, 1]
+    convolution = dml.ConvolutionOperatorDesc(
+        input_tensor=x, filter_tensor=w.replace(flags=OWNED), output_tensor=y, mode=1,
+        direction=0, strides=two, dilations=two, start_padding=[0, 0], end_padding=[0, 0],
+        output_padding=[0, 0], group_count=1)
+    wide = one.replace(sizes=y.sizes, strides=(0, 1, 0, 0), total_tensor_size_in_bytes=16)
+    norm = dml.BatchNormalizationOperatorDesc(
+        input_tensor=y, output_tensor=y, spatial=True, epsilon=1e-3,
+        **{f"{name}_tensor": wide for name in ("mean", "variance", "scale", "bias")})
+    numbers = rng.uniform(0.5, 2, (4, 4)).astype(np.float32)
+    desc = dml.GraphDesc(
+        2, 1, [Node(device.create_operator(convolution)), Node(device.create_operator(norm)),
+               *(Constant(n.tobytes()) for n in numbers)],
+        [In(0, 0, 0), In(1, 0, 1)], [Out(1, 0, 0)],
+        [Link(0, 0, 1, 0), *(Link(2 + i, 0, 1, 1 + i) for i in range(4))])
+    given, filters = (rng.normal(0, 1, t.sizes).astype(np.float32) for t in (x, w))
+    counts, (got, plain) = _counts(
+        device, monkeypatch, desc, "batch_normalizations", {1: filters}, given, None)
+    assert counts == [1, 2]
+    size = np.abs(plain).max()
+    np.testing.assert_allclose(got, plain, rtol=0, atol=2.0**-18 * size)
+    assert np.ptp(plain) > 1
+
+
+def test_products_of_one_matrix_are_joined(
+    device: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c = _float(1, 1, 5, 16), _float(1, 1, 16, 8), _float(1, 1, 5, 8)
+    gemm = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=c, trans_a=0, trans_b=0,
+                                alpha=1.0, beta=0.0)
+    values = rng.normal(0, 1, (2, 16, 8)).astype(np.float32)
+    desc = dml.GraphDesc(
+        1, 1, [Node(device.create_operator(gemm)), Node(device.create_operator(gemm)),
+               _binary(device, "Multiply", c, c, c), *(Constant(v.tobytes()) for v in values)],
+        [In(0, 0, 0), In(0, 1, 0)], [Out(2, 0, 0)],
+        [Link(3, 0, 0, 1), Link(4, 0, 1, 1), Link(0, 0, 2, 0), Link(1, 0, 2, 1)])
+    given = rng.normal(0, 1, a.sizes).astype(np.float32)
+    counts, (got, plain) = _counts(device, monkeypatch, desc, "siblings", {}, given)
+    assert counts == [2, 3]
+    np.testing.assert_array_equal(got, plain)
+    left, right = (given[0, 0].astype(np.float64) @ v for v in values)
+    np.testing.assert_allclose(got.reshape(5, 8), left * right, rtol=1e-4, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Where a graph's values lie: apart while they are alive together, else in the same memory."""
+"""Memory of a graph's values: separate if they are alive together, else shared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kompute_dml.runtime.heap import ALIGNMENT
 
 
 def _shared(lives: list[tuple[int, int, int]]) -> int:
-    """The bytes in which storages of (bytes, first step, last step) lie."""
+    """The bytes of a plan for storages (bytes, first step, last step)."""
     storages = [Storage(*life) for life in lives]
     use = share(storages)
     nbytes = use.planned
@@ -36,11 +36,11 @@ def test_storages_that_are_alive_together_lie_apart(rng: np.random.Generator) ->
 
 
 @pytest.mark.parametrize("lives, nbytes", [
-    *(([(1024, i, i + 1) for i in steps], 2 * 1024)  # of a chain two at a time
+    *(([(1024, i, i + 1) for i in steps], 2 * 1024)  # a chain: two at a time
       for steps in (range(9), reversed(range(9)))),
-    # The last one takes the room that the second leaves beside the third.
+    # The last one fits beside the third, after the second.
     ([(4096, 0, 5), (3072, 0, 1), (2048, 2, 5), (1024, 0, 3), (1000, 2, 3)], 8192),
-    # Small ones first would be in the way.
+    # Small ones must not come first.
     ([(256, 0, 3), (1024, 0, 1), (256, 1, 2), (2048, 2, 3)], 2048 + 2 * 256),
 ])
 def test_storages_that_are_never_alive_together_share_memory(
@@ -68,7 +68,7 @@ def test_a_thousand_operators_are_planned_in_half_a_second(device: dml.Device) -
         for i in range(count // 4):
             sums = dml.add(dml.gemm(value, np.full((16, 16), i % 4, np.float32)), x)
             value = dml.multiply(dml.activation_relu(sums), value)
-        start = time.process_time()  # whatever else the machine does
+        start = time.process_time()  # unaffected by other processes
         operators = graph.compile(value).operators
         seconds.append(time.process_time() - start)
         return operators
@@ -90,7 +90,7 @@ def _sum(builder: Builder, a: Array, b: Array) -> Array:
 def test_an_operator_writes_over_an_input_that_ends_there(
     strides: tuple[int, int], in_place: bool, device: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only where all that it reads of that memory has the layout of the result."""
+    """Only if all of its inputs in that memory have the layout of the result."""
     monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "all")
     builder = Builder(device)
     x = builder.new((8, 8), "float32")

@@ -1,4 +1,4 @@
-"""Hazards against a model that keeps every byte, and barriers counted on the device."""
+"""Hazards compared with a model by bytes, and barriers counted on the device."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ Ordered = Callable[[Callable[[], object]], int]
 
 @pytest.fixture
 def orderings(device: dml.Device, monkeypatch: pytest.MonkeyPatch) -> Ordered:
-    """Counts what keeps dispatches apart: barriers, or submits where kp records none."""
+    """Counts what orders dispatches: barriers, or submits if kp records no barriers."""
     recorder = device._runtime.recorder
     barriers = 0
     real = CommandList.barrier
@@ -171,7 +171,7 @@ def test_halves_of_one_tensor_are_independent(device: dml.Device, orderings: Ord
 
 @shared_blocks
 def test_neighbours_in_one_word_are_ordered(device: dml.Device, orderings: Ordered) -> None:
-    """Both dispatches store to the third word: the shader owns words, not elements."""
+    """Both dispatches store to the third word, because shaders write whole words."""
     a = device.tensor(np.arange(6, dtype=np.float16))
     out = device.tensor(np.full(6, -1, np.float16))
 

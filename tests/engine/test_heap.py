@@ -1,4 +1,4 @@
-"""Device memory: ranges never meet, cost little, come back, and running out is an error."""
+"""Device memory: ranges do not overlap, cost little and are reused. Running out is an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST_BLOCK = 16 << 20
 
 
 class _Memory:
-    """Hands out numbers for buffers, up to a capacity."""
+    """A stand-in that returns numbers for buffers, up to a capacity."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -44,7 +44,7 @@ class _Memory:
 
 
 class HeapMachine(RuleBasedStateMachine):
-    """Random allocations and releases against a list of what is live."""
+    """Random allocations and releases, compared with a list of live ranges."""
 
     keep = 0
 
@@ -59,7 +59,7 @@ class HeapMachine(RuleBasedStateMachine):
         try:
             allocation = self.heap.allocate(nbytes)
         except dml.OutOfMemoryError:
-            # Not before no more than this could be taken.
+            # Only if no smaller block is possible either.
             size = -(-nbytes // ALIGNMENT) * ALIGNMENT
             assert self.memory.taken + size > self.memory.capacity
             return
@@ -138,7 +138,7 @@ def test_freed_neighbours_merge_in_any_order() -> None:
         assert len(heap.blocks) == 1
         for i in order:
             heap.release(parts[i].range)
-        # Three quarters in one piece: only so does it fit without another block.
+        # Three quarters in one piece fit without another block.
         again = heap.allocate(3 * third)
         assert (again.offset, len(heap.blocks)) == (0, 1)
 
@@ -198,7 +198,7 @@ def test_out_of_memory_names_both_sizes_and_the_device_goes_on(device: dml.Devic
     x = small.tensor(np.arange(5, dtype=np.float32))
     np.testing.assert_array_equal(dml.activation_identity(x).numpy(), np.arange(5))
     del held
-    big = small.tensor(np.full(12 << 20, 3, np.float32))  # fits now that those are gone
+    big = small.tensor(np.full(12 << 20, 3, np.float32))  # fits, because those are freed
     assert (big.numpy()[::99991] == 3).all()
     small.close()
 
@@ -208,7 +208,7 @@ def test_memory_in_use_by_pending_work_comes_back_before_out_of_memory(
 ) -> None:
     small = small_device(device, 64 << 20)
     x = small.tensor(np.arange(1 << 18, dtype=np.float32))
-    for _ in range(80):  # 80 MiB in all, never waited for
+    for _ in range(80):  # 80 MiB in all, without waiting
         y = dml.activation_identity(x)
     np.testing.assert_array_equal(y.numpy(), x.numpy())
     small.close()
@@ -243,7 +243,7 @@ def test_ten_thousand_tensors_leave_nothing_behind(device: dml.Device) -> None:
                 kept = kept[50:]
 
     for _ in range(1 if own._runtime.engine.host_writes_storage else 5):
-        churn()  # five fill the ring of upload buffers, whose pages the system hands out at use
+        churn()  # five fill the upload buffers, whose pages are mapped at first use
     gc.collect()
     own.synchronize()  # staged uploads may be pending
     assert own.memory_used == 0
@@ -252,7 +252,7 @@ def test_ten_thousand_tensors_leave_nothing_behind(device: dml.Device) -> None:
     gc.collect()
     own.synchronize()
     assert own.memory_used == 0
-    # 10,000 tensors of 1200 bytes: even a tenth of their bytes or of their objects would show.
+    # 10,000 tensors of 1200 bytes: a leak of a tenth of them would show.
     assert _resident_bytes() - before < 1 << 20
     own.close()
 
@@ -267,7 +267,7 @@ def test_pending_work_does_not_pile_up_dropped_tensors(
     for _ in range(100):
         dml.activation_identity(x)
         used.append(own.memory_used >> 20)
-    # 100 MiB have been dropped, 256 dispatches were never pending: still it is bounded
+    # bounded, although 100 MiB were dropped with fewer than 256 pending dispatches
     assert max(used) <= 1 + 16 + 2
     own.synchronize()
     assert own.memory_used == 1 << 20
@@ -294,7 +294,7 @@ def test_a_block_that_empties_goes_back_to_the_device(
 
 @shared_blocks
 def test_large_results_one_after_the_other_take_the_same_memory(device: dml.Device) -> None:
-    """To make a block takes milliseconds: some stay."""
+    """Some blocks are kept, because making one takes milliseconds."""
     own = dml.Device(device.adapter)
     x = own.empty([5 << 20])  # 20 MiB: a block of its own
     for _ in range(2):

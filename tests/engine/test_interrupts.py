@@ -1,7 +1,7 @@
 """An exception at any line of the runtime leaves the device usable, and nothing held.
 
-Ctrl-C and a lack of memory may strike anywhere. Here they do: at each line of device.py and
-runtime/ that a small scenario runs, one after the other.
+Ctrl-C and a lack of memory may raise anywhere. These tests raise at each line of device.py and
+runtime/ that a small scenario runs, one line at a time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from switches import shared_blocks
 _PACKAGE = Path(dml.__file__).parent
 _TRACED = {str(p) for p in [_PACKAGE / "device.py", *(_PACKAGE / "runtime").glob("*.py")]}
 _SAMPLED = 250
-"""Lines of a scenario that the quick tests strike."""
+"""The number of lines of a scenario at which the quick tests raise."""
 
 
 @dataclasses.dataclass
 class Strike:
-    """Raises at the line of this number, counted from the start."""
+    """Raises at the ``at``-th line, counted from the start."""
 
     at: int
     lines: int = 0
@@ -63,7 +63,7 @@ def struck(at: int, work: Callable[[], None]) -> Strike:
 
 
 class Scene:
-    """A device with a counter, which every step of the scenario raises by one."""
+    """A device with a counter, which every step of the scenario increments."""
 
     def __init__(self, adapter: Any) -> None:
         self.device = dml.Device(adapter)
@@ -81,7 +81,7 @@ class Scene:
         self.state = self.held()
 
     def held(self) -> tuple[int, ...]:
-        """What the device holds."""
+        """The memory and batches that the device holds."""
         device, recorder = self.device, self.device._runtime.recorder
         return (device.memory_used, device.memory_reserved, recorder.waiting_to_free,
                 device._runtime.engine.reserved, len(device._runtime.heap.live))
@@ -127,7 +127,7 @@ class Scene:
         device.synchronize()
 
     def check(self) -> None:
-        """That the device computes, that each step ran, and that nothing is held."""
+        """Check that the device computes, that each step ran, and that nothing is held."""
         lock, free = self.device._runtime.lock, []
 
         def take() -> None:
@@ -141,7 +141,7 @@ class Scene:
         assert free[0], "the lock is held"
         self.replay()
         found = set(self.count.numpy())
-        # The call that was struck has run or has not.
+        # The interrupted call may have run or not.
         assert found in ({self.expected}, {self.expected + 1}), (found, self.expected)
         self.expected = int(found.pop())
         self.scenario()
@@ -154,8 +154,7 @@ class Scene:
 def scene(
     request: pytest.FixtureRequest, device: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], Scene]]:
-    """Makes scenes of small blocks, on memory that the host reaches and on memory that it does
-    not."""
+    """Makes scenes with small blocks, with and without memory that the host can access."""
     adapter = device.adapter
     if request.param == "direct" and adapter.type != "cpu":
         pytest.skip(f"{adapter.name} is no CPU driver")
@@ -174,7 +173,7 @@ def scene(
 
 
 def sweep(make: Callable[[], Scene], pick: Callable[[range], Any]) -> None:
-    """Strike the lines that ``pick`` takes of all."""
+    """Raise at each of the lines that ``pick`` selects."""
     at, faults = make(), []
     lines = struck(0, at.scenario).lines
     assert lines > 500

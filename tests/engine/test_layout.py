@@ -1,4 +1,4 @@
-"""Index mathematics, against NumPy and by counting."""
+"""Index arithmetic, compared with NumPy and with counting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _dimensions = st.lists(
 
 
 def _addresses(sizes: list[int], strides: list[int]) -> list[int]:
-    """Of every element, in row-major order."""
+    """The address of every element, in row-major order."""
     coordinates = np.indices(sizes).reshape(len(sizes), -1)
     return (np.array(strides) @ coordinates).tolist()
 
@@ -58,7 +58,7 @@ def test_overlap_of_layouts_too_large_to_count() -> None:
     assert not layout.overlaps_itself([1000, 1000], [1000, 1])
     assert not layout.overlaps_itself([1000, 1000], [1, 1000])
     assert layout.overlaps_itself([1000, 1000], [999, 1])
-    # Small and interleaved without colliding: 0 2 4, and one more each.
+    # Small and interleaved without collisions: 0 2 4 and 1 3 5.
     assert not layout.overlaps_itself([3, 2], [2, 3])
     assert layout.overlaps_itself([4, 2], [2, 4])
     assert layout.overlaps_itself([2], [0])

@@ -145,7 +145,7 @@ def test_an_owned_input_is_copied_at_initialization(device: dml.Device) -> None:
     table.bind_inputs([[_bind(weights)]])
     table.bind_outputs([_bind(persistent)])
     device.record_dispatch(initializer, table)
-    weights.write(np.zeros(8, np.float32))  # no longer needed
+    weights.write(np.zeros(8, np.float32))  # initialization has copied them
 
     result = device.create_buffer(32)
     for _ in range(2):
@@ -161,7 +161,7 @@ def test_an_owned_input_is_copied_at_initialization(device: dml.Device) -> None:
 def test_owned_inputs_are_kept_where_vectors_begin(
     device: dml.Device, rng: np.random.Generator
 ) -> None:
-    """Of a size that is no multiple of 16 bytes, behind which the next one lies."""
+    """Inputs whose size is not a multiple of 16 bytes, one after the other."""
     a, b = (rng.integers(0, 100, 37, np.uint8) for _ in range(2))
     owned = dml.TensorDesc("uint8", [37], flags=OWNED)
     compiled = _compile(device, dml.ElementWiseAddOperatorDesc(
@@ -250,7 +250,7 @@ def test_an_initializer_of_nothing_does_nothing(device: dml.Device) -> None:
 
 
 class _Owned:
-    """An initialized identity of an owned input, well bound; tests spoil one thing."""
+    """An initialized identity of an owned input with valid bindings. Tests break one of them."""
 
     def __init__(self, device: dml.Device, initialize: bool = True) -> None:
         self.device = device
@@ -360,7 +360,7 @@ def test_identical_ranges_of_unequal_layouts(device: dml.Device) -> None:
 
 
 def test_views_that_interleave_without_meeting(device: dml.Device) -> None:
-    """The even columns copied onto the odd ones of one matrix."""
+    """The even columns of a matrix are copied to its odd ones."""
     t = device.tensor(np.arange(24, dtype=np.float32).reshape(4, 6))
     left, right = t[:, :3], t[:, 3:]
     dml.activation_identity(left, out=right)
@@ -369,7 +369,7 @@ def test_views_that_interleave_without_meeting(device: dml.Device) -> None:
     assert (t.numpy() == expected).all()
 
 
-# What the compiled operator tells
+# Properties of a compiled operator
 
 
 def test_objects_tell_what_they_are(device: dml.Device) -> None:
@@ -380,10 +380,3 @@ def test_objects_tell_what_they_are(device: dml.Device) -> None:
     assert "1 operators" in repr(device.create_operator_initializer([compiled]))
     assert device.adapter.name in repr(device)
     assert "32 bytes" in repr(device.create_buffer(32))
-
-
-def test_execution_flags_are_taken(device: dml.Device) -> None:
-    operator = _identity(device).operator
-    flags = (dml.ExecutionFlags.DISABLE_META_COMMANDS
-             | dml.ExecutionFlags.ALLOW_HALF_PRECISION_COMPUTATION)
-    assert device.compile_operator(operator, flags).variants == ("activation_identity.b32",)

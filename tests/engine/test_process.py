@@ -1,4 +1,4 @@
-"""What happens to a whole process: its end, its children, its drivers, its environment."""
+"""Whole processes: exit, children, drivers, environment."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
-        # An imported module that PYTHONPATH names (another kp, say) stays the one to import.
+        # The child imports the same modules, also those that PYTHONPATH names (such as another kp).
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths[::-1])), **environment},
         capture_output=True, text=True, timeout=SECONDS,
     )
-    # Newer validation layers say there to which file they write.
+    # Newer validation layers print there which file they write to.
     result.stdout = re.sub(r"(?m)^Validation Layer Info - .*\n", "", result.stdout)
     return result
 
@@ -261,7 +261,7 @@ def test_an_unknown_switch_is_named() -> None:
     assert "int8, int16" in out
 
 
-# Validation: silence of the layer means something only where a fault is heard.
+# Validation: the layer's silence only counts if it reports a known fault.
 
 CHAIN = """
 import numpy as np, kompute_dml as dml

@@ -1,4 +1,4 @@
-"""When dispatches are submitted, what a recording repeats, and when memory comes back."""
+"""Submits of dispatches, replays of recordings, and the return of memory."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_batch_waits_for_those_in_flight_where_it_first_touches_their_memory(
     assert len(named) == 1 + own._runtime.recorder._whole_blocks
     own.synchronize()
     named.clear()
-    with own.record():  # may be replayed after anything
+    with own.record():  # a replay may follow any work
         dml.activation_identity(x, out=y)
     assert [block in n for n in named] == [True]
 
@@ -122,7 +122,7 @@ def test_a_batch_waits_for_those_in_flight_where_it_first_touches_their_memory(
 
 
 def interrupted_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """From here on a command list's method ends in KeyboardInterrupt, the first time."""
+    """The next call of a command list's method raises KeyboardInterrupt."""
     real = getattr(CommandList, name)
 
     def method(self: CommandList) -> None:
@@ -138,7 +138,7 @@ def interrupted_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def test_what_was_recorded_before_an_interrupt_is_computed(
     own: dml.Device, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The wait for an earlier submit, or stock kp's own in the submit, is where Ctrl-C strikes."""
+    """Ctrl-C interrupts the wait for an earlier submit, or stock kp's wait inside the submit."""
     monkeypatch.setattr(recorder_module, "MAX_BATCH", 2)
     x, ones = own.tensor(np.zeros(64, np.float32)), own.tensor(np.ones(64, np.float32))
     own.synchronize()
@@ -201,7 +201,7 @@ def test_ranges_freed_in_use_are_not_handed_out_before_their_submit_is_done(
 def test_a_range_used_by_a_pending_recording_and_by_a_later_call_stays_taken(
     own: dml.Device,
 ) -> None:
-    """The recording's end must not clear the mark that the later call has set."""
+    """The end of the recording must not clear the mark of the later call."""
     x, y = numbers(own), own.empty([64])
     with own.record() as recording:
         dml.activation_identity(x, out=y)
@@ -278,7 +278,7 @@ def test_a_replay_computes_with_changed_inputs(own: dml.Device) -> None:
         buffers[0].write(data)
         recording.replay()
         np.testing.assert_array_equal(buffers[-1].read().view(np.float32), data)
-    # Several replays before one read, written in between
+    # Several replays before one read, with writes between them
     for i in range(10):
         buffers[0].write(np.full(64, 100 + i, np.float32))
         recording.replay()

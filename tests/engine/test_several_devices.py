@@ -1,7 +1,7 @@
 """Several devices in one process, in threads, in processes, under the command line and in ONNX.
 
-Where Vulkan lists two adapters, of any drivers, the devices are of the first two. Elsewhere they
-are two devices of one adapter, and what needs two adapters is skipped.
+If Vulkan lists two adapters, of any drivers, the devices are on the first two. Else both are on one
+adapter, and tests that need two adapters are skipped.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def brief() -> Iterator[Pair]:
 
 @pytest.fixture
 def no_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever was told which device to take may not ask for the default one."""
+    """Fails if the default device is used although another one is named."""
 
     def refuse() -> None:
         raise AssertionError("the default device was asked for")
@@ -80,7 +80,7 @@ def no_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kompute_dml.device.default_device", refuse)
 
 
-# Which one
+# The choice of a device
 
 
 def card(index: int, name: str, kind: str, uuid: str) -> adapters.Adapter:
@@ -90,7 +90,7 @@ def card(index: int, name: str, kind: str, uuid: str) -> adapters.Adapter:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> tuple[adapters.Adapter, ...]:
-    """A laptop's and a server's devices together."""
+    """The adapters of a laptop and a server together."""
     made = (
         card(0, "Maker Graphics", "integrated", "0a"),
         card(1, "Maker RTX 4090 Super", "discrete", "1b"),
@@ -105,9 +105,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> tuple[adapters.Adapter, ...]:
 
 @pytest.mark.parametrize("selector, index", [
     (None, 1), (0, 0), ("3", 3), ("softpipe", 4),
-    ("maker", 1), ("Graphics", 0),  # a discrete one goes before an integrated one
-    ("MAKER RTX 4090", 2), ("rtx 4090", 1),  # a whole name before a part; else the first
-    ("4090", 1),  # no index, but a part of a name
+    ("maker", 1), ("Graphics", 0),  # discrete before integrated
+    ("MAKER RTX 4090", 2), ("rtx 4090", 1),  # a whole name before a part, else the first
+    ("4090", 1),  # a part of a name, not an index
     ("3d" * 16, 3), ("GPU-3d3d3d3d-3d3d-3d3d-3d3d-3d3d3d3d3d3d", 3), ("2C" * 16, 2),
 ])
 def test_a_device_is_chosen(
@@ -132,7 +132,8 @@ def test_no_device_fits(machine: Any, selector: Any) -> None:
 def test_another_interface_has_the_same_device(
     machine: Any, uuids: list[str], found: int | None
 ) -> None:
-    """By its UUID; else one that is no other adapter of Vulkan's, but never another adapter."""
+    """The device with the same UUID, else one that is no adapter of Vulkan; never another
+    adapter."""
     assert adapters.same_device(machine[2], [(uuid * 32)[:32] for uuid in uuids]) == found
 
 
@@ -146,7 +147,7 @@ def test_every_adapter_of_the_list_can_be_taken(two: Any) -> None:
 
 
 def test_an_adapter_of_another_list_is_refused(two: Any) -> None:
-    """As after a device was unplugged: its limits and features would be taken for another's."""
+    """As after a device is unplugged: limits and features would belong to another device."""
     if two[0].name == two[1].name:
         pytest.skip("needs two adapters of different names")
     with pytest.raises(dml.NoDeviceError, match=r"device \d+ to be .*, but it is "):
@@ -213,7 +214,7 @@ def test_tables_and_operators_of_another_device_are_refused(pair: Pair) -> None:
 def test_device_tensor_brings_a_tensor_over(
     monkeypatch: pytest.MonkeyPatch, staged: str
 ) -> None:
-    """With what is pending on both, in any layout, both ways; memory may be out of reach on one."""
+    """With pending work on both, in any layout, in both directions, also without host access."""
     first, beside = _open()
     beside.close()
     monkeypatch.setenv("KOMPUTE_DML_TEST_STAGED", staged)
@@ -232,7 +233,7 @@ def test_device_tensor_brings_a_tensor_over(
     second.close()
 
 
-# Work on both: what is compared is exact on every device
+# Work on both: compared values are exact on every device
 
 
 def _product(device: dml.Device, rng: np.random.Generator) -> None:
@@ -279,7 +280,7 @@ def _recorded(device: dml.Device, rng: np.random.Generator) -> None:
 
 
 def _initialized(device: dml.Device, rng: np.random.Generator) -> None:
-    """The life cycle, with an input that the operator keeps."""
+    """The life cycle, with an OWNED_BY_DML input."""
     compiled = _negation(device, dml.TensorFlags.OWNED_BY_DML)
     x = rng.standard_normal(64, F32)
     given, kept, result = (dml.BufferBinding(device.create_buffer(n)) for n in (
@@ -303,7 +304,7 @@ WORK = (_product, _layouts, _fills, _quantized, _recorded, _initialized)
 
 
 def _rounds(devices: Pair, seed: int, count: int) -> None:
-    """Every kind of work on every device, in an order of its own."""
+    """Every kind of work on every device, in random order."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
         for i in rng.permutation(2 * len(WORK)):
@@ -318,7 +319,7 @@ def test_devices_take_turns(pair: Pair, no_default: None) -> None:
 def test_devices_of_different_abilities_take_turns(
     no_default: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On one adapter: with all of its features, and with none of those that can be given up."""
+    """Two devices of one adapter: with all features, and without optional ones."""
     full = dml.Device()
     monkeypatch.setenv("KOMPUTE_DML_DISABLE", "int8,int16,int64,float16,float64,dot,coopmat")
     core = dml.Device(full.adapter)
@@ -331,7 +332,7 @@ def test_devices_of_different_abilities_take_turns(
 
 @pytest.mark.stress
 def test_threads_on_both_devices(pair: Pair, no_default: None) -> None:
-    """Each thread on both: neither lock may be held while the other is waited for."""
+    """Each thread uses both devices: no thread may hold one lock while it waits for the other."""
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(_rounds, pair, seed, max(1, 4 // SCALE)) for seed in range(4)]:
             done.result()
@@ -414,7 +415,7 @@ def test_one_device_is_lost_alone(brief: Pair) -> None:
 
 
 def _in_a_process(adapter: adapters.Adapter) -> tuple[int, str]:
-    """What a worker does that was given a device."""
+    """The work of a process with a given device."""
     device = dml.Device(adapter)
     _layouts(device, np.random.default_rng(adapter.index))
     return adapter.index, device._runtime.engine.manager.get_device_properties()["device_name"]
@@ -428,7 +429,7 @@ def test_each_process_has_a_device_of_its_own(two: Any) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_each_forked_process_has_a_device_of_its_own() -> None:
-    """Of a parent that has listed them, but opened none."""
+    """After a parent that has listed devices, but opened none."""
     out = succeeds("""
     import os, sys, numpy as np, kompute_dml as dml
     adapters = dml.list_devices()[:2]
@@ -458,7 +459,7 @@ def test_what_stays_in_its_process_says_what_to_send_instead(device: dml.Device)
 def test_the_environment_chooses_for_a_process(two: Any) -> None:
     for adapter in two:
         values: list[object] = [adapter.index]
-        if two[0].uuid != two[1].uuid:  # two drivers may show one GPU
+        if two[0].uuid != two[1].uuid:  # two drivers may list the same GPU
             values.append(f"GPU-{adapter.uuid.upper()}")
         for value in values:
             out = succeeds("""
@@ -506,7 +507,7 @@ def _command(*arguments: object) -> Result:
 @pytest.mark.parametrize("arguments", [
     ("run", MODELS / "diagonal_matrix.json"),
     ("bench", "--scale", "tiny", "-i", 1, "--filter", "diagonal_matrix u8"),
-    # What nobody wrote down for NumPy, the device itself computes.
+    # References without NumPy run on the device.
     ("bench", "--scale", "tiny", "-i", 1, "--suite", "elementwise", "--filter", "abs i8"),
     ("tune", "--scale", "tiny", "--seconds", 0),
 ], ids=lambda arguments: " ".join(map(str, (arguments[0], *arguments[-1:]))))
@@ -643,7 +644,7 @@ def test_a_session_takes_one_device(two: Any, onnx_model: bytes, kompute: Any) -
 
 
 def test_onnx_runtimes_own_choice_is_the_default_device(two: Any, kompute: Any) -> None:
-    """Its policies take the first device that it was told of."""
+    """ONNX Runtime's policies choose the first registered device."""
     for adapter in two:
         out = succeeds("""
         import numpy as np, onnxruntime

@@ -1,4 +1,4 @@
-"""Which variant a device may run, and how constants reach it. No device is needed."""
+"""The variants that a device may run, and their constants. No device is needed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def variants() -> list[Variant]:
 
 @pytest.mark.parametrize("name", sorted(definitions()))
 def test_every_operator_has_a_variant_that_needs_nothing(name: str) -> None:
-    """The core variants are the contract: any Vulkan GPU runs them."""
+    """Any Vulkan GPU must be able to run the core variants."""
     bare = ShaderLibrary(frozenset())
     own = [v for v in variants() if v.shader in definitions()[name].shaders]
     assert any(bare.allows(v) for v in own), "runs nowhere without optional features"

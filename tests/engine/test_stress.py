@@ -1,4 +1,4 @@
-"""Long chains, many threads: whatever is recorded together, the result is NumPy's.
+"""Long chains and many threads: the results equal NumPy's.
 
 KOMPUTE_DML_TEST_SCALE=n makes every chain n times shorter (for runs under the validation layer).
 """
@@ -32,7 +32,7 @@ class Pair:
 
 
 class Chain:
-    """Random calls over a pool of tensors, mirrored in NumPy."""
+    """Random calls on a pool of tensors, repeated in NumPy."""
 
     def __init__(self, device: dml.Device, rng: np.random.Generator, dtype: str) -> None:
         self.device = device
@@ -54,7 +54,7 @@ class Chain:
         return slice(top, top + height * step, step), slice(left, left + width)
 
     def copy(self) -> None:
-        """Any window of one tensor onto the window of another, or onto rows of the same."""
+        """Copy a window of one tensor to a window of another, or to rows of the same tensor."""
         source, target = self.pick(), self.pick()
         rows, columns = self.window()
         other = self.window()[0].start
@@ -71,7 +71,7 @@ class Chain:
         target.array[into, columns] = source.array[rows, columns]
 
     def transpose(self) -> None:
-        """A new tensor in the place of one, which is dropped while work on it is pending."""
+        """Replace a tensor by a new one while work on the old one is pending."""
         at = int(self.rng.integers(len(self.pool)))
         source = self.pick()
         new = Pair.__new__(Pair)
@@ -81,7 +81,7 @@ class Chain:
 
     def whole(self) -> None:
         source, target = self.pick(), self.pick()
-        dml.activation_identity(source.tensor, out=target.tensor)  # onto itself, now and then
+        dml.activation_identity(source.tensor, out=target.tensor)  # sometimes onto itself
         target.array[:] = source.array
 
     def diagonal(self) -> None:
@@ -142,7 +142,7 @@ def test_a_long_chain_of_dependent_dispatches(
 def test_a_long_recording_replays_with_other_inputs(
     own: dml.Device, rng: np.random.Generator
 ) -> None:
-    """A recorded chain is a function of the pool: replays apply it to new contents."""
+    """Replays of a recorded chain work on the new contents of the pool."""
     chain = Chain(own, rng, "float32")
     state = rng.bit_generator.state
     steps = [chain.copy, chain.whole, chain.diagonal, chain.fill_in_place]
@@ -160,7 +160,7 @@ def test_a_long_recording_replays_with_other_inputs(
             pair.array[:] = chain.fresh()
             own._write(pair.tensor.allocation, 0, pair.array.reshape(-1).view(np.uint8))
         recording.replay()
-        # What NumPy makes of the new contents: the same calls, on arrays alone.
+        # NumPy's result for the new contents: the same calls, on arrays only.
         mirror = Chain.__new__(Chain)
         mirror.device, mirror.dtype = own, "float32"
         mirror.rng = np.random.default_rng()
@@ -175,7 +175,7 @@ def test_a_long_recording_replays_with_other_inputs(
 
 @contextlib.contextmanager
 def _no_device() -> Iterator[None]:
-    """Inside, a chain's calls change its arrays only."""
+    """Inside the block, calls of a chain change only its arrays."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("activation_identity", "diagonal_matrix", "diagonal_matrix1"):
             patch.setattr(dml, name, lambda *args, **kwargs: None)
@@ -205,7 +205,7 @@ def test_eight_threads_on_one_device(own: dml.Device, seed: int) -> None:
 
 
 def test_a_recording_keeps_other_threads_out(own: dml.Device) -> None:
-    """Their calls wait for its end, and are not in it."""
+    """Calls of other threads wait for the end of the recording and are not part of it."""
     x = own.tensor(np.arange(64, dtype=np.float32))
     done = threading.Event()
 

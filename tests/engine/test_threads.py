@@ -1,4 +1,4 @@
-"""One device, many threads: all that touches the engine holds the device's lock."""
+"""One device, many threads: every call on the engine holds the device's lock."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def numbers(device: dml.Device) -> dml.Tensor:
 
 
 def assert_locked(device: dml.Device, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """From here on every method of the engine's parts fails without the device's lock. Returns the
-    names of those that were called."""
+    """Make every method of the engine's parts fail without the device's lock. Returns the names of
+    called methods."""
     runtime = device._runtime
     parts: list[Any] = [runtime.recorder, runtime.heap, runtime.transfer, runtime.pipelines,
                         runtime.zeros, runtime.windows]
@@ -94,7 +94,7 @@ def test_every_call_holds_the_lock(
 
 
 def in_a_thread(work: Callable[[], object]) -> Callable[[], bool]:
-    """Starts it. What is returned waits a while and says whether it has ended."""
+    """Start ``work``. The returned function waits a while and tells whether the work has ended."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
 
@@ -126,7 +126,7 @@ def test_memory_that_two_threads_free_comes_back_once(own: dml.Device, make: Any
     ended = []
 
     def dropped(entry: Any) -> None:
-        """Another thread is as far as this one: it must wait, and find the memory freed."""
+        """Another thread frees the same memory: it must wait, and find it freed."""
         if not ended:
             ended.append(in_a_thread(kept.free))
             assert not ended[0](0.2)
@@ -141,7 +141,7 @@ def test_memory_that_two_threads_free_comes_back_once(own: dml.Device, make: Any
 def test_a_write_keeps_what_another_thread_writes_behind_it(
     own: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copies move whole words: the bytes behind are read and written again."""
+    """Copies move whole words, so bytes after the data are read and written again."""
     buffer = own.create_buffer(8)
     buffer.write(bytes(8))
     read, ended = dml.Buffer.read, []

@@ -1,4 +1,4 @@
-"""Bytes up and down, through the staging ring and directly."""
+"""Uploads and downloads, through the staging ring and directly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from switches import SCALE, shared_blocks
 
 @pytest.fixture(params=["direct", "staged"])
 def own(request: pytest.FixtureRequest, device: dml.Device) -> Iterator[dml.Device]:
-    """A device whose host reaches its memory (a CPU driver's does), and one that must stage."""
+    """A device whose memory the host can access (as with CPU drivers), and one that must stage."""
     adapter = device.adapter
     if request.param == "direct" and adapter.type != "cpu":
         pytest.skip(f"{adapter.name} is no CPU driver")
@@ -50,7 +50,7 @@ def test_an_upload_ends_its_last_word_with_zeros(own: dml.Device) -> None:
     own.tensor(np.full(100, -1, np.int8))
     own.synchronize()
     t = own.tensor(np.full(5, -1, np.int8))
-    assert t.allocation.offset == 0  # where the bytes of before lie
+    assert t.allocation.offset == 0  # reuses memory with old bytes
     raw = own._read(t.allocation, 0, 12)
     np.testing.assert_array_equal(raw, [255] * 5 + [0] * 3 + [255] * 4)
 
@@ -67,7 +67,7 @@ def test_an_upload_inside_a_recording_comes_after_what_was_recorded(own: dml.Dev
 
 
 def test_more_uploads_than_the_ring_holds(own: dml.Device, rng: np.random.Generator) -> None:
-    """Each slot is filled again while what it held may be on its way."""
+    """Slots are reused while earlier copies from them may be pending."""
     arrays = [rng.integers(0, 2**31, (1 << 20) + i, np.int32) for i in range(14)]  # 4 MiB each
     tensors = [own.tensor(a) for a in arrays]
     for array, tensor in zip(arrays, tensors):
@@ -79,7 +79,7 @@ def test_many_small_uploads_share_a_slot(own: dml.Device, rng: np.random.Generat
     tensors = [own.tensor(a) for a in arrays]
     for array, tensor in zip(arrays, tensors):
         np.testing.assert_array_equal(tensor.numpy(), array)
-    # three upload slots, and what downloads take
+    # three upload slots, and one for downloads
     ring = own._runtime.transfer
     assert len(ring._uploads) <= 3
     assert sum(map(len, ring._downloads.values())) <= 4
@@ -107,7 +107,7 @@ def test_what_was_read_does_not_change_later(own: dml.Device) -> None:
     dml.activation_identity(own.tensor(np.zeros(100, np.float32)), out=a)
     a.numpy()
     np.testing.assert_array_equal(before, np.arange(100))
-    before[0] = 5  # and it is the caller's to change
+    before[0] = 5  # the caller may change it
     assert a.numpy()[0] == 0
 
 
@@ -124,7 +124,7 @@ def test_partial_writes_leave_the_rest(
 
 
 def test_writes_are_ordered_with_dispatches(own: dml.Device) -> None:
-    """Each dispatch sees the bytes of its time, though all are pending together."""
+    """Each dispatch reads the bytes that were written before it, although all are pending."""
     x = own.tensor(np.zeros(300, np.float32))
     results = []
     for i in range(30):

@@ -1,4 +1,4 @@
-"""Choices between kernels: where they are kept, when they hold, how they are measured."""
+"""Choices between kernels: their storage, validity and measurement."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ MS = {"first": 4.0, "second": 2.0, "third": 1.0}
 
 @pytest.fixture
 def stopwatch(monkeypatch):
-    """Dispatches return the kernel that they take and are said to last as long as ``MS`` has it: a
-    machine's own times would now and then be in another order. Holds what was asked for."""
+    """Dispatches return their kernel and take the times in ``MS``, because real times would vary.
+    Returns the measured kernels."""
     loops = []
 
     def measure(device, dispatch, loop):
@@ -137,7 +137,7 @@ def stopwatch(monkeypatch):
 
 
 def fake(device, wrong=()):
-    """Work that has ``KERNELS``; those in ``wrong`` err."""
+    """Work with the kernels ``KERNELS``. Those in ``wrong`` have wrong values."""
     def dispatch():
         return KERNELS[tuning.pick(device.adapter, "work", KERNELS)]
 

@@ -1,4 +1,5 @@
-"""A waiter asks a while before it sleeps, but on a CPU driver, which needs the processor."""
+"""A waiter polls for a while before it sleeps, except on a CPU driver, which needs the
+processor."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from kompute_dml.runtime.kp_engine import CommandList, Engine
 
 
 class Sequence:
-    """kp's, done after so many questions, or else when it was waited for."""
+    """A stand-in for kp's sequence. It is done after so many polls, or after a wait."""
 
     def __init__(self, questions: int) -> None:
         self.left = questions

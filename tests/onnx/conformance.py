@@ -26,6 +26,8 @@ from kompute_dml.onnx.placement import place
 EXCLUDED: dict[str, str] = {
     "test_attention_4d_causal_fp16_expanded":
         "two elements differ by one unit of FLOAT16, whose sums are rounded at other places",
+    **dict.fromkeys(("test_dft_inverse", "test_dft_inverse_opset19"),
+        "ten elements are 0, where onnx's own transform rounds to 2e-7 of a sum of up to 500"),
     "test_bernoulli_seed_expanded":
         "random numbers of a seed are RANDOM_GENERATOR's, not those of onnx's reference",
 }
@@ -47,10 +49,15 @@ class Report:
         return f"{self.passed} passed / {len(self.claimed)} claimed / {self.all} in all"
 
 
-def run(device: Device, operators: Collection[str] | None = None) -> Report:
-    """Run the tests whose nodes all have a row: all, or those of some operators."""
+def run(
+    device: Device, operators: Collection[str] | None = None, words: Collection[str] = ("",)
+) -> Report:
+    """Run the tests whose nodes all have a row: all, or those of some operators, whose names have
+    one of some words."""
     report = Report()
     for case in _cases(operators):
+        if not any(word in case.name for word in words):
+            continue
         report.all += 1
         try:
             graph = read(case.model)
@@ -73,7 +80,7 @@ def run(device: Device, operators: Collection[str] | None = None) -> Report:
 
 
 def _cases(operators: Collection[str] | None) -> list[Any]:
-    """onnx builds its tests in memory when their modules are imported, one for each operator."""
+    """onnx builds the tests of an operator when it imports the operator's module."""
     from onnx.backend.test.case import node
 
     with warnings.catch_warnings():

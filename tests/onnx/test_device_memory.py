@@ -1,4 +1,4 @@
-"""ONNX Runtime's tensors on the device: OrtValues, bindings, and what lies between regions."""
+"""ONNX Runtime's tensors on the device: OrtValues, bindings, and values between regions."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _cache_step(heads: int, length: int, depth: int) -> bytes:
 
 
 class _Steps:
-    """Runs the decoder with its cache in two values that change places."""
+    """Runs the decoder with its cache in two values that are swapped."""
 
     def __init__(self, heads: int, length: int, depth: int, rng: np.random.Generator) -> None:
         self.session = session(_cache_step(heads, length, depth), claim="all")
@@ -126,7 +126,7 @@ def test_a_cache_stays_on_the_device(
 
 
 def test_results_outlive_the_next_run(rng: np.random.Generator) -> None:
-    """They lie in the plan's memory until it runs again, and are moved before it does."""
+    """They lie in the plan's memory, and are moved before its next run."""
     made = session(model([node("Neg", "x", "y")], [("x", FLOAT, ["n"])], [("y", FLOAT, ["n"])]),
                    claim="all")
     kept = []
@@ -143,7 +143,7 @@ def test_results_outlive_the_next_run(rng: np.random.Generator) -> None:
 
 
 def test_an_output_that_is_an_input_of_the_same_run(rng: np.random.Generator) -> None:
-    """Bound in place: what is read was there before."""
+    """Bound in place: the run reads the old values."""
     made = session(model([node("Neg", "x", "y")], [("x", FLOAT, [4])], [("y", FLOAT, [4])]),
                    claim="all")
     x = rng.standard_normal(4).astype(np.float32)
@@ -158,7 +158,7 @@ def test_an_output_that_is_an_input_of_the_same_run(rng: np.random.Generator) ->
 
 @pytest.mark.parametrize("memory", ["host", "device"])
 def test_where_tensors_lie_changes_no_result(memory: str, rng: np.random.Generator) -> None:
-    """A node of the CPU between two regions, and sizes that the host must know."""
+    """With a CPU node between two regions, and sizes that the host must know."""
     built = model(
         [node("Neg", "x", "a"), node("Det", "a", "d"), node("Add", "d x", "b"),
          node("Reshape", "b sizes", "y")],
@@ -212,7 +212,7 @@ def test_copies_are_offered_for_these_devices_only() -> None:
 
 
 def test_what_reaches_beyond_a_part_of_a_value_stays() -> None:
-    """ONNX Runtime may give one range to several tensors, one after the other."""
+    """ONNX Runtime may reuse a range for several tensors."""
     memory = DeviceMemory(5)
     at = memory.allocate(64)
     memory.write(at, np.arange(16, dtype=np.uint8))

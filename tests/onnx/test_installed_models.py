@@ -1,4 +1,4 @@
-"""Models that installed packages ship: the CPU provider's answers, in few regions."""
+"""Models from installed packages: the CPU provider's results, in few regions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from real_models import package_file
 
 pytestmark = [needs_provider, pytest.mark.slow]
 BOUND = 2**-16
-"""Of outputs of at most 1: sums in another order, 30 times what the CPU provider's own results
-differ by between its optimization levels."""
+"""For outputs of at most 1, whose sums have another order: 30 times the difference between the CPU
+provider's own optimization levels."""
 
 
 def _file(package: str, pattern: str) -> str:
@@ -34,7 +34,7 @@ def _file(package: str, pattern: str) -> str:
 
 
 def _voice(path: str, batch: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Noise of a step of 32 ms, and the state before it."""
+    """A step of 32 ms of noise, and the state before it."""
     feed = {}
     for info in cpu(path).get_inputs():
         sizes = [n if isinstance(n, int) and n > 0 else batch for n in info.shape]
@@ -52,7 +52,7 @@ def _voice(path: str, batch: int, rng: np.random.Generator) -> dict[str, np.ndar
     ("silero_vad_half", 2), ("silero_vad_op18_ifless", 1), ("silero_vad_openvino_16k", 1),
 ])
 def test_voice_detectors(name: str, regions: int, rng: np.random.Generator) -> None:
-    """Where there is an If, its branches have regions of their own."""
+    """The branches of an If have regions of their own."""
     path = _file("silero_vad", f"data/{name}.onnx")
     with provider.decisions() as decisions:
         ours = session(path)

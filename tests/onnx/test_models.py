@@ -1,4 +1,4 @@
-"""Whole models on the execution provider: their answers are the CPU provider's."""
+"""Whole models on the execution provider: their results equal the CPU provider's."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_encoder(claim: str, rng: np.random.Generator) -> None:
     ours, theirs = session(model, claim=claim, strict=True), cpu(model)
     x = rng.standard_normal((2, 9, 64)).astype(np.float32)
     got, expected = ours.run(None, {"x": x})[0], theirs.run(None, {"x": x})[0]
-    # A value on the edge of two integers may be quantized to either.
+    # A value halfway between two integers may be quantized to either.
     assert np.abs(got - expected).max() < 0.05 and np.abs(got - expected).mean() < 2e-3
 
 
 @pytest.mark.slow
 def test_magika(tmp_path: Path) -> None:
-    """With its products on the device. (test_demo.py gives it what lies around them, too.)"""
+    """With its products on the device. (test_demo.py also runs the other nodes there.)"""
     magika = installed(Magika)
     path = quantized(magika.path, tmp_path / "magika.onnx")
     ours, theirs = session(path, claim=PRODUCTS), cpu(path)

@@ -30,7 +30,7 @@ _SHAPES = {
 
 def _same(rng: np.random.Generator, op: str, inputs: str, outputs: dict[str, int], **more: Any
           ) -> None:
-    """``outputs`` by name, with how many dimensions they have."""
+    """Compare a node with ONNX Runtime. ``outputs`` are the outputs' dimension counts by name."""
     names = [n for n in inputs.split() if n != "-"]
     whole = ("lengths", "mask2", "mask3")
     given = {n: rng.integers(0, 4, _SHAPES[n]).astype(np.int32) if n in whole

@@ -38,6 +38,24 @@ def test_onnx_node_tests_of_convolutions(device: dml.Device) -> None:
     assert report.passed == report.all >= 25
 
 
+@pytest.mark.parametrize("operators, words, least", [
+    (("SwiGLU", "AffineGrid", "BitCast", "CenterCropPad", "TensorScatter"),
+     ("swiglu_alpha", "grid_2d", "float32_to", "crop_and_pad", "tensorscatter"), 3),
+    (("CausalConvWithState",), ("basic", "past", "silu"), 0),
+    (("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"),
+     ("NCd1_mean_weight_negative_ii", "NC", "d1_none_log", "mean_weights_ii_4d"), 3),
+    (("Attention",), ("4d_softcap", "qk_matmul_bias", "local_window_rank1", "nonpad_decode",
+                      "fullymasked_qk"), 2),
+], ids=lambda value: value[0] if type(value) is tuple else "")
+def test_onnx_node_tests_of_what_is_composed(
+    operators: tuple[str, ...], words: tuple[str, ...], least: int, device: dml.Device
+) -> None:
+    """``least`` are those of older versions of onnx, too."""
+    report = conformance.run(device, operators, words)
+    assert not report.failed
+    assert report.passed == report.all >= least
+
+
 @pytest.mark.slow
 def test_onnx_node_tests(device: dml.Device) -> None:
     report = conformance.run(device)

@@ -1,4 +1,4 @@
-"""Rows that take several of DirectML's operators, against ONNX Runtime's CPU."""
+"""Rows with several of DirectML's operators, against ONNX Runtime's CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnx import helper
 import kompute_dml as dml
 import kompute_dml.onnx_backend as backend
 import onnx_cpu
-from onnx_graphs import Info, model, node
+from onnx_graphs import FLOAT, Info, model, node
 
 MICROSOFT = "com.microsoft"
 X = np.linspace(-9, 9, 36, dtype=np.float32).reshape(3, 12)
@@ -38,7 +38,8 @@ def _check(op: str, inputs: list[Any], bound: float, domain: str = "", **attribu
     if wanted.dtype == bool:
         np.testing.assert_array_equal(got, wanted)
     else:
-        # Some operations on values of at most 9 (or 9 x 9 x 9), each rounded to 2**-24 of it.
+        # A few operations on values of at most 9 (or 9 x 9 x 9), each with a relative error of
+        # 2**-24.
         np.testing.assert_allclose(got, wanted, rtol=bound, atol=bound)
 
 
@@ -66,24 +67,32 @@ def test_activations_with_and_without_attributes(op: str, given: dict[str, Any])
         _check(op, [X], 2**-20, domain, **attributes)
 
 
-@pytest.mark.parametrize("equation, a, b", [
-    ("ij,jk->ik", (3, 4), (4, 5)), ("bhqd,bhkd->bhqk", (2, 3, 4, 5), (2, 3, 6, 5)),
-    ("bhqk,bkhd->bqhd", (2, 3, 4, 5), (2, 5, 3, 6)), ("i,j->ji", (3,), (4,)),
-    ("ij,ij->", (3, 4), (3, 4)), ("ba, bc", (3, 2), (3, 4)), ("abc,cb->a", (2, 3, 4), (4, 3)),
+@pytest.mark.parametrize("equation, sizes", [
+    ("ij,jk->ik", [(3, 4), (4, 5)]), ("bhqd,bhkd->bhqk", [(2, 3, 4, 5), (2, 3, 6, 5)]),
+    ("bhqk,bkhd->bqhd", [(2, 3, 4, 5), (2, 5, 3, 6)]), ("i,j->ji", [(3,), (4,)]),
+    ("ij,ij->", [(3, 4), (3, 4)]), ("ba, bc", [(3, 2), (3, 4)]),
+    ("abc,cb->a", [(2, 3, 4), (4, 3)]), ("ij->ji", [(3, 4)]), ("ij->", [(3, 4)]),
+    ("...ii->...i", [(2, 3, 3)]), ("...ij,...jk->...ik", [(1, 3, 4), (5, 4, 2)]),
+    ("...i,i...", [(2, 3), (3, 2)]), ("ii,ij->j", [(3, 3), (3, 4)]), ("ij,jk->k", [(3, 4), (4, 5)]),
+    ("ij,jk,kl->il", [(3, 4), (4, 5), (5, 2)]), ("bij,bjk,bk->bi", [(2, 3, 4), (2, 4, 5), (2, 5)]),
+    ("ab,ab->ab", [(3, 4), (3, 4)]),
 ])
 def test_einsum(
-    equation: str, a: tuple[int, ...], b: tuple[int, ...], rng: np.random.Generator
+    equation: str, sizes: list[tuple[int, ...]], rng: np.random.Generator
 ) -> None:
-    given = [rng.uniform(-1, 1, sizes).astype(np.float32) for sizes in (a, b)]
+    given = [rng.uniform(-1, 1, n).astype(np.float32) for n in sizes]
     _check("Einsum", given, 2**-20, equation=equation)
 
 
-@pytest.mark.parametrize("equation, inputs, why", [
-    ("ij->ji", 1, "two operands"), ("...i,ij->...j", 2, "an ellipsis"), ("ii,ij->j", 2, "repeats"),
-    ("ij,jk->k", 2, "sums over an index of one"),
+@pytest.mark.parametrize("equation, sizes, why", [
+    ("ij,jk->ik", [(3, 4), (5, 4)], "'j' has sizes 4 and 5"),
+    ("ii->i", [(3, 4)], "'i' has sizes"), ("ij->k", [(3, 4)], "no operand has the index 'k'"),
+    ("ij,jk->ik", [(3, 4)], "expected 2 operands"), ("ijk->i", [(3, 4)], "does not fit"),
 ])
-def test_einsums_that_are_refused(equation: str, inputs: int, why: str) -> None:
-    names = " ".join(f"x{i}" for i in range(inputs))
-    with pytest.raises(dml.UnsupportedError, match=why):
-        backend.run_node(
-            node("Einsum", names, "y", equation=equation), [np.ones((2, 2), np.float32)] * inputs)
+def test_einsums_that_do_not_fit(equation: str, sizes: list[tuple[int, ...]], why: str) -> None:
+    names = [f"x{i}" for i in range(len(sizes))]
+    built = model([node("Einsum", " ".join(names), "y", equation=equation)],
+                  [(name, FLOAT, n) for name, n in zip(names, sizes)],
+                  [("y", FLOAT, [None] * len(equation.partition("->")[2]))])
+    with pytest.raises(dml.DmlError, match=why):
+        backend.run_model(built, [np.ones(n, np.float32) for n in sizes])

@@ -26,7 +26,7 @@ def _pair(
     op: str, inputs: str, given: dict[str, np.ndarray], constants: dict[str, np.ndarray],
     outputs: str = "y", domain: str = MICROSOFT, **attributes: Any,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Each output here and on the CPU."""
+    """Pairs of each output here and on the CPU."""
     infos = [(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in given.items()]
     proto = onnx.load_model_from_string(model(
         [node(op, inputs, outputs, domain, **attributes)], infos,
@@ -57,7 +57,7 @@ def test_quantized(
     used = {n: x for n, x in {**SCALES, "z": kind(7)}.items() if n in inputs.split()}
     for got, wanted in _pair(op, inputs, given, used, **attributes):
         assert got.dtype == wanted.dtype and got.shape == wanted.shape
-        # ONNX Runtime multiplies scales first: a tie may fall either way.
+        # ONNX Runtime multiplies scales first, so ties may be rounded differently.
         assert np.abs(got.astype(int) - wanted.astype(int)).max() <= 1
 
 
@@ -95,7 +95,7 @@ def test_biases(rng: np.random.Generator) -> None:
         [node("BiasAdd", "x b w", "sum", MICROSOFT), node("BiasSplitGelu", "x b", "y", MICROSOFT)],
         [(n, FLOAT, x.shape) for n, x in given.items()],
         [("sum", FLOAT, None), ("y", FLOAT, None)], bias), False, claim="all")
-    total, y = made.run(None, given)  # ONNX Runtime's CPU has neither
+    total, y = made.run(None, given)  # ONNX Runtime's CPU has neither operator
     np.testing.assert_allclose(total, given["x"] + bias["b"] + given["w"], rtol=1e-6)
     left, right = np.split((given["x"] + bias["b"]).astype(np.float64), 2, -1)
     erf = np.vectorize(__import__("math").erf)
@@ -104,7 +104,7 @@ def test_biases(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("scales", [(1,), (1, 16)], ids=["tensor", "column"])
 def test_dynamic_quantize_lstm(scales: tuple[int, ...], rng: np.random.Generator) -> None:
-    """ONNX Runtime quantizes inputs and states as well, to 8 bits."""
+    """ONNX Runtime also quantizes inputs and states to 8 bits."""
     constants = {
         "w": rng.integers(-127, 127, (1, 6, 16)).astype(np.int8),
         "r": rng.integers(-127, 127, (1, 4, 16)).astype(np.int8),
@@ -126,7 +126,7 @@ def test_dynamic_quantize_lstm(scales: tuple[int, ...], rng: np.random.Generator
      {}),
 ])
 def test_large_filled_values(op: str, values: list[np.ndarray], attributes: Any) -> None:
-    """Sizes and steps are a run's; so many elements are the device's to write."""
+    """Only a run knows sizes and steps. The device writes so many elements."""
     feed = dict(zip("abc", values))
     built = model(
         [node(op, " ".join(feed), "filled", **attributes), node("Relu", "filled", "y")],

@@ -37,8 +37,8 @@ def test_slices(start: int, end: int, step: int, rng: np.random.Generator) -> No
 def test_what_overlaps_is_not_overwritten(
     unfused: str, device: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sum may lie where one of its inputs did, but not where that overlaps the other. So may a
-    chain that begins with the sum."""
+    """A sum, or a chain that begins with one, may overwrite an input, but not if that overlaps the
+    other input."""
     monkeypatch.setenv("KOMPUTE_DML_UNFUSED", unfused)
     for begin in (0, 1):
         builder = Builder(device)

@@ -1,4 +1,4 @@
-"""ONNX's normalizations that its own node tests leave out, against ONNX Runtime's CPU."""
+"""Normalizations without ONNX node tests, against ONNX Runtime's CPU."""
 
 from __future__ import annotations
 

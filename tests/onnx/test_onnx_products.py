@@ -52,7 +52,7 @@ def test_product(
 
 
 def _packed(x: np.ndarray, bits: int) -> np.ndarray:
-    """Rows of elements of ``bits``, the first one in the low bits; padded to whole bytes."""
+    """Rows of elements of ``bits`` bits, the first one in the low bits, padded to whole bytes."""
     if bits == 8:
         return x
     x = np.pad(x, ((0, 0), (0, x.shape[1] % 2)))

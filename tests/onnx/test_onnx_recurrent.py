@@ -1,4 +1,4 @@
-"""Recurrent networks whose weights are constants, as models carry them."""
+"""Recurrent networks with constant weights, as in models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnx_graphs import FLOAT, cpu, model, node
 
 @pytest.mark.parametrize("op, gates", [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
 def test_weights_that_are_constants(op: str, gates: int, rng: np.random.Generator) -> None:
-    """No input of a recurrent network may be OWNED_BY_DML, however large."""
+    """No input of a recurrent network may be OWNED_BY_DML, not even a large one."""
     units, inputs = 32, 40
     weights = {
         "w": rng.normal(0, 0.2, (1, gates * units, inputs)).astype(np.float32),

@@ -1,4 +1,4 @@
-"""Shape arithmetic on the host: equal to ONNX Runtime's CPU, and no reason to leave a region."""
+"""Shape arithmetic on the host: equal to ONNX Runtime's CPU, and inside regions."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def test_division_by_zero() -> None:
 
 
 def attention() -> bytes:
-    """As PyTorch writes it: heads, split and joined by sizes that follow from x's own, a scale
-    out of a size, a causal mask, and positions counted up."""
+    """As PyTorch exports it: heads split and joined by sizes computed from x's, a scale computed
+    from a size, a causal mask, and positions."""
     constants = {
         "0": I(0), "1": I(1), "axis0": I([0]), "heads": I([4]), "minus": I([-1]),
         "last": I([2**62]), "one": I(1), "low": np.float32(-1e4), "zero": np.float32(0),
@@ -150,7 +150,7 @@ def test_shape_arithmetic_cuts_no_region(rng: np.random.Generator) -> None:
         x = rng.standard_normal((*sizes, 16)).astype(np.float32)
         (expected,) = theirs.run(None, {"x": x})
         for got in (ours.run(None, {"x": x})[0], prepared.run([x])[0]):
-            # Softmax's own bound, 2**-18 of shares that are at most 1.
+            # Softmax's bound, 2**-18 of probabilities of at most 1.
             np.testing.assert_allclose(got, expected, rtol=0, atol=2**-18)
 
 
@@ -231,8 +231,8 @@ def test_an_attribute_of_pooling_is_not_lost_to_convolution(rng: np.random.Gener
 @pytest.mark.slow
 @needs_provider
 def test_real_models_run_in_one_region() -> None:
-    """Their results, which are probabilities, are the CPU's within 2**-14: sums of 1024 products
-    in another order may differ by 1024 roundings of 2**-24."""
+    """Their probabilities equal the CPU's within 2**-14: sums of 1024 products in another order may
+    differ by 1024 roundings of 2**-24."""
     magika, reader = installed(Magika), installed(TextRecognizer)
     line = reader.image("Vulkan")[..., :96]
     pixels = np.pad(line, [(0, 0), (0, 0), (24, 24), (16, 16)], constant_values=1)
@@ -273,7 +273,7 @@ def test_what_the_memory_cannot_hold_is_left_to_the_cpu(
              node("MatMul", "b v", "y")]
     built = model(nodes, [("x", FLOAT, [64, 64])], [("y", FLOAT, [64, 64])], {"w": w, "v": -w})
     device = shared_device(None)
-    # Room for one of the two.
+    # Room for one of the two values.
     room = device.memory_used + w.nbytes + 16
     monkeypatch.setattr(
         device, "adapter", dataclasses.replace(device.adapter, device_memory=room))

@@ -29,6 +29,7 @@ from kompute_dml.lowering.plan import (  # noqa: E402
     Plan,
     Target,
 )
+from kompute_dml.onnx import mapping  # noqa: E402
 from kompute_dml.onnx.graph import Node, Value  # noqa: E402
 from kompute_dml.onnx.partition import regions  # noqa: E402
 from kompute_dml.onnx.region import MAX_PLANS, Region  # noqa: E402
@@ -106,7 +107,7 @@ def test_quantized_layer_is_claimed_and_exact(dense: bytes, rng: np.random.Gener
 @pytest.mark.parametrize("chain", ["scale", "column", "row column", "scale column bias", "column2"])
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 def test_fused_chains(chain: str, kind: Any, rng: np.random.Generator) -> None:
-    """Each chain in front of what must not be part of it."""
+    """Each chain, before a node that must not be part of it."""
     constants = {
         "b": weights(rng, K, N), "scale": np.array([0.25], np.float32),
         "column": rng.random(N).astype(np.float32), "bias": rng.random(N).astype(np.float32),
@@ -126,7 +127,7 @@ def test_fused_chains(chain: str, kind: Any, rng: np.random.Generator) -> None:
 
 
 def test_what_breaks_a_chain_keeps_it_on_the_cpu(rng: np.random.Generator) -> None:
-    """A sum that someone else reads, and a factor that widens the product."""
+    """A sum that another node reads, and a factor that broadcasts the product."""
     constants = {"b": weights(rng, K, 1), "wide": np.ones((1, N), np.float32)}
     nodes = [node("MatMulInteger", "a b", "sums"), node("Cast", "sums", "f", to=FLOAT),
              node("Mul", "f wide", "y")]
@@ -141,7 +142,7 @@ def test_what_breaks_a_chain_keeps_it_on_the_cpu(rng: np.random.Generator) -> No
 
 @pytest.mark.parametrize("shape", [(5,), (2, 3), (1,), (0, 2), (2, 0, 3)], ids=str)
 def test_matmul_integer_to_float(shape: tuple[int, ...], rng: np.random.Generator) -> None:
-    """com.microsoft's node, as models carry it that were saved after optimization."""
+    """com.microsoft's node, as in models that were saved after optimization."""
     constants = {"b": weights(rng, K, N), "bs": rng.random(N).astype(np.float32),
                  "bz": np.zeros(N, np.int8), "bias": rng.random(N).astype(np.float32)}
     nodes = [node("MatMulIntegerToFloat", "a b as bs az bz bias", "y", "com.microsoft")]
@@ -238,7 +239,7 @@ def test_attributes_of_every_kind(rng: np.random.Generator) -> None:
 
 
 def test_what_a_nested_graph_reads(rng: np.random.Generator) -> None:
-    """a -> If -> b and a -> y cannot be one region, and the If reads a from outside."""
+    """a -> If -> b and a -> y cannot be one region: the If reads a from outside."""
     branches = {
         name: helper.make_graph(
             [node(op, "a", f"{op}.b")], name, [],
@@ -255,7 +256,7 @@ def test_what_a_nested_graph_reads(rng: np.random.Generator) -> None:
 
 
 def test_constants_of_types_that_are_not_read(rng: np.random.Generator) -> None:
-    """NumPy has no bfloat16: that node is the CPU's, and the others are not."""
+    """NumPy has no bfloat16, so that node runs on the CPU, and the others do not."""
     graph = onnx.load_model_from_string(model(
         [node("Cast", "w", "f", to=FLOAT), node("Neg", "x", "n"), node("Sub", "n f", "y")],
         [("x", FLOAT, [2])], [("y", FLOAT, [2])]))
@@ -285,9 +286,34 @@ def test_an_initializer_that_a_run_may_replace_is_no_constant() -> None:
         np.testing.assert_array_equal(made.run(None, {"x": x, **feed})[0], y)
 
 
+def test_initializers_that_a_session_replaces() -> None:
+    """ONNX Runtime shows providers those of add_external_initializers. Those of add_initializer it
+    puts in place after regions were compiled, and tells no one: the model's own are used."""
+    x, own = np.zeros(2, np.float32), np.float32([1, 2])
+    built = model([node("Add", "x k", "y")], [("x", FLOAT, [2])], [("y", FLOAT, [2])], {"k": own})
+    other = ort.OrtValue.ortvalue_from_numpy(np.float32([5, 6]))
+    given = options()
+    given.add_initializer("k", other)
+    assert cpu(built).run(None, {"x": x})[0].tolist() == [1, 2]
+    made = kompute.session(built, session_options=given, claim="all")
+    assert placement(made, NAME) == ["Add"]
+    np.testing.assert_array_equal(made.run(None, {"x": x})[0], own)
+
+    outside = onnx.load_model_from_string(built)
+    (k,) = outside.graph.initializer
+    k.ClearField("raw_data")
+    k.data_location = onnx.TensorProto.EXTERNAL
+    k.external_data.add(key="location", value="elsewhere")
+    given = options()
+    given.add_external_initializers(["k"], [other])
+    made = kompute.session(outside.SerializeToString(), session_options=given, claim="all")
+    assert placement(made, NAME) == ["Add"]
+    np.testing.assert_array_equal(made.run(None, {"x": x})[0], [5, 6])
+
+
 @pytest.mark.parametrize("op, ahead", [("Relu", 1), ("Trilu", 0)])
 def test_regions_of_known_sizes_are_planned_when_they_are_made(op: str, ahead: int) -> None:
-    """But not where values decide, too: which diagonal."""
+    """But not if they also depend on values, such as the diagonal."""
     nodes = [node(op, "x k" if op == "Trilu" else "x", "y")]
     built = model(nodes, [("x", FLOAT, [3, 3]), ("k", INT64, [])], [("y", FLOAT, [3, 3])])
     made = session(built, False, claim="all")
@@ -341,14 +367,14 @@ def test_claim_option(dense: bytes) -> None:
     assert placement(session(built, claim="all"), NAME) == ["EyeLike", "Trilu"]
     assert placement(session(built, claim="Trilu"), NAME) == ["Trilu"]
     assert placement(session(built, claim=["Trilu", "Abs"]), NAME) == ["Trilu"]
-    # A chain goes by the name of any of its nodes, and of the one that they become.
+    # A chain may be claimed by the name of any of its nodes, and of the fused node.
     product = "MatMulIntegerToFloat"
     for claim in ("Cast", product, f"com.microsoft.{product}", f" {product} , Abs"):
         assert "MatMulInteger" in placement(session(dense, False, claim=claim), NAME)
 
 
 def test_by_default_only_regions_with_a_product_are_claimed(rng: np.random.Generator) -> None:
-    """What lies apart from the product would cost two transfers and save nothing."""
+    """Separate nodes without a product would cost two transfers and save nothing."""
     constants: dict[str, np.ndarray] = {}
     nodes = [
         *quantized_dense(rng, "x", "dense", K, N, constants), node("Relu", "dense", "beside"),
@@ -363,7 +389,7 @@ def test_by_default_only_regions_with_a_product_are_claimed(rng: np.random.Gener
 
 
 def test_defaults_that_onnx_runtime_spells_out(rng: np.random.Generator) -> None:
-    """Its nodes carry every attribute, those that the model leaves out too."""
+    """Its nodes have every attribute, also those that the model leaves out."""
     infos = [("x", FLOAT, [4, 3])], [("y", UINT8, [4, 3])]
     x = {"x": rng.standard_normal((4, 3)).astype(np.float32)}
     for given, claimed in (({}, True), ({"precision": FLOAT}, True), ({"precision": 10}, False)):
@@ -374,9 +400,31 @@ def test_defaults_that_onnx_runtime_spells_out(rng: np.random.Generator) -> None
         np.testing.assert_array_equal(made.run(None, x)[0], cpu(built).run(None, x)[0])
 
 
+def test_every_default_that_onnx_runtime_spells_out_is_understood() -> None:
+    """Else a node that says nothing of it would be refused."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as native_module
+
+    known: dict[tuple[str, str, int], set[str]] = {}
+    for row in mapping.TABLE:
+        for since in row.since:
+            known.setdefault((row.domain, row.op, since), set()).update(row.attributes)
+    seen = 0
+    for schema in native_module.get_all_operator_schema():
+        key = schema.domain.replace("ai.onnx", ""), schema.name, schema.since_version
+        if key not in known:
+            continue
+        seen += 1
+        for name, attribute in schema.attributes.items():
+            if name not in known[key] and attribute._default_value:
+                default = onnx.helper.get_attribute_value(
+                    onnx.AttributeProto.FromString(attribute._default_value))
+                assert mapping.WITHOUT_EFFECT.get(name) == default, (key, name, default)
+    assert seen > 150
+
+
 @pytest.mark.parametrize("op, more, kind, sizes", [
     ("QuantizeLinear", np.float32([0.5, 1, 2]), UINT8, [4, 3]),
-    ("QuantizeLinear", np.float32([0.5]), UINT8, [4]),  # the axis, 1, does not matter then
+    ("QuantizeLinear", np.float32([0.5]), UINT8, [4]),  # then the axis (1) does not matter
     ("Squeeze", np.array([0]), FLOAT, [1, 3]),
 ])
 def test_an_axis_of_an_input_of_unknown_rank(
@@ -405,12 +453,12 @@ def test_feature_level_option(dense: bytes) -> None:
     built = model([node("Trilu", "x", "t")], [("x", FLOAT, [3, 3])], [("t", FLOAT, [3, 3])])
     assert placement(session(built, claim="all", feature_level="4.1"), NAME) == []
     assert "MatMulInteger" not in placement(session(dense, feature_level="5.2"), NAME)
-    # The first operators took no fewer than four dimensions.
+    # The first operators took at least four dimensions.
     added = model([node("Add", "x x", "y")], [("x", FLOAT, [3])], [("y", FLOAT, [3])])
     made = session(added, claim="all", feature_level="1.0")
     assert placement(made, NAME) == ["Add"]
     assert (made.run(None, {"x": np.float32([1, 2, 3])})[0] == [2, 4, 6]).all()
-    # A view is of use where it can be copied, and 64 bits can be since 4.1.
+    # A view needs a copy, which 64-bit types have since 4.1.
     x = np.arange(6).reshape(2, 3)
     view = model([node("Transpose", "x", "y")], [("x", INT64, [2, 3])], [("y", INT64, [3, 2])])
     for level, names in (("4.0", []), ("4.1", ["Transpose"])):
@@ -454,7 +502,7 @@ def test_a_plan_is_recorded_once(
     before = recorder.submits
     with monkeypatch.context() as patch:
         patch.setattr(recorder, "record", None)
-        if recorder.engine.records_barriers:  # windows carry everything
+        if recorder.engine.records_barriers:  # all transfers use windows
             patch.setattr(Transfer, "upload", None)
             patch.setattr(Transfer, "download", None)
         for rows in (3, 5):
@@ -462,7 +510,7 @@ def test_a_plan_is_recorded_once(
     if recorder.engine.records_barriers:
         assert recorder.submits - before == 2
     for plan in region._plans.values():
-        if recorder.engine.host_reads_storage:  # nothing but the operators
+        if recorder.engine.host_reads_storage:  # no transfers, only the operators
             steps = [len(compiled.plan.execute) for compiled, _ in plan._steps]
             assert len(plan._recording) == sum(steps)
         plan.run([np.ones(plan._small[0][1].shape, np.float32)], anew=True)
@@ -471,7 +519,7 @@ def test_a_plan_is_recorded_once(
 
 
 def _plan_of(dense: bytes) -> tuple[Any, Any, Any]:
-    """A plan that has run, its input, and what it runs on."""
+    """A plan that has run, its input, and its runtime."""
     kept = session(dense)
     region, x = last_kernel().region, [np.ones((3, K), np.float32)]
     kept.run(None, {"x": x[0]})
@@ -519,7 +567,7 @@ def test_what_was_dropped_comes_back_when_a_region_runs(dense: bytes) -> None:
 def test_windows_and_what_is_too_large_for_them(
     reaches: bool, dense: bytes, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the host does not reach the device all plans share the windows."""
+    """If the host cannot access device memory, all plans share the windows."""
     make = Engine.__init__
 
     def discrete(self: Engine, adapter: Any) -> None:
@@ -565,8 +613,7 @@ def test_plans_are_bounded(dense: bytes, rng: np.random.Generator) -> None:
 def test_constants_are_prepared_once(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An operator that keeps a tensor in its own form makes it when the session is made, and all
-    plans share it."""
+    """An operator repacks a constant when the session is created, and all plans share it."""
     constants: dict[str, np.ndarray] = {}
     nodes = quantized_dense(rng, "x", "y", 128, 64, constants)
     built = model(nodes, [("x", FLOAT, ["n", 128])], [("y", FLOAT, ["n", 64])], constants)
@@ -590,7 +637,7 @@ def test_constants_are_prepared_once(
 def test_constants_are_prepared_for_each_operator_that_would_do_so_differently(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sizes are known. The bias is as large as B, and left as it is."""
+    """With known sizes. The bias is as large as B, and is not repacked."""
     def differing(desc: Any, target: Target) -> Plan:
         plan = _prepared_b(desc, target)
         more = tuple(dataclasses.replace(d, groups=d.groups + desc.a_tensor.data_type.is_signed)
@@ -626,7 +673,7 @@ _PLAIN = base.definitions()["DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"].low
 
 
 def _prepared_b(desc: Any, target: Target) -> Plan:
-    """The usual lowering; for many rows from a copy of B that initialization makes."""
+    """The usual lowering. For many rows, it uses a copy of B that initialization makes."""
     b = desc.b_tensor
     plain = _PLAIN(dataclasses.replace(desc, b_tensor=b.replace(flags=0)), target)
     if not b.owned_by_dml or desc.a_tensor.sizes[-2] < 64:
@@ -652,7 +699,7 @@ def _prepared_b(desc: Any, target: Target) -> Plan:
 
 
 def test_regions_do_not_enclose_what_is_not_theirs() -> None:
-    """a -> b -> c with b unclaimed, and a -> c: a and c cannot be one."""
+    """a -> b -> c with b unclaimed, and a -> c: a and c cannot be one region."""
     v = {name: Value(name) for name in "xabcde"}
 
     def make(op: str, inputs: str, output: str) -> Node:
@@ -694,7 +741,7 @@ def test_regions_can_run_one_after_the_other_and_none_could_be_larger(seed: int)
 
 
 def _can_run(nodes: list[Node], region_of: dict[Node, int]) -> bool:
-    """Whether there is always a region, or a node of none, that has all it reads."""
+    """Whether regions, and nodes outside regions, have an order in which they can run."""
     waiting: dict[Any, list[Node]] = {}
     for n in nodes:
         waiting.setdefault(region_of.get(n, n), []).append(n)
@@ -731,7 +778,7 @@ def test_onnx_runtimes_own_profile(dense: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["session", "compiler"])
 def test_models_compiled_ahead_stay_as_they_are(way: str, dense: bytes, tmp_path: Path) -> None:
-    """Regions have no form in a model: its nodes are written."""
+    """A model cannot contain regions, so its nodes are written."""
     path, made = tmp_path / "dense.onnx", tmp_path / "made.onnx"
     path.write_bytes(dense)
     given = options()

@@ -1,4 +1,4 @@
-"""Where DirectML's pages are silent, ONNX Runtime's CPU decides: both give the same values."""
+"""Where DirectML's pages are silent, ONNX Runtime's CPU decides: both have equal results."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _fuses_multiply_and_add() -> bool:
                     reason="ONNX Runtime rounds twice on a processor without fused multiply-add")
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_quantized_sums(rng: np.random.Generator, dtype: str) -> None:
-    # Sums that lie at halves show how often a device rounds.
+    # Sums at halves show double rounding.
     halves = f32([[1 / 3, 1 / 6, 1], [0.7, 0.1, 1.4], [0.1, 0.1, 0.6]])
     for a_scale, b_scale, scale in [*halves, *halves, *_scales(rng, 10, 3)]:
         a, b = _integers(rng, dtype, 41, 97), _integers(rng, dtype, 41, 97)
@@ -127,7 +127,7 @@ def test_dynamic_quantization_of_ranges_without_a_scale(x: list[float]) -> None:
 
 @dataclass(frozen=True)
 class Twin:
-    """A node and the call that computes the same."""
+    """An ONNX node and the call that computes the same."""
 
     op: str
     call: Callable[..., dml.Tensor]
@@ -135,7 +135,7 @@ class Twin:
     attributes: dict[str, Any] = field(default_factory=dict)
     label: str = ""
     tolerance: float = 0.0
-    """Relative; ONNX Runtime's functions are approximations of their own."""
+    """Relative, because ONNX Runtime's functions are approximations, too."""
     domain: str = ""
 
     def __str__(self) -> str:
@@ -168,7 +168,7 @@ def _pair(x: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _unary(names: str, tolerance: float = 0.0) -> list[Twin]:
-    """``OnnxOperator:function`` between blanks."""
+    """Twins for ``OnnxOperator:function`` pairs, separated by blanks."""
     pairs = [n.split(":") for n in names.split()]
     return [Twin(op, getattr(dml, function), [_X], tolerance=tolerance) for op, function in pairs]
 
@@ -275,7 +275,7 @@ DISAGREEMENTS = {
 
 
 def _written() -> dict[str, str]:
-    """{question: what ONNX Runtime's CPU does}, of those that a test can ask it."""
+    """{question: ONNX Runtime's answer} for the questions that a test can ask."""
     text = (resources.files("kompute_dml") / "spec" / "semantics.md").read_text("utf-8")
     section = text.partition("## Where ONNX Runtime's CPU differs")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| (.+?) \|", section, re.MULTILINE)[2:]

@@ -1,4 +1,4 @@
-"""The execution provider when something goes wrong, and when sessions come and go."""
+"""The execution provider: errors, and the lifetimes of sessions."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_an_exception_while_a_session_is_made_becomes_a_status(
 def test_an_exception_in_get_capability_leaves_all_to_the_cpu(
     dense: bytes, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """ONNX Runtime reports the status in its log and goes on without the provider."""
+    """ONNX Runtime logs the status and continues without the provider."""
     monkeypatch.setattr(provider.Provider, "wanted_regions", _fail)
     made = session(dense)
     assert placement(made, NAME) == []
@@ -170,7 +170,8 @@ def test_an_exception_in_get_capability_leaves_all_to_the_cpu(
 
 
 def test_an_unsupported_operator_set() -> None:
-    """ONNX Runtime refuses what it does not know; what only this package does not is left to it."""
+    """ONNX Runtime refuses operator sets that it does not know, and runs those that only it
+    knows."""
     built = model([node("Relu", "x", "y")], [("x", FLOAT, [2])], [("y", FLOAT, [2])], opset=99)
     with pytest.raises(Exception, match=r"(?i)opset 99"):
         session(built, claim="all")

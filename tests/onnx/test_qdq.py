@@ -1,4 +1,4 @@
-"""Products and convolutions between DequantizeLinear and QuantizeLinear are computed of bytes."""
+"""Products and convolutions between DequantizeLinear and QuantizeLinear use 8-bit integers."""
 
 from __future__ import annotations
 
@@ -44,6 +44,17 @@ GRAPHS: dict[str, tuple[list[Any], dict[str, np.ndarray], list[str]]] = {
         ["ELEMENT_WISE_DEQUANTIZE_LINEAR", "CONVOLUTION", "ELEMENT_WISE_QUANTIZE_LINEAR"]),
     "a product": ([*INPUTS[:1], _linear("w"), node("MatMul", "x_ w_", "v"), TO_BYTES], MATMUL,
                   ["QUANTIZED_LINEAR_MATRIX_MULTIPLY"]),
+    "a Gemm": ([*INPUTS[:1], _linear("w"), node("Gemm", "x_ w_", "v"), TO_BYTES], MATMUL,
+               ["QUANTIZED_LINEAR_MATRIX_MULTIPLY"]),
+    "a Gemm of a transposed B, with C": (
+        [*INPUTS[:1], _linear("t", axis=0), node("Gemm", "x_ t_ c", "v", transB=1), TO_BYTES],
+        {**MATMUL, "t": np.ascontiguousarray(MATMUL["w"].T), "tz": np.zeros(8, np.int8),
+         "ts": W_SCALE * np.arange(1, 9, dtype=np.float32)},
+        ["MATRIX_MULTIPLY_INTEGER_TO_FLOAT", "ELEMENT_WISE_QUANTIZE_LINEAR"]),
+    "a Gemm of a transposed A": (
+        [*INPUTS[:1], _linear("a"), node("Gemm", "x_ a_", "v", transA=1), TO_BYTES],
+        {**MATMUL, "a": _bytes(5, 8), "as": np.array(W_SCALE), "az": np.array(np.int8(3))},
+        ["ELEMENT_WISE_DEQUANTIZE_LINEAR", "GEMM", "ELEMENT_WISE_QUANTIZE_LINEAR"]),
     "a product that stays a float one": (
         [*INPUTS[:1], _linear("w"), node("MatMul", "x_ w_", "v"), node("Add", "v c", "y")], MATMUL,
         ["MATRIX_MULTIPLY_INTEGER_TO_FLOAT"]),
@@ -52,7 +63,7 @@ GRAPHS: dict[str, tuple[list[Any], dict[str, np.ndarray], list[str]]] = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_quantized(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within a step of the output of what the nodes do one by one, and of ONNX Runtime."""
+    """Results are within one step of those of the separate nodes, and of ONNX Runtime."""
     nodes, constants, expected = GRAPHS[name]
     given = RNG.integers(0, 255, (2, 3, 7, 6) if "b" in constants else (5, 3)).astype(np.uint8)
     is_float = nodes[-1].op_type == "Add"

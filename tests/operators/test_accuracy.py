@@ -1,4 +1,4 @@
-"""What kompute_dml/spec/accuracy.md states holds, and it speaks of every float operator."""
+"""The statements of kompute_dml/spec/accuracy.md hold, and cover every float operator."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _STEPWISE: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 
 
 def _short(operator: str) -> str:
-    """The name in the document: that of the function, activations without their prefix."""
+    """The name in the document: the function's, without the prefix of activations."""
     return operator.lower().removeprefix("element_wise_").removeprefix("activation_")
 
 
@@ -90,7 +90,7 @@ def test_every_number_where_errors_are_largest(
 
 @pytest.fixture
 def known_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
-    """A device that is taken for one whose units are known, for float16's short functions."""
+    """A device that claims exact units, for the short functions of float16."""
     driver = dml.default_device().adapter.driver
     if driver != "llvmpipe":
         pytest.skip("what lavapipe's exp2 and log2 do at 0, infinity and NaN is as good as known")
@@ -102,7 +102,7 @@ def known_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
 
 _ANGLES = ("sin", "cos", "tan")
 _FUSED = (*_ANGLES, "modulus_truncate", "modulus_floor")
-"""What needs a true fma, which lavapipe's is not."""
+"""Operators that need a true fma, which lavapipe does not have."""
 
 
 @pytest.mark.parametrize("function", [f for f in _MODULE.FUNCTIONS if f.name not in _FUSED],
@@ -120,7 +120,7 @@ def test_short_angles_of_known_devices(known_device: dml.Device, name: str) -> N
 
 
 def test_powers_of_whole_numbers_are_whole() -> None:
-    """As long as FLOAT32 holds them; integer types would lose 1 otherwise."""
+    """If FLOAT32 holds them. Otherwise integer types would lose 1 by truncation."""
     x, y = np.array([(x, y) for y in range(1, 25) for x in range(1, 1 + int(2 ** (24 / y)))
                      if x < 5000]).T
     got = dml.pow(x.astype(np.float32), y.astype(np.float32)).numpy()
@@ -132,7 +132,7 @@ def test_powers_of_whole_numbers_are_whole() -> None:
 
 
 def test_every_function_that_rounds_is_named() -> None:
-    """All others are held to be exact by their cases."""
+    """The cases require all others to be exact."""
     inexact = {_short(c.operator) for c in CASES if c.compare == "function"}
     named = {_short(name) for name in _BOUNDS} | set(_STEPWISE)
     assert inexact - named - {"add1"} == set(), "add1 has the error of what it fuses"

@@ -1,4 +1,4 @@
-"""The kernels of attention: each that the device may run gives the same, and which one is taken."""
+"""The kernels of attention: their results, and the choice between them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kompute_dml.runtime.adapters import CooperativeMatrix
 from test_matrix_multiply_kernels import _library_of_everything
 
 COMBINED = {"attention_combine", "attention.t64", "attention.t128"}
-"""Variants that a device with few tiles does not choose by itself; the tests below run them."""
+"""Variants that a device does not choose for few tiles. The tests below run them."""
 _PLAIN = dict(mask_filter_value=-1e4, mask_type=dml.MultiheadAttentionMaskType.NONE)
 
 
 class _Forced(dict[str, str]):
-    """One kernel for all work."""
+    """Forces one kernel for all work."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def test_split_keys_give_what_one_pass_gives(
 
 def _reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, added: np.ndarray,
                ) -> tuple[np.ndarray, np.ndarray]:
-    """By head, in float64; and how far off the FLOAT16 powers of matrix units may make it."""
+    """The result by head, in float64, and the error from FLOAT16 powers on matrix units."""
     scores = scale * (q @ k.swapaxes(2, 3)) + added
     power = np.exp(scores - scores.max(3, keepdims=True))
     total = power.sum(3, keepdims=True)
@@ -60,7 +60,7 @@ def _reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, added:
 
 
 _WORK = [
-    # batches, heads, key heads, queries, keys, sizes, what is added
+    # batches, heads, key heads, queries, keys, sizes, masks and biases
     (2, 4, 2, 2, 300, (64, 64), "none"), (1, 2, 2, 131, 70, (128, 80), "keys"),
     (2, 2, 1, 67, 131, (64, 96), "rows"), (1, 8, 1, 1, 600, (32, 32), "rows"),
 ]
@@ -103,7 +103,7 @@ def test_every_kernel_is_as_close_as_it_should_be(
 
 
 def _plan(heads: int, queries: int, keys: int, size: int, kind: str = "float16") -> Plan:
-    """On an H200's matrix units."""
+    """The plan for an H200's matrix units."""
     every = _library_of_everything()
     if every.find("attention_coopmat") is None:
         pytest.skip("the cooperative-matrix shader needs a newer glslang")

@@ -1,4 +1,4 @@
-"""The package's ordinary case of each operator, on tensors as they may lie and on arrays."""
+"""The package's ordinary case of each operator, on tensors of several layouts and on arrays."""
 
 from __future__ import annotations
 

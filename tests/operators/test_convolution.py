@@ -1,4 +1,4 @@
-"""Convolutions: what DirectML prints, and how they lower where there are matrix units."""
+"""Convolutions: values that DirectML prints, and lowerings for matrix units."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from test_matrix_multiply_kernels import _library_of_everything
 
 
 class EveryWork(dict[str, str]):
-    """One kernel, whatever the work."""
+    """Forces one kernel for all work."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class EveryWork(dict[str, str]):
 
 
 def test_values_that_directml_prints(device: dml.Device) -> None:
-    """DxDispatch's example: three by three numbers and a diagonal of two."""
+    """DxDispatch's example: 3 x 3 numbers and a 2 x 2 diagonal."""
     x = np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)
     y = dml.convolution(x, np.eye(2, dtype=np.float32).reshape(1, 1, 2, 2))
     assert y.numpy().tolist() == [[[[6, 8], [12, 14]]]]
@@ -46,7 +46,7 @@ def test_one_number_serves_all_axes_and_channels_may_come_last(device: dml.Devic
 
 
 def _matrix_units() -> Target:
-    """An H200's."""
+    """The target of an H200."""
     every = _library_of_everything()
     if every.find("convolution_coopmat", "f16", "t64") is None:
         pytest.skip("the cooperative-matrix shader needs a newer glslang")
@@ -59,7 +59,7 @@ def _matrix_units() -> Target:
 
 def _plan(x: tuple[int, ...], w: tuple[int, ...], *, owned: bool = False,
           last: bool = False) -> Plan:
-    """On an H200's matrix units."""
+    """The plan for an H200's matrix units."""
     target = _matrix_units()
 
     def desc(*sizes: int, flags: dml.TensorFlags = dml.TensorFlags.NONE) -> dml.TensorDesc:
@@ -131,7 +131,8 @@ def test_depthwise_convolutions_are_no_products() -> None:
 def test_depthwise_kernels_compute_the_same(
     kernel: str, data_type: str, own: dml.Device, rng: np.random.Generator
 ) -> None:
-    """As groups of channels that share an empty one with nothing, which are no such case."""
+    """The same as a convolution with an additional empty channel in each group, which is not
+    depthwise."""
     n, c, h, width = 2, 24, 11, 14
     x, w = (rng.integers(-4, 5, sizes).astype(data_type)
             for sizes in ((n, c, h, width), (c, 1, 3, 5)))
@@ -160,7 +161,7 @@ def test_depthwise_kernels_compute_the_same(
 def test_lines_of_channels_compute_the_same(
     kernel: str, data_type: str, last: bool, own: dml.Device, rng: np.random.Generator
 ) -> None:
-    """Channels that fill no vector, groups, taps outside; strides, dilations, parts of K."""
+    """Channels that do not fill a vector, groups, taps outside, strides, dilations, splits of K."""
     x, w = (rng.integers(-4, 5, sizes).astype(data_type)
             for sizes in ((2, 44, 13, 11), (140, 22, 3, 2)))
     window = dict(strides=(2, 1), dilations=(1, 3), start_padding=(2, 1), end_padding=(1, 2),
@@ -214,12 +215,12 @@ def test_transposed_convolutions_store_channels_together(
 
 
 WIDE_TILES = {"convolution.f32.t128", "convolution.i32.t128"}
-"""What a device with few tiles does not choose by itself; the next test runs them."""
+"""Variants that a device does not choose for few tiles. The next test runs them."""
 FORCED = {
     *(f"convolution_depthwise.{k}" for k in ("first", "last1x4", "last1x8", "last2x4", "last4x2")),
     *(f"convolution_lines.{k}" for k in ("t128", "t128x64", "t64")),
 }
-"""What the tests above run, wherever a device would choose it by itself."""
+"""Variants that the tests above run on any device."""
 
 
 @long_pipelines

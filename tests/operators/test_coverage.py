@@ -1,4 +1,4 @@
-"""Specification, registry, shaders, cases and README say the same."""
+"""Specification, registry, shaders, cases and README agree."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_enumerations_have_directmls_values(ours: Any) -> None:
 
 
 def _of(slot: str, field: spec.Field) -> bool:
-    """Whether the slot is the field's tensor, or one of its array."""
+    """Whether the slot is the field's tensor, or an element of its array."""
     return slot.partition("[")[0] == field.snake
 
 
@@ -86,7 +86,7 @@ def test_every_documented_data_type_is_tested(name: str) -> None:
     for field in entry.tensors:
         tested = {t for run in _RUNS[name] for slot, t in run.types.items()
                   if _of(slot, field)}
-        # test_four_bits.py has the others.
+        # test_four_bits.py tests the others.
         assert tested == {t for t in table[field.name].data_types if t.bits >= 8}, field.name
 
 
@@ -132,7 +132,7 @@ def test_descriptor_has_the_structures_fields(name: str) -> None:
 
 
 def _outside(plan: Plan, descs: dict[str, dml.TensorDesc]) -> list[str]:
-    """What a plan's dispatches touch beyond the tensors and the memory that it asks for."""
+    """Accesses of a plan's dispatches outside its tensors and its memory."""
     room = {name: desc.total_tensor_size_in_bytes for name, desc in descs.items()}
     room |= {TEMPORARY: plan.temporary_bytes, PERSISTENT: plan.persistent_bytes,
              ZEROED: plan.zeroed_bytes, PARAMS: 4 * len(plan.params)}
@@ -149,13 +149,13 @@ def _outside(plan: Plan, descs: dict[str, dml.TensorDesc]) -> list[str]:
 def test_plans_stay_within_the_memory_that_they_ask_for(
     name: str, as_gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver does not tell: one block holds many ranges."""
+    """The driver does not detect it, because one block holds many ranges."""
     if as_gpu:
         monkeypatch.setattr(Adapter, "is_cpu", False)
         monkeypatch.setattr(elementwise_lowering, "_MANY", 1)
     for run in _RUNS[name]:
         if run.level != "descriptor" or run.in_place:
-            continue  # another lowers to the same
+            continue  # another case has the same plan
         descs = {n: run._desc(n, tuple(s)) for n, s in run.case.sizes.items()}
         assert _outside(run.plan(), descs) == [], str(run)
 
@@ -200,7 +200,7 @@ def test_every_kernels_plan_stays_within_the_memory_that_it_asks_for(units: bool
 
 
 def test_ids_are_unique() -> None:
-    """So that each id reruns one case."""
+    """Each id reruns one case."""
     ids = Counter(str(run) for of_operator in _RUNS.values() for run in of_operator)
     assert [i for i, n in ids.items() if n > 1] == []
     errors = Counter(map(str, ERRORS))
@@ -211,7 +211,7 @@ def test_ids_are_unique() -> None:
 
 
 def _headers() -> Iterator[tuple[str, list[str]]]:
-    """Shader -> operators that its header names."""
+    """(shader, operators that its header names)."""
     for path in sorted((_ROOT / "shaders").rglob("*.comp")):
         line = re.match(r"//@ op (.+)\n", path.read_text())
         assert line, f"{path.name} has no '//@ op' line"
@@ -241,7 +241,7 @@ def test_files_are_what_the_manifest_lists() -> None:
 
 
 def test_every_shader_runs_without_optional_features() -> None:
-    """The core variant is the contract: operators work on a library that allows nothing more."""
+    """Every operator works with core variants alone."""
     core = ShaderLibrary(frozenset())
     for shader in {s for d in _DEFINITIONS.values() for s in d.shaders[:1]}:
         names = shaders()[shader]
@@ -263,14 +263,13 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
     allowed = {
         variant
         for definition in _DEFINITIONS.values()
-        # test_matrix_multiply_kernels.py and test_elementwise.py run each of these, on shapes made
-        # for them.
+        # test_matrix_multiply_kernels.py and test_elementwise.py run each of these.
         for shader in set(definition.shaders) - {*matrix_multiply_kernels.SHADERS, TABLE}
         for variant in shaders().get(shader, ())
         for disabled in switches() if target(disabled).library.find(*variant.split("."))
     }
     if not target("").library.find("matrix_multiply_integer_to_float_coopmat", "t128"):
-        # These two repack tensors for matrix units alone.
+        # These two only repack tensors for matrix units.
         allowed -= {*shaders()["matrix_multiply_integer_to_float_repack"],
                     *shaders()["convolution_pack"]}
     assert sorted(allowed - chosen) == []

@@ -1,4 +1,4 @@
-"""TensorDesc. (What it refuses stands in test_errors.py.)"""
+"""TensorDesc. (test_errors.py tests what it refuses.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elementwise operators beyond the cases: every conversion, both integer widths, function level."""
+"""Elementwise operators beyond the cases: all conversions, both integer widths, function level."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_floats_for_integers_truncate_and_saturate(dtype: str, value: float) -> 
     crossed = dml.clip(x, min=np.inf, max=value).numpy()
     np.testing.assert_array_equal(crossed, _wrapped([bound] * len(integers), dtype))
     if x.itemsize == 8:
-        return  # the others take no integers of 64 bits
+        return  # the others take no 64-bit integers
     raised = dml.threshold(x, min=value).numpy()
     np.testing.assert_array_equal(raised, _wrapped([max(v, bound) for v in integers], dtype))
     low = _whole(-value, dtype)
@@ -146,7 +146,7 @@ def test_floats_for_integers_truncate_and_saturate(dtype: str, value: float) -> 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
 def test_division_of_narrow_integers(dtype: str, rng: np.random.Generator) -> None:
-    """All pairs of bytes; multiples of 16-bit divisors and their neighbours."""
+    """All pairs of bytes, and neighbours of multiples of 16-bit divisors."""
     info = np.iinfo(dtype)
     if info.bits == 8:
         every = np.arange(info.min, info.max + 1)
@@ -169,7 +169,7 @@ def test_division_of_narrow_integers(dtype: str, rng: np.random.Generator) -> No
 
 
 def test_attributes_are_told_apart_by_their_bits() -> None:
-    """Operators are kept by their attributes, and 0.0 equals -0.0."""
+    """Compiled operators are cached by attributes, but 0.0 equals -0.0 in Python."""
     for value in (0.0, -0.0, 0.0):
         got = dml.diagonal_matrix([1, 1], value=value).numpy()
         assert np.signbit(got) == np.signbit(value)
@@ -240,7 +240,7 @@ def test_functions_say_what_they_take() -> None:
 
 @pytest.fixture
 def gpu_like(monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
-    """A device whose elementwise shaders are made as for a GPU, with two parts an invocation."""
+    """A device with elementwise shaders as for a GPU, with two parts for each invocation."""
     monkeypatch.setattr(Adapter, "is_cpu", False)
     monkeypatch.setattr(elementwise_lowering, "_in_pairs", lambda *args: True)
     device = dml.Device()
@@ -248,7 +248,7 @@ def gpu_like(monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
     device.close()
 
 
-# One workgroup's parts and more; whole and not, aligned and not, in each operand.
+# One workgroup and more; whole and partial vectors, aligned and not, in each operand.
 @pytest.mark.parametrize("first, count", [(0, 8192), (0, 8191), (1, 8200), (3, 5000), (16, 1)])
 @pytest.mark.parametrize("x_type, y_type", [
     ("float32", "uint8"), ("uint8", "float32"), ("float32", "float16"), ("float16", "int8"),
@@ -300,7 +300,7 @@ def test_lines_of_their_own_scale_as_gpus_make_them(
 
 @pytest.mark.parametrize("side", [6, 512])
 def test_diagonals_begin_where_numpys_integers_say(side: int) -> None:
-    """Whose own arithmetic wraps."""
+    """NumPy's integers wrap."""
     array = np.eye(side, k=2, dtype=np.float32)
     for number in (np.uint8(2), np.int8(2), np.int64(2)):
         made = dml.diagonal_matrix([side, side], offset=number)
@@ -324,7 +324,7 @@ def test_sequences_beyond_what_is_finite(start: float, delta: float) -> None:
 def test_sequences_are_rounded_step_by_step(
     dtype: str, count: int, start: float, delta: float
 ) -> None:
-    """The number of an element, too, beyond 2^24."""
+    """The number of an element is rounded, too, beyond 2^24."""
     first, step = np.array([start, delta], dtype)
     got = dml.fill_value_sequence((count,), value_start=first, value_delta=step, data_type=dtype)
     number = np.arange(count).astype(np.float32)
@@ -354,7 +354,7 @@ def test_inputs_transposed_as_for_gpus(
 
 @pytest.fixture
 def tabulating(gpu_like: dml.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
-    """The same with tables for few bytes, of which each invocation looks up several parts."""
+    """The same device with tables for few bytes, and several parts for each invocation."""
     monkeypatch.setattr(elementwise_lowering, "_WORTH_TABLES", 0)
     monkeypatch.setattr(elementwise_lowering, "_LOOKING_UP", 1)
     yield gpu_like
@@ -447,7 +447,7 @@ def test_ranges_leave_nan_out(
     x = (rng.normal(size=count) * 5).astype(dtype)
     for value in (0.0, np.nan, -np.nan):
         x[count // 2] = value
-        # What lies around the view is larger than all in it.
+        # Elements around the view are larger than those in it.
         around = np.r_[np.full(first, 9999), x, np.full(9, -9999)].astype(dtype)
         view = device.tensor(around)[first : first + count]
         _, scale, _ = dml.dynamic_quantize_linear(view)

@@ -1,4 +1,4 @@
-"""Bad input: each is refused with operator, field, rule and values, before anything happens."""
+"""Bad input is refused with operator, field, rule and values, before anything happens."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_bad_descriptor(case: ErrorCase, device: dml.Device, strict_device: dml.
 
 
 class _nothing_happens:
-    """Nothing is recorded, submitted or kept inside."""
+    """Checks that nothing is recorded, submitted or kept inside the block."""
 
     def __init__(self, device: dml.Device) -> None:
         self.device = device
@@ -54,7 +54,7 @@ class _nothing_happens:
         return (self.device.memory_used, runtime.recorder.submits, batch and batch.count)
 
     def __enter__(self) -> None:
-        gc.disable()  # or memory of tests before might go meanwhile
+        gc.disable()  # else memory of earlier tests might be freed meanwhile
         self.device.synchronize()
         self.before = self._state()
 
@@ -116,7 +116,7 @@ def test_bad_tensor_desc(name: str) -> None:
 
 
 class _Bound:
-    """An identity of 8 floats, well bound in one buffer; tests spoil one thing."""
+    """An identity of 8 floats with valid bindings in one buffer. Tests break one of them."""
 
     def __init__(self, device: dml.Device, **more: Any) -> None:
         desc = dml.TensorDesc(F32, [8], **more)
@@ -233,7 +233,7 @@ def test_in_place_needs_equal_layouts(device: dml.Device) -> None:
     assert (t.numpy() == np.arange(9).reshape(3, 3)).all()
 
 
-# Objects in the wrong hands
+# Objects of the wrong kind
 
 
 def test_objects_of_another_device(device: dml.Device, strict_device: dml.Device) -> None:
@@ -349,7 +349,7 @@ def test_use_after_free(device: dml.Device) -> None:
         output_zero_point_tensor=dml.TensorDesc("uint8", [1])),
 ], ids=lambda desc: desc.operator.function_name)
 def test_what_32_bits_do_not_count_is_refused(desc: Any, device: dml.Device) -> None:
-    with pytest.raises(dml.UnsupportedError, match="not served"):
+    with pytest.raises(dml.UnsupportedError, match="not supported"):
         device.compile_operator(device.create_operator(desc))
 
 

@@ -1,4 +1,4 @@
-"""Every example of DirectML's pages on these operators, typed in as data."""
+"""Every example of DirectML's pages on these operators, as data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _INPUT = [[4, 7, 3, 7, 9],
 # DML_DIAGONAL_MATRIX1_OPERATOR_DESC: (InputTensor, Value, DiagonalFillBegin, DiagonalFillEnd,
 # OutputTensor). All are FLOAT32 {4,5}.
 _DIAGONAL_MATRIX1 = {
-    # The page prints ones here, for a Value of 7: its pseudocode is right, the print is not.
+    # The page prints ones for a Value of 7. Its pseudocode is right, its print is wrong.
     "default identity matrix": (None, 7, 0, 1, [[7, 0, 0, 0, 0],
                                                 [0, 7, 0, 0, 0],
                                                 [0, 0, 7, 0, 0],
@@ -76,7 +76,7 @@ def test_diagonal_matrix1(name: str) -> None:
 
 @pytest.mark.parametrize("offset", [-4, -1, 0, 2, 5])
 def test_diagonal_matrix1_with_one_diagonal_is_diagonal_matrix(offset: int) -> None:
-    """The page's remark."""
+    """A remark on the page."""
     one = dml.diagonal_matrix((4, 5), offset=offset, value=3.0)
     other = dml.diagonal_matrix1(
         sizes=(4, 5), value=3.0, diagonal_fill_begin=offset, diagonal_fill_end=offset + 1

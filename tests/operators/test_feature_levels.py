@@ -1,4 +1,4 @@
-"""What each feature level allows: the tables of DirectML's pages, typed in, against every check."""
+"""The tables of DirectML's pages, as data, compared with every check of feature levels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALL = "FLOAT64 FLOAT32 FLOAT16 INT64 INT32 INT16 INT8 UINT64 UINT32 UINT16 UINT
 _NO_64 = "FLOAT32 FLOAT16 INT32 INT16 INT8 UINT32 UINT16 UINT8"
 _INTEGERS = "INT32 INT16 INT8 UINT32 UINT16 UINT8"
 
-# Operator -> since level -> (dimension counts, data types) of the tensor that varies.
+# Operator -> since level -> (dimension counts, data types) of the varying tensor.
 _TABLES: dict[str, dict[str, tuple[range, str]]] = {
     "diagonal_matrix": {
         "5_1": (range(2, 5), _ALL),
@@ -33,7 +33,7 @@ _TABLES: dict[str, dict[str, tuple[range, str]]] = {
         "1_0": (range(4, 5), "FLOAT32 FLOAT16"),
     },
     "matrix_multiply_integer_to_float": {"6_2": (range(2, 5), _INTEGERS)},
-    # These unite a page's table with the feature level history.
+    # Unions of a page's table and the feature level history.
     "activation_shrink": {
         "3_0": (range(1, 9), _NO_64),
         "2_1": (range(4, 6), _NO_64),
@@ -55,7 +55,7 @@ _TABLES: dict[str, dict[str, tuple[range, str]]] = {
         "3_0": (range(4, 5), _ALL.removeprefix("FLOAT64 ")),
         "1_0": (range(4, 5), _NO_64),
     },
-    # Scalar unions, of the output's type at every level.
+    # Scalar unions have the output's type at every level.
     "clip1": {"5_0": (range(1, 9), _ALL.removeprefix("FLOAT64 "))},
     "fill_value_constant": {
         "4_1": (range(1, 9), _ALL),
@@ -71,7 +71,7 @@ _TABLES: dict[str, dict[str, tuple[range, str]]] = {
 
 
 def _same(name: str) -> Callable[..., OperatorDesc]:
-    """The description whose tensors are all alike."""
+    """Makes a description whose tensors are all equal."""
 
     def make(t: dml.TensorDesc, **attributes: Any) -> OperatorDesc:
         fields = definitions()["DML_OPERATOR_" + name].spec.tensors
@@ -132,7 +132,7 @@ def _level(text: str) -> dml.FeatureLevel:
 
 
 def _brings(operator: str, data_type: dml.DataType, dimensions: int) -> Iterator[dml.FeatureLevel]:
-    """The levels whose table takes both."""
+    """The levels whose table allows both."""
     for since, (counts, names) in _TABLES[operator].items():
         if dimensions in counts and data_type.name in names.split():
             yield _level(since)
@@ -151,7 +151,7 @@ def test_table(operator: str, level: dml.FeatureLevel) -> None:
         elif since is not None:
             with pytest.raises(dml.UnsupportedError) as refused:
                 validate()
-            # Where two things are missing, the first one that is found may come earlier.
+            # If two things are missing, the message may name one that an earlier level brings.
             named = [f for f in dml.FeatureLevel if f"level {f}" in str(refused.value)]
             assert any(level < f <= since for f in named), str(refused.value)
             assert str(level) in str(refused.value)
@@ -161,7 +161,7 @@ def test_table(operator: str, level: dml.FeatureLevel) -> None:
 
 
 def _takes(desc: OperatorDesc, level: dml.FeatureLevel) -> bool:
-    """What the specification says of a description whose tensors agree with one another."""
+    """Whether the specification allows a description with consistent tensors."""
     table = desc.operator.spec.support_at(level)
     if table is None or any(since > level for since, *_ in desc.operator.newer(desc)):
         return False

@@ -63,7 +63,7 @@ def test_quantization(
     kind: Any, number: str, sizes: tuple[int, ...], blocks: tuple[int, ...], has_zero: bool,
     device: dml.Device, rng: np.random.Generator,
 ) -> None:
-    """There and back: quantizing what was dequantized gives the same numbers."""
+    """Quantizing dequantized numbers gives the same numbers."""
     x = _values(rng, kind, sizes)
     scale = 2.0 ** rng.integers(-2, 3, blocks)
     zero = _values(rng, kind, blocks)

@@ -1,4 +1,4 @@
-"""Gathers and scatters of random shapes, layouts and indices, most of which point nowhere."""
+"""Gathers and scatters of random shapes, layouts and indices, most of which are outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness finds what a wrong shader or a wrong plan would leave behind."""
+"""The harness finds the effects of a wrong shader or plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEVELS = ("function", "descriptor")
 
 
 def identity(values: np.ndarray, level: str = "function") -> Run:
-    """A copy, of rows with gaps around them."""
+    """A copy of rows with gaps around them."""
     case = Case(
         "ACTIVATION_IDENTITY", "trial", dict.fromkeys(FLOATS, values.shape),
         lambda inputs, attributes, types: inputs["input_tensor"],
@@ -32,7 +32,7 @@ def identity(values: np.ndarray, level: str = "function") -> Run:
 def spoiled(
     monkeypatch: pytest.MonkeyPatch, level: str, spoil: Callable[[dict[str, np.ndarray]], None]
 ) -> None:
-    """Let ``spoil`` change what the memory of the operands holds after a run."""
+    """Let ``spoil`` change the operands' memory after a run."""
     plain = harness._LEVELS[level]
 
     def run(run: Run, device: Any, operands: Any, *more: Any) -> dict[int, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Shaders that move 64-bit numbers: the other tests run them, where the device is a CPU."""
+"""Shaders that move 64-bit numbers. Other tests run them if the device is a CPU."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ void main() {
     pairs[1] = floatBitsToUint(whole[0].xy) + apart[0].z + uvec2(counted[count].zw) + words[0];
 }
 """
-"""Of its buffers the first and the last are nothing but vectors that it takes whole."""
+"""A shader that accesses its first and last buffers by whole vectors only."""
 
 
 def element_bits(code: bytes) -> list[int]:
-    """Of the scalars that each runtime array in a module is made of."""
+    """The bits of the scalars of each runtime array in a module."""
     body = list(longs._instructions(memoryview(code).cast("I")))
     parts = {a[0]: a[1] for op, a in body if op == longs._TYPE_VECTOR}
     bits = {a[0]: a[1] for op, a in body if op in (longs._TYPE_INT, longs._TYPE_FLOAT)}

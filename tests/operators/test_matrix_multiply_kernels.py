@@ -1,4 +1,4 @@
-"""Every kernel of the matrix product that this device may run, on every layout of A and B."""
+"""Every kernel of the matrix product that this device can run, on every layout of A and B."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from kompute_dml.runtime.adapters import CooperativeMatrix
 from kompute_dml.runtime.heap import Allocation, Block
 from kompute_dml.runtime.shader_library import ShaderLibrary, _all_variants
 
-# One past tiles, whole tiles, what vectors of 16 divide and do not, and stacks of either.
+# One past tiles, whole tiles, multiples of vectors of 16 and others, and stacks of both.
 SHAPES = [
     (1, 1, 1104, 272), (1, 4, 160, 48), (1, 7, 1040, 48), (1, 16, 256, 64), (3, 2, 1104, 20),
     (1, 17, 40, 19), (1, 40, 1104, 272), (1, 129, 257, 131), (1, 128, 128, 128), (3, 20, 64, 36),
 ]
 LAYOUTS = ["packed", "transposed", "padded", "turned batches", "stepped"]
-# Layout of A, layout of B, and which of them are constants.
+# Layout of A, layout of B, and the constants among them.
 PAIRS = [
     *((a, b, "") for a in LAYOUTS for b in LAYOUTS),
     *((layout, layout, owned) for layout in LAYOUTS for owned in ("a", "b", "ab")),
@@ -49,7 +49,7 @@ def _strides(layout: str, batch: int, rows: int, columns: int) -> list[int]:
 
 
 def _in_memory(matrix: np.ndarray, strides: Sequence[int]) -> np.ndarray:
-    """What lies in memory where ``matrix`` is seen through ``strides``."""
+    """The memory in which ``strides`` show ``matrix``."""
     last = sum((n - 1) * s for n, s in zip(matrix.shape, strides))
     memory = np.zeros(last + 1, matrix.dtype)
     np.lib.stride_tricks.as_strided(memory, matrix.shape, strides)[...] = matrix
@@ -57,8 +57,8 @@ def _in_memory(matrix: np.ndarray, strides: Sequence[int]) -> np.ndarray:
 
 
 def _desc(shape: tuple[int, int, int, int], a_layout: str, b_layout: str, owned: str) -> Any:
-    """With scales per row and column, and a bias of columns, or where B is padded of elements; A or
-    B unsigned, with zero points, or both and without."""
+    """A product with scales per row and column, and a bias of columns (of elements if B is padded).
+    A or B is unsigned, with zero points; or both are, without."""
     batch, m, k, n = shape
     a_type, b_type = (np.uint8, np.int8) if (m + n) % 2 else (np.int8, np.uint8)
     plain = k % 128 == 0
@@ -179,7 +179,7 @@ def test_every_kernel_gives_the_exact_sums(
         monkeypatch.setattr(matrix_multiply, "candidates", lambda *_, chosen=kernel: [chosen])
         compiled = device.compile_operator(device.create_operator(desc))
         y = _run(device, compiled, desc, arrays)
-        # Steps in a row: a device may round the last bit of scaling differently.
+        # Distances in steps: devices may differ in the last bit of scaling.
         np.testing.assert_array_max_ulp(y, expected, 1)
 
 
@@ -193,7 +193,7 @@ def test_every_kernel_reads_matrices_that_lie_anywhere(
     along: bool, side: str, shift: int, gap: int, rows: int, columns: int, rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One ``side`` ``shift`` bytes after the beginning of a vector, its batches ``gap`` apart."""
+    """One ``side`` begins ``shift`` bytes after a vector, with ``gap`` between batches."""
     device = dml.default_device()
     depth, batches = 64, 3
 
@@ -238,15 +238,15 @@ def test_matrices_are_repacked_and_summed(
     shape: tuple[int, int, int, int], a_layout: str, b_layout: str, owned: str,
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On any device: only the kernels that read the result need matrix units. Here it goes to the
-    output."""
+    """On any device, because only the kernels that read the result need matrix units. Here the
+    result goes to the output."""
     device = dml.default_device()
     desc = _desc(shape, a_layout, b_layout, owned)
     made: list[Repacked] = []
     gives_sums = device._runtime.library.find(SUMS) is not None
 
     class IntoOutput(PlanBuilder):
-        """Its temporary memory is the output's."""
+        """A builder whose temporary memory is the output."""
 
         def temporary(self, itemsize: int, length: int) -> Operand:
             return replace(super().temporary(itemsize, length), slot="output_tensor")
@@ -300,7 +300,7 @@ def test_few_rows_by_few_columns_split_k(rows: int, columns: int, depth: int) ->
     assert variant is not None
     parts = kernel.parts(product, depth, variant)
     assert (parts > 1) == (columns <= 14336 and depth > 128)
-    # As the shader divides it: to each part an equal number of pieces, and to the last one some.
+    # As in the shader: all parts have an equal number of pieces, the last one the rest.
     pieces = -(-depth // (128 if rows in (2, 4) else 256))
     assert (parts - 1) * -(-pieces // parts) < pieces <= parts * -(-pieces // parts)
 
@@ -309,7 +309,7 @@ def test_few_rows_by_few_columns_split_k(rows: int, columns: int, depth: int) ->
 def test_workgroups_that_split_k_leave_their_memory_zero(
     rng: np.random.Generator, replayed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many times over, in a ring with room for few: one sum left behind would be in the next."""
+    """Repeatedly, in a small ring: a sum that is left behind would be added to the next."""
     monkeypatch.setattr(zeros, "_BYTES", 4 << 10)
     device = dml.Device(dml.default_device().adapter)
     if device._runtime.library.find(f"{SHADER}_few_rows", "n_contiguous", "r1") is None:
@@ -351,7 +351,7 @@ def test_the_ring_of_zeros_hands_out_what_is_its_own() -> None:
 
 
 def test_a_ring_that_could_not_be_filled_is_not_taken_for_zeros() -> None:
-    """A host buffer may fail for want of memory, and a wait for one be interrupted."""
+    """A host buffer may fail for lack of memory, or a wait for it may be interrupted."""
     filled: list[Allocation] = []
 
     def upload(data: np.ndarray, to: Allocation, offset: int) -> None:
@@ -377,8 +377,8 @@ def test_a_ring_that_could_not_be_filled_is_not_taken_for_zeros() -> None:
 def test_tiles_take_the_sums_of_other_workgroups_or_make_them(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, in_time: bool, owned: str
 ) -> None:
-    """Several workgroups sum each side, in three batches; over and over, as each dispatch finds the
-    count of those that have come where the one before left it."""
+    """Several workgroups sum each side, in three batches. Repeatedly, because each dispatch begins
+    with the count that the one before left."""
     device = dml.Device(dml.default_device().adapter)
     shape = batch, m, k, n = (3, 300, 384, 520)
     desc = _desc(shape, "packed", "transposed", owned)
@@ -402,7 +402,7 @@ def test_tiles_take_the_sums_of_other_workgroups_or_make_them(
         assert ring is not None
         left = device._read(ring, 0, ring.nbytes).view(np.uint32)
         assert (left == (0 if in_time else left)).all()
-        if not in_time:  # a count that never comes to what it should be
+        if not in_time:  # a count that never becomes complete
             device._write(ring, 0, np.full(ring.nbytes // 4, 100, np.uint32).view(np.uint8))
     device.close()
 
@@ -412,7 +412,7 @@ def test_tiles_take_the_sums_of_other_workgroups_or_make_them(
     [
         ("int8", -128, 127, 4096, True), ("int8", 127, 127, 4096, True),
         ("uint8", 255, 255, 4096, True),
-        ("int8", -128, -128, 8192, True),  # 2, 4 rows: just as many parts as can be counted
+        ("int8", -128, -128, 8192, True),  # 2, 4 rows: the most parts that can be counted
         ("uint8", 255, 255, 8192, False), ("int8", -128, -128, 16384, False),
     ],
 )
@@ -443,7 +443,7 @@ def test_parts_are_counted_above_the_largest_sums(
 
 
 def _with_matrix_units(kilobytes: int = 48, kinds: str = "i") -> Target:
-    """This device with an H200's matrix units, of signed ("i") or unsigned ("u") bytes."""
+    """A target with an H200's matrix units, for signed ("i") or unsigned ("u") bytes."""
     every = _library_of_everything()
     if every.find(f"{SHADER}_coopmat", "t128") is None:
         pytest.skip("the cooperative-matrix shader needs a newer glslang")
@@ -518,7 +518,7 @@ def test_few_columns_take_more_subgroups_to_a_tile(rows: int, columns: int, kern
         (17, 4096, 4096, "transposed-r32"), (128, 4096, 4096, "transposed-r32"),
         (5, 2048, 4096, "coopmat-n_contiguous"), (64, 2048, 4096, "coopmat-n_contiguous"),
         (16, 8192, 512, "transposed-r16"),
-        (16, 4096, 8196, "coopmat-n_contiguous"),  # rows that do not begin with vectors
+        (16, 4096, 8196, "coopmat-n_contiguous"),  # rows are not aligned to vectors
     ],
 )
 def test_wide_tiles_read_much_of_a_row_major_matrix(
@@ -538,11 +538,12 @@ def test_many_rows_have_a_row_major_matrix_repacked(rows: int, depth: int) -> No
     ("rows", "depth", "columns", "tile"),
     [
         (128, 1536, 1536, "t32d"), (128, 4096, 4096, "t64d"), (1024, 1024, 1024, "t64"),
-        # One wave of 132 multiprocessors, where the next smaller tile would take two.
+        # One wave of 132 multiprocessors. The next smaller tile would take two waves.
         (384, 1536, 1536, "t48x96"), (512, 1536, 1536, "t64x96"), (384, 4096, 4096, "t96x128"),
         (512, 4096, 4096, "t128d"),
-        # Sums of both sides are computed by the tiles, by separate workgroups where these add no
-        # wave or one to many, or by the dispatch that repacks.
+        # Sums of both sides are computed by the tiles, by separate workgroups (if these add no
+        # wave,
+    # or one to many), or by the dispatch that repacks.
         (2048, 2048, 2048, "t128"), (4096, 4096, 4096, "t128"), (4096, 4112, 4096, "t128w"),
         (2560, 2048, 2048, "t128s"), (2560, 1024, 2048, "t128"), (2048, 2048, 4096, "t128"),
         (3072, 3072, 3072, "t128s"), (6144, 4096, 6144, "t128s"),
@@ -619,7 +620,7 @@ def test_the_unsigned_tile_takes_what_needs_no_repacking(
         return [k.name for k in candidates(product, _with_matrix_units(kinds="iu"))]
 
     assert (names(4096)[0] == "coopmat-t128u") == offered
-    assert "coopmat-t128u" not in names(4096 + 64)  # one is signed, and there are zero points
+    assert "coopmat-t128u" not in names(4096 + 64)  # one side is signed, and there are zero points
 
 
 @pytest.mark.parametrize("kilobytes", [16, 32, 40, 48])

@@ -1,4 +1,4 @@
-"""Movement operators where they take several workgroups, and how many dispatches they take."""
+"""Movement operators with several workgroups, and their numbers of dispatches."""
 
 from __future__ import annotations
 

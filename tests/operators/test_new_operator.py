@@ -1,4 +1,4 @@
-"""A new elementwise operator is a line of GLSL, a row and a case; all else follows."""
+"""A new elementwise operator is a line of GLSL, a row and a case. All else follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every case of every operator, in every way it can be asked for."""
+"""Every case of every operator, run in every possible way."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_operator(
 
 
 FEW_BINDINGS = {"quantized_linear_add.factors", "quantized_linear_add_factors"}
-"""Variants for devices that bind few buffers; the next test runs them."""
+"""Variants for devices that bind few buffers. The next test runs them."""
 
 
 def test_sums_on_devices_that_bind_few_buffers(
     device: dml.Device, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
-    """Six scalars are too many for 8 bindings: a dispatch before the elements' joins them."""
+    """Six scalars need more than 8 bindings, so a first dispatch combines them."""
     monkeypatch.setattr(device._runtime.library, "max_bindings", 8)
     made = [run for case in CASES if case.operator == "ELEMENT_WISE_QUANTIZED_LINEAR_ADD"
             for run in runs(case) if run.level == "descriptor" and not run.in_place]
@@ -44,7 +44,7 @@ def test_sums_on_devices_that_bind_few_buffers(
     assert [len(d.operands) for d in dispatches] == [7, 4]
 
 
-# Every way computes the same: only how it is recorded tells which was taken.
+# All ways have the same results, so the recorded dispatches show which was taken.
 
 
 def _only_dispatch(desc: Any) -> Dispatch:
@@ -66,7 +66,7 @@ def _includes(dispatch: Dispatch, shader: str, **spec: int) -> bool:
     ([8, 16, 64], [64, 512, 1], None, "_pieces", {"TILE_K": 16, "TILE_P": 8, "TILE_Q": 8}),
     ([256, 256], [1, 256], None, "_tiles", {"TILE_P": 64, "TILE_Q": 64, "PLANES": 1}),
     ([4, 3, 300], [1, 4, 12], None, "_tiles", {"TILE_P": 16, "TILE_Q": 256}),
-    # Two short dimensions make one side of a tile.
+    # Two short dimensions form one side of a tile.
     ([8, 8, 8, 8], [1, 8, 64, 512], None, "_tiles", {"RANK": 0, "TILE_P": 64, "TILE_Q": 64}),
     ([5, 16, 16], [256, 1, 16], None, "_tiles", {"TILE_P": 16, "TILE_Q": 16, "PLANES": 8}),
 ], ids=str)

@@ -1,4 +1,4 @@
-"""Values that DirectML itself printed, or that public tests demand of it."""
+"""Values that DirectML prints, or that public tests demand of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_roi_align1(in_offset: float, function: int, first: tuple[float, ...]) -
         minimum_samples_per_output=2, maximum_samples_per_output=2).numpy()
     channels = np.array([0, 25, 50], np.float32)
     expected = np.array(first, np.float32)[:, None] + channels
-    if in_offset:  # beyond the edge by more than 1: nothing of the input
+    if in_offset:  # more than 1 beyond the edge: not the input
         expected[[1, 2, 4]] = 0
     assert (y == expected[:, :, None, None]).all()
 
@@ -111,7 +111,7 @@ def test_planes_are_pooled_as_anything_else(
 
 PLANES = {f"pooling_planes.{op}.{layout}" for op in ("max", "average")
           for layout in ("first", "last")} | {"resample_planes.first", "resample_planes.last"}
-"""What the tests above and below run; a CPU chooses the general kernels by itself."""
+"""Variants that the tests above and below run. A CPU chooses the general kernels."""
 
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
@@ -136,5 +136,5 @@ def test_planes_are_resampled_as_anything_else(
                 tensor(x), interpolation_mode="LINEAR", scales=(1, 1, scale, scale),
                 out=tensor(np.zeros((2, 8, *size), data_type))).numpy())
     names = {n for each in own._compiled.values() for n in each.variants}
-    assert (results[0] == results[1]).all()  # weights are parts of eight
+    assert (results[0] == results[1]).all()  # weights are multiples of 1/8
     assert names == {f"resample_planes.{'last' if last else 'first'}"}

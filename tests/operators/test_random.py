@@ -1,4 +1,4 @@
-"""Random words are the same with and without integers of 64 bits."""
+"""Random words are the same with and without 64-bit integers."""
 
 from __future__ import annotations
 

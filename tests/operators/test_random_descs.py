@@ -33,10 +33,11 @@ def sizes(draw: Any, low: int, high: int) -> Sizes:
 
 @st.composite
 def layouts(draw: Any, of: Sizes, is_input: bool) -> Layout:
-    """Dimensions in any order in memory, each with a start, a step, space after it, or repeated."""
+    """Dimensions in any order in memory, each with a start, a step and space after it, or
+    repeated."""
     order = draw(st.permutations(range(len(of))))
     starts, steps, rests, repeated = [], [], [], []
-    room = 40.0  # how many times larger than the tensor its memory may be
+    room = 40.0  # the most times that memory is larger than the tensor
     for n in of:
         start, step, rest = (draw(st.integers(low, 3)) for low in (0, 1, 0))
         again = is_input and draw(st.integers(0, 4)) == 0
@@ -90,7 +91,7 @@ def test_activation_identity(data: Any, device: dml.Device) -> None:
     _run(data, case, data.draw(st.sampled_from(case.all_types())), device)
 
 
-# One, two and three inputs, each shader, and types that are not the output's.
+# One, two and three inputs, each shader, and types that differ from the output's.
 _ELEMENTWISE = [
     c for c in elementwise.CASES if c.name == "line" and c.operator in (
         "CAST", "ELEMENT_WISE_BIT_COUNT", "ELEMENT_WISE_BIT_NOT", "ELEMENT_WISE_IF",
@@ -137,7 +138,7 @@ def test_diagonal_matrix1(data: Any, device: dml.Device) -> None:
     _run(data, case, types, device)
 
 
-# As many combinations as a few pipelines serve (each takes a CPU driver a second to compile).
+# Combinations that share a few pipelines (each takes a CPU driver a second to compile).
 _MATRIX_TYPES = [
     (dml.DataType.UINT8, dml.DataType.INT8, dml.DataType.FLOAT32),
     (dml.DataType.INT16, dml.DataType.INT16, dml.DataType.FLOAT16),

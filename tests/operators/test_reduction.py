@@ -1,4 +1,4 @@
-"""Rows that several workgroups share, as on a GPU; and the same bits every time."""
+"""Rows that several workgroups share, as on a GPU, with the same bits every time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kompute_dml.attributes import ReduceFunction
 
 @pytest.fixture
 def gpu(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> dml.Device:
-    """A device whose lowerings take it for a GPU."""
+    """A device that lowerings treat as a GPU."""
     traits = dataclasses.replace(own._target.traits, is_cpu=False)
     monkeypatch.setattr(own, "_target", dataclasses.replace(own._target, traits=traits))
     return own

@@ -19,7 +19,8 @@ WAYS = {
     "workgroup-again": Teams(4, 4, 1, False),
     "parts": Teams(4, 4, 1, False, 3),
 }
-"""For rows of up to 16 pieces and subgroups of 8. Parts of a subgroup need subgroup arithmetic."""
+"""Teams for rows of up to 16 pieces and subgroups of 8. Parts of a subgroup need subgroup
+arithmetic."""
 VARIANTS = {"normalize_rows.tree", "normalize_rows.subgroups"}
 SIZES = (5, 16)
 
@@ -47,7 +48,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
 
 @pytest.fixture
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Share rows so, with subgroup arithmetic where the second says so."""
+    """Force teams, with or without subgroup arithmetic."""
     name, subgroups = request.param
     device = dml.default_device()
     if subgroups and (

@@ -30,7 +30,7 @@ _FIELDS = [(name, f) for name in spec.operator_names() for f in spec.operator(na
 
 
 def _values(f: Field) -> tuple[list[Any], list[Any]]:
-    """What the field takes, and what it must refuse."""
+    """Values that the field takes, and values that it must refuse."""
     if f.enum == "DML_TENSOR_DATA_TYPE":
         return [dml.DataType.INT8], ["int8", 77, 0]
     if f.enum is not None:

@@ -1,7 +1,7 @@
 """Every float operator at zeros, infinities, NaN and denormals; on FLOAT16 at all of its numbers.
 
-The cases' references say what is right. A float32 device may take denormals for 0 in sums and
-products, before and after.
+The references are those of the cases. A device may treat float32 denormals as 0 in operands and
+results of sums and products.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tolerance import LOST, compare
 
 pytestmark = pytest.mark.values
 
-_SMALLEST = 2.0**-126  # that is no denormal
+_SMALLEST = 2.0**-126  # the smallest normal number
 _SPECIAL = [0.0, _SMALLEST, 1.5 * _SMALLEST, 0.5, 1.0, 1.5, 2.5, np.pi, 88.75, 1e10, 2.0**127,
             float(np.finfo(np.float32).max), np.inf, np.nan]
 _DENORMAL = [2.0**-149, 2.0**-140, 0.75 * _SMALLEST]
 
-# What the documents promise to keep denormals: it selects, compares, divides, rounds to whole
-# numbers or changes signs.
+# Operators that keep denormals, as documented: they select, compare, divide, round to whole numbers
+# or change signs.
 _KEEPS = {
     "ABS", "NEGATE", "SIGN", "CEIL", "FLOOR", "ROUND", "IDENTITY", "CLIP", "CLIP1", "THRESHOLD",
     "MAX", "MIN", "IF", "IS_NAN", "IS_INFINITY", "DIVIDE", "RECIP", "SQRT", "BIT_COUNT",
@@ -66,7 +66,7 @@ def _call(case: Case, types: Any, x: dict[str, np.ndarray]) -> tuple[np.ndarray,
 
 
 def _inputs(case: Case, types: Any, *columns: np.ndarray) -> dict[str, np.ndarray]:
-    """``columns`` for the inputs in order; conditions get zeros and ones."""
+    """``columns`` for the inputs, in order. Conditions get zeros and ones."""
     rest = iter(columns)
     return {n: (np.arange(columns[0].size) % 2).astype(np.uint8) if types[n] is DataType.UINT8
             else next(rest) for n in case.inputs}
@@ -97,14 +97,14 @@ def test_special_values_of_float32(case: Case, types: Any, rng: np.random.Genera
     bits = np.where(np.abs(bits) < _SMALLEST, np.float32(1), bits)
     columns = np.concatenate([special, bits], axis=1).astype(np.float32)
     got, expected = _call(case, types, _inputs(case, types, *columns))
-    # Those that keep denormals round twice to get one; others may meet one on their way.
+    # Operators that keep denormals may round twice. Others may have denormal intermediate results.
     problem = compare(got, expected, case.compare, 2.0**-149 if _keeps(case) else LOST)
     assert not problem, problem
 
 
 @pytest.fixture
 def unknown_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
-    """A device that is taken for one whose quotients need not be IEEE's."""
+    """A device that claims no exact quotients."""
     monkeypatch.setattr(traits, "_IEEE_UNITS", {})
     device = dml.Device()
     yield device
@@ -114,7 +114,7 @@ def unknown_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
 def test_quotients_in_the_range_of_denormals(
     unknown_device: dml.Device, rng: np.random.Generator
 ) -> None:
-    """Where rounding to 24 digits first would make ties; operands are denormals, too."""
+    """Also where rounding to 24 bits first would make ties, and with denormal operands."""
     y = rng.uniform(1, 2, 1 << 15) * 2.0 ** rng.integers(-149, 128, 1 << 15)
     y[::4] = 2.0 ** np.floor(np.log2(y[::4]))  # for ties
     x = y * rng.uniform(-1, 1, y.size) * 2.0 ** rng.integers(-150, -123, y.size)

@@ -1,4 +1,4 @@
-"""What the comparisons that all results go through let pass, and what they do not."""
+"""The comparisons of results: what they accept and what they refuse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ F32 = np.finfo(np.float32)
 
 
 def off(kind: str, actual: float, expected: float, dtype: str, lost: float = 0.0) -> str:
-    """Of the second of three elements."""
+    """The problem that a comparison finds if the second of three elements differs."""
     plain = np.array([1, 1, 0], dtype)
     given, wanted = plain.copy(), plain.copy()
     given[1], wanted[1] = actual, expected
@@ -20,7 +20,7 @@ def off(kind: str, actual: float, expected: float, dtype: str, lost: float = 0.0
 
 
 def after(x: float, steps: int, dtype: str) -> float:
-    """The float so many neighbours above a positive one."""
+    """The float that is ``steps`` neighbours above a positive one."""
     bits = np.array([x], dtype).view(f"u{np.dtype(dtype).itemsize}") + np.uint8(steps)
     return bits.view(dtype)[0]
 
@@ -80,7 +80,7 @@ def test_floats_may_be_off_by_so_many_neighbours(kind: str, dtype: str, room: in
             near, far = (sign * after(x, n, dtype) for n in (room, room + 1))
             assert off(kind, near, sign * x, dtype) == off(kind, sign * x, near, dtype) == ""
             assert off(kind, far, sign * x, dtype) and off(kind, sign * x, far, dtype)
-    # Between the zeros is one step.
+    # There is one step between the zeros.
     assert bool(off(kind, -0.0, 0.0, dtype)) == (room == 0)
     least = after(0.0, 1, dtype)
     assert bool(off(kind, -least, least, dtype)) == (room < 3)

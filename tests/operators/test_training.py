@@ -1,4 +1,4 @@
-"""A small network is trained on the device, as it is in NumPy."""
+"""A small network is trained on the device and in NumPy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES = ("w1", "scale", "shift", "w2", "b2")
 
 
 def _data(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Points of the plane, a curved function of them, and parameters to begin with."""
+    """Points of the plane, a curved function of them, and initial parameters."""
     x = rng.uniform(-1, 1, (1, 1, 64, 2))
     target = np.sin(3 * x[..., :1]) * x[..., 1:]
     start = {"w1": rng.normal(0, 1, (1, 1, 2, 16)), "scale": np.ones((1, 1, 1, 16)),
@@ -41,7 +41,7 @@ def _train_on_device(
 
     losses = []
     for step in range(1, _STEPS + 1):
-        # Forwards: a linear layer, batch normalization, RELU, a linear layer, the mean square.
+        # Forward: a linear layer, batch normalization, RELU, a linear layer, the mean square.
         linear = dml.gemm(x, p["w1"])
         normal, mean, variance = dml.batch_normalization_training(
             linear, p["scale"], p["shift"], epsilon=_NORM_EPSILON)
@@ -50,7 +50,7 @@ def _train_on_device(
         apart = dml.subtract(y, target)
         losses.append(dml.reduce(apart, function=ReduceFunction.SUM_SQUARE, axes=_ROWS))
 
-        # Back, from the last to the first.
+        # Backward.
         dy = dml.multiply(apart, 2 / rows)
         d_hidden = dml.gemm(dy, p["w2"], trans_b=True)
         d_normal = dml.activation_relu_grad(normal, d_hidden)
@@ -72,7 +72,7 @@ def _train_on_device(
 def _train_in_numpy(
     x: np.ndarray, target: np.ndarray, start: dict[str, np.ndarray]
 ) -> list[float]:
-    """The same in float64. Gradients are differences of the loss, so no formula is repeated."""
+    """The same in float64. Gradients are finite differences, so that no formula is repeated."""
     p = {name: v.copy() for name, v in start.items()}
     moments = {name: [np.zeros(v.shape) for _ in range(2)] for name, v in start.items()}
 
@@ -110,7 +110,7 @@ def test_the_loss_falls_as_it_does_in_numpy(
     found = _train_on_device(device, *data)
     expected = _train_in_numpy(*data)
     assert found[-1] < found[0] / 8
-    # Rounding moves the parameters by little more than 2^-24 a step; the loss is as smooth as that.
+    # Rounding moves the parameters by little more than 2^-24 in each step, and the loss as little.
     np.testing.assert_allclose(found, expected, rtol=1e-4)
-    # Nothing depends on the order of invocations: another run gives the same bits.
+    # Results do not depend on the order of invocations, so another run gives the same bits.
     assert _train_on_device(device, *data) == found

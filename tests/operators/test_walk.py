@@ -1,4 +1,4 @@
-"""Words that shaders walk strided tensors with, and codes that Python and GLSL share."""
+"""The words of walks of strided tensors, and codes that Python and GLSL share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INCLUDE = Path(__file__).parents[2] / "shaders" / "include"
 
 
 def _at(words: tuple[int, ...], index: int) -> list[int]:
-    """What walk.glsl computes, in 32 bits."""
+    """The arithmetic of walk.glsl, in 32 bits."""
     rank, per = words[0], (len(words) - 1) // words[0]
     where = [0] * (per - 3)
     for d in range(rank):

@@ -1,4 +1,4 @@
-"""The benchmark: statistics, cases, rows and the picture."""
+"""The benchmark: statistics, cases, rows and the plot."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def test_repeats_are_divided_out():
 
 @pytest.mark.parametrize("gpu_clock", [True, False])
 def test_clocks_tell_what_a_dispatch_took(monkeypatch, gpu_clock):
-    """Recording takes 1 ms, running 3 ms, of which the device's own clock sees 2."""
+    """Recording takes 1 ms, running 3 ms. The device's clock measures 2 ms."""
     class Device:
-        now, recorded = 100.0, 7  # which are none of what is measured
+        now, recorded = 100.0, 7  # initial values, not measured
 
         def synchronize(self):
             self.now += 3e-3 * self.recorded
@@ -124,7 +124,7 @@ def test_clocks_tell_what_a_dispatch_took(monkeypatch, gpu_clock):
     timings = measure(device, device.dispatch, Loop(iterations=3, repeat=5), device.bind)
     assert timings.cpu.samples == pytest.approx((4.0, 4.0, 4.0))
     assert timings.gpu == (Clock((2.0, 2.0, 2.0), 1) if gpu_clock else None)
-    # 20 ms a sample: the third begins after 40.
+    # Samples take 20 ms, so the third begins after 40 ms.
     timings = measure(device, device.dispatch, Loop(iterations=9, repeat=5, milliseconds=50))
     assert timings.cpu.samples == pytest.approx((4.0, 4.0, 4.0))
 
@@ -188,7 +188,7 @@ def test_suites_begin_with_a_copy(suite):
 
 
 def test_cases_of_the_limits_have_names_of_their_own(device):
-    products = "MATRIX_MULTIPLY", "GEMM"  # which come in many sizes
+    products = "MATRIX_MULTIPLY", "GEMM"  # measured in many sizes
     kinds = [limit.recipe for limit in limits.LIMITS
              if not any(product in limit.recipe.operator for product in products)]
     assert len({(recipe.operator, recipe.types) for recipe in kinds}) == len(kinds)
@@ -474,7 +474,7 @@ def test_a_peer_on_the_host_is_timed_by_its_clock(monkeypatch, ms, count):
 
 @pytest.mark.parametrize(("ms", "graph"), [(0.1, True), (0.3, False)])
 def test_a_peer_on_a_gpu_is_timed_by_its_clock(ms, graph):
-    """Called from the host it takes ``ms``, in a graph a fourth of that."""
+    """A call from the host takes ``ms``, in a graph a fourth of it."""
     gpu = SimpleNamespace(now=0.0, captured=None)
 
     class Event:
@@ -526,7 +526,7 @@ def test_unknown_peers_are_refused(device):
     ("ab", 1), ("b", 0), ("a", None), ("", None), ("c", 0), (None, None),
 ])
 def test_torch_runs_on_the_gpu_that_it_stands_beside(device, monkeypatch, seen, place):
-    """By its UUID; never on another GPU, and where it has none on the CPU."""
+    """The GPU with the same UUID, never another one; without one, the CPU."""
     uuids = {letter: str(uuid.UUID(letter * 32)) for letter in "abc"}
     mine, other = (dataclasses.replace(device.adapter, uuid=uuids[letter].replace("-", ""))
                    for letter in "ba")
@@ -543,7 +543,7 @@ def test_torch_runs_on_the_gpu_that_it_stands_beside(device, monkeypatch, seen, 
 
 
 def test_torch_gets_a_swapped_matrix_as_it_is_meant_to_be_stored():
-    """A view's own strides would give PyTorch another layout than the case names."""
+    """With a view's own strides, PyTorch would have another layout than the case names."""
     sent = []
     library = object.__new__(peers.Torch)
     library.place = "cpu"
@@ -554,7 +554,7 @@ def test_torch_gets_a_swapped_matrix_as_it_is_meant_to_be_stored():
 
 
 class Array(np.ndarray):
-    """A NumPy array with those of PyTorch's methods that the peers call."""
+    """A NumPy array with the PyTorch methods that the peers call."""
 
     def transpose(self, x, y):
         return np.swapaxes(self, x, y)
@@ -585,7 +585,7 @@ K_CONTIGUOUS, ROW_MAJOR, TRANSPOSED = "K-contiguous B", "row-major B", " (B tran
     (dict(batches=2), {"": ROW_MAJOR, TRANSPOSED: K_CONTIGUOUS}),
 ], ids=str)
 def test_torch_multiplies_what_the_case_says(device, fields, given):
-    """PyTorch's part played by NumPy: its values, and how B lies where it is multiplied."""
+    """NumPy stands in for PyTorch: values, and the layout of B in the product."""
     seen = []
 
     def int_mm(a, b):
@@ -627,7 +627,7 @@ def test_onnxruntime_stands_beside(device):
         assert row.peers[name].problem == "" and row.peers[name].ms > 0
 
 
-# -- runs that were kept
+# -- stored runs
 
 
 def kept(*figures):
@@ -672,12 +672,12 @@ def test_what_differs_by_more_than_both_spreads_moved(before, now, ms, moved):
 def test_baselines_were_held_to_the_goals_of_their_suites(stem, suite):
     run = baseline.load(BASELINES / f"{stem}.json")
     limits = cases.suite(suite)
-    assert len(run["rows"]) <= len(limits)  # cases that came later stand behind the others
+    assert len(run["rows"]) <= len(limits)  # newer cases come after the others
     for row, limit in zip(run["rows"], limits):
         assert (row["operator"], row["types"]) == (limit.recipe.operator, limit.recipe.types)
         asked = rows.Row("X", "f32", "[1]", "ok").judged(limit, {}).goals
         told = [(g["against"], g["goal"]) for g in row["goals"]]
-        # A goal against another case names that with its sizes.
+        # A goal against another case names that case with its sizes.
         assert [goal for _, goal in told] == [g.goal for g in asked]
         assert all(g.against in against for g, (against, _) in zip(asked, told))
 

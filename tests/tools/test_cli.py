@@ -1,4 +1,4 @@
-"""The command line: what is printed, exit codes, and errors in one line."""
+"""The command line: output, exit codes, and errors in one line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def succeed(*arguments: object) -> str:
 
 
 def fail(*arguments: object) -> str:
-    """The one line on stderr of a call that ends with exit code 1."""
+    """The only line on stderr of a call that ends with exit code 1."""
     result = call(*arguments)
     assert result.exit_code == 1, result.output
     (line,) = result.stderr.splitlines()
@@ -102,7 +102,7 @@ def test_ops():
     # Types and dimensions of the newest level.
     name = "DML_OPERATOR_ELEMENT_WISE_ADD"
     assert re.search(f"{name} +add +1_0 +1 to 8 +f32 f16 u32 .* i64 +elementwise_float ", text)
-    # The shaders by name, as README.md promises, and how many variants each has.
+    # The shaders by name, as README.md promises, and the number of variants of each.
     lines = {line.split()[0]: line for line in text.splitlines()}
     for operator, record in records.items():
         assert record["function"] == definitions()[operator].function_name
@@ -201,7 +201,7 @@ def test_bench_says_at_once_what_it_cannot_do(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
-    """The measurements are printed all the same."""
+    """The measurements are printed nevertheless."""
     (tmp_path / "file").write_text("")
     arguments = ("bench", "--scale", "tiny", "--filter", "floor", "-i", 1,
                  "--output", tmp_path / "file" / "run.json")

@@ -1,4 +1,4 @@
-"""The documents: their tables are up to date, their snippets run, their links lead somewhere."""
+"""The documents: tables are up to date, snippets run, links are valid."""
 
 from __future__ import annotations
 

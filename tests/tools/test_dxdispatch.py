@@ -1,4 +1,4 @@
-"""The JSON model format: what is read, what is refused and with which words."""
+"""The JSON model format: parsing, and messages for invalid models."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_bad_files(tmp_path):
 
 
 def _minimal(field: spec.Field, name: str):
-    """Some valid JSON for a field."""
+    """Valid JSON for a field."""
     entry = spec.document()["enums"].get(field.enum or "", {})
     if field.enum == "DML_TENSOR_DATA_TYPE":
         return "FLOAT32"
@@ -362,9 +362,13 @@ def test_bad_operators(name, desc, words):
 
 
 def test_how_an_operator_is_compiled():
-    for flags in ("DML_EXECUTION_FLAG_NONE", ["NONE", "DESCRIPTORS_VOLATILE"]):
-        operator("ACTIVATION_IDENTITY", IDENTITY, dmlCompileType="DmlCompileGraph",
-                 executionFlags=flags)
+    fields = {"type": "DML_OPERATOR_ACTIVATION_IDENTITY", "desc": IDENTITY,
+              "dmlCompileType": "DmlCompileGraph"}
+    for flags, expected in (("DML_EXECUTION_FLAG_NONE", dml.ExecutionFlags.NONE),
+                            (["NONE", "DESCRIPTORS_VOLATILE"],
+                             dml.ExecutionFlags.DESCRIPTORS_VOLATILE)):
+        made = model_of(dispatchables={"x": {**fields, "executionFlags": flags}})
+        assert made.dispatchables["x"].flags == expected
     for fields, words in (
         ({"dmlCompileType": "Graph"}, "op.dmlCompileType: expected DmlCompileOp or DmlCompileGr"),
         ({"executionFlags": ["NONE", "FAST"]},

@@ -176,7 +176,7 @@ def test_models_are_found_beside_their_files(device, tmp_path, monkeypatch):
 
 
 def _result(device, name, desc, inputs, initial=None):
-    """What an operator with one output makes of ``inputs``, by tensor: data type and values."""
+    """The result of an operator with one output. ``inputs`` are data type and values by tensor."""
     owned = initial or {}
     resources = {n: {"initialValuesDataType": t, "initialValues": v}
                  for n, (t, v) in {**inputs, **owned}.items()}
@@ -228,7 +228,7 @@ def test_fused_activations_that_are_none(device):
 
 
 def test_bindings_that_say_nothing(device):
-    """Zeros are the defaults, as in DxDispatch, and an empty list binds no optional tensor."""
+    """The defaults are zeros, as in DxDispatch. An empty list binds no optional tensor."""
     desc = {"InputTensor": tensor(3), "ScaleTensor": tensor(3),
             "OutputTensor": tensor(3, data_type="INT8")}
     out = {"name": "Out", "elementCount": 0, "elementSizeInBytes": 0}
@@ -274,7 +274,7 @@ def test_elementwise_inputs_that_are_owned_by_dml(device):
 
 
 def test_a_graph_of_one_operator(device):
-    """Its inputs and outputs are the tensors that are there, which messages name."""
+    """Its inputs and outputs are the present tensors, by their names in messages."""
     model = load(MODELS / "matrix_multiply_integer_to_float.json")
     compiled = dxdispatch.Runner(model, device).executables["product"]._compiled
     assert isinstance(compiled, dml.CompiledGraph)

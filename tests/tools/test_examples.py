@@ -1,4 +1,4 @@
-"""The examples do what their first lines say."""
+"""The examples do what their docstrings say."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_training_learns() -> None:
 
 
 def test_a_classifier_of_ray_takes_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Ray runs in each of its processes, without Ray."""
+    """The code that Ray runs in each process, without Ray."""
     ray = SimpleNamespace(get=lambda answer: answer)
     monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
     for folder in (_EXAMPLES, _EXAMPLES / "demo"):

@@ -1,4 +1,4 @@
-"""What builds kp and the shaders: edits, headers, reflection, and words for what is missing."""
+"""The build of kp and the shaders: edits, headers, reflection, and messages for missing parts."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_edits_that_do_not_fit_are_refused(changes: list, words: str) -> None:
 
 
 def failed_build(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a build of kp says that finds nothing in the cache."""
+    """The message of a build of kp with an empty cache."""
     monkeypatch.setattr(kp, "cache_dir", lambda name: folder / "cache" / name)
     with pytest.raises(ToolchainError) as error:
         kp.wheel()
@@ -286,7 +286,7 @@ def test_a_build_that_was_cut_short_leaves_nothing_old_under_a_new_name(
         patch.setattr(spirv, "_compile", cut)
         build(tmp_path, text.replace("sizes[2]", "1"))
     assert files[0].read_bytes() != first[0]
-    build(tmp_path, text)  # as when the change is taken back
+    build(tmp_path, text)  # the change is reverted
     assert [file.read_bytes() for file in files] == first
 
 
@@ -324,7 +324,8 @@ def test_a_warning_is_an_error(tmp_path: Path) -> None:
 
 @pytest.fixture
 def compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """Of the system, in the cache and by the variable: only what is made there is there."""
+    """Paths of compilers: the system's, the cache's, the variable's. Only those a test makes
+    exist."""
     monkeypatch.setenv("PATH", f"{tmp_path / 'system'}:/usr/bin:/bin")
     monkeypatch.setattr(glslang, "PROGRAM", "trial-glslang")
     monkeypatch.setattr(glslang, "private_dir", lambda: tmp_path / "private")
@@ -357,7 +358,7 @@ def test_the_newest_compiler_is_found(
 
 
 def test_a_shader_is_compiled_by_the_compiler_it_asks_for(tmp_path: Path) -> None:
-    build(tmp_path, "//@ op -\n" + SHADER)  # which skips where there is no compiler
+    build(tmp_path, "//@ op -\n" + SHADER)  # skips without a compiler
     major = glslang.find().version[0]
     _, written = build(tmp_path, f"//@ op -\n//@ glslang >= {major}\n" + SHADER)
     assert "trial" in written["shaders"]
@@ -414,7 +415,7 @@ def test_a_wheel_without_the_provider_says_so(
 
 
 def test_what_is_built_stays_out_of_a_source_distribution() -> None:
-    """Hatch leaves out what the topmost .gitignore names."""
+    """Hatch leaves out the files that the topmost .gitignore names."""
     root = Path(__file__).parents[2]
     ignored = (root / ".gitignore").read_text().splitlines()
     for built in (PACKAGE / "spirv", native.library()):
@@ -422,7 +423,9 @@ def test_what_is_built_stays_out_of_a_source_distribution() -> None:
         assert any(fnmatch(path, line.rstrip("/")) for line in ignored), path
 
 
-def test_the_library_is_compiled_again_when_its_source_is_newer(tmp_path: Path) -> None:
+def test_the_library_is_compiled_again_when_its_source_is_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if native.compiler() is None:
         pytest.skip("a C compiler is missing")
     target = native.build(tmp_path)
@@ -432,6 +435,10 @@ def test_the_library_is_compiled_again_when_its_source_is_newer(tmp_path: Path) 
     assert built > 0
     native.build(tmp_path)
     assert target.stat().st_mtime == built
+    os.utime(target, (0, 0))
+    monkeypatch.setattr(native, "checkout", lambda: None)  # as a wheel's
+    native.build(tmp_path)
+    assert target.stat().st_mtime == 0
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -450,6 +457,7 @@ def test_make_lists_its_targets() -> None:
         ("operators/test_accuracy.py::test_error_in_ulp[f16-sin]", "sin"),
         ("tools/test_bench.py::test_cases[ACTIVATION_IDENTITY f32]", "identity"),
         ("engine/test_transfer.py::test_sizes[4]", "engine/test_transfer.py::test_sizes"),
+        ("tests/tools/test_wheel_install.py::test_y", "tests/tools/test_wheel_install.py"),
     ],
 )
 def test_one_worker_compiles_the_pipelines_of_an_operator(nodeid: str, group: str) -> None:
@@ -458,7 +466,7 @@ def test_one_worker_compiles_the_pipelines_of_an_operator(nodeid: str, group: st
 
 @pytest.fixture
 def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """bootstrap.py as `make` runs it, by path, for an environment and a cache of its own."""
+    """bootstrap.py as `make` runs it, by path, with its own environment and cache."""
     path = PACKAGE / "toolchain" / "bootstrap.py"
     monkeypatch.syspath_prepend("what gives way to the toolchain's folder")
     spec = importlib.util.spec_from_file_location("bootstrap", path)
@@ -519,7 +527,7 @@ def test_packages_are_installed_where_a_job_needs_more_or_the_project_changed(
     (tmp_path / "constraints.txt").write_text("")
 
     def extras(job: str) -> str:
-        """Those that are installed for it."""
+        """The extras that a job installs."""
         installed.clear()
         assert bootstrap.python_packages(bootstrap.JOBS[job]) == bool(installed)
         return "".join(installed).removeprefix(str(tmp_path))
@@ -601,7 +609,7 @@ def test_swiftshader_may_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     debian.swiftshader(tmp_path / "before")
     moved = (tmp_path / "before").rename(tmp_path / "after")
     icd = json.loads((moved / "swiftshader_icd.json").read_text())["ICD"]
-    # The loader takes a path with a slash from where the description lies.
+    # The loader resolves a path with a slash relative to the description.
     assert icd["library_path"].startswith("./")
     assert (moved / icd["library_path"]).is_file()
 

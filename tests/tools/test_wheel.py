@@ -1,4 +1,4 @@
-"""What the wheel holds: the package, and nothing that only a checkout needs."""
+"""The contents of the wheel: the package, and nothing that only a checkout needs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ KINDS = {
     ".spv": "spirv", ".c": "onnxruntime", ".h": "onnxruntime", ".so": "onnxruntime _kp",
     ".txt": "toolchain _kp", ".patch": "toolchain",
 }
-"""Suffix -> the folders that hold such files; a dot for any."""
+"""Suffix -> the folders with such files; a dot for any folder."""
 
 RUN = {
     "__main__", "cli.__main__", "toolchain.__main__", "toolchain.check", "toolchain.bootstrap",
     "toolchain.hatch_build", "toolchain.site", "onnx_backend", "onnxruntime",
     "onnxruntime.provider",
 }
-"""Run, or imported by users, provider.c or mkdocs: no other module need import them."""
+"""Modules that are run, or imported by users, provider.c or mkdocs only."""
 
 WALKED = ("arrays.", "functions.", "operators.", "toolchain.fixes.")
 """Packages that import all of their modules."""

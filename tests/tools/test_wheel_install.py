@@ -1,18 +1,24 @@
-"""The one wheel, in an environment of its own that has no compiler."""
+"""The one wheel, built from the source distribution alone, where there is no compiler."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.metadata import Metadata
 
-from kompute_dml.toolchain import side_by_side, wheel
+import kompute_dml
+from kompute_dml.toolchain import kp, native, side_by_side, wheel
+from kompute_dml.toolchain.system import cache_dir
 
 _HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+_PACKAGE = Path(kompute_dml.__file__).parent
 _PROGRAM = """
 import sys
 import numpy as np
@@ -23,26 +29,84 @@ assert (x + x).tolist() == [2, 4]
 assert "_kp" in sys.modules["kp"].__file__, sys.modules["kp"].__file__
 print(dml.default_device().features and "features")
 """
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return wheel.build(tmp_path_factory.mktemp("dist"), (_HERE,))
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, in an empty folder."""
+    folder = tmp_path_factory.mktemp("sdist")
+    shutil.unpack_archive(wheel.sdist(folder), folder)
+    (root,) = (entry for entry in folder.iterdir() if entry.is_dir())
+    return root
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def built(unpacked: Path) -> Path:
+    # Only what takes long is handed on: shaders, of which each is checked against its source, and
+    # what the cache holds.
+    shutil.copytree(_PACKAGE / "spirv", unpacked / "kompute_dml" / "spirv")
+    (unpacked / ".cache").symlink_to(cache_dir(""))
+    subprocess.run([sys.executable, "-m", "kompute_dml.toolchain", "wheel", "--python", _HERE],
+                   cwd=unpacked, env={**os.environ, "PYTHONPATH": str(unpacked)}, check=True)
+    (found,) = (unpacked / "dist").glob("kompute_dml-*.whl")
+    return found
+
+
+def _metadata(archive: zipfile.ZipFile) -> Metadata:
+    (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+    return Metadata.from_email(archive.read(name), validate=True)
+
+
+def test_a_source_distribution_holds_no_built_file(unpacked: Path) -> None:
+    built = {"spirv", "_kp", "__init__.pyi", native.library().name}
+    assert not built & {path.name for path in (unpacked / "kompute_dml").rglob("*")}
+    assert (unpacked / "shaders").is_dir() and (unpacked / "LICENSE").is_file()
+
+
+def test_missing_headers_are_named_and_how_to_get_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert side_by_side.modules(("3.99",)) == {}
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("kp for CPython 3.99: left out, its headers are missing: ")
+    assert "libpython3.99-dev" in line and "pyenv" in line and side_by_side.HEADERS in line
+
+
 def test_the_wheel_is_for_any_linux_of_glibc_2_28(built: Path) -> None:
-    assert built.name.startswith("kompute_dml-") and "-py3-none-manylinux" in built.name
-    names = zipfile.ZipFile(built).namelist()
-    assert f"kompute_dml/_kp/kp{side_by_side.suffix(_HERE)}" in names
-    assert {"kompute_dml/_kp/NOTICES.txt", "kompute_dml/_kp/FIXES.md",
-            "kompute_dml/__init__.pyi"} <= set(names)
-    assert any(n.endswith(".spv") for n in names)
-    assert any("libkompute_dml_provider" in n for n in names)
+    tag = re.fullmatch(r"kompute_dml-[^-]+-py3-none-.*manylinux_2_(\d+)_\w+\.whl", built.name)
+    assert tag and int(tag[1]) <= 28
+    names = set(zipfile.ZipFile(built).namelist())
+    files = {p.relative_to(_PACKAGE.parent).as_posix() for p in _PACKAGE.rglob("*")
+             if p.is_file() and "__pycache__" not in p.parts}
+    assert files | {f"kompute_dml/_kp/kp{side_by_side.suffix(_HERE)}"} <= names
+    assert f"kompute_dml/onnxruntime/{native.library().name}" in names
     assert not any("libvulkan" in n for n in names)
 
 
-@pytest.mark.slow
+def test_licences_and_fixes_travel_with_it(built: Path) -> None:
+    archive = zipfile.ZipFile(built)
+    notices = archive.read("kompute_dml/_kp/NOTICES.txt").decode()
+    parts = re.split(r"^=== (\S+).* ===$", notices, flags=re.M)[1:]
+    assert {"Kompute", "pybind11", "libc++,", "libc++abi,", "libunwind,", "fmt", "Vulkan"} == {
+        name for name, text in zip(parts[::2], parts[1::2]) if "copyright" in text.lower()}
+    changes = archive.read("kompute_dml/_kp/FIXES.md").decode()
+    assert re.findall(r"^- (\w+): \S", changes, re.M) == list(kp.load_fixes())
+
+
+@pytest.mark.parametrize("name", ["kompute-dml", "onnxruntime-ep-kompute"])
+def test_the_metadata_is_whole(name: str, built: Path) -> None:
+    archive = zipfile.ZipFile(next(built.parent.glob(f"{name.replace('-', '_')}-*.whl")))
+    found = _metadata(archive)
+    assert found.name == name and found.version
+    assert found.summary and found.keywords and found.project_urls
+    assert found.description_content_type == "text/markdown" and "```python" in found.description
+    assert found.license_expression == "Apache-2.0" and found.license_files == ["LICENSE"]
+    (licence,) = (n for n in archive.namelist() if n.endswith(".dist-info/licenses/LICENSE"))
+    assert archive.read(licence) == (_PACKAGE.parent / "LICENSE").read_bytes()
+    assert {"Typing :: Typed", "Operating System :: POSIX :: Linux"} <= set(found.classifiers)
+    minors = {c.rpartition(".")[2] for c in found.classifiers if "Python :: 3." in c}
+    assert all(found.requires_python.contains(f"3.{minor}") for minor in minors) and minors
+
+
 def test_it_installs_without_a_compiler(built: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "bare"], check=True)
     programs = tmp_path / "bare" / "bin"

@@ -9,23 +9,24 @@ from ...attributes import ConvolutionDirection, ConvolutionMode
 from ...desc import TensorDesc
 from ...dtypes import DataType
 from ...errors import expect
-from ...layout import Ints
+from ...layout import Ints, product
 from ...lowering.activation import fused_activation
 from ...lowering.builder import PlanBuilder
 from ...lowering.copy import SHADERS as COPIES
+from .. import halves
 from ..base import Output, operator
 from .depthwise import SHADER as DEPTHWISE
 from .geometry import Axis, Window
-from .lowering import CORE, DIRECT, SUM, lower_float, lower_quantized, lower_sums
+from .lowering import CORE, DIRECT, SUM, is_narrow, lower_float, lower_quantized, lower_sums
 from .matrix_units import LINES, PACK, SHADER
 from .problem import problem_of
 
 _MAX_EXTENT = (1 << 31) - 1
-"""Coordinates, those in the padding too, are signed numbers of 32 bits."""
+"""Coordinates, also those in the padding, are signed numbers of 32 bits."""
 
 
 def _windows(d: Any) -> list[Window]:
-    """The filter's window along each axis. Raises what is wrong with the attributes."""
+    """The filter's window along each axis. Raises if attributes are not valid."""
     name, x, w = d.operator.name, d.input_tensor, d.filter_tensor
     axes = x.dimension_count - 2
     expect(d.dimension_count == axes, name, "DimensionCount",
@@ -63,17 +64,17 @@ def _backward(d: Any) -> Ints:
         whole = (n - 1) * window.stride + window.reach + more
         _check_extent(name, i, whole, window.start + window.end)
         size = whole - window.start - window.end
-        if d.output_tensor is not None:  # its size decides where a forward one would undo it
+        if d.output_tensor is not None:  # any size that a FORWARD one reduces to the input
             given = d.output_tensor.sizes[i + 2]
             size = given if size <= given < size + window.stride else size
         expect(size > 0, name, f"StartPadding[{i}] and EndPadding[{i}]",
-               f"leave something of {whole}", window.start, window.end)
+               f"be below {whole} together", window.start, window.end)
         sizes.append(size)
     return tuple(sizes)
 
 
 def _check_groups(d: Any, transposed: bool) -> None:
-    """Channels of input, filter and groups fit together."""
+    """Raise if channels of input, filter and groups do not fit together."""
     name, channels, w = d.operator.name, d.input_tensor.sizes[1], d.filter_tensor.sizes
     groups = d.group_count
     expect(groups > 0 and channels % groups == 0, name, "GroupCount",
@@ -97,7 +98,7 @@ def _output(d: Any, transposed: bool, data_type: DataType | None) -> dict[str, O
 
 
 def _vector(name: str, field: str, t: TensorDesc | None, channels: int) -> None:
-    """A tensor of one element, or of one for each output channel."""
+    """Raise unless a tensor has one element, or one for each output channel."""
     if t is not None:
         expect([n for n in t.sizes if n > 1] in ([], [channels]), name, f"{field}.Sizes",
                "have one element" + (f", or {channels} (the output channels) along one dimension"
@@ -137,7 +138,12 @@ def _check(d: Any, strict: bool) -> None:
 def ConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
     transposed = _is_backward(d)
     axes = _axes(d, transposed, d.mode == ConvolutionMode.CONVOLUTION)
-    lower_float(p, problem_of(d, axes, transposed), fused_activation(d))
+    c = problem_of(d, axes, transposed)
+    if not is_narrow(c) and halves.pay_off(
+            p, d.input_tensor, product([c.rows, c.k, c.out_channels, c.groups, c.phases])):
+        halves.lower(p, d, ("input_tensor", "filter_tensor"))
+        return
+    lower_float(p, c, fused_activation(d))
 
 
 def _infer_integer(d: Any) -> Mapping[str, Output | list[Output]]:

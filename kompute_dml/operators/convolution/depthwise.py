@@ -12,9 +12,9 @@ from .problem import Problem
 
 SHADER = "convolution_depthwise"
 _MAX_TAPS, _MAX_SPAN = 7, 24
-"""Along an axis, of filters and of what a line of outputs takes."""
+"""Along an axis: the most taps of a filter, and the most input elements of a row of outputs."""
 _SHARED_FOURS = 1024
-"""Of four taps."""
+"""The most vectors of four taps in shared memory."""
 _LARGE = 28
 _INVOCATIONS = 256
 
@@ -22,9 +22,9 @@ _INVOCATIONS = 256
 class Kernel(NamedTuple):
     name: str
     rows: int
-    """Of outputs, of an invocation, ..."""
+    """Rows of outputs for each invocation, ..."""
     columns: int
-    """... and columns; channels first: 1 or 2."""
+    """... and columns (1 or 2 if channels come first)."""
 
 
 _FIRST = Kernel("first", 4, 1)
@@ -33,7 +33,7 @@ _LAST = [Kernel(f"last{rows}x{columns}", rows, columns)
 
 
 def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
-    """Whether it is one that the kernels serve, which then is lowered."""
+    """Lower the convolution if the kernels can compute it. Returns whether they can."""
     z, *axes = c.axes
     taps = [a.filter_size for a in axes]
     spans = [a.input_step + a.tap_step * (n - 1) for a, n in zip(axes, taps)]
@@ -46,7 +46,7 @@ def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
     found = [_FIRST]
     if c.groups % each == 0 and all(_of_vectors(p, slot, each, strides) for slot, strides in (
             ("input_tensor", c.x_strides), ("output_tensor", c.y_strides))):
-        # As measured on an H200: large images of halves are read in rows.
+        # As measured on an H200: large FLOAT16 images are read in rows.
         rows = data_type.itemsize == 2 and axes[0].out_size > _LARGE
         found = sorted(_LAST, key=lambda k: k.rows > 1 if rows else k.rows != 2)
     work = work_key(f"depthwise {data_type.family} {found[0].name}", c.rows, c.groups,
@@ -56,7 +56,7 @@ def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
 
 
 def _of_vectors(p: PlanBuilder, slot: str, each: int, strides: Ints) -> bool:
-    """Whether channels lie side by side in vectors."""
+    """Whether channels are contiguous, in whole vectors."""
     others = (strides[0], *strides[2:])
     return p.tensor(slot).is_aligned and strides[1] == 1 and not any(s % each for s in others)
 
@@ -72,7 +72,7 @@ def _dispatch(p: PlanBuilder, c: Problem, kernel: Kernel, each: int, fused: Fuse
         spec |= {f"TAPS_{name}": axis.filter_size, f"STRIDE_{name}": axis.input_step,
                  f"DILATION_{name}": axis.tap_step}
     if kernel is _FIRST:
-        # Halves come and go as words of two, where all rows are whole words.
+        # FLOAT16 moves in words of two, if all rows are whole words.
         strides = (*c.x_strides[:2], c.x_strides[3], *c.y_strides[:2], c.y_strides[3])
         pairs = (data_type.itemsize == 2 and c.x_strides[4] == c.y_strides[4] == 1
                  and p.tensor("input_tensor").is_aligned and p.tensor("output_tensor").is_aligned

@@ -11,7 +11,7 @@ from ...layout import Ints, pad_left
 from ...lowering.walk import reciprocal
 
 AXES = 3
-"""Spatial dimensions of the shaders: missing ones are put in front, of size 1."""
+"""Spatial dimensions of the shaders. Missing ones are added in front, with size 1."""
 
 
 class Window(NamedTuple):
@@ -25,16 +25,16 @@ class Window(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """Elements from its first tap to its last one."""
+        """Elements from the first tap to the last one."""
         return self.dilation * (self.size - 1) + 1
 
     def blocks(self, size: int) -> int:
-        """Positions that the window takes along a padded input; 0 or less where it does not fit."""
+        """Positions of the window along a padded input; 0 or less if it does not fit."""
         return (size + self.start + self.end - self.reach) // self.stride + 1
 
 
 class Axis:
-    """One axis, forward or transposed. ``mirrored``: the filter is read from its end."""
+    """An axis, forward or transposed. If ``mirrored``, the filter is read from its end."""
 
     def __init__(self, in_size: int, out_size: int, window: Window, transposed: bool,
                  mirrored: bool) -> None:
@@ -43,8 +43,8 @@ class Axis:
         self.filter_size, self.transposed = k, transposed
         phases = []
         if transposed:
-            # Output p + q * s gets tap j from input q + (p + start - j * d) / s, where that is
-            # whole. Taps are taken from the last to the first, so that inputs ascend.
+            # Output p + q * s reads tap j at input q + (p + start - j * d) / s, if that is a whole
+            # number. The last tap comes first, so that inputs ascend.
             self.input_step, self.output_step = 1, s
             common = gcd(s, d)
             self.tap_step, step = d // common, -(s // common)
@@ -67,8 +67,8 @@ class Axis:
         self.positions = -(-out_size // self.output_step)
 
     def together(self, taps: int) -> Axis:
-        """Of a forward axis, whose filter is not mirrored: ``taps`` neighbours of it count as one,
-        of an input that has an element more for each place that a first one of them may take."""
+        """A forward axis that is not mirrored, with ``taps`` neighbouring taps as one. Its input
+        has one element for each place where the first of them may lie."""
         axis = copy(self)
         (_, count, at), = self.phases
         reach = (taps - 1) * self.tap_step
@@ -79,11 +79,11 @@ class Axis:
 
     @classmethod
     def whole(cls) -> Axis:
-        """An axis of one element, of which nothing is taken but that."""
+        """An axis of one element, with a window of one element."""
         return cls(1, 1, Window(1, 1, 1, 0, 0), False, False)
 
     def words(self, strides: Ints, phases_at: int) -> Ints:
-        """``strides``: of input, filter and output."""
+        """Words of the axis. ``strides`` are those of input, filter and output."""
         x, w, y = strides
         return (self.in_size, self.input_step, self.tap_step, self.filter_step * w, self.out_size,
                 self.output_step, x, y, len(self.phases), self.positions, phases_at)
@@ -94,7 +94,7 @@ class Axis:
 
 
 def params_of(axes: Sequence[Axis], in_channels: int, *strides: Sequence[int]) -> Ints:
-    """All words; ``strides`` of input, filter and output along the axes."""
+    """All words. ``strides`` are those of input, filter and output along the axes."""
     by_axis = list(zip(*(pad_left(s, AXES, 0) for s in strides)))
     header = 2 + 11 * AXES
     heads: list[int] = [*reciprocal(in_channels)]

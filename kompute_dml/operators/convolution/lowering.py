@@ -1,4 +1,4 @@
-"""How a convolution lowers: as a product whose left side is gathered from the input."""
+"""Lowers a convolution as a matrix product that gathers its left side from the input."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CORE, SUM, DIRECT = "convolution", "convolution_sum", "convolution_direct"
 _TILE_K = 16
 _INVOCATIONS = 256
 _MAX_STEPS = 2048
-"""Of K in one workgroup: lavapipe silently ends loops after 65,535 passes in all."""
+"""The most steps of K in one workgroup: lavapipe silently ends loops after 65,535 passes in all."""
 _MAX_SPLITS = 64
 _FEW, _MAX_DIRECT = 8, 1024
-"""Output channels of a group that are no tile, and the longest K that one invocation sums."""
+"""The most output channels of a group, and the longest K, for a sum in one invocation."""
 _MIN_STEPS = 8
-"""A part of K that is worth a workgroup of its own."""
+"""The least steps of K that are worth a workgroup."""
 
 
 def _tile(p: PlanBuilder, c: Problem) -> int:
@@ -33,16 +33,21 @@ def _tile(p: PlanBuilder, c: Problem) -> int:
 
 
 def splits_of(p: PlanBuilder, tiles: int, steps: int) -> int:
-    """Into how many splits K is cut, so that every core has a workgroup."""
+    """The number of splits of K, enough for a workgroup on every core."""
     least = -(-steps // _MAX_STEPS)
     if p.device.is_cpu:
         return least
     return max(least, min(2 * p.device.cores // tiles, steps // _MIN_STEPS, _MAX_SPLITS))
 
 
+def is_narrow(c: Problem) -> bool:
+    """Whether groups have too few output channels for tiles of a product."""
+    return c.out_channels <= _FEW
+
+
 def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
     """CONVOLUTION."""
-    if c.groups > 1 and c.out_channels <= _FEW and c.k <= _MAX_DIRECT:
+    if c.groups > 1 and is_narrow(c) and c.k <= _MAX_DIRECT:
         if not depthwise.lower(p, c, fused):
             _direct(p, c, fused)
         return
@@ -59,11 +64,11 @@ def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
     bias_tensor = p.tensor("bias_tensor")
     y, turned = p.write("output_tensor"), None
     if c.phases > 1 and c.y_strides[1] != 1 and choice is not None:
-        # Neighbours in a row are of different phases, channels are not: these are stored together,
-        # and brought into the output's order afterwards.
+        # Neighbours in a row belong to different phases, channels to the same. So the output is
+        # stored channels-last and then copied.
         turned = matrix_units.channels_last(p.tensor("output_tensor"))
         c = c._replace(y_strides=(*turned.strides[:2], *pad_left(turned.strides[2:], AXES, 0)))
-        y = p.temporary(data_type.itemsize, product(c.output_sizes))
+        y = p.temporary(turned.data_type.itemsize, product(c.output_sizes))
     finish = {"bias_stride": _channel_stride(bias_tensor, 1)}
     end = {"HAS_BIAS": bias_tensor is not None, "FUSED_ACTIVATION": fused.code}
 
@@ -79,7 +84,8 @@ def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
                     {**kinds, "FILTER_TYPE": data_type.code, **spec}, push, more,
                     bias=p.read("bias_tensor"))
 
-    if splits == 1:
+    # Sums of factors that were rounded are finished in the output's type.
+    if splits == 1 and data_type is p.tensor("output_tensor").data_type:
         dispatch(y, c.y_strides, True)
     else:
         _in_splits(p, c, splits, y, dispatch, fused, {**finish}, end)
@@ -91,7 +97,7 @@ def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
 def _in_splits(p: PlanBuilder, c: Problem, splits: int, y: Operand,
               dispatch: Callable[[Operand, Ints, bool], None], fused: Fused,
               finish: dict[str, int], end: dict[str, int]) -> None:
-    """What all splits of K give, and their sum, finished."""
+    """Dispatch the splits of K, then add up and finish their sums."""
     count = product(c.output_sizes)
     sums = p.temporary(4, splits * c.split_stride)
     dense, strides = _sums_layout(c)
@@ -109,7 +115,7 @@ def _in_splits(p: PlanBuilder, c: Problem, splits: int, y: Operand,
 
 
 def _sums_layout(c: Problem) -> tuple[bool, Ints]:
-    """Whether sums lie as the output does, which then is gapless; and their strides."""
+    """Whether sums have the layout of the output, which then is dense; and their strides."""
     dense = extent(c.output_sizes, c.y_strides) == product(c.output_sizes)
     strides = c.y_strides if dense else packed_strides(c.output_sizes)
     return dense, (strides[0], max(strides[1], 1), *strides[2:])
@@ -137,8 +143,8 @@ def lower_integer(
     p: PlanBuilder, c: Problem, y: Operand, y_strides: Ints, choice: matrix_units.Choice | None,
     end: Mapping[str, Operand], push: Mapping[str, int], spec: Mapping[str, int],
 ) -> None:
-    """The sums of CONVOLUTION_INTEGER and QUANTIZED_LINEAR_CONVOLUTION, INT32; on matrix units with
-    what comes at the ``end``."""
+    """The INT32 sums of CONVOLUTION_INTEGER and QUANTIZED_LINEAR_CONVOLUTION. ``end`` are operands
+    that kernels on matrix units use to finish them."""
     kinds = [p.tensor(f"{name}_tensor").data_type for name in ("input", "filter")]
     zeros = [p.tensor(f"{name}_zero_point_tensor") for name in ("input", "filter")]
     x_zero, w_zero = (p.read(f"{name}_zero_point_tensor") for name in ("input", "filter"))
@@ -194,7 +200,7 @@ def lower_quantized(p: PlanBuilder, c: Problem) -> None:
 
 
 def _channel_stride(t: Any, axis: int | None = None) -> int:
-    """Of a vector along ``axis``, or along its only dimension that is not of size 1."""
+    """The stride of a vector along ``axis``, or along its only dimension larger than 1."""
     if t is None:
         return 0
     axes = range(t.dimension_count) if axis is None else [axis]

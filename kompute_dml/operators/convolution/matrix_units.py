@@ -1,4 +1,4 @@
-"""Convolutions whose channels lie side by side, in vectors: on matrix units, or of floats."""
+"""Convolutions of contiguous channels, in vectors: on matrix units, or of floats."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Kernel(NamedTuple):
     shader: str
     axes: str
     tile: Ints
-    """Rows, columns, and a step of K."""
+    """Rows and columns of a tile, and K of a step."""
     resident: int
-    """Workgroups of a core at a time; of one alone each takes 0.7 of what all of them do."""
+    """Workgroups that a core runs at a time. One alone takes 0.7 of the time of all."""
     step: float
-    """Microseconds that a core takes for one step of one of them, ..."""
+    """Microseconds of a core for a step of one workgroup, ..."""
     extra: int
-    """... and how many steps the beginning and the end are worth."""
+    """... and the steps that the beginning and the end cost."""
 
 
 class Choice(NamedTuple):
     kernel: Kernel
     splits: int
-    """Of K, each for a workgroup of its own."""
+    """Splits of K, each for a workgroup of its own."""
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class Choice(NamedTuple):
 
 def _kernels(shader: str, of: str, each: int,
              *tiles: tuple[str, Ints, int, float, int]) -> list[Kernel]:
-    """``each``: what the vectors of a step of K count for."""
+    """Kernels of a shader. ``each`` is the elements of a vector of K."""
     return [Kernel(shader, of + name, (rows, columns, vectors * each), resident, step, extra)
             for name, (rows, columns, vectors), resident, step, extra in tiles]
 
@@ -66,25 +66,25 @@ _HALVES, _BYTES = (_kernels(SHADER, of, each, *_TILES)
 _FLOATS = _kernels(LINES, "", 4, ("t128", (128, 128, 2), 1, 0.73, 2),
                    ("t128x64", (128, 64, 4), 1, 0.9, 4), ("t64", (64, 64, 4), 1, 0.55, 2))
 _CORE_SPEED = 0.19
-"""Operations of convolution.comp on a core in a microsecond, in millions."""
+"""Million operations of convolution.comp in a microsecond on a core."""
 _SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 _MAX_TAPS, _MAX_BITS = 63, 31
-"""Of convolution_coopmat.comp."""
+"""Limits of convolution_coopmat.comp."""
 _LEAST_STEPS = 4
-"""Of K, of a part."""
+"""The least steps of K in a split."""
 _SUM_SPEED, _PACK_SPEED = 6e6, 1.5e6
-"""Bytes in a microsecond: of sums, and of what is packed."""
+"""Bytes in a microsecond, for sums and for packing."""
 
 
 _FAR = 16 << 20
-"""Bytes of a filter that caches do not keep."""
+"""The least bytes of a filter that caches do not hold."""
 _WORTH_LINES = 1 << 24
-"""Multiplications."""
+"""The least multiplications for which a CPU uses the kernels of floats."""
 
 
 def chosen(p: PlanBuilder, c: Problem, shared: bool = True) -> Choice | None:
-    """A kernel and the splits of K; None where convolution.comp should do it. ``shared``: whether
-    there may be several splits."""
+    """A kernel and the splits of K. None if convolution.comp should do it. ``shared``: several
+    splits are allowed."""
     taps = [max(n for _, n, _ in a.phases) for a in c.axes]
     data_type = p.tensor("input_tensor").data_type
     if (min(c.out_channels, c.k) < 16 or c.rows < 16 or product(taps) > _MAX_TAPS
@@ -117,11 +117,12 @@ def _serves(p: PlanBuilder, c: Problem, choice: Choice) -> bool:
 
 
 def _microseconds(p: PlanBuilder, c: Problem, choice: Choice | None) -> float:
-    """About how long it takes: that of the core that has most workgroups, and sums of splits."""
+    """The estimated time: of the core with the most workgroups, of adding splits, and of
+    packing."""
     cores, elements = p.device.cores, product(c.output_sizes)
     if p.device.is_cpu:
-        # Loads are what a CPU takes its time for: the larger a block of an invocation, the better,
-        # once the work is worth its compilation.
+        # Loads take most of a CPU's time, so large blocks are better, if the work is worth their
+        # compilation.
         if choice is None:
             return 0.5 if c.rows * c.k * c.out_channels * c.groups < _WORTH_LINES else 1e9
         rows, columns, _ = choice.kernel.tile
@@ -136,7 +137,7 @@ def _microseconds(p: PlanBuilder, c: Problem, choice: Choice | None) -> float:
     last = max(-(-rest // cores), 0.7 * resident) if rest else 0
     step = choice.kernel.step
     if resident == 1 and p.tensor("filter_tensor").total_tensor_size_in_bytes > _FAR:
-        step *= 1.4  # nothing else is done while the filter comes from memory
+        step *= 1.4  # no other workgroup hides the filter's latency
     time = (rounds * resident + last) * (steps + choice.kernel.extra) * step
     if choice.splits > 1:
         time += (8 * choice.splits + 2) * elements / _SUM_SPEED
@@ -147,19 +148,20 @@ def _microseconds(p: PlanBuilder, c: Problem, choice: Choice | None) -> float:
 
 
 class Packed(NamedTuple):
-    """A convolution whose input and filter hold vectors of channels, and how these are made."""
+    """A convolution whose input and filter consist of vectors of channels, and how to make
+    these."""
 
     problem: Problem
-    """Its strides are still those of the tensors."""
+    """The convolution of vectors, still with the strides of the tensors."""
     each: int
     """Elements of a vector."""
     neighbours: int
-    """Of the last axis, whose channels share a vector."""
+    """Neighbours along the last axis whose channels share a vector."""
 
 
 def planned(p: PlanBuilder, c: Problem) -> Packed:
-    """Few channels share a vector with those of their neighbours (not of bytes, whose filters may
-    have zero points)."""
+    """The packed form of a convolution. If channels are few, neighbours share a vector. (Bytes do
+    not share, because filters may have zero points.)"""
     each, last = 16 // p.tensor("input_tensor").data_type.itemsize, c.axes[-1]
     neighbours = each // power_of_two(c.in_channels)
     if (neighbours < 2 or each > 8 or c.groups > 1 or last.transposed or last.filter_step < 0
@@ -171,9 +173,9 @@ def planned(p: PlanBuilder, c: Problem) -> Packed:
 
 def packed(p: PlanBuilder, c: Problem, to: Packed, fill: Operand = UNUSED
            ) -> tuple[Problem, dict[str, Any]]:
-    """What ``to`` asks for, with its operands: the tensors, where they lie in such vectors, else
-    copies. Those of filters that are OWNED_BY_DML are made once. ``fill``: the element that stands
-    for none of the input, else 0."""
+    """The packed convolution with its operands: the tensors if they consist of vectors, else
+    copies. A filter that is OWNED_BY_DML is copied once. ``fill`` is the element outside the input,
+    else 0."""
     axes, last = to.problem.axes, c.axes[-1]
     x, x_steps = _lines(
         p, "input_tensor", c, to, (c.batches, *(a.in_size for a in axes), c.groups),
@@ -190,8 +192,8 @@ def packed(p: PlanBuilder, c: Problem, to: Packed, fill: Operand = UNUSED
 
 
 def channels_last(t: TensorDesc, order: Ints = (0, 1)) -> TensorDesc:
-    """The tensor, gapless, with its channels side by side; ``order``: the dimensions of what comes
-    first and of these."""
+    """The tensor, packed with its channels last. ``order``: the dimensions of batches and of
+    channels."""
     line, inner = order
     first, *others = packed_strides((t.sizes[line], *t.sizes[2:], t.sizes[inner]))
     two = (first, 1) if line == 0 else (1, first)
@@ -199,13 +201,13 @@ def channels_last(t: TensorDesc, order: Ints = (0, 1)) -> TensorDesc:
 
 
 def turn(p: PlanBuilder, x: View, y: View, slots: dict[str, Operand]) -> None:
-    """Copies ``x`` to ``y``, in another order; ``slots``: what stands for theirs."""
+    """Copy ``x`` to ``y``, which have different layouts. ``slots`` maps their slots to operands."""
     p.include(Plan((copied(p.target, x.desc.sizes, x, y),)), slots)
 
 
 def _lines(p: PlanBuilder, slot: str, c: Problem, to: Packed, sizes: Ints, strides: Ints,
            channel: int, along: dict[str, int], fill: Operand) -> tuple[Operand, Ints]:
-    """A tensor as lines of channels: where it lies, and the strides of its ``sizes``."""
+    """A tensor as vectors of channels: its operand, and the strides of its ``sizes``."""
     t, width = p.tensor(slot), to.problem.in_channels
     size = t.data_type.itemsize
     moving = [s for n, s in zip(sizes, strides) if n > 1]
@@ -214,7 +216,7 @@ def _lines(p: PlanBuilder, slot: str, c: Problem, to: Packed, sizes: Ints, strid
         return p.read(slot), strides
     forward = slot == "input_tensor" or c.w_strides[1] == t.strides[0]
     if width == c.in_channels and not t.owned_by_dml and (forward or c.groups == 1):
-        order = (0, 1) if forward else (1, 0)  # lines, and what lies in them
+        order = (0, 1) if forward else (1, 0)  # rows, then channels
         last = channels_last(t, order)
         copy = p.temporary(size, t.element_count)
         turn(p, View.whole(slot, t), View.whole("copy", last), {"copy": copy})
@@ -246,7 +248,7 @@ def _lines(p: PlanBuilder, slot: str, c: Problem, to: Packed, sizes: Ints, strid
 
 
 def is_plain(p: PlanBuilder, c: Problem, y: Operand, y_strides: Ints) -> bool:
-    """Whether eight channels of the output are whole vectors, from the first one on."""
+    """Whether each eight channels of the output are a whole vector."""
     others = [s for s, n in zip((y_strides[0], *y_strides[2:]), (
         c.batches, *(a.out_size for a in c.axes))) if n > 1]
     return y_strides[1] == 1 and not any(n % 8 for n in (c.out_channels, *others)) and (
@@ -257,7 +259,7 @@ def dispatch(
     p: PlanBuilder, c: Problem, choice: Choice, y: Operand, y_strides: Ints,
     spec: dict[str, int], push: dict[str, int], more_params: Ints, operands: dict[str, Any],
 ) -> None:
-    """``operands``: input and filter; what follows the output."""
+    """Dispatch a kernel. ``operands`` are input, filter, and those after the output."""
     words, tile = c.words(y_strides), choice.kernel.tile
     if choice.kernel.shader == SHADER:
         spec = {**spec, "PLAIN": is_plain(p, c, y, y_strides)}

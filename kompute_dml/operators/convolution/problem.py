@@ -1,4 +1,4 @@
-"""A convolution as its shaders take it: a product of positions and output channels."""
+"""A convolution as its shaders see it: a matrix product of positions and output channels."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .geometry import AXES, Axis, params_of
 
 
 class Problem(NamedTuple):
-    """A convolution, whatever operator asks for it. Filters are {output channel, input channel,
-    taps}, as their strides say."""
+    """A convolution of any operator. The strides present filters as {output channel, input channel,
+    taps}."""
 
     batches: int
     groups: int
     in_channels: int
-    """Of one group."""
+    """Input channels of one group."""
     out_channels: int
     axes: tuple[Axis, ...]
     x_strides: Ints
@@ -29,7 +29,7 @@ class Problem(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Output positions of a phase."""
+        """Output positions of a phase, in all batches."""
         return self.batches * product([a.positions for a in self.axes])
 
     @property
@@ -46,7 +46,7 @@ class Problem(NamedTuple):
         return (self.batches, self.groups * self.out_channels, *(a.out_size for a in self.axes))
 
     def tiles(self, rows: int, columns: int) -> int:
-        """Tiles of all groups and phases."""
+        """The number of tiles in all groups and phases."""
         return -(-self.rows // rows) * -(-self.out_channels // columns) * self.groups * self.phases
 
     def push(self, tile: Ints, splits: int, y_strides: Ints) -> dict[str, int | Sequence[int]]:
@@ -63,7 +63,7 @@ class Problem(NamedTuple):
 
     @property
     def split_stride(self) -> int:
-        """Elements from the sums of one split of K to the next: whole vectors."""
+        """Elements from the sums of one split to the next, rounded up to whole vectors."""
         return -(-product(self.output_sizes) // 8) * 8
 
     def words(self, y_strides: Ints) -> Ints:

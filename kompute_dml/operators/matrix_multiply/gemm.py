@@ -1,4 +1,4 @@
-"""GEMM: products of floating-point matrices, with C, a scale of each and a fused activation."""
+"""GEMM: products of floating-point matrices, with C, scales and a fused activation."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from ...lowering.plan import TEMPORARY, UNUSED, Operand
 from ...lowering.walk import Walk
 from ...runtime.shader_library import Variant
 from ...tuning import work_key
+from .. import halves
 from ..base import Output, axes_in, operator
 
 _NAME = "DML_OPERATOR_GEMM"
 _MAX_K = 1 << 20
-"""K of one workgroup. (lavapipe silently ends a shader's loops after 65,535 passes in all.)"""
+"""The longest K of one workgroup: lavapipe silently ends loops after 65,535 passes in all."""
 _WORTH_REPACKING = 1 << 24
-"""Multiplications from which a copy of a matrix that cannot be read by vectors pays off."""
+"""The least multiplications for which copying a matrix without vectors pays off."""
 
 
 # The description
 
 
 def _oriented(sizes: Ints, transform: int) -> Ints:
-    """Sizes, or strides, with the transposed axes where the product wants them."""
+    """Sizes or strides after the transform."""
     if transform == MatrixTransform.NONE:
         return sizes
     return (*sizes[:-2], sizes[-1], sizes[-2])
@@ -51,7 +52,7 @@ def _infer(d: Any) -> Mapping[str, Output]:
 
 
 def _softmax(d: Any) -> Any:
-    """The fused activation, where it is one that needs whole rows; else None."""
+    """The fused activation if it needs whole rows; else None."""
     fused = d.fused_activation
     name = "" if fused is None else fused.operator.name
     return fused if name.startswith("DML_OPERATOR_ACTIVATION_SOFTMAX") else None
@@ -73,13 +74,13 @@ class _View:
     operand: Operand
     strides: Ints
     alignment: int
-    """Bytes that the position of the first element is a multiple of."""
+    """The position of the first element is a multiple of so many bytes."""
     padded: bool = False
     """Whether its rows, or columns, are padded to whole vectors of eight elements."""
 
 
 class _Product:
-    """What the shaders compute: ``batches`` of ``rows`` x ``k`` by ``k`` x ``columns``."""
+    """The product that shaders compute: ``batches`` of ``rows`` x ``k`` by ``k`` x ``columns``."""
 
     def __init__(self, sizes: Ints, k: int, itemsize: int, views: Mapping[str, _View]) -> None:
         *leading, self.rows, self.columns = sizes
@@ -92,8 +93,8 @@ class _Product:
                 counts.get(name, (self.rows, self.columns)), all_strides[-2:]))
             for name, all_strides in strides.items()}
         if math.prod(leading) > 1 and not any(s for s, n in zip(heads[1], leading) if n > 1):
-            # All batches share B: where the rows of each batch follow those of the batch before,
-            # all are rows of one product.
+            # All batches share B. If the rows of a batch follow those of the batch before, the
+            # batches are rows of one product.
             row_steps = [(*head, self.steps[name][0] if name in strides else 0)
                          for name, head in zip("acy", (heads[0], heads[2], heads[3]))]
             merged, steps = coalesce((*leading, self.rows), *row_steps)
@@ -106,7 +107,8 @@ class _Product:
         self.batches = self.walk.count
 
     def layout(self, side: str) -> tuple[int, int, int]:
-        """A's stride between rows, its stride along K, and its rows; of B, those of columns."""
+        """A's stride between rows, stride along K, and number of rows. For B, columns instead of
+        rows."""
         if side == "a":
             stride, k_stride = self.steps["a"]
             return stride, k_stride, self.rows
@@ -114,14 +116,14 @@ class _Product:
         return stride, k_stride, self.columns
 
     def begins_with_vectors(self, name: str, each: int, stride: int) -> bool:
-        """Whether all multiples of ``stride`` are positions of vectors of ``each`` elements."""
+        """Whether all multiples of ``stride`` are aligned to vectors of ``each`` elements."""
         heads = self.walk.strides["abcy".index(name)] if self.batches > 1 else ()
         return not any(s % each for s in (stride, *heads)) and (
-            self.views[name].alignment % (each * self.itemsize) == 0)
+            self.views[name].alignment % (each * self.views[name].operand.itemsize) == 0)
 
     def vectors(self, side: str, each: int) -> str:
-        """Which axis of A or B has vectors of ``each`` contiguous elements: "k" for K, "mn" for A's
-        rows or B's columns, or "" for neither."""
+        """The axis of A or B with vectors of ``each`` contiguous elements: "k" for K, "mn" for A's
+        rows or B's columns, "" for neither."""
         stride, k_stride, count = self.layout(side)
         padded = self.views[side].padded
         if k_stride == 1 and (padded or self.k % each == 0) and (
@@ -150,11 +152,11 @@ class _Kernel:
     rows: int
     columns: int
     k: int
-    """Parts of K are multiples of this."""
+    """A part of K is a multiple of this."""
     busy: float
-    """Workgroups for each core that split-K aims at."""
+    """The workgroups for each core that split-K aims at."""
     each: int
-    """Elements of A, and of B, that it reads at once."""
+    """Elements of A, and of B, in one read."""
     longest: int = _MAX_K
     split: bool = False
 
@@ -166,13 +168,13 @@ class _Kernel:
         return g.batches * -(-g.rows // self.rows) * -(-g.columns // self.columns)
 
     def part_k(self, g: _Product, cores: int) -> int:
-        """How much of K one workgroup takes."""
+        """K of one workgroup."""
         parts = max(1, int(self.busy * cores) // self.tiles(g)) if self.split else 1
         each = -(-g.k // parts)
         return min(-(-each // self.k) * self.k, self.longest)
 
     def variant(self, p: PlanBuilder) -> Variant | None:
-        """The shader variant, where the device may run it."""
+        """The shader variant, or None if the device cannot run it."""
         found = p.library.find(*self.shader.split("."))
         fits = found is not None and (
             found.shared_bytes <= p.device.max_shared_memory
@@ -202,13 +204,15 @@ SHADERS = ("gemm", "gemm_coopmat", "gemm_few_rows", *COPIES)
 
 def _candidates(g: _Product, p: PlanBuilder) -> list[_Kernel]:
     """The kernels that this device may run on a product, what should be fastest first."""
+    if g.views["y"].operand.itemsize != g.itemsize:  # of factors that were rounded
+        return _sorted(_COOPMAT, g, p)
     few = [k for k in _few_rows(g) if k.variant(p)]
     tiles = _sorted(_TILES, g, p)
     if g.itemsize == 2 and p.device.multiplies(16, 16, 16, "f16", "f32"):
         work = g.batches * g.rows * g.k * g.columns
         if all(g.vectors(side, 8) for side in "ab") or work >= _WORTH_REPACKING:
             tiles = [*_sorted(_COOPMAT, g, p), *tiles]
-            if few and g.rows > 1:  # matrix units keep up with memory at any number of rows
+            if few and g.rows > 1:  # matrix units are as fast as memory for any number of rows
                 few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
     return [*few, *tiles]
 
@@ -223,13 +227,14 @@ def _few_rows(g: _Product) -> list[_Kernel]:
 
 
 def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel]:
-    """First comes the largest tile that gives each core one, else the smallest with split-K."""
+    """The largest tile that gives each core a workgroup comes first, else the smallest, with
+    split-K."""
     able = [k for k in kernels if k.variant(p)]
     split = [replace(k, split=True) for k in able]
     split = [k for k in split if k.part_k(g, p.device.cores) < g.k]
     # Fewer tiles keep matrix units busy where subgroups split K. t16 is for few rows.
     tall = [k for k in able if k.rows > 16 or g.rows <= 16]
-    # A tile that the product fills only in part wastes time.
+    # A tile that exceeds the product wastes time.
     best = next((k for k in tall[:-1] if k.tiles(g) >= p.device.cores
                  and 2 * g.rows > k.rows and 2 * g.columns > k.columns), None)
     if best is None:
@@ -248,7 +253,7 @@ def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel
 
 def _plain(d: Any, p: PlanBuilder, y: _View) -> None:
     """The product into ``y``, without an activation that needs whole rows."""
-    sizes, kind = d.output_tensor.sizes, d.output_tensor.data_type
+    sizes, kind = d.output_tensor.sizes, d.a_tensor.data_type
     k = _oriented(d.a_tensor.sizes, d.trans_a)[-1]
     views = {"y": y}
     for name, slot, transform in (("a", "a_tensor", d.trans_a), ("b", "b_tensor", d.trans_b),
@@ -267,7 +272,7 @@ def _plain(d: Any, p: PlanBuilder, y: _View) -> None:
 
 
 def _repacked(p: PlanBuilder, side: str, t: TensorDesc, transform: int) -> _View:
-    """A copy whose rows, or columns, begin with vectors."""
+    """A copy of A (or B) whose rows or columns begin with vectors."""
     sizes, strides = _oriented(t.sizes, transform), _oriented(t.strides, transform)
     sizes = tuple(n if s or i >= len(sizes) - 2 else 1
                   for i, (n, s) in enumerate(zip(sizes, strides)))
@@ -290,7 +295,7 @@ def _dispatch(d: Any, p: PlanBuilder, g: _Product, kernel: _Kernel) -> None:
     tiles, part_k = kernel.tiles(g), kernel.part_k(g, p.device.cores)
     parts = -(-g.k // part_k)
     y = g.views["y"].operand
-    partial = arrived = y  # a binding that the shader may write to must not be an input's
+    partial = arrived = y  # a binding that the shader may write to must not be an input
     if parts > 1:
         partial = p.temporary(4, parts * g.batches * g.rows * g.columns)
         arrived = p.zeroed(4, tiles)
@@ -334,6 +339,11 @@ def _word(x: float) -> int:
           beta=1.0)
 def GemmOperatorDesc(d: Any, p: PlanBuilder) -> None:
     y, fused = d.output_tensor, _softmax(d)
+    k = _oriented(d.a_tensor.sizes, d.trans_a)[-1]
+    if (y.sizes[-2] > 8 and any(kernel.variant(p) for kernel in _COOPMAT)
+            and halves.pay_off(p, d.a_tensor, k * math.prod(y.sizes))):
+        halves.lower(p, d, ("a_tensor", "b_tensor"))
+        return
     if fused is None:
         _plain(d, p, _View(p.write("output_tensor"), y.strides, y.base_alignment))
         return

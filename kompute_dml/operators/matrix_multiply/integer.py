@@ -1,4 +1,4 @@
-"""MATRIX_MULTIPLY_INTEGER: exact products modulo 2^32, and what integer products share."""
+"""MATRIX_MULTIPLY_INTEGER: exact products modulo 2^32. Checks that integer products share."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _VECTORS = {
     "a_scale_tensor": -2, "a_zero_point_tensor": -2, "b_scale_tensor": -1,
     "b_zero_point_tensor": -1, "output_scale_tensor": -2, "output_zero_point_tensor": -2,
 }
-"""The axis along which one may have a value for each row or column."""
+"""The axis along which a scale or zero point may have a value for each row or column."""
 
 
 def check_matrices(desc: Any) -> None:
-    """Raise where B or the output does not fit A."""
+    """Raise if B or the output does not fit A."""
     name = desc.operator.name
     (*batches, m, k), n = desc.a_tensor.sizes, desc.b_tensor.sizes[-1]
     for tensor, field, sizes, rule in (
@@ -32,7 +32,7 @@ def check_matrices(desc: Any) -> None:
 
 
 def check_vectors(desc: Any) -> None:
-    """Raise where a scale or zero point is neither one value nor one for each row or column."""
+    """Raise if a scale or zero point is neither one value nor one for each row or column."""
     for f in desc.operator.spec.tensors:
         axis, tensor = _VECTORS.get(f.snake), getattr(desc, f.snake)
         if axis is None or tensor is None:

@@ -1,4 +1,4 @@
-"""The kernels of integer products: which of them can compute a product, and their dispatches."""
+"""The kernels of integer products: which can compute a product, and their dispatches."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ class Kernel:
     k: int = 0
     """Repacked rows are padded to a multiple of this; 0 for shaders that take any strides."""
     needs_sums: bool = False
-    """Whether it must be given the sums along K, as it does not compute them."""
+    """Whether it needs the sums along K, because it does not compute them."""
     lowers: bool = True
-    """Whether unsigned numbers become signed ones. Else both sides are unsigned, need no repacking
-    and have no zero points."""
+    """Whether it makes unsigned numbers signed. Else both sides are unsigned, need no repacking and
+    have no zero points."""
     makes_sums: bool = False
-    """Whether separate workgroups compute the sums, each of as many rows as a tile has."""
+    """Whether separate workgroups compute the sums, each for as many rows as a tile has."""
     busy: int = 0
-    """Workgroups that keep a device busy. Where there are fewer tiles, several split K of one. 0
-    for shaders that cannot."""
+    """Workgroups that keep a device busy. With fewer tiles, several workgroups split K of a tile. 0
+    for shaders that cannot split K."""
 
     @property
     def name(self) -> str:
         return f"{self.shader.removeprefix(SHADER).strip('_')}-{self.axes}".strip("-")
 
     def variant(self, target: Target) -> Variant | None:
-        """The shader variant, where the device may run it."""
+        """The shader variant, or None if the device cannot run it."""
         variant = target.library.find(self.shader, *self.axes.split("-"))
         fits = variant is not None and (
             variant.shared_bytes <= target.traits.max_shared_memory
@@ -131,7 +131,7 @@ SHADERS = (
 
 
 def candidates(product: Product, target: Target) -> list[Kernel]:
-    """The kernels that this device may run on a product, what should be fastest first."""
+    """The kernels that this device can run on a product, the presumably fastest first."""
     if product.a.data_type.itemsize > 1:
         flat, square = _WIDE[product.a.data_type.width]
         return [flat, square] if product.rows <= 4 * flat.rows else [square, flat]
@@ -168,17 +168,16 @@ def candidates(product: Product, target: Target) -> list[Kernel]:
 
 
 def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
-    """The kernels for a few rows, where they can read A and B."""
+    """The kernels for a few rows that can read A and B."""
     a, b, rows = product.a, product.b, product.rows
     if product.k % 16:
         return []
-    # Where the rows of B begin and end.
+    # Every row of B begins and ends at a multiple of their common divisor.
     numbers = (b.base_alignment, *product.steps["b"], b.strides[-2], product.columns)
     if all(t.owned_by_dml or is_readable(product, side, 16) for side, t in (("a", a), ("b", b))):
         side = "k"
         matrix = [_FEW_ROWS_COOPMAT["k_contiguous"], _FEW_ROWS_COOPMAT["k_contiguous8"]]
-        # Tiles get more subgroups where there is one tile per core. Larger tiles would leave cores
-        # idle.
+        # With one tile per core, tiles get more subgroups. Larger tiles would leave cores idle.
         few = product.batches * -(-product.columns // matrix[0].columns) < 200
         if few:
             matrix.reverse()
@@ -200,7 +199,7 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
     whole_words = not product.kinds["HALF"] and product.k <= MAX_K
     if side == "k" and cooperative and whole_words:
         alone = [k for k in _FEW_ROWS_SUBGROUPS if k.rows >= rows]
-        # With four rows a lane reads one vector at a time: it takes many lanes to keep a device
+        # With four rows a lane reads one vector at a time, so it takes many lanes to keep a device
         # busy.
         busy = rows == 1 or (rows > 2 and product.columns >= 8192)
         dots = [*alone, *dots] if busy else [*dots, *alone]
@@ -209,8 +208,8 @@ def _few_rows(product: Product, cooperative: bool) -> list[Kernel]:
 
 
 def _best_tile(product: Product, cores: int, unsigned: bool, aside: bool) -> str:
-    """The largest tile that keeps all cores busy, and of two sizes the one that takes one wave
-    instead of two; as measured on an H200. ``aside``: separate workgroups may compute sums."""
+    """The largest tile that keeps all cores busy, or one that takes one wave instead of two, as
+    measured on an H200. ``aside``: separate workgroups may compute sums."""
     if product.rows <= 16:
         return "t16"
     tiles = {axis: kernel.tiles(product) for axis, kernel in _COOPMAT.items()}
@@ -240,9 +239,9 @@ def _best_tile(product: Product, cores: int, unsigned: bool, aside: bool) -> str
 def _sums_aside(
     product: Product, cores: int, summed: list[str], tiles: int, gathers: bool
 ) -> bool:
-    """Whether separate workgroups should compute sums. They should not where tiles take little
-    time. Where they add a wave to the device's, or a dispatch that ``gathers`` the sums is as fast,
-    they pay off only with many waves (fewer for FLOAT16 outputs)."""
+    """Whether separate workgroups should compute sums. Not if tiles take little time. If they add a
+    wave, or a dispatch that ``gathers`` the sums is as fast, they pay off only with many waves
+    (fewer for FLOAT16 outputs)."""
     if not summed or product.k < 2048:
         return False
     places = 2 * cores
@@ -254,13 +253,13 @@ def _sums_aside(
 
 
 def _multiplies(traits: DeviceTraits, kind: str) -> bool:
-    """Whether the device multiplies matrices as the cooperative-matrix shaders were written to:
-    of signed ("i") or unsigned ("u") bytes."""
+    """Whether the device multiplies matrices of signed ("i") or unsigned ("u") bytes in the shape
+    of the cooperative-matrix shaders."""
     return traits.multiplies(16, 16, 32, f"{kind}8", f"{kind}32")
 
 
 def _ahead(k: int, most: int) -> dict[str, int]:
-    """How many vectors of 16 each of 32 lanes reads at once: up to ``most``, equally many each
+    """The vectors of 16 that each of 32 lanes reads at once: up to ``most``, the same number each
     time."""
     count = -(-k // (16 * 32))
     times = -(-count // most)
@@ -269,8 +268,8 @@ def _ahead(k: int, most: int) -> dict[str, int]:
 
 
 def _count_shift(product: Product, k: int, parts: int) -> int:
-    """Bits of a sum of 8-bit products, with its sign, where a word of 64 bits that holds two sums
-    can count the parts that were added, too; else 0."""
+    """The bits of a signed sum of 8-bit products, if a word of 64 bits can hold two sums and a
+    count of added parts; else 0."""
     reach = k
     for side in "AB":
         plain = product.kinds[f"{side}_SIGNED"] and not product.kinds[f"HAS_{side}_ZERO"]
@@ -287,10 +286,10 @@ class _Lowering:
         self.variant = p.library.get(kernel.shader, *kernel.axes.split("-"))
         self.repacked = Repacked(product, kernel.k, p, kernel.needs_sums) if kernel.k else None
         begins = range(0, product.k, MAX_K)
-        # Sums that several dispatches add up have 8 bytes.
+        # Sums over several dispatches have 8 bytes.
         self.partial = p.temporary(
             8, product.batches * product.rows * product.columns) if len(begins) > 1 else None
-        # Sides that separate workgroups of the product sum.
+        # Sides whose sums separate workgroups of the product compute.
         self.made = [side for side in "ab" if kernel.makes_sums and product.needs_sums(side)
                      and self.repacked is not None and self.repacked.sides[side].sums is None]
         self.made_sums = UNUSED
@@ -306,8 +305,8 @@ class _Lowering:
                 self._finish(index)
 
     def _zeroed(self, k: int) -> Operand:
-        """Counts the workgroups that have come; or takes the sums of each tile, counts how many
-        were added, and has one word more, so that the next tile's sums begin at 64 bits."""
+        """Zeroed memory. With separate workgroups, it counts those that have arrived. With split-K,
+        it has the sums of each tile, a count of parts, and a word of alignment to 64 bits."""
         if self.made:
             return self.p.zeroed(4, 1)
         if "parts" in self.variant.push_fields and (
@@ -320,13 +319,13 @@ class _Lowering:
         operands = {name: self.product.operand(self.p, name, index, begin, k) for name in SLOTS}
         if self.partial is None:
             return operands
-        # The sums take the binding of the output, which one more dispatch writes.
+        # The sums take the output's binding. A last dispatch writes the output.
         del operands["out"]
         return {**operands, "partial": self.partial}
 
     def _flags(self, variant: Variant, begin: int, unfinished: bool
                ) -> tuple[dict[str, int], dict[str, int]]:
-        """Push fields and specialization constants that say what kind of product it is."""
+        """Push fields and specialization constants for the kind of product."""
         kinds = {**self.product.kinds, "CONTINUES": begin > 0, "UNFINISHED": unfinished,
                  "INTEGER": self.product.integer}
         if "flags" in variant.push_fields:
@@ -368,7 +367,7 @@ class _Lowering:
             spec |= repacked.spec("SUMMED")
             if kernel.makes_sums:
                 groups += kernel.summing(product, self.made)
-                # A binding that the shader may write to must not be an input's.
+                # A binding that the shader may write to must not be an input.
                 operands |= {"made_sums": self.made_sums, "zeroed": self.zeroed} if self.made else {
                     "made_sums": output, "zeroed": output}
             else:
@@ -376,18 +375,18 @@ class _Lowering:
                 spec["SUMS_IN_PARTS"] = repacked.sum_count(k) > 1
         if "AHEAD" in variant.spec_ids:
             spec |= _ahead(k, most=variant.spec_ids["AHEAD"][1])
-        if not kernel.lowers:  # unsigned elements are taken as they are
+        if not kernel.lowers:  # unsigned elements stay unsigned
             spec |= {"A_SIGNED": True, "B_SIGNED": True}
         self.p.dispatch(variant, groups, push=push, spec=spec, **operands)
 
     def _finish(self, index: int) -> None:
-        """Makes outputs of the sums of all dispatches."""
+        """Dispatch what turns the sums of all dispatches into outputs."""
         product, p = self.product, self.p
         assert self.partial is not None
         variant = p.library.get(FINISH)
         operands: dict[str, Any] = {
             name: product.operand(p, name, index, 0, product.k) for name in SLOTS}
-        # These bindings are not read.
+        # The shader does not read these bindings.
         operands |= {"a_zero": UNUSED, "b": UNUSED, "b_zero": UNUSED}
         del operands["a"]
         flags, spec = self._flags(variant, 1, False)
@@ -399,5 +398,5 @@ class _Lowering:
 
 
 def lower(product: Product, kernel: Kernel, p: PlanBuilder) -> None:
-    """Adds the dispatches that compute ``product`` with ``kernel``."""
+    """Add the dispatches that compute ``product`` with ``kernel``."""
     _Lowering(product, kernel, p)

@@ -1,4 +1,4 @@
-"""The tensors of an integer product, as its shaders see them."""
+"""The tensors of an integer product as its shaders see them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ SLOTS = {
     "out": "output_tensor",
 }
 _MATRICES = ("a", "b", "bias", "out")
-VECTORS = {"a_scale": -2, "a_zero": -2, "b_scale": -1, "b_zero": -1}  # axis that may be long
+VECTORS = {"a_scale": -2, "a_zero": -2, "b_scale": -1, "b_zero": -1}  # the axis of a vector
 
 MAX_K = 1 << 15
-"""K of one dispatch. Sums of this many products of 8-bit numbers fit 32 bits, signed. (And lavapipe
-silently ends a shader's loops after 65,535 passes in all.)"""
+"""The longest K of one dispatch. Sums of so many products of 8-bit numbers fit signed 32 bits, and
+lavapipe silently ends a shader's loops after 65,535 passes in all."""
 
 
 def vector_stride(t: TensorDesc | None, axis: int) -> int:
-    """From the value of one row, or column, to the next one's; 0 where they share one."""
+    """The stride between the values of rows or columns; 0 if they share one."""
     if t is None:
         return 0
     axis = max(axis, -t.dimension_count)
@@ -41,7 +41,7 @@ def vector_stride(t: TensorDesc | None, axis: int) -> int:
 
 
 class Product:
-    """The tensors of a product as stacks of matrices. A shader walks ``batches`` of them. Batch
+    """The tensors of a product as stacks of matrices. A dispatch walks ``batches`` of them. Batch
     dimensions that do not merge into one take ``outer`` dispatches."""
 
     def __init__(self, desc: Any) -> None:
@@ -61,8 +61,8 @@ class Product:
             name: tuple(s if n > 1 else 0 for s, n in zip(pad_left(walk, 2, 0), counts))
             for name, walk in zip(matrices, walks)
         }
-        """(step of the outer dimension, step of the batches) by matrix, in elements"""
-        self.kinds = {  # in the order of the shaders' flags
+        """(stride of the outer dimension, stride of the batches) by tensor, in elements."""
+        self.kinds = {  # in the order of the shader's flags
             "A_SIGNED": desc.a_tensor.data_type.is_signed,
             "B_SIGNED": desc.b_tensor.data_type.is_signed,
             "HAS_A_ZERO": desc.a_zero_point_tensor is not None,
@@ -82,24 +82,24 @@ class Product:
         self.quantized = self.y_scale is not None
 
     def side(self, name: str) -> tuple[TensorDesc, int, int]:
-        """A or B, its axis of K, and its other axis: A's rows or B's columns."""
+        """A or B, its axis of K, and its other axis (A's rows or B's columns)."""
         return (self.a, -1, -2) if name == "a" else (self.b, -2, -1)
 
     def row_count(self, side: str) -> int:
-        """Rows of A, or of B transposed, in all batches that differ."""
+        """Rows of A, or of B transposed, in all batches that are not repeated."""
         t, _, axis = self.side(side)
         return int(t.sizes[axis]) * (self.batches if self.steps[side][1] else 1)
 
     def needs_sums(self, side: str) -> bool:
-        """Whether A's rows, or B's columns, are summed: the other side's zero points multiply these
-        sums. See include/lowered.glsl."""
+        """Whether the sums of A's rows or B's columns are needed, for the other side's zero points.
+        See include/lowered.glsl."""
         other = "B" if side == "a" else "A"
         return self.kinds[f"HAS_{other}_ZERO"] or not self.kinds[f"{other}_SIGNED"]
 
     @property
     def work(self) -> str:
-        """What products that the same kernel should serve have in common: the width of their
-        elements, and whether K is contiguous, or is so once a constant is repacked."""
+        """The tuning key. It has the width of elements, and whether K is contiguous (or will be,
+        once a constant is repacked)."""
         kinds = []
         for t, k_axis, _ in map(self.side, "ab"):
             contiguous = t.owned_by_dml or t.strides[k_axis] == 1
@@ -123,7 +123,7 @@ class Product:
         return values
 
     def operand(self, p: PlanBuilder, name: str, index: int, begin: int, k: int) -> Operand:
-        """What outer dispatch ``index`` touches of a tensor: ``k`` of K, from ``begin`` on."""
+        """The part of a tensor for outer dispatch ``index``: ``k`` of K, from ``begin`` on."""
         t = self.tensors[name]
         if t is None:
             return UNUSED

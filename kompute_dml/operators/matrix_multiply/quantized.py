@@ -1,4 +1,4 @@
-"""QUANTIZED_LINEAR_MATRIX_MULTIPLY: an exact integer product, whose sums are quantized again."""
+"""QUANTIZED_LINEAR_MATRIX_MULTIPLY: an exact integer product with quantized outputs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ def _check(d: Any, strict: bool) -> None:
 @operator("QUANTIZED_LINEAR_MATRIX_MULTIPLY", output=_infer, shaders=("requantize", *SHADERS),
           check=_check)
 def QuantizedLinearMatrixMultiplyOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    """Kernels for matrix units quantize the sums they store; others leave that to a second
-    dispatch."""
+    """Kernels on matrix units quantize their sums. Other kernels need a second dispatch."""
     y, zero = d.output_tensor, d.output_zero_point_tensor
     quantized = Product(d)
     kernel = p.choose(quantized.work, candidates(quantized, p.target), lambda k: k.name)

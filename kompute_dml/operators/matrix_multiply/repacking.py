@@ -1,4 +1,4 @@
-"""A and B as the matrix units read them: K contiguous. What is not stored so is repacked."""
+"""A and B with K contiguous, as matrix units read them. Other layouts are repacked."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .product import MAX_K, SHADER, SLOTS, Product
 REPACK = SHADER + "_repack"
 SUMS = SHADER + "_sums"
 _SUMS_EACH = 8
-"""Sums that one workgroup of that shader makes."""
+"""Sums for each workgroup of that shader."""
 
 
 def is_readable(product: Product, side: str, multiple: int) -> bool:
-    """Whether A or B is read where it is. What is OWNED_BY_DML is repacked anyway."""
+    """Whether A or B needs no repacking. A tensor that is OWNED_BY_DML is always repacked."""
     return not product.side(side)[0].owned_by_dml and has_vectors(product, side, multiple)
 
 
 def has_vectors(product: Product, side: str, multiple: int) -> bool:
-    """Whether A or B can be read in vectors of 16 elements along K, and none past the end, by a
-    kernel that takes ``multiple`` elements of K at a time."""
+    """Whether a kernel that takes ``multiple`` elements of K at a time can read A or B in vectors
+    of 16 elements along K, and none past the end."""
     t, k_axis, axis = product.side(side)
     return (
         t.strides[k_axis] == 1
@@ -33,16 +33,16 @@ def has_vectors(product: Product, side: str, multiple: int) -> bool:
 
 @dataclass(frozen=True)
 class _Side:
-    """A or B as the kernel reads it. Rows are those of A, or of B transposed."""
+    """A or B as the kernel reads it. Rows are A's rows or B's columns."""
 
     elements: Operand | None
-    """None for the tensor itself."""
+    """The repacked elements; None for the tensor itself."""
     sums: Operand | None
     strides: tuple[int, int, int]
-    """batch, row, K"""
+    """Strides by batch, row and K."""
     bytes_each: int
     sums_each: int
-    """from one outer dispatch to the next"""
+    """Sums from one outer dispatch to the next."""
     sums_of_chunk: int
 
 
@@ -50,10 +50,9 @@ class Repacked:
     """A and B with K contiguous and padded to a multiple, and the sums along K of A's rows and B's
     columns.
 
-    What is OWNED_BY_DML is repacked once, at initialization, and kept. Repacking computes the sums,
-    too. A side that needs no repacking is summed here only where ``gives_sums``; so is one whose
-    sums would come in several parts. Elsewhere the kernel computes them itself, which takes less
-    time than reading the parts.
+    A tensor that is OWNED_BY_DML is repacked once, at initialization. Repacking also computes the
+    sums. A side that needs no repacking is summed here only if ``gives_sums``. The same holds if
+    the sums would come in several parts: the kernel computes them faster than it reads the parts.
     """
 
     def __init__(self, product: Product, multiple: int, p: PlanBuilder, gives_sums: bool = False
@@ -63,10 +62,10 @@ class Repacked:
         self.sides = {side: self._repack(side, product.needs_sums(side)) for side in "ab"}
 
     def _chunk(self) -> int:
-        """K that one workgroup repacks: little enough that some 250 workgroups run. It depends on B
-        alone, so that a constant B is repacked alike for any number of rows."""
+        """K that one workgroup repacks, so that about 250 workgroups run. It depends on B alone: a
+        constant B is repacked in the same way for any number of rows."""
         p = self.product
-        # The more parts there are, the longer they take to add. Initialization may take its time.
+        # More parts take longer to add. Initialization is not urgent.
         if all(p.side(s)[0].owned_by_dml or is_readable(p, s, self.multiple) for s in "ab"):
             return MAX_K
         blocks = -(-p.columns // 128)
@@ -112,7 +111,7 @@ class Repacked:
             p.dispatch(
                 REPACK, batches * -(-count // 128) * chunks, once=t.owned_by_dml,
                 matrix=matrix, matrix_vectors=matrix, repacked=to,
-                # A binding that the shader may write to must not be an input's.
+                # A binding that the shader may write to must not be an input.
                 sums=into_sums or to,
                 push={**push, "strides": own, "pitch": pitch, "keeps_sums": int(wants_sums)},
             )
@@ -128,8 +127,8 @@ class Repacked:
         return self.p.temporary(itemsize, length)
 
     def elements(self, side: str, index: int, begin: int, k: int) -> Operand:
-        """What outer dispatch ``index`` reads of A or B: ``k`` of K, from ``begin`` on. Its place
-        goes to the push field of A or B, whatever the name of the binding."""
+        """The part of A or B for outer dispatch ``index``: ``k`` of K, from ``begin`` on. Its
+        offset goes to the push field of A or B, also under other names of the binding."""
         s = self.sides[side]
         if s.elements is None:
             found = self.product.operand(self.p, side, index, begin, k)
@@ -139,7 +138,7 @@ class Repacked:
         return replace(found, offset_field=f"{side}_offset")
 
     def sums(self, side: str, index: int, begin: int) -> Operand:
-        """The sums of A's rows or B's columns, from ``begin`` of K on."""
+        """The sums of A's rows or B's columns, from element ``begin`` of K on."""
         s = self.sides[side]
         if s.sums is None:
             return UNUSED
@@ -153,12 +152,12 @@ class Repacked:
         return {"a_strides": (a_batch, a_row, a_k), "b_strides": (b_batch, b_k, b_column)}
 
     def sum_count(self, k: int) -> int:
-        """Parts in which the sums of ``k`` elements come, where any are given."""
+        """The number of parts of the sums of ``k`` elements, if sums are given."""
         given = any(s.sums is not None for s in self.sides.values())
         return -(-k // self.chunk) if given else 1
 
     def spec(self, *kinds: str) -> dict[str, bool]:
-        """Of each side, whether it is REPACKED, or SUMMED."""
+        """Whether each side is REPACKED, or SUMMED."""
         return {
             f"{side.upper()}_{kind}": (s.elements if kind == "REPACKED" else s.sums) is not None
             for side, s in self.sides.items() for kind in kinds

@@ -1,4 +1,4 @@
-"""Waiting and submitting let other Python threads run."""
+"""Other Python threads run during waits and submits."""
 
 from ..edits import after, before, replace
 
@@ -22,7 +22,7 @@ EDITS = [
     before(_MAIN, "DOC(kp, Sequence, evalAsync))", _RELEASE),
     # eval_async() and both forms of eval_await
     before(_MAIN, "DOC(kp, Sequence, evalAwait))", _RELEASE, times=3),
-    # Vulkan wants the caller to serialize submits to a queue; the GIL did.
+    # Vulkan requires the caller to serialize submits to a queue. The GIL did that.
     after("src/Sequence.cpp", '#include "kompute/Sequence.hpp"\n', "#include <mutex>\n"),
     before(
         "src/Sequence.cpp",

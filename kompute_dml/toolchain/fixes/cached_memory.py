@@ -1,4 +1,4 @@
-"""Reads from memory that the processor does not cache are many times slower."""
+"""Reads are many times slower from memory that the processor does not cache."""
 
 from ..edits import before
 

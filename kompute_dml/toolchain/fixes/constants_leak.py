@@ -1,4 +1,4 @@
-"""They are malloc'ed by the algorithm, and no command buffer ever owns them."""
+"""The algorithm allocates its constants with malloc, and no command buffer owns them."""
 
 from ..edits import after
 

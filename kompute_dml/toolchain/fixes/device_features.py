@@ -1,4 +1,4 @@
-"""Features are chained for extensions that were asked for and that the device has."""
+"""Features are enabled for extensions that are requested and that the device has."""
 
 from ..edits import after, before, replace
 

@@ -1,4 +1,4 @@
-"""A constructor that throws runs no destructor: it has to let go of what it had made."""
+"""If a constructor throws, no destructor runs, so the constructor must free its parts."""
 
 from ..edits import Edit, after, before, replace
 
@@ -8,7 +8,7 @@ _ALGORITHM = "src/include/kompute/Algorithm.hpp"
 
 
 def _flag_first(kind: str, handle: str) -> list[Edit]:
-    """Destroying a null handle is legal, so ownership may be claimed before the call."""
+    """Destroying a null handle is valid, so ownership may be claimed before the call."""
     pointer = f"this->m{kind} = std::make_shared<vk::{handle}>();\n"
     return [after("src/Tensor.cpp", pointer, f"    this->mFree{kind} = true;\n")]
 

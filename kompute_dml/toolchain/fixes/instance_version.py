@@ -1,6 +1,6 @@
-"""Drivers offer a device's newer features only to an instance of that version.
+"""Drivers offer newer features of a device only to an instance of that Vulkan version.
 
-It is the one that kompute_dml/runtime/adapters.py asks for.
+kompute_dml/runtime/adapters.py requests the same version.
 """
 
 from ..edits import after, replace

@@ -1,4 +1,4 @@
-"""Each created object leaves a weak pointer behind."""
+"""Each created object leaves a weak pointer in the manager's lists."""
 
 from ..edits import after
 

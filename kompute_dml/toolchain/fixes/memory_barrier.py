@@ -1,4 +1,4 @@
-"""The masks are plain integers, so that combinations of bits pass."""
+"""The masks are plain integers, so that bits can be combined."""
 
 from ..edits import before
 

@@ -1,4 +1,4 @@
-"""What setup.py needs to build for today's interpreters."""
+"""Changes of setup.py for today's interpreters."""
 
 from ..edits import replace
 

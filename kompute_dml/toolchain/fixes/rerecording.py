@@ -1,4 +1,4 @@
-"""A sequence can be recorded and cleared any number of times, but not while it runs."""
+"""A sequence can be recorded and cleared repeatedly, but not while it runs."""
 
 from ..edits import after, before, replace
 
@@ -10,7 +10,7 @@ EDITS = [
         "commandPoolInfo(vk::CommandPoolCreateFlags(),",
         "commandPoolInfo(vk::CommandPoolCreateFlagBits::eResetCommandBuffer,",
     ),
-    # Beginning drops the last recording, so its operations go with it.
+    # begin() drops the last recording, and now its operations, too.
     before(
         "src/Sequence.cpp",
         '    KP_LOG_INFO("Kompute Sequence command now started recording");\n',
@@ -24,7 +24,7 @@ EDITS = [
         '          "Kompute Sequence clear called when sequence still running");\n'
         "    }\n",
     ),
-    # With nothing recorded an empty command buffer is submitted, not a stale one.
+    # Without operations, an empty command buffer is submitted instead of a stale one.
     before(
         "src/Sequence.cpp",
         "    if (this->isRecording()) {\n        this->end();\n    }\n\n"

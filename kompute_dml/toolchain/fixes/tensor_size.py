@@ -1,4 +1,4 @@
-"""Sizes are kept in 32 bits; a larger array became a small buffer and a wild copy."""
+"""Sizes have 32 bits. A larger array became a small buffer, and the copy overran it."""
 
 from ..edits import after
 

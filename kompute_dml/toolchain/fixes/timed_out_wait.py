@@ -1,4 +1,4 @@
-"""Destroying the fence of running work is invalid, and the work does run on."""
+"""Destroying the fence of running work is invalid, and the work continues."""
 
 from ..edits import after
 

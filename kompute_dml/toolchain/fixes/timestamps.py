@@ -1,7 +1,7 @@
-"""Queries must be reset before they are written, and each recording writes them anew.
+"""Queries must be reset before they are written, and each recording writes them again.
 
-The last query of a pool is for the end of the recording, so a pool for one timestamp times it as
-a whole, with nothing between its operations.
+The last query of a pool is for the end of the recording. So a pool for one timestamp times the
+whole recording, without timestamps between its operations.
 """
 
 from ..edits import after, before, replace
@@ -53,7 +53,7 @@ EDITS = [
         "const auto n = std::min<size_t>(this->mOperations.size() + 2,\n"
         "                                    this->mTimestampCount);",
     ),
-    # The fence was waited for, so a query that is not there now will never be.
+    # After the wait for the fence, a query that is not available will never be.
     before("src/Sequence.cpp", "this->mDevice->getQueryPoolResults(", "check("),
     replace(
         "src/Sequence.cpp",

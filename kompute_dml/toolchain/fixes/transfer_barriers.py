@@ -1,6 +1,6 @@
-"""Only the operations that transfer know that they do, so they carry the barriers.
+"""Operations that transfer record the barriers around their transfers.
 
-One dispatch after another needs none from here: that is OpMemoryBarrier's part.
+OpMemoryBarrier orders dispatches.
 """
 
 from ..edits import Edit, after, replace

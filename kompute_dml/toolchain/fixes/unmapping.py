@@ -1,4 +1,4 @@
-"""The memory is coherent, so nothing needs flushing, and a tensor may never have been mapped."""
+"""Coherent memory needs no flush, and a tensor may never have been mapped."""
 
 from ..edits import replace
 

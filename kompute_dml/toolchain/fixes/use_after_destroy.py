@@ -1,4 +1,4 @@
-"""Objects stay in Python's hands after their manager, or they themselves, were destroyed."""
+"""Python may hold objects after they, or their manager, are destroyed."""
 
 from ..edits import after, before, replace
 

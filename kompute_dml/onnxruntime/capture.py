@@ -1,0 +1,158 @@
+"""Graph capture: ONNX Runtime repeats a run with the same tensors without its executor.
+
+Before a run ONNX Runtime asks whether its graph is captured. If it is, the graph is replayed and
+nothing else happens: no tensor is bound, checked or copied. So a captured graph keeps what each
+region was given in its run, and is of use while those tensors exist.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ValidationError
+from . import allocation
+from .capi import callback, ffi, guarded
+
+if TYPE_CHECKING:
+    from .kernel import Bound, Kernel
+
+OPTION = "enable_graph_capture"
+SINCE = 26
+"""ONNX Runtime's first version that asks providers for captured graphs."""
+_SKIP = -1
+"""The ``gpu_graph_id`` of a run that is neither captured nor replayed."""
+
+
+class CapturedGraph:
+    """A run: its regions, in order, with what ONNX Runtime gave them."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.calls: list[tuple[Kernel, list[Bound], list[Bound]]] = []
+        self._held: list[int] = []
+        """Addresses of the tensors that must exist: those from outside and the model's outputs."""
+        self._between: list[tuple[int, int]] = []
+        """Addresses and bytes of the tensors that only regions know."""
+
+    def complete(self, results: Collection[str]) -> None:
+        """All regions have run. ``results`` are the names of the model's outputs."""
+        made: set[int] = set()
+        for kernel, given, outputs in self.calls:
+            self._held += [x.address for x in given if x.nbytes and x.address not in made]
+            for value, y in zip(kernel.region.outputs, outputs):
+                made.add(y.address)
+                if y.nbytes and value.name in results:
+                    self._held.append(y.address)
+                elif y.nbytes:
+                    self._between.append((y.address, y.nbytes))
+
+    def is_alive(self) -> bool:
+        return all(map(allocation.holds, self._held))
+
+    def replay(self) -> None:
+        for kernel, given, outputs in self.calls:
+            for i, (result, bound) in enumerate(zip(kernel.launch(given), outputs)):
+                if result.array.shape != bound.shape:
+                    raise ValidationError(
+                        f"{OPTION}: expected {kernel.region.outputs[i].name!r} to have the sizes "
+                        f"of the captured run, {list(bound.shape)}, but got "
+                        f"{list(result.array.shape)}")
+                kernel.deliver(result, bound)
+        for address, nbytes in self._between:
+            if (memory := allocation.found(address)) is not None:
+                memory.forget(address, nbytes)
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.graphs: dict[int, CapturedGraph] = {}
+        """By number: the ``gpu_graph_id`` of a run's options."""
+        self.recording: CapturedGraph | None = None
+        """The run that is going on."""
+        self.is_unbound = False
+
+
+class Capture:
+    """The captured graphs of a session: those of each thread, because runs of several threads
+    have tensors of their own."""
+
+    def __init__(self, results: Callable[[], Collection[str]], regions: Callable[[], int]) -> None:
+        """``results`` are the names of the model's outputs, ``regions`` how many run each time."""
+        self._results = results
+        self._regions = regions
+        self._thread = _Thread()
+
+    def has(self, number: int) -> bool:
+        """Whether a graph can be replayed. If not, the run that comes now is captured.
+
+        ONNX Runtime asks before a run, and again after one that was to be captured.
+        """
+        thread = self._thread
+        graph = thread.graphs.get(number)
+        if graph is not None and graph.is_alive():
+            return True
+        made, thread.recording = thread.recording, None
+        if made is not None and (made.number, len(made.calls)) == (number, self._regions()):
+            made.complete(self._results())
+            if made.is_alive():
+                thread.graphs[number] = made
+                return True
+            # Tensors that are gone when their run has just ended were not the user's.
+            thread.is_unbound = True
+        if number != _SKIP:
+            thread.recording = CapturedGraph(number)
+        return False
+
+    def check(self) -> None:
+        """Raise ValidationError where the last run could not be captured."""
+        if self._thread.is_unbound:
+            self._thread.is_unbound = False
+            raise ValidationError(
+                f"{OPTION}: expected all inputs and outputs to be bound to tensors on the device "
+                "that exist from run to run, but got some that end with the run: use an IOBinding")
+
+    def add(self, kernel: Kernel, given: Sequence[Bound], made: Sequence[Bound]) -> None:
+        """A region was run."""
+        if (graph := self._thread.recording) is not None:
+            graph.calls.append((kernel, list(given), list(made)))
+
+    def replay(self, number: int) -> None:
+        self._thread.graphs[number].replay()
+
+    def release(self, number: int) -> None:
+        self._thread.graphs.pop(number, None)
+        self._thread.recording = None
+
+
+# Callbacks
+
+
+def _capture(ep: Any) -> Capture | None:
+    capture: Capture | None = ffi.from_handle(ep.self).capture
+    return capture
+
+
+@callback("bool(const Ep *)")
+def is_enabled(this: Any) -> bool:
+    return _capture(this) is not None
+
+
+@callback("bool(const Ep *, int)")
+def is_captured(this: Any, number: int) -> bool:
+    capture = _capture(this)
+    return capture is not None and capture.has(number)
+
+
+@guarded("(Ep *, int)")
+def replay(this: Any, number: int) -> None:
+    capture = _capture(this)
+    assert capture is not None  # ONNX Runtime asked
+    capture.replay(number)
+
+
+@guarded("(Ep *, int)")
+def release(this: Any, number: int) -> None:
+    if (capture := _capture(this)) is not None:
+        capture.release(number)

@@ -1,0 +1,128 @@
+"""Whole models in the forms that ONNX Runtime's quantization tools make: one region each, and the
+CPU provider's answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+ort = pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntime >= 1.24")
+pytest.importorskip("cffi", reason="the provider needs cffi")
+
+from kompute_dml.onnxruntime import provider  # noqa: E402
+from onnx_graphs import cpu, encoder, exact_cpu, installed, needs_provider  # noqa: E402
+from provider_tools import session  # noqa: E402
+from real_models import Magika, TextRecognizer, quantized, sample_files  # noqa: E402
+
+pytestmark = [needs_provider, pytest.mark.slow, exact_cpu]
+BOUND = 2**-8
+"""Of probabilities. A value on the edge of two integers may be quantized to either, because of
+sums in another order before it: the CPU provider's own answers differ by up to 2**-8 between its
+optimization levels."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.WARNING)  # quantization recommends steps that change nothing here
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def _formed(form: str, path: Path, to: Path, feed: dict[str, Any], **options: Any) -> str:
+    """The model at ``path`` in another form, with seven bits for exact sums on any processor."""
+    if form == "dynamic":
+        return quantized(path, to, **options)
+    from onnxruntime import quantization
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+        feeds = iter([feed])
+
+        def get_next(self) -> Any:
+            return next(self.feeds, None)
+
+    quantization.quantize_static(
+        str(path), str(to), Reader(), quant_format=quantization.QuantFormat[form],
+        per_channel=False, reduce_range=True, **options)
+    return str(to)
+
+
+def _in_one_region(model: Any, feed: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """What this provider and the CPU's answer."""
+    with provider.decisions() as decisions:
+        ours = session(model, strict=True)
+    assert {d.where for d in decisions} == {"region 0"}
+    return ours.run(None, feed)[0], cpu(model).run(None, feed)[0]
+
+
+@pytest.mark.parametrize("form", ["dynamic", "QDQ", "QOperator"])
+def test_magika(form: str, tmp_path: Path) -> None:
+    magika = installed(Magika)
+    contents = list(sample_files().values())[-2:]
+    feed = {"bytes": np.stack([magika.features(content) for content in contents])}
+    path = _formed(form, magika.path, tmp_path / "formed.onnx", feed)
+    got, expected = _in_one_region(path, feed)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=BOUND)
+    assert (got.argmax(-1) == expected.argmax(-1)).all()
+
+
+def test_text_recognizer(tmp_path: Path) -> None:
+    """With its products quantized: convolutions of bytes leave it no letter that can be read."""
+    reader = installed(TextRecognizer)
+    (name,) = [i.name for i in cpu(str(reader.path)).get_inputs()]
+    feed = {name: reader.image("Vulkan")}
+    path = _formed("QDQ", reader.path, tmp_path / "formed.onnx", feed,
+                   op_types_to_quantize=["MatMul"])
+    got, expected = _in_one_region(path, feed)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=4 * BOUND)
+    assert reader.text(got[0]) == reader.text(expected[0]) == "Vulkan"
+
+
+def _of_four_bits(built: bytes, block: int, zeros: bool) -> bytes:
+    """The model with MatMulNBits in place of its products with constants."""
+    made = onnx.load_model_from_string(built)
+    held = {t.name: onnx.numpy_helper.to_array(t) for t in made.graph.initializer}
+    added = {}
+    for node in made.graph.node:
+        if node.op_type != "MatMul" or node.input[1] not in held:
+            continue
+        name = node.input[1]
+        k, n = held[name].shape
+        blocks = held[name].T.reshape(n, k // block, block)
+        low = blocks.min(-1) if zeros else -np.abs(blocks).max(-1)
+        scale = (blocks.max(-1) - low) / 15 if zeros else -low / 7.5
+        zero = np.round(-low / scale) if zeros else np.full(low.shape, 8)
+        q = np.clip(np.round(blocks / scale[..., None]) + zero[..., None], 0, 15).astype(np.uint8)
+        added[f"{name}.q"] = q[..., ::2] | q[..., 1::2] << 4
+        added[f"{name}.s"] = scale.astype(np.float32).reshape(-1)
+        node.input[1:] = [f"{name}.q", f"{name}.s"]
+        if zeros:
+            z = zero.astype(np.uint8)
+            added[f"{name}.z"] = (z[..., ::2] | z[..., 1::2] << 4).reshape(-1)
+            node.input.append(f"{name}.z")
+        node.op_type, node.domain = "MatMulNBits", "com.microsoft"
+        node.attribute.extend(onnx.helper.make_attribute(*item) for item in (
+            ("K", k), ("N", n), ("bits", 4), ("block_size", block)))
+    made.graph.initializer.extend(
+        onnx.numpy_helper.from_array(v, name) for name, v in added.items())
+    made.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    return bytes(made.SerializeToString())
+
+
+@pytest.mark.parametrize("block, zeros", [(32, False), (16, True)])
+def test_encoder_with_weights_of_four_bits(
+    block: int, zeros: bool, rng: np.random.Generator
+) -> None:
+    whole = encoder(rng, quantized=False)
+    built = _of_four_bits(whole, block, zeros)
+    for sizes in ((1, 9, 64), (3, 5, 64)):
+        feed = {"x": rng.standard_normal(sizes).astype(np.float32)}
+        got, expected = _in_one_region(built, feed)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)
+        unpacked = cpu(whole).run(None, feed)[0]  # sixteen steps of a weight are rough
+        assert 1e-2 < np.abs(got - unpacked).max() < 1
