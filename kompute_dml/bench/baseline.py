@@ -99,6 +99,8 @@ def against_table(rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]) -> 
 
 def markdown(run: Mapping[str, Any]) -> str:
     """The table of a run: some rows of it first, where SHOWN names some."""
+    if "beside_numpy.py" in run["command"]:
+        return _beside_numpy(run)
     if "models" in run:
         return "\n".join(_models_table(run))
     copy = run["copy_gb_per_s"]
@@ -115,6 +117,20 @@ def markdown(run: Mapping[str, Any]) -> str:
         *_table(run["rows"]),
         "",
         "</details>",
+    ])
+
+
+def _beside_numpy(run: Mapping[str, Any]) -> str:
+    """The rows that take the largest multiple of NumPy's time come first."""
+    slow = sum(row["times_numpy"] > 10 for row in run["rows"])
+    return "\n".join([
+        f"{run['device']}, {run['driver']}, {run['date']}: `{run['command']}`. "
+        f"{slow} of {len(run['rows'])} cases take more than ten times as long as NumPy.",
+        "",
+        "| case | sizes | NumPy, ms | here, ms | times NumPy's |",
+        "| --- | --- | ---: | ---: | ---: |",
+        *(f"| {' '.join(name(row)[:2])} | {row['sizes']} | {row['numpy_ms']:.3f} "
+          f"| {row['ms']:.3f} | {row['times_numpy']:.1f} |" for row in run["rows"]),
     ])
 
 

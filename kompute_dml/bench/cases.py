@@ -21,6 +21,7 @@ from .ordinary import ordinary
 from .pooling import pooling
 from .products import Product, product
 from .rearranged import AT_LIMITS
+from .variants import VARIANTS
 
 _F32, _F16, _U8, _I8 = DataType.FLOAT32, DataType.FLOAT16, DataType.UINT8, DataType.INT8
 
@@ -51,6 +52,13 @@ RECIPES: tuple[Recipe, ...] = (*_WITH_PEERS, *(
 ))
 """Each operator, in an ordinary case."""
 
+MOVED = {recipe.operator for recipe in VARIANTS}
+"""Operators that are timed in several layouts and types beside NumPy."""
+_BESIDE_NUMPY: tuple[Recipe, ...] = (
+    *(recipe for recipe in RECIPES if recipe.operator not in MOVED),
+    *map(ordinary, sorted(MOVED)), *VARIANTS,
+)
+
 _AS_FAST_AS_COPYING = (("copy", 0.95),)
 _TENTH_OF_NUMPY = (("numpy", 0.1),)
 
@@ -71,7 +79,7 @@ def suite(name: str) -> tuple[Limit, ...]:
                                for recipe, least in AT_LIMITS))
     if name == "numpy":
         cube = product(Product(), 512, 512, 512, scaled=False)
-        return (*(Limit(recipe, _TENTH_OF_NUMPY) for recipe in RECIPES),
+        return (*(Limit(recipe, _TENTH_OF_NUMPY) for recipe in _BESIDE_NUMPY),
                 Limit(cube, (("us", 1e6), *_TENTH_OF_NUMPY)))
     return tuple(Limit(recipe) for recipe in RECIPES)
 

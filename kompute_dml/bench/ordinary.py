@@ -10,19 +10,19 @@ import numpy as np
 
 from .. import cases
 from ..cases import TINY, Scale
-from ..cases.case import Given, as_tuple
+from ..cases.case import Entry, Given, as_tuple
 from ..dtypes import DataType
 from ..operators.base import definitions
-from .case import Case, Recipe, shape, touched_bytes
+from .case import Case, Peer, Recipe, shape, touched_bytes
 from .values import Pattern, host, numbers
 
 _CHECKED = 1 << 16
 """Elements that are checked at each end of the first input; at least one item."""
 
 
-def ordinary(operator: str, types: str = "") -> Recipe:
-    """``types`` is the first input's where it is not given."""
-    entry = cases.CASES[operator]
+def ordinary(operator: str, types: str = "", entry: Entry | None = None) -> Recipe:
+    """``types`` is the first input's where it is not given, ``entry`` the operator's own case."""
+    entry = entry or cases.CASES[operator]
     # Sizes depend on the scale, types do not.
     types = types or DataType.of(np.dtype(entry(TINY).inputs[0].dtype).name).family
 
@@ -38,11 +38,23 @@ def ordinary(operator: str, types: str = "") -> Recipe:
         inputs = [p.tensor(device).reshape(*n) for p, n in zip(patterns, sizes)]
         made = None if c.out is None else device.empty(c.out)
         outputs = c.call(function, *inputs, **c.arguments, out=made)
+
+        def numpy_peers(library: Any) -> Iterator[Peer]:
+            arrays = [p.host().reshape(n) for p, n in zip(patterns, sizes)]
+
+            def own(y: Any) -> np.ndarray:
+                """A view of an input is no result."""
+                return np.array(y) if any(np.may_share_memory(y, x) for x in arrays) else y
+
+            yield Peer("numpy", lambda: list(map(own, as_tuple(c.reference(*arrays)))),
+                       checked=False)
+
         yield Case(
             operator, types, shape((*inputs, *as_tuple(outputs))[0].sizes),
             lambda: c.call(function, *inputs, **c.arguments, out=outputs),
             _check(c, patterns, sizes),
-            touched_bytes(t.desc for t in (*inputs, *as_tuple(outputs))), c.operations)
+            touched_bytes(t.desc for t in (*inputs, *as_tuple(outputs))), c.operations,
+            peers={"numpy": numpy_peers})
 
     return Recipe(operator, types, make)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -72,6 +73,15 @@ def _batch_back(s: Scale, training: bool) -> Case:
                  *(per_channel(s) for _ in range(3)), room=1e-4)
 
 
+def _aligned_back(s: Scale) -> Case:
+    # More channels than these take more steps than a CPU does in one workgroup.
+    (n, c, h, w), half = images(s).sizes, images(s, smaller=2)
+    c = min(c, 8)
+    return case(lambda dy, roi, batch: repeated(dy) / 4,
+                replace(half, sizes=(n, c, *half.sizes[2:])), regions(s, 4), numbered(s),
+                output_sizes=(n, c, h, w))
+
+
 CASES: dict[str, Entry] = {
     "ACTIVATION_RELU_GRAD": lambda s: case(
         lambda x, dy: np.where(x > 0, dy, 0), rows(s, -1, 1), rows(s, -1, 1)),
@@ -83,9 +93,7 @@ CASES: dict[str, Entry] = {
         lambda x, dy: placed(dy, blocks(x).argmax(-1)), images(s), images(s, smaller=2),
         dilations=(1, 1), **_BACK),
     "RESAMPLE_GRAD": _resampled_back, "RESAMPLE_GRAD1": _resampled_back,
-    "ROI_ALIGN_GRAD": lambda s: case(
-        lambda dy, roi, batch: repeated(dy) / 4, images(s, smaller=2), regions(s, 4),
-        numbered(s), output_sizes=images(s).sizes),
+    "ROI_ALIGN_GRAD": _aligned_back,
     "SLICE_GRAD": lambda s: case(
         lambda dy: np.stack([dy, 0 * dy], 2).reshape(len(dy), -1), rows(s),
         out=(s.side, 2 * s.side), input_window_offsets=(0, 0),

@@ -64,8 +64,9 @@ def _reversed(s: Scale) -> Case:
 
 
 def _scaled(s: Scale) -> Case:
-    bias = [0.5] * images(s).sizes[1]
-    return case(lambda x: 2 * x + 0.5, images(s), scale=2.0, bias=bias)
+    n, c, h, w = images(s).sizes
+    return case(lambda x: 2 * x + 0.5, Given((max(1, n * c // 3), 3, h, w)), scale=2.0,
+                bias=[0.5] * 3)
 
 
 CASES: dict[str, Entry] = {
@@ -89,7 +90,8 @@ CASES: dict[str, Entry] = {
     "SCATTER": lambda s: case(_put, whole(rows(s)), np.tile(_chosen(s), (s.side, 1)),
                               whole(rows(s)), axis=1),
     "SCATTER_ND": lambda s: case(
-        _put_rows, whole(rows(s)), _chosen(s)[::2, None], Given((-(-s.side // 2), s.side)),
+        _put_rows, whole(rows(s)), _chosen(s)[::2, None],
+        Given((-(-s.side // 2), s.side), shared=True),
         input_dimension_count=2, indices_dimension_count=2),
     "ONE_HOT": lambda s: case(
         lambda i, values: np.where(i == np.arange(s.side), values[0, 1], values[0, 0]),

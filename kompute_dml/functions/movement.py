@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ..attributes import PaddingMode
 from ..errors import expect, integers, whole
 from ..operators.elementwise import scalar
-from ..operators.movement import (
-    Padding1OperatorDesc,
-    Slice1OperatorDesc,
-    SplitOperatorDesc,
-    slice1_sizes,
-)
+from ..operators.join import SplitOperatorDesc
+from ..operators.movement import Padding1OperatorDesc, Slice1OperatorDesc, slice1_sizes
 from .call import as_tensor, device_of, output, run
 from .registry import function
 

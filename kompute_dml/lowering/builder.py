@@ -123,11 +123,14 @@ class PlanBuilder:
                     and field in variant.push_fields):
                 operand = replace(operand, offset_field=field)
             bound.append(operand)
+        words = tuple(params or ())
         if params is not None:
-            bound.append(self._place(tuple(params)))
+            bound.append(self._place(words))
         constants = dict(spec or {})
         if "EXACT_UNITS" in variant.spec_ids:
             constants.setdefault("EXACT_UNITS", self.device.exact_units)
+        if "WALK_RANK" in variant.spec_ids and self.device.is_cpu:
+            constants["WALK_RANK"] = words[0]
         dispatch = Dispatch(variant, groups, tuple(bound), push or {}, constants)
         (self._initialize if once else self._execute).append(dispatch)
 

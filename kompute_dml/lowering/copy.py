@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ..desc import TensorDesc
 from ..layout import Ints, are_of_vectors, coalesce, power_of_two, product
 from .plan import Dispatch, Operand, Target
+from .walk import runs_of
 
 SHADERS = ("activation_identity", "activation_identity_pieces", "activation_identity_tiles")
 _LOCAL_SIZE = 256
@@ -63,7 +64,7 @@ def copied(target: Target, sizes: Ints, x: View, y: View) -> Dispatch:
     sizes, in_strides, out_strides = _in_order_of_output(sizes, x.strides, y.strides)
     layout = sizes, in_strides, out_strides, 16 // x.desc.data_type.itemsize
     shader, groups, push, spec = (
-        _pieces(*layout) or _tiles(*layout)
+        _pieces(*layout) or _tiles(*layout, layout[-1] if target.traits.is_cpu else 1)
         or _rows(*layout, x.is_aligned and y.is_aligned, target))
     return Dispatch(
         variant=target.library.get(shader, x.desc.data_type.width),
@@ -100,10 +101,13 @@ def _rows(
                 out_strides=out_strides[-1])
     counted = _counted(range(len(sizes) - 1), sizes, in_strides, out_strides)
     parts = 2 if even and target.traits.is_cpu else 1
-    local_size = target.traits.local_size
+    local_size, run = target.traits.local_size, 0
+    if target.traits.is_cpu and whole and not (even or repeats or gathers):
+        run, per_row, local_size = runs_of(rows, sizes[-1], each)
+        work = rows * per_row
     return "activation_identity", -(-work // (local_size * parts)), push | counted, dict(
         LOCAL_SIZE=local_size, RANK=len(sizes) - 1, WHOLE=whole, EVEN=even, REPEATS=repeats,
-        GATHERS=gathers, PARTS=parts)
+        GATHERS=gathers, PARTS=parts, RUN=run, ON_CPU=target.traits.is_cpu)
 
 
 def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way | None:
@@ -135,8 +139,11 @@ def _pieces(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way
         RANK=len(planes), TILE_K=tile_k, TILE_P=tile_p, TILE_Q=tile_q)
 
 
-def _tiles(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way | None:
-    """Where the dimensions that are contiguous differ between input and output."""
+def _tiles(
+    sizes: Ints, in_strides: Ints, out_strides: Ints, each: int, shortest: int
+) -> _Way | None:
+    """Where the dimensions that are contiguous differ between input and output, unless those of the
+    input are shorter."""
 
     def contiguous(strides: Ints, taken: tuple[int, ...]) -> tuple[int, ...]:
         """The dimension of stride 1. If it is short, also the dimension that continues it."""
@@ -150,7 +157,7 @@ def _tiles(sizes: Ints, in_strides: Ints, out_strides: Ints, each: int) -> _Way 
     q = next((d for d in range(len(sizes)) if out_strides[d] == 1), -1)
     p_dims = contiguous(in_strides, (q,))
     q_dims = contiguous(out_strides, p_dims)
-    if not p_dims or not q_dims:
+    if not p_dims or not q_dims or sizes[p_dims[0]] < shortest:
         return None
     planes = sorted(set(range(len(sizes))) - {*p_dims, *q_dims},
                     key=lambda d: -abs(in_strides[d]))

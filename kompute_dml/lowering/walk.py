@@ -38,6 +38,17 @@ def reciprocal(size: int) -> tuple[int, int]:
     return ((1 << 32) * ((1 << bits) - size)) // size + 1, bits - 1
 
 
+_RUNS, _LONGEST_RUN, _LANES = 1 << 12, 64, 64
+
+
+def runs_of(rows: int, size: int, each: int) -> tuple[int, int, int]:
+    """How a CPU shares rows of ``size`` contiguous elements, ``each`` to a vector, among
+    invocations (include/runs.glsl): vectors of each, invocations of a row, and of a workgroup."""
+    vectors = (size + each - 2) // each + 1  # that a row touches at most
+    length = min(max(rows * vectors // _RUNS, 1), _LONGEST_RUN)
+    return length, -(-vectors // length), _LANES
+
+
 def split_dimensions(
     sizes: Sequence[int], axes: Sequence[int], *strides: Sequence[int]
 ) -> tuple[Walk, Walk]:

@@ -8,16 +8,13 @@ from typing import Any
 
 from ..desc import TensorDesc
 from ..dtypes import DataType
-from ..errors import UnsupportedError, expect
+from ..errors import expect
 from ..layout import Ints, is_packed, packed_strides, pad_left, power_of_two, product
 from ..lowering.builder import PlanBuilder
-from ..lowering.copy import SHADERS as COPY_SHADERS
-from ..lowering.copy import copied_input
-from ..lowering.plan import UNUSED, in_units
+from ..lowering.indexed import GATHERS, SCATTERS, Coordinate, Indexed, gather, scatter
 from ..lowering.walk import Walk, reciprocal
 from .base import Output, axis_in, operator
 
-_GATHERS = ("gather", "gather_vectors")
 _LOCAL_SIZE = 256
 _BLOCK = 4096
 """Elements that one workgroup searches for non-zeros."""
@@ -25,156 +22,6 @@ _LONGEST_ROW = 8192
 """The most elements of a row whose last updates shared memory can note."""
 _MOST_UPDATES = 1 << 16
 """Of such a row."""
-
-
-@dataclass(frozen=True)
-class Coordinate:
-    """The axis of the indexed tensor on which one index gives a coordinate."""
-
-    size: int
-    stride: int
-    slots: int = 0
-    """The stride in a packed tensor with an element for each place that updates can have."""
-
-
-@dataclass(frozen=True)
-class Indexed:
-    """The elements that move between a listed tensor (a gather's output, a scatter's updates) and
-    an indexed one (a gather's input, a scatter's output): all dimensions that either has."""
-
-    sizes: Ints
-    listed: Ints
-    """Strides of the listed tensor."""
-    indices: Ints
-    """Strides of the indices, 0 where one serves the whole dimension."""
-    indexed: Ints
-    """Strides of the indexed tensor, 0 where the indices give the coordinate."""
-    tuples: tuple[bool, ...]
-    """Which dimensions distinguish tuples of indices. The others make a slice."""
-    coordinates: tuple[Coordinate, ...]
-    step: int
-    """From one index of a tuple to the next."""
-
-    @property
-    def last(self) -> int:
-        """The last dimension that is walked."""
-        return max((d for d, n in enumerate(self.sizes) if n > 1), default=0)
-
-    @property
-    def axes(self) -> list[int]:
-        """Words of the coordinates, for the params buffer."""
-        return [w for c in self.coordinates for w in (c.size, c.stride)]
-
-    def in_blocks(self, listed: TensorDesc, indexed: TensorDesc) -> tuple[int, Indexed]:
-        """Bytes of the largest blocks that move as one, and this description counted in blocks."""
-        itemsize = listed.data_type.itemsize
-        last = self.last
-        if not self.sizes or self.tuples[last] or self.listed[last] != 1 or self.indexed[last] != 1:
-            return itemsize, self
-        # Dimensions of size 1 are not walked.
-        steps = [s[d] for s in (self.listed, self.indexed)
-                 for d, n in enumerate(self.sizes) if n > 1 and d != last]
-        counts = [self.sizes[last], *steps, *(c.stride for c in self.coordinates if c.size > 1)]
-        for unit in (16, 8, 4):
-            each = unit // itemsize
-            if each < 2:
-                break
-            if any(n % each for n in counts) or any(
-                    t.base_alignment % unit for t in (listed, indexed)):
-                continue
-
-            def parts(strides: Ints, each: int = each) -> Ints:
-                return tuple(1 if d == last else s // each for d, s in enumerate(strides))
-
-            sizes = tuple(n // each if d == last else n for d, n in enumerate(self.sizes))
-            coordinates = tuple(replace(c, stride=c.stride // each) for c in self.coordinates)
-            return unit, replace(self, sizes=sizes, listed=parts(self.listed),
-                                 indexed=parts(self.indexed), coordinates=coordinates)
-        return itemsize, self
-
-
-def _gather(p: PlanBuilder, how: Indexed) -> None:
-    d = p.desc
-    if _gather_vectors(p, how):
-        return
-    unit, how = how.in_blocks(d.output_tensor, d.input_tensor)
-    walk = Walk(how.sizes, how.listed, how.indices, how.indexed)
-    parts = 1 if p.device.is_cpu else 4
-    p.dispatch(
-        "gather", -(-walk.count // (_LOCAL_SIZE * parts)),
-        x=in_units(p.read("input_tensor"), unit), indices=p.read("indices_tensor"),
-        y=in_units(p.write("output_tensor"), unit), params=[*walk.words, *how.axes],
-        push={"count": walk.count, "axes_at": len(walk.words), "step": how.step},
-        spec={"LOCAL_SIZE": _LOCAL_SIZE, "UNIT": unit, "PARTS": parts,
-              "INDEX_TYPE": d.indices_tensor.data_type.code, "COORDINATES": len(how.coordinates)},
-    )
-
-
-def _gather_vectors(p: PlanBuilder, how: Indexed) -> bool:
-    """Add the dispatch where indices and output consist of whole vectors, else return False."""
-    d = p.desc
-    y, kind, index = d.output_tensor, d.output_tensor.data_type, d.indices_tensor.data_type
-    last = how.last
-    each = 16 // kind.itemsize
-
-    def even(t: TensorDesc, strides: Ints) -> bool:
-        of = 16 // t.data_type.itemsize
-        return t.is_aligned and strides[last] == 1 and not any(
-            s % of for i, s in enumerate(strides) if i != last and how.sizes[i] > 1)
-
-    if (kind.itemsize not in (2, 4) or not how.sizes or how.sizes[last] % each
-            or len(how.coordinates) != 1 or not how.tuples[last]
-            or not even(y, how.listed) or not even(d.indices_tensor, how.indices)):
-        return False
-
-    def parts(strides: Ints) -> Ints:
-        return tuple(s * each if i == last else s for i, s in enumerate(strides))
-
-    sizes = tuple(n // each if i == last else n for i, n in enumerate(how.sizes))
-    walk = Walk(sizes, *map(parts, (how.listed, how.indices, how.indexed)))
-    (axis,) = how.coordinates
-    p.dispatch(
-        "gather_vectors", -(-walk.count // _LOCAL_SIZE), x=p.read("input_tensor"),
-        indices=p.read("indices_tensor"), y=p.write("output_tensor"), params=walk.words,
-        push={"count": walk.count, "size": axis.size, "stride": axis.stride,
-              "step": how.indexed[last]},
-        spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": kind.itemsize, "INDEX_TYPE": index.code},
-    )
-    return True
-
-
-def _scatter(p: PlanBuilder, how: Indexed) -> None:
-    """The output is the input; then of the updates of each place the last one is written."""
-    d = p.desc
-    p.add(copied_input(p.target, d.input_tensor, d.output_tensor))
-    slots = product([c.size for c in how.coordinates])
-    of_tuples = [n if t else 1 for n, t in zip(how.sizes, how.tuples)]
-    # Updates whose indices cannot give the same place have separate slots.
-    places: list[int] = []
-    for n, s, t in zip(how.sizes, how.indexed, how.tuples):
-        places.append(slots if t and s != 0 and n > 1 else 0)
-        slots *= n if places[-1] else 1
-    if slots * 4 > p.device.max_range:
-        raise UnsupportedError(
-            f"{d.operator.name}: indices that choose among {slots} places are not supported on "
-            f"this device (each takes 4 bytes, of {p.device.max_range} at most)")
-    numbers = tuple(s if t else 0 for s, t in zip(packed_strides(of_tuples), how.tuples))
-    unit, blocks = how.in_blocks(d.updates_tensor, d.output_tensor)
-    indices, claimed = p.read("indices_tensor"), p.zeroed(4, slots)
-    tuples = replace(how, sizes=tuple(of_tuples))
-    for step, of in enumerate((tuples, blocks, tuples)):
-        walk = Walk(of.sizes, of.listed, of.indices, of.indexed, numbers, places)
-        writes = step == 1
-        p.dispatch(
-            "scatter", -(-walk.count // p.device.local_size),
-            x=in_units(p.read("updates_tensor"), unit) if writes else UNUSED, indices=indices,
-            y=in_units(p.write("output_tensor"), unit) if writes else UNUSED, slots=claimed,
-            params=[*walk.words, *(w for c in of.coordinates for w in (c.size, c.stride, c.slots))],
-            push={"count": walk.count, "coordinates": len(of.coordinates),
-                  "axes_at": len(walk.words), "step": of.step},
-            spec={"LOCAL_SIZE": p.device.local_size, "UNIT": unit, "STEP": step,
-                  "INDEX_TYPE": d.indices_tensor.data_type.code},
-        )
 
 
 # GATHER
@@ -200,14 +47,14 @@ def _output(made: Any) -> Any:
     return lambda d: {"output_tensor": made(d)}
 
 
-@operator("GATHER", output=_output(_gather_sizes), shaders=_GATHERS)
+@operator("GATHER", output=_output(_gather_sizes), shaders=GATHERS)
 def GatherOperatorDesc(d: Any, p: PlanBuilder) -> None:
     x, indices, y = d.input_tensor, d.indices_tensor, d.output_tensor
     before, after = d.axis, x.dimension_count - d.axis - 1
     first = indices.dimension_count - d.index_dimensions
     sizes = (*x.sizes[:before], *indices.sizes[first:], *x.sizes[before + 1:])
     given = d.index_dimensions
-    _gather(p, Indexed(
+    gather(p, Indexed(
         sizes, _right_aligned(y.strides, len(sizes)),
         (*(0,) * before, *indices.strides[first:], *(0,) * after),
         (*x.strides[:before], *(0,) * given, *x.strides[before + 1:]),
@@ -244,9 +91,9 @@ def _check_along_axis(d: Any, strict: bool) -> None:
 
 @operator("GATHER_ELEMENTS", output=_output(lambda d: Output(d.indices_tensor.sizes,
                                                              d.input_tensor.data_type)),
-          shaders=_GATHERS, check=_check_along_axis, axis=-1)
+          shaders=GATHERS, check=_check_along_axis, axis=-1)
 def GatherElementsOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    _gather(p, _along_axis(d.input_tensor, d.indices_tensor, d.output_tensor, d.axis))
+    gather(p, _along_axis(d.input_tensor, d.indices_tensor, d.output_tensor, d.axis))
 
 
 def _like_input(d: Any) -> Output:
@@ -254,10 +101,10 @@ def _like_input(d: Any) -> Output:
 
 
 @operator("SCATTER", output=_output(_like_input),
-          shaders=("scatter", "scatter_rows", *COPY_SHADERS), check=_check_along_axis, axis=-1)
+          shaders=("scatter_rows", *SCATTERS), check=_check_along_axis, axis=-1)
 def ScatterOperatorDesc(d: Any, p: PlanBuilder) -> None:
     if not _scatter_rows(p):
-        _scatter(p, _along_axis(d.output_tensor, d.indices_tensor, d.updates_tensor, d.axis))
+        scatter(p, _along_axis(d.output_tensor, d.indices_tensor, d.updates_tensor, d.axis))
 
 
 def _scatter_rows(p: PlanBuilder) -> bool:
@@ -368,13 +215,13 @@ def _gathered_tuples(d: Any) -> Output:
 
 
 def _gather_tuples(d: Any, p: PlanBuilder) -> None:
-    _gather(p, _tuples(d).indexed(d.output_tensor))
+    gather(p, _tuples(d).indexed(d.output_tensor))
 
 
 GatherNdOperatorDesc = operator(
-    "GATHER_ND", output=_output(_gathered_tuples), shaders=_GATHERS)(_gather_tuples)
+    "GATHER_ND", output=_output(_gathered_tuples), shaders=GATHERS)(_gather_tuples)
 GatherNd1OperatorDesc = operator(
-    "GATHER_ND1", output=_output(_gathered_tuples), shaders=_GATHERS,
+    "GATHER_ND1", output=_output(_gathered_tuples), shaders=GATHERS,
     batch_dimension_count=0)(_gather_tuples)
 
 
@@ -384,13 +231,13 @@ def _check_scatter_nd(d: Any, strict: bool) -> None:
            f"be {list(sizes)}", list(d.updates_tensor.sizes))
 
 
-@operator("SCATTER_ND", output=_output(_like_input), shaders=("scatter", *COPY_SHADERS),
+@operator("SCATTER_ND", output=_output(_like_input), shaders=SCATTERS,
           check=_check_scatter_nd)
 def ScatterNdOperatorDesc(d: Any, p: PlanBuilder) -> None:
     y = d.output_tensor
     how = _tuples(d)
     how = replace(how, input_strides=y.strides[-len(how.input_strides):])
-    _scatter(p, how.indexed(d.updates_tensor))
+    scatter(p, how.indexed(d.updates_tensor))
 
 
 # ONE_HOT

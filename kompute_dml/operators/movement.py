@@ -13,8 +13,9 @@ from ..layout import Ints, are_of_vectors, is_packed, product
 from ..lowering import copy
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import View, copied
-from ..lowering.plan import UNUSED, Operand, in_units
-from ..lowering.walk import Walk, reciprocal
+from ..lowering.indexed import Runs
+from ..lowering.plan import in_units
+from ..lowering.walk import Walk, reciprocal, runs_of
 from ..spec import FeatureLevel, snake_case
 from .base import Infer, Output, axis_in, operator
 from .elementwise import check_attributes
@@ -96,112 +97,6 @@ def slice1_view(d: Any, whole: str) -> View:
 def _slice(slot: str, t: TensorDesc, begins: Sequence[int], steps: Sequence[int]) -> View:
     strides = tuple(a * b for a, b in zip(t.strides, steps))
     return View(slot, t, strides, sum(a * b for a, b in zip(t.strides, begins)))
-
-
-# Joins
-
-
-_TOGETHER = 7
-"""Tensors that one dispatch takes beside the whole."""
-
-
-def _pieces(d: Any, pieces: str, one: TensorDesc) -> Ints:
-    """The sizes of the tensors of array ``pieces`` together. Raises where they do not fit, and are
-    not like ``one`` but on the axis."""
-    tensors = getattr(d, pieces)
-    axis = axis_in(d.operator.name, d.axis, one, of="Input" if pieces[0] == "i" else "InputTensor")
-    field = next(f.name for f in d.operator.spec.fields if f.snake == pieces)
-    wanted = list(one.sizes)
-    for i, t in enumerate(tensors):
-        expect(t.dimension_count == one.dimension_count, d.operator.name,
-               f"{field}[{i}].DimensionCount", f"be {one.dimension_count}", t.dimension_count)
-        wanted[axis] = t.sizes[axis]
-        expect(list(t.sizes) == wanted, d.operator.name, f"{field}[{i}].Sizes",
-               f"be {wanted} (alike on all axes but {axis})", list(t.sizes))
-    wanted[axis] = sum(t.sizes[axis] for t in tensors)
-    return tuple(wanted)
-
-
-def _joined(d: Any) -> dict[str, Output | list[Output]]:
-    first = d.input_tensors[0]
-    return {"output_tensor": Output(_pieces(d, "input_tensors", first), first.data_type)}
-
-
-@operator("JOIN", output=_joined, shaders=("join", *copy.SHADERS), in_place=False)
-def JoinOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    _join(p, "output_tensor", d.output_tensor, "input_tensors", d.input_tensors, d.axis)
-
-
-def _check_split(d: Any, strict: bool) -> None:
-    x = d.input_tensor
-    together = _pieces(d, "output_tensors", x)
-    axis = d.axis
-    expect(together[axis] == x.sizes[axis], d.operator.name,
-           f"the sum of OutputTensors[].Sizes[{axis}]",
-           f"equal InputTensor.Sizes[{axis}] = {x.sizes[axis]}", together[axis])
-
-
-@operator("SPLIT", shaders=("join", *copy.SHADERS), check=_check_split, in_place=False)
-def SplitOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    _join(p, "input_tensor", d.input_tensor, "output_tensors", d.output_tensors, d.axis)
-
-
-def _join(
-    p: PlanBuilder, whole: str, of: TensorDesc, pieces: str, tensors: Sequence[TensorDesc],
-    axis: int,
-) -> None:
-    """Move ``tensors`` to where they lie in ``whole``; for SPLIT the other way."""
-    unit = _unit(p, of, tensors, axis)
-    if unit:
-        for first in range(0, len(tensors), _TOGETHER):
-            _join_rows(p, whole, of, pieces, tensors, axis, unit, first)
-        return
-    begin = 0
-    for i, t in enumerate(tensors):
-        piece = View.whole(f"{pieces}[{i}]", t)
-        there = View(whole, of, of.strides, begin * of.strides[axis])
-        views = (piece, there) if whole == "output_tensor" else (there, piece)
-        p.add(copied(p.target, t.sizes, *views))
-        begin += t.sizes[axis]
-
-
-def _unit(p: PlanBuilder, of: TensorDesc, tensors: Sequence[TensorDesc], axis: int) -> int:
-    """The unit in bytes that divides all rows of all tensors: 16, 4, or 0 where neither does."""
-    if len(tensors) == 1 or p.device.max_bindings < _TOGETHER + 1:
-        return 0
-    if not all(t.is_packed for t in (of, *tensors)):
-        return 0
-    rows = [product(t.sizes[axis:]) * t.data_type.itemsize for t in tensors]
-    for unit in (16, 4):
-        if all(n % unit == 0 for n in rows) and all(
-                t.base_alignment % unit == 0 for t in (of, *tensors)):
-            return unit
-    return 0
-
-
-def _join_rows(
-    p: PlanBuilder, whole: str, of: TensorDesc, pieces: str, tensors: Sequence[TensorDesc],
-    axis: int, unit: int, first: int,
-) -> None:
-    """One dispatch, for the tensors from ``first`` on."""
-    rows = product(of.sizes[:axis])
-    some = tensors[first : first + _TOGETHER]
-    widths = [t.element_count * t.data_type.itemsize // unit // rows for t in tensors]
-    begins = [sum(widths[first : first + i]) for i in range(len(some) + 1)]
-    joins = whole == "output_tensor"
-    parts = [Operand(f"{pieces}[{first + i}]", None, unit, rows * widths[first + i], 0, not joins)
-             for i in range(len(some))]
-    parts += [UNUSED] * (_TOGETHER - len(some))
-    before, pitch = sum(widths[:first]), sum(widths)
-    count = rows * begins[-1]
-    operands: dict[str, Any] = {f"part{i}": part for i, part in enumerate(parts)}
-    p.dispatch(
-        f"join.{'join' if joins else 'split'}", -(-count // (4 * p.device.local_size)),
-        **operands,
-        whole=Operand(whole, None, unit, (rows - 1) * pitch + begins[-1], before, joins),
-        push={"count": count, "pitch": pitch, "begins": begins},
-        spec={"LOCAL_SIZE": p.device.local_size, "PARTS": len(some), "VECTORS": unit == 16},
-    )
 
 
 # Padding
@@ -293,9 +188,13 @@ def _tile_vectors(d: Any, p: PlanBuilder) -> bool:
     return True
 
 
-_ELEMENTS, _ROWS, _DENSE, _CHUNKS = 0, 1, 2, 3
+_ELEMENTS, _ROWS, _DENSE, _CHUNKS, _RUNS = 0, 1, 2, 3, 4
 _CHUNK_PARTS = 1
 _CHUNKED = True
+_MOST_BORDERS = 16
+"""Vectors that an invocation tries for borders."""
+_SHORTEST_RUN = 4
+"""Vectors of the input that a CPU repeats as a whole."""
 
 
 class _Dimension:
@@ -340,9 +239,14 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
     rows = product([d.size for d in outer])
     path, per_row = _ELEMENTS, row.size
     count = rows * per_row
-    parts, border, borders = 1, 1, 0
+    parts, border, borders, run = 1, 1, 0, 1
     local_size = p.device.local_size
-    if row.out_stride == 1:
+    if p.device.is_cpu and row.in_stride == row.out_stride == 1 and (
+            row.source >= _SHORTEST_RUN * each):
+        path = _RUNS
+        run, per_row, local_size = runs_of(rows, row.size, each)
+        count = rows * per_row
+    elif row.out_stride == 1:
         if is_packed([d.size for d in (*outer, row)], [d.out_stride for d in (*outer, row)]):
             path, count = _DENSE, (count + each - 2) // each + 1
             if _CHUNKED and row.in_stride == 1 and row.source >= each:
@@ -351,6 +255,8 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
                 chunk = local_size * parts * each
                 border = (margin + each - 2) // each + 1
                 borders = border * ((chunk + margin + each) // row.size + 2)
+            if borders > _MOST_BORDERS * local_size:  # more than it is worth to keep apart
+                path, parts, border, borders = _DENSE, 1, 1, 0
         elif row.size >= each:
             path, per_row = _ROWS, (row.size + each - 2) // each + 1
             count = rows * per_row
@@ -362,7 +268,7 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
               "borders": borders},
         spec={"LOCAL_SIZE": local_size, "PATH": path, "MODE": mode,
               "CONTIGUOUS": row.in_stride == 1, "RANK": len(outer), "PARTS": parts,
-              "BORDER": border, "NARROW": row.size < each},
+              "BORDER": border, "NARROW": row.size < each, "RUN": run},
     )
 
 
@@ -494,13 +400,19 @@ def ReverseSubsequencesOperatorDesc(d: Any, p: PlanBuilder) -> None:
     sizes = tuple(n // each if i == last else n for i, n in enumerate(x.sizes))
     walk = Walk(sizes, *map(units, (off_axis(x.strides), off_axis(lengths.strides), y.strides,
                                     off_axis(nowhere, 1))))
-    local_size, parts = p.device.local_size, 1 if p.device.is_cpu else _SEQUENCE_PARTS
+    parts = 1 if p.device.is_cpu else _SEQUENCE_PARTS
+    invocations, push = -(-walk.count // parts), {"length_step": lengths.strides[last]}
+    spec = {"LOCAL_SIZE": p.device.local_size, "EACH": each, "PARTS": parts}
+    by_element = Walk(x.sizes, off_axis(x.strides), off_axis(lengths.strides), y.strides,
+                      off_axis(nowhere, 1))
+    runs = Runs.of(p.device, by_element, x.data_type.itemsize)
+    if runs:
+        walk, invocations, push, spec = runs.rows, runs.invocations, runs.push, runs.spec
     p.dispatch(
-        "reverse_subsequences", -(-walk.count // (local_size * parts)),
+        "reverse_subsequences", -(-invocations // spec["LOCAL_SIZE"]),
         x=p.read("input_tensor"), lengths=p.read("sequence_lengths_tensor"),
         y=p.write("output_tensor"), params=walk.words,
-        push={"count": walk.count, "size": x.sizes[d.axis], "stride": x.strides[d.axis],
-              "length_step": lengths.strides[last]},
-        spec={"LOCAL_SIZE": local_size, "LENGTH_WORDS": lengths.data_type.itemsize // 4,
-              "TYPE": x.data_type.itemsize, "EACH": each, "PARTS": parts},
+        push={"count": walk.count, "size": x.sizes[d.axis], "stride": x.strides[d.axis], **push},
+        spec={"LENGTH_WORDS": lengths.data_type.itemsize // 4, "TYPE": x.data_type.itemsize,
+              **spec},
     )

@@ -146,6 +146,8 @@ class _Parts:
     parts: int
     span: int
     local_size: int
+    column_rank: int
+    """What a CPU is told of it; else 0."""
 
     @classmethod
     def of(cls, rows: Walk, columns: Walk, p: PlanBuilder) -> _Parts:
@@ -155,7 +157,8 @@ class _Parts:
         wanted = _BUSY * p.device.cores // rows.count
         parts = max(1, min(wanted, columns.count // _LEAST, _MOST_PARTS))
         span = -(-columns.count // parts)
-        return cls(rows.count, columns.count, -(-columns.count // span), span, local_size)
+        return cls(rows.count, columns.count, -(-columns.count // span), span, local_size,
+                   len(columns.sizes) if p.device.is_cpu else 0)
 
     @property
     def groups(self) -> int:
@@ -165,6 +168,10 @@ class _Parts:
     def push(self) -> dict[str, int]:
         return {"rows": self.rows, "columns": self.columns, "parts": self.parts,
                 "span": self.span}
+
+    @property
+    def spec(self) -> dict[str, int]:
+        return {"LOCAL_SIZE": self.local_size, "COLUMN_RANK": self.column_rank}
 
 
 @operator("BATCH_NORMALIZATION_TRAINING", shaders=("batch_normalization_training",),
@@ -188,7 +195,7 @@ def BatchNormalizationTrainingOperatorDesc(d: Any, p: PlanBuilder) -> None:
             push={**parts.push, "columns_at": len(rows.words),
                   "activation_at": len(rows.words) + len(columns.words),
                   "epsilon": float_bits(d.epsilon)},
-            spec={"LOCAL_SIZE": parts.local_size, "TYPE": d.input_tensor.data_type.code,
+            spec={**parts.spec, "TYPE": d.input_tensor.data_type.code,
                   "ADDS": d.fused_add_tensor is not None, "FUSED_ACTIVATION": fused.code},
         )
 
@@ -209,7 +216,7 @@ def _lower_gradient(d: Any, p: PlanBuilder, training: bool) -> None:
             dx=p.write("output_gradient_tensor") if step == "outputs" else UNUSED,
             params=[*rows.words, *columns.words],
             push={**parts.push, "columns_at": len(rows.words), "epsilon": epsilon},
-            spec=spec | {"LOCAL_SIZE": parts.local_size})
+            spec=spec | parts.spec)
     by_row, _ = _rows(d, (), ("mean_tensor", "variance_tensor", "output_scale_gradient_tensor",
                               "output_bias_gradient_tensor"))
     p.dispatch(

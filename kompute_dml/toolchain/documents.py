@@ -41,6 +41,7 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/performance/limits.md", "benchmark table"): _table_of("nvidia-h200"),
     ("docs/performance/elementwise.md", "benchmark table"): _table_of("nvidia-h200-elementwise"),
     ("docs/performance/h100.md", "benchmark table"): _table_of("nvidia-h100"),
+    ("docs/performance/cpu.md", "benchmark table"): _table_of("llvmpipe-numpy"),
 }
 """By document and name."""
 

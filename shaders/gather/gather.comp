@@ -3,14 +3,18 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // An invocation copies PARTS blocks to the output. Their distance is the size of the workgroup. It reads
-// all of them before it writes, so that many reads are in flight.
+// all of them before it writes, so that many reads are in flight. RUN: slices are rows that are contiguous
+// in both tensors. The walk is of rows, and an invocation copies RUN vectors of one.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint UNIT = 4u;
 layout(constant_id = 2) const uint INDEX_TYPE = 4u;
 layout(constant_id = 3) const uint PARTS = 1u;
 layout(constant_id = 4) const uint COORDINATES = 1u;  // of a block that the indices give
+layout(constant_id = 5) const uint RUN = 0u;
 layout(push_constant) uniform Push {
     uint count;
+    uint row_size;
+    uint runs;  // of a row
     uint axes_at;  // where the params say size and stride of each coordinate's axis
     uint step;     // from one coordinate to the next, among the indices
     uint x_offset;
@@ -19,15 +23,29 @@ layout(push_constant) uniform Push {
     uint params_offset;
 };
 #include "include/grid.glsl"
+#define WALK_RANKED
 #include "include/walk.glsl"
 #include "include/typed.glsl"
 #include "include/indices.glsl"
 #include "include/blocks.glsl"
+#define RUN_BYTES UNIT
+#include "include/runs.glsl"
 
 INPUT_TENSOR(indices, 1, INDEX_TYPE)
 WALK(walk, 3)
 
 void main() {
+    if (RUN != 0u) {
+        uint row = invocation_index() / runs;
+        if (row >= count) return;
+        uint[3] at = walk(0u, row);
+        [[unroll]] for (uint c = 0u; c < COORDINATES; ++c) {
+            Index index = index_along(indices_bits(indices_offset + at[1] + c * step), param(axes_at + 2u * c));
+            at[2] += index.at * param(axes_at + 2u * c + 1u);
+        }
+        copy_row_run(x_offset + at[2], y_offset + at[0], row_size, invocation_index() - row * runs, RUN);
+        return;
+    }
     uint first = group_index() * gl_WorkGroupSize.x * PARTS + gl_LocalInvocationIndex;
     if (first >= count) return;
     uint[3] at[PARTS];

@@ -2,7 +2,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation writes one vector of the output. Each of its elements, of 2 or 4 bytes, has an index. The
+// An invocation writes one vector of the output. Each of its elements, of at most 4 bytes, has an index. The
 // indices are contiguous and begin with a vector.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint TYPE = 4u;
@@ -18,6 +18,7 @@ layout(push_constant) uniform Push {
     uint params_offset;
 };
 #include "include/grid.glsl"
+#define WALK_RANKED
 #include "include/walk.glsl"
 #include "include/typed.glsl"
 #include "include/indices.glsl"
@@ -45,7 +46,11 @@ void main() {
         x[e] = x_bits(x_offset + at[2] + e * step + index_along(bits, size).at * stride).x;
     }
     uvec4 vector;
-    [[unroll]] for (uint w = 0u; w < 4u; ++w)
-        vector[w] = BYTES_OF(TYPE) == 4u ? x[w] : x[2u * w % EACH] | x[(2u * w + 1u) % EACH] << 16u;
+    const uint per_word = EACH / 4u;
+    [[unroll]] for (uint w = 0u; w < 4u; ++w) {
+        vector[w] = x[per_word * w];
+        [[unroll]] for (uint e = 1u; e < per_word; ++e)
+            vector[w] |= x[per_word * w + e] << 8u * BYTES_OF(TYPE) * e;
+    }
     y_vectors[(y_offset + at[0]) / EACH] = vector;
 }

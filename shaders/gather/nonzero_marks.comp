@@ -15,6 +15,7 @@ layout(push_constant) uniform Push {
     uint params_offset;
 };
 #include "include/grid.glsl"
+#define WALK_RANKED
 #include "include/walk.glsl"
 #include "include/typed.glsl"
 #include "include/reduce.glsl"

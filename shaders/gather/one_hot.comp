@@ -24,6 +24,7 @@ layout(push_constant) uniform Push {
     uint per_row[3];  // groups; then multiplier and shift to divide by them
 };
 #include "include/grid.glsl"
+#define WALK_RANKED
 #include "include/walk.glsl"
 #include "include/typed.glsl"
 #include "include/indices.glsl"

@@ -37,7 +37,8 @@ INPUT_TENSOR(scale, 4, TYPE)
 layout(binding = 5) buffer Sums { float sums[]; };
 OUTPUT_TENSOR(dx, 6, TYPE)
 WALK(row_walk, 6)  // x, dy, dx, mean, variance, scale
-WALK(column_walk, 3)
+layout(constant_id = 36) const uint COLUMN_RANK = 0u;  // where it is known
+WALK_OF_RANK(column_walk, 3, COLUMN_RANK)
 
 float mean_of(uint which, uint row) {
     float sum = 0.0;

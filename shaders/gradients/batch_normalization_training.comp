@@ -39,7 +39,8 @@ layout(binding = 4) buffer Sums { float sums[]; };
 OUTPUT_TENSOR(y, 5, TYPE)
 OUTPUT_TENSOR(statistics, 6, TYPE)  // the mean in step squares, else the variance
 WALK(row_walk, 7)
-WALK(column_walk, 3)
+layout(constant_id = 36) const uint COLUMN_RANK = 0u;  // where it is known
+WALK_OF_RANK(column_walk, 3, COLUMN_RANK)
 
 float mean_of(uint which, uint row) {
     float sum = 0.0;

@@ -63,3 +63,20 @@ void store_vector(uint to, uint have, uvec4 vector) {
         }
     }
 }
+
+// Elements ``first`` to before ``last`` of the output, which lie in one vector. No other invocation changes
+// them. For a driver on the CPU: a few words take less than many elements.
+void store_words(uint first, uint last, uvec4 vector) {
+    uint begin = first / PER_VECTOR * PER_VECTOR, word = first / PER_VECTOR * 4u;
+    uint low = (first - begin) * BYTES, high = (last - begin) * BYTES;
+    [[unroll]] for (uint w = 0u; w < 4u; ++w) {
+        uint from = max(low, 4u * w), to = min(high, 4u * w + 4u);
+        if (from >= to) continue;
+        if (to - from == 4u) {
+            y_words[word + w] = vector[w];
+        } else {
+            uint mask = (1u << 8u * (to - from)) - 1u << 8u * (from - 4u * w);
+            atomicXor(y_words[word + w], (y_words[word + w] ^ vector[w]) & mask);
+        }
+    }
+}

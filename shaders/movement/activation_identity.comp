@@ -6,6 +6,8 @@
 #include "include/grid.glsl"
 #include "include/vectors.glsl"
 #include "include/parts.glsl"
+#define RUN_BYTES BYTES
+#include "include/runs.glsl"
 
 // Copies elements as bits, in rows of sizes[0]. WHOLE: rows of the output are contiguous, and an
 // invocation writes the part of a row that lies in one vector of the output. A packed tensor is one
@@ -16,6 +18,8 @@ layout(constant_id = 3) const bool EVEN = false;
 layout(constant_id = 4) const bool REPEATS = false;
 layout(constant_id = 5) const uint PARTS = 1u;  // of EVEN rows that an invocation copies
 layout(constant_id = 6) const bool GATHERS = false;
+layout(constant_id = 7) const uint RUN = 0u;  // vectors of a WHOLE row that an invocation copies, or 0
+layout(constant_id = 8) const bool ON_CPU = false;
 
 uvec4 gathered(uint from) {
     uvec4 vector = uvec4(0u);
@@ -56,6 +60,16 @@ void copy_row_part(uint index) {
     uint last = min((vector + 1u) * PER_VECTOR, to + size);
     if (first >= last) return;
     uint step = in_strides[0];
+    if (ON_CPU && GATHERS) {
+        uvec4 made = uvec4(0u);
+        [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e) {
+            // Those that the row does not have are others of it.
+            uint at = clamp(vector * PER_VECTOR + e, first, last - 1u) - to;
+            set_element(made, e, x_bits(from + at * step));
+        }
+        store_words(first, last, made);
+        return;
+    }
     from += (first - to) * step;
     if (last - first == PER_VECTOR) {
         y_vectors[vector] = load_part(from);
@@ -63,6 +77,15 @@ void copy_row_part(uint index) {
     }
     for (uint e = first; e < last; ++e)
         y_store_bits(e, x_bits(from + (e - first) * step));
+}
+
+// Where rows are contiguous in both tensors.
+void copy_some(uint index) {
+    uint per_row = ((sizes[0] + PER_VECTOR - 2u) / PER_VECTOR + RUN) / RUN;
+    uint row = RANK == 0u ? 0u : index / per_row;
+    if (row >= count) return;
+    uvec2 begin = part_offsets(row);
+    copy_row_run(begin.x, begin.y, sizes[0], index - row * per_row, RUN);
 }
 
 void copy_element(uint index) {
@@ -75,7 +98,9 @@ void copy_element(uint index) {
 
 void main() {
     uint first = group_index() * gl_WorkGroupSize.x * PARTS + gl_LocalInvocationID.x;
-    if (EVEN) {
+    if (RUN != 0u) {
+        copy_some(first);
+    } else if (EVEN) {
         [[unroll]] for (uint p = 0u; p < PARTS; ++p) copy_even_part(first + p * gl_WorkGroupSize.x);
     } else if (WHOLE) {
         copy_row_part(first);

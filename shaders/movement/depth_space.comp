@@ -22,6 +22,7 @@ layout(push_constant) uniform Push {
 };
 #include "include/grid.glsl"
 #include "include/vectors.glsl"
+#define WALK_RANKED
 #include "include/walk.glsl"
 
 WALK(walk, 2)

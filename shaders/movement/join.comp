@@ -4,8 +4,8 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // Copies packed tensors into the rows of a whole tensor, or out of them: the rows of the parts follow one
-// another in a row of the whole. More than 7 parts take several dispatches. Units are vectors of 16
-// bytes, or words. An invocation moves EACH units.
+// another in a row of the whole. join_many.comp takes more parts than 7. Units are vectors of 16 bytes,
+// or words. An invocation moves EACH units.
 layout(constant_id = 1) const uint PARTS = 7u;
 layout(constant_id = 2) const bool VECTORS = true;
 const uint EACH = 4u;

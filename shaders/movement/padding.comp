@@ -7,7 +7,8 @@
 // outside of the input. DENSE: the output is contiguous. ROWS: its rows are. In both, an invocation
 // writes one vector of the output. ELEMENTS: it writes one element. CHUNKS: the output is contiguous, and
 // a workgroup writes a chunk of it: first the vectors that are copied whole, then those that touch a
-// border, so that these do not delay the others of a subgroup.
+// border, so that these do not delay the others of a subgroup. RUNS: an invocation writes RUN vectors of a
+// contiguous row, which repeats a contiguous row of the input.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint PATH = 0u;
 layout(constant_id = 2) const uint MODE = 0u;
@@ -16,11 +17,13 @@ layout(constant_id = 4) const uint RANK = 0u;  // dimensions that count rows
 layout(constant_id = 5) const uint PARTS = 1u;  // of a chunk: so many vectors for each invocation
 layout(constant_id = 6) const uint BORDER = 1u;  // vectors that a border may touch
 layout(constant_id = 7) const bool NARROW = false;  // a vector may touch more than two rows
+layout(constant_id = 8) const uint RUN = 1u;
 
 const uint ELEMENTS = 0u;
 const uint ROWS = 1u;
 const uint DENSE = 2u;
 const uint CHUNKS = 3u;
+const uint RUNS = 4u;
 const uint CONSTANT = 0u;
 const uint EDGE = 1u;
 const uint REFLECTION = 2u;
@@ -39,6 +42,8 @@ layout(push_constant) uniform Push {
 #include "include/grid.glsl"
 #include "include/vectors.glsl"
 #include "include/walk.glsl"
+#define RUN_BYTES BYTES
+#include "include/runs.glsl"
 
 #define VALUE uvec2(value[0], value[1])
 
@@ -117,15 +122,22 @@ void make_part(uint to, uint have, uint number, uint column, Row row) {
     Row next = row;
     if (!NARROW && have > width - column) next = row_at(number + 1u);
     uvec4 vector = uvec4(0u);
+    uint begin = MODE == WRAP ? source(0u, 0u) : 0u, repeated = MODE == WRAP ? source(0u, column) : 0u;
     [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e) {
         if (e < have) {
             if (column == width) {
                 column = 0u;
+                repeated = begin;
                 number += 1u;
                 row = next;
                 if (NARROW) row = row_at(number);
             }
-            set_element(vector, e, element(row, column));
+            if (MODE == WRAP) {
+                set_element(vector, e, x_bits(row.from + repeated * param(IN_STRIDE)));
+                repeated = repeated + 1u == size ? 0u : repeated + 1u;
+            } else {
+                set_element(vector, e, element(row, column));
+            }
             column += 1u;
         }
     }
@@ -178,8 +190,31 @@ void make_chunk() {
     }
 }
 
+void make_run(uint number, uint part) {
+    Row row = row_at(number);
+    uint begin = (row.to / PER_VECTOR + part * RUN) * PER_VECTOR;
+    uint to = max(begin, row.to), last = min(begin + RUN * PER_VECTOR, row.to + param(SIZE));
+    uint start = row.to + param(START), size = param(SOURCE);
+    while (to < last) {
+        uint at = MODE == WRAP ? source(0u, to - row.to) : to - start;
+        while (MODE != WRAP && to < last && (at >= size || row.outside)) {
+            y_store_bits(to, element(row, to - row.to));
+            ++to;
+            ++at;
+        }
+        uint have = min(size - at, last - to);
+        if (to < last) copy_run(row.from + at, to, have);
+        to += have;
+    }
+}
+
 void main() {
     uint index = invocation_index();
+    if (PATH == RUNS) {
+        uint number = index / per_row[0];
+        if (number < rows) make_run(number, index - number * per_row[0]);
+        return;
+    }
     // A row of one element is the only row: walk_quotient divides by 2 at least.
     uint number = RANK == 0u ? 0u : walk_quotient(index, per_row[1], per_row[2]);
     uint part = index - number * per_row[0];

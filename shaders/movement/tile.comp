@@ -16,6 +16,7 @@ layout(push_constant) uniform Push {
     uint copies_at;
 };
 #include "include/grid.glsl"
+#define WALK_RANKED
 #include "include/walk.glsl"
 
 layout(binding = 0) readonly buffer X { uvec4 x_vectors[]; };

@@ -168,7 +168,8 @@ def test_no_shader_binds_more_buffers_than_the_device_allows() -> None:
         few.get(*name)
 
 
-_FAST = {"quantized_linear_add.scalars"}
+_FAST = {"quantized_linear_add.scalars",
+         *(f"join_many.{how}.p{most}" for how in ("join", "split") for most in (14, 28))}
 """Variants with a slower one beside them that binds fewer."""
 
 

@@ -2,39 +2,118 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import kompute_dml as dml
+from kompute_dml.lowering.plan import Target
+from kompute_dml.runtime.shader_library import ShaderLibrary
 
 _NUMPY_MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
-@pytest.mark.parametrize("count, dispatches", [(1, 1), (2, 1), (7, 1), (8, 2), (14, 2), (15, 3)])
+@pytest.fixture(params=["its own", "a GPU's"])
+def paths(
+    request: pytest.FixtureRequest, device: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dml.Device]:
+    """A device that takes its own paths through the shaders, or those that a GPU takes."""
+    own = dml.Device(device.adapter)
+    if request.param == "a GPU's":
+        target = own._target
+        monkeypatch.setattr(own, "_target", replace(target, traits=replace(
+            target.traits, is_cpu=False, local_size=min(256, target.traits.local_size))))
+    yield own
+    own.close()
+
+
+def _binding(device: dml.Device, most: int) -> Target:
+    """The device, as if a shader could bind so many storage buffers."""
+    target = device._target
+    return replace(target, traits=replace(target.traits, max_bindings=most),
+                   library=ShaderLibrary(target.library.features, most))
+
+
+@pytest.mark.parametrize(
+    "bound, together", [(8, 7), (15, 7), (16, 14), (29, 14), (30, 28), (99, 28)])
 @pytest.mark.parametrize("operator", ["JOIN", "SPLIT"])
-def test_seven_tensors_take_one_dispatch(
-    operator: str, count: int, dispatches: int, device: dml.Device
+def test_a_dispatch_takes_as_many_tensors_as_the_device_binds(
+    operator: str, bound: int, together: int, device: dml.Device
 ) -> None:
-    one, whole = (dml.TensorDesc("float32", (3, n)) for n in (8, 8 * count))
-    pieces = [one] * count
-    desc = (dml.JoinOperatorDesc(input_tensors=pieces, output_tensor=whole, axis=1)
-            if operator == "JOIN" else
-            dml.SplitOperatorDesc(input_tensor=whole, output_tensors=pieces, axis=1))
-    assert len(desc.operator.lower(desc, device._target).execute) == dispatches
+    target = _binding(device, bound)
+    for count in (1, 2, together, together + 1, 3 * together):
+        one, whole = (dml.TensorDesc("float32", (3, n)) for n in (8, 8 * count))
+        pieces = [one] * count
+        desc = (dml.JoinOperatorDesc(input_tensors=pieces, output_tensor=whole, axis=1)
+                if operator == "JOIN" else
+                dml.SplitOperatorDesc(input_tensor=whole, output_tensors=pieces, axis=1))
+        found = desc.operator.lower(desc, target).execute
+        assert len(found) == -(-count // together), count
+
+
+@pytest.mark.parametrize(
+    "bound, kind, unit", [(8, "float32", 3), (16, "uint16", 8), (30, "float32", 1)])
+def test_many_tensors_are_joined_and_split(
+    bound: int, kind: str, unit: int, paths: dml.Device, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if bound > paths._target.traits.max_bindings:
+        pytest.skip("the device binds fewer")
+    monkeypatch.setattr(paths, "_target", _binding(paths, bound))
+    widths = rng.integers(1, 30, 45) * unit
+    parts = [rng.integers(0, 99, (70, int(n))).astype(kind) for n in widths]
+    whole = dml.join([paths.tensor(x) for x in parts], axis=1)
+    assert np.array_equal(whole.numpy(), np.concatenate(parts, 1))
+    back = dml.split(whole, sections=tuple(map(int, widths)), axis=1)
+    assert all(np.array_equal(x.numpy(), y) for x, y in zip(back, parts, strict=True))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("mode", dml.PaddingMode)
 def test_borders_in_several_workgroups(
-    mode: dml.PaddingMode, dtype: str, rng: np.random.Generator
+    mode: dml.PaddingMode, dtype: str, paths: dml.Device, rng: np.random.Generator
 ) -> None:
     for sizes, start, end in (((3, 90, 70), (0, 2, 3), (0, 1, 4)), ((2500, 17), (1, 0), (0, 2)),
                               ((70_001,), (3,), (9,)), ((2, 5000), (0, 4999), (1, 2))):
         x = rng.integers(0, 100, sizes).astype(dtype)
         more = {"constant_values": 0} if mode == 0 else {}
         expected = np.pad(x, list(zip(start, end)), _NUMPY_MODES[mode], **more)
-        got = dml.padding(x, start_padding=start, end_padding=end, padding_mode=mode)
+        got = dml.padding(paths.tensor(x), start_padding=start, end_padding=end, padding_mode=mode)
         assert np.array_equal(got.numpy(), expected), (sizes, start, end)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_a_long_row_is_repeated(
+    dtype: str, paths: dml.Device, rng: np.random.Generator
+) -> None:
+    x = rng.integers(0, 100, (1, 300_007)).astype(dtype)
+    assert np.array_equal(dml.tile(paths.tensor(x), repeats=(3, 2)).numpy(), np.tile(x, (3, 2)))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64"])
+def test_long_rows_of_any_alignment(
+    dtype: str, paths: dml.Device, rng: np.random.Generator
+) -> None:
+    x = rng.integers(0, 100, (301, 1003)).astype(dtype)
+    given = paths.tensor(x)
+    for begin in (0, 1, 2, 3, 5, 8, 15):
+        got = dml.slice(given, offsets=(1, begin), sizes=(299, 950), strides=(1, 1))
+        assert np.array_equal(got.numpy(), x[1:300, begin : begin + 950]), begin
+    left, right = dml.split(given, sections=(401, 602), axis=1)
+    assert np.array_equal(left.numpy(), x[:, :401]) and np.array_equal(right.numpy(), x[:, 401:])
+    chosen = rng.integers(-301, 400, 290).astype(np.int32)  # some point nowhere
+    got = dml.gather(given, chosen[None], axis=0, index_dimensions=1)
+    assert np.array_equal(got.numpy(), x[np.minimum(chosen, 300)])
+    new = rng.integers(0, 100, (290, 1003)).astype(dtype)
+    got = dml.scatter_nd(given, chosen[:, None], new, input_dimension_count=2,
+                         indices_dimension_count=2)
+    expected = x.copy()
+    for i, row in zip(chosen, new):
+        if i < 301:
+            expected[i] = row
+    assert np.array_equal(got.numpy(), expected)
 
 
 def test_more_copies_than_an_invocation_writes(rng: np.random.Generator) -> None:

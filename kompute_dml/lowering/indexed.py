@@ -1,0 +1,212 @@
+"""How tensors of indices lower: gathers, and scatters in three steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ..desc import TensorDesc
+from ..errors import UnsupportedError
+from ..layout import Ints, packed_strides, product
+from ..runtime.traits import DeviceTraits
+from .builder import PlanBuilder
+from .copy import SHADERS as COPY_SHADERS
+from .copy import copied_input
+from .plan import UNUSED, in_units
+from .walk import Walk, runs_of
+
+GATHERS = "gather", "gather_vectors"
+SCATTERS = "scatter", *COPY_SHADERS
+_LOCAL_SIZE = 256
+_SHORTEST_ROW = 64
+"""Bytes of a slice that an invocation of a CPU copies as a row."""
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """The axis of the indexed tensor on which one index gives a coordinate."""
+
+    size: int
+    stride: int
+    slots: int = 0
+    """The stride in a packed tensor with an element for each place that updates can have."""
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """The elements that move between a listed tensor (a gather's output, a scatter's updates) and
+    an indexed one (a gather's input, a scatter's output): all dimensions that either has."""
+
+    sizes: Ints
+    listed: Ints
+    """Strides of the listed tensor."""
+    indices: Ints
+    """Strides of the indices, 0 where one serves the whole dimension."""
+    indexed: Ints
+    """Strides of the indexed tensor, 0 where the indices give the coordinate."""
+    tuples: tuple[bool, ...]
+    """Which dimensions distinguish tuples of indices. The others make a slice."""
+    coordinates: tuple[Coordinate, ...]
+    step: int
+    """From one index of a tuple to the next."""
+
+    @property
+    def last(self) -> int:
+        """The last dimension that is walked."""
+        return max((d for d, n in enumerate(self.sizes) if n > 1), default=0)
+
+    @property
+    def axes(self) -> list[int]:
+        """Words of the coordinates, for the params buffer."""
+        return [w for c in self.coordinates for w in (c.size, c.stride)]
+
+    def in_blocks(self, listed: TensorDesc, indexed: TensorDesc) -> tuple[int, Indexed]:
+        """Bytes of the largest blocks that move as one, and this description counted in blocks."""
+        itemsize = listed.data_type.itemsize
+        last = self.last
+        if not self.sizes or self.tuples[last] or self.listed[last] != 1 or self.indexed[last] != 1:
+            return itemsize, self
+        # Dimensions of size 1 are not walked.
+        steps = [s[d] for s in (self.listed, self.indexed)
+                 for d, n in enumerate(self.sizes) if n > 1 and d != last]
+        counts = [self.sizes[last], *steps, *(c.stride for c in self.coordinates if c.size > 1)]
+        for unit in (16, 8, 4):
+            each = unit // itemsize
+            if each < 2:
+                break
+            if any(n % each for n in counts) or any(
+                    t.base_alignment % unit for t in (listed, indexed)):
+                continue
+
+            def parts(strides: Ints, each: int = each) -> Ints:
+                return tuple(1 if d == last else s // each for d, s in enumerate(strides))
+
+            sizes = tuple(n // each if d == last else n for d, n in enumerate(self.sizes))
+            coordinates = tuple(replace(c, stride=c.stride // each) for c in self.coordinates)
+            return unit, replace(self, sizes=sizes, listed=parts(self.listed),
+                                 indexed=parts(self.indexed), coordinates=coordinates)
+        return itemsize, self
+
+
+def gather(p: PlanBuilder, how: Indexed) -> None:
+    d = p.desc
+    if _gather_vectors(p, how):
+        return
+    unit, listed = d.output_tensor.data_type.itemsize, how
+    walk = Walk(how.sizes, how.listed, how.indices, how.indexed)
+    runs = Runs.of(p.device, walk, unit)
+    push: dict[str, int] = {}
+    if runs:
+        walk, invocations, push, spec = runs
+    else:
+        unit, listed = how.in_blocks(d.output_tensor, d.input_tensor)
+        walk = Walk(listed.sizes, listed.listed, listed.indices, listed.indexed)
+        parts = 1 if p.device.is_cpu else 4
+        invocations = -(-walk.count // parts)
+        spec = {"LOCAL_SIZE": _LOCAL_SIZE, "PARTS": parts}
+    p.dispatch(
+        "gather", -(-invocations // spec["LOCAL_SIZE"]),
+        x=in_units(p.read("input_tensor"), unit), indices=p.read("indices_tensor"),
+        y=in_units(p.write("output_tensor"), unit), params=[*walk.words, *listed.axes],
+        push={"count": walk.count, "axes_at": len(walk.words), "step": how.step, **push},
+        spec={"INDEX_TYPE": d.indices_tensor.data_type.code,
+              "COORDINATES": len(how.coordinates), "UNIT": unit, **spec},
+    )
+
+
+class Runs(NamedTuple):
+    """How a CPU moves slices that are contiguous rows (include/runs.glsl)."""
+
+    rows: Walk
+    invocations: int
+    push: dict[str, int]
+    spec: dict[str, int]
+
+    @classmethod
+    def of(cls, device: DeviceTraits, walk: Walk, unit: int) -> Runs | None:
+        """Of elements of ``unit`` bytes. The walk's first and third operand hold them."""
+        size = walk.sizes[-1]
+        moving = [int(i in (0, 2)) for i in range(len(walk.strides))]
+        if (not device.is_cpu or [s[-1] for s in walk.strides] != moving
+                or size * unit < _SHORTEST_ROW):
+            return None
+        rows = Walk(walk.sizes[:-1], *(s[:-1] for s in walk.strides))
+        run, runs, local_size = runs_of(rows.count, size, 16 // unit)
+        return cls(rows, rows.count * runs, {"row_size": size, "runs": runs},
+                   {"LOCAL_SIZE": local_size, "RUN": run})
+
+
+def _gather_vectors(p: PlanBuilder, how: Indexed) -> bool:
+    """Add the dispatch where indices and output consist of whole vectors, else return False."""
+    d = p.desc
+    y, kind, index = d.output_tensor, d.output_tensor.data_type, d.indices_tensor.data_type
+    last = how.last
+    each = 16 // kind.itemsize
+
+    def even(t: TensorDesc, strides: Ints) -> bool:
+        of = 16 // t.data_type.itemsize
+        return t.is_aligned and strides[last] == 1 and not any(
+            s % of for i, s in enumerate(strides) if i != last and how.sizes[i] > 1)
+
+    widths = (1, 2, 4) if p.device.is_cpu else (2, 4)
+    if (kind.itemsize not in widths or not how.sizes or how.sizes[last] % each
+            or len(how.coordinates) != 1 or not how.tuples[last]
+            or not even(y, how.listed) or not even(d.indices_tensor, how.indices)):
+        return False
+
+    def parts(strides: Ints) -> Ints:
+        return tuple(s * each if i == last else s for i, s in enumerate(strides))
+
+    sizes = tuple(n // each if i == last else n for i, n in enumerate(how.sizes))
+    walk = Walk(sizes, *map(parts, (how.listed, how.indices, how.indexed)))
+    (axis,) = how.coordinates
+    p.dispatch(
+        "gather_vectors", -(-walk.count // _LOCAL_SIZE), x=p.read("input_tensor"),
+        indices=p.read("indices_tensor"), y=p.write("output_tensor"), params=walk.words,
+        push={"count": walk.count, "size": axis.size, "stride": axis.stride,
+              "step": how.indexed[last]},
+        spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": kind.itemsize, "INDEX_TYPE": index.code},
+    )
+    return True
+
+
+def scatter(p: PlanBuilder, how: Indexed) -> None:
+    """The output is the input; then of the updates of each place the last one is written."""
+    d = p.desc
+    p.add(copied_input(p.target, d.input_tensor, d.output_tensor))
+    slots = product([c.size for c in how.coordinates])
+    of_tuples = [n if t else 1 for n, t in zip(how.sizes, how.tuples)]
+    # Updates whose indices cannot give the same place have separate slots.
+    places: list[int] = []
+    for n, s, t in zip(how.sizes, how.indexed, how.tuples):
+        places.append(slots if t and s != 0 and n > 1 else 0)
+        slots *= n if places[-1] else 1
+    if slots * 4 > p.device.max_range:
+        raise UnsupportedError(
+            f"{d.operator.name}: indices that choose among {slots} places are not supported on "
+            f"this device (each takes 4 bytes, of {p.device.max_range} at most)")
+    numbers = tuple(s if t else 0 for s, t in zip(packed_strides(of_tuples), how.tuples))
+    whole = Walk(how.sizes, how.listed, how.indices, how.indexed, numbers, places)
+    runs = Runs.of(p.device, whole, d.output_tensor.data_type.itemsize)
+    unit, blocks = how.in_blocks(d.updates_tensor, d.output_tensor)
+    if runs:
+        unit, blocks = d.output_tensor.data_type.itemsize, how
+    indices, claimed = p.read("indices_tensor"), p.zeroed(4, slots)
+    tuples = replace(how, sizes=tuple(of_tuples))
+    for step, of in enumerate((tuples, blocks, tuples)):
+        walk = Walk(of.sizes, of.listed, of.indices, of.indexed, numbers, places)
+        writes = step == 1
+        invocations = walk.count
+        push: dict[str, int] = {}
+        spec = {"LOCAL_SIZE": p.device.local_size}
+        if runs and writes:
+            walk, invocations, push, spec = runs
+        p.dispatch(
+            "scatter", -(-invocations // spec["LOCAL_SIZE"]),
+            x=in_units(p.read("updates_tensor"), unit) if writes else UNUSED, indices=indices,
+            y=in_units(p.write("output_tensor"), unit) if writes else UNUSED, slots=claimed,
+            params=[*walk.words, *(w for c in of.coordinates for w in (c.size, c.stride, c.slots))],
+            push={"count": walk.count, "axes_at": len(walk.words), "step": of.step, **push},
+            spec={"STEP": step, "INDEX_TYPE": d.indices_tensor.data_type.code,
+                  "COORDINATES": len(of.coordinates), "UNIT": unit, **spec},
+        )
