@@ -139,7 +139,7 @@ class Dispatchable:
     needs_initialization: bool
     initialized: bool
     initializer_temporary_bytes: int
-    """Scratch memory of an initialization."""
+    """Bytes of scratch memory for an initialization."""
     is_volatile = False
     """Whether its bindings may change between recording and replaying (DESCRIPTORS_VOLATILE)."""
 

@@ -206,7 +206,7 @@ _CHANGES: tuple[Callable[[Hostile], None], ...] = (
 def change(
     model: onnx.ModelProto, inputs: list[Any], rng: Rng
 ) -> tuple[bytes, dict[str, Any]]:
-    """A wrong model, or one that is right by chance, and what to give it."""
+    """A wrong model (or a valid one by chance) and its inputs."""
     h = Hostile(model, inputs, rng)
     for _ in range(rng.integers(1, 4)):
         h.pick(_CHANGES)(h)

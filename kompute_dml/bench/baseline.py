@@ -98,7 +98,7 @@ def against_table(rows: Sequence[Mapping[str, Any]], old: Mapping[str, Any]) -> 
 
 
 def markdown(run: Mapping[str, Any]) -> str:
-    """The table of a run: some rows of it first, where SHOWN names some."""
+    """The table of a run. Rows that SHOWN names come first."""
     if "beside_numpy.py" in run["command"]:
         return _beside_numpy(run)
     if "models" in run:

@@ -23,7 +23,7 @@ _CHECKED = 1 << 16
 def ordinary(operator: str, types: str = "", entry: Entry | None = None) -> Recipe:
     """``types`` is the first input's where it is not given, ``entry`` the operator's own case."""
     entry = entry or cases.CASES[operator]
-    # Sizes depend on the scale, types do not.
+    # Types do not depend on the scale.
     types = types or DataType.of(np.dtype(entry(TINY).inputs[0].dtype).name).family
 
     def make(device: Any, scale: Scale) -> Iterator[Case]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..device import Device
 
 _WORTH_REPACKING = 4 << 10
-"""Bytes of a constant from which on an operator may keep it in a form of its own."""
+"""The least bytes of a constant that an operator may repack."""
 _MAX_COUNT = 1 << 62
 """The product of an array's sizes that are not 0, whatever it holds."""
 FEW = 64
@@ -212,8 +212,8 @@ class Builder:
         return steps
 
     def _fold(self, draft: Draft, seen: Collection[int]) -> bool:
-        """Run an operator of constants now. Its result, unless it is large or one of those that
-        are ``seen`` from outside, is a constant then."""
+        """Run an operator of constants now, so that its result is a constant. Not if the result is
+        large or ``seen`` from outside."""
         inputs = dict(draft.slots("input"))
         slot, storage = next(draft.slots("output"))
         if id(storage) in seen or not is_of_constants(draft):

@@ -268,7 +268,7 @@ class _Planner:
             for storage in passing:
                 self._slots[storage] = self._temporary
                 storage.offset += begin
-        # Some are of no use any more.
+        # Fusion and repacking leave some storages unused.
         used = [s for s in self._slots if s.first >= 0]
         inner = [s for s in used if self._slots[s] == self._temporary]
         run_in_place(self._steps, inner)

@@ -88,7 +88,7 @@ def _half(g: Drafts, draft: Draft, slot: str, x: tuple[Storage, TensorDesc]) -> 
     return half if of is not None and _reads(half, of, x) else None
 
 
-# SWISH and HARD_SWISH: x times its sigmoid
+# SWISH and HARD_SWISH: x times the sigmoid of x
 
 _GATES = ("ACTIVATION_SIGMOID", "ACTIVATION_HARD_SIGMOID")
 

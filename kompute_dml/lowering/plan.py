@@ -25,7 +25,7 @@ class Target:
     library: ShaderLibrary
     traits: DeviceTraits
     device_key: str = ""
-    """Under which measured choices are kept; see :mod:`kompute_dml.tuning`."""
+    """The key of the device's measured choices; see :mod:`kompute_dml.tuning`."""
     halves: bool = False
     """Whether FLOAT32 products may be computed of FLOAT16 factors."""
 

@@ -1,4 +1,4 @@
-"""How the mapping table lowers attention, recurrent networks and random numbers."""
+"""Lowerings of attention and recurrent networks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
     "elu": ("ELU", {"alpha": 1.0}), "hardsigmoid": ("HARD_SIGMOID", {"alpha": 0.2, "beta": 0.5}),
     "scaledtanh": ("SCALED_TANH", {"alpha": 1.0, "beta": 1.0}),
 }
-"""DirectML's activation, and the attributes that ONNX's lists give it."""
+"""DirectML's activation, and its attributes that ONNX lists."""
 
 
 def _optional(inputs: Inputs, index: int) -> Array | None:
@@ -34,7 +34,7 @@ def _optional(inputs: Inputs, index: int) -> Array | None:
 
 
 def _seen(x: Array | None, ones: int = 0) -> Seen | None:
-    """A packed array, after dimensions of size 1."""
+    """A packed array with dimensions of size 1 in front."""
     sizes = () if x is None else (1,) * ones + x.shape
     return None if x is None else (x, sizes, packed_strides(sizes))
 
@@ -59,7 +59,7 @@ def _activations(node: Node, kind: str, directions: int) -> tuple[Any, ...]:
 
 
 def recurrent(kind: str) -> Build:
-    """RNN, GRU and LSTM, whose tensors lack DirectML's leading dimension."""
+    """RNN, GRU and LSTM. ONNX's tensors lack DirectML's leading dimension."""
 
     def of_steps(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         x, w, r = (builder.pack(given(inputs, i)) for i in range(3))
@@ -111,7 +111,7 @@ def recurrent(kind: str) -> Build:
 
 
 def recurrent_refusal(node: Node) -> str | None:
-    """Why a recurrent network is not served, or None."""
+    """Why a recurrent network is not supported, or None."""
     if node.attributes.get("activations", ()) is None:
         return "activations, whose names ONNX Runtime's provider does not read"
     if node.op != "LSTM" and node.attributes.get("clip"):
@@ -123,8 +123,8 @@ def recurrent_refusal(node: Node) -> str | None:
 
 
 def multi_head_attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """com.microsoft MultiHeadAttention with queries, keys and values of their own, or keys and
-    values that are by head already."""
+    """com.microsoft MultiHeadAttention with separate queries, keys and values. Keys and values may
+    be by head already."""
     q = builder.pack(given(inputs, 0))
     heads = node.attributes["num_heads"]
     batches, queries, features = q.shape
@@ -166,7 +166,7 @@ def multi_head_attention(builder: Builder, node: Node, inputs: Inputs) -> list[A
 
 
 def mask_of(mask: Array, sizes: tuple[int, int, int, int]) -> tuple[MaskType, Seen]:
-    """com.microsoft's masks: lengths of keys, or an element for each key, query and head."""
+    """com.microsoft's masks: lengths of keys, or elements by key, query and head."""
     batches = sizes[0]
     if mask.shape == (batches,):
         return MaskType.KEY_SEQUENCE_LENGTH, (mask, (1, batches), (0, 1))
@@ -180,7 +180,7 @@ def mask_of(mask: Array, sizes: tuple[int, int, int, int]) -> tuple[MaskType, Se
 
 
 def attention_refusal(node: Node) -> str | None:
-    """Why attention is not served, or None."""
+    """Why attention is not supported, or None."""
     if node.attributes.get("unidirectional", 0):
         return "unidirectional"
     shapes = [v.shape for v in node.inputs[:3] if v is not None]
@@ -193,7 +193,7 @@ def attention_refusal(node: Node) -> str | None:
 
 
 def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """ONNX's Attention: inputs by token, or by head, which are brought into the other order."""
+    """ONNX's Attention. Inputs by head are seen by token."""
     read = node.attributes
     q = given(inputs, 0)
     by_head = len(q.shape) == 4
@@ -246,7 +246,7 @@ def _by_token(builder: Builder, x: Array) -> Array:
 
 
 def onnx_attention_refusal(node: Node) -> str | None:
-    """Why ONNX's Attention is not served, or None."""
+    """Why ONNX's Attention is not supported, or None."""
     if node.attributes.get("softcap", 0.0):
         return "softcap"
     if len(node.outputs) > 3 and node.outputs[3] is not None:

@@ -21,7 +21,7 @@ def _apply(builder: Builder, operator: str, *arrays: Array, **attributes: Any) -
 
 
 def truth(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """Cast to bool: whatever is not 0 is true, NaN too."""
+    """Cast to bool: anything but 0 is true, also NaN."""
     x = given(inputs, 0)
     zero = builder.constant(np.zeros((), x.dtype))
     equal = emit_elementwise(builder, "ELEMENT_WISE_LOGICAL_EQUALS", [x, zero], BOOL, {})
@@ -38,7 +38,7 @@ def mean(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 
 def power(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """Pow with an exponent of another type than the base's, which is the result's."""
+    """Pow with an exponent of another type. The result has the base's type."""
     x, exponent = given(inputs, 0), given(inputs, 1)
     exponent = emit_elementwise(builder, "CAST", [exponent], x.dtype, {})
     return [_apply(builder, "ELEMENT_WISE_POW", x, exponent)]

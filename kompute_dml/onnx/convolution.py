@@ -1,4 +1,4 @@
-"""How the mapping table lowers convolutions."""
+"""Lowerings of convolutions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
     "Clip": ("ELEMENT_WISE_CLIP", {"min": float(np.finfo(np.float32).min),
                                    "max": float(np.finfo(np.float32).max)}),
 }
-"""What com.microsoft's FusedConv may name: the operator, and its fields in the order of
-activation_params with what they are without."""
+"""The activations of com.microsoft's FusedConv: the operator, and its fields with defaults, in the
+order of activation_params."""
 
 
 def refuses_activation(node: Node) -> str | None:
@@ -50,7 +50,7 @@ def _activation(node: Node) -> Any:
 
 
 def _window(node: Node, x: Array, w: Array) -> dict[str, list[int]]:
-    """The attributes along the spatial dimensions, but for what auto_pad decides."""
+    """The attributes along the spatial dimensions, except those that auto_pad decides."""
     axes = len(x.shape) - 2
     if axes < 1 or len(w.shape) != len(x.shape):
         raise ValidationError(
@@ -71,7 +71,7 @@ def _window(node: Node, x: Array, w: Array) -> dict[str, list[int]]:
 
 
 def _split(total: int, upper: bool) -> tuple[int, int]:
-    """A padding's two ends. What is left over goes to the end where it is ``upper``."""
+    """The two ends of a padding. An odd element goes to the end if ``upper``."""
     less = total // 2
     return (less, total - less) if upper else (total - less, less)
 
@@ -94,7 +94,8 @@ def _emit(
     builder: Builder, operator: str, tensors: dict[str, Array | None], sizes: Sequence[int],
     dtype: Any, attributes: dict[str, Any],
 ) -> list[Array]:
-    """One convolution. Vectors lie along the channels; where the device wants planes, lines are."""
+    """Add a convolution. Vectors are seen along the channels, and rows as planes if the device
+    needs planes."""
     y = builder.for_channels(sizes, dtype)
     if y.storage is None:
         return [y]
@@ -189,7 +190,7 @@ def transposed_by_pads(builder: Builder, node: Node, inputs: Inputs) -> list[Arr
 
 
 def transposed(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """ConvTranspose. output_shape, or auto_pad, say how much of the result is cut off."""
+    """ConvTranspose. output_shape or auto_pad decides how much of the result is cut off."""
     x, w, bias = given(inputs, 0), given(inputs, 1), _at(inputs, 2)
     window, mode = _window(node, x, w), node.attributes.get("auto_pad", "NOTSET")
     axes = len(x.shape) - 2

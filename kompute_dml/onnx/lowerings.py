@@ -1,4 +1,4 @@
-"""How the mapping table lowers nodes: ONNX's shape rules and argument order, DirectML's fields.
+"""Lowerings of nodes: from ONNX's shape rules and argument order to DirectML's fields.
 
 Each function takes the builder, the node, and an array per input (None for an absent one), and
 returns an array per output.
@@ -25,7 +25,7 @@ Build = Callable[[Builder, Node, Inputs], Sequence[Array]]
 Attributes = Callable[[Node, Inputs], Mapping[str, Any]]
 
 Seen = tuple[Array, Sequence[int], Sequence[int]]
-"""An array under the sizes and strides that an operator is to see."""
+"""An array with the sizes and strides for an operator."""
 _MAX_RANK = 4
 """Dimensions that DirectML's products and diagonals take."""
 _INT32 = (-(2**31), 2**31 - 1)
@@ -40,7 +40,7 @@ def given(inputs: Inputs, index: int) -> Array:
 
 
 def host(inputs: Inputs, index: int) -> np.ndarray | None:
-    """The values of an input that the row wants on the host; None where it is absent."""
+    """The values of an input that the row needs on the host; None if it is absent."""
     x = inputs[index] if index < len(inputs) else None
     if x is not None and x.host is None:
         raise UnsupportedError(f"only the device knows the values of input {index}")
@@ -48,7 +48,8 @@ def host(inputs: Inputs, index: int) -> np.ndarray | None:
 
 
 def dimension(axis: int, rank: int) -> int:
-    """Which one of ``rank`` dimensions ``axis`` names, counted from the last where negative."""
+    """``axis`` counted from the first of ``rank`` dimensions. A negative one counts from the
+    last."""
     if not -rank <= axis < rank:
         raise ValidationError(f"expected an axis of {rank} dimensions, but got {axis}")
     return axis % rank
@@ -65,7 +66,7 @@ def emit_elementwise(
     builder: Builder, operator: str, arrays: Sequence[Array], dtype: np.dtype[Any],
     attributes: Mapping[str, Any],
 ) -> Array:
-    """One elementwise operator over broadcast inputs, which take its input fields in order."""
+    """Add an elementwise operator over broadcast inputs, in the order of its input fields."""
     shape = _broadcast(arrays)
     y = builder.like(arrays, shape, dtype)
     if y.storage is None:
@@ -75,7 +76,7 @@ def emit_elementwise(
     sizes, strides = shape, [a.strides for a in (*seen, y)]
     support = supported(builder.device, definition.name, definition.spec.tensors[0].name)
     least, most = support.dimension_counts if support else (1, MAX_DIMENSIONS)
-    if len(sizes) > most:  # as they are, what is around may take the operator up
+    if len(sizes) > most:  # unmerged dimensions allow fusion with neighbours
         sizes, strides = coalesce(shape, *strides)
     rank = max(len(sizes), least)
     sizes = pad_left(sizes, rank, 1)
@@ -139,7 +140,7 @@ def clip_bounds(node: Node, inputs: Inputs) -> dict[str, Any]:
         bound = host(inputs, i)
         value = node.attributes.get(name, default) if bound is None else bound.reshape(())[()]
         bounds[name] = np.asarray(value).astype(dtype)[()]
-    # Where they cross ONNX wants the upper one everywhere.
+    # If they cross, ONNX's result is the upper bound everywhere.
     bounds["min"] = min(bounds["min"], bounds["max"])
     return {**bounds, **{name: scalar(bounds[name], dtype) for name in ("min", "max")}}
 
@@ -151,13 +152,13 @@ def infinity_mode(node: Node, inputs: Inputs) -> dict[str, Any]:
 
 
 def along_axis(operator: str, default_axis: int = -1) -> Build:
-    """Operators over one axis that DirectML names in a list."""
+    """Operators over one axis, for which DirectML has a list."""
 
     def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
         axis = node.attributes.get("axis", default_axis) % max(len(x.shape), 1)
         x = builder.pack(x)
-        # The axis in the middle of three: any rank will do.
+        # Three dimensions with the axis in the middle serve any rank.
         length = x.shape[axis] if x.shape else 1
         sizes: Sequence[int] = (product(x.shape[:axis]), length, product(x.shape[axis + 1 :]))
         y = builder.new(x.shape, x.dtype)
@@ -178,7 +179,7 @@ def along_axis(operator: str, default_axis: int = -1) -> Build:
 
 
 def quantization(operator: str) -> Build:
-    """QuantizeLinear and DequantizeLinear: scale and zero point for all, or one per index."""
+    """QuantizeLinear and DequantizeLinear, with one scale and zero point, or one for each index."""
 
     def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
@@ -218,7 +219,7 @@ def dynamic_quantize(builder: Builder, node: Node, inputs: Inputs) -> list[Array
 
 
 def quantized_sum(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """com.microsoft QLinearAdd: its inputs in DirectML's order, each scale a single element."""
+    """com.microsoft QLinearAdd: inputs in DirectML's order, scales of a single element."""
     shape = _broadcast([given(inputs, 0), given(inputs, 3)])
     y = builder.new(shape, given(inputs, 0).dtype)
     if y.storage is None:

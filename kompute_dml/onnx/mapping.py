@@ -1,7 +1,7 @@
-"""Which ONNX operators run on which of DirectML's: one mapping each.
+"""The DirectML operator for each ONNX operator: one mapping each.
 
-A mapping is active where its DirectML operator is implemented at the device's feature level for the
-data types at hand. So a new operator needs its mapping and nothing else.
+A mapping is active if its DirectML operator is implemented at the device's feature level for the
+data types. So a new operator needs only its mapping.
 """
 
 from __future__ import annotations
@@ -62,36 +62,36 @@ out, whether a model has them or not."""
 
 @dataclass(frozen=True)
 class Mapping:
-    """One ONNX operator, or one use of it."""
+    """An ONNX operator, or a use of it."""
 
     op: str
     since: tuple[int, ...]
     """Versions of the operator that this mapping understands."""
     operator: str
-    """The DirectML operator, without ``DML_OPERATOR_``; of views the one that copies them."""
+    """The DirectML operator, without ``DML_OPERATOR_``. For views, the one that copies them."""
     build: lowerings.Build
     domain: str = ""
     fields: tuple[str | None, ...] = ()
-    """The DirectML tensor of each input, where the order is not DirectML's own; the last one goes
-    on for any further inputs."""
+    """The DirectML tensor of each input, if the order differs from DirectML's. The last one also
+    stands for all further inputs."""
     attributes: tuple[str, ...] = ()
-    """Attributes that are understood. A node with others is not served."""
+    """Supported attributes. Nodes with others are refused."""
     host: tuple[int, ...] = ()
-    """Inputs whose values the plan depends on. The host must know them."""
+    """Inputs whose values the plan depends on, so that the host must know them."""
     refuses: Refusal = lambda node: None
-    """Why this mapping does not serve the node, or None."""
+    """Why this mapping refuses the node, or None."""
     multiplies: bool = False
     """Whether it is a product or a convolution: work that is worth a transfer."""
     results: tuple[str | None, ...] = ()
-    """The DirectML tensor of each output, where its type is not the table's."""
+    """The DirectML tensor of each output, if its type differs from the table's."""
 
     @property
     def is_view(self) -> bool:
-        """Whether nothing is computed."""
+        """Whether it computes nothing."""
         return self.operator == _COPY
 
     def refusal(self, node: Node, device: Device) -> str | None:
-        """Why this mapping does not serve ``node`` on ``device``, or None."""
+        """Why this mapping refuses ``node`` on ``device``, or None."""
         if node.since not in self.since:
             return f"version {node.since} of the operator is not known, only {self.since}"
         known = {*self.attributes, *_OF_MEMORY}
@@ -137,7 +137,7 @@ class Mapping:
 def _refuses_value(
     value: Value, field: str | None, tensors: dict[str, spec.TensorSupport], most: int
 ) -> str | None:
-    """``most`` is how many bytes a buffer of the device holds."""
+    """``most`` is the largest buffer of the device, in bytes."""
     if value.dtype is None:
         return f"{value.name!r} is not a tensor of a type that DirectML has"
     if value.shape is not None and len(value.shape) > MAX_DIMENSIONS:
@@ -150,7 +150,7 @@ def _refuses_value(
 
 
 def match(node: Node, device: Device) -> Mapping | str:
-    """The mapping that serves ``node`` on ``device``, or why there is none."""
+    """The mapping of ``node`` on ``device``, or why there is none."""
     mapping = candidate(node, device)
     return mapping if isinstance(mapping, str) else _trial(mapping, node, device) or mapping
 
@@ -164,7 +164,7 @@ def find(node: Node, device: Device) -> Mapping:
 
 
 def candidate(node: Node, device: Device) -> Mapping | str:
-    """The mapping that serves ``node`` by the tables, or why there is none."""
+    """The mapping of ``node`` by the tables, or why there is none."""
     reason = "no mapping has this operator"
     rows = _by_operator().get((node.domain, node.op), [])
     for mapping in [row for row in rows if node.since in row.since] or rows:
@@ -176,7 +176,7 @@ def candidate(node: Node, device: Device) -> Mapping | str:
 
 
 def _trial(mapping: Mapping, node: Node, device: Device) -> str | None:
-    """Why the node does not compile on the device: it may lack a feature that shaders need."""
+    """Why the node does not compile on the device, which may lack a feature, or None."""
     builder = Builder(device, trial=True)
     inputs: list[Array | None] = []
     certain = True
@@ -185,7 +185,7 @@ def _trial(mapping: Mapping, node: Node, device: Device) -> str | None:
             inputs.append(None)
             continue
         if i in mapping.host and value.constant is None:
-            return None  # everything depends on a value that only a run will tell
+            return None  # everything depends on a value that only a run knows
         shape = value.shape or ()
         certain = certain and value.shape is not None and None not in shape
         array = builder.new([1 if n is None else n for n in shape], value.dtype)
@@ -195,7 +195,7 @@ def _trial(mapping: Mapping, node: Node, device: Device) -> str | None:
     except UnsupportedError as error:
         return str(error)
     except Exception as error:  # whatever a model makes go wrong
-        # Sizes that stand in for unknown ones need not fit together.
+        # Substitutes for unknown sizes need not fit together.
         return said(error) if certain else None
     return None
 
@@ -219,7 +219,7 @@ def _by_operator() -> dict[tuple[str, str], list[Mapping]]:
 
 
 def _attribute(name: str, value: object, default: object) -> Refusal:
-    """Serve nodes with this value of an attribute only."""
+    """Refuse nodes with another value of an attribute."""
 
     def refuses(node: Node) -> str | None:
         got = node.attributes.get(name, default)
@@ -296,8 +296,7 @@ def _qlinear_matrices(node: Node) -> str | None:
 
 
 def _vectors(*, a: tuple[int, ...], b: tuple[int, ...]) -> Refusal:
-    """Scales and zero points, of A's rows and B's columns, that vary over batches are not served.
-    """
+    """Refuse scales and zero points of A's rows and B's columns that vary over batches."""
     axes = {**dict.fromkeys(a, -2), **dict.fromkeys(b, -1)}
 
     def refuses(node: Node) -> str | None:
@@ -321,7 +320,7 @@ def _counted(node: Node) -> str | None:
         return "how many elements are found is known only after a run"
     return None
 def _normalization(node: Node) -> str | None:
-    """Statistics are computed in float32. Only LayerNormalization has them as outputs."""
+    """Statistics are computed in float32. Only LayerNormalization outputs them."""
     has_statistics = node.op == "LayerNormalization"
     if not has_statistics and any(value is not None for value in node.outputs[1:3]):
         return "mean and variance as outputs"
@@ -335,7 +334,7 @@ def _normalization(node: Node) -> str | None:
 
 
 def _one_scale(*indices: int) -> Refusal:
-    """Scales and zero points are one for all."""
+    """Refuse nodes with several scales or zero points."""
 
     def refuses(node: Node) -> str | None:
         for i in indices:
@@ -351,7 +350,7 @@ def _cast_like(node: Node) -> str | None:
     like = node.input(1)
     return "a cast to this data type" if like is None or like.dtype in (None, BOOL) else None
 def _trained(node: Node) -> str | None:
-    """Batch normalization by the statistics of its input."""
+    """Why a batch normalization by its input's statistics is refused, or None."""
     if not node.attributes.get("training_mode", 0):
         return "training_mode=0"
     x = node.inputs[0]
@@ -394,7 +393,7 @@ _TWO = ("ATensor", "BTensor")
 _COPY = "ELEMENT_WISE_IDENTITY"
 _WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
 _DEQUANTIZED = (None,)
-"""Quantized tensors, whose own types the composed operators tell."""
+"""Quantized tensors. The composed operators check their types."""
 _SOFTMAX = tuple((op, f"ACTIVATION_{name}1") for op, name in (
     ("Softmax", "SOFTMAX"), ("LogSoftmax", "LOG_SOFTMAX"), ("Hardmax", "HARDMAX")))
 _TRANSPOSED = ("alpha", "transA", "transB", "transBatchA", "transBatchB")
@@ -426,7 +425,7 @@ TABLE: tuple[Mapping, ...] = (
         refuses=_vectors(a=(2,), b=(3,)), multiplies=True),
     Mapping("DynamicQuantizeMatMul", (1,), "MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
         products.dynamic_quantize_matmul, MICROSOFT,
-        # A is of the output's type until it is quantized.
+        # A has the output's type until it is quantized.
         fields=("OutputTensor", "BTensor", "BScaleTensor", "BZeroPointTensor", "BiasTensor"),
         refuses=_vectors(a=(), b=(2, 3)), multiplies=True),
     # Products
@@ -606,7 +605,7 @@ TABLE: tuple[Mapping, ...] = (
         attributes=("reduction",), refuses=_attribute("reduction", "none", "none")),
     Mapping("OneHot", (9, 11, 28), "ONE_HOT", gather.one_hot, attributes=("axis",), host=(1,),
         fields=(None, None, "ValuesTensor")),
-    # Filled with 0 first, whose low halves are then written.
+    # Filled with 0 first, then the low words are written.
     Mapping("NonZero", (9, 13), "FILL_VALUE_CONSTANT", gather.nonzero, refuses=_counted,
         fields=(None,)),
     Mapping("Compress", (9, 11, 28), "GATHER", gather.gather, attributes=("axis",),
@@ -909,7 +908,7 @@ TABLE: tuple[Mapping, ...] = (
     Mapping("Cast", (1,), "CAST", legacy.cast(composed.truth, lowerings.elementwise("CAST")),
         attributes=("to",), refuses=legacy.cast_refusal),
     Mapping("Reshape", (1,), _COPY, legacy.reshape_attribute, attributes=("shape",)),
-    # Filled: large ones, whose sizes and values the host knows
+    # Filled tensors: large ones, whose sizes and values the host knows
     Mapping("ConstantOfShape", (9, 20, 21, 23, 24, 25), "FILL_VALUE_CONSTANT",
             movement.constant_of_shape, fields=(None,), attributes=("value",), host=(0,)),
     Mapping("Range", (11, 27), "FILL_VALUE_SEQUENCE", movement.range_, fields=(None,),

@@ -30,11 +30,11 @@ def load(model: Any) -> onnx.ModelProto:
 
 
 def _without_a_name_for_the_empty_domain(model: onnx.ModelProto) -> onnx.ModelProto:
-    """ONNX's own operators may say that they are of ai.onnx, which onnx before 1.23 refuses."""
+    """Remove the domain ai.onnx of ONNX's own operators, which onnx before 1.23 refuses."""
     if not any(_is_named(item) for item in (*model.opset_import, *_nodes(model.graph))):
         return model
     renamed = onnx.ModelProto()
-    renamed.CopyFrom(model)  # the caller's stays as it is
+    renamed.CopyFrom(model)  # the caller's model is unchanged
     for item in (*renamed.opset_import, *_nodes(renamed.graph)):
         if _is_named(item):
             item.domain = ""
@@ -46,7 +46,7 @@ def _is_named(item: onnx.OperatorSetIdProto | onnx.NodeProto) -> bool:
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Those of nested graphs too."""
+    """All nodes, including those of nested graphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -121,7 +121,7 @@ def _type(info: onnx.ValueInfoProto) -> tuple[np.dtype[Any] | None, tuple[int | 
     tensor = info.type.tensor_type
     shape = None
     if tensor.HasField("shape"):
-        # Some exporters write -1 for a size that only a run will tell.
+        # Some exporters write -1 for an unknown size.
         shape = tuple(d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None
                       for d in tensor.shape.dim)
     return DTYPES.get(tensor.elem_type), shape
@@ -142,7 +142,8 @@ _LISTS = (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS)
 
 
 def check_inputs(graph: Graph, given: Any) -> list[np.ndarray]:
-    """The graph's inputs from a list, a mapping by name or one array. Raises ValidationError."""
+    """The graph's inputs, from a list, a mapping by name or a single array. Raises
+    ValidationError."""
     names = [value.name for value in graph.inputs]
     if isinstance(given, Mapping):
         if given.keys() != set(names):

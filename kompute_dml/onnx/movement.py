@@ -1,4 +1,4 @@
-"""How operators that move elements lower. What a view can express costs nothing."""
+"""Lowerings of operators that move elements. Views cost nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ORDERS = {"DCR": DepthSpaceOrder.DEPTH_COLUMN_ROW, "CRD": DepthSpaceOrder.COLUM
 
 
 def _numbers(node: Node, inputs: Inputs, index: int, *names: str) -> list[int] | None:
-    """Whole numbers that are an input, or an attribute in older versions."""
+    """Whole numbers from an input, or in older versions from an attribute."""
     values = host(inputs, index)
     found = next((node.attributes[n] for n in names if n in node.attributes), None)
     given_ = found if values is None else values.reshape(-1)
@@ -30,7 +30,7 @@ def _numbers(node: Node, inputs: Inputs, index: int, *names: str) -> list[int] |
 
 
 def _rank(builder: Builder, operator: str, tensor: str, x: Array) -> int:
-    """Dimensions under which an operator sees an array."""
+    """The number of dimensions for an operator over an array."""
     support = supported(builder.device, "DML_OPERATOR_" + operator, tensor)
     return max(len(x.shape), support.dimension_counts[0] if support else 1)
 
@@ -223,7 +223,7 @@ def reverse_sequence(builder: Builder, node: Node, inputs: Inputs) -> list[Array
     y = builder.new(x.shape, x.dtype)
     if y.storage is None:
         return [y]
-    # A negative length is no sequence's: the same bits without a sign will do.
+    # Lengths are not negative, so as unsigned numbers they have the same bits.
     lengths = replace(lengths, dtype=np.dtype("uint64")).view(
         [1 if d == time else n for d, n in enumerate(x.shape)],
         [lengths.strides[0] if d == batch else 0 for d in range(rank)])

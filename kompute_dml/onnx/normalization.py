@@ -1,4 +1,4 @@
-"""How the mapping table lowers softmax and normalizations."""
+"""Lowerings of softmax and normalizations."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .reduction import reduced
 _EPSILON = 1e-5
 _SKIP_EPSILON = 1e-12
 _SMALLEST = 2.0**-126
-"""ONNX names no epsilon: rows of zeros stay zeros."""
+"""ONNX has no epsilon. With this one, rows of zeros stay zeros."""
 
 
 def flattened(operator: str) -> Build:
-    """Before opset 13: over all dimensions from ``axis`` on."""
+    """Operators before opset 13, over all dimensions from ``axis`` on."""
     along_last = along_axis(operator)
 
     def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
@@ -46,7 +46,7 @@ def _normalized(
     builder: Builder, operator: str, x: Array, shape: Sequence[int],
     parameters: Mapping[str, Array | None], axes: Sequence[int] | None = None, **attributes: Any,
 ) -> Array:
-    """``operator`` of ``x`` under the sizes ``shape``, to which its parameters are broadcast."""
+    """``operator`` over ``x`` with sizes ``shape``, to which its parameters are broadcast."""
     y = builder.like([x] if tuple(shape) == x.shape else [], x.shape, x.dtype)
     if y.storage is None:
         return y
@@ -87,7 +87,7 @@ def _layers(builder: Builder, node: Node, x: Array, scale: Array, bias: Array | 
 
 
 def layers(use_mean: bool) -> Build:
-    """Over all dimensions from ``axis`` on; without the mean RMS normalization."""
+    """Normalization over all dimensions from ``axis`` on; RMS normalization without the mean."""
 
     def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
@@ -117,7 +117,7 @@ def _statistics(builder: Builder, node: Node, x: Array) -> list[Array]:
 
 
 def skip_layers(use_mean: bool) -> Build:
-    """The same of a sum, which is an output, too: input, skip, gamma, beta (with a mean), bias."""
+    """The same for a sum, which is also an output: input, skip, gamma, beta (with a mean), bias."""
 
     def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         total, gamma = given(inputs, 0), given(inputs, 2)
@@ -126,13 +126,13 @@ def skip_layers(use_mean: bool) -> Build:
             if t is not None:
                 total = emit_elementwise(builder, "ELEMENT_WISE_ADD", [total, t], total.dtype, {})
         y = _layers(builder, node, total, gamma, beta, use_mean, _SKIP_EPSILON)
-        return [y, y, y, total][: len(node.outputs)]  # the middle ones are not asked for
+        return [y, y, y, total][: len(node.outputs)]  # the middle ones are absent
 
     return build
 
 
 def _per_channel(t: Array, rank: int, builder: Builder) -> Array:
-    """One value for each of the second dimension's indices."""
+    """One value for each channel (the second dimension)."""
     return builder.reshape(t, (1, *t.shape, *(1,) * (rank - 1 - len(t.shape))))
 
 
@@ -153,7 +153,7 @@ def groups(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     shape = (n, count, channels // count, product(plane))
     parameters = {}
     for name, i in (("scale", 1), ("bias", 2)):
-        t = given(inputs, i)  # for each group in version 18, then for each channel
+        t = given(inputs, i)  # for each group in version 18, later for each channel
         within = t.size // count
         parameters[name] = builder.reshape(t, (1, count, within, 1))
     return [_normalized(
@@ -209,7 +209,7 @@ def mean_variance(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 
 def batch_training(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """Normalized by its own statistics, which move the running ones."""
+    """Normalize by the input's own statistics, and update the running ones."""
     x, momentum = builder.pack(given(inputs, 0)), float(node.attributes.get("momentum", 0.9))
     scale, bias = (_per_channel(given(inputs, i), len(x.shape), builder) for i in (1, 2))
     channels = (1, x.shape[1], *(1,) * (len(x.shape) - 2))

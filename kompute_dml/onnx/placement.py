@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..device import Device
 
 _FEW = 1024
-"""Elements of an input up to which a plan may be made for its values."""
+"""The most elements of an input whose values a plan may depend on."""
 
 
 @dataclass
@@ -22,11 +22,11 @@ class Placement:
     rows: dict[Node, mapping.Mapping] = field(default_factory=dict)
     """Nodes that the device can run."""
     host: set[Node] = field(default_factory=set)
-    """Nodes that are evaluated while planning; some of them have a row, too."""
+    """Nodes that are evaluated while planning. Some of them also have a row."""
     reasons: dict[Node, str] = field(default_factory=dict)
-    """Nodes that run elsewhere, and why."""
+    """Why nodes run elsewhere."""
     wanted: set[Value] = field(default_factory=set)
-    """Values that the host wants to know."""
+    """Values that the host must know."""
 
     def __contains__(self, node: Node) -> bool:
         return node in self.rows or node in self.host
@@ -35,7 +35,7 @@ class Placement:
 def place(
     nodes: Sequence[Node], device: Device, claimed: Callable[[Node], bool] = lambda node: True
 ) -> Placement:
-    """Where ``nodes``, in an order in which they can run, do so."""
+    """Place ``nodes``, which are in an order in which they can run."""
     candidates = {}
     for node in nodes:
         row = mapping.candidate(node, device)
@@ -70,7 +70,7 @@ def place(
 
 
 def within(nodes: Sequence[Node], device: Device) -> Placement:
-    """Where the nodes of a region run, all of which were placed before."""
+    """The placement of a region's nodes, which were placed before."""
     rows, host = {}, set()
     for node in nodes:
         if isinstance(row := mapping.candidate(node, device), mapping.Mapping):
@@ -85,7 +85,7 @@ def within(nodes: Sequence[Node], device: Device) -> Placement:
 def _wanted(
     nodes: Sequence[Node], rows: dict[Node, mapping.Mapping], always: set[Node]
 ) -> set[Value]:
-    """Values that decide a plan, and those that they follow from; ``always`` are evaluated."""
+    """Values that a plan depends on, and those that they follow from. ``always`` are evaluated."""
     wanted: set[Value | None] = set()
     for node in reversed(nodes):
         if node in rows:
@@ -96,7 +96,7 @@ def _wanted(
 
 
 def _knows(value: Value, known: set[Value], made: set[Value], wanted: set[Value]) -> bool:
-    """Whether the host knows a value: it follows from sizes, is a small constant, or comes in."""
+    """Whether the host knows a value: it follows from sizes, is a small constant, or an input."""
     if value.constant is not None:
         return value.constant.nbytes <= shapes.HOST_BYTES
     if value in known:

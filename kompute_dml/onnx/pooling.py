@@ -1,4 +1,4 @@
-"""How pooling, regions of interest and resizing lower: ONNX's sizes and paddings."""
+"""Lowerings of pooling, regions of interest and resizing."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _seen(x: Array) -> Seen:
 
 
 def _unsigned(x: Array) -> Array:
-    """Indices as DirectML wants them, which are never negative."""
+    """Indices as unsigned numbers for DirectML. They are never negative."""
     return replace(x, dtype=np.dtype("uint64")) if x.dtype == np.int64 else x
 
 
 def _spatial(x: Array, most: int = 5) -> Array:
-    """With a height of 1 where there is a width alone."""
+    """An array with a height of 1 if it has only a width."""
     if not 3 <= len(x.shape) <= most:
         raise UnsupportedError(f"pooling of {len(x.shape)} dimensions")
     if len(x.shape) > 3:
@@ -44,7 +44,7 @@ def _spatial(x: Array, most: int = 5) -> Array:
 
 
 def _window(node: Node, spatial: Sequence[int]) -> tuple[list[int], dict[str, Any]]:
-    """The output's spatial sizes and DirectML's attributes, dilations among them."""
+    """The output's spatial sizes and DirectML's attributes, including dilations."""
     rank = len(spatial)
     window = list(node.attributes["kernel_shape"])
     strides = list(node.attributes.get("strides", [1] * rank))
@@ -68,7 +68,7 @@ def _window(node: Node, spatial: Sequence[int]) -> tuple[list[int], dict[str, An
         room = n + pads[i] + pads[rank + i] - reach
         size = room // strides[i] + 1
         if node.attributes.get("ceil_mode", 0) and room % strides[i]:
-            # A window that would begin in the padding at the end is left out.
+            # A window that begins in the end padding is left out.
             size += (size * strides[i] < n + pads[i])
         sizes.append(size)
     extra = 1 if rank == 1 else 0  # the height
@@ -121,7 +121,7 @@ def _own(operator: str, node: Node) -> dict[str, Any]:
 
 
 def _whole(x: Array) -> dict[str, Any]:
-    """The attributes of a window over everything."""
+    """The attributes of a window over all elements."""
     rank = len(x.shape) - 2
     return dict(window_size=x.shape[2:], strides=(1,) * rank, start_padding=(0,) * rank,
                 end_padding=(0,) * rank)
@@ -182,7 +182,7 @@ def max_unpooling(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         (x.shape[2 + i] - 1) * strides[i] - pads[i] - pads[rank + i] + window[i]
         for i in range(rank)]), x.dtype)
     if y.storage is not None:
-        # An index counts elements, whatever the dimensions.
+        # Indices count elements, so the dimensions do not matter.
         flat, places, made = (builder.reshape(t, (1, 1, 1, t.size))
                               for t in (x, _unsigned(indices), y))
         builder.emit("MAX_UNPOOLING", {"input_tensor": _seen(flat), "indices_tensor": _seen(places),
@@ -234,7 +234,7 @@ def roi_align_refused(node: Node) -> str | None:
 
 
 def resize_refused(node: Node) -> str | None:
-    """Of Resize and Upsample, what DirectML cannot express."""
+    """Why DirectML cannot express a Resize or Upsample, or None."""
     mode = _text(node, "mode", "nearest")
     if mode == "cubic":
         return "mode=cubic: DirectML has nearest and linear interpolation"
@@ -286,7 +286,7 @@ def _scales(node: Node) -> Any:
 def _coordinates(mode: str, size: int, out: int, scale: float) -> tuple[float, float, float]:
     """Scale, input and output offset of a dimension."""
     if mode == "align_corners":
-        # As ONNX's own code: the resized length need not be whole.
+        # As in ONNX's reference: the resized length may be fractional.
         return ((scale * size - 1) / (size - 1) if out > 1 and size > 1 else _FLT_MAX), 0.0, 0.0
     if mode == "asymmetric":
         return scale, 0.0, 0.0
@@ -311,7 +311,7 @@ def resize(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     shift = 0.0 if linear else {"round_prefer_floor": 0.5, "round_prefer_ceil": -0.5}.get(
         rounding, 0.0)
     upwards = rounding in ("round_prefer_floor", "ceil")
-    # Dimensions that stay are merged: four is what DirectML takes.
+    # Unchanged dimensions are merged, because DirectML takes four.
     dims: list[tuple[int, int, tuple[float, float, float]]] = []
     same = (1.0, 0.0, 0.0)
     for n, out, factor in zip(x.shape, sizes, factors):

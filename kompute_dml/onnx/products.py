@@ -1,4 +1,4 @@
-"""How the mapping table lowers matrix products."""
+"""Lowerings of matrix products."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
 _ALONG_AXIS = {"Softmax": "ACTIVATION_SOFTMAX1", "LogSoftmax": "ACTIVATION_LOG_SOFTMAX1",
                "Hardmax": "ACTIVATION_HARDMAX1"}
 _MAX_BATCHES = 2
-"""Leading dimensions that DirectML's products take."""
+"""The most leading dimensions of DirectML's products."""
 
 
 def _padded(inputs: Inputs, count: int) -> list[Array | None]:
@@ -143,7 +143,7 @@ def _factors(alpha: float, beta: float = 1.0) -> dict[str, Any]:
 
 
 def transposed(x: Array, transposes: int) -> Array:
-    """With its last two dimensions exchanged, as a view."""
+    """A view with the last two dimensions exchanged."""
     rank = len(x.shape)
     if not transposes or rank < 2:
         return x
@@ -185,12 +185,12 @@ def _product(
     if y.storage is None:
         return result
     if k == 0:
-        # DirectML has no empty tensors; the sum of nothing is the bias.
+        # DirectML has no empty tensors. An empty sum leaves the bias.
         sums = builder.constant(np.zeros((), dtype)) if bias is None else bias
         return builder.reshape(builder.copy(sums.broadcast_to(whole)), result.shape)
     heads: tuple[int, ...] = ()
     if product(b.shape[:-2]) == 1:
-        # One matrix B for all: every row of A is one more row of a single product.
+        # With one B for all, the rows of all As are rows of a single product.
         rows = product(leading) * rows
     else:
         heads = leading if len(leading) <= _MAX_BATCHES else (product(leading),)

@@ -18,14 +18,14 @@ from .graph import Node, Value
 _BYTES = (np.dtype("uint8"), np.dtype("int8"))
 _SINGLE = np.dtype("float32")
 OnlyUser = Callable[[Node, "tuple[str, ...]"], "Node | None"]
-"""The only node that reads the first output of another, if its operator is one of these."""
+"""The only reader of a node's first output, if its operator is one of these."""
 
 
 def of_bytes(
     node: Node, made_by: dict[Value, Node], only_user: OnlyUser,
     is_bias: Callable[[Value, Value | None], bool],
 ) -> Node | None:
-    """The quantized node that stands for a float one and those around it, or None."""
+    """The quantized node that replaces a float node and its neighbours, or None."""
     if node.label not in ("Conv", "MatMul", "Gemm"):
         return None
     turned = node.op == "Gemm" and bool(node.attributes.get("transB", 0))
@@ -85,7 +85,7 @@ def _constant(dequantize: Node) -> np.ndarray | None:
 
 
 def _dequantized(value: Value | None, made_by: dict[Value, Node]) -> Node | None:
-    """The DequantizeLinear, of bytes by one scale per axis at most, that makes a value."""
+    """The DequantizeLinear of a value, if it converts bytes with scales along at most one axis."""
     maker = None if value is None else made_by.get(value)
     if maker is None or maker.label != "DequantizeLinear" or maker.attributes.get("block_size", 0):
         return None
@@ -106,12 +106,12 @@ def _scales(w: Node, axis: int) -> bool:
         return True
     rank = len(given.shape) if given is not None and given.shape is not None else 0
     named = w.attributes.get("axis", 1)
-    # Of a stack of matrices there would be one for each matrix.
+    # In a stack of matrices, each matrix would have one.
     return named % max(rank, 1) == axis and (axis == 0 or rank == 2)
 
 
 def _sums(maker: Node, x: Node, w: Node) -> Value | None:
-    """A bias of INT32 whose scale is the product's."""
+    """An INT32 bias that has the product's scale."""
     values = maker.input(0)
     scales = [v.constant if v is not None else None
               for v in (maker.input(1), x.input(1), w.input(1))]
@@ -127,7 +127,7 @@ def _sums(maker: Node, x: Node, w: Node) -> Value | None:
 
 
 def _quantized(node: Node, only_user: OnlyUser) -> list[Node] | None:
-    """QuantizeLinear to bytes by one scale, after a Relu that its lower end does."""
+    """QuantizeLinear to bytes with one scale, after a Relu that its clamping replaces."""
     parts = []
     relu = only_user(node, ("Relu",))
     if relu is not None:

@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from ..device import Device
 
 MAX_PLANS = 16
-"""Plans that a region keeps for sizes it has met; the one unused longest goes first."""
+"""The most plans of a region. The least recently used one is dropped first."""
 _STAND_INS = (1, 256)
-"""For sizes that only a run will tell: operators choose another shader for few rows."""
+"""Substitutes for unknown sizes: operators choose other shaders for few rows."""
 
 
 class Constants:
-    """What several regions have of the same constants, while the memory of these is held."""
+    """Constants that several regions share, while their memory is held."""
 
     def __init__(self) -> None:
         self.prepared: list[Prepared] = []
-        """What operators made of them."""
+        """Constants that operators have prepared."""
         self._arrays: dict[tuple[Any, ...], tuple[np.ndarray, Array]] = {}
-        """With the values, whose memory nobody else gets meanwhile."""
+        """Arrays by memory, with the values, whose memory must not be reused meanwhile."""
 
     def uploaded(self, builder: Builder, values: np.ndarray) -> Array:
-        """A constant on the device: the same one for the same memory."""
+        """A constant on the device, uploaded once for the same memory."""
         key = values.ctypes.data, values.shape, values.dtype
         if not values.size or key not in self._arrays:
             self._arrays[key] = values, builder.constant(values)
@@ -53,7 +53,7 @@ class Region:
         self, device: Device, nodes: Sequence[Node], inputs: Sequence[Value],
         outputs: Sequence[Value], shared: Constants | None = None,
     ) -> None:
-        """``nodes`` in an order in which they can run, each of which :func:`.place` serves.
+        """``nodes`` are in an order in which they can run, and :func:`.place` has placed each.
         ``shared`` has the constants of regions that are made together.
         """
         self.device = device
@@ -64,7 +64,7 @@ class Region:
         self.host_inputs = [
             i for i, value in enumerate(inputs) if value in self._placement.wanted
         ]
-        """Inputs whose values decide a plan."""
+        """Inputs whose values a plan depends on."""
         self._constants: dict[Value, Array] = {}
         shared = shared or Constants()
         self._upload_constants(shared)
@@ -86,9 +86,9 @@ class Region:
         return self.plan(inputs).launch(inputs, anew=anew)
 
     def plan(self, inputs: Sequence[Input]) -> RecordedPlan:
-        """The plan for inputs of these sizes. Those that decide it are on the host."""
+        """The plan for inputs of these sizes. Inputs whose values it depends on are on the host."""
         given = {i: x for i in self.host_inputs if isinstance(x := inputs[i], np.ndarray)}
-        # What is large has a transfer of its own, wherever it comes from.
+        # Large inputs have transfers of their own.
         resident = [i for i, x in enumerate(inputs)
                     if isinstance(x, Resident) and x.nbytes <= WINDOW]
         key = (*[x.shape for x in inputs], *[x.tobytes() for x in given.values()], *resident)
@@ -105,7 +105,7 @@ class Region:
         return plan
 
     def _upload_constants(self, shared: Constants) -> None:
-        """Those that the device reads; what only the host reads stays there."""
+        """Upload the constants that the device reads."""
         builder = Builder(self.device)
         for value in self._device_values():
             if value.constant is not None and value not in self._constants:
@@ -114,7 +114,7 @@ class Region:
         for value in (*read, *self.outputs):
             if value.constant is None:
                 continue
-            # A copy, if at all: the memory of a constant may go once the region is made.
+            # A copy, because the memory of a constant may be freed once the region is made.
             small = value.constant.nbytes <= shapes.HOST_BYTES
             value.constant = value.constant.copy() if small else None
             if value.constant is not None and value not in self._constants:
@@ -123,7 +123,7 @@ class Region:
                 self._constants[value] = replace(self._constants[value], host=value.constant)
 
     def _device_values(self) -> Iterator[Value]:
-        """What rows and the region's outputs want on the device."""
+        """Values that rows and the region's outputs need on the device."""
         for node in self.nodes:
             row = self._placement.rows.get(node)
             if row is not None:
@@ -132,7 +132,7 @@ class Region:
         yield from self.outputs
 
     def _plan_ahead(self) -> None:
-        """Plan now where all sizes are known; else let operators prepare their constants now."""
+        """Plan now if all sizes are known. Else let operators prepare their constants now."""
         sizes = [v.shape for v in self.inputs]
         if self.host_inputs or None in sizes:
             return
@@ -141,7 +141,7 @@ class Region:
             if shapes == sizes:
                 self._plans[tuple(shapes)] = self._build(shapes, {})
                 return
-            # Without a plan's memory; and sizes that stand in for others need not fit together.
+            # Without a plan's memory. Substitutes for unknown sizes need not fit together.
             with contextlib.suppress(DmlError):
                 builder = Builder(self.device, self._prepared)
                 builder.lower(*self._emit(builder, shapes, {}))
@@ -157,7 +157,7 @@ class Region:
     def _emit(
         self, builder: Builder, shapes: Sequence[Ints], known: dict[int, np.ndarray]
     ) -> tuple[list[Array], list[Array]]:
-        """Every node's operators; returns the arrays of the inputs and the outputs."""
+        """Add the operators of all nodes. Returns the arrays of inputs and outputs."""
         arrays = dict(self._constants)
         given = []
         for i, (value, shape) in enumerate(zip(self.inputs, shapes)):
@@ -182,7 +182,7 @@ class Region:
             if any(v is not None for v in node.outputs[len(results):]):
                 raise ValidationError(
                     f"expected {len(results)} outputs, but {len(node.outputs)} are named")
-        except Exception as error:  # whatever a model makes go wrong has the node's name
+        except Exception as error:  # every error gets the node's name
             kind: type[Exception] = ValidationError
             if isinstance(error, (DmlError, MemoryError)):
                 kind = type(error) if isinstance(error, DmlError) else OutOfMemoryError
@@ -194,7 +194,7 @@ class Region:
                 arrays[value] = array
 
     def _evaluated(self, node: Node, arrays: dict[Value, Array]) -> Sequence[Array] | None:
-        """The node's outputs on the host, where it knows enough and the device is not needed."""
+        """The node's outputs on the host, if it knows the inputs and the device is not needed."""
         if node not in self._placement.host:
             return None
         if any(arrays[value].host is None for value in shapes.reads(node)):
@@ -224,12 +224,12 @@ def _on_host(values: np.ndarray) -> Array:
 
 
 def _seen(x: Array) -> np.ndarray:
-    """The array's values; or, where the host does not know them, anything of its sizes."""
+    """The array's values, or any values of its sizes if the host does not know them."""
     return np.broadcast_to(x.dtype.type(0), x.shape) if x.host is None else x.host
 
 
 def _upload(builder: Builder, value: Value, arrays: dict[Value, Array]) -> None:
-    """Put a value on the device that only the host holds."""
+    """Upload a value that only the host has."""
     x = arrays[value]
     if x.host is not None and x.storage is None and x.size:
         arrays[value] = builder.constant(np.ascontiguousarray(x.host).reshape(x.shape))

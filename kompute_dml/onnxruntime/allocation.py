@@ -1,5 +1,5 @@
-"""What ONNX Runtime allocates and copies on the device: its allocators, its data transfer, and the
-kernels of the copies that it puts between nodes of different providers."""
+"""ONNX Runtime's allocators and data transfer for the device, and the kernels of copies between
+nodes of different providers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CPU, _GPU = 0, 1
 _CPU_OUTPUT, _CPU_INPUT = -1, -2  # OrtMemType
 _NEWEST = 0x7FFFFFFF
 _FIXED_SIZE = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16)
-"""Element types that copies take: all but text, complex ones and those below a byte."""
+"""Element types that copies support: all except strings, complex types and types below a byte."""
 
 
 def _address(pointer: Any) -> int:
@@ -26,7 +26,7 @@ def _address(pointer: Any) -> int:
 
 
 class Memory:
-    """The memory of one adapter, as ONNX Runtime names it."""
+    """The memory of an adapter, and ONNX Runtime's descriptions of it."""
 
     def __init__(self, adapter: int) -> None:
         self.bytes = DeviceMemory(adapter)
@@ -36,11 +36,11 @@ class Memory:
 
 
 memories: dict[int, Memory] = {}
-"""By adapter. They last as long as the process: tensors may outlive sessions and registrations."""
+"""Memories by adapter. They live as long as the process, because tensors may outlive sessions."""
 
 
 def memory(adapter: int) -> Memory:
-    """That of an adapter."""
+    """The memory of an adapter."""
     if adapter not in memories:
         memories[adapter] = Memory(adapter)
     return memories[adapter]
@@ -53,12 +53,12 @@ def _host_info() -> Any:
 
 
 def host_device() -> Any:
-    """The host, as ONNX Runtime names it."""
+    """ONNX Runtime's memory device of the host."""
     return api().MemoryInfo_GetMemoryDevice(_host_info())
 
 
 def found(address: int) -> DeviceMemory | None:
-    """The memory that an address belongs to; None for the host's."""
+    """The device memory that an address belongs to; None for host memory."""
     return memories[adapter_of(address)].bytes if address >= FIRST else None
 
 
@@ -68,7 +68,7 @@ def holds(address: int) -> bool:
 
 
 def _adapter(device: Any) -> int | None:
-    """The adapter whose memory ONNX Runtime means; None for others'."""
+    """The adapter of ONNX Runtime's memory device; None if it is not ours."""
     ort = api()
     if ort.MemoryDevice_GetVendorId(device) != VENDOR_ID:
         return None
@@ -80,7 +80,7 @@ def _adapter(device: Any) -> int | None:
 
 
 class Allocator:
-    """Hands out addresses of one memory."""
+    """Allocates addresses of one memory."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -92,7 +92,7 @@ class Allocator:
 
 
 def create_allocator(info: Any) -> Any:
-    """The allocator of the memory that ``info`` describes; null for the host's."""
+    """The allocator of the memory that ``info`` describes; null for host memory."""
     number = None if info == ffi.NULL else _adapter(api().MemoryInfo_GetMemoryDevice(info))
     if number is None:
         return ffi.NULL
@@ -136,7 +136,7 @@ def _release_transfer(this: Any) -> None:
 
 @callback("bool(const Transfer *, const void *, const void *)")
 def _can_copy(this: Any, source: Any, target: Any) -> bool:
-    """Between the host and a device, or two of ours: devices are compared, not their kinds."""
+    """Whether both are the host or devices of ours."""
     first, second = _adapter(source), _adapter(target)
     if first is not None:
         return second is not None or api().MemoryDevice_GetDeviceType(target) == _CPU
@@ -188,7 +188,7 @@ def _compute_copy(this: Any, context: Any) -> None:
 
 @callback("void(CopyKernel *)")
 def _release_copy(this: Any) -> None:
-    pass  # there is but one
+    pass  # there is only one
 
 
 _copy_kernel = ffi.new("CopyKernel *", {

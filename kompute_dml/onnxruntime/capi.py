@@ -1,7 +1,7 @@
-"""ONNX Runtime's C interface, as far as an execution provider needs it.
+"""The part of ONNX Runtime's C interface that an execution provider needs.
 
-Functions are found by their position in ONNX Runtime's two tables. The tables only ever grow at
-the end, so positions hold for the version asked for and all later ones.
+Functions are found by their positions in ONNX Runtime's two tables. The tables grow only at the
+end, so positions are valid for the requested version and all later ones.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ..errors import DmlError, UnsupportedError, ValidationError
 from ..onnx.graph import DTYPES
 
 API_VERSION = 24
-"""The interface asked for; the first that hands out shapes without allocating."""
+"""The requested interface: the first one that returns shapes without allocating."""
 EP_VERSION = 32
-"""The newest whose providers are as described below; ONNX Runtime leaves out what it lacks."""
+"""The newest version with the tables below. An older ONNX Runtime ignores what it does not know."""
 
 ffi = cffi.FFI()
 ffi.cdef(
@@ -187,12 +187,12 @@ _ORT = {
         414, _STATUS + "(const void *, int *, const int64_t **, size_t *)"
     ),
 }
-# The position of each list's count; what fills an array with the list comes next.
+# The position of each list's count function. The function that fills an array comes next.
 _LISTS = {
     "Graph_Inputs": 338, "Graph_Outputs": 340, "Graph_Nodes": 344, "Node_Inputs": 353,
     "Node_Outputs": 355, "Node_ImplicitInputs": 357, "Node_Attributes": 359,
 }
-# Of ONNX Runtime of at least EP_VERSION, which have profilers.
+# Functions of ONNX Runtime from EP_VERSION on, which has profilers.
 _PROFILING = {
     "CreateProfilingEvent": (
         65, _STATUS + "(int, int32_t, int32_t, const char *, int64_t, int64_t, "
@@ -239,7 +239,7 @@ _EP = {
 
 
 class _Outs(threading.local):
-    """Memory for what functions write through pointers, for the calls that must be quick."""
+    """Reused memory for results through pointers, for calls that must be fast."""
 
     def __init__(self) -> None:
         self.pointer = ffi.new("void **")
@@ -250,7 +250,7 @@ class _Outs(threading.local):
 
 
 class Api:
-    """The functions by name, once ONNX Runtime has handed over its tables."""
+    """ONNX Runtime's functions by name."""
 
     def __init__(self, base: Any) -> None:
         """Raises UnsupportedError when this ONNX Runtime is too old."""
@@ -283,14 +283,14 @@ class Api:
         raise AttributeError(name)
 
     def check(self, status: Any) -> None:
-        """Raise what ONNX Runtime reports."""
+        """Raise the error of a status, if it is one."""
         if status != ffi.NULL:
             message = ffi.string(self.GetErrorMessage(status)).decode(errors="replace")
             self.ReleaseStatus(status)
             raise DmlError(f"ONNX Runtime: {message}")
 
     def get(self, function: Callable[..., Any], kind: str, *arguments: Any) -> Any:
-        """What a function writes through its last argument."""
+        """Call a function and return what it writes through its last argument."""
         out = ffi.new(kind + " *")
         self.check(function(*arguments, out))
         return out[0]
@@ -307,7 +307,7 @@ class Api:
         return list(found)[:count]
 
     def sizes(self, value: Any) -> list[int]:
-        """Those of a tensor."""
+        """The sizes of a tensor."""
         out = self._outs
         self.check(
             self.GetTensorElementTypeAndShapeDataReference(value, out.kind, out.shape, out.rank)
@@ -324,17 +324,17 @@ class Api:
         return sizes, dtype
 
     def tensor(self, value: Any) -> np.ndarray:
-        """An OrtValue's elements, where they lie. Raises UnsupportedError for other types."""
+        """An OrtValue's elements, without a copy. Raises UnsupportedError for unknown types."""
         return self.memory(value, *self.described(value))
 
     def address(self, value: Any) -> int:
-        """Where a tensor's elements lie."""
+        """The address of a tensor's elements."""
         out = self._outs.pointer
         self.check(self.GetTensorMutableData(value, out))
         return int(ffi.cast("uintptr_t", out[0]))
 
     def nbytes(self, value: Any) -> int:
-        """What a tensor's elements take."""
+        """The bytes of a tensor's elements."""
         out = self._outs.nbytes
         self.check(self.GetTensorSizeInBytes(value, out))
         return int(out[0])
@@ -403,25 +403,25 @@ _api: Api | None = None
 
 
 def api() -> Api:
-    """ONNX Runtime's functions. Only callbacks call this: ONNX Runtime is there then."""
+    """ONNX Runtime's functions. Only callbacks call this, after connect()."""
     if _api is None:
         raise DmlError("ONNX Runtime has not loaded the provider library yet")
     return _api
 
 
 def connect(base: Any) -> Any:
-    """Take over ONNX Runtime's tables; an OrtStatus, which is null if all is well."""
+    """Read ONNX Runtime's tables. Returns an OrtStatus, which is null without an error."""
     global _api
     try:
         _api = Api(base)
     except UnsupportedError as error:
-        # Its first function has been there in all versions.
+        # All versions have its first function.
         create = ffi.cast(_ORT["CreateStatus"][1], ffi.cast("void *const *", base.GetApi(1))[0])
         return create(_NOT_IMPLEMENTED, f"kompute_dml: {error}".encode())
     return ffi.NULL
 
 
-# What ONNX Runtime holds a pointer to stays in here until it lets go.
+# Objects that ONNX Runtime has pointers to stay here until it releases them.
 
 alive: dict[int, Any] = {}
 """Owners of tables, by the address of the table."""
@@ -432,24 +432,24 @@ def _place(pointer: Any) -> int:
 
 
 def keep(owner: Any) -> Any:
-    """The owner's table, which ONNX Runtime is about to hold."""
+    """The owner's table, for ONNX Runtime to hold."""
     alive[_place(owner.table)] = owner
     return owner.table
 
 
 def let_go(table: Any) -> Any:
-    """Its owner, or None: ONNX Runtime holds it no more."""
+    """Release a table. Returns its owner, or None."""
     return alive.pop(_place(table), None)
 
 
 def callback(signature: str) -> Callable[[Callable[..., Any]], Any]:
-    """A C callback for what cannot fail."""
+    """Make a C callback of a function that cannot fail."""
     made: Callable[[Callable[..., Any]], Any] = ffi.callback(signature)
     return made
 
 
 def guarded(signature: str) -> Callable[[Callable[..., None]], Any]:
-    """A C callback that returns an OrtStatus: whatever is raised inside becomes its message."""
+    """Make a C callback that returns an OrtStatus. Exceptions become its message."""
 
     def decorate(function: Callable[..., None]) -> Any:
         @functools.wraps(function)

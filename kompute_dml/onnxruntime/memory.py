@@ -1,9 +1,8 @@
 """A device's memory as ONNX Runtime sees it: addresses that stand for tensors on the device.
 
-No address is ever read or written through: the host reaches nothing there. An address finds what
-lies at it, which may be on the device, or still be where it was made: small values that the host
-wrote wait for the region that reads them, to travel with its other inputs, and results stay in
-their plan until it runs again.
+The addresses are never dereferenced. An address finds its contents on the device, or where they
+were made: small values from the host wait for the region that reads them, to be uploaded with its
+other inputs, and results stay in their plan until its next run.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ if TYPE_CHECKING:
     from ..device import Device
 
 FIRST = 1 << 62
-"""No processor has memory from here on."""
+"""Addresses begin here, where no processor has memory."""
 _BITS = 54
-"""Of the addresses of one device."""
+"""Bits of an address within one device."""
 
 
 def adapter_of(address: int) -> int:
-    """The adapter that an address, from FIRST on, belongs to."""
+    """The adapter of an address, which is at least FIRST."""
     return (address - FIRST) >> _BITS
 
 
 class Piece:
-    """Bytes of a tensor: in a device's memory, in a plan's result, or on the host."""
+    """Bytes of a tensor in device memory, in a plan's result, or on the host."""
 
     def __init__(
         self, at: int, nbytes: int, device: Device | None, lies: np.ndarray | Slot | Result
@@ -66,16 +65,16 @@ class DeviceMemory:
         self.adapter = adapter
         self._next = FIRST + (adapter << _BITS)
         self._ranges: dict[int, int] = {}
-        """The size of what is handed out, by its first address."""
+        """Sizes of allocated ranges by first address."""
         self._pieces: list[Piece] = []
-        """By address; no two overlap."""
+        """Pieces sorted by address. No two overlap."""
         self._starts: list[int] = []
         """Their first addresses."""
         self._lock = threading.RLock()
 
     @property
     def used(self) -> int:
-        """Bytes handed out."""
+        """Allocated bytes."""
         return sum(self._ranges.values())
 
     def allocate(self, nbytes: int) -> int:
@@ -98,7 +97,7 @@ class DeviceMemory:
             self._clear(address, address + nbytes)
 
     def write(self, address: int, data: np.ndarray) -> None:
-        """Take bytes from the host, which may change them afterwards."""
+        """Copy bytes from the host to an address."""
         if data.nbytes <= SMALL:
             self._put(Piece(address, data.nbytes, None, data.copy()))
             return
@@ -108,11 +107,11 @@ class DeviceMemory:
         self._put(Piece(address, data.nbytes, device, Slot(allocation, 0)))
 
     def put(self, address: int, result: Result) -> None:
-        """Let a plan's result be what lies at an address."""
+        """Put a plan's result at an address."""
         self._put(Piece(address, result.nbytes, result.device, result))
 
     def copy(self, source: int, address: int, nbytes: int) -> None:
-        """Copy what lies at an address, on the device if it is there."""
+        """Copy the contents of an address, on the device if they are there."""
         with self._lock:
             found = self.find(source, nbytes)
             if isinstance(found, Resident):
@@ -121,7 +120,7 @@ class DeviceMemory:
                 self.write(address, found)
 
     def find(self, address: int, nbytes: int) -> np.ndarray | Resident:
-        """What lies at an address, where it lies: on the device or the host."""
+        """The contents of an address, on the device or on the host."""
         with self._lock:
             piece = self._holder(address, nbytes)
             if piece is None or isinstance(piece.lies, np.ndarray) or piece.at % 4 != address % 4:
@@ -130,7 +129,7 @@ class DeviceMemory:
             return Resident(piece.device, piece.lies, address - piece.at, nbytes)
 
     def read(self, address: int, nbytes: int) -> np.ndarray:
-        """The bytes from an address on; what was never written is 0."""
+        """The bytes from an address on. Bytes that were never written are 0."""
         with self._lock:
             data, end = None, address + nbytes
             for piece in self._within(address, end):
@@ -142,7 +141,7 @@ class DeviceMemory:
                     piece.bytes()[low - piece.at : high - piece.at])
             return np.zeros(nbytes, np.uint8) if data is None else data
 
-    # What lies where
+    # Contents by address
 
     def _within(self, begin: int, end: int) -> list[Piece]:
         first = max(bisect_right(self._starts, begin) - 1, 0)
@@ -172,7 +171,7 @@ class DeviceMemory:
         self._starts.insert(place, piece.at)
 
     def _clear(self, begin: int, end: int) -> None:
-        """Forget what lies in a range; what reaches beyond it stays there."""
+        """Drop the contents of a range. Parts of pieces outside the range are kept."""
         for piece in self._within(begin, end):
             rest = []
             if piece.at < begin or piece.end > end:

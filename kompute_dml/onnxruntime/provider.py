@@ -1,8 +1,8 @@
 """The execution provider: ONNX Runtime's tables of functions, filled with Python callbacks.
 
 Three objects have a table: the factory, a provider per session, and a kernel per region. The
-callbacks are made once and find their object through the pointer at the end of its table, so a
-session leaves nothing behind when it goes.
+callbacks are made once and find their object through the pointer at the end of its table. So a
+session leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _NO_CONTEXT = ("ep.context_enable: regions are compiled when a session is made and have no form in "
                "a model, which is written without any")
 _NAMED = 20
-"""Nodes that an error names."""
+"""The most nodes that an error names."""
 
 _name = ffi.new("char[]", EP_NAME.encode())
 _vendor = ffi.new("char[]", b"kompute_dml")
@@ -59,7 +59,7 @@ _version = ffi.new("char[]", __version__.encode())
 
 
 class Options:
-    """What a session asks for."""
+    """The options of a session."""
 
     def __init__(self, entries: dict[str, str]) -> None:
         """``entries`` by option name. Raises ValidationError."""
@@ -126,7 +126,7 @@ _told: ContextVar[list[Decision] | None] = ContextVar("decisions", default=None)
 
 @contextmanager
 def decisions() -> Iterator[list[Decision]]:
-    """Collects what is decided about the models of sessions that are made meanwhile."""
+    """Collects the decisions about models of sessions that are created inside the block."""
     told: list[Decision] = []
     token = _told.set(told)
     try:
@@ -138,7 +138,7 @@ def decisions() -> Iterator[list[Decision]]:
 
 
 def check_strict(made: Sequence[Decision]) -> None:
-    """Raise UnsupportedError where a node is left to the CPU."""
+    """Raise UnsupportedError if a node runs on the CPU."""
     left = [d for d in made if d.where == "CPU"]
     if left:
         more = f"; and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
@@ -152,16 +152,16 @@ class Provider:
     """The provider of one session."""
 
     def __init__(self, options: Options, *, compiles_ahead: bool = False) -> None:
-        """``compiles_ahead`` is for a model that is written anew, with its regions compiled: there
-        is no such form, so the model stays as it is."""
+        """``compiles_ahead``: the model is written with compiled regions. There is no form for
+        these, so the nodes stay as they are."""
         self.options = options
         self.compiles_ahead = compiles_ahead
         self.device = shared_device(options.adapter, options.feature_level)
         self.trace = Trace(options.profile) if options.profile else None
         self.profiler: Profiler | None = None
-        """ONNX Runtime's own, where it profiles the session."""
+        """ONNX Runtime's profiler, if it profiles the session."""
         self._constants: dict[int, int] = {}
-        """Bytes of the constants that regions are going to hold, by where they lie on the host."""
+        """Bytes of the constants that regions will hold, by their addresses on the host."""
         self.has_claimed = False
         self.decisions: list[Decision] = []
         self.results: set[str] = set()
@@ -186,7 +186,7 @@ class Provider:
         })
 
     def traces(self) -> list[Trace]:
-        """What takes the times of runs."""
+        """The traces that record the times of runs."""
         profiled = self.profiler.trace if self.profiler else None
         return [t for t in (self.trace, profiled) if t is not None]
 
@@ -210,7 +210,7 @@ class Provider:
         if (told := _told.get()) is not None:
             told += decided
         self.has_claimed |= bool(wanted)
-        # Nested graphs come before the one that they are in.
+        # Nested graphs come before the graph around them.
         if nodes and not self.has_claimed and not reader.is_nested:
             text = (f"{EP_NAME}: {_NO_CONTEXT}" if self.compiles_ahead
                     else self._idle(len(reader.graph.nodes), placed))
@@ -218,7 +218,7 @@ class Provider:
         return [[original for n in region for original in n.originals] for region in wanted]
 
     def _without_room(self, region: Sequence[Node]) -> str | None:
-        """Why the device cannot hold the constants of a region beside the others', or None."""
+        """Why the device cannot hold the constants of a region besides all others, or None."""
         needed = {v.constant.ctypes.data: v.constant.nbytes for node in region for v in node.inputs
                   if v is not None and v.constant is not None and v.constant.size}
         room = self.device.adapter.device_memory - self.device.memory_used
@@ -257,7 +257,7 @@ class Provider:
         return made
 
     def _idle(self, count: int, placed: Placement) -> str:
-        """What to say of a model that this provider has no part in."""
+        """The warning for a model of which this provider runs no node."""
         left = {node: node in placed for node in placed.reasons}
         missing = sorted({
             part.label for node, served in left.items() if not served and self._names(node)
@@ -336,12 +336,12 @@ def _get_supported_devices(
 ) -> None:
     """A provider device per Vulkan adapter.
 
-    ONNX Runtime's own list of GPUs is often empty in containers, so each adapter brings a hardware
-    device of its own: a GPU, whatever it is, that no policy takes for ONNX Runtime's CPU.
+    ONNX Runtime's list of GPUs is often empty in containers, so each adapter has a hardware device
+    of its own. It is always a GPU, so that no policy takes it for ONNX Runtime's CPU.
     """
     found[0] = 0
     ort = api()
-    # Who chooses none gets the first: ONNX Runtime's policies do.
+    # Without a choice the first one is used, as by ONNX Runtime's policies.
     first = choose(None)
     for adapter in sorted(list_devices(), key=lambda a: a.index != first.index)[:room]:
         about = ort.pairs({

@@ -21,7 +21,7 @@ _BLOCK = 4096
 _LONGEST_ROW = 8192
 """The most elements of a row whose last updates shared memory can note."""
 _MOST_UPDATES = 1 << 16
-"""Of such a row."""
+"""The most updates of such a row."""
 
 
 # GATHER

@@ -26,7 +26,7 @@ _CONSTANT, _EDGE, _REFLECTION, _SYMMETRIC, _WRAP = (
 
 
 def _for_each_dimension(desc: Any, *fields: str) -> None:
-    """Arrays have an entry for each dimension of the input."""
+    """Raise unless arrays have an entry for each dimension of the input."""
     source = desc.operator.spec.inputs[0]
     rank = getattr(desc, source.snake).dimension_count
     for f in desc.operator.spec.fields:
@@ -59,7 +59,7 @@ def SliceOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def slice1_sizes(d: Any, whole: str = "InputTensor") -> Ints:
-    """The largest sizes that the windows of ``whole`` and their strides give. Raises where a window
+    """The largest output sizes for the windows of ``whole`` and their strides. Raises if a window
     is not inside."""
     name, x = d.operator.name, getattr(d, snake_case(whole))
     offsets, windows, strides = (
@@ -88,7 +88,7 @@ def Slice1OperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def slice1_view(d: Any, whole: str) -> View:
-    """The elements of tensor ``whole`` that the windows and their strides take."""
+    """The elements of tensor ``whole`` that the windows and their strides select."""
     begins = [offset + (window - 1 if stride < 0 else 0) for offset, window, stride in
               zip(d.input_window_offsets, d.input_window_sizes, d.input_window_strides)]
     return _slice(whole, getattr(d, whole), begins, d.input_window_strides)
@@ -139,7 +139,7 @@ def _tiled(d: Any) -> dict[str, Output | list[Output]]:
 
 
 _MOST_COPIES = 16
-"""That an invocation writes of what it read."""
+"""The most copies that an invocation writes."""
 _TILE_PARTS = 1
 
 
@@ -152,7 +152,7 @@ def TileOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def _tile_vectors(d: Any, p: PlanBuilder) -> bool:
-    """Add the dispatch where rows are whole vectors, else return False."""
+    """Add the dispatch if rows are whole vectors. Else return False."""
     x, y = d.input_tensor, d.output_tensor
     each = 16 // x.data_type.itemsize
     order = sorted((i for i, n in enumerate(y.sizes) if n > 1), key=lambda i: -y.strides[i])
@@ -198,14 +198,14 @@ _SHORTEST_RUN = 4
 
 
 class _Dimension:
-    """The words of one dimension, or of several that are padded as one."""
+    """The words of a dimension, or of several dimensions that are padded as one."""
 
     def __init__(self, size: int, start: int, source: int, in_stride: int, out_stride: int) -> None:
         self.size, self.start, self.source = size, start, source
         self.in_stride, self.out_stride = in_stride, out_stride
 
     def merged(self, inner: _Dimension, mode: int) -> _Dimension | None:
-        """Merged with an ``inner`` dimension, if strides and padding allow it."""
+        """The merge with an ``inner`` dimension, or None if strides or padding prevent it."""
         n = inner.size
         if (inner.source != n or self.in_stride != n * inner.in_stride
                 or self.out_stride != n * inner.out_stride
@@ -228,7 +228,7 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
     x, y = p.tensor("input_tensor"), p.tensor("output_tensor")
     each = 16 // y.data_type.itemsize
     dims: list[_Dimension] = []
-    # The output is walked through memory.
+    # The output is walked in the order of memory.
     for d in sorted(range(len(y.sizes)), key=lambda d: -y.strides[d]):
         if y.sizes[d] == 1:
             continue
@@ -276,7 +276,7 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
 
 
 def _block(d: Any, tensor: TensorDesc, depth: bool) -> Ints:
-    """Sizes of the other tensor."""
+    """The sizes of the other tensor."""
     name, block = d.operator.name, d.block_size
     expect(block > 0, name, "BlockSize", "be above 0", block)
     n, c, h, w = tensor.sizes
@@ -300,11 +300,11 @@ def _blocks(depth: bool) -> Infer:
 
 _HOW, _BLOCK_PARTS = 1, 2
 _MOST_ROWS = 8
-"""Rows of the deep tensor that an invocation holds vectors of."""
+"""The most rows of the deep tensor for each invocation."""
 
 
 def _move_blocks(d: Any, p: PlanBuilder, depth: bool) -> None:
-    """As copies of six dimensions: batch, channel, row, row in the block, column, column in it."""
+    """Copy six dimensions: batch, channel, row, row in the block, column, column in the block."""
     x, y, b = d.input_tensor, d.output_tensor, d.block_size
     deep, wide = (x, y) if depth else (y, x)
     n, c, h, w = deep.sizes

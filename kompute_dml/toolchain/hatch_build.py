@@ -20,7 +20,7 @@ class SpirvBuildHook(BuildHookInterface):
         if self.target_name != "wheel":
             return
         package = Path(self.root) / "kompute_dml"
-        # Not as part of the package, whose dependencies are not there yet.
+        # Not as a part of the package, whose dependencies are not installed yet.
         sys.path.append(str(package))
         from toolchain import native, spirv, system
 
@@ -37,7 +37,7 @@ class SpirvBuildHook(BuildHookInterface):
         try:
             built = native.build()
         except system.ToolchainError as error:
-            # Only the ONNX Runtime provider needs it, and says the same when it is used.
+            # Only the ONNX Runtime provider needs it, and reports the same when it is used.
             self._warn(
                 "WARNING: kompute-dml is being built without its ONNX Runtime provider "
                 f"(kompute_dml.onnxruntime): {error}. All else works. Mend that and install again "
@@ -54,7 +54,8 @@ class SpirvBuildHook(BuildHookInterface):
         build_data["tag"] = f"py3-none-{platform}"
 
     def _write_stubs(self) -> None:
-        """The types of all names that the registry makes. It takes the package, and NumPy."""
+        """Write the types of all names that the registry makes. This needs the package and
+        NumPy."""
         done = subprocess.run([sys.executable, "-m", "kompute_dml.toolchain", "stubs"],
                               cwd=self.root, capture_output=True, text=True)
         if done.returncode:
@@ -63,6 +64,6 @@ class SpirvBuildHook(BuildHookInterface):
     def _warn(self, text: str) -> None:
         self.app.display_warning(text)
         if not sys.stderr.isatty():
-            # pip keeps what a build prints to itself; the terminal, if there is one, gets it.
+            # pip hides what a build prints, so it is printed on the terminal, if there is one.
             with contextlib.suppress(OSError), open(_TERMINAL, "w", encoding="utf-8") as terminal:
                 terminal.write(f"{text}\n")

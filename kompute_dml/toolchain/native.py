@@ -15,12 +15,12 @@ _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 
 
 def library(folder: Path = SOURCE.parent) -> Path:
-    """Where the library lies, or would."""
+    """The path of the library."""
     return folder / f"libkompute_dml_provider{_SUFFIX}"
 
 
 def compiler() -> str | None:
-    """The C compiler: ``CC``, or the first that is found."""
+    """The C compiler: ``CC``, or the first one that is found."""
     candidates = (os.environ.get("CC", ""), "cc", "gcc", "clang")
     return next((found for name in candidates if name and (found := shutil.which(name))), None)
 

@@ -28,7 +28,7 @@ VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 HERE = platform.machine()
 MACHINES = ("x86_64", "aarch64")
 HEADERS = "KOMPUTE_DML_PYTHON_HEADERS"
-"""Folders that hold `python3.X/Python.h`, with colons between them."""
+"""Folders with `python3.X/Python.h`, separated by colons."""
 _DEBIANS = {"3.11": "bookworm", "3.13": "trixie", "3.14": "sid"}
 """The release whose archive has a CPython's headers."""
 COMPILER = ("ziglang==0.17.1", "pybind11==2.13.6")
@@ -131,7 +131,7 @@ def module(version: str, machine: str = HERE) -> Path:
 
 
 def _key(version: str, machine: str) -> str:
-    """Names a module by all that decides its content."""
+    """The key of a module: a hash of all inputs of its build."""
     changes = [f"{name} {changes}" for name, changes in kp.load_fixes().items()]
     content = json.dumps([kp.SDIST_SHA256, COMPILER, _TARGET, _OPTIONS, _DEFINES, changes, version,
                           machine])
@@ -139,7 +139,7 @@ def _key(version: str, machine: str) -> str:
 
 
 def _source(scratch: Path) -> Path:
-    """kp's source with the fixes, and the headers that its CMake would have made."""
+    """kp's source with the fixes, and the headers that its CMake makes."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     tree = kp._unpack(kp._sdist(pip, dict(os.environ)), scratch)
     edits.apply(tree, kp.load_fixes())
@@ -147,7 +147,7 @@ def _source(scratch: Path) -> Path:
     made.mkdir()
     for source in (tree / "src" / "shaders" / "glsl").glob("*.hpp.in"):
         shutil.copyfile(source, made / source.name.removesuffix(".in"))
-    # Not all of /usr/include: the C library's headers are Zig's.
+    # Not all of /usr/include, because Zig has its own C library headers.
     for name in ("vulkan", "vk_video", "fmt"):
         there = Path("/usr/include", name)
         if not there.is_dir():
@@ -201,7 +201,7 @@ def _python_headers(folder: Path, name: str, include: Path, machine: str) -> lis
 
 
 def _notices(tree: Path, folder: Path) -> None:
-    """The licences of what the modules hold, and the list of fixes."""
+    """The licences of the modules' contents, and the list of fixes."""
     libraries = tools() / "ziglang" / "lib"
     documents = Path("/usr/share/doc")
     parts = {

@@ -2,20 +2,20 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation copies PARTS blocks to the output. Their distance is the size of the workgroup. It reads
-// all of them before it writes, so that many reads are in flight. RUN: slices are rows that are contiguous
+// An invocation copies PARTS blocks to the output, a workgroup's size apart. It reads all of them before
+// it writes, so that many reads are in flight. RUN: slices are rows that are contiguous
 // in both tensors. The walk is of rows, and an invocation copies RUN vectors of one.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint UNIT = 4u;
 layout(constant_id = 2) const uint INDEX_TYPE = 4u;
 layout(constant_id = 3) const uint PARTS = 1u;
-layout(constant_id = 4) const uint COORDINATES = 1u;  // of a block that the indices give
+layout(constant_id = 4) const uint COORDINATES = 1u;  // that indices give for a block
 layout(constant_id = 5) const uint RUN = 0u;
 layout(push_constant) uniform Push {
     uint count;
     uint row_size;
     uint runs;  // of a row
-    uint axes_at;  // where the params say size and stride of each coordinate's axis
+    uint axes_at;  // where the params have size and stride of each coordinate's axis
     uint step;     // from one coordinate to the next, among the indices
     uint x_offset;
     uint indices_offset;

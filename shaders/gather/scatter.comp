@@ -2,9 +2,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Where several updates have the same place, the last one wins. There are three steps, each a dispatch.
-// CLAIM: each update writes its number + 1 to the place's slot, where the largest stays. WRITE: the
-// winners write their blocks. RELEASE: slots become 0 again. RUN: the blocks that are written are rows that
+// The last of several updates of a place wins. There are three dispatches. CLAIM: each update writes its
+// number + 1 to the place's slot, where the largest number stays. WRITE: the winners write their blocks.
+// RELEASE: slots become 0 again. RUN: the blocks that are written are rows that
 // are contiguous in both tensors. The walk is of rows, and an invocation copies RUN vectors of one.
 #define PARAMS_BINDING 4
 const uint CLAIM = 0u;
@@ -13,13 +13,13 @@ const uint RELEASE = 2u;
 layout(constant_id = 1) const uint UNIT = 4u;
 layout(constant_id = 2) const uint INDEX_TYPE = 4u;
 layout(constant_id = 3) const uint STEP = CLAIM;
-layout(constant_id = 4) const uint COORDINATES = 1u;  // of a block that the indices give
+layout(constant_id = 4) const uint COORDINATES = 1u;  // that indices give for a block
 layout(constant_id = 5) const uint RUN = 0u;
 layout(push_constant) uniform Push {
     uint count;
     uint row_size;
     uint runs;  // of a row
-    uint axes_at;  // where the params say size, stride and the slots' stride of each one's axis
+    uint axes_at;  // where the params have size, stride and slots' stride of each axis
     uint step;     // from one coordinate to the next, among the indices
     uint x_offset;
     uint indices_offset;

@@ -12,7 +12,7 @@ uint walk_quotient(uint n, uint multiplier, uint shift) {
 }
 
 #define WALK_STEP(count, rank, at) { \
-        /* What is left in the first dimension needs no division. */ \
+        /* The first dimension needs no division. */ \
         uint next = d + 1u == rank ? 0u : walk_quotient(index, param((at) + 1u), param((at) + 2u)); \
         uint coordinate = index - next * param((at)); \
         [[unroll]] for (uint o = 0u; o < count; ++o) where[o] += coordinate * param((at) + 3u + o); \

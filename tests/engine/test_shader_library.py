@@ -170,7 +170,7 @@ def test_no_shader_binds_more_buffers_than_the_device_allows() -> None:
 
 _FAST = {"quantized_linear_add.scalars",
          *(f"join_many.{how}.p{most}" for how in ("join", "split") for most in (14, 28))}
-"""Variants with a slower one beside them that binds fewer."""
+"""Variants for which there is a slower one with fewer bindings."""
 
 
 def test_core_variants_bind_few_buffers() -> None:

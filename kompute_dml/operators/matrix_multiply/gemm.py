@@ -207,7 +207,7 @@ SHADERS = ("gemm", "gemm_blocks", "gemm_coopmat", "gemm_few_rows", *COPIES)
 
 
 def _candidates(g: _Product, p: PlanBuilder) -> list[_Kernel]:
-    """The kernels that this device may run on a product, what should be fastest first."""
+    """The kernels that this device can run on a product, the presumably fastest first."""
     if g.views["y"].operand.itemsize != g.itemsize:  # of factors that were rounded
         return _sorted(_COOPMAT, g, p)
     few = [k for k in _few_rows(g) if k.variant(p)]
@@ -261,7 +261,7 @@ def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel
 
 
 def _plain(d: Any, p: PlanBuilder, y: _View) -> None:
-    """The product into ``y``, without an activation that needs whole rows."""
+    """Compute the product into ``y``, without an activation that needs whole rows."""
     sizes, kind = d.output_tensor.sizes, d.a_tensor.data_type
     k = _oriented(d.a_tensor.sizes, d.trans_a)[-1]
     views = {"y": y}
