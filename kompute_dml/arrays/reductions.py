@@ -146,11 +146,11 @@ def var(x: TensorLike, axis: Axis = None, dtype: DataTypeLike | None = None,
     made = made if dtype is None else element_type(dtype)
     wide = cast(t, FLOAT32)
     axes = axes_of("var", axis, t.ndim)
-    apart = wide - average(wide, axis=axes, keepdims=True)
+    centered = wide - average(wide, axis=axes, keepdims=True)
     count = product([t.sizes[a] for a in axes])
     less = ddof if correction is None else correction
     expect(count > less, "var", "ddof", f"be less than the count {count}", less)
-    squares = reduce("var", apart * apart, ReduceFunction.SUM, axes, keepdims)
+    squares = reduce("var", centered * centered, ReduceFunction.SUM, axes, keepdims)
     return result("var", cast(squares / (count - less), made), out)
 
 

@@ -41,7 +41,7 @@ def copies(g: Drafts) -> None:
             slot, _ = next(draft.slots("output"))
             y = seen_as(copy, "input_tensor", "output_tensor", draft.tensor(slot))
             if y is None or y.data_type is not draft.tensor(slot).data_type or (
-                    _is_turned(draft.tensor(slot), y)):
+                    _is_transposed(draft.tensor(slot), y)):
                 break
             new = changed(draft, {slot: copy.storages["output_tensor"]}, **{slot: y})
             g.replace([draft, copy], new)
@@ -54,7 +54,7 @@ def _takes_strides(draft: Draft) -> bool:
     return len(outputs) == 1 and not outputs[0].is_array and draft.name not in _COPIES
 
 
-def _is_turned(x: TensorDesc, y: TensorDesc) -> bool:
+def _is_transposed(x: TensorDesc, y: TensorDesc) -> bool:
     """Whether a contiguous dimension of ``x`` has gaps in ``y``, which is slow to write."""
     return any(a == 1 and b != 1 and n > 1 for a, b, n in zip(x.strides, y.strides, x.sizes))
 
@@ -258,6 +258,6 @@ def _in_place(g: Drafts, join: Draft, slot: str, begin: int) -> Draft | None:
     if strides is None or made.data_type is not part.data_type or begin % 4:
         return None
     y = moved(part, made.sizes, strides)
-    if _is_turned(made, y):
+    if _is_transposed(made, y):
         return None
     return changed(maker, {field: storage}, **{field: y})

@@ -235,13 +235,13 @@ def _heads(scores: Draft, product: Draft) -> dict[str, TensorDesc] | None:
     """Queries, keys, values and the output in the layouts of MULTIHEAD_ATTENTION."""
     q, k, v, y = (scores.tensor("a_tensor"), scores.tensor("b_tensor"),
                   product.tensor("b_tensor"), output_of(product))
-    turned_k: Any = scores.desc
-    turned_v: Any = product.desc
+    of_keys: Any = scores.desc
+    of_values: Any = product.desc
 
-    def by_head(t: TensorDesc, turned: bool) -> TensorDesc | None:
+    def by_head(t: TensorDesc, transposed: bool) -> TensorDesc | None:
         """[batch, head, position, feature] seen as [batch, position, all features]."""
         sizes, strides = t.sizes, t.strides
-        if turned:
+        if transposed:
             sizes = (*sizes[:-2], sizes[-1], sizes[-2])
             strides = (*strides[:-2], strides[-1], strides[-2])
         if len(sizes) == 3:
@@ -255,8 +255,8 @@ def _heads(scores: Draft, product: Draft) -> dict[str, TensorDesc] | None:
         return moved(t, (batches, length, heads * size), (a, c, d))
 
     found = {"query_tensor": by_head(q, False),
-             "key_tensor": by_head(k, not turned_k.trans_b),
-             "value_tensor": by_head(v, bool(turned_v.trans_b)),
+             "key_tensor": by_head(k, not of_keys.trans_b),
+             "value_tensor": by_head(v, bool(of_values.trans_b)),
              "output_tensor": by_head(y, False)}
     fields = {f: t for f, t in found.items() if t is not None}
     return fields if len(fields) == len(found) else None

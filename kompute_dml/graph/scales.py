@@ -66,11 +66,11 @@ class _Scaled:
         filter_ = self._apply("ELEMENT_WISE_MULTIPLY", w, by_filter)
         if "bias_tensor" in self._convolution.storages:
             own = self._vector(self._convolution, "bias_tensor")
-            apart = self._apply("ELEMENT_WISE_SUBTRACT", own, mean)
+            difference = self._apply("ELEMENT_WISE_SUBTRACT", own, mean)
         else:
-            apart = self._apply("ELEMENT_WISE_NEGATE", mean)
+            difference = self._apply("ELEMENT_WISE_NEGATE", mean)
         made = self._apply("ELEMENT_WISE_ADD",
-                           self._apply("ELEMENT_WISE_MULTIPLY", apart, factor), bias)
+                           self._apply("ELEMENT_WISE_MULTIPLY", difference, factor), bias)
         for draft in reversed(self._drafts):
             self._g.insert(draft)
         return filter_, made

@@ -45,29 +45,29 @@ class _LayerNorm:
                 or fused_by(plus) or g.only_user(plus) is None):
             return
         epsilon, variance = self._number_and_other(plus)
-        centered = self._mean_of(variance)
-        square = centered and g.maker(centered, "input_tensor")
-        apart = square and self._squared(square)
-        if not (square and apart and centered and variance) or epsilon is None or epsilon < 0:
+        averaged = self._mean_of(variance)
+        square = averaged and g.maker(averaged, "input_tensor")
+        diff = square and self._squared(square)
+        if not (square and diff and averaged and variance) or epsilon is None or epsilon < 0:
             return
-        made = self._made(apart)
+        made = self._made(diff)
         last = quotient[0]
         again = g.maker(last, "a_tensor")
-        if made is None or again is None or not self._same(apart, again):
+        if made is None or again is None or not self._same(diff, again):
             return
         mean, axes = made
-        parts = [mean, apart, square, centered, plus, root, last]
-        parts += [again] if again is not apart else []
-        x = apart.tensor("a_tensor")
+        parts = [mean, diff, square, averaged, plus, root, last]
+        parts += [again] if again is not diff else []
+        x = diff.tensor("a_tensor")
         packed = moved(x, x.sizes, packed_strides(x.sizes))
-        straight = [output_of(apart), output_of(again), output_of(square), output_of(last),
+        straight = [output_of(diff), output_of(again), output_of(square), output_of(last),
                     last.tensor("a_tensor"), *(square.tensor(f) for f, s in square.slots("input")
-                                               if s.root is apart.storages["output_tensor"].root)]
-        if not all(alike(t, packed) for t in straight) or self._axes(centered, packed) != axes or (
-                not _repeats(last, axes) or not all(map(_is_packed, (centered, plus, root)))
-                or not self._private(apart, again, square, last, mean)):
+                                               if s.root is diff.storages["output_tensor"].root)]
+        if not all(alike(t, packed) for t in straight) or self._axes(averaged, packed) != axes or (
+                not _repeats(last, axes) or not all(map(_is_packed, (averaged, plus, root)))
+                or not self._private(diff, again, square, last, mean)):
             return
-        storages = {"input_tensor": apart.storages["a_tensor"]}
+        storages = {"input_tensor": diff.storages["a_tensor"]}
         fields: dict[str, Any] = {"scale_tensor": None, "bias_tensor": None}
         for field, names in (("scale_tensor", ("ELEMENT_WISE_MULTIPLY",)), ("bias_tensor", SUMS)):
             user = next_user(g, last, names)
@@ -107,18 +107,18 @@ class _LayerNorm:
             return self._g.maker(square, "input_tensor")
         return None
 
-    def _made(self, apart: Draft) -> tuple[Draft, tuple[int, ...]] | None:
+    def _made(self, diff: Draft) -> tuple[Draft, tuple[int, ...]] | None:
         """The mean that is subtracted, and its axes."""
-        mean = self._g.maker(apart, "b_tensor") if apart.name == "ELEMENT_WISE_SUBTRACT" else None
+        mean = self._g.maker(diff, "b_tensor") if diff.name == "ELEMENT_WISE_SUBTRACT" else None
         d: Any = mean and mean.desc
         if mean is None or mean.name != "REDUCE" or d.function != ReduceFunction.AVERAGE:
             return None
-        x, seen = apart.tensor("a_tensor"), mean.storages["input_tensor"]
-        own = apart.storages["a_tensor"]
+        x, seen = diff.tensor("a_tensor"), mean.storages["input_tensor"]
+        own = diff.storages["a_tensor"]
         axes = self._axes(mean, x)
         if (seen.root, seen.begin) != (own.root, own.begin) or axes is None:
             return None
-        return (mean, axes) if _repeats(apart, axes) else None
+        return (mean, axes) if _repeats(diff, axes) else None
 
     def _axes(self, mean: Draft, x: TensorDesc) -> tuple[int, ...] | None:
         """The dimensions of ``x`` over which the mean is taken, if it reads what lies so."""
@@ -129,20 +129,20 @@ class _LayerNorm:
             return None
         return tuple(sorted(a + more for a in d.axes))
 
-    def _same(self, apart: Draft, again: Draft) -> bool:
+    def _same(self, diff: Draft, again: Draft) -> bool:
         """PyTorch subtracts the mean twice."""
-        return again is apart or (again.name == apart.name and again.desc == apart.desc and all(
+        return again is diff or (again.name == diff.name and again.desc == diff.desc and all(
             (s.root, s.begin) == (again.storages[f].root, again.storages[f].begin)
-            for f, s in apart.storages.items() if f != "output_tensor"))
+            for f, s in diff.storages.items() if f != "output_tensor"))
 
     def _private(
-        self, apart: Draft, again: Draft, square: Draft, quotient: Draft, mean: Draft
+        self, diff: Draft, again: Draft, square: Draft, quotient: Draft, mean: Draft
     ) -> bool:
         """Whether nothing else reads what lies between."""
         g = self._g
-        for draft, readers in ((apart, {square, quotient} if again is apart else {square}),
-                               (again, {square, quotient} if again is apart else {quotient}),
-                               (mean, {apart, again})):
+        for draft, readers in ((diff, {square, quotient} if again is diff else {square}),
+                               (again, {square, quotient} if again is diff else {quotient}),
+                               (mean, {diff, again})):
             if not g.is_whole(draft.storages["output_tensor"]) or (
                     {user for user, _ in g.users(draft)} != readers):
                 return False

@@ -28,15 +28,15 @@ def of_bytes(
     """The quantized node that replaces a float node and its neighbours, or None."""
     if node.label not in ("Conv", "MatMul", "Gemm"):
         return None
-    turned = node.op == "Gemm" and bool(node.attributes.get("transB", 0))
-    axis = 0 if node.op == "Conv" or turned else 1
+    transposed = node.op == "Gemm" and bool(node.attributes.get("transB", 0))
+    axis = 0 if node.op == "Conv" or transposed else 1
     x, w = (_dequantized(v, made_by) for v in node.inputs[:2])
     if x is None or w is None or not _scalar(x.input(1)) or not _scales(w, axis):
         return None
     parts = [d for d in (x, w) if only_user(d, (node.op,)) is node]
     bias = None
     if node.op == "Gemm":
-        if not _is_product(node, is_bias) or (turned and _constant(w) is None):
+        if not _is_product(node, is_bias) or (transposed and _constant(w) is None):
             return None
         bias = node.input(2)
     elif len(node.inputs) > 2 and node.inputs[2] is not None:
@@ -51,7 +51,7 @@ def of_bytes(
         parts += last
         y = last[-1]
         operator = "QLinearConv" if node.op == "Conv" else "QLinearMatMul"
-        values = [*_triple(x), *_triple(w, turned), y.input(1), y.input(2)]
+        values = [*_triple(x), *_triple(w, transposed), y.input(1), y.input(2)]
         values += [bias] if operator == "QLinearConv" else []
         attributes = node.attributes if node.op == "Conv" else {}
         return Node(operator, "", 10, tuple(values), y.outputs, attributes, node.name,
@@ -65,7 +65,7 @@ def of_bytes(
         if other is not None and is_bias(other, node.outputs[0]):
             bias = other
             parts.append(total)
-    (a, a_scale, a_zero), (b, b_scale, b_zero) = _triple(x), _triple(w, turned)
+    (a, a_scale, a_zero), (b, b_scale, b_zero) = _triple(x), _triple(w, transposed)
     return Node(
         "MatMulIntegerToFloat", "com.microsoft", 1,
         (a, b, a_scale, b_scale, a_zero, b_zero, bias), parts[-1].outputs, {}, node.name,
@@ -145,11 +145,11 @@ def _quantized(node: Node, only_user: OnlyUser) -> list[Node] | None:
 
 
 def _triple(
-    dequantize: Node, turned: bool = False
+    dequantize: Node, transposed: bool = False
 ) -> tuple[Value | None, Value | None, Value | None]:
-    """Bytes, scale and zero point; the bytes of a constant matrix ``turned``, if told."""
+    """Bytes, scale and zero point; the bytes of a constant matrix ``transposed``, if told."""
     x = dequantize.input(0)
-    if turned and x is not None and x.constant is not None:
+    if transposed and x is not None and x.constant is not None:
         matrix = np.ascontiguousarray(x.constant.T)
-        x = Value(f"{x.name} turned", x.dtype, matrix.shape, matrix)
+        x = Value(f"{x.name} transposed", x.dtype, matrix.shape, matrix)
     return x, dequantize.input(1), dequantize.input(2)

@@ -57,10 +57,10 @@ def _rotated(builder: Builder, x: Array, cos: Array, sin: Array, interleaved: bo
                  for pair in ((first, a), (second, b))]
         return emit_elementwise(builder, operator, terms, x.dtype, {})
 
-    turned = [combined("ELEMENT_WISE_SUBTRACT", cos, sin), combined("ELEMENT_WISE_ADD", sin, cos)]
+    rotated = [combined("ELEMENT_WISE_SUBTRACT", cos, sin), combined("ELEMENT_WISE_ADD", sin, cos)]
     if interleaved:
-        turned = [builder.reshape(t, (*t.shape, 1)) for t in turned]
-    (y,) = concat(builder, _plain("Concat", axis=-1), turned)
+        rotated = [builder.reshape(t, (*t.shape, 1)) for t in rotated]
+    (y,) = concat(builder, _plain("Concat", axis=-1), rotated)
     y = builder.reshape(y, (*x.shape[:3], 2 * pairs))
     rest = x.shape[3] - 2 * pairs
     if rest:
@@ -245,12 +245,12 @@ def grouped(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         cos_at, sin_at = (_at_positions(builder, t, ids) for t in (cos, sin))
         interleaved = bool(read.get("rotary_interleaved", 0))
 
-        def turned(x: Array, count: int) -> Array:
+        def rotated(x: Array, count: int) -> Array:
             by_head = builder.reshape(x, (batches, length, count, size))
             y = _rotated(builder, by_head, cos_at, sin_at, interleaved)
             return builder.reshape(y, (batches, length, count * size))
 
-        q, k = turned(q, heads), turned(k, key_heads)
+        q, k = rotated(q, heads), rotated(k, key_heads)
     y = builder.new((batches, length, heads * value_size), q.dtype)
     present = [builder.new((batches, key_heads, capacity, n), q.dtype)
                for n in (size, value_size)]

@@ -100,9 +100,9 @@ _FEW_QUERIES = 256
 _MANY_QUERIES = 512
 """From so many rows on, two fragments are fastest for values of up to _SMALL_VALUES elements."""
 _SMALL_VALUES = 64
-_APART = ((2, 32), (4, 64))
-"""Subgroups and keys of a tile, if all subgroups take the same rows. The fastest for many keys
-comes first."""
+_SPLIT_KEYS = ((2, 32), (4, 64))
+"""Subgroups and keys of a tile whose subgroups take the same rows and divide the keys. The fastest
+for many keys comes first."""
 _MANY_KEYS = 1024
 
 
@@ -124,33 +124,34 @@ def matrix_tiles(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
     elif rows >= _MANY_QUERIES and sizes[1] <= _SMALL_VALUES:
         tiles = [tiles[2], *tiles[:2]]
     if rows <= 16:
-        apart = [_matrix_tile(work, subgroups, keys, 1, True) for subgroups, keys in _APART]
-        tiles = [*apart, *tiles] if h.keys >= _MANY_KEYS else [*tiles, *apart]
+        split = [_matrix_tile(work, subgroups, keys, 1, True) for subgroups, keys in _SPLIT_KEYS]
+        tiles = [*split, *tiles] if h.keys >= _MANY_KEYS else [*tiles, *split]
     return [kernel for kernel, shared in tiles if shared <= p.device.max_shared_memory]
 
 
-def _matrix_tile(work: Any, subgroups: int, keys: int, fragments: int, apart: bool = False
+def _matrix_tile(work: Any, subgroups: int, keys: int, fragments: int, split_keys: bool = False
                  ) -> tuple[Kernel, int]:
     """The kernel, and its bytes of shared memory."""
     p, h, desc = work.p, work.h, work.desc
     group, sizes, own = h.heads // h.key_heads, (h.head_size, h.value_size), 16 * fragments
-    rows, tile = group * h.queries, own if apart else subgroups * own
+    rows, tile = group * h.queries, own if split_keys else subgroups * own
     added = [work.mask_strides()] if desc.mask_type == MaskType.BOOLEAN else []
     if (relative := desc.relative_position_bias_tensor) is not None:
         added.append(relative.strides[-4:])
     by_row = any((s[1] and group > 1) or (s[2] and h.queries > 1) for s in added)
     same, y = p.device.fragments_alike, desc.output_tensor
-    powers = 0 if same else own * (keys // (subgroups if apart else 1) // 8 + 1)
+    powers = 0 if same else own * (keys // (subgroups if split_keys else 1) // 8 + 1)
     shared = 16 * (keys * (sum(sizes) // 8 + 2) + subgroups * (80 + powers) + 64) + 4 * (
         keys + tile) + 8 * (tile if by_row else 1)
     vectors = y.base_alignment % 16 == 0 and y.strides[-1] == 1 and not any(
         s % 8 for s in y.strides[-3:-1])
     return Kernel(
-        f"matrix-{subgroups}x{own}x{keys}{'-apart' * apart}", "attention_coopmat",
+        f"matrix-{subgroups}x{own}x{keys}{'-split' * split_keys}", "attention_coopmat",
         -(-rows // tile), keys,
         {"LOCAL_SIZE": 32 * subgroups, "SUBGROUPS": subgroups, "KEYS": keys,
          "FRAGMENTS": fragments, "HEAD_SIZE": sizes[0], "VALUE_SIZE": sizes[1],
          "BY_KEY": bool(added) or desc.mask_type != MaskType.NONE, "BY_ROW": by_row,
-         "VECTORS": vectors, "SAME_PLACES": same, "WHOLE": h.queries % 16 == 0, "APART": apart,
-         "IDLE": not apart and rows <= tile - own, "RAGGED": h.keys % keys != 0},
-        least=2, makes_parts=apart, shares=subgroups if apart else 1), shared
+         "VECTORS": vectors, "SAME_PLACES": same, "WHOLE": h.queries % 16 == 0,
+         "SPLIT_KEYS": split_keys,
+         "IDLE": not split_keys and rows <= tile - own, "RAGGED": h.keys % keys != 0},
+        least=2, makes_parts=split_keys, shares=subgroups if split_keys else 1), shared

@@ -31,7 +31,7 @@ layout(constant_id = 11) const bool VECTORS = false;  // the output consists of 
 layout(constant_id = 13) const bool SAME_PLACES = false;  // see DeviceTraits.fragments_alike
 layout(constant_id = 14) const bool BY_ROW = false;  // masks or biases depend on the row, too
 layout(constant_id = 15) const bool WHOLE = false;  // each 16 rows belong to one head
-layout(constant_id = 16) const bool APART = false;  // subgroups take the same rows and divide the keys
+layout(constant_id = 16) const bool SPLIT_KEYS = false;  // subgroups take the same rows and divide the keys
 layout(constant_id = 17) const bool IDLE = false;  // some subgroups have no rows
 layout(constant_id = 18) const bool RAGGED = false;  // parts of the keys may end inside a tile
 layout(push_constant) uniform Push {
@@ -69,8 +69,8 @@ OUTPUT_TENSOR(y, 6, 34u)
 
 const uint INVOCATIONS = 32u * SUBGROUPS;
 const uint OWN_ROWS = 16u * FRAGMENTS;
-const uint ROWS = APART ? OWN_ROWS : SUBGROUPS * OWN_ROWS;
-const uint SHARES = APART ? SUBGROUPS : 1u;
+const uint ROWS = SPLIT_KEYS ? OWN_ROWS : SUBGROUPS * OWN_ROWS;
+const uint SHARES = SPLIT_KEYS ? SUBGROUPS : 1u;
 const uint OWN_KEYS = KEYS / SHARES;
 const int KEY_TILES = int(OWN_KEYS / 16u);
 const int HEAD_TILES = int(HEAD_SIZE / 16u);
@@ -152,8 +152,8 @@ float bounded(float x) {
             o[f * VALUE_TILES + n] = coopMatMulAdd(p[f], z, o[f * VALUE_TILES + n]); \
     }
 void main() {
-    const uint lane = gl_SubgroupInvocationID, own_row = APART ? 0u : gl_SubgroupID * OWN_ROWS;
-    const uint own_key = APART ? gl_SubgroupID * OWN_KEYS : 0u;
+    const uint lane = gl_SubgroupInvocationID, own_row = SPLIT_KEYS ? 0u : gl_SubgroupID * OWN_ROWS;
+    const uint own_key = SPLIT_KEYS ? gl_SubgroupID * OWN_KEYS : 0u;
     const uint own = gl_SubgroupID * (STRIP + POWERS), powers = own + STRIP;
     uint rows = group * queries, tiles = (rows + ROWS - 1u) / ROWS;
     uint rest = group_index();
@@ -368,7 +368,7 @@ void main() {
         uint own_head = head * group + row / queries, position = row % queries;
         // Records by row and part: the undivided output, the maximum, the sum.
         uint record = (((batch * key_heads * group + own_head) * queries + position) * parts + part)
-                      * SHARES + (APART ? gl_SubgroupID : 0u);
+                      * SHARES + (SPLIT_KEYS ? gl_SubgroupID : 0u);
         record *= VALUE_SIZE + 2u;
         if (SPLIT && exists && lane % 2u == 0u) {
             y_words[y_offset + record + VALUE_SIZE] = floatBitsToUint(own_most[f] / LOG2_E);

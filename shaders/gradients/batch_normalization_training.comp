@@ -83,11 +83,11 @@ void main() {
         [[unroll]] for (uint n = 0u; n < TOGETHER; ++n)
             values[n] = x_float(x_offset + at[0] + column_walk(columns_at, min(COLUMN(n), p.end - 1u))[0]);
         [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
-            float apart = COLUMN(n) < p.end ? values[n] - center : 0.0;
+            float deviation = COLUMN(n) < p.end ? values[n] - center : 0.0;
 #if defined(STEP_squares)
-            apart *= apart;
+            deviation *= deviation;
 #endif
-            sum += apart;
+            sum += deviation;
         }
     }
     sum = total(vec2(sum, 0.0)).x;

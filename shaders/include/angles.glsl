@@ -59,7 +59,7 @@ float reduce_angle(float x, out uint quadrant) {
 }
 
 // The sine of |x| + turns * pi / 2.
-float turned_sine(float x, uint turns) {
+float sine_of_quadrant(float x, uint turns) {
     uint quadrant;
     float r = reduce_angle(x, quadrant);
     float square = r * r;
@@ -75,11 +75,11 @@ float turned_sine(float x, uint turns) {
 }
 
 float sin_of(float x) {
-    return uintBitsToFloat(floatBitsToUint(turned_sine(x, 0u)) ^ sign_bit(x));
+    return uintBitsToFloat(floatBitsToUint(sine_of_quadrant(x, 0u)) ^ sign_bit(x));
 }
 
 float cos_of(float x) {
-    return turned_sine(x, 1u);
+    return sine_of_quadrant(x, 1u);
 }
 
 float tan_of(float x) {

@@ -429,12 +429,12 @@ void main() {
     uint my_vector = gl_LocalInvocationIndex % LINE_VECTORS;
     // Whether the odd loads hold the first slice and the even ones the second. Then they are swapped,
     // so that all invocations store vectors of each slice.
-    bool turned = gl_LocalInvocationIndex % READ_VECTORS >= LINE_VECTORS;
-#define TURN(next, loads) \
+    bool swapped = gl_LocalInvocationIndex % READ_VECTORS >= LINE_VECTORS;
+#define SWAP(next, loads) \
     [[unroll]] for (int i = 0; i + 1 < loads; i += 2) { \
         uvec4 even = next[i]; \
-        next[i] = turned ? next[i + 1] : even; \
-        next[i + 1] = turned ? even : next[i + 1]; \
+        next[i] = swapped ? next[i + 1] : even; \
+        next[i + 1] = swapped ? even : next[i + 1]; \
     }
 
     Product products[DOWN][ACROSS];
@@ -458,20 +458,20 @@ void main() {
 #endif
     for (uint number = 0u; number < reads; ++number) {
         if (SLICES_READ == 2u) {
-            TURN(a_next, ROW_LOADS)
-            TURN(b_next, COLUMN_LOADS)
+            SWAP(a_next, ROW_LOADS)
+            SWAP(b_next, COLUMN_LOADS)
         }
         [[unroll]] for (int slice = 0; slice < int(SLICES_READ); ++slice) {
             barrier();
             [[unroll]] for (int i = 0; i < ROW_LOADS; i += int(SLICES_READ)) {
                 uvec4 x = as_signed(A_SIGNED || A_REPACKED, a_next[i + slice]);
-                uint line = turned ? line_of(i + int(SLICES_READ) - 1 - slice) : line_of(i + slice);
+                uint line = swapped ? line_of(i + int(SLICES_READ) - 1 - slice) : line_of(i + slice);
                 s_slice[line * PITCH + my_vector] = x;
                 if (ADDS_ROWS) a_sum[i] += dot_product(x, uvec4(ONES));
             }
             [[unroll]] for (int i = 0; i < COLUMN_LOADS; i += int(SLICES_READ)) {
                 uvec4 x = as_signed(B_SIGNED || B_REPACKED, b_next[i + slice]);
-                uint line = turned ? line_of(i + int(SLICES_READ) - 1 - slice) : line_of(i + slice);
+                uint line = swapped ? line_of(i + int(SLICES_READ) - 1 - slice) : line_of(i + slice);
                 s_slice[(TILE_ROWS + line) * PITCH + my_vector] = x;
                 if (ADDS_COLUMNS) b_sum[i] += dot_product(x, uvec4(ONES));
             }

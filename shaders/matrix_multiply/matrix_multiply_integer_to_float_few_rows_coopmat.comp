@@ -136,7 +136,7 @@ void main() {
     // Stores and multiplies a slice, then reads the next one into the same registers. Vectors of B past
     // the end are multiplied by zeros of A, but must not be summed.
 #ifdef K_CONTIGUOUS
-#define TURN(vectors)
+#define SWAP(vectors)
 #define PUT(vectors, j) \
     [[unroll]] for (int i = 0; i < READS; ++i) \
         s_slices[slice + (my_line + uint(i) * LINE_STEP) * PITCH + my_vector] = \
@@ -144,7 +144,7 @@ void main() {
 // Not a loop of one pass, which takes 138 registers instead of 124 with NVIDIA's compiler.
 #define MULTIPLY_ALL(read) MULTIPLY(0, read(0))
 #else
-#define TURN(vectors) \
+#define SWAP(vectors) \
     [[unroll]] for (int i = 0; i < 4; ++i) vectors[i] = transposed(vectors[i]); \
     vectors = uvec4[4](uvec4(vectors[0][0], vectors[1][0], vectors[2][0], vectors[3][0]), \
                        uvec4(vectors[0][1], vectors[1][1], vectors[2][1], vectors[3][1]), \
@@ -173,7 +173,7 @@ void main() {
                         gl_CooperativeMatrixLayoutRowMajor); \
         subgroupBarrier(); \
         uvec4 vectors[B_READS] = b_next[ahead]; \
-        TURN(vectors) \
+        SWAP(vectors) \
         [[unroll]] for (int i = 0; i < B_READS; ++i) { \
             vectors[i] ^= B_MASK; \
             if (COLUMN_SUMS) b_sums[i] += dot_product(vectors[i], uvec4(has_b ? ONES : 0u)); \

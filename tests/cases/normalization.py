@@ -64,9 +64,9 @@ def _mvn_room(x: Arrays, attributes: Mapping[str, Any]) -> np.ndarray:
     given, mean, root = _statistics(x, attributes)
     axes = attributes.get("axes", (1, 2, 3) if attributes.get("cross_channel") else (2, 3))
     lost = _SUM * np.abs(given).mean(axes, keepdims=True) * (np.abs(mean) > 0)
-    apart = np.abs(given - mean)
+    centered = np.abs(given - mean)
     scale = np.abs(_optional(x, "scale_tensor", 1))
-    error = (lost + apart * (_SUM + 8 * _HALF)) / root
+    error = (lost + centered * (_SUM + 8 * _HALF)) / root
     return scale * error + 2 * _HALF * np.abs(_optional(x, "bias_tensor", 0))
 
 

@@ -36,8 +36,8 @@ def _quantized(x: Arrays, given: Mapping[str, Any], types: Types) -> np.ndarray:
 
 def _dequantized(x: Arrays, given: Mapping[str, Any], types: Types) -> np.ndarray:
     zero = x.get("zero_point_tensor", np.int64(0))
-    apart = (x["input_tensor"].astype(np.int64) - zero.astype(np.int64)).astype(_F32)
-    product = apart * x["scale_tensor"].astype(_F32)
+    difference = (x["input_tensor"].astype(np.int64) - zero.astype(np.int64)).astype(_F32)
+    product = difference * x["scale_tensor"].astype(_F32)
     return np.asarray(product.astype(types["output_tensor"].dtype))
 
 

@@ -37,18 +37,18 @@ def _parts(x: Arrays, attributes: Mapping[str, Any]) -> tuple[np.ndarray, np.nda
     given = x["input_tensor"].astype(np.float64)
     axes = _axes(given, attributes)
     with np.errstate(all="ignore"):
-        apart = given - given.max(axes, keepdims=True)
-        return apart, np.exp(apart).sum(axes, keepdims=True)
+        difference = given - given.max(axes, keepdims=True)
+        return difference, np.exp(difference).sum(axes, keepdims=True)
 
 
 def _softmax(x: Arrays, attributes: Mapping[str, Any], types: Types) -> np.ndarray:
-    apart, total = _parts(x, attributes)
-    return np.exp(apart) / total
+    difference, total = _parts(x, attributes)
+    return np.exp(difference) / total
 
 
 def _log_softmax(x: Arrays, attributes: Mapping[str, Any], types: Types) -> np.ndarray:
-    apart, total = _parts(x, attributes)
-    return apart - np.log(total)
+    difference, total = _parts(x, attributes)
+    return difference - np.log(total)
 
 
 def _hardmax(x: Arrays, attributes: Mapping[str, Any], types: Types) -> np.ndarray:
@@ -64,8 +64,8 @@ def _hardmax(x: Arrays, attributes: Mapping[str, Any], types: Types) -> np.ndarr
 
 def _error(x: Arrays, attributes: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """The relative errors of a power and of the sum, as in accuracy.md, and the distances."""
-    apart, total = _parts(x, attributes)
-    away = np.nan_to_num(np.abs(apart), nan=0.0, posinf=0.0, neginf=0.0)
+    difference, total = _parts(x, attributes)
+    away = np.nan_to_num(np.abs(difference), nan=0.0, posinf=0.0, neginf=0.0)
     return away * 2.0**-24 + 2.0**-21, total
 
 

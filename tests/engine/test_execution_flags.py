@@ -54,7 +54,7 @@ def with_units(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> dml.Device:
         cooperative_matrices=(
             CooperativeMatrix(16, 16, 16, "f16", "f16", "f32", "f32", "subgroup"),)))
     monkeypatch.setattr(own, "_target", replace(
-        target, traits=replace(target.traits, is_cpu=False)))
+        target, traits=replace(target.traits, is_cpu=False, slow_barriers=False)))
     return own
 
 

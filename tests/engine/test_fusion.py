@@ -282,18 +282,18 @@ def test_layer_normalizations_whose_values_are_read_are_left(
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("turned", ["d", "q", "w"])
-def test_layer_normalizations_of_turned_values_are_left(
-    turned: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("transposed", ["d", "q", "w"])
+def test_layer_normalizations_of_transposed_values_are_left(
+    transposed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sizes stay the same, and the elements are others."""
     made = node("Constant", "", "axes", value_ints=[0, 1])
     nodes = [made]
     for step in _layer_norm(twice=False, squared=True, affine=False):
-        names = [f"{n}t" if n == turned and n in step.input else n for n in step.input]
+        names = [f"{n}t" if n == transposed and n in step.input else n for n in step.input]
         nodes.append(node(step.op_type, " ".join(names), step.output[0]))
-        if step.output[0] == turned:
-            nodes.append(node("Transpose", turned, f"{turned}t", perm=[1, 0, 2]))
+        if step.output[0] == transposed:
+            nodes.append(node("Transpose", transposed, f"{transposed}t", perm=[1, 0, 2]))
     fused, plain = _both(monkeypatch, nodes, {"x": _numbers(3, 3, 4)}, {"epsilon": 1e-3}, ["y"])
     np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=8 * ULP)
 

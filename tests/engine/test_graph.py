@@ -159,8 +159,8 @@ def test_nodes_that_no_output_needs_are_left_out(
 def test_an_edge_carries_bytes(device: dml.Device, rng: np.random.Generator) -> None:
     """The consumer's own description counts: here transposed and UINT32."""
     twice = _binary(device, "Add", _tensor(6, 8))
-    turned = _tensor(8, 6, data_type="uint32", strides=(1, 8))
-    inverted = _unary(device, "ElementWiseBitNot", turned, _tensor(8, 6, data_type="uint32"))
+    transposed = _tensor(8, 6, data_type="uint32", strides=(1, 8))
+    inverted = _unary(device, "ElementWiseBitNot", transposed, _tensor(8, 6, data_type="uint32"))
     desc = dml.GraphDesc(1, 1, [twice, inverted], [In(0, 0, 0), In(0, 0, 1)], [Out(1, 0, 0)],
                          [Link(0, 0, 1, 0)])
     x = _whole(rng, 6, 8)
@@ -272,7 +272,7 @@ def test_random_graphs(number: int, device: dml.Device, rng: np.random.Generator
         "Add": np.add, "Subtract": np.subtract, "Multiply": np.multiply, "Max": np.maximum,
         "Min": np.minimum,
     }
-    x, turned = _tensor(6, 6), _tensor(6, 6, strides=(1, 6))
+    x, transposed = _tensor(6, 6), _tensor(6, 6, strides=(1, 6))
     given = [_whole(rng, 6, 6) for _ in range(3)]
     count, constant = 15, _whole(rng, 6, 6)
     places = rng.permutation(count + 1)  # order of the nodes; the last one is the constant
@@ -282,7 +282,7 @@ def test_random_graphs(number: int, device: dml.Device, rng: np.random.Generator
     for i in range(count):
         name = list(functions)[rng.integers(len(functions))]
         seen, ends = rng.integers(0, len(known), 2), rng.integers(0, 2, 2)
-        descs = [turned if end else x for end in ends]
+        descs = [transposed if end else x for end in ends]
         nodes[places[i]] = _binary(device, name, *descs, x)
         with np.errstate(over="ignore"):
             known.append(functions[name](*[

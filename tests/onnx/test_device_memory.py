@@ -76,8 +76,8 @@ def _cache_step(heads: int, length: int, depth: int) -> bytes:
     past = [1, heads, length, depth]
     return model(
         [node("Concat", "past new", "long", axis=2), node("Slice", "long one end two", "present"),
-         node("Transpose", "present", "turned", perm=[0, 1, 3, 2]),
-         node("MatMul", "new turned", "y")],
+         node("Transpose", "present", "transposed", perm=[0, 1, 3, 2]),
+         node("MatMul", "new transposed", "y")],
         [("past", FLOAT, past), ("new", FLOAT, [1, heads, 1, depth])],
         [("present", FLOAT, past), ("y", FLOAT, [1, heads, 1, length])],
         {"one": np.array([1]), "end": np.array([length + 1]), "two": np.array([2])})

@@ -371,10 +371,10 @@ def test_outputs_that_are_inputs_or_one_another(rng: np.random.Generator) -> Non
     built = model(
         [node("Identity", "x", "same"), node("Add", "x z", "t"), node("Identity", "t", "one"),
          node("Identity", "t", "two"), node("Identity", "k", "kept"),
-         node("Transpose", "t", "turned")],
+         node("Transpose", "t", "transposed")],
         [("x", FLOAT, [2, 3]), ("z", FLOAT, [2, 3])],
         [*[(name, FLOAT, [2, 3]) for name in ("same", "one", "two", "x")], ("kept", FLOAT, [2]),
-         ("alone", FLOAT, [1]), ("turned", FLOAT, [3, 2])],
+         ("alone", FLOAT, [1]), ("transposed", FLOAT, [3, 2])],
         {"k": np.float32([7, 8]), "alone": np.float32([9])})
     prepared = backend.prepare(built)
     results = []
@@ -519,8 +519,8 @@ def test_of_views_and_of_many_dimensions(
 
 
 def test_what_a_step_reads_and_what_it_writes_lie_apart(rng: np.random.Generator) -> None:
-    nodes = [node("Neg", "x", "a"), node("Transpose", "a", "turned"), node("Neg", "turned", "b"),
-             node("Neg", "b", "y")]
+    nodes = [node("Neg", "x", "a"), node("Transpose", "a", "transposed"),
+             node("Neg", "transposed", "b"), node("Neg", "b", "y")]
     built = model(nodes, [("x", FLOAT, [64, 64])], [("y", FLOAT, [64, 64])])
     x = rng.standard_normal((64, 64)).astype(np.float32)
     np.testing.assert_array_equal(backend.run_model(built, [x])[0], -x.T)

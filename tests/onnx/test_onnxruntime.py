@@ -219,7 +219,7 @@ def test_sizes_that_follow_from_inputs_are_known_to_the_host(rng: np.random.Gene
 
 def test_attributes_of_every_kind(rng: np.random.Generator) -> None:
     nodes = [
-        node("Transpose", "x", "turned", perm=[2, 0, 1]),
+        node("Transpose", "x", "transposed", perm=[2, 0, 1]),
         node("Squeeze", "one", "squeezed", axes=[0, 2]),
         node("IsInf", "x", "high", detect_negative=0), node("LeakyRelu", "x", "leaky", alpha=0.25),
         node("BitShift", "bits bits", "left", direction="LEFT"),
@@ -465,8 +465,8 @@ def test_feature_level_option(dense: bytes) -> None:
         made = session(view, False, claim="Transpose", feature_level=level)
         assert placement(made, NAME) == names
         assert (made.run(None, {"x": x})[0] == x.T).all()
-    turned = model([node("Transpose", "x", "y")], [("x", FLOAT, [2, 3])], [("y", FLOAT, [3, 2])])
-    made, x = session(turned, False, claim="Transpose", feature_level="1.0"), x.astype(np.float32)
+    built = model([node("Transpose", "x", "y")], [("x", FLOAT, [2, 3])], [("y", FLOAT, [3, 2])])
+    made, x = session(built, False, claim="Transpose", feature_level="1.0"), x.astype(np.float32)
     assert placement(made, NAME) == ["Transpose"]
     assert (made.run(None, {"x": x})[0] == x.T).all()
 

@@ -110,12 +110,12 @@ def test_without_meta_commands_there_are_no_matrix_units(
 
 
 def test_matrix_units_get_channels_side_by_side() -> None:
-    turn, shape = "activation_identity_tiles.b16", ((32, 128, 28, 28), (128, 128, 3, 3))
+    repack, shape = "activation_identity_tiles.b16", ((32, 128, 28, 28), (128, 128, 3, 3))
     big, = _names(_plan(*shape, last=True))
     assert big.startswith("convolution_coopmat.f16.t")
-    assert _names(_plan(*shape)) == [turn, turn, big]
+    assert _names(_plan(*shape)) == [repack, repack, big]
     owned = _plan(*shape, owned=True)
-    assert _names(owned) == [turn, big] and owned.repacked == {"filter_tensor"}
+    assert _names(owned) == [repack, big] and owned.repacked == {"filter_tensor"}
     assert len(owned.initialize) == 1
 
 

@@ -294,8 +294,8 @@ def test_lines_of_their_own_scale_as_gpus_make_them(
     whole = np.rint(x / scale[:, None]) + zero[:, None]
     np.testing.assert_array_equal(got, np.clip(whole, 0, 255))
     back = dml.dequantize_linear(gpu_like.tensor(got), scale, zero, axis=0).numpy()
-    apart = got.astype(np.float32) - zero[:, None]
-    np.testing.assert_array_equal(back, apart * scale[:, None])
+    difference = got.astype(np.float32) - zero[:, None]
+    np.testing.assert_array_equal(back, difference * scale[:, None])
 
 
 @pytest.mark.parametrize("side", [6, 512])

@@ -29,7 +29,7 @@ SHAPES = [
     (1, 1, 1104, 272), (1, 4, 160, 48), (1, 7, 1040, 48), (1, 16, 256, 64), (3, 2, 1104, 20),
     (1, 17, 40, 19), (1, 40, 1104, 272), (1, 129, 257, 131), (1, 128, 128, 128), (3, 20, 64, 36),
 ]
-LAYOUTS = ["packed", "transposed", "padded", "turned batches", "stepped"]
+LAYOUTS = ["packed", "transposed", "padded", "transposed batches", "stepped"]
 # Layout of A, layout of B, and the constants among them.
 PAIRS = [
     *((a, b, "") for a in LAYOUTS for b in LAYOUTS),
@@ -42,7 +42,7 @@ def _strides(layout: str, batch: int, rows: int, columns: int) -> list[int]:
         "packed": [rows * columns, columns, 1],
         "transposed": [rows * columns, 1, rows],
         "padded": [rows * (columns + 16), columns + 16, 1],
-        "turned batches": [columns, batch * columns, 1],
+        "transposed batches": [columns, batch * columns, 1],
         "stepped": [2 * rows * columns, 2 * columns, 2],
         "repeated": [0, columns, 1],
     }[layout]

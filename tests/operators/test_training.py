@@ -47,11 +47,11 @@ def _train_on_device(
             linear, p["scale"], p["shift"], epsilon=_NORM_EPSILON)
         hidden = dml.activation_relu(normal)
         y = dml.add(dml.gemm(hidden, p["w2"]), p["b2"])
-        apart = dml.subtract(y, target)
-        losses.append(dml.reduce(apart, function=ReduceFunction.SUM_SQUARE, axes=_ROWS))
+        difference = dml.subtract(y, target)
+        losses.append(dml.reduce(difference, function=ReduceFunction.SUM_SQUARE, axes=_ROWS))
 
         # Backward.
-        dy = dml.multiply(apart, 2 / rows)
+        dy = dml.multiply(difference, 2 / rows)
         d_hidden = dml.gemm(dy, p["w2"], trans_b=True)
         d_normal = dml.activation_relu_grad(normal, d_hidden)
         d_linear, d_scale, d_shift = dml.batch_normalization_training_grad(
