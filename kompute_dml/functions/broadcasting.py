@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 from .. import spec
 from ..dtypes import DataType, Scalar
 from ..errors import ValidationError, expect
 from ..layout import broadcast_sizes
 from ..operators.base import Definition, described
+from ..tensors import Tensor
 from .call import as_tensor, device_of, output, run
 from .registry import too_many
-
-if TYPE_CHECKING:
-    from ..tensors import Tensor
 
 
 def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
@@ -23,14 +21,16 @@ def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
     entry, name, defaults = definition.spec, definition.function_name, definition.defaults
     inputs = [f.snake for f in entry.inputs]
     result = entry.outputs[0]
+    made = result.snake
+    names = [argument(i) for i in inputs]
     typed_as = next((i for i, f in enumerate(entry.inputs) if _same_type(entry, f, result)), None)
     kin = [_kin(entry, f) for f in entry.inputs]
     type_field = next((f.snake for f in entry.fields if f.enum == "DML_TENSOR_DATA_TYPE"), None)
     attributes = [f for f in entry.fields if not f.is_tensor and f.snake != type_field]
 
     def call(*args: Any, **kwargs: Any) -> Tensor:
-        values = bind(name, signature, args, kwargs)
-        given = [values.pop(argument(i)) for i in inputs]
+        values = arguments.bind(args, kwargs)
+        given = [values.pop(n) for n in names]
         out = values.pop("out")
         data_type = values.pop("data_type", None)
         device = device_of(*given, out)
@@ -39,11 +39,14 @@ def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
             data_type = tensors[typed_as].data_type
         elif out is not None and "data_type" not in kwargs:
             data_type = out.data_type
-        y = output(device, out, name, tensors[0].sizes, DataType.of(data_type))
+        if not isinstance(data_type, DataType):
+            data_type = DataType.of(data_type)
+        y = output(device, out, name, tensors[0].sizes, data_type)
         if type_field is not None:
             values[type_field] = y.data_type
-        bound_tensors = {**dict(zip(inputs, tensors)), result.snake: y}
-        run(definition.desc_class, device, bound_tensors, **values)
+        bound: dict[str, Any] = dict(zip(inputs, tensors))
+        bound[made] = y
+        run(definition.desc_class, device, bound, **values)
         return y
 
     place = inspect.Parameter
@@ -54,9 +57,10 @@ def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
     needed = [n for n, v in options.items() if v is place.empty]
     keyword_only = {**{n: v for n, v in options.items() if n not in needed}, "out": None}
     signature = inspect.Signature([
-        *(place(n, place.POSITIONAL_OR_KEYWORD) for n in (*map(argument, inputs), *needed)),
+        *(place(n, place.POSITIONAL_OR_KEYWORD) for n in (*names, *needed)),
         *(place(n, place.KEYWORD_ONLY, default=v) for n, v in keyword_only.items()),
     ])
+    arguments = Arguments(name, signature)
     call.__name__ = call.__qualname__ = name
     call.__module__ = "kompute_dml"
     call.__signature__ = signature  # type: ignore[attr-defined]
@@ -64,18 +68,42 @@ def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
     return call
 
 
-def bind(
-    name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """The arguments of a call by name, defaults included."""
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        named = [n for n, p in signature.parameters.items() if p.kind is p.KEYWORD_ONLY]
-        text = too_many(named) if "too many positional" in str(error) else error
-        raise TypeError(f"{name}() {text}") from None
-    bound.apply_defaults()
-    return bound.arguments
+class Arguments:
+    """What calls of a function are given. ``Signature.bind`` takes as long as all the rest of a
+    call, so it only finds out what is wrong."""
+
+    def __init__(self, name: str, signature: inspect.Signature) -> None:
+        self._name, self._signature = name, signature
+        parameters = signature.parameters.values()
+        self._defaults = {p.name: p.default for p in parameters}
+        self._needed = [p.name for p in parameters if p.default is p.empty]
+        self._positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments by name, in the signature's order, defaults included."""
+        values = self._defaults.copy()
+        values.update(zip(self._positional, args))
+        values.update(kwargs)
+        if len(values) > len(self._defaults) or len(args) > len(self._positional):
+            self._refuse(args, kwargs)
+        for name in self._needed:
+            if values[name] is inspect.Parameter.empty:
+                self._refuse(args, kwargs)
+        if args and kwargs:
+            for name in self._positional[:len(args)]:
+                if name in kwargs:
+                    self._refuse(args, kwargs)
+        return values
+
+    def _refuse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            named = [p.name for p in self._signature.parameters.values()
+                     if p.kind is p.KEYWORD_ONLY]
+            text = too_many(named) if "too many positional" in str(error) else error
+            raise TypeError(f"{self._name}() {text}") from None
+        raise AssertionError("only what the signature refuses comes here")
 
 
 def _same_type(entry: spec.OperatorSpec, x: spec.Field, y: spec.Field) -> bool:
@@ -99,6 +127,11 @@ def _tensors(
 ) -> list[Tensor]:
     """The inputs as tensors of one size. A Python number takes the type of the
     first tensor among its ``kin``, which must hold it."""
+    for value in values:
+        if not isinstance(value, Tensor):
+            break
+    else:
+        return broadcast(name, values)
     numbers = [i for i, v in enumerate(values) if isinstance(v, (bool, int, float))]
     tensors = {
         i: as_tensor(device, name, argument(field), value)

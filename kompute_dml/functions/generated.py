@@ -12,7 +12,7 @@ from ..errors import expect, integers, whole
 from ..operators.base import Definition, Output, described
 from ..spec import Field
 from ..tensors import Tensor
-from .broadcasting import argument, bind
+from .broadcasting import Arguments, argument
 from .call import as_tensor, device_of, output, run
 
 if TYPE_CHECKING:
@@ -49,9 +49,10 @@ def make_function(definition: Definition) -> Callable[..., Any]:
     parameters += [place(argument(f.snake), place.KEYWORD_ONLY, default=False) for f in wanted]
     parameters.append(place("out", place.KEYWORD_ONLY, default=None))
     signature = inspect.Signature(parameters)
+    arguments = Arguments(name, signature)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        values = bind(name, signature, args, kwargs)
+        values = arguments.bind(args, kwargs)
         out = values.pop("out")
         data_type = values.pop("data_type", None)
         chosen = data_type is not defaults.get("data_type")
