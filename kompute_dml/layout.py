@@ -30,6 +30,11 @@ def packed_strides(sizes: Sequence[int]) -> Ints:
     return tuple(reversed(strides))
 
 
+def memory_order(strides: Sequence[int]) -> list[int]:
+    """The dimensions in the order of memory, those of the largest stride first."""
+    return sorted(range(len(strides)), key=lambda d: -strides[d])
+
+
 def extent(sizes: Sequence[int], strides: Sequence[int]) -> int:
     """The number of elements from the first address to the last one."""
     return 1 + sum((n - 1) * s for n, s in zip(sizes, strides))

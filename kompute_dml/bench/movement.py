@@ -9,6 +9,7 @@ import numpy as np
 
 from ..cases import Scale
 from ..dtypes import DataType
+from ..layout import memory_order
 from .case import Case, Peer, Recipe, shape, touched_bytes
 from .values import Pattern, bits, numbers, offsets, same_bits, sampled
 
@@ -89,7 +90,7 @@ def identity(
         source = pattern.tensor(device)._view(sizes, strides)
         out = _output(device, data_type, out_sizes, out_strides)
         # Parts are read in the order of memory: a row of a transposed output spans all of it.
-        order = sorted(range(len(sizes)), key=lambda axis: -out_strides[axis])
+        order = memory_order(out_strides)
         read, steps = [sizes[axis] for axis in order], [strides[axis] for axis in order]
         check = sampled(read, lambda key: pattern.at(offsets(key, read, steps)), same_bits)
 

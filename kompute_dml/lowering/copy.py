@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..desc import TensorDesc
-from ..layout import Ints, are_of_vectors, coalesce, power_of_two, product
+from ..layout import Ints, are_of_vectors, coalesce, memory_order, power_of_two, product
 from .plan import Dispatch, Operand, Target
 from .walk import runs_of
 
@@ -79,7 +79,7 @@ def _in_order_of_output(
     sizes: Ints, in_strides: Ints, out_strides: Ints
 ) -> tuple[Ints, Ints, Ints]:
     """The fewest dimensions that walk both tensors, in the order of the output's memory."""
-    order = sorted(range(len(sizes)), key=lambda d: -out_strides[d])
+    order = memory_order(out_strides)
     merged, strides = coalesce(*(tuple(v[d] for d in order)
                                  for v in (sizes, in_strides, out_strides)))
     return merged, strides[0], strides[1]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..desc import TensorDesc
 from ..dtypes import DataType, Scalar, saturate
-from ..layout import Ints, begin_with_vectors, coalesce, extent, product
+from ..layout import Ints, begin_with_vectors, coalesce, extent, memory_order, product
 from ..runtime.shader_library import Variant
 from ..runtime.traits import DeviceTraits
 from .builder import PlanBuilder
@@ -163,7 +163,7 @@ def _walk(
 
 def _in_order_of_output(sizes: Ints, walked: Sequence[_Walked]) -> Ints:
     """The fewest dimensions that walk all operands, in the order of the output's memory."""
-    order = sorted(range(len(sizes)), key=lambda d: -walked[0].walk[d])
+    order = memory_order(walked[0].walk)
     merged, walks = coalesce(*([v[d] for d in order] for v in (sizes, *(w.walk for w in walked))))
     for w, walk in zip(walked, walks):
         w.walk = walk

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..desc import TensorDesc, TensorFlags
 from ..dtypes import DataType
-from ..layout import packed_strides
+from ..layout import memory_order, packed_strides
 from ..lowering.builder import PlanBuilder
 from .base import definitions
 
@@ -50,6 +50,6 @@ def lower(p: PlanBuilder, d: Any, slots: tuple[str, str]) -> None:
 def _without_repeats(t: TensorDesc) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The sizes of the elements that differ, and strides without gaps in the same order."""
     sizes = [1 if s == 0 else n for n, s in zip(t.sizes, t.strides)]
-    order = sorted(range(len(sizes)), key=lambda i: -t.strides[i])
+    order = memory_order(t.strides)
     strides = dict(zip(order, packed_strides([sizes[i] for i in order])))
     return tuple(sizes), tuple(strides[i] for i in range(len(sizes)))

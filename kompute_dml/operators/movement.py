@@ -9,7 +9,7 @@ from ..attributes import DepthSpaceOrder, PaddingMode
 from ..desc import TensorDesc
 from ..dtypes import Scalar, saturate
 from ..errors import UnsupportedError, expect
-from ..layout import Ints, are_of_vectors, is_packed, product
+from ..layout import Ints, are_of_vectors, is_packed, memory_order, product
 from ..lowering import copy
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import View, copied
@@ -229,7 +229,7 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
     each = 16 // y.data_type.itemsize
     dims: list[_Dimension] = []
     # The output is walked in the order of memory.
-    for d in sorted(range(len(y.sizes)), key=lambda d: -y.strides[d]):
+    for d in memory_order(y.strides):
         if y.sizes[d] == 1:
             continue
         inner = _Dimension(y.sizes[d], start[d], x.sizes[d], x.strides[d], y.strides[d])

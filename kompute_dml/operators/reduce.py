@@ -8,7 +8,7 @@ from typing import Any
 from ..attributes import AxisDirection, ReduceFunction
 from ..dtypes import DataType
 from ..errors import expect
-from ..layout import Ints, power_of_two
+from ..layout import Ints, memory_order, power_of_two
 from ..lowering.builder import PlanBuilder
 from ..lowering.plan import UNUSED
 from ..lowering.walk import Walk
@@ -51,7 +51,7 @@ def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
     """Reduce the ``axes`` of InputTensor to OutputTensor."""
     x, y, device = d.input_tensor, d.output_tensor, p.device
     # Columns are walked in the order of memory. Indices count in the order of the dimensions.
-    near = sorted(range(len(x.sizes)), key=lambda a: -x.strides[a])
+    near = memory_order(x.strides)
     kept = [a for a in near if a not in axes]
     taken = sorted(axes) if function in _INDICES else [a for a in near if a in axes]
     rows = Walk([x.sizes[a] for a in kept], [x.strides[a] for a in kept],

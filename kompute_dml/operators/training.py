@@ -11,6 +11,7 @@ import numpy as np
 
 from ..desc import TensorDesc
 from ..errors import expect
+from ..layout import memory_order
 from ..lowering import copy
 from ..lowering.activation import fused_activation
 from ..lowering.builder import PlanBuilder
@@ -46,7 +47,7 @@ def AdamOptimizerOperatorDesc(d: Any, p: PlanBuilder) -> None:
     x = d.input_parameters_tensor
     slots = (*inputs.values(), *outputs.values())
     tensors: list[TensorDesc] = [getattr(d, slot) for slot in slots]
-    order = sorted(range(4), key=lambda a: -x.strides[a])
+    order = memory_order(x.strides)
     together = Walk(*([v[a] for a in order] for v in (x.sizes, *(t.strides for t in tensors))))
     packed = TensorDesc.packed(x.data_type, x.sizes)
     direct = {slot for slot, t in zip(slots, tensors) if together.contiguous or t.is_packed}

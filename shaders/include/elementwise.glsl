@@ -123,7 +123,9 @@ bool is_aligned(uint at, uint bytes) {
     return span >= 4u && at * bytes % (span < 16u ? span : 16u) == 0u;
 }
 
-// Defines the load of a part of an input. Elements after the first ``have`` are undefined.
+// Defines the load of a part of an input. Elements after the first ``have`` are undefined. The type
+// of an absent input is 0. It counts as a byte, so that drivers which unroll loops before they drop
+// code that is never reached find a bound.
 #define INPUT(name, slot, type) \
     layout(binding = slot) readonly buffer name##_Vectors { uvec4 name##_vectors[]; }; \
     layout(binding = slot) readonly buffer name##_Pairs { uvec2 name##_pairs[]; }; \
