@@ -1,23 +1,20 @@
-"""Lowerings of pooling, regions of interest and resizing."""
+"""Lowerings of pooling and regions of interest."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..attributes import AxisDirection, InterpolationMode, ReduceFunction, Size2d
+from ..attributes import InterpolationMode, ReduceFunction, Size2d
 from ..errors import UnsupportedError, ValidationError
 from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import channels_last_strides, pad_left, product
 from .graph import Node
-from .lowerings import Build, Inputs, Seen, dimension, given, host
-
-_FLT_MAX = float(np.finfo(np.float32).max)
+from .lowerings import Build, Inputs, Seen, given
 
 
 def _text(node: Node, name: str, default: str) -> str:
@@ -231,109 +228,3 @@ def roi_align_refused(node: Node) -> str | None:
     if _text(node, "mode", "avg") != "avg":
         return "the maximum of weighted elements: DirectML's is of interpolated samples"
     return None
-
-
-def resize_refused(node: Node) -> str | None:
-    """Why DirectML cannot express a Resize or Upsample, or None."""
-    mode = _text(node, "mode", "nearest")
-    if mode == "cubic":
-        return "mode=cubic: DirectML has nearest and linear interpolation"
-    if node.attributes.get("antialias", 0):
-        return "antialias: DirectML's filter is not ONNX's"
-    if node.attributes.get("exclude_outside", 0):
-        return "exclude_outside"
-    if _text(node, "coordinate_transformation_mode", "") in (
-            "tf_crop_and_resize", "tf_half_pixel_for_nn"):
-        return "coordinates that DirectML does not have"
-    return None
-
-
-def _resized(node: Node, inputs: Inputs, x: Array) -> tuple[list[int], list[float]]:
-    """Sizes and scales of all dimensions."""
-    rank = len(x.shape)
-    if node.op == "Upsample" or node.since < 11:
-        scales: Any = host(inputs, 1) if node.since >= 9 else _scales(node)
-        wanted = None
-    else:
-        scales, wanted = host(inputs, 2), host(inputs, 3)
-    axes = [dimension(a, rank) for a in node.attributes.get("axes", range(rank))]
-    sizes, factors = list(x.shape), [1.0] * rank
-    if wanted is not None and wanted.size:
-        ratios = [int(n) / x.shape[a] for a, n in zip(axes, wanted)]
-        policy = _text(node, "keep_aspect_ratio_policy", "stretch")
-        for a, n, ratio in zip(axes, wanted, ratios):
-            sizes[a], factors[a] = int(n), ratio
-            if policy != "stretch":
-                factors[a] = min(ratios) if policy == "not_larger" else max(ratios)
-                sizes[a] = math.floor(factors[a] * x.shape[a] + 0.5)
-    elif scales is not None:
-        for a, scale in zip(axes, np.asarray(scales, np.float32).reshape(-1)):
-            if not 0 < scale < math.inf:
-                raise ValidationError(f"expected scales to be above 0 and finite, but got {scale}")
-            factors[a] = float(scale)
-            sizes[a] = math.floor(float(scale) * x.shape[a])
-    else:
-        raise ValidationError("expected sizes or scales")
-    return sizes, factors
-
-
-def _scales(node: Node) -> Any:
-    """Of Upsample, as attributes: those of a plane's sides in version 1."""
-    read = node.attributes
-    return read["scales"] if node.since > 1 else (1, 1, read["height_scale"], read["width_scale"])
-
-
-def _coordinates(mode: str, size: int, out: int, scale: float) -> tuple[float, float, float]:
-    """Scale, input and output offset of a dimension."""
-    if mode == "align_corners":
-        # As in ONNX's reference: the resized length may be fractional.
-        return ((scale * size - 1) / (size - 1) if out > 1 and size > 1 else _FLT_MAX), 0.0, 0.0
-    if mode == "asymmetric":
-        return scale, 0.0, 0.0
-    if mode == "pytorch_half_pixel" and out == 1:
-        return _FLT_MAX, 0.0, 0.0
-    offset = 0.0
-    if mode == "half_pixel_symmetric":
-        offset = size / 2 * (1 - out / (scale * size))
-    return scale, 0.5 - offset, -0.5
-
-
-def resize(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    x = given(inputs, 0)
-    sizes, factors = _resized(node, inputs, x)
-    y = builder.new(sizes, x.dtype)
-    if y.storage is None:
-        return [y]
-    old = node.op == "Upsample" or node.since < 11
-    mode = "asymmetric" if old else _text(node, "coordinate_transformation_mode", "half_pixel")
-    linear = _text(node, "mode", "nearest") != "nearest"
-    rounding = "floor" if old else _text(node, "nearest_mode", "round_prefer_floor")
-    shift = 0.0 if linear else {"round_prefer_floor": 0.5, "round_prefer_ceil": -0.5}.get(
-        rounding, 0.0)
-    upwards = rounding in ("round_prefer_floor", "ceil")
-    # Unchanged dimensions are merged, because DirectML takes four.
-    dims: list[tuple[int, int, tuple[float, float, float]]] = []
-    same = (1.0, 0.0, 0.0)
-    for n, out, factor in zip(x.shape, sizes, factors):
-        if n == out and factor == 1.0:
-            if dims and dims[-1][2] == same:
-                dims[-1] = (dims[-1][0] * n, dims[-1][1] * n, same)
-            elif n != 1:
-                dims.append((n, n, same))
-        else:
-            scale, in_offset, out_offset = _coordinates(mode, n, out, factor)
-            dims.append((n, out, (scale, in_offset + shift, out_offset)))
-    if len(dims) > 4:
-        raise UnsupportedError(f"resizing of {len(dims)} dimensions")
-    dims = dims or [(1, 1, same)]
-    flat = builder.reshape(x, [d[0] for d in dims])
-    made = builder.reshape(y, [d[1] for d in dims])
-    attributes: Mapping[str, Any] = dict(
-        interpolation_mode=InterpolationMode.LINEAR if linear
-        else InterpolationMode.NEAREST_NEIGHBOR,
-        rounding_direction=AxisDirection.INCREASING if upwards else AxisDirection.DECREASING,
-        scales=tuple(d[2][0] for d in dims), input_pixel_offsets=tuple(d[2][1] for d in dims),
-        output_pixel_offsets=tuple(d[2][2] for d in dims))
-    builder.emit("RESAMPLE2", {"input_tensor": _seen(flat), "output_tensor": _seen(made)},
-                 **attributes)
-    return [y]
