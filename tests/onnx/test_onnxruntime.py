@@ -60,17 +60,11 @@ from provider_tools import (  # noqa: E402
     NAME,
     K,
     N,
-    dense_layer,
     last_kernel,
     session,
 )
 
 pytestmark = needs_provider
-
-
-@pytest.fixture
-def dense(rng: np.random.Generator) -> bytes:
-    return dense_layer(rng)
 
 
 def test_registration() -> None:
