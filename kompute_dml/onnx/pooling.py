@@ -14,16 +14,7 @@ from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import channels_last_strides, pad_left, product
 from .graph import Node
-from .lowerings import Build, Inputs, Seen, given
-
-
-def _text(node: Node, name: str, default: str) -> str:
-    value = node.attributes.get(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _seen(x: Array) -> Seen:
-    return x, x.shape, x.strides
+from .lowerings import Build, Inputs, Seen, given, seen
 
 
 def _unsigned(x: Array) -> Array:
@@ -47,7 +38,7 @@ def _window(node: Node, spatial: Sequence[int]) -> tuple[list[int], dict[str, An
     strides = list(node.attributes.get("strides", [1] * rank))
     dilations = list(node.attributes.get("dilations", [1] * rank))
     pads = list(node.attributes.get("pads", [0] * (2 * rank)))
-    auto = _text(node, "auto_pad", "NOTSET")
+    auto = node.attributes.get("auto_pad", "NOTSET")
     if len(window) != rank or len(strides) != rank or len(dilations) != rank or min(strides) < 1:
         raise ValidationError(f"expected {rank} sizes of the window, strides and dilations")
     if min(pads) < 0:
@@ -83,7 +74,7 @@ def pooling(operator: str, dilated: str) -> Build:
 
     def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
-        seen = _spatial(x)
+        planes = _spatial(x)
         sizes, attributes = _window(node, x.shape[2:])
         y = builder.new((*x.shape[:2], *sizes), x.dtype)
         if x.is_channels_last:
@@ -94,13 +85,13 @@ def pooling(operator: str, dilated: str) -> Build:
         if y.storage is None:
             return results
         tensors: dict[str, Seen | None] = {
-            "input_tensor": _seen(seen), "output_tensor": _seen(_spatial(y))}
+            "input_tensor": seen(planes), "output_tensor": seen(_spatial(y))}
         name = operator
         if len(results) > 1 or any(n != 1 for n in attributes["dilations"]):
             name = dilated
             if operator == "MAX_POOLING":
                 tensors["output_indices_tensor"] = (
-                    _seen(_spatial(_unsigned(results[1]))) if len(results) > 1 else None)
+                    seen(_spatial(_unsigned(results[1]))) if len(results) > 1 else None)
         else:
             del attributes["dilations"]
         builder.emit(name, tensors, **attributes, **_own(operator, node))
@@ -131,7 +122,7 @@ def global_pooling(operator: str) -> Build:
         if y.storage is not None:
             flat = builder.reshape(x, (*x.shape[:2], 1, product(x.shape[2:])))
             small = builder.reshape(y, (*x.shape[:2], 1, 1))
-            builder.emit(operator, {"input_tensor": _seen(flat), "output_tensor": _seen(small)},
+            builder.emit(operator, {"input_tensor": seen(flat), "output_tensor": seen(small)},
                          **_whole(flat), **_own(operator, node))
         return [y]
 
@@ -157,7 +148,7 @@ def quantized_average(whole: bool) -> Build:
             return [y]
         made = y.transpose([0, rank - 1, *range(1, rank - 1)]) if last else y
         tensors: dict[str, Seen | None] = {
-            "input_tensor": _seen(_spatial(x)), "output_tensor": _seen(_spatial(made))}
+            "input_tensor": seen(_spatial(x)), "output_tensor": seen(_spatial(made))}
         for i, field in enumerate(("input_scale_tensor", "input_zero_point_tensor",
                                    "output_scale_tensor", "output_zero_point_tensor"), 1):
             p = inputs[i] if i < len(inputs) else None
@@ -182,8 +173,8 @@ def max_unpooling(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         # Indices count elements, so the dimensions do not matter.
         flat, places, made = (builder.reshape(t, (1, 1, 1, t.size))
                               for t in (x, _unsigned(indices), y))
-        builder.emit("MAX_UNPOOLING", {"input_tensor": _seen(flat), "indices_tensor": _seen(places),
-                                       "output_tensor": _seen(made)})
+        builder.emit("MAX_UNPOOLING", {"input_tensor": seen(flat), "indices_tensor": seen(places),
+                                       "output_tensor": seen(made)})
     return [y]
 
 
@@ -194,9 +185,9 @@ def roi_pooling(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     if y.storage is not None:
         builder.emit(
             "ROI_POOLING",
-            {"input_tensor": _seen(x), "roi_tensor": (rois, (1, 1, *rois.shape),
+            {"input_tensor": seen(x), "roi_tensor": (rois, (1, 1, *rois.shape),
                                                       (0, 0, *rois.strides)),
-             "output_tensor": _seen(y)},
+             "output_tensor": seen(y)},
             spatial_scale=float(node.attributes.get("spatial_scale", 1.0)),
             pooled_size=Size2d(width, height))
     return [y]
@@ -208,14 +199,14 @@ def roi_align(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     y = builder.new((rois.shape[0], x.shape[1], *size), x.dtype)
     if y.storage is None:
         return [y]
-    mode = _text(node, "coordinate_transformation_mode",
+    mode = node.attributes.get("coordinate_transformation_mode",
                  "output_half_pixel" if node.since < 16 else "half_pixel")
     ratio = node.attributes.get("sampling_ratio", 0)
     scale = float(node.attributes.get("spatial_scale", 1.0))
     builder.emit(
         "ROI_ALIGN1",
-        {"input_tensor": _seen(x), "roi_tensor": _seen(rois),
-         "batch_indices_tensor": _seen(_unsigned(batch)), "output_tensor": _seen(y)},
+        {"input_tensor": seen(x), "roi_tensor": seen(rois),
+         "batch_indices_tensor": seen(_unsigned(batch)), "output_tensor": seen(y)},
         reduction_function=ReduceFunction.AVERAGE, interpolation_mode=InterpolationMode.LINEAR,
         spatial_scale_x=scale, spatial_scale_y=scale,
         input_pixel_offset=0.5 if mode == "half_pixel" else 0.0, output_pixel_offset=-0.5,
@@ -225,6 +216,6 @@ def roi_align(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 
 
 def roi_align_refused(node: Node) -> str | None:
-    if _text(node, "mode", "avg") != "avg":
+    if node.attributes.get("mode", "avg") != "avg":
         return "the maximum of weighted elements: DirectML's is of interpolated samples"
     return None

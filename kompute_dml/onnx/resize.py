@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from ..attributes import AxisDirection, InterpolationMode
-from ..errors import UnsupportedError, ValidationError
+from ..errors import ValidationError
 from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import product
 from .graph import Node
-from .lowerings import Inputs, dimension, emit_elementwise, given, host
-from .pooling import _seen, _text
+from .lowerings import Inputs, dimension, emit_elementwise, given, host, seen
 from .products import product_of
 
 _FLOAT = np.dtype("float32")
@@ -29,7 +28,7 @@ _FLT_MAX = float(np.finfo(np.float32).max)
 
 def refusal(node: Node) -> str | None:
     """Why a Resize or Upsample is not served, or None."""
-    mode = _text(node, "mode", "nearest")
+    mode = node.attributes.get("mode", "nearest")
     if mode not in ("nearest", "linear", "bilinear", "cubic"):
         return f"mode={mode!r}"
     return None
@@ -38,7 +37,7 @@ def refusal(node: Node) -> str | None:
 def _resized(node: Node, inputs: Inputs, x: Array) -> tuple[list[int], list[float]]:
     """Sizes and scales of all dimensions."""
     rank = len(x.shape)
-    if node.op == "Upsample" or node.since < 11:
+    if _is_old(node):
         scales: Any = host(inputs, 1) if node.since >= 9 else _scales(node)
         wanted = None
     else:
@@ -47,7 +46,7 @@ def _resized(node: Node, inputs: Inputs, x: Array) -> tuple[list[int], list[floa
     sizes, factors = list(x.shape), [1.0] * rank
     if wanted is not None and wanted.size:
         ratios = [int(n) / x.shape[a] for a, n in zip(axes, wanted)]
-        policy = _text(node, "keep_aspect_ratio_policy", "stretch")
+        policy = node.attributes.get("keep_aspect_ratio_policy", "stretch")
         for a, n, ratio in zip(axes, wanted, ratios):
             sizes[a], factors[a] = int(n), ratio
             if policy != "stretch":
@@ -63,6 +62,21 @@ def _resized(node: Node, inputs: Inputs, x: Array) -> tuple[list[int], list[floa
     else:
         raise ValidationError("expected sizes or scales")
     return sizes, factors
+
+
+def _is_old(node: Node) -> bool:
+    """Whether it is from before Resize got modes of coordinates and rounding."""
+    return node.op == "Upsample" or node.since < 11
+
+
+def _transformation(node: Node) -> str:
+    mode = "asymmetric" if _is_old(node) else "half_pixel"
+    return str(node.attributes.get("coordinate_transformation_mode", mode))
+
+
+def _rounding(node: Node) -> str:
+    mode = "floor" if _is_old(node) else "round_prefer_floor"
+    return str(node.attributes.get("nearest_mode", mode))
 
 
 def _axes(node: Node, rank: int) -> list[int]:
@@ -100,16 +114,14 @@ def resize(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         return [builder.new(sizes, x.dtype)]
     if not product(x.shape):
         raise ValidationError(f"expected elements to resize, but got sizes {list(x.shape)}")
-    old = node.op == "Upsample" or node.since < 11
-    mode = "asymmetric" if old else _text(node, "coordinate_transformation_mode", "half_pixel")
-    kind = _text(node, "mode", "nearest")
+    mode = _transformation(node)
+    kind = node.attributes.get("mode", "nearest")
     region = _region(node, inputs, x)
     if kind == "cubic" or region is not None or (
             kind == "linear" and node.attributes.get("antialias", 0)):
         return [_weighted(builder, node, x, sizes, factors, region)]
-    y = builder.new(sizes, x.dtype)
     linear = kind != "nearest"
-    rounding = "floor" if old else _text(node, "nearest_mode", "round_prefer_floor")
+    rounding = _rounding(node)
     shift = 0.0 if linear else {"round_prefer_floor": 0.5, "round_prefer_ceil": -0.5}.get(
         rounding, 0.0)
     upwards = rounding in ("round_prefer_floor", "ceil")
@@ -126,7 +138,8 @@ def resize(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
             scale, in_offset, out_offset = _coordinates(mode, n, out, factor)
             dims.append((n, out, (scale, in_offset + shift, out_offset)))
     if len(dims) > 4:
-        raise UnsupportedError(f"resizing of {len(dims)} dimensions")
+        return [_weighted(builder, node, x, sizes, factors, region)]
+    y = builder.new(sizes, x.dtype)
     dims = dims or [(1, 1, same)]
     flat = builder.reshape(x, [d[0] for d in dims])
     made = builder.reshape(y, [d[1] for d in dims])
@@ -136,14 +149,14 @@ def resize(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         rounding_direction=AxisDirection.INCREASING if upwards else AxisDirection.DECREASING,
         scales=tuple(d[2][0] for d in dims), input_pixel_offsets=tuple(d[2][1] for d in dims),
         output_pixel_offsets=tuple(d[2][2] for d in dims))
-    builder.emit("RESAMPLE2", {"input_tensor": _seen(flat), "output_tensor": _seen(made)},
+    builder.emit("RESAMPLE2", {"input_tensor": seen(flat), "output_tensor": seen(made)},
                  **attributes)
     return [y]
 
 
 def _region(node: Node, inputs: Inputs, x: Array) -> np.ndarray | None:
     """A crop's first and last point in each dimension, as parts of its size."""
-    if _text(node, "coordinate_transformation_mode", "") != "tf_crop_and_resize":
+    if _transformation(node) != "tf_crop_and_resize":
         return None
     points, axes = host(inputs, 1), _axes(node, len(x.shape))
     if points is None or points.size != 2 * len(axes):
@@ -200,18 +213,18 @@ def _points(
     if region is not None:
         first, last = region[:, d] * (size - 1)
         return first + i * (last - first) / (out - 1) if out > 1 else i + (first + last) / 2
-    mode = _text(node, "coordinate_transformation_mode", "half_pixel")
-    scale, in_offset, out_offset = _coordinates(mode, size, out, factor)
+    scale, in_offset, out_offset = _coordinates(_transformation(node), size, out, factor)
     return (i - out_offset) / scale - in_offset
 
 
 def _matrix(node: Node, points: np.ndarray, size: int, factor: float) -> np.ndarray:
     """The weights of ``size`` elements at each of the points, as onnx's reference defines them."""
-    kind, excludes = _text(node, "mode", "nearest"), node.attributes.get("exclude_outside", 0)
+    kind = node.attributes.get("mode", "nearest")
+    excludes = node.attributes.get("exclude_outside", 0)
     matrix = np.zeros((len(points), size))
     rows = np.arange(len(points))
     if kind == "nearest":
-        at = _NEAREST[_text(node, "nearest_mode", "round_prefer_floor")](points)
+        at = _NEAREST[_rounding(node)](points)
         matrix[rows, np.clip(at, 0, size - 1).astype(int)] = 1
         return matrix
     smooths = node.attributes.get("antialias", 0)

@@ -60,6 +60,14 @@ def test_resize(mode: str, coordinates: str) -> None:
                     (scales, sizes, antialias, excludes)))
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_five_dimensions_are_resized(mode: str) -> None:
+    x = np.random.default_rng(7).standard_normal((2, 3, 2, 3, 2)).astype(np.float32)
+    whole = np.repeat(np.float32([0, 1]), 5)
+    got, wanted = _run(x, [2, 1.5, 2, 0.75, 3], [], whole, mode=mode)
+    np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-5)
+
+
 def test_resize_of_integers_is_rounded() -> None:
     x = np.arange(0, 240, 6, dtype=np.uint8).reshape(1, 1, 5, 8)
     got, _ = _run(x, [], [1, 1, 9, 5], mode="cubic")
