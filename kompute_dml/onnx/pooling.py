@@ -14,7 +14,7 @@ from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import channels_last_strides, pad_left, product
 from .graph import Node
-from .lowerings import Build, Inputs, Seen, given, seen
+from .lowerings import Build, Inputs, Seen, emit_elementwise, given, seen
 
 
 def _unsigned(x: Array) -> Array:
@@ -95,9 +95,28 @@ def pooling(operator: str, dilated: str) -> Build:
         else:
             del attributes["dilations"]
         builder.emit(name, tensors, **attributes, **_own(operator, node))
+        if len(results) > 1 and node.attributes.get("storage_order", 0):
+            results[1] = _by_columns(builder, results[1], x.shape[2:])
         return results
 
     return build
+
+
+def _by_columns(builder: Builder, indices: Array, sizes: Sequence[int]) -> Array:
+    """Indices that count the first spatial dimension fastest, of those that count the last so."""
+
+    def of(operator: str, x: Array, y: Array | int) -> Array:
+        if isinstance(y, int):
+            y = builder.constant(np.array(y, np.int64))
+        return emit_elementwise(builder, "ELEMENT_WISE_" + operator, [x, y], x.dtype, {})
+
+    rest = of("MODULUS_FLOOR", indices, product(sizes))
+    result = of("SUBTRACT", indices, rest)
+    for d in reversed(range(len(sizes))):
+        place = of("MODULUS_FLOOR", rest, sizes[d])
+        result = of("ADD", result, of("MULTIPLY", place, product(sizes[:d])))
+        rest = of("DIVIDE", rest, sizes[d])
+    return result
 
 
 def _own(operator: str, node: Node) -> dict[str, Any]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from .. import convolution, pooling, resize, sampling
-from ..row import MICROSOFT, Mapping, only
+from ..row import MICROSOFT, Mapping
 
 _WINDOW = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
 _CONVOLUTION = (1, 11, 22)
 _CONVOLVED = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
-
 
 ROWS: tuple[Mapping, ...] = (
     # Pooling, regions of interest, resizing
@@ -19,7 +18,7 @@ ROWS: tuple[Mapping, ...] = (
         pooling.pooling("LP_POOLING", "LP_POOLING1"), attributes=(*_WINDOW, "p")),
     Mapping("MaxPool", (1, 8, 10, 11, 12, 22), "MAX_POOLING",
         pooling.pooling("MAX_POOLING", "MAX_POOLING2"),
-        attributes=(*_WINDOW, "storage_order"), refuses=only("storage_order", 0, 0)),
+        attributes=(*_WINDOW, "storage_order")),
     *(Mapping(f"Global{op}Pool", since, operator, pooling.global_pooling(operator),
           attributes=("p",) if op == "Lp" else ())
       for op, since, operator in (
