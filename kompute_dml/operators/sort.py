@@ -91,6 +91,7 @@ def _select_few(
         each = 16 // itemsize
         if not first or push["x_stride"] != 1 or part_columns < groups * each:
             each = 1
+        kept = -(-part_columns // (local * each)) if fits else 1 if device.is_cpu else _READ
         last = parts == 1
         taken = UNUSED if last else p.temporary(4, _WORDS * rows.count * parts * k)
         p.dispatch(
@@ -101,8 +102,7 @@ def _select_few(
             push=push | {"columns": columns, "parts": parts, "part_columns": part_columns},
             spec=spec | {
                 "LOCAL_SIZE": local, "HIGH": _FEW_GATHERED if itemsize == 8 else 1,
-                "GROUPS": groups, "EACH": each, "FITS": fits,
-                "KEPT": 1 if device.is_cpu else -(-min(part_columns, local * own) // (local * each)),
+                "GROUPS": groups, "EACH": each, "KEPT": kept, "FITS": fits,
                 "ONE_WORD": itemsize < 4 and first and part_columns < _ONE_WORD,
                 "FROM_ENTRIES": not first, "TO_ENTRIES": not last},
         )
