@@ -113,27 +113,28 @@ void main() {
 #define READ_PIECES(base) \
     [[unroll]] for (uint p = 0u; p < KEPT; ++p) { \
         uint piece = base + p * size, c = head + piece * EACH; \
-        if (piece >= pieces) continue; \
-        if (FROM_ENTRIES) { \
-            uint word = entries_offset + 3u * (row * columns + from + piece); \
-            kept[p] = uvec3(entries[word], entries[word + 1u], entries[word + 2u]); \
-        } else if (EACH == 1u) { \
-            kept[p] = entry_at(x_bits(x_row + (from + piece) * x_stride), from, piece); \
-        } else { \
-            uvec4 vector = x_vectors[first + piece]; \
-            [[unroll]] for (uint e = 0u; e < EACH; ++e) \
-                kept[p * EACH + e] = entry_at(element_of(vector, e, TYPE), from, c + e); \
+        if (piece < pieces) { \
+            if (FROM_ENTRIES) { \
+                uint word = entries_offset + 3u * (row * columns + from + piece); \
+                kept[p] = uvec3(entries[word], entries[word + 1u], entries[word + 2u]); \
+            } else if (EACH == 1u) { \
+                kept[p] = entry_at(x_bits(x_row + (from + piece) * x_stride), from, piece); \
+            } else { \
+                uvec4 vector = x_vectors[first + piece]; \
+                [[unroll]] for (uint e = 0u; e < EACH; ++e) \
+                    kept[p * EACH + e] = entry_at(element_of(vector, e, TYPE), from, c + e); \
+            } \
         } \
     }
     for (uint base = i; base < pieces; base += KEPT * size) {
         READ_PIECES(base)
         [[unroll]] for (uint p = 0u; p < KEPT; ++p) {
             uint piece = base + p * size, c = from + head + piece * EACH;
-            if (piece >= pieces) continue;
             [[unroll]] for (uint e = 0u; e < EACH; ++e) {
                 uvec3 own = with_index(kept[p * EACH + e], c + e);
                 // The first comparison replaces a missing entry. The others need no index.
-                if (e == 0u ? comes_before(own, best) : is_larger(own, best)) best = own;
+                if (piece < pieces && (e == 0u ? comes_before(own, best) : is_larger(own, best)))
+                    best = own;
             }
         }
         if (FITS) break;
@@ -169,9 +170,8 @@ void main() {
                 if (!FITS) READ_PIECES(base)
                 [[unroll]] for (uint p = 0u; p < KEPT; ++p) {
                     uint piece = base + p * size, c = from + head + piece * EACH;
-                    if (piece >= pieces) continue;
                     [[unroll]] for (uint e = 0u; e < EACH; ++e)
-                        if (!is_larger(bound, kept[p * EACH + e]))
+                        if (piece < pieces && !is_larger(bound, kept[p * EACH + e]))
                             GATHER(with_index(kept[p * EACH + e], c + e))
                 }
                 if (FITS) break;
