@@ -69,6 +69,18 @@ def test_parts_of_a_scan(
     assert (given.numpy() == y.numpy()).all()
 
 
+@pytest.mark.parametrize("columns, data_type", [
+    (24, "float16"), (168, "int32"), (1001, "float16"), (20_000, "float16")], ids=str)
+def test_scan_with_every_share(gpu: dml.Device, columns: int, data_type: str) -> None:
+    x = np.random.default_rng(7).integers(-1, 2, (3, columns)).astype(data_type)
+    for backwards, exclusive in ((0, 0), (1, 1)):
+        y = dml.cumulative_summation(
+            gpu.tensor(x), axis=1, axis_direction=backwards, has_exclusive_sum=exclusive)
+        forwards = x[:, ::-1] if backwards else x
+        expected = forwards.cumsum(1) - exclusive * forwards  # small whole numbers: exact
+        assert (y.numpy() == (expected[:, ::-1] if backwards else expected)).all()
+
+
 @pytest.mark.parametrize("k", [1, 50, 200])
 def test_parts_of_a_selection(gpu: dml.Device, k: int) -> None:
     x = _numbers(2, 100_003).round()  # many equal ones
