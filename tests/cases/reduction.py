@@ -146,7 +146,7 @@ def _each_function() -> list[Case]:
         integers = [t for t in types if not t["input_tensor"].is_float]
         for name, some in (("floats", floats), ("integers", integers)):
             if some:
-                cases.append(_of(f, name, (3, 37, 4), (1,), some, values, levels=("descriptor",)))
+                cases.append(_of(f, name, (3, 37, 8), (1,), some, values, levels=("descriptor",)))
         cases += [
             _of(f, "row", (1031,), (0,), floats[:1], values),
             _of(f, "first-and-last", (5, 6, 7), (2, 0), floats[:1], values, FEW),
