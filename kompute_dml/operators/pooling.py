@@ -246,9 +246,9 @@ def _windows(op: str, d: Any, p: PlanBuilder, y: TensorDesc, made: Operand,
                                f"{_PASSES * _LOCAL_SIZE} are not supported on this device")
     rank, near = y.dimension_count, Neighbours(y)
     inner, along_width = near.inner, near.along_width
-    if (wide or not (along_width or near.share_windows(x) and indices is None)
-            or indices is not None and indices.strides[inner] != 1
-            or op == "quantized" and inner == 0):
+    if (wide or not (along_width or (near.share_windows(x) and indices is None))
+            or (indices is not None and indices.strides[inner] != 1)
+            or (op == "quantized" and inner == 0)):
         near.each = 1
     each = near.each
     outer = [product(x.sizes[1:]), product(x.sizes[2:])] if op == "max" else [0, 1]
