@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..attributes import InterpolationMode
 from ..desc import TensorDesc
 from ..dtypes import DataType, saturate
 from ..errors import UnsupportedError, expect
@@ -24,14 +22,13 @@ from .fill_value import SHADER, fill
 from .movement import slice1_sizes, slice1_view
 from .normalization import check_neighbours, refuse_long_windows
 from .pooling import WINDOWS, Window, window_of, winners
-from .resample import check_scales, rounding_of
 
 _PASSES = 65_000
 """The most passes of nested loops: lavapipe ends loops after 65,535, and walks have loops, too."""
 
 
 
-def _refuse(d: Any, p: PlanBuilder, loops: Sequence[int]) -> None:
+def refuse_long_sums(d: Any, p: PlanBuilder, loops: Sequence[int]) -> None:
     """Raise if a CPU driver would end nested loops too early."""
     passes = sum(product(loops[: i + 1]) for i in range(len(loops)))
     if p.device.is_cpu and passes > _PASSES:
@@ -89,7 +86,7 @@ def _check_pooling(d: Any, strict: bool) -> None:
 def _pooling(p: PlanBuilder, d: Any, maximum: bool) -> None:
     dx, dy, window = d.output_gradient_tensor, d.input_gradient_tensor, _pooling_window(d)
     rank = dx.dimension_count
-    _refuse(d, p, [min(-(-k // s), n) for k, s, n in
+    refuse_long_sums(d, p, [min(-(-k // s), n) for k, s, n in
                    zip(window.reach, window.strides, dy.sizes[2:])])
     near = Neighbours(dx)
     if not (near.along_width or near.share_windows(dy)):
@@ -170,54 +167,3 @@ def LocalResponseNormalizationGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
                   "bias": float_bits(d.bias)},
             spec={"LOCAL_SIZE": local_size, "TYPE": x.data_type.code, "CROSS_CHANNEL": cross},
         )
-
-
-# Resampling. Offsets are those of this operator's own tensors. Its input is RESAMPLE's output.
-
-
-def _check_resample(d: Any, strict: bool) -> None:
-    name, dy, dx = d.operator.name, d.input_gradient_tensor, d.output_gradient_tensor
-    check_scales(d, dy.dimension_count)
-    for n in (*dy.sizes, *dx.sizes):
-        expect(n < 1 << 24, name, "InputGradientTensor.Sizes and OutputGradientTensor.Sizes",
-               "be below 2^24 (coordinates are FLOAT32)", n)
-
-
-def _reading(n: int, made: int, scale: float, offset: float, made_offset: float) -> int:
-    """The most of ``made`` elements that read one of ``n`` elements along an axis."""
-    if n == 1:
-        return made
-    below = (1 + offset) * scale + made_offset + 4
-    above = made - ((n - 2 + offset) * scale + made_offset - 3)
-    return math.ceil(min(made, max(2 * scale + 8, below, above)))
-
-
-def _resample(d: Any, p: PlanBuilder) -> None:
-    dy, dx = d.input_gradient_tensor, d.output_gradient_tensor
-    _refuse(d, p, [_reading(*axis) for axis in zip(
-        dx.sizes, dy.sizes, d.scales, d.output_pixel_offsets, d.input_pixel_offsets)])
-    rank = dx.dimension_count
-
-    def floats(values: Sequence[float], fill: float) -> Ints:
-        return tuple(float_bits(v) for v in (*(fill,) * (4 - rank), *values))
-
-    units = [tuple(int(i == rank - 4 + a) for i in range(rank)) for a in range(4)]
-    walk = Walk(dx.sizes, dx.strides, *units)
-    p.dispatch(
-        "resample_grad", -(-walk.count // p.device.local_size),
-        dy=p.read("input_gradient_tensor"), dx=p.write("output_gradient_tensor"),
-        params=walk.words,
-        push={"count": walk.count, "x_sizes": pad_left(dx.sizes, 4, 1),
-              "y_sizes": pad_left(dy.sizes, 4, 1), "y_strides": pad_left(dy.strides, 4, 0),
-              "scales": floats(d.scales, 1.0), "x_offsets": floats(d.output_pixel_offsets, 0.0),
-              "y_offsets": floats(d.input_pixel_offsets, 0.0)},
-        spec={"LOCAL_SIZE": p.device.local_size, "TYPE": dx.data_type.code,
-              "LINEAR": d.interpolation_mode == InterpolationMode.LINEAR,
-              "ROUNDING": rounding_of(d), "IEEE_UNITS": p.device.ieee_units},
-    )
-
-
-ResampleGradOperatorDesc = operator(
-    "RESAMPLE_GRAD", shaders=("resample_grad",), check=_check_resample)(_resample)
-ResampleGrad1OperatorDesc = operator(
-    "RESAMPLE_GRAD1", shaders=("resample_grad",), check=_check_resample)(_resample)

@@ -17,7 +17,7 @@ from ..lowering.neighbours import Neighbours
 from ..tuning import work_key
 from .base import Output, operator
 
-_HALVES_UP, _UP, _DOWN = range(3)
+HALVES_UP, UP, DOWN = range(3)
 _MOST_SAMPLES = 1 << 15
 """The most samples of an antialiased element: lavapipe ends loops after 65,535 passes."""
 _MOST_SPAN = 6
@@ -113,8 +113,8 @@ def _axes(d: Any) -> list[_Axis]:
 def rounding_of(d: Any) -> int:
     """The rounding of the nearest neighbour's coordinate."""
     if not hasattr(d, "rounding_direction"):
-        return _HALVES_UP
-    return _UP if d.rounding_direction == AxisDirection.INCREASING else _DOWN
+        return HALVES_UP
+    return UP if d.rounding_direction == AxisDirection.INCREASING else DOWN
 
 
 class _Blocks(NamedTuple):

@@ -247,6 +247,7 @@ def _resample_cases(operator: str, **more: Any) -> list[Case]:
         make("nearest", (2, 1, 5, 6), (2, 2, 8, 4), False, (1, 2, 1.6, 0.7)),
         make("vector", (9,), (31,), True, (3.5,)),
         make("shifted", (300,), (620,), False, (2.0,), y_offset=0.0, x_offset=0.0),
+        make("rows", (5, 3, 8), (8, 6, 8), True, (1.6, 2, 1), layouts=(PACKED, REVERSED)),
         make("far-off", (7,), (12,), True, (1.5,), y_offset=4.25, x_offset=-1.0),
     ]
 
