@@ -30,21 +30,21 @@ def _check(d: Any, strict: bool) -> None:
 class _Readers(NamedTuple):
     """The outputs that read each element along an axis: neighbours."""
 
-    first: np.ndarray
-    count: np.ndarray
+    firsts: np.ndarray
+    counts: np.ndarray
     weights: np.ndarray
     """Of all elements, one after the other."""
 
     @property
     def are_the_same(self) -> bool:
         """Whether each element is read by its own output only."""
-        return bool((self.count == 1).all() and (self.weights == 1).all()
-                    and (self.first == np.arange(len(self.first))).all())
+        return bool((self.counts == 1).all() and (self.weights == 1).all()
+                    and (self.firsts == np.arange(len(self.firsts))).all())
 
     def words(self, begin: int) -> list[int]:
         """The table, which begins at the params' word ``begin``, and the weights."""
-        at = begin + 3 * len(self.count) + np.cumsum(self.count) - self.count
-        table: list[int] = np.stack([self.first, self.count, at], 1).ravel().tolist()
+        at = begin + 3 * len(self.counts) + np.cumsum(self.counts) - self.counts
+        table: list[int] = np.stack([self.firsts, self.counts, at], 1).ravel().tolist()
         return table + self.weights.view(np.uint32).tolist()
 
 
@@ -90,7 +90,7 @@ def _lower(d: Any, p: PlanBuilder) -> None:
     if not along and dy.strides[near.inner] != 1:
         near.each = 1
     axes = sorted(readers, key=lambda i: (i == near.inner, i))
-    most = [int(readers[i].count.max()) for i in axes]
+    most = [int(readers[i].counts.max()) for i in axes]
     refuse_long_sums(d, p, most)
     rank = dx.dimension_count
     units = [tuple(int(k < len(axes) and axes[k] == i) for i in range(rank)) for k in range(4)]
