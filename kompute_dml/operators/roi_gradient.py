@@ -57,7 +57,8 @@ def RoiAlignGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
     count, channels, *outputs = dy.sizes
     sizes, each = image.sizes[2:], channels * outputs[0] * outputs[1]
     high = min(d.maximum_samples_per_output, MOST_SAMPLES)
-    longest = max(max(outputs) * (high + 1), count * (1 + outputs[0] * (1 + outputs[1])), each)
+    longest = max(max(outputs) * (high + 1), count * (1 + outputs[0] * (1 + outputs[1])),
+                  each if d.output_roi_gradient_tensor is not None else 0)
     if p.device.is_cpu and longest > _PASSES:
         raise UnsupportedError(f"{d.operator.name}: sums of up to {longest} steps: more than "
                                f"{_PASSES} are not supported on a CPU")

@@ -132,7 +132,9 @@ void main() {
     [[unroll]] for (uint e = 0u; e < EACH; ++e) sums[e] = uvec2(0u);
     uint taken[8];
     [[unroll]] for (uint a = 0u; a < last; ++a) taken[a] = 0u;
-    for (uint n = 0u; n < passes; ++n) {
+    uint n = 0u;
+    // A driver on the CPU runs a loop's body once more than it has passes, unless its test comes last.
+    if (passes != 0u) do {
         [[unroll]] for (uint e = 0u; e < EACH; ++e) {
             uint tap = from + along[e].from;
             if (TAPS != 0u) {
@@ -152,7 +154,7 @@ void main() {
             from -= taken[a] * axis_word(a, 6u);
             taken[a] = 0u;
         }
-    }
+    } while (++n < passes);
     [[unroll]] for (uint e = 0u; e < EACH; ++e)
         if (IS_FLOAT(TYPE)) sums[e].x = bits_of(uintBitsToFloat(sums[e].x), TYPE);
     y_store_each(y_offset + at[0], sums);

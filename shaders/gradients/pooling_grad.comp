@@ -56,6 +56,19 @@ uint counted(uint o, uint reach, uint step, uint d) {
     return uint(min(end, x_sizes[d]) - max(first, 0));
 }
 
+// The gradients of EACH windows along the channels, or of one that neighbours share.
+void load_gradients(uint from, out float gradients[EACH]) {
+    if (ALONG_WIDTH) {
+        gradients[0] = dy_float(from);
+    } else if (VECTORS && dy_offset % EACH == 0u) {
+        uvec4 vector = dy_vectors[from / EACH];
+        [[unroll]] for (uint e = 0u; e < EACH; ++e)
+            gradients[e] = number_of(element_of(vector, e, TYPE), TYPE);
+    } else {
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) gradients[e] = dy_float(from + e);
+    }
+}
+
 void main() {
     uint i = invocation_index();
     if (i >= count) return;
@@ -68,40 +81,43 @@ void main() {
                        end_window(p.z + along, STEP_W, 2u));
     float sums[EACH];
     [[unroll]] for (uint e = 0u; e < EACH; ++e) sums[e] = 0.0;
-    uvec3 o;
-    for (o.x = low.x; o.x < high.x; ++o.x)
-    for (o.y = low.y; o.y < high.y; ++o.y) {
-        uint row = dy_offset + at[1] + o.x * dy_strides[0] + o.y * dy_strides[1];
-        uint winners_row = winners_offset + at[2] + o.x * winners_strides[0] + o.y * winners_strides[1];
+    if (all(lessThan(low, high))) {
+        // A driver on the CPU runs a loop's body once more than it has passes, unless its test comes last.
+        uvec3 o;
+        o.x = low.x;
+        do {
+            o.y = low.y;
+            do {
+                uint row = dy_offset + at[1] + o.x * dy_strides[0] + o.y * dy_strides[1];
+                uint found = winners_offset + at[2] + o.x * winners_strides[0] + o.y * winners_strides[1];
 #if defined(OP_average)
-        uint counted_rows = counted(o.x, REACH_D, STEP_D, 0u) * counted(o.y, REACH_H, STEP_H, 1u);
+                uint rows = counted(o.x, REACH_D, STEP_D, 0u) * counted(o.y, REACH_H, STEP_H, 1u);
 #endif
-        for (o.z = low.z; o.z < high.z; ++o.z) {
-            uint from = row + o.z * dy_strides[2], winner = winners_row + o.z * winners_strides[2];
-            uvec4 vector = uvec4(0u);
-            if (VECTORS && dy_offset % EACH == 0u) vector = dy_vectors[from / EACH];
-            float gradient = ALONG_WIDTH ? dy_float(from) : 0.0;
+                o.z = low.z;
+                do {
+                    uint from = row + o.z * dy_strides[2];
+                    float gradients[EACH];
+                    load_gradients(from, gradients);
 #if defined(OP_average)
-            float elements = float(counted_rows * counted(o.z, REACH_W, STEP_W, 2u));
-            gradient /= elements;
+                    float elements = float(rows * counted(o.z, REACH_W, STEP_W, 2u));
+                    if (ALONG_WIDTH) gradients[0] /= elements;
 #else
-            uint largest = winners[winner];
+                    uint winner = found + o.z * winners_strides[2], largest = winners[winner];
 #endif
-            [[unroll]] for (uint e = 0u; e < EACH; ++e) {
-                if (!ALONG_WIDTH) {
-                    gradient = VECTORS && dy_offset % EACH == 0u
-                        ? number_of(element_of(vector, e, TYPE), TYPE) : dy_float(from + e);
-                }
+                    [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+                        float gradient = gradients[ALONG_WIDTH ? 0u : e];
 #if defined(OP_average)
-                if (!ALONG_WIDTH) gradient /= elements;
-                bool takes = !ALONG_WIDTH || p.z + e - o.z * STEP_W < REACH_W;
+                        if (!ALONG_WIDTH) gradient /= elements;
+                        bool takes = !ALONG_WIDTH || p.z + e - o.z * STEP_W < REACH_W;
 #else
-                if (!ALONG_WIDTH) largest = winners[winner + e];
-                bool takes = largest == at[6] + e * number_step;
+                        if (!ALONG_WIDTH && e != 0u) largest = winners[winner + e];
+                        bool takes = largest == at[6] + e * number_step;
 #endif
-                if (takes) sums[e] += gradient;
-            }
-        }
+                        if (takes) sums[e] += gradient;
+                    }
+                } while (++o.z < high.z);
+            } while (++o.y < high.y);
+        } while (++o.x < high.x);
     }
     uvec2 made[EACH];
     [[unroll]] for (uint e = 0u; e < EACH; ++e) made[e] = uvec2(bits_of(sums[e], TYPE), 0u);

@@ -92,20 +92,29 @@ void main() {
     float sums[EACH];
     [[unroll]] for (uint e = 0u; e < EACH; ++e) sums[e] = 0.0;
     uint begin = dy_offset + at[1] + taps[0].from + taps[1].from + taps[2].from + taps[3].from;
-    uvec4 t;
-    for (t.x = 0u; t.x < taps[0].count; ++t.x) {
-        float by_x = OUTER < 1u ? 1.0 : param_float(taps[0].weights + t.x);
-        for (t.y = 0u; t.y < taps[1].count; ++t.y) {
-            float by_y = OUTER < 2u ? by_x : by_x * param_float(taps[1].weights + t.y);
-            for (t.z = 0u; t.z < taps[2].count; ++t.z) {
-                float by_z = OUTER < 3u ? by_y : by_y * param_float(taps[2].weights + t.z);
-                for (t.w = 0u; t.w < taps[3].count; ++t.w) {
-                    float by = OUTER < 4u ? by_z : by_z * param_float(taps[3].weights + t.w);
-                    add_row(sums, by, begin + t.x * dy_strides[0] + t.y * dy_strides[1]
-                                      + t.z * dy_strides[2] + t.w * dy_strides[3]);
-                }
-            }
-        }
+    bool is_read = true;
+    [[unroll]] for (uint a = 0u; a < OUTER; ++a) is_read = is_read && taps[a].count != 0u;
+    if (is_read) {
+        // A driver on the CPU runs a loop's body once more than it has passes, unless its test comes last.
+        uvec4 t;
+        t.x = 0u;
+        do {
+            float by_x = OUTER < 1u ? 1.0 : param_float(taps[0].weights + t.x);
+            t.y = 0u;
+            do {
+                float by_y = OUTER < 2u ? by_x : by_x * param_float(taps[1].weights + t.y);
+                t.z = 0u;
+                do {
+                    float by_z = OUTER < 3u ? by_y : by_y * param_float(taps[2].weights + t.z);
+                    t.w = 0u;
+                    do {
+                        float by = OUTER < 4u ? by_z : by_z * param_float(taps[3].weights + t.w);
+                        add_row(sums, by, begin + t.x * dy_strides[0] + t.y * dy_strides[1]
+                                          + t.z * dy_strides[2] + t.w * dy_strides[3]);
+                    } while (++t.w < taps[3].count);
+                } while (++t.z < taps[2].count);
+            } while (++t.y < taps[1].count);
+        } while (++t.x < taps[0].count);
     }
     uvec2 made[EACH];
     [[unroll]] for (uint e = 0u; e < EACH; ++e) made[e] = uvec2(bits_of(sums[e], TYPE), 0u);

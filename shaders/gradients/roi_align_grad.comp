@@ -176,45 +176,61 @@ OUTPUT_EACH(made, TYPE)
 // the result, image, channel, row, column
 WALK(walk, 5)
 
+uint rows_of(uint r, uint[5] at) { return table_words[table_offset + span_at(0u, r, at[3])]; }
+
+// The first region from ``r`` on that reads this row.
+uint next_region(uint r, uint[5] at) {
+    while (r < regions && (image_of(r) != at[1] || rows_of(r, at) == 0u)) ++r;
+    return r;
+}
+
+// A driver on the CPU runs a loop's body once more than the loop has passes, unless its test comes last.
+void add_region(inout float sums[EACH], uint r, uint[5] at) {
+    uint rows = rows_of(r, at), columns[EACH];
+    [[unroll]] for (uint e = 0u; e < EACH; ++e)
+        columns[e] = table_words[table_offset + span_at(1u, r, at[4] + e)];
+    uint gradients = dy_offset + r * dy_stride(0u) + at[2] * dy_stride(1u);
+    uint by_columns = table_offset + weight_at(1u, r, 0u, at[4]);
+    Axis down, across;
+    if (MAXIMUM) {
+        down = region_axis(r, 0u);
+        across = region_axis(r, 1u);
+    }
+    uint i = rows & 0xFFFFu;
+    do {
+        float by_row = table_float(table_offset + weight_at(0u, r, i, at[3]));
+        uint row = gradients + i * dy_stride(2u);
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+            if (columns[e] == 0u || by_row == 0.0) continue;
+            uint j = columns[e] & 0xFFFFu;
+            do {
+                float by = by_row * table_float(by_columns + j * in_sizes[3] + e);
+                if (MAXIMUM) {
+                    uint o = ((r * in_sizes[1] + at[2]) * outputs[0] + i) * outputs[1] + j;
+                    uint winner = winners_words[winners_offset + o];
+                    uint v = i * down.count + winner / across.count;
+                    uint u = j * across.count + winner % across.count;
+                    by = weight(place_of(down, v, 0u), at[3])
+                         * weight(place_of(across, u, 1u), at[4] + e);
+                    if (winner == 0xFFFFFFFFu) by = 0.0;
+                }
+                if (by != 0.0) sums[e] += by * dy_float(row + j * dy_stride(3u));
+            } while (++j < columns[e] >> 16u);
+        }
+    } while (++i < rows >> 16u);
+}
+
 void main() {
     uint item = invocation_index();
     if (item >= count) return;
     uint[5] at = walk(0u, item);
     float sums[EACH];
     [[unroll]] for (uint e = 0u; e < EACH; ++e) sums[e] = 0.0;
-    for (uint r = 0u; r < regions; ++r) {
-        if (image_of(r) != at[1]) continue;
-        uint rows = table_words[table_offset + span_at(0u, r, at[3])];
-        if (rows == 0u) continue;
-        uint columns[EACH];
-        [[unroll]] for (uint e = 0u; e < EACH; ++e)
-            columns[e] = table_words[table_offset + span_at(1u, r, at[4] + e)];
-        uint gradients = dy_offset + r * dy_stride(0u) + at[2] * dy_stride(1u);
-        Axis down, across;
-        if (MAXIMUM) {
-            down = region_axis(r, 0u);
-            across = region_axis(r, 1u);
-        }
-        for (uint i = rows & 0xFFFFu; i < rows >> 16u; ++i) {
-            float by_row = table_float(table_offset + weight_at(0u, r, i, at[3]));
-            if (by_row == 0.0) continue;
-            [[unroll]] for (uint e = 0u; e < EACH; ++e)
-            for (uint j = columns[e] & 0xFFFFu; j < columns[e] >> 16u; ++j) {
-                float by = by_row * table_float(table_offset + weight_at(1u, r, j, at[4] + e));
-                if (MAXIMUM) {
-                    uint o = ((r * in_sizes[1] + at[2]) * outputs[0] + i) * outputs[1] + j;
-                    uint winner = winners_words[winners_offset + o];
-                    if (winner == 0xFFFFFFFFu) continue;
-                    uint v = i * down.count + winner / across.count;
-                    uint u = j * across.count + winner % across.count;
-                    by = weight(place_of(down, v, 0u), at[3])
-                         * weight(place_of(across, u, 1u), at[4] + e);
-                }
-                if (by != 0.0)
-                    sums[e] += by * dy_float(gradients + i * dy_stride(2u) + j * dy_stride(3u));
-            }
-        }
-    }
+    uint r = next_region(0u, at);
+    if (r < regions) do {
+        add_region(sums, r, at);
+        r = next_region(r + 1u, at);
+    } while (r < regions);
     uvec2 bits[EACH];
     [[unroll]] for (uint e = 0u; e < EACH; ++e) bits[e] = uvec2(bits_of(sums[e], TYPE), 0u);
     made_store_each(made_offset + at[0], bits);
