@@ -39,6 +39,7 @@ layout(push_constant) uniform Push {
 #include "include/each.glsl"
 
 INPUT_TENSOR(dy, 0, TYPE)
+INPUT_EACH(dy, TYPE, VECTORS && dy_offset % EACH == 0u)
 layout(binding = 1) readonly buffer Winners { uint winners[]; };
 OUTPUT_TENSOR(dx, 2, TYPE)
 OUTPUT_EACH(dx, TYPE)
@@ -54,19 +55,6 @@ uint counted(uint o, uint reach, uint step, uint d) {
     int first = int(o * step) - paddings[d], end = first + int(reach);
     if (INCLUDE_PADDING) return uint(min(end, ends[d]) - first);
     return uint(min(end, x_sizes[d]) - max(first, 0));
-}
-
-// The gradients of EACH windows along the channels, or of one that neighbours share.
-void load_gradients(uint from, out float gradients[EACH]) {
-    if (ALONG_WIDTH) {
-        gradients[0] = dy_float(from);
-    } else if (VECTORS && dy_offset % EACH == 0u) {
-        uvec4 vector = dy_vectors[from / EACH];
-        [[unroll]] for (uint e = 0u; e < EACH; ++e)
-            gradients[e] = number_of(element_of(vector, e, TYPE), TYPE);
-    } else {
-        [[unroll]] for (uint e = 0u; e < EACH; ++e) gradients[e] = dy_float(from + e);
-    }
 }
 
 void main() {
@@ -97,7 +85,8 @@ void main() {
                 do {
                     uint from = row + o.z * dy_strides[2];
                     float gradients[EACH];
-                    load_gradients(from, gradients);
+                    if (ALONG_WIDTH) gradients[0] = dy_float(from);  // neighbours share it
+                    else dy_load_each(from, gradients);
 #if defined(OP_average)
                     float elements = float(rows * counted(o.z, REACH_W, STEP_W, 2u));
                     if (ALONG_WIDTH) gradients[0] /= elements;

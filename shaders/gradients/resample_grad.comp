@@ -28,6 +28,7 @@ layout(push_constant) uniform Push {
 #include "include/each.glsl"
 
 INPUT_TENSOR(dy, 0, TYPE)
+INPUT_EACH(dy, TYPE, VECTORS && dy_offset % EACH == 0u)
 OUTPUT_TENSOR(dx, 1, TYPE)
 OUTPUT_EACH(dx, TYPE)
 // dx, dy (without the axes), the axes' coordinates
@@ -66,12 +67,10 @@ void add_row(inout float sums[EACH], float by, uint from) {
             }
             sums[e] += by * row;
         }
-    } else if (VECTORS && dy_offset % EACH == 0u) {
-        uvec4 vector = dy_vectors[from / EACH];
-        [[unroll]] for (uint e = 0u; e < EACH; ++e)
-            sums[e] += by * number_of(element_of(vector, e, TYPE), TYPE);
     } else {
-        [[unroll]] for (uint e = 0u; e < EACH; ++e) sums[e] += by * dy_float(from + e);
+        float row[EACH];
+        dy_load_each(from, row);
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) sums[e] += by * row[e];
     }
 }
 

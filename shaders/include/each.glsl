@@ -20,3 +20,16 @@
         } \
         [[unroll]] for (uint i = 0u; i < EACH * bytes / 4u; ++i) y##_words[first + i] = words[i & 3u]; \
     }
+
+// INPUT_EACH(x, TYPE, ALIGNED) defines x_load_each(from, values): EACH neighbouring numbers, as a vector where
+// ALIGNED says that it may be.
+#define INPUT_EACH(x, TYPE, ALIGNED) \
+    void x##_load_each(uint from, out float values[EACH]) { \
+        if (EACH * BYTES_OF(TYPE) == 16u && (ALIGNED)) { \
+            uvec4 vector = x##_vectors[from / EACH]; \
+            [[unroll]] for (uint e = 0u; e < EACH; ++e) \
+                values[e] = number_of(element_of(vector, e, TYPE), TYPE); \
+        } else { \
+            [[unroll]] for (uint e = 0u; e < EACH; ++e) values[e] = x##_float(from + e); \
+        } \
+    }
