@@ -29,8 +29,3 @@ bool find_part(out Part p) {
 #define EACH_COLUMN(p) \
     for (uint base = p.first; base < p.end; base += TOGETHER * gl_WorkGroupSize.x)
 #define COLUMN(n) (base + (n) * gl_WorkGroupSize.x)
-
-vec2 plus(vec2 a, vec2 b) { return a + b; }
-WORKGROUP_REDUCE(total, vec2, plus, subgroupAdd)
-
-vec3 plus_three(vec3 a, vec3 b) { return a + b; }
