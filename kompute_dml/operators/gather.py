@@ -24,8 +24,8 @@ _LONGEST_ROW = 8192
 _MOST_UPDATES = 1 << 16
 """The most updates of such a row."""
 _FEWEST_LINES, _LINES, _MOST_PASSES = 64, 64, 65_000
-"""Lines that keep a CPU busy, those of a workgroup, and the most updates of one: lavapipe ends loops
-after 65,535 passes."""
+"""Lines that keep a CPU busy, those of a workgroup, and the most updates of one: lavapipe ends
+loops after 65,535 passes."""
 
 
 # GATHER

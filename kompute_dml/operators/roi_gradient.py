@@ -80,8 +80,9 @@ def RoiAlignGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
                   "out_offset": float_bits(d.output_pixel_offset),
                   "samples": (d.minimum_samples_per_output, high), "axis": axis,
                   "strides_at": len(walk)},
-            spec={"LOCAL_SIZE": local_size, "EACH": each, "TYPE": dy.data_type.code, "MAXIMUM": maximum,
-                  "LINEAR": d.interpolation_mode == 1, "IEEE_UNITS": p.device.ieee_units,
+            spec={"LOCAL_SIZE": local_size, "EACH": each, "TYPE": dy.data_type.code,
+                  "MAXIMUM": maximum, "LINEAR": d.interpolation_mode == 1,
+                  "IEEE_UNITS": p.device.ieee_units,
                   "CORNERS": bool(d.align_regions_to_corners)})
 
     winners = UNUSED
