@@ -261,7 +261,7 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
             path, per_row = _ROWS, (row.size + each - 2) // each + 1
             count = rows * per_row
     joins = (mode == _WRAP and row.start == 0 and row.size % row.source == 0
-             and row.in_stride == row.out_stride == 1 and row.source >= each)
+             and row.in_stride == 1 and row.source >= each and path in (_DENSE, _CHUNKS))
     words = [w for d in (row, *reversed(outer)) for w in d.words(mode)]
     p.dispatch(
         f"padding.{y.data_type.width}", -(-count // (local_size * parts)),
@@ -271,7 +271,9 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
         spec={"LOCAL_SIZE": local_size, "PATH": path, "MODE": mode,
               "CONTIGUOUS": row.in_stride == 1, "RANK": len(outer), "PARTS": parts,
               "BORDER": border, "NARROW": row.size < each, "RUN": run,
-              "JOINS": joins},
+              "JOINS": joins, "EVEN": path in (_DENSE, _CHUNKS) and y.is_aligned
+              and rows * row.size % each == 0,
+              "REPEATS": p.device.is_cpu and mode == _WRAP and not any(start)},
     )
 
 

@@ -19,6 +19,8 @@ layout(constant_id = 6) const uint BORDER = 1u;  // vectors that a border may to
 layout(constant_id = 7) const bool NARROW = false;  // rows are shorter than a vector
 layout(constant_id = 8) const uint RUN = 1u;
 layout(constant_id = 9) const bool JOINS = false;  // a vector is a part of one row or two, repeated whole
+layout(constant_id = 10) const bool REPEATS = false;  // MODE WRAP without a start, for a driver on the CPU
+layout(constant_id = 11) const bool EVEN = false;  // a dense output consists of whole vectors
 
 const uint ELEMENTS = 0u;
 const uint ROWS = 1u;
@@ -30,6 +32,7 @@ const uint EDGE = 1u;
 const uint REFLECTION = 2u;
 const uint SYMMETRIC = 3u;
 const uint WRAP = 4u;
+
 
 layout(push_constant) uniform Push {
     uint x_offset;
@@ -68,6 +71,7 @@ uint in_period(uint n, uint d) {
 // The input's coordinate of a coordinate of the output. Outside in mode CONSTANT, it is not below the
 // input's size.
 uint source(uint d, uint coordinate) {
+    if (REPEATS) return in_period(coordinate, d);
     uint start = param(d + START), size = param(d + SOURCE);
     uint at = coordinate - start;
     if (at < size || MODE == CONSTANT) return at;
@@ -111,18 +115,24 @@ uvec2 element(Row row, uint column) {
     return x_bits(row.from + at * param(IN_STRIDE));
 }
 
+void put_vector(uint to, uint have, uvec4 vector) {
+    if (EVEN) y_vectors[to / PER_VECTOR] = vector;
+    else store_vector(to, have, vector);
+}
+
 // ``have`` elements from ``column`` of a row on. They lie in one vector of the output.
 void make_part(uint to, uint have, uint number, uint column, Row row) {
     uint width = param(SIZE), size = param(SOURCE);
     if (JOINS) {
         uint at = source(0u, column), count = min(size - at, have), end = at + count;
         uint begin = end >= PER_VECTOR ? end - PER_VECTOR : 0u;
-        uvec4 vector = load_vector(row.from + begin), after = uvec4(0u);
+        uvec4 vector = load_words(row.from + begin), after = uvec4(0u);
         if (count < have) {
             if (column + count == width) row = row_at(number + 1u);
-            after = load_vector(row.from);
+            after = load_words(row.from);
         }
-        store_vector(to, have, run_joined(vector, after, (at - begin) * BYTES));
+        vector = run_joined(vector, after, (at - begin) * BYTES);
+        put_vector(to, have, vector);
         return;
     }
     if (!NARROW && have == PER_VECTOR && column + have <= width) {
@@ -161,7 +171,7 @@ void make_part(uint to, uint have, uint number, uint column, Row row) {
             column += 1u;
         }
     }
-    store_vector(to, have, vector);
+    put_vector(to, have, vector);
 }
 
 // A vector of the dense output.
