@@ -17,6 +17,7 @@ from .draft import Draft, Drafts
 from .memory import Storage
 from .scales import fold_normalizations
 from .siblings import Make, join_products
+from .weights import blocked_weights
 
 _SWITCH = "KOMPUTE_DML_UNFUSED"
 _LITTLE = 64 << 10
@@ -79,7 +80,8 @@ def left_out() -> set[str]:
 PASSES: dict[str, Callable[[Drafts], None]] = {
     "copies": epilogues.copies, "layer_norms": spelled.layer_norms, "gelu": patterns.gelu,
     "tanh_gelus": spelled.tanh_gelus, "gates": patterns.gates,
-    "attention": patterns.attention, "sums": epilogues.sums, "residuals": epilogues.residuals,
+    "attention": patterns.attention, "blocked_weights": blocked_weights, "sums": epilogues.sums,
+    "residuals": epilogues.residuals,
     "activations": epilogues.activations, "chains": fuse_chains, "joins": epilogues.joins,
 }
 """The passes, in the order in which they run."""
