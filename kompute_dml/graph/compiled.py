@@ -15,7 +15,7 @@ from ..errors import ValidationError
 from ..runtime.heap import Allocation, Slot
 from .desc import GraphDesc
 from .draft import Draft
-from .fusion import fuse, is_of_constants
+from .fusion import fuse, is_of_constants, room_for_weights
 from .memory import Storage, aligned, share, side_by_side
 from .step import Step, compile_repacking, run_in_place
 from .wiring import Node, Source, Wiring, check
@@ -194,7 +194,8 @@ class _Planner:
         One of no inputs at all runs at every dispatch: a graph without constants needs none.
         """
         _, storage = next(draft.slots("output"))
-        if self._slots[storage.root] != self._temporary or not is_of_constants(draft) or (
+        room = room_for_weights(self._device, sum(s.nbytes for s in self._made))
+        if self._slots[storage.root] != self._temporary or not is_of_constants(draft, room) or (
                 not any(draft.slots("input"))):
             return False
         compiled = compile_repacking(self._device, draft.desc, (), flags)
