@@ -150,7 +150,8 @@ class _Planner:
         """What operators of constants make, at the initialization."""
         drafts = [d for n, node in wiring.nodes.items() if (d := self._draft(n, node)) is not None]
         free = [s for s, slot in self._slots.items() if slot == self._temporary]
-        for draft in fuse(drafts, free, lambda n: self._new(n, self._temporary)):
+        for draft in fuse(drafts, free, device._target.traits,
+                          lambda n: self._new(n, self._temporary)):
             if not self._fold(draft, flags):
                 self._add(draft, flags)
         self._finish(numbers)

@@ -22,6 +22,7 @@ from .weights import blocked_weights
 
 if TYPE_CHECKING:
     from ..device import Device
+    from ..runtime.traits import DeviceTraits
 
 _SWITCH = "KOMPUTE_DML_UNFUSED"
 _DEQUANTIZE = ("DEQUANTIZE", "ELEMENT_WISE_DEQUANTIZE_LINEAR")
@@ -37,13 +38,14 @@ QDQ = "qdq"
 
 
 def fuse(
-    drafts: Sequence[Draft], free: Collection[Storage], make: Make | None = None
+    drafts: Sequence[Draft], free: Collection[Storage], traits: DeviceTraits,
+    make: Make | None = None,
 ) -> list[Draft]:
     """The operators after all passes. ``free`` are storages that only these operators use.
 
     ``make`` makes more of them, if operators on constants run when a plan is built.
     """
-    found, left = Drafts(drafts, free), left_out()
+    found, left = Drafts(drafts, free, traits), left_out()
     folds = make is not None and FOLDING not in left
 
     def more(nbytes: int) -> Storage:

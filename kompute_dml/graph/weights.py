@@ -6,15 +6,16 @@ from typing import Any
 
 from ..desc import TensorDesc
 from ..layout import Ints, product
-from ..operators.matrix_multiply.blocked_weights import MOST_ROWS, BlockedGemmDesc, fits
+from ..operators.matrix_multiply.blocked_weights import BlockedGemmDesc, fits, most_rows
 from ..operators.matrix_multiply.gemm import oriented
 from .draft import Draft, Drafts, fused_by, moved
 
 
 def blocked_weights(g: Drafts) -> None:
     """DEQUANTIZE of a matrix in blocks along K, then GEMM of few rows."""
+    most = most_rows(g.traits)
     for gemm in g:
-        if gemm.name != "GEMM" or product(gemm.tensor("output_tensor").sizes[:-1]) > MOST_ROWS:
+        if gemm.name != "GEMM" or product(gemm.tensor("output_tensor").sizes[:-1]) > most:
             continue
         weights = g.maker(gemm, "b_tensor")
         if weights is None or weights.name != "DEQUANTIZE" or (
@@ -38,8 +39,8 @@ def _blocked(gemm: Draft, weights: Draft) -> Draft | None:
         return None
     # B's columns are rows of the weights, whose last block may reach beyond K.
     height, width = matrix.sizes
-    if (columns > 1 and stride != matrix.strides[0]) or (k > 1 and k_stride != matrix.strides[1]) or (
-            columns != height or k > width):
+    if (columns != height or k > width or (columns > 1 and stride != matrix.strides[0])
+            or (k > 1 and k_stride != matrix.strides[1])):
         return None
     quantized = _matrix(weights.tensor("input_tensor"), made.sizes)
     scale, *zeros = (_matrix(weights.tensor(slot), made.sizes)

@@ -10,7 +10,7 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml import tuning
-from test_convolution import EveryWork
+from test_convolution import EveryWork, set_slow_barriers
 
 ml_dtypes = pytest.importorskip("ml_dtypes", reason="NumPy has no types of 4 bits")
 
@@ -96,6 +96,7 @@ def test_each_kernel(kernel: str, rows: int, own: dml.Device, rng: np.random.Gen
     """Also those that this device would not choose. With C and an activation, for two batches."""
     weights = Weights("uint4", "float16", 70, 6, 32, True, rng)
     a, c = (rng.normal(0, 1, (rows, n)).astype(np.float16) for n in (190, 70))
+    set_slow_barriers(own, False)  # with slow barriers, more than 8 rows are left
     with tuning.trial(EveryWork(kernel)):
         run = _compiled(own, weights, a, c)
         assert run.operators == ["GEMM"]
@@ -103,6 +104,21 @@ def test_each_kernel(kernel: str, rows: int, own: dml.Device, rng: np.random.Gen
     names = [name for compiled, _ in run._plan._steps for name in compiled.variants]
     first = kernel.removesuffix("-split").replace("-", ".")
     assert names[0] == ("quantize_blocks.dequantize" if kernel == "dequantize" else first)
+
+
+@pytest.mark.parametrize("room", [None, 0])
+def test_constants_are_dequantized_once(
+    room: int | None, device: dml.Device, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For many rows, if there is room for what is four or eight times as large."""
+    if room is not None:
+        monkeypatch.setattr("kompute_dml.graph.builder.room_for_weights", lambda *given: room)
+    weights = Weights("uint4", "float32", 160, 4, 32, True, rng)  # more than 64 KB
+    a = rng.normal(0, 1, (17, 128)).astype(np.float32)
+    run = _compiled(device, weights, a, None)
+    assert run.operators == (["GEMM"] if room is None else BOTH)
+    _close(run(a), a, weights, None, rounds_weights=True)
 
 
 @pytest.mark.parametrize("what", ["many rows", "blocks of 20", "N contiguous", "another reader"])

@@ -8,7 +8,8 @@ from typing import Any
 from ...attributes import QuantizationType
 from ...desc import TensorDesc
 from ...lowering.builder import PlanBuilder
-from ...lowering.plan import Operand, Plan, Target
+from ...lowering.plan import Plan, Target
+from ...runtime.traits import DeviceTraits
 from ...spec import Field
 from ...tuning import work_key
 from ..base import widened
@@ -23,12 +24,16 @@ from .gemm import (
     oriented,
 )
 
-MOST_ROWS = 16
-"""Rows of A. With more of them, DEQUANTIZE takes a small part of the time."""
 _HEIGHTS = (1, 2, 4, 8, 16)
 _INVOCATIONS, _LANES, _COLUMNS, _FOURS = 128, 32, 4, 1024
 """As the shader has them. An invocation computes four columns. Shared memory holds so many vectors
 of four elements of A."""
+
+
+def most_rows(traits: DeviceTraits) -> int:
+    """The most rows of A that the kernel is for. With more of them, multiplying takes the time, for
+    which GEMM has better kernels."""
+    return 8 if traits.slow_barriers else 16
 
 
 def fits(b: TensorDesc, block: int) -> bool:
@@ -53,16 +58,14 @@ def _lower(d: Any, target: Target) -> Plan:
     k = oriented(d.a_tensor.sizes, d.trans_a)[-1]
     views = matrix_views(d, p, MatrixView(p.write("output_tensor"), y.strides, y.base_alignment))
     g = FloatProduct(y.sizes, k, y.data_type.itemsize, views)
-    able: list[FloatKernel | None] = [
-        kernel for kernel in _kernels(g.rows, b.data_type.bits) if kernel.variant(p)]
-    able.insert(0 if p.device.slow_barriers and g.rows > 8 else len(able), None)
+    able = [kernel for kernel in _kernels(g.rows, b.data_type.bits) if kernel.variant(p)]
     work = work_key(f"gemm f{8 * g.itemsize} u{b.data_type.bits}", g.rows, k, g.columns, g.batches)
-    kernel = p.choose(work, able, lambda k: k.name if k else "dequantize")
+    kernel = p.choose(work, [*able, None], lambda k: k.name if k else "dequantize")
     if kernel is None:
         _lower_both(d, p)
         return p.build()
     vector = 128 // b.data_type.bits
-    more: dict[str, Operand] = {"scale": p.read("b_scale_tensor"), "zero": p.read(
+    more: dict[str, Any] = {"scale": p.read("b_scale_tensor"), "zero": p.read(
         "b_scale_tensor" if zero is None else "b_zero_point_tensor")}
     push = {"scale_column": d.b_scale_tensor.strides[0], "scale_block": d.b_scale_tensor.strides[1]}
     if zero is not None:
@@ -76,7 +79,8 @@ def _lower(d: Any, target: Target) -> Plan:
 
 
 def _lower_both(d: Any, p: PlanBuilder) -> None:
-    """Both operators one by one, where that is faster, or for devices that bind few buffers."""
+    """Both operators one by one: for devices that bind few buffers, or where that was measured to
+    be faster."""
     scale, zero = d.b_scale_tensor, d.b_zero_point_tensor
     columns, blocks = scale.sizes
     weights = TensorDesc(scale.data_type, (columns, blocks * d.block_size))

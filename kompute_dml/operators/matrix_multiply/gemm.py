@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -308,8 +307,8 @@ def _repacked(p: PlanBuilder, side: str, t: TensorDesc, transform: int) -> Matri
 
 def dispatch_product(
     d: Any, p: PlanBuilder, g: FloatProduct, kernel: FloatKernel, *,
-    more_push: Mapping[str, int] = MappingProxyType({}),
-    more_spec: Mapping[str, int] = MappingProxyType({}), **more: Operand,
+    more_push: Mapping[str, int] | None = None, more_spec: Mapping[str, int] | None = None,
+    **more: Any,
 ) -> None:
     """Add the dispatch of a kernel. ``more`` operands are bound after those of all kernels."""
     variant = p.library.get(*kernel.shader.split("."))
@@ -345,8 +344,9 @@ def dispatch_product(
         if kernel.each == 8 or kernel in _BLOCKS:
             spec["ENDS_INSIDE"] = g.k % kernel.k != 0
     p.dispatch(
-        variant, tiles * parts, params=[*g.walk.words, *fused.words], push=push | more_push,
-        spec=spec | more_spec, a=g.views["a"].operand, b=g.views["b"].operand,
+        variant, tiles * parts, params=[*g.walk.words, *fused.words],
+        push={**push, **(more_push or {})}, spec={**spec, **(more_spec or {})},
+        a=g.views["a"].operand, b=g.views["b"].operand,
         c=g.views["c"].operand if "c" in g.views else UNUSED, y=y, partial=partial,
         arrived=arrived, **more)
 
