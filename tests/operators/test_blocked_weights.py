@@ -10,6 +10,7 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml import tuning
+from switches import long_pipelines
 from test_convolution import EveryWork, set_slow_barriers
 
 ml_dtypes = pytest.importorskip("ml_dtypes", reason="NumPy has no types of 4 bits")
@@ -64,14 +65,16 @@ def _close(got: np.ndarray, a: np.ndarray, weights: Weights, c: np.ndarray | Non
 
 
 @pytest.mark.parametrize(("kind", "number", "rows", "k", "columns", "block", "has_zero"), [
-    ("uint4", "float32", 1, 4100, 37, 32, False),  # K ends in a block; K is split
     ("uint4", "float16", 1, 96, 5, 16, True),
-    ("uint4", "float16", 2, 90, 33, 16, False),  # an odd number of half vectors
     ("int4", "float32", 3, 1024, 9, 64, True),
-    ("uint4", "float16", 4, 200, 40, 128, True),
-    ("uint4", "float32", 7, 513, 19, 256, False),
-    ("uint8", "float32", 1, 272, 21, 16, True),
-    ("int8", "float16", 5, 160, 12, 32, False),
+    *(pytest.param(*case, marks=long_pipelines) for case in (
+        ("uint4", "float32", 1, 4100, 37, 32, False),  # K ends in a block; K is split
+        ("uint4", "float16", 2, 90, 33, 16, False),  # an odd number of half vectors
+        ("uint4", "float16", 4, 200, 40, 128, True),
+        ("uint4", "float32", 7, 513, 19, 256, False),
+        ("uint8", "float32", 1, 272, 21, 16, True),
+        ("int8", "float16", 5, 160, 12, 32, False),
+    )),
 ])
 def test_values(kind: str, number: str, rows: int, k: int, columns: int, block: int,
                 has_zero: bool, device: dml.Device, rng: np.random.Generator,
@@ -89,6 +92,7 @@ def test_values(kind: str, number: str, rows: int, k: int, columns: int, block: 
     _close(plain(a), a, weights, None, rounds_weights=True)
 
 
+@long_pipelines
 @pytest.mark.parametrize(("kernel", "rows"), [
     ("gemm_blocked_weights-r16-split", 11), ("gemm_blocked_weights-r8-split", 9),
     ("dequantize", 3)])
@@ -106,6 +110,7 @@ def test_each_kernel(kernel: str, rows: int, own: dml.Device, rng: np.random.Gen
     assert names[0] == ("quantize_blocks.dequantize" if kernel == "dequantize" else first)
 
 
+@long_pipelines
 @pytest.mark.parametrize("room", [None, 0])
 def test_constants_are_dequantized_once(
     room: int | None, device: dml.Device, rng: np.random.Generator,
