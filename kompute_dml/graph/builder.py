@@ -198,7 +198,8 @@ class Builder:
         seen = {id(a.storage.root) for a in (*inputs, *outputs) if a.storage is not None}
         free = [s for s in self._storages if not s.constant and id(s.root) not in seen]
         steps: list[Step] = []
-        for draft in fuse(self.drafts, free, self.device._target.traits, self.storage):
+        room = room_for_weights(self.device, self.device._runtime.engine.reserved)
+        for draft in fuse(self.drafts, free, self.device._target.traits, self.storage, room):
             try:
                 if self._fold(draft, seen):
                     continue

@@ -151,7 +151,7 @@ class _Planner:
         drafts = [d for n, node in wiring.nodes.items() if (d := self._draft(n, node)) is not None]
         free = [s for s, slot in self._slots.items() if slot == self._temporary]
         for draft in fuse(drafts, free, device._target.traits,
-                          lambda n: self._new(n, self._temporary)):
+                          lambda n: self._new(n, self._temporary), room_for_weights(device, 0)):
             if not self._fold(draft, flags):
                 self._add(draft, flags)
         self._finish(numbers)

@@ -54,10 +54,12 @@ class Drafts:
     """The operators of a graph in an order in which they can run."""
 
     def __init__(
-        self, drafts: Sequence[Draft], free: Collection[Storage], traits: DeviceTraits
+        self, drafts: Sequence[Draft], free: Collection[Storage], traits: DeviceTraits,
+        room: int = 0,
     ) -> None:
-        """``free`` are the storages that are used only inside the graph."""
-        self.traits = traits
+        """``free`` are the storages that are used only inside the graph. ``room`` are the bytes
+        that dequantized constants may take."""
+        self.traits, self.room = traits, room
         self._at = {d: i for i, d in enumerate(drafts)}
         self._list: list[Draft | None] = list(drafts)
         self._free = {s.root for s in free}

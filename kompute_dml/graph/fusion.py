@@ -39,14 +39,16 @@ QDQ = "qdq"
 
 def fuse(
     drafts: Sequence[Draft], free: Collection[Storage], traits: DeviceTraits,
-    make: Make | None = None,
+    make: Make | None = None, room: int = 0,
 ) -> list[Draft]:
     """The operators after all passes. ``free`` are storages that only these operators use.
 
-    ``make`` makes more of them, if operators on constants run when a plan is built.
+    ``make`` makes more of them, if operators on constants run when a plan is built. Dequantized
+    constants may take ``room`` bytes.
     """
-    found, left = Drafts(drafts, free, traits), left_out()
+    left = left_out()
     folds = make is not None and FOLDING not in left
+    found = Drafts(drafts, free, traits, room if folds else 0)
 
     def more(nbytes: int) -> Storage:
         assert make is not None

@@ -8,7 +8,7 @@ from ..desc import TensorDesc
 from ..layout import Ints, product
 from ..operators.matrix_multiply.blocked_weights import BlockedGemmDesc, fits, most_rows
 from ..operators.matrix_multiply.gemm import oriented
-from .draft import Draft, Drafts, fused_by, moved
+from .draft import Draft, Drafts, fused_by, moved, output_of
 
 
 def blocked_weights(g: Drafts) -> None:
@@ -21,9 +21,19 @@ def blocked_weights(g: Drafts) -> None:
         if weights is None or weights.name != "DEQUANTIZE" or (
                 g.only_user(weights) != (gemm, "b_tensor")):
             continue
+        if g.traits.slow_barriers and _keep(g, weights):
+            continue  # there, multiplying takes longer than reading
         new = _blocked(gemm, weights)
         if new is not None:
             g.replace([weights, gemm], new)
+
+
+def _keep(g: Drafts, weights: Draft) -> bool:
+    """Whether the weights are constants that can be kept dequantized, which takes room."""
+    nbytes = output_of(weights).total_tensor_size_in_bytes
+    kept = nbytes <= g.room and all(s.root.constant for _, s in weights.slots("input"))
+    g.room -= nbytes if kept else 0
+    return kept
 
 
 def _blocked(gemm: Draft, weights: Draft) -> Draft | None:

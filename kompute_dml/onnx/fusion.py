@@ -2,8 +2,8 @@
 
     MatMulInteger -> Cast -> Mul [-> Mul] [-> Add]   becomes one MatMulIntegerToFloat
 
-and the chains of :mod:`.qdq` and :mod:`.weights`. ONNX Runtime fuses these chains, too, but only for nodes that its own
-providers claim.
+and the chains of :mod:`.qdq` and :mod:`.weights`. ONNX Runtime fuses these chains, too, but only
+for nodes that its own providers claim.
 """
 
 from __future__ import annotations

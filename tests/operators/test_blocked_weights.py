@@ -15,8 +15,15 @@ from test_convolution import EveryWork, set_slow_barriers
 
 ml_dtypes = pytest.importorskip("ml_dtypes", reason="NumPy has no types of 4 bits")
 
+pytestmark = pytest.mark.usefixtures("_not_folded")
 U = 2.0**-24
 BOTH = ["DEQUANTIZE", "GEMM"]
+
+
+@pytest.fixture
+def _not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU keeps dequantized constants, if there is room."""
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "folding")
 
 
 class Weights:
@@ -116,21 +123,25 @@ def test_constants_are_dequantized_once(
     room: int | None, device: dml.Device, rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For many rows, if there is room for what is four or eight times as large."""
+    """For many rows, and on a CPU for few, if there is room for what is several times as large."""
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "")
     if room is not None:
         monkeypatch.setattr("kompute_dml.graph.builder.room_for_weights", lambda *given: room)
     weights = Weights("uint4", "float32", 160, 4, 32, True, rng)  # more than 64 KB
     a = rng.normal(0, 1, (17, 128)).astype(np.float32)
-    run = _compiled(device, weights, a, None)
-    assert run.operators == (["GEMM"] if room is None else BOTH)
-    _close(run(a), a, weights, None, rounds_weights=True)
+    for x in (a, a[:2]):
+        run = _compiled(device, weights, x, None)
+        assert run.operators == (["GEMM"] if room is None or len(x) == 2 else BOTH)
+        _close(run(x), x, weights, None, rounds_weights=True)
+        slow = device._target.traits.slow_barriers
+        names = [name for compiled, _ in run._plan._steps for name in compiled.variants]
+        assert ("gemm_blocked_weights.r2" in names) == (
+            len(x) == 2 and not (slow and room is None))
 
 
 @pytest.mark.parametrize("what", ["many rows", "blocks of 20", "N contiguous", "another reader"])
-def test_what_is_left(what: str, device: dml.Device, rng: np.random.Generator,
-                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left(what: str, device: dml.Device, rng: np.random.Generator) -> None:
     """Its values are right, too."""
-    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "folding")
     rows, block = 17 if what == "many rows" else 2, 20 if what == "blocks of 20" else 32
     weights = Weights("uint4", "float32", 5 if what != "N contiguous" else 4 * block, 4, block,
                       True, rng)
