@@ -197,8 +197,8 @@ _COOPMAT = [
         ("t32", 32, 32, 128, 4), ("t16", 16, 32, 256, 2),
     )
 ]
-_TUNED = [_Kernel("gemm_coopmat.t128x256", 128, 256, 32, 1, 8),
-          _Kernel("gemm_coopmat.t32x64", 32, 64, 128, 4, 8)]
+_TUNED = [FloatKernel("gemm_coopmat.t128x256", 128, 256, 32, 1, 8),
+          FloatKernel("gemm_coopmat.t32x64", 32, 64, 128, 4, 8)]
 """Only for devices on which they were measured to be faster. On an H200 they were at 2048^3 and
 512^3, and slower at most other sizes."""
 _FEW_ROWS = {
