@@ -207,7 +207,7 @@ _FEW_ROWS = {
     for way, axis, columns, k, longest in (
         ("k", "k_contiguous", 8, 1024, _MAX_K), ("mn", "n_contiguous", 256, 32, 512))
 }
-SHADERS = ("gemm", "gemm_blocks", "gemm_coopmat", "gemm_few_rows", *COPIES)
+SHADERS = ("gemm", "gemm_blocks", "gemm_coopmat", "gemm_few_rows", "gemm_blocked_weights", *COPIES)
 
 
 def _candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
