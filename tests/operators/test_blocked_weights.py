@@ -3,6 +3,7 @@ GEMM."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,8 @@ from kompute_dml import tuning
 from switches import long_pipelines
 from test_convolution import EveryWork, set_slow_barriers
 
-ml_dtypes = pytest.importorskip("ml_dtypes", reason="NumPy has no types of 4 bits")
-
-pytestmark = pytest.mark.usefixtures("_not_folded")
+pytestmark = [pytest.mark.usefixtures("_not_folded"), pytest.mark.skipif(
+    find_spec("ml_dtypes") is None, reason="NumPy has no types of 4 bits")]
 U = 2.0**-24
 BOTH = ["DEQUANTIZE", "GEMM"]
 
@@ -32,7 +32,7 @@ class Weights:
     def __init__(self, kind: str, number: str, columns: int, blocks: int, block: int,
                  has_zero: bool, rng: np.random.Generator) -> None:
         signed, bits = kind[0] == "i", int(kind[-1])
-        self.type = np.dtype(getattr(ml_dtypes, kind, kind))
+        self.type = dml.DataType.of(kind).dtype
         low = -(1 << bits - 1) if signed else 0
 
         def integers(*sizes: int) -> np.ndarray:
@@ -71,25 +71,41 @@ def _close(got: np.ndarray, a: np.ndarray, weights: Weights, c: np.ndarray | Non
     assert (abs(got.astype(np.float64) - y) <= bound).all()
 
 
-@pytest.mark.parametrize(("kind", "number", "rows", "k", "columns", "block", "has_zero"), [
+def _variants(run: Any) -> list[str]:
+    return [name for compiled, _ in run._plan._steps for name in compiled.variants]
+
+
+def _of_rows(rows: int) -> str:
+    return f"gemm_blocked_weights.r{next(n for n in (1, 2, 4, 8, 16) if n >= rows)}"
+
+
+_CASES = [
     ("uint4", "float16", 1, 96, 5, 16, True),
     ("int4", "float32", 3, 1024, 9, 64, True),
-    *(pytest.param(*case, marks=long_pipelines) for case in (
-        ("uint4", "float32", 1, 4100, 37, 32, False),  # K ends in a block; K is split
-        ("uint4", "float16", 2, 90, 33, 16, False),  # an odd number of half vectors
-        ("uint4", "float16", 4, 200, 40, 128, True),
-        ("uint4", "float32", 7, 513, 19, 256, False),
-        ("uint8", "float32", 1, 272, 21, 16, True),
-        ("int8", "float16", 5, 160, 12, 32, False),
-    )),
-])
+]
+_LONG = [
+    ("uint4", "float32", 1, 4100, 37, 32, False),  # K ends in a block; K is split
+    ("uint4", "float16", 2, 90, 33, 16, False),  # an odd number of half vectors
+    ("uint4", "float16", 4, 200, 40, 128, True),
+    ("uint4", "float32", 7, 513, 19, 256, False),
+    ("uint8", "float32", 1, 272, 21, 16, True),
+    ("int8", "float16", 5, 160, 12, 32, False),
+]
+_FORCED = [("gemm_blocked_weights-r16-split", 11), ("gemm_blocked_weights-r8-split", 9),
+           ("dequantize", 3)]
+BLOCKED = {_of_rows(rows) for _, _, rows, *_ in (*_CASES, *_LONG)} | {
+    kernel.removesuffix("-split").replace("-", ".") for kernel, _ in _FORCED}
+
+
+@pytest.mark.parametrize(("kind", "number", "rows", "k", "columns", "block", "has_zero"), [
+    *_CASES, *(pytest.param(*case, marks=long_pipelines) for case in _LONG)])
 def test_values(kind: str, number: str, rows: int, k: int, columns: int, block: int,
                 has_zero: bool, device: dml.Device, rng: np.random.Generator,
                 monkeypatch: pytest.MonkeyPatch) -> None:
     weights = Weights(kind, number, columns, -(-k // block), block, has_zero, rng)
     a = rng.normal(0, 1, (rows, k)).astype(number)
     fused = _compiled(device, weights, a, None)
-    assert fused.operators == ["GEMM"]
+    assert (fused.operators, _variants(fused)) == (["GEMM"], [_of_rows(rows)])
     got = fused(a)
     _close(got, a, weights, None, rounds_weights=False)
     np.testing.assert_array_equal(got, fused(a))
@@ -100,11 +116,9 @@ def test_values(kind: str, number: str, rows: int, k: int, columns: int, block: 
 
 
 @long_pipelines
-@pytest.mark.parametrize(("kernel", "rows"), [
-    ("gemm_blocked_weights-r16-split", 11), ("gemm_blocked_weights-r8-split", 9),
-    ("dequantize", 3)])
+@pytest.mark.parametrize(("kernel", "rows"), _FORCED)
 def test_each_kernel(kernel: str, rows: int, own: dml.Device, rng: np.random.Generator) -> None:
-    """Also those that this device would not choose. With C and an activation, for two batches."""
+    """Also those that this device would not choose. With C and an activation."""
     weights = Weights("uint4", "float16", 70, 6, 32, True, rng)
     a, c = (rng.normal(0, 1, (rows, n)).astype(np.float16) for n in (190, 70))
     set_slow_barriers(own, False)  # with slow barriers, more than 8 rows are left
@@ -112,9 +126,9 @@ def test_each_kernel(kernel: str, rows: int, own: dml.Device, rng: np.random.Gen
         run = _compiled(own, weights, a, c)
         assert run.operators == ["GEMM"]
         _close(run(a), a, weights, c, rounds_weights=kernel == "dequantize")
-    names = [name for compiled, _ in run._plan._steps for name in compiled.variants]
     first = kernel.removesuffix("-split").replace("-", ".")
-    assert names[0] == ("quantize_blocks.dequantize" if kernel == "dequantize" else first)
+    assert _variants(run)[0] == (
+        "quantize_blocks.dequantize" if kernel == "dequantize" else first)
 
 
 @long_pipelines
@@ -134,8 +148,7 @@ def test_constants_are_dequantized_once(
         assert run.operators == (["GEMM"] if room is None or len(x) == 2 else BOTH)
         _close(run(x), x, weights, None, rounds_weights=True)
         slow = device._target.traits.slow_barriers
-        names = [name for compiled, _ in run._plan._steps for name in compiled.variants]
-        assert ("gemm_blocked_weights.r2" in names) == (
+        assert ("gemm_blocked_weights.r2" in _variants(run)) == (
             len(x) == 2 and not (slow and room is None))
 
 
