@@ -391,7 +391,6 @@ class Device:
             )
         return Buffer(self, self._allocate(size), size)
 
-    @locked
     def record_dispatch(
         self, dispatchable: Dispatchable | OperatorInitializer, table: BindingTable
     ) -> None:
@@ -400,21 +399,28 @@ class Device:
         Everything is checked before anything is recorded. The dispatch runs when something is read,
         when enough work is pending, or at :meth:`synchronize`.
         """
-        self._own(dispatchable, "record_dispatch")
+        if getattr(dispatchable, "device", None) is not self:
+            self._own(dispatchable, "record_dispatch")
         if getattr(table, "dispatchable", None) is not dispatchable:
             raise ValidationError(
                 "record_dispatch: expected a binding table made for this dispatchable"
             )
-        self._recorder.check()
-        recording = self._recorder.recording
-        before = 0 if recording is None else len(recording)
+        with self._recorder.lock: self._record(dispatchable, table)  # noqa: E701  see locked()
+
+    def _record(self, dispatchable: Any, table: BindingTable) -> None:
+        recorder = self._recorder
+        if recorder.lost is not None:
+            recorder.check()
+        recording = recorder.recording
+        if recording is None:
+            dispatchable.record(table)
+            return
+        before = recording.dispatches
         dispatchable.record(table)
-        if recording is not None:
-            watched = (functools.partial(table.places, dispatchable)
-                       if isinstance(dispatchable, Dispatchable) and dispatchable.is_volatile
-                       else None)
-            recording.remember(functools.partial(dispatchable.record, table),
-                               len(recording) - before, watched)
+        recording.calls.append((dispatchable, table))
+        recording.counted += recording.dispatches - before
+        if dispatchable.is_volatile:
+            recording.watch(functools.partial(table.places, dispatchable))
 
     def _own(self, child: Any, where: str) -> None:
         if getattr(child, "device", None) is not self:
