@@ -155,6 +155,19 @@ class _Runtime:
             self.lock.release()
 
 
+class _Compiled(OrderedDict[Any, CompiledOperator]):
+    """Compiled operators of the function level, by description."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: OrderedDict[Any, Any] = OrderedDict()
+        """What functions did with them, by signature; see functions/repeated.py."""
+
+    def clear(self) -> None:
+        super().clear()
+        self.calls.clear()
+
+
 _runtimes: weakref.WeakSet[_Runtime] = weakref.WeakSet()
 
 
@@ -229,7 +242,7 @@ class Device:
         self._runtime = _Runtime(self.adapter)
         self._target = target_of(self._runtime.library, self.adapter)
         self._recorder = self._runtime.recorder
-        self._compiled: OrderedDict[Any, CompiledOperator] = OrderedDict()
+        self._compiled = _Compiled()
         self._finalizer = weakref.finalize(self, self._runtime.close)
         self._finalizer.atexit = False  # _close_all() sees to it
         _runtimes.add(self._runtime)

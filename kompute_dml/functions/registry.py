@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from .repeated import repeated
+
 F = TypeVar("F", bound=Callable[..., Any])
 _functions: dict[str, Callable[..., Any]] = {}
 
@@ -24,8 +26,8 @@ def function(f: F) -> F:
             raise TypeError(f"{f.__name__}() {too_many(named)}")
         return f(*args, **kwargs)
 
-    _functions[f.__name__] = call
-    return call  # type: ignore[return-value]
+    _functions[f.__name__] = made = repeated(call)
+    return made  # type: ignore[return-value]
 
 
 def too_many(named: Iterable[str]) -> str:
