@@ -47,6 +47,8 @@ from .tensors import Tensor
 
 MAX_COMPILED = 1024
 """Compiled operators that the function level keeps."""
+MAX_NUMBERS = 256
+"""Numbers that a device keeps as tensors, for calls such as ``x + 1``."""
 # For validation runs: every tensor is a separate buffer, and every access counts as whole.
 _WHOLE_BUFFERS = "KOMPUTE_DML_TEST_WHOLE_BUFFERS"
 MAX_IDLE = 1 << 30
@@ -209,6 +211,20 @@ def _as_array(array: Any, dtype: np.dtype[Any] | None) -> np.ndarray:
     return np.asarray(array, dtype)
 
 
+def _host_array(array: Any, data_type: Any) -> np.ndarray:
+    """What ``Device.tensor`` uploads."""
+    dtype = None if data_type is None else DataType.of(data_type).dtype
+    if array is None:  # for NumPy a number that is missing
+        raise ValidationError("expected a tensor or an array, but got None")
+    try:
+        return _as_array(array, dtype)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ValidationError(
+            "expected a tensor or what NumPy makes an array of, but got "
+            f"{type(array).__name__}: {error}"
+        ) from None
+
+
 def _check_alive(allocation: Allocation) -> None:
     if allocation.freed:
         raise ValidationError("expected a tensor or buffer that is alive, but it was freed")
@@ -243,6 +259,7 @@ class Device:
         self._target = target_of(self._runtime.library, self.adapter)
         self._recorder = self._runtime.recorder
         self._compiled = _Compiled()
+        self._numbers: OrderedDict[Any, Tensor] = OrderedDict()
         self._finalizer = weakref.finalize(self, self._runtime.close)
         self._finalizer.atexit = False  # _close_all() sees to it
         _runtimes.add(self._runtime)
@@ -274,6 +291,7 @@ class Device:
     def close(self) -> None:
         """Finish pending work and destroy the device. Every later call raises."""
         self._compiled.clear()
+        self._numbers.clear()
         self._finalizer()
 
     # Tensors
@@ -286,24 +304,29 @@ class Device:
         of 0 and 1) for truth values. Raises ValidationError for data types that DirectML does not
         have, sizes of 0, and more than 8 dimensions.
         """
-        dtype = None if data_type is None else DataType.of(data_type).dtype
-        if array is None:  # for NumPy a number that is missing
-            raise ValidationError("expected a tensor or an array, but got None")
-        try:
-            host = _as_array(array, dtype)
-            truth = host.dtype == np.bool_
-            host = host.view(np.uint8) if truth else host
-        except (OverflowError, TypeError, ValueError) as error:
-            raise ValidationError(
-                "expected a tensor or what NumPy makes an array of, but got "
-                f"{type(array).__name__}: {error}"
-            ) from None
+        host = _host_array(array, data_type)
+        truth = host.dtype == np.bool_
+        host = host.view(np.uint8) if truth else host
         desc = TensorDesc.packed(host.dtype, host.shape or (1,))
         tensor = self._new(desc, truth)
         host = np.ascontiguousarray(host, desc.data_type.dtype).reshape(-1)
         flat = pack_halves(host) if desc.data_type.bits < 8 else host.view(np.uint8)
         self._write(tensor.allocation, 0, flat)
         return tensor
+
+    @locked
+    def _number(self, value: Any, data_type: Any = None) -> Tensor:
+        """:meth:`tensor` of one number, for operands. It is kept, so nothing may write it."""
+        host = _host_array(value, data_type)
+        key = host.dtype, host.shape, host.tobytes()
+        kept = self._numbers.get(key)
+        if kept is None:
+            kept = self._numbers[key] = self.tensor(host)
+            if len(self._numbers) > MAX_NUMBERS:
+                self._numbers.popitem(last=False)
+        else:
+            self._numbers.move_to_end(key)
+        return kept
 
     def empty(self, sizes: Sequence[int], data_type: Any = "float32") -> Tensor:
         """A packed tensor of undefined contents."""

@@ -46,11 +46,14 @@ def device_of(*values: Any) -> Device:
 def as_tensor(
     device: Device, name: str, field: str, value: Any, data_type: Any = None
 ) -> Tensor:
-    """``value`` itself if it is a tensor, else a new tensor with its elements."""
+    """``value`` itself if it is a tensor, else a tensor with its elements, which nothing may
+    write."""
     if isinstance(value, Tensor):
         return value
+    number = isinstance(value, (bool, int, float, np.generic)) or (
+        isinstance(value, np.ndarray) and value.ndim == 0)
     try:
-        return device.tensor(value, data_type)
+        return (device._number if number else device.tensor)(value, data_type)
     except ValidationError as error:
         raise ValidationError(f"{name}, {field}: {error}") from None
 

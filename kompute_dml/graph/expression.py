@@ -167,6 +167,8 @@ class Graph:
         """``array`` as a constant."""
         return self.constant(array, data_type)
 
+    _number = tensor
+
     def empty(self, sizes: Sequence[int], data_type: Any = "float32") -> Expression:
         """A packed expression, for a function to write."""
         desc = TensorDesc.packed(data_type, sizes)

@@ -1,4 +1,6 @@
-"""A call with a signature that was seen before takes a short way. It computes and refuses the same.
+"""A call with a signature that was seen before takes a short way, and numbers are uploaded once.
+
+Both compute and refuse what they did before.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
+from kompute_dml import device as device_module
 from kompute_dml.functions import repeated
+from kompute_dml.runtime.transfer import Transfer
 
 pytestmark = pytest.mark.values
 
@@ -29,6 +33,20 @@ def short(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(repeated._Call, "repeat", noted)
     return names
+
+
+@pytest.fixture
+def uploads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each upload."""
+    sizes: list[int] = []
+    upload = Transfer.upload
+
+    def noted(self: Transfer, data: np.ndarray, *args: Any) -> None:
+        sizes.append(data.nbytes)
+        upload(self, data, *args)
+
+    monkeypatch.setattr(Transfer, "upload", noted)
+    return sizes
 
 
 def _same(found: Any, expected: Any) -> None:
@@ -175,3 +193,68 @@ def test_signatures_are_bounded_and_hold_no_tensor(
     assert len(calls) == 3 and dml.add.__wrapped__ in next(reversed(calls))
     own._compiled.clear()
     assert not calls
+
+
+# Numbers
+
+
+def test_a_number_is_uploaded_once(own: dml.Device, uploads: list[int]) -> None:
+    x = own.tensor(np.arange(1, 4, dtype=np.float32))
+    i = own.tensor(np.arange(1, 4, dtype=np.int32))
+    calls: list[Callable[[], Any]] = [
+        lambda: x + 1, lambda: 1 - x, lambda: x * np.float32(2.5), lambda: x > 0.5,
+        lambda: i << 1, lambda: dml.where(x > 1, x, 0.0), lambda: np.logical_and(x, 1),
+        lambda: np.arctan2(x, 1.0), lambda: i + np.int32(7), lambda: dml.add(x, 2.0),
+        lambda: dml.quantize_linear(x, 0.5, 3),
+    ]
+    first = [call().numpy() for call in calls]
+    uploads.clear()
+    for _ in range(2):
+        for call, expected in zip(calls, first):
+            np.testing.assert_array_equal(call().numpy(), expected)
+    x[:2] + 1  # another signature with the same number
+    assert uploads == []
+    x + 123
+    assert uploads == [4]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "uint8", "int16", "uint16",
+                                   "int32", "uint32", "int64", "uint64"])
+def test_numbers_take_the_type_of_the_tensor(dtype: str, own: dml.Device) -> None:
+    array = np.arange(4, dtype=dtype)
+    x = own.tensor(array)
+    for _ in range(2):
+        for number in (1, True, 2, *([0.5, -0.0] if array.dtype.kind == "f" else [])):
+            np.testing.assert_array_equal((x + number).numpy(), array + number, strict=True)
+            np.testing.assert_array_equal((x * number).numpy(), array * number, strict=True)
+
+
+def test_numbers_that_are_equal_and_not_the_same(own: dml.Device) -> None:
+    zero = own.tensor(np.float32([-0.0, 0.0]))
+    truth = own.tensor(np.array([True, False]))
+    for _ in range(2):
+        for value in (0.0, -0.0, np.float32(0.0), np.float32(-0.0)):
+            np.testing.assert_array_equal(
+                np.signbit((zero + value).numpy()), np.signbit(np.float32([-0.0, 0.0]) + value))
+        assert np.isnan((zero + np.nan).numpy()).all()
+        assert (zero + 1).numpy().tolist() == [1, 1]
+        np.testing.assert_array_equal((own.tensor(np.int32([5])) + 0).numpy(), np.int32([5]),
+                                      strict=True)
+        assert (truth | True).dtype == bool and (truth | True).numpy().all()
+        np.testing.assert_array_equal((truth + 1).numpy(), np.array([True, False]) + 1,
+                                      strict=True)
+        np.testing.assert_array_equal((truth + True).numpy(), [True, True], strict=True)
+
+
+def test_kept_numbers_are_bounded_and_never_given_out(
+    own: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_module, "MAX_NUMBERS", 4)
+    x = own.tensor(np.float32([1]))
+    for n in range(8):
+        own._number(float(n))
+    assert len(own._numbers) == 4
+    for make in (lambda: dml.add(x, 3.0), lambda: np.positive(x + 3), lambda: dml.asarray(3.0),
+                 lambda: own.tensor(3.0), lambda: dml.where(x > 5, x, 3.0)):
+        make()[...] = 77
+    assert (x + 3).numpy() == 4 and dml.add(x, 3.0).numpy() == 4
