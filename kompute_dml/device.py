@@ -12,7 +12,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -28,8 +28,6 @@ from .errors import (
     ValidationError,
     whole,
 )
-from .graph.compiled import CompiledGraph, compile_graph
-from .graph.desc import GraphDesc
 from .lowering.builder import target_of
 from .operators.base import OperatorDesc
 from .runtime import clock
@@ -44,6 +42,10 @@ from .runtime.windows import Windows
 from .runtime.zeros import Zeros
 from .spec import FeatureLevel
 from .tensors import Tensor
+
+if TYPE_CHECKING:
+    from .graph.compiled import CompiledGraph
+    from .graph.desc import GraphDesc
 
 MAX_COMPILED = 1024
 """Compiled operators that the function level keeps."""
@@ -399,6 +401,8 @@ class Device:
         ValidationError if ``desc`` breaks a rule, UnsupportedError if this feature level or device
         does not support it. ``flags`` apply to each operator.
         """
+        from .graph.compiled import compile_graph  # few programs need graphs
+
         compiled = compile_graph(self, desc, flags)
         compiled.is_volatile = bool(flags & ExecutionFlags.DESCRIPTORS_VOLATILE)
         return compiled

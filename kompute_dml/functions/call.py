@@ -12,7 +12,7 @@ import numpy as np
 from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import ValidationError, expect
-from ..graph.expression import Graph, active
+from ..graph.active import Taker, innermost
 from ..operators.base import OperatorDesc, bits
 from ..runtime.heap import Place
 from ..tensors import Tensor
@@ -26,10 +26,10 @@ def device_of(*values: Any) -> Device:
     """The device of the tensors among ``values``, or the graph of the expressions. Without either:
     the graph of the ``with`` block, else the default device."""
     devices: set[Any] = {v.device for v in values if isinstance(v, Tensor)}
-    if not devices and (graph := active()) is not None:
+    if not devices and (graph := innermost.get()) is not None:
         devices.add(graph)
     # Tensors of a graph's device become its constants.
-    devices -= {d.device for d in devices if isinstance(d, Graph)}
+    devices -= {d.device for d in devices if isinstance(d, Taker)}
     if len(devices) > 1:
         raise ValidationError(
             f"expected all tensors of a call on one device, but they lie on {len(devices)}, "
@@ -105,7 +105,7 @@ def run(
         else:
             slots |= {f"{name}[{i}]": x for i, x in enumerate(t)}
             descs[name] = tuple([x.desc for x in t])
-    if isinstance(device, Graph):
+    if isinstance(device, Taker):
         device.add(desc_class(**descs, **attributes),
                    {name: t for name, t in slots.items() if t is not None})
         return
