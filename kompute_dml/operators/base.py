@@ -9,6 +9,7 @@ support table are made from the registry.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import struct
 from collections.abc import Callable, Iterable, Mapping
@@ -153,7 +154,7 @@ class Definition:
     def name(self) -> str:
         return self.spec.name
 
-    @property
+    @functools.cached_property
     def function_name(self) -> str:
         """The operator's name at function level: DirectML's, without its prefixes."""
         name = self.name.removeprefix("DML_OPERATOR_").removeprefix("ELEMENT_WISE_").lower()
