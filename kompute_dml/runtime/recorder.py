@@ -37,15 +37,15 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def locked(method: _Method) -> _Method:
-    """Make ``method`` of a Device or a Recording hold the device's lock.
+    """Make ``method`` of a Device or a Recording hold the device's lock. It takes no keywords.
 
     The call is on the line of the ``with``. On a line of its own, an exception that is raised
     between the call and the release would leave the lock held.
     """
 
     @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._recorder.lock: return method(self, *args, **kwargs)  # noqa: E701
+    def call(self: Any, *args: Any) -> Any:
+        with self._recorder.lock: return method(self, *args)  # noqa: E701
 
     return cast(_Method, call)
 
@@ -107,8 +107,8 @@ class Recording:
     def replay(self) -> None:
         """Submit the recorded dispatches once more. They are recorded anew where one of them is
         DESCRIPTORS_VOLATILE and its table was bound to something else meanwhile."""
-        now = [(look, look()) for look, _ in self._watched]
-        if all(a is b for (_, a), (_, b) in zip(now, self._watched)):
+        now = [(look, look()) for look, _ in self._watched] if self._watched else []
+        if not now or all(a is b for (_, a), (_, b) in zip(now, self._watched)):
             self._recorder.replay(self)
             return
         if self.counted != self.dispatches:
@@ -283,7 +283,9 @@ class Recorder:
     def _launch(self, batch: Batch) -> None:
         while len(self._in_flight) >= self._most_in_flight or batch in self._in_flight:
             self._retire()
-        self._clear_ticket()
+        if self._ticket is not None:
+            # Clear it: a replay writes the same number as the first submit.
+            self._ticket[1].words[0] = 0
         self.submits += 1
         try:
             if batch.commands.operations:  # empty if the only dispatch was interrupted
@@ -400,11 +402,6 @@ class Recorder:
         batch.commands.dispatch(pipeline, 1, np.array([batch.ticket], np.uint32))
         batch.commands.show_host([readback.buffer])
 
-    def _clear_ticket(self) -> None:
-        """Clear the ticket: a replay writes the same number as the first submit."""
-        if self._ticket is not None:
-            self._ticket[1].words[0] = 0
-
     def _ticket_arrived(self, batch: Batch) -> bool:
         assert self._ticket is not None
         return bool(self._ticket[1].words[0] == batch.ticket)
@@ -453,8 +450,11 @@ class Recorder:
         self.check()
         if self.recording is not None:
             raise DmlError("a recording cannot be replayed while another is active")
-        if any(a.freed for batch in recording.batches for a in batch.allocations):
-            raise ValidationError("expected a recording whose tensors are alive, but one was freed")
+        for batch in recording.batches:
+            for allocation in batch.allocations:
+                if allocation.block is None:
+                    raise ValidationError(
+                        "expected a recording whose tensors are alive, but one was freed")
         self.flush()
         for batch in recording.batches:
             self._launch(batch)

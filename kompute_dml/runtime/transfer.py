@@ -139,8 +139,9 @@ class Transfer:
     def _idle(self, allocation: Allocation) -> HostBuffer:
         """Wait until the device is done with an allocation. Returns its block, for the host's
         access."""
-        if allocation.last_use is not None:
-            self._recorder.finish(allocation.last_use)
+        batch = allocation.range.last_use
+        if batch is not None and not batch.done:
+            self._recorder.finish(batch)
         return HostBuffer(allocation.block.buffer)
 
     def _collect(
