@@ -121,7 +121,8 @@ def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
     p.dispatch(
         f"reduction.{kind}", -(-rows.count // height), x=UNUSED, y=target,
         totals=totals.reading(), params=params,
-        push=push | {"rows": rows.count, "parts": 1, "part_columns": columns.count, "parts_to_read": parts},
+        push=push | {"rows": rows.count, "parts": 1, "part_columns": columns.count,
+                     "parts_to_read": parts},
         spec=spec | {
             "LOCAL_SIZE": share * height, "SHARE": share, "ROWS_FIRST": False, "CONTIGUOUS": False,
             "ONE_STRIDE": True, "FROM_PARTS": True, "TO_PARTS": False},
