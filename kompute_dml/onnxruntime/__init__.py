@@ -79,8 +79,12 @@ def register() -> None:
 
 
 def unregister() -> None:
-    """Unregister the provider. Sessions that use it must be gone."""
+    """Unregister the provider.
+
+    Raises ValidationError while a session or a value in device memory uses it.
+    """
     if is_registered():
+        _provider().check_unused()
         _onnxruntime().unregister_execution_provider_library(get_ep_name())
 
 
@@ -98,7 +102,7 @@ def devices() -> list[Any]:
     return [d for d in _onnxruntime().get_ep_devices() if d.ep_name == get_ep_name()]
 
 
-def session(model: Any, *, session_options: Any = None, **options: Any) -> Any:
+def session(model: Any, session_options: Any = None, **options: Any) -> Any:
     """An ``onnxruntime.InferenceSession`` of a file or of bytes, with this provider first.
 
     ``options`` are the provider's: adapter, feature_level, claim, strict, memory,
