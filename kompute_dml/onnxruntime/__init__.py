@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, ValidationError
 
 __all__ = [
     "VENDOR_ID", "devices", "explain", "get_ep_name", "get_ep_names", "get_library_path",
@@ -154,6 +156,17 @@ def decided(model: Any, **options: Any) -> list[Any]:
         warnings.simplefilter("ignore", UserWarning)  # the list shows that nothing is claimed
         session(model, **options)
     return list(decisions)
+
+
+@contextmanager
+def own_errors(what: str) -> Iterator[None]:
+    """ONNX Runtime's exceptions, which have no class in common, as this package's."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
+        raise ValidationError(f"{what}: {error}") from None
 
 
 def _provider() -> Any:
