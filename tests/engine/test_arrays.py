@@ -490,5 +490,40 @@ def test_the_table_is_true(tried: str, happens: str, device: dml.Device) -> None
         value = eval(last, names)
         assert happens == f"`{value}`" or (
             isinstance(value, float) and value == pytest.approx(float(happens.strip("`"))))
+    elif tried.startswith("torch: "):
+        check_layer(tried, happens.strip("`"), names, device)
     else:
         assert "torch" in tried
+
+
+def check_layer(theirs: str, ours: str, names: dict[str, Any], device: dml.Device) -> None:
+    """A layer of PyTorch's beside what its own documentation says, in NumPy's terms."""
+    rng = np.random.default_rng(3)
+    made = {name: rng.random(sizes, np.float32) for name, sizes in {
+        "image": (1, 2, 6, 6), "q": (1, 2, 4, 8), "w": (3, 2, 3, 3), "b": 3, "mean": 2, "var": 2,
+        "scale": 2, "bias": 2, "w2": (5, 3)}.items()}
+    names |= {name: device.tensor(array) for name, array in made.items()}
+    labels = np.array([2, 0])
+    names["labels"] = device.tensor(labels)
+    image, q, x = made["image"], made["q"], names["a"]
+    tiles = image.reshape(1, 2, 3, 2, 3, 2)
+    around = np.pad(image, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(around, (3, 3), (2, 3))[:, :, ::2, ::2]
+    scores = np.exp(q @ q.swapaxes(-1, -2) / np.sqrt(8))
+    of_channels = [made[name].reshape(1, 2, 1, 1) for name in ("mean", "var", "scale", "bias")]
+    expected = {
+        "conv2d": lambda: np.einsum("nchwij,kcij->nkhw", windows, made["w"])
+        + made["b"].reshape(1, 3, 1, 1),
+        "max_pool2d": lambda: tiles.max((3, 5)), "avg_pool2d": lambda: tiles.mean((3, 5)),
+        "interpolate": lambda: image.repeat(2, 2).repeat(2, 3),
+        "batch_norm": lambda: (image - of_channels[0]) / np.sqrt(of_channels[1] + 1e-5)
+        * of_channels[2] + of_channels[3],
+        "layer_norm": lambda: (x - x.mean(1, keepdims=True)) / np.sqrt(
+            x.var(1, keepdims=True) + 1e-5),
+        "scaled_dot_product_attention": lambda: scores / scores.sum(-1, keepdims=True) @ q,
+        "cross_entropy": lambda: [-np.mean(
+            [r[n] - np.log(np.exp(r).sum()) for r, n in zip(x, labels)])],
+        "one_hot": lambda: np.eye(3)[labels], "embedding": lambda: made["w2"][labels],
+        "linear": lambda: x @ made["w2"].T,
+    }[re.findall(r"\w+", theirs)[1]]()
+    np.testing.assert_allclose(eval(ours, names).numpy(), expected, rtol=2e-5, atol=2e-5)
