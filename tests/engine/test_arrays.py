@@ -238,6 +238,28 @@ def test_functions_and_methods_are_numpys(name: str, kind: str, device: dml.Devi
     _same(_FUNCTIONS[name](device.tensor(x)), _FUNCTIONS[name](x), 3e-6)
 
 
+@pytest.mark.parametrize("subscripts", [
+    "ij,jk->ik", "ij,kj->ik", "ij->ji", "ij->", "ii->i", "ii", "iij->j", "iji->j", "ij,ij->ij",
+    "ij,ij", "i,j->ij", "bij,bjk->bik", "bhqd,bhkd->bhqk", "...ij,...jk->...ik", "ij,jk,kl->il",
+    "ij,jk", "i...->...", "...i,i->...", "abc,cd,be->ade", "i,ij,j->", "ab,cd -> abcd",
+])
+def test_einsum_is_numpys(subscripts: str, device: dml.Device, rng: np.random.Generator) -> None:
+    spelled = subscripts.replace("...", "xy").partition("->")[0].split(",")
+    arrays = [rng.integers(-3, 4, [2 + ord(i) % 3 for i in term.strip()]).astype(np.float32)
+              for term in spelled]
+    made = np.einsum(subscripts, *map(device.tensor, arrays))
+    _same(made, np.einsum(subscripts, *arrays))
+
+
+@pytest.mark.parametrize("subscripts, count, message", [
+    ("ij,jk->ik", 2, "sizes of 'j' to agree"), ("ij", 2, "expected 1 operands, but got 2"),
+    ("ijk", 1, "does not fit"), ("ij->k", 1, "but got k"), ("ij->ii", 1, "each once"),
+])
+def test_bad_einsum(subscripts: str, count: int, message: str, device: dml.Device) -> None:
+    with pytest.raises(dml.ValidationError, match=f"^einsum: .*{message}"):
+        np.einsum(subscripts, *[device.tensor(_FLOATS)] * count)
+
+
 _EACH = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
 
 
