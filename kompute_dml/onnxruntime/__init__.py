@@ -29,7 +29,7 @@ __all__ = [
 VENDOR_ID = 0x4B44
 """The vendor of device memory, for ``OrtValue.ortvalue_from_numpy(x, "gpu", adapter, VENDOR_ID)``.
 No PCI vendor has this number, so no other provider claims this memory."""
-_INSTALL = "pip install '.[onnxruntime]' in a checkout, with Python 3.11 or newer"
+_INSTALL = "pip install onnxruntime cffi, with Python 3.11 or newer"
 
 
 def get_ep_name() -> str:

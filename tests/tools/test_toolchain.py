@@ -545,6 +545,19 @@ def test_packages_are_installed_where_a_job_needs_more_or_the_project_changed(
     assert extras("demo") == ""
 
 
+@pytest.mark.parametrize("job", ["docs", "wheel", "sdist"])
+def test_what_needs_a_checkout_says_so_in_one_line(
+    job: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    from kompute_dml.toolchain import __main__, system
+
+    monkeypatch.setattr(system, "PACKAGE", Path("/elsewhere/kompute_dml"))
+    monkeypatch.setattr(sys, "argv", ["toolchain", job])
+    assert __main__.main() == 1
+    assert capsys.readouterr().err == (
+        "error: this works in a source checkout only, and there is none\n")
+
+
 def test_the_pages_need_nothing_compiled(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
