@@ -36,8 +36,12 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f".{PUBLIC[name]}", __name__), name)
     elif name == "__all__":
         value = [public for public in __dir__() if not public.startswith("_")]
-    elif name.startswith("_") or name in _modules():
-        raise AttributeError(name)  # of a module: the import statement goes on to import it
+    elif name.startswith("_"):
+        raise AttributeError(name)
+    elif name in _modules():  # an import statement goes on to import it
+        instead = importlib.import_module(".instead", __name__).of_module(name, ())
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r} before "
+                             f"'import {__name__}.{name}'{instead}")
     else:
         operators = _operators()
         if name not in operators:

@@ -23,7 +23,7 @@ _MODULE = {
     "autograd": _GRADIENTS,
     "bfloat16": "use dml.float16: DirectML has no bfloat16",
     "cross_entropy": "use dml.log_softmax and dml.take_along_axis",
-    "cuda": f"{_DEVICES}; 'import kompute_dml.cuda' shares memory with CUDA",
+    "cuda": f"{_DEVICES}; kompute_dml.cuda shares memory with CUDA",
     "fft": _ON_HOST,
     "from_numpy": "use dml.tensor(array)",
     "functional": _LAYERS,
