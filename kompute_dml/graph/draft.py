@@ -85,6 +85,10 @@ class Drafts:
         self._free.add(storage)
         return storage
 
+    def place(self, draft: Draft | None) -> int:
+        """The position of an operator in the order; -1 for none."""
+        return -1 if draft is None else self._at[draft]
+
     def has(self, draft: Draft) -> bool:
         return draft in self._at
 

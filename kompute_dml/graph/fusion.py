@@ -17,6 +17,7 @@ from .draft import Draft, Drafts
 from .memory import Storage
 from .scales import fold_normalizations
 from .siblings import Make, join_products
+from .tails import tails
 
 _SWITCH = "KOMPUTE_DML_UNFUSED"
 _LITTLE = 64 << 10
@@ -24,6 +25,8 @@ _LITTLE = 64 << 10
 SIBLINGS, FOLDING, BATCH_NORMALIZATIONS = "siblings", "folding", "batch_normalizations"
 """Join products of one matrix; run operators of constants when a plan is built; fold batch
 normalizations into convolutions."""
+TAILS = "tails"
+"""Elementwise operators become the end of the operator before them. It is the last pass."""
 CHANNELS_LAST = "channels_last"
 """Not a pass: outputs of convolutions are channels-last."""
 QDQ = "qdq"
@@ -51,6 +54,8 @@ def fuse(
             run(found)
     if folds and SIBLINGS not in left:
         join_products(found, more)
+    if TAILS not in left:
+        tails(found)
     return found.without_dead()
 
 
@@ -68,7 +73,7 @@ def is_of_constants(draft: Draft) -> bool:
 def left_out() -> set[str]:
     """The passes that ``KOMPUTE_DML_UNFUSED`` switches off."""
     names = {n.strip() for n in os.environ.get(_SWITCH, "").split(",")} - {""}
-    known = {*PASSES, SIBLINGS, FOLDING, BATCH_NORMALIZATIONS, CHANNELS_LAST, QDQ}
+    known = {*PASSES, SIBLINGS, FOLDING, BATCH_NORMALIZATIONS, TAILS, CHANNELS_LAST, QDQ}
     if unknown := names - known - {"all"}:
         raise ValidationError(
             f"{_SWITCH}: expected all or names among {', '.join(sorted(known))}, but got "

@@ -71,6 +71,11 @@ class RecordedPlan:
         """The operators that run, in order, without DirectML's prefix."""
         return [c.name.removeprefix("DML_OPERATOR_") for c, _ in self._steps]
 
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Names of the shader variants that run."""
+        return tuple(v for c, _ in self._steps for v in c.variants)
+
     def run(self, inputs: Sequence[Input], *, anew: bool = False) -> list[np.ndarray]:
         """The graph's outputs for contiguous ``inputs`` of the sizes planned for.
 

@@ -1,7 +1,8 @@
 // Shared code of the GEMM shaders: the interface, the place of a workgroup's tile, and the epilogue.
 // A is rows x K, B is K x columns; strides express a transpose. The includer defines TILE_ROWS,
 // TILE_COLUMNS and INVOCATIONS.
-#define PARAMS_BINDING 6
+#include "include/tailed.glsl"
+#define PARAMS_BINDING AFTER_TAIL(6)
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool HAS_C = false;
 // Whether four columns of the output are one aligned vector.
@@ -34,12 +35,15 @@ layout(push_constant) uniform Push {
     uint y_offset;
     uint partial_offset;
     uint arrived_offset;
+    TAIL_FIELD
     uint params_offset;
 };
 #include "include/grid.glsl"
 #include "include/walk.glsl"
 #include "include/typed.glsl"
-#include "include/activation.glsl"
+#define TAIL_BINDING 6
+#define TAIL_TYPE TYPE
+#include "include/tail.glsl"
 
 INPUT_TENSOR(a, 0, TYPE)
 INPUT_TENSOR(b, 1, TYPE)
@@ -94,7 +98,7 @@ void store_four(Tile t, uint row, uint column, vec4 sums) {
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         precise float value = alpha * sums[i];
         if (HAS_C) value = value + beta * c_float(from + min(i, count - 1u) * c_column);
-        x[i] = activate(value);
+        x[i] = finish(value, to - y_offset + min(i, count - 1u) * y_column);
     }
     if (Y_VECTORS && count == 4u) {
         if (BYTES_OF(TYPE) == 4u) {

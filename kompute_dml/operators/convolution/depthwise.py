@@ -67,7 +67,7 @@ def _dispatch(p: PlanBuilder, c: Problem, kernel: Kernel, each: int, fused: Fuse
     data_type = p.tensor("input_tensor").data_type
     padding = [-a.phases[0][2] for a in (y_axis, x_axis)]
     spec: dict[str, int] = {
-        "TYPE": data_type.code, "HAS_BIAS": bias is not None, "FUSED_ACTIVATION": fused.code}
+        "TYPE": data_type.code, "HAS_BIAS": bias is not None, **fused.spec}
     for name, axis in (("Y", y_axis), ("X", x_axis)):
         spec |= {f"TAPS_{name}": axis.filter_size, f"STRIDE_{name}": axis.input_step,
                  f"DILATION_{name}": axis.tap_step}
@@ -94,8 +94,9 @@ def _dispatch(p: PlanBuilder, c: Problem, kernel: Kernel, each: int, fused: Fuse
         spec |= {"LOCAL_SIZE": lanes * places, "LANES": lanes}
         groups = -(-vectors // lanes) * -(-lines // places)
     p.dispatch(
-        f"{SHADER}.{kernel.name}", groups, x=p.read("input_tensor"), w=p.read("filter_tensor"),
-        y=p.write("output_tensor"), bias=p.read("bias_tensor"), params=fused.words or (0,),
+        fused.variant(f"{SHADER}.{kernel.name}"), groups,
+        x=p.read("input_tensor"), w=p.read("filter_tensor"), y=p.write("output_tensor"),
+        bias=p.read("bias_tensor"), **p.read_tail(), params=fused.words or (0,),
         push={"batches": c.batches, "channels": c.groups,
               "x_sizes": (y_axis.in_size, x_axis.in_size),
               "y_sizes": (y_axis.out_size, x_axis.out_size), "padding": padding,

@@ -300,7 +300,6 @@ def _repacked(p: PlanBuilder, side: str, t: TensorDesc, transform: int) -> _View
 
 
 def _dispatch(d: Any, p: PlanBuilder, g: _Product, kernel: _Kernel) -> None:
-    variant = p.library.get(*kernel.shader.split("."))
     tiles, part_k = kernel.tiles(g), kernel.part_k(g, p.device.cores)
     parts = -(-g.k // part_k)
     y = g.views["y"].operand
@@ -321,7 +320,7 @@ def _dispatch(d: Any, p: PlanBuilder, g: _Product, kernel: _Kernel) -> None:
     spec: dict[str, int] = {
         "TYPE": d.output_tensor.data_type.code, "HAS_C": "c" in g.views, "SPLIT": parts > 1,
         "Y_VECTORS": column == 1 and g.begins_with_vectors("y", 4, row),
-        "FUSED_ACTIVATION": fused.code,
+        **fused.spec,
     }
     if kernel.each:
         for side in "ab":
@@ -333,10 +332,10 @@ def _dispatch(d: Any, p: PlanBuilder, g: _Product, kernel: _Kernel) -> None:
         if kernel.each == 8 or kernel in _BLOCKS:
             spec["ENDS_INSIDE"] = g.k % kernel.k != 0
     p.dispatch(
-        variant, tiles * parts, params=[*g.walk.words, *fused.words], push=push, spec=spec,
-        a=g.views["a"].operand, b=g.views["b"].operand,
+        fused.variant(kernel.shader), tiles * parts, params=[*g.walk.words, *fused.words],
+        push=push, spec=spec, a=g.views["a"].operand, b=g.views["b"].operand,
         c=g.views["c"].operand if "c" in g.views else UNUSED, y=y, partial=partial,
-        arrived=arrived)
+        arrived=arrived, **p.read_tail())
 
 
 def _word(x: float) -> int:
