@@ -16,6 +16,7 @@ layout(constant_id = 6) const bool HAS_BIAS = false;
 layout(constant_id = 7) const bool HAS_INPUT_ZERO = false;
 layout(constant_id = 8) const bool HAS_FILTER_ZERO = false;
 layout(constant_id = 9) const uint FILTER_TYPE = 36u;
+layout(constant_id = 10) const bool OUTPUT_ALONG_ROWS = true;  // channels first; else last
 #include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint row_tiles;
@@ -42,7 +43,7 @@ layout(push_constant) uniform Push {
     uint params_offset;
 };
 #if defined(ACC_i32)
-#define PARAMS_BINDING AFTER_TAIL(4)
+#define PARAMS_BINDING 5
 #define NUMBER int
 #define FOUR ivec4
 #else
@@ -166,7 +167,8 @@ void main() {
         w_next[l] = filter_at(column_tile + at.x, filter_from, at.y, left, w_zeros[l]); \
     }
 
-    uint across = i % 16u, down = i / 16u;  // rows across, columns down: rows are contiguous
+    // Blocks of rows across, of columns down. Neighbours store contiguous elements.
+    uint across = OUTPUT_ALONG_ROWS ? i % 16u : i / 16u, down = OUTPUT_ALONG_ROWS ? i / 16u : i % 16u;
     FOUR sums[BLOCKS * 4u][BLOCKS];
     [[unroll]] for (uint c = 0u; c < BLOCKS * 4u; ++c)
         [[unroll]] for (uint r = 0u; r < BLOCKS; ++r) sums[c][r] = FOUR(0);

@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_CONVOLUTION
-//@ variants LAYOUT: first last1x4 last1x8 last2x4 last4x2
+//@ variants LAYOUT: first last1x1 last1x4 last1x8 last2x4 last4x2
 //@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -134,7 +134,9 @@ void main() {
     }
 }
 #else
-#if defined(LAYOUT_last1x4)
+#if defined(LAYOUT_last1x1)
+const uint LINES = 1u, OUTPUTS = 1u;
+#elif defined(LAYOUT_last1x4)
 const uint LINES = 1u, OUTPUTS = 4u;
 #elif defined(LAYOUT_last1x8)
 const uint LINES = 1u, OUTPUTS = 8u;

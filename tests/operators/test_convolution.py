@@ -130,9 +130,14 @@ def test_depthwise_convolutions_are_no_products() -> None:
     assert _names(_plan(*shape, last=True)) == ["convolution_depthwise.last1x4"]
 
 
+def test_depthwise_convolutions_of_small_images_have_work_for_all_cores() -> None:
+    few, = _plan((1, 960, 7, 7), (960, 1, 5, 5), last=True).execute
+    assert few.variant.name == "convolution_depthwise.last1x1" and few.groups >= 20
+
+
 @pytest.mark.parametrize(("kernel", "data_type"), [
     ("first", "float32"), ("first", "float16"), ("last1x4", "float32"), ("last1x8", "float16"),
-    ("last2x4", "float16"), ("last4x2", "float32"),
+    ("last2x4", "float16"), ("last4x2", "float32"), ("last1x1", "float16"),
 ])
 def test_depthwise_kernels_compute_the_same(
     kernel: str, data_type: str, own: dml.Device, rng: np.random.Generator
@@ -232,7 +237,7 @@ def test_transposed_convolutions_store_channels_together(
 WIDE_TILES = {"convolution.f32.t128", "convolution.i32.t128"}
 """Variants that a device does not choose for few tiles. The next test runs them."""
 FORCED = {
-    *(f"convolution_depthwise.{k}" for k in ("first", "last1x4", "last1x8", "last2x4", "last4x2")),
+    *(f"convolution_depthwise.{k}" for k in ("first", "last1x1", "last1x4", "last1x8", "last2x4", "last4x2")),
     *(f"convolution_lines.{k}" for k in ("t128", "t128x64", "t64")),
     *(f"convolution_blocks.{k}" for k in ("t8", "t16")),
 }

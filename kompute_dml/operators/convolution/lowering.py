@@ -224,6 +224,7 @@ def _gather(
         w=p.read("filter_tensor"), y=y, **operands, params=[*words, *more_params],
         push={**c.push((side, side, _TILE_K), splits, y_strides), **activation, **push},
         spec={"LOCAL_SIZE": _INVOCATIONS, "CHANNELS_INNER": channels_inner,
+              "OUTPUT_ALONG_ROWS": y_strides[1] >= y_strides[-1],
               "INPUT_K_CONTIGUOUS": channels_inner and c.x_strides[1] <= c.x_strides[-1],
               "FILTER_K_CONTIGUOUS": min(taps + [c.w_strides[2]]) <= c.w_strides[1], **spec},
     )

@@ -316,10 +316,12 @@ def _dispatch(d: Any, p: PlanBuilder, g: _Product, kernel: _Kernel) -> None:
     for name, axes in (("a", ("row", "k")), ("b", ("k", "column")), ("c", ("row", "column")),
                        ("y", ("row", "column"))):
         push |= {f"{name}_{axis}": s for axis, s in zip(axes, g.steps.get(name, (0, 0)))}
-    row, column = g.steps["y"]
+    (row, column), (c_row, c_column) = g.steps["y"], g.steps.get("c", (0, 0))
     spec: dict[str, int] = {
         "TYPE": d.output_tensor.data_type.code, "HAS_C": "c" in g.views, "SPLIT": parts > 1,
         "Y_VECTORS": column == 1 and g.begins_with_vectors("y", 4, row),
+        "C_VECTORS": c_column == 1 and g.columns % 4 == 0 and g.begins_with_vectors("c", 4, c_row),
+        "C_ROWS": c_row != 0,
         **fused.spec,
     }
     if kernel.each:
