@@ -95,6 +95,10 @@ class Drafts:
     def users(self, draft: Draft) -> list[tuple[Draft, str]]:
         """The readers of the first output of ``draft``, and their slots."""
         _, storage = next(draft.slots("output"))
+        return self.readers(storage)
+
+    def readers(self, storage: Storage) -> list[tuple[Draft, str]]:
+        """The operators that read a storage, and their slots."""
         return self._readers.get(storage.root, [])
 
     def only_user(self, draft: Draft) -> tuple[Draft, str] | None:

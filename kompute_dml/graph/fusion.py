@@ -18,6 +18,7 @@ from .memory import Storage
 from .scales import fold_normalizations
 from .siblings import Make, join_products
 from .tails import tails
+from .views import views
 
 _SWITCH = "KOMPUTE_DML_UNFUSED"
 _LITTLE = 64 << 10
@@ -27,10 +28,14 @@ SIBLINGS, FOLDING, BATCH_NORMALIZATIONS = "siblings", "folding", "batch_normaliz
 normalizations into convolutions."""
 TAILS = "tails"
 """Elementwise operators become the end of the operator before them. It is the last pass."""
-CHANNELS_LAST = "channels_last"
-"""Not a pass: outputs of convolutions are channels-last."""
-QDQ = "qdq"
-"""Not a pass: ONNX products between DequantizeLinear and QuantizeLinear use 8-bit integers."""
+CHANNELS_LAST, QDQ, INTEGERS = "channels_last", "qdq", "integer_products"
+"""Not passes: outputs of convolutions are channels-last; ONNX products between DequantizeLinear and
+QuantizeLinear use 8-bit integers; products of integers are scaled by their kernel."""
+VIEWS = "views"
+"""A pass, and views that ONNX nodes make."""
+MEMORY, IN_PLACE, REPACKING, BRANCHES = "memory", "in_place", "repacking", "branches"
+"""Not passes: values share memory; operators write over inputs; constants are repacked once;
+operators that do not depend on one another run without a barrier."""
 
 
 def fuse(
@@ -73,7 +78,8 @@ def is_of_constants(draft: Draft) -> bool:
 def left_out() -> set[str]:
     """The passes that ``KOMPUTE_DML_UNFUSED`` switches off."""
     names = {n.strip() for n in os.environ.get(_SWITCH, "").split(",")} - {""}
-    known = {*PASSES, SIBLINGS, FOLDING, BATCH_NORMALIZATIONS, TAILS, CHANNELS_LAST, QDQ}
+    known = {*PASSES, SIBLINGS, FOLDING, BATCH_NORMALIZATIONS, TAILS, CHANNELS_LAST, QDQ, INTEGERS,
+             MEMORY, IN_PLACE, REPACKING, BRANCHES}
     if unknown := names - known - {"all"}:
         raise ValidationError(
             f"{_SWITCH}: expected all or names among {', '.join(sorted(known))}, but got "
@@ -82,8 +88,8 @@ def left_out() -> set[str]:
 
 
 PASSES: dict[str, Callable[[Drafts], None]] = {
-    "copies": epilogues.copies, "layer_norms": spelled.layer_norms, "gelu": patterns.gelu,
-    "tanh_gelus": spelled.tanh_gelus, "gates": patterns.gates,
+    VIEWS: views, "copies": epilogues.copies, "layer_norms": spelled.layer_norms,
+    "gelu": patterns.gelu, "tanh_gelus": spelled.tanh_gelus, "gates": patterns.gates,
     "attention": patterns.attention, "sums": epilogues.sums, "residuals": epilogues.residuals,
     "activations": epilogues.activations, "chains": fuse_chains, "joins": epilogues.joins,
 }

@@ -237,7 +237,8 @@ def test_transposed_convolutions_store_channels_together(
 WIDE_TILES = {"convolution.f32.t128", "convolution.i32.t128"}
 """Variants that a device does not choose for few tiles. The next test runs them."""
 FORCED = {
-    *(f"convolution_depthwise.{k}" for k in ("first", "last1x1", "last1x4", "last1x8", "last2x4", "last4x2")),
+    *(f"convolution_depthwise.{k}"
+      for k in ("first", "last1x1", "last1x4", "last1x8", "last2x4", "last4x2")),
     *(f"convolution_lines.{k}" for k in ("t128", "t128x64", "t64")),
     *(f"convolution_blocks.{k}" for k in ("t8", "t16")),
 }
