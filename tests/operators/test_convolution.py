@@ -127,6 +127,21 @@ def test_matrix_units_share_k_where_there_are_few_tiles() -> None:
         "convolution_coopmat.f16.t64", "convolution_sum.float"]
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_neighbours_of_the_core_kernel_store_side_by_side(
+    last: bool, own: dml.Device, rng: np.random.Generator
+) -> None:
+    x, w = (rng.integers(-4, 5, s).astype(np.float32) for s in ((2, 6, 7, 9), (20, 6, 3, 3)))
+    out = own.empty((2, 5, 7, 20)).transpose(0, 3, 1, 2) if last else own.empty((2, 20, 5, 7))
+    with tuning.trial(EveryWork("core")):
+        expected = dml.convolution(own.tensor(x), own.tensor(w)).numpy()
+        own._compiled.clear()
+        y = dml.convolution(own.tensor(x), own.tensor(w), out=out).numpy()
+    (compiled,) = own._compiled.values()
+    assert compiled.plan.execute[0].spec["OUTPUT_ALONG_ROWS"] == (not last)
+    assert (y == expected).all()
+
+
 def test_depthwise_convolutions_are_no_products() -> None:
     shape = (32, 144, 56, 56), (144, 1, 3, 3)
     assert _names(_plan(*shape)) == ["convolution_depthwise.first"]
