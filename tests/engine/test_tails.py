@@ -171,6 +171,22 @@ def test_a_tail_of_a_reduction_in_parts(
     np.testing.assert_array_equal(fused[1], plain[1])
 
 
+def test_a_tail_of_rows_that_are_read_in_vectors(
+    own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row of a vector has its own element of the tail's tensor."""
+    x, r = (rng.normal(0, 1, s).astype(np.float32) for s in ((2, 70, 64), (2, 1, 64)))
+
+    def build(x: Any, r: Any) -> Any:
+        return _tail(dml.reduce(x, axes=(1,), function="AVERAGE"), r)
+
+    fused = _run(own, build, x, r)
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "tails")
+    plain = _run(own, build, x, r)
+    assert fused[0] == ("reduction.float.tail",)
+    np.testing.assert_array_equal(fused[1], plain[1])
+
+
 def test_a_transposed_convolution_keeps_the_layout_of_its_tail(
     own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
