@@ -83,6 +83,8 @@ def _fuse(g: Drafts, last: Draft, steps: list[Step], slots: list[str], slot: str
 
 def _takes_tail(draft: Draft) -> bool:
     fused = fused_by(draft)
+    if "b_scale_tensor" in draft.storages:
+        return False  # blocked weights bind as many tensors as every device has
     return draft.name in KINDS and getattr(draft.desc, "tail", None) is None and (
         output_of(draft).data_type.is_float and len(list(draft.slots("output"))) == 1
         and (fused is None or "SOFTMAX" not in fused.operator.name))

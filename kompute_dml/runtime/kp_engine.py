@@ -124,6 +124,7 @@ class CommandList:
     def __init__(self, engine: Engine, timestamps: int = 0) -> None:
         self._engine = engine
         self._sequence = engine.manager.sequence(0, timestamps)
+        self._dispatch = engine.kp.OpAlgoDispatch
         engine.command_lists.add(self)
         self.operations = 0
         self.running = False
@@ -140,24 +141,23 @@ class CommandList:
     def dispatch(self, pipeline: Pipeline, groups: int, push: np.ndarray) -> None:
         """Record a dispatch. ``push`` is copied."""
         algorithm = pipeline.algorithm
-        if self._engine.resizes_groups and pipeline.groups != groups:
+        if pipeline.groups != groups and self._engine.resizes_groups:
             algorithm.set_workgroup(group_grid(groups))
             pipeline.groups = groups
-        kp = self._engine.kp
         try:
-            self._sequence.record(kp.OpAlgoDispatch(algorithm, push))
+            self._sequence.record(self._dispatch(algorithm, push))
         except RuntimeError as error:
             raise translate(error, f"recording on {self._engine.adapter.name}") from None
         self.operations += 1
 
     def _record_barrier(self, buffers: list[Any], access: int, stage: int) -> None:
-        last, operation = self._barriers.get(stage, ([], None))
-        if last != buffers:
-            operation = self._engine.kp.OpMemoryBarrier(
+        last = self._barriers.get(stage)
+        if last is None or last[0] != buffers:
+            last = buffers, self._engine.kp.OpMemoryBarrier(
                 buffers, _ACCESS_SHADER, access, _STAGE_COMPUTE, stage
             )
-            self._barriers[stage] = buffers, operation
-        self._record(operation)
+            self._barriers[stage] = last
+        self._record(last[1])
 
     def barrier(self, buffers: list[Any]) -> None:
         """Order earlier shader accesses to ``buffers`` before later ones."""

@@ -81,6 +81,17 @@ def test_scan_with_every_share(gpu: dml.Device, columns: int, data_type: str) ->
         assert (y.numpy() == (expected[:, ::-1] if backwards else expected)).all()
 
 
+def test_a_long_scan_of_halves_rounds_each_sum_once(device: dml.Device) -> None:
+    """Float32 carries the sums. Float16 would be off by steps of 16 and more."""
+    x = np.random.default_rng(6).uniform(0, 1, (2, 100_003)).astype(np.float16)
+    y = dml.cumulative_summation(device.tensor(x), axis=1).numpy()
+    exact = x.astype(np.float64).cumsum(1)
+    rounded = exact.astype(np.float16)
+    assert np.isfinite(rounded).all()
+    half = np.spacing(rounded).astype(np.float64) / 2
+    assert (abs(y.astype(np.float64) - exact) <= half + 26 * 2.0**-24 * exact).all()
+
+
 @pytest.mark.parametrize("k", [1, 50, 200])
 def test_parts_of_a_selection(gpu: dml.Device, k: int) -> None:
     x = _numbers(2, 100_003).round()  # many equal ones
