@@ -45,10 +45,9 @@ bench:
 	$(run) kompute_dml.cli bench $(ARGS)
 
 docs:
-	$(setup) lint
-	$(run) pip install --quiet --disable-pip-version-check mkdocs-material
-	$(run) mkdocs build --quiet
-	@echo "build/site/index.html"
+	$(setup) docs
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet
+	@echo "build/site/index.html; to search it: python3 -m http.server --directory build/site"
 
 wheel:
 	$(setup) lint

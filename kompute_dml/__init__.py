@@ -41,8 +41,9 @@ def __getattr__(name: str) -> Any:
     else:
         operators = _operators()
         if name not in operators:
-            names = importlib.import_module(".names", __name__)
-            hint = names.hint(name, {*PUBLIC, *operators})
+            known = {*PUBLIC, *operators}
+            instead = importlib.import_module(".instead", __name__).of_module(name, known)
+            hint = instead or importlib.import_module(".names", __name__).hint(name, known)
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         value = operators[name]
     globals()[name] = value

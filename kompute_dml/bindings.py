@@ -10,6 +10,7 @@ import numpy as np
 
 from .desc import MINIMUM_ALIGNMENT, TensorDesc
 from .errors import ValidationError, expect, whole
+from .instead import SnakeCase
 from .runtime.heap import ALIGNMENT, Allocation, Slot
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from .device import Device
 
 
-class Buffer:
+class Buffer(SnakeCase):
     """A resource: device memory whose ranges are bound to operators."""
 
     def __init__(self, device: Device, allocation: Allocation, size_in_bytes: int) -> None:
@@ -126,7 +127,7 @@ class Need(NamedTuple):
         return cls(f"{prefix}{kind} resource", kind, size, ALIGNMENT)
 
 
-class Dispatchable:
+class Dispatchable(SnakeCase):
     """An operator or a graph that is initialized, bound and dispatched (IDMLCompiledOperator)."""
 
     device: Device
@@ -206,7 +207,15 @@ def _expect_count(name: str, what: str, bindings: Sequence[Any], count: int, eac
     expect(len(bindings) == count, name, what, f"be {count} (one for each {each})", len(bindings))
 
 
-class BindingTable:
+def _listed(what: str, bindings: Any) -> tuple[Any, ...]:
+    try:
+        return tuple(bindings)
+    except TypeError:
+        expect(False, what, "the bindings", "be a list, with one entry for each tensor", bindings)
+        raise
+
+
+class BindingTable(SnakeCase):
     """The buffers of one dispatch (IDMLBindingTable).
 
     Inputs and outputs are bound in the order of the operator's structure; None for an absent
@@ -226,11 +235,11 @@ class BindingTable:
 
     def bind_inputs(self, bindings: Sequence[Any]) -> None:
         """One :class:`BufferBinding` or None for each input (IDMLBindingTable::BindInputs)."""
-        self._inputs, self._places = tuple(bindings), None
+        self._inputs, self._places = _listed("bind_inputs", bindings), None
 
     def bind_outputs(self, bindings: Sequence[Binding]) -> None:
         """One :class:`BufferBinding` or None for each output (IDMLBindingTable::BindOutputs)."""
-        self._outputs, self._places = tuple(bindings), None
+        self._outputs, self._places = _listed("bind_outputs", bindings), None
 
     def bind_temporary_resource(self, binding: Binding) -> None:
         """Scratch memory of the size in ``binding_properties``."""
@@ -280,7 +289,8 @@ class BindingTable:
                 "be initialized once", f"{compiled.name}, which is already",
             )
             count, written = compiled.binding_counts
-            given = (None,) * count if given is None else tuple(given)
+            given = (None,) * count if given is None else _listed(
+                f"{name}: the inputs of operator {i}", given)
             _expect_count(name, f"the input bindings of operator {i}", given, count,
                           "input tensor")
             bindings = (*given, *(None,) * written, self._temporary, persistent)

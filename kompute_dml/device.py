@@ -26,8 +26,10 @@ from .errors import (
     OutOfMemoryError,
     UnsupportedError,
     ValidationError,
+    expect,
     whole,
 )
+from .instead import SnakeCase
 from .lowering.builder import target_of
 from .operators.base import OperatorDesc
 from .runtime import clock
@@ -233,7 +235,7 @@ def _check_alive(allocation: Allocation) -> None:
         raise ValidationError("expected a tensor or buffer that is alive, but it was freed")
 
 
-class Device:
+class Device(SnakeCase):
     """A Vulkan device that runs DirectML's operators (IDMLDevice).
 
     ``adapter`` is one of :func:`~kompute_dml.list_devices`, or an index, a UUID, a name or a part
@@ -385,7 +387,7 @@ class Device:
         a recording is replayed with what its tables are bound to then.
         """
         self._own(operator, "compile_operator")
-        target = self._target
+        flags, target = _flags("compile_operator", flags), self._target
         if flags & ExecutionFlags.ALLOW_HALF_PRECISION_COMPUTATION:
             target = replace(target, halves=True)
         if flags & ExecutionFlags.DISABLE_META_COMMANDS:
@@ -405,6 +407,7 @@ class Device:
         """
         from .graph.compiled import compile_graph  # few programs need graphs
 
+        flags = _flags("compile_graph", flags)
         compiled = compile_graph(self, desc, flags)
         compiled.is_volatile = bool(flags & ExecutionFlags.DESCRIPTORS_VOLATILE)
         return compiled
@@ -413,6 +416,8 @@ class Device:
         self, operators: Sequence[Dispatchable] = ()
     ) -> OperatorInitializer:
         """An initializer of these operators (IDMLDevice::CreateOperatorInitializer)."""
+        expect(not isinstance(operators, Dispatchable), "create_operator_initializer",
+               "the operators", "be a list", operators)
         for compiled in operators:
             self._own(compiled, "create_operator_initializer")
         return OperatorInitializer(self, operators)
@@ -530,6 +535,11 @@ class Device:
         finally:
             times = self._recorder.end_times()
         return times
+
+
+def _flags(operation: str, flags: Any) -> ExecutionFlags:
+    expect(isinstance(flags, int), operation, "flags", "be dml.ExecutionFlags", repr(flags))
+    return ExecutionFlags(flags)
 
 
 _shared: dict[tuple[int, FeatureLevel] | None, Device] = {}

@@ -153,7 +153,8 @@ def transpose(
     rank = len(sizes)
     order = [d % rank if -rank <= d < rank else d for d in order]
     if sorted(order) != list(range(rank)):
-        raise ValueError(f"expected a permutation of {rank} dimensions, but got {order}")
+        raise ValueError(f"expected a permutation of {rank} dimensions (swapaxes exchanges "
+                         f"two), but got {order}")
     return tuple(sizes[d] for d in order), tuple(strides[d] for d in order)
 
 

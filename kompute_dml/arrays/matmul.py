@@ -9,7 +9,9 @@ import numpy as np
 from ..errors import UnsupportedError, ValidationError, expect
 from ..layout import broadcast_sizes, product
 from ..tensors import Tensor
+from .movement import diagonal
 from .operand import as_tensor, cast, dml, reshape, result
+from .reductions import axes_of
 from .registry import array_function
 from .types import TensorLike, computable, promoted
 
@@ -61,6 +63,34 @@ def outer(a: TensorLike, b: TensorLike, out: Tensor | None = None) -> Tensor:
 def vdot(a: TensorLike, b: TensorLike) -> Tensor:
     """The product of two tensors as vectors."""
     return dot(reshape(as_tensor(a, b), -1), reshape(as_tensor(b, a), -1))
+
+
+@array_function()
+def inner(a: TensorLike, b: TensorLike) -> Tensor:
+    """The sums of products over the last axes (numpy.inner)."""
+    return tensordot(a, b, ((-1,), (-1,)))
+
+
+@array_function()
+def tensordot(a: TensorLike, b: TensorLike, axes: Any = 2) -> Tensor:
+    """The sums of products over some axes of each (numpy.tensordot)."""
+    x, y = as_tensor(a, b), as_tensor(b, a)
+    if np.ndim(axes) == 0:
+        axes = (range(x.ndim - axes, x.ndim), range(axes))
+    over = [axes_of("tensordot", tuple(np.atleast_1d(g)), t.ndim) for g, t in zip(axes, (x, y))]
+    shared = [[t.sizes[d] for d in g] for t, g in zip((x, y), over)]
+    expect(shared[0] == shared[1], "tensordot", "the sizes along the axes", "agree", *shared)
+    free = [[d for d in range(t.ndim) if d not in g] for t, g in zip((x, y), over)]
+    sizes = [x.sizes[d] for d in free[0]] + [y.sizes[d] for d in free[1]]
+    rows = reshape(x.transpose(*free[0], *over[0]), -1, product(shared[0]))
+    columns = reshape(y.transpose(*over[1], *free[1]), product(shared[1]), -1)
+    return reshape(matmul(rows, columns), *(sizes or (1,)))
+
+
+@array_function()
+def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+    """The sum along a diagonal (numpy.trace)."""
+    return diagonal(x, offset, axis1, axis2).sum(-1)
 
 
 @array_function("linalg.norm", public=False)

@@ -11,7 +11,8 @@ import numpy as np
 from ..attributes import PaddingMode
 from ..errors import UnsupportedError, ValidationError, expect, integers, whole
 from ..tensors import Tensor
-from .operand import as_tensor, as_truth, cast, copied, dml, find_device, result
+from .creation import zeros_like
+from .operand import as_tensor, as_truth, cast, copied, dml, find_device, result, store
 from .operand import reshape as reshaped
 from .reductions import axes_of, bits_of
 from .registry import array_function, publish, spelled
@@ -249,6 +250,66 @@ def tril(x: TensorLike, k: int = 0) -> Tensor:
 
 
 @array_function()
+def diagonal(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+    """A view of the elements whose indices on two axes differ by ``offset``, along the last axis
+    (numpy.diagonal)."""
+    t = as_tensor(x)
+    axes_of("diagonal", (axis1, axis2), t.ndim)
+    t = moveaxis(t, (axis1, axis2), (-2, -1))
+    below, right = max(-offset, 0), max(offset, 0)
+    expect(below < t.sizes[-2] and right < t.sizes[-1], "diagonal", "offset",
+           f"lie within {list(t.sizes[-2:])}", offset)
+    return t[..., below:, right:].diagonal_view()
+
+
+@array_function()
+def diag(x: TensorLike, k: int = 0) -> Tensor:
+    """The diagonal of a matrix, or a matrix with this diagonal (numpy.diag)."""
+    t = as_tensor(x)
+    if t.ndim > 1:
+        expect(t.ndim == 2, "diag", "x", "have one or two dimensions", t)
+        return diagonal(t, k)
+    n = t.size + abs(k)
+    y = zeros_like(t[:1].broadcast_to(n, n))
+    store(diagonal(y, k), t)
+    return y
+
+
+@array_function()
+def meshgrid(*arrays: TensorLike, indexing: str = "xy", sparse: bool = False,
+             copy: bool = True) -> tuple[Tensor, ...]:
+    """Coordinates of a grid from those along its axes (numpy.meshgrid)."""
+    expect(indexing in ("xy", "ij"), "meshgrid", "indexing", "be 'xy' or 'ij'", indexing)
+    lines = [reshaped(as_tensor(x, *arrays), -1) for x in arrays]
+    order = [1, 0, *range(2, len(lines))] if indexing == "xy" and len(lines) > 1 else range(
+        len(lines))
+    sizes = [lines[i].size for i in order]
+    made = []
+    for i, line in enumerate(lines):
+        y = reshaped(line, *[-1 if j == i else 1 for j in order])
+        made.append(y if sparse else y.broadcast_to(*sizes))
+    return tuple(copied(y) if copy else y for y in made)
+
+
+_BESIDE = {(3, 1): (None, ..., None), (3, 2): (..., None)}
+"""Least and given number of dimensions -> where numpy.atleast_3d does not put new ones first."""
+
+
+def _at_least(rank: int) -> None:
+    def call(*arrays: TensorLike) -> Any:
+        made = [t[_BESIDE.get((rank, t.ndim), (None,) * (rank - t.ndim))]
+                for t in (as_tensor(x, *arrays) for x in arrays)]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    call.__doc__ = f"numpy.atleast_{rank}d: views with at least {rank} dimensions."
+    array_function(f"atleast_{rank}d")(call)
+
+
+for _rank in (1, 2, 3):
+    _at_least(_rank)
+
+
+@array_function()
 def diff(x: TensorLike, n: int = 1, axis: int = -1) -> Tensor:
     """Each element less the one before it."""
     t = as_tensor(x)
@@ -273,8 +334,10 @@ def from_dlpack(x: Any, *, device: Any = None) -> Tensor:
         raise ValidationError("from_dlpack: expected an object with __dlpack__, but got "
                               f"{type(x).__name__}") from None
     if kind not in (1, 3):
-        raise UnsupportedError(f"from_dlpack: expected data in the host's memory, but it lies on "
-                               f"DLPack's device type {kind}; x.cpu() or x.get() brings it there")
+        raise UnsupportedError(
+            f"from_dlpack: expected data in the host's memory, but it lies on DLPack's device type "
+            f"{kind}; x.cpu() or x.get() brings it there, and kompute_dml.cuda.tensor(x) copies it "
+            "on an NVIDIA GPU")
     return find_device(device).tensor(np.from_dlpack(x))
 
 

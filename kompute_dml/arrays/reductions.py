@@ -289,16 +289,38 @@ def topk(x: TensorLike, k: int, axis: int = -1, *, largest: bool = True) -> tupl
 publish("topk", spelled(topk))
 
 
-def sort_in_place(x: Tensor, axis: int = -1) -> None:
+def sort_in_place(x: Tensor, axis: int = -1, **options: Any) -> None:
     """``x.sort()``."""
-    store(x, sort(x, axis))
+    store(x, sort(x, axis, **options))
 
 
-@array_function("median", "percentile", "quantile", "unique", "nonzero", "argwhere", "flatnonzero",
-                "histogram", "bincount", "searchsorted", "average", public=False)
-def not_here(*args: Any, **kwargs: Any) -> Any:
-    """Raise: the function's sizes depend on values, or no operator computes it."""
-    raise UnsupportedError(
-        "expected a function that DirectML's operators compute, with sizes that are known before "
-        "it runs; kompute_dml.sort, kompute_dml.nonzero_coordinates and kompute_dml.where are "
-        "similar, and numpy.asarray(tensor) copies to the host")
+def _not_here(name: str) -> None:
+    """Register NumPy's function as one whose sizes depend on values, or that no operator has."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise UnsupportedError(
+            f"numpy.{name}: expected a function that DirectML's operators compute, with sizes that "
+            "are known before it runs; kompute_dml.sort, kompute_dml.nonzero_coordinates and "
+            "kompute_dml.where are similar, and numpy.asarray(tensor) copies to the host")
+
+    array_function(name, public=False)(refuse)
+
+
+for _name in ("median", "percentile", "quantile", "unique", "nonzero", "argwhere", "flatnonzero",
+              "histogram", "bincount", "searchsorted"):
+    _not_here(_name)
+
+
+@array_function("average", public=False)
+def weighted_average(x: TensorLike, axis: Axis = None, weights: Any = None, *,
+                     keepdims: bool = False) -> Tensor:
+    """numpy.average: the mean, or the sum of weighted elements over the sum of the weights."""
+    if weights is None:
+        return average(x, axis, keepdims=keepdims)
+    t, w = as_tensor(x, weights), as_tensor(weights, x)
+    if w.ndim == 1 and t.ndim > 1:
+        at = axes_of("average", axis, t.ndim)
+        expect(len(at) == 1, "average", "axis", "be one, as the weights have one", axis)
+        w = reshape(w, *[-1 if d in at else 1 for d in range(t.ndim)])
+    w = w.broadcast_to(t.sizes)
+    return sum(t * w, axis, keepdims=keepdims) / sum(w, axis, keepdims=keepdims)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import OutOfRangeError, UnsupportedError, ValidationError, expect
+from ..layout import broadcast_sizes
 from ..tensors import Tensor
 from .operand import (
     as_tensor,
@@ -54,57 +55,115 @@ def _indices(key: Any, size: int, beside: Tensor) -> Tensor:
     return beside.device.tensor(host.astype(np.int64))
 
 
-def _lists_first(x: Tensor, key: Any) -> tuple[Tensor, Any, int]:
-    """The view that the slices give, the only array of indices, and its axis in the view."""
+def _spelled_out(x: Tensor, key: Any) -> tuple[Any, ...]:
+    """The parts of an index. A mask on the host becomes the indices at which it is true."""
     parts = key if isinstance(key, tuple) else (key,)
-    at = [i for i, k in enumerate(parts) if _is_list(k)]
-    others = [k for i, k in enumerate(parts) if i not in at]
-    if len(at) > 1 or any(not isinstance(k, slice) and k is not Ellipsis and k is not None
-                          for k in others):
-        raise UnsupportedError(
-            "tensor[...]: expected one array of indices, beside slices only; "
-            "kompute_dml.gather_nd and kompute_dml.take_along_axis take several")
-    place = at[0]
-    view = x.window(tuple(slice(None) if i == place else k for i, k in enumerate(parts)))
-    if Ellipsis in others and any(k is Ellipsis for k in parts[:place]):
-        axis = view.ndim - (len(parts) - place)
-    else:
-        axis = place
-    return view, parts[place], axis
+    widths = [0 if k is None or k is Ellipsis else np.ndim(k) if _mask(k) else 1 for k in parts]
+    made: list[Any] = []
+    dimension = 0
+    for i, k in enumerate(parts):
+        if k is Ellipsis:
+            dimension = x.ndim - sum(widths[i + 1:])
+        if _mask(k) and not isinstance(k, Tensor):
+            sizes = x.sizes[dimension:dimension + widths[i]]
+            expect(np.shape(k) == sizes, "tensor[mask]", "the mask's sizes", f"be {list(sizes)}",
+                   list(np.shape(k)))
+            expect(np.any(k), "tensor[mask]", "the mask",
+                   "select an element (sizes of 0 are not allowed)", "one that is false everywhere")
+            made += np.nonzero(k)
+        else:
+            made.append(k)
+        dimension += widths[i]
+    return tuple(made)
+
+
+def _points(x: Tensor, key: Any) -> tuple[Tensor, list[int], list[Tensor]]:
+    """The view that the slices give, the axes of it that arrays of indices select from, and these
+    arrays. An integer beside an array is one, as in NumPy."""
+    parts = list(key) if isinstance(key, tuple) else [key]
+    if Ellipsis in [k for k in parts if not _is_list(k)]:
+        place = next(i for i, k in enumerate(parts) if k is Ellipsis)
+        hidden = x.ndim - sum(k is not None for k in parts) + 1
+        parts[place:place + 1] = [slice(None)] * hidden
+    at = [i for i, k in enumerate(parts) if _is_list(k) or isinstance(k, (int, np.integer))]
+    view = x.window(tuple(slice(None) if i in at else k for i, k in enumerate(parts)))
+    lists = [_indices(parts[i], view.sizes[i], x) for i in at]
+    try:
+        sizes = broadcast_sizes(*(t.sizes for t in lists))
+    except ValueError as error:
+        raise OutOfRangeError(f"tensor[...]: the arrays of indices: {error}") from None
+    return view, at, [t.broadcast_to(sizes) for t in lists] if len(at) > 1 else lists
+
+
+def _tuples(view: Tensor, at: list[int], lists: list[Tensor]) -> tuple[Tensor, Tensor, list[int]]:
+    """``view`` with the indexed axes first, one tensor of all indices, and the axes of the result
+    in NumPy's order: at those of the arrays if these are neighbours, else first."""
+    first = view.transpose(*at, *(d for d in range(view.ndim) if d not in at))
+    indices = dml("join")([cast(t, INT64).reshape(*t.sizes, 1) for t in lists], axis=lists[0].ndim)
+    count, rest = lists[0].ndim, view.ndim - len(at)
+    before = at[0] if at[-1] - at[0] == len(at) - 1 else 0
+    order = [*range(count, count + before), *range(count), *range(count + before, count + rest)]
+    return first, indices, order
+
+
+def _of_rank(rank: int, *tensors: Tensor) -> list[Tensor]:
+    return [reshape(t, *[1] * (rank - t.ndim), *t.sizes) for t in tensors]
 
 
 def get(x: Tensor, key: Any) -> Tensor:
-    """``x[key]``: a view, or a copy for an array of indices."""
+    """``x[key]``: a view, or a copy for arrays of indices."""
     parts = key if isinstance(key, tuple) else (key,)
     if not any(_is_list(k) for k in parts):
         return x.window(key)
+    parts = _spelled_out(x, key)
     if any(_mask(k) for k in parts):
         raise UnsupportedError(
             "tensor[mask]: expected sizes that are known before the device is read, but those of a "
             "mask are not; dml.where(mask, x, other) keeps the sizes, and x.numpy()[mask] "
             "selects on the host")
-    view, indices, axis = _lists_first(x, key)
-    return take(view, indices, axis)
+    view, at, lists = _points(x, parts)
+    if len(at) == 1:
+        return take(view, lists[0], at[0])
+    first, indices, order = _tuples(view, at, lists)
+    rank = max(first.ndim, indices.ndim, len(order))
+    y = dml("gather_nd")(*_of_rank(rank, first, indices), input_dimension_count=first.ndim,
+                         indices_dimension_count=indices.ndim)
+    sizes = (*lists[0].sizes, *first.sizes[len(at):])
+    return _typed(x, reshape(y, *sizes).transpose(*order))
 
 
 def put(x: Tensor, key: Any, value: Any) -> None:
     """``x[key] = value``."""
     parts = key if isinstance(key, tuple) else (key,)
-    if len(parts) == 1 and _mask(parts[0]):
-        _put_masked(x, as_tensor(parts[0], x), value)
-    elif any(_is_list(k) for k in parts):
-        view, indices, axis = _lists_first(x, key)
-        expect(not any(_mask(k) for k in parts), "tensor[...] = value", "a mask",
-               "stand alone", key)
-        picked = _indices(indices, view.sizes[axis], x)
+    if not any(_is_list(k) for k in parts):
+        store(x.window(key), value)
+        return
+    new = operand_like(value, x)
+    if len(parts) == 1 and _mask(parts[0]) and (new.size == 1 or isinstance(parts[0], Tensor)):
+        _put_masked(x, as_tensor(parts[0], x), new)
+        return
+    parts = _spelled_out(x, key)
+    expect(not any(_mask(k) for k in parts), "tensor[...] = value", "a mask", "stand alone", key)
+    view, at, lists = _points(x, parts)
+    if len(at) == 1:
+        axis, picked = at[0], lists[0]
         sizes = (*view.sizes[:axis], *picked.sizes, *view.sizes[axis + 1:])
-        updates = copied(operand_like(value, x).broadcast_to(sizes))
+        updates = copied(new.broadcast_to(sizes))
         flat = (*view.sizes[:axis], picked.size, *view.sizes[axis + 1:])
         along = reshape(picked, *[-1 if d == axis else 1 for d in range(view.ndim)])
-        store(view, _typed(x, dml("scatter")(
-            copied(view), copied(along.broadcast_to(flat)), reshape(updates, flat), axis=axis)))
-    else:
-        store(x.window(key), value)
+        made = dml("scatter")(copied(view), copied(along.broadcast_to(flat)),
+                              reshape(updates, flat), axis=axis)
+        store(view, _typed(x, made))
+        return
+    first, indices, order = _tuples(view, at, lists)
+    sizes = (*lists[0].sizes, *first.sizes[len(at):])
+    updates = copied(new.broadcast_to([sizes[d] for d in order]).transpose(
+        *(order.index(d) for d in range(len(order)))))
+    rank = max(first.ndim, indices.ndim, len(order))
+    made = dml("scatter_nd")(*_of_rank(rank, copied(first), indices, updates),
+                             input_dimension_count=first.ndim,
+                             indices_dimension_count=indices.ndim)
+    store(first, _typed(x, reshape(made, *first.sizes)))
 
 
 def _typed(like: Tensor, y: Tensor) -> Tensor:
@@ -119,10 +178,9 @@ def operand_like(value: Any, x: Tensor) -> Tensor:
     return cast(as_tensor(value, x), x.dtype)
 
 
-def _put_masked(x: Tensor, mask: Tensor, value: Any) -> None:
+def _put_masked(x: Tensor, mask: Tensor, new: Tensor) -> None:
     expect(mask.sizes == x.sizes[: mask.ndim], "tensor[mask] = value", "the mask's sizes",
            f"be the first of {list(x.sizes)}", list(mask.sizes))
-    new = operand_like(value, x)
     if new.size != 1:
         raise UnsupportedError(
             "tensor[mask] = values: expected one value, as how many are needed is not known before "

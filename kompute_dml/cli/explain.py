@@ -24,10 +24,10 @@ def explain(model: str, as_json: bool, **given: Any) -> None:
     from .. import onnxruntime
 
     if not as_json:
-        with waiting("Compiling"):
+        with waiting("Compiling"), onnxruntime.own_errors(model):
             onnxruntime.explain(model, **given)
         return
-    with waiting("Compiling"):
+    with waiting("Compiling"), onnxruntime.own_errors(model):
         found = onnxruntime.decided(model, **given)
     click.echo(json.dumps([
         {"operator": d.operator, "node": d.node, "where": d.where, "why": d.why}

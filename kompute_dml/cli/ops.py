@@ -25,6 +25,8 @@ def ops(as_json: bool, missing: bool) -> None:
             for name in names:
                 entry = spec.operator(name)
                 click.echo(f"{name}  (feature level {entry.introduced}, {entry.family})")
+            click.echo(f"{len(names)} of DirectML's {len(spec.operator_names())} operators are "
+                       "not here")
         return
     records = [_record(definition) for definition in implemented.values()]
     if as_json:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from ..errors import UnsupportedError, ValidationError
 from ..layout import product
+from ..onnxruntime import own_errors
 
 _TYPES = {"float": "f4", "float16": "f2", "double": "f8", "bool": "?",
           **{f"{sign}int{8 * n}": f"{sign or 'i'}{n}" for sign in ("", "u") for n in (1, 2, 4, 8)}}
@@ -69,27 +69,16 @@ class Session:
             0: level.ORT_DISABLE_ALL, 1: level.ORT_ENABLE_BASIC, 2: level.ORT_ENABLE_EXTENDED,
         }.get(model.optimization_level, level.ORT_ENABLE_ALL)
         options.log_severity_level = model.logging_level
-        with _own_errors(str(model.path)):
+        with own_errors(str(model.path)):
             self._session = provider.session(
                 str(model.path), session_options=options, adapter=adapter.uuid, claim="all")
         self.inputs = [Tensor.of(each) for each in self._session.get_inputs()]
         self.outputs = [Tensor.of(each) for each in self._session.get_outputs()]
 
     def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        with _own_errors("ONNX Runtime"):
+        with own_errors("ONNX Runtime"):
             made = self._session.run(None, feed)
         return {tensor.name: array for tensor, array in zip(self.outputs, made)}
-
-
-@contextmanager
-def _own_errors(what: str) -> Iterator[None]:
-    """ONNX Runtime's exceptions, which have no class in common, as this package's."""
-    try:
-        yield
-    except Exception as error:
-        if not type(error).__module__.startswith("onnxruntime"):
-            raise
-        raise ValidationError(f"{what}: {error}") from None
 
 
 def shaped(tensor: Tensor, data: np.ndarray, shape: tuple[int, ...] | None) -> np.ndarray:

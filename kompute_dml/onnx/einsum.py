@@ -8,17 +8,16 @@ from ..errors import ValidationError
 from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import product
+from ..subscripts import parsed
 from .graph import Node
 from .lowerings import Inputs, emit_elementwise, given
 from .products import product_of
 from .reduction import reduced
 
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
 
 def einsum(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     arrays = [given(inputs, i) for i in range(len(inputs))]
-    terms, result = _terms(node.attributes["equation"].replace(" ", ""), arrays)
+    terms, result = parsed(node.attributes["equation"], [x.shape for x in arrays])
     operands = [_diagonal(x, term) for x, term in zip(arrays, terms)]
     sizes: dict[str, int] = {}
     for x, term in operands:
@@ -35,24 +34,6 @@ def einsum(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         x, term = _product(builder, _summed(builder, x, term, needed + other[1]), other, needed)
     x, term = _summed(builder, x, term, result)
     return [x.transpose([term.index(i) for i in result])]
-
-
-def _terms(equation: str, arrays: list[Array]) -> tuple[list[str], str]:
-    """The indices of each operand and of the result, with letters for those of an ellipsis."""
-    left, arrow, result = equation.partition("->")
-    terms = left.split(",")
-    if len(terms) != len(arrays):
-        raise ValidationError(f"expected {len(terms)} operands, but got {len(arrays)}")
-    counts = [len(x.shape) - len(t.replace("...", "")) for x, t in zip(arrays, terms)]
-    if any(n < 0 or (n and "..." not in t) for n, t in zip(counts, terms)):
-        raise ValidationError(f"{equation} does not fit sizes {[list(x.shape) for x in arrays]}")
-    free = [i for i in _LETTERS if i not in equation]
-    most = "".join(free[: max((n for n, t in zip(counts, terms) if "..." in t), default=0)])
-    if not arrow:  # those of the ellipsis, then those that occur once, by the alphabet
-        letters = left.replace(".", "").replace(",", "")
-        result = "..." + "".join(sorted(i for i in set(letters) if letters.count(i) == 1))
-    terms = [t.replace("...", most[len(most) - n:] if n else "") for t, n in zip(terms, counts)]
-    return terms, result.replace("...", most)
 
 
 def _diagonal(x: Array, term: str) -> tuple[Array, str]:

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, ValidationError
 
 __all__ = [
     "VENDOR_ID", "devices", "explain", "get_ep_name", "get_ep_names", "get_library_path",
@@ -27,7 +29,7 @@ __all__ = [
 VENDOR_ID = 0x4B44
 """The vendor of device memory, for ``OrtValue.ortvalue_from_numpy(x, "gpu", adapter, VENDOR_ID)``.
 No PCI vendor has this number, so no other provider claims this memory."""
-_INSTALL = "pip install '.[onnxruntime]' in a checkout, with Python 3.11 or newer"
+_INSTALL = "pip install onnxruntime cffi, with Python 3.11 or newer"
 
 
 def get_ep_name() -> str:
@@ -79,8 +81,12 @@ def register() -> None:
 
 
 def unregister() -> None:
-    """Unregister the provider. Sessions that use it must be gone."""
+    """Unregister the provider.
+
+    Raises ValidationError while a session or a value in device memory uses it.
+    """
     if is_registered():
+        _provider().check_unused()
         _onnxruntime().unregister_execution_provider_library(get_ep_name())
 
 
@@ -98,7 +104,7 @@ def devices() -> list[Any]:
     return [d for d in _onnxruntime().get_ep_devices() if d.ep_name == get_ep_name()]
 
 
-def session(model: Any, *, session_options: Any = None, **options: Any) -> Any:
+def session(model: Any, session_options: Any = None, **options: Any) -> Any:
     """An ``onnxruntime.InferenceSession`` of a file or of bytes, with this provider first.
 
     ``options`` are the provider's: adapter, feature_level, claim, strict, memory,
@@ -150,6 +156,17 @@ def decided(model: Any, **options: Any) -> list[Any]:
         warnings.simplefilter("ignore", UserWarning)  # the list shows that nothing is claimed
         session(model, **options)
     return list(decisions)
+
+
+@contextmanager
+def own_errors(what: str) -> Iterator[None]:
+    """ONNX Runtime's exceptions, which have no class in common, as this package's."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
+        raise ValidationError(f"{what}: {error}") from None
 
 
 def _provider() -> Any:

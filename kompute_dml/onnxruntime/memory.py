@@ -73,6 +73,11 @@ class DeviceMemory:
         self._lock = threading.RLock()
 
     @property
+    def count(self) -> int:
+        """Allocated ranges: values that ONNX Runtime holds."""
+        return len(self._ranges)
+
+    @property
     def used(self) -> int:
         """Allocated bytes."""
         return sum(self._ranges.values())

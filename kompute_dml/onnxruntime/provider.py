@@ -19,7 +19,7 @@ from typing import Any
 
 from .. import __version__
 from ..device import shared_device
-from ..errors import UnsupportedError, ValidationError
+from ..errors import UnsupportedError, ValidationError, expect
 from ..names import hint
 from ..onnx import cost
 from ..onnx.fusion import fuse
@@ -266,12 +266,14 @@ class Provider:
         })
         text = f"{EP_NAME} runs 0 of {count} nodes of this model"
         if missing:
-            text += f": {', '.join(missing)} are not implemented, or not as they are used here"
-        if len(missing) < len({part.label for node in left for part in node.originals}):
-            text += "; the claim " + (
-                "'auto' takes only regions that are estimated to gain time, 'all' takes more"
-                if self.options.claims_worthwhile else "leaves the others out"
-            )
+            text += f"; not implemented, or not as they are used here: {', '.join(missing)}"
+        others = {part.label for node in left for part in node.originals} - {*missing}
+        if others and self.options.claims_worthwhile:
+            text += ("; the claim 'auto' takes only regions that are estimated to gain time, 'all' "
+                     "takes more")
+        elif others:
+            text += ("; the claim does not name these, which ONNX Runtime's optimization left: "
+                     + ", ".join(sorted(others)))
         return text
 
     def _names(self, node: Node) -> bool:
@@ -499,6 +501,14 @@ def load(path: str) -> None:
     if path not in _libraries:
         library = _libraries[path] = ffi.dlopen(path)
         library.kompute_dml_connect(_create_factories, _release_factory)
+
+
+def check_unused() -> None:
+    """Raise ValidationError while there is what ONNX Runtime would free without the library."""
+    sessions = sum(isinstance(owner, Provider) for owner in alive.values())
+    values = sum(memory.bytes.count for memory in allocation.memories.values())
+    expect(sessions == values == 0, "unregister", "all sessions and values in device memory",
+           "be gone (del them first)", f"{sessions} sessions and {values} values")
 
 
 @atexit.register

@@ -39,9 +39,11 @@ class Memory:
     """Whether the elements are truth values, bytes of 0 and 1; ``dtype`` is bool then."""
 
     def __init__(
-        self, device: Device, allocation: Allocation, byte_offset: int, desc: TensorDesc,
-        truth: bool = False,
+        self, device: Device, allocation: Allocation | None = None, byte_offset: int = 0,
+        desc: TensorDesc | None = None, truth: bool = False,
     ) -> None:
+        if allocation is None or desc is None:
+            raise TypeError("Tensor takes memory of a device: dml.tensor(data) makes one of data")
         self.device = device
         self.allocation = allocation
         self.byte_offset = byte_offset
@@ -151,6 +153,11 @@ class Memory:
         except ValueError as error:
             raise ValidationError(f"{self.summary()}[...]: {error}") from None
         return self._view(sizes or (1,), strides or (1,), skip)
+
+    def diagonal_view(self) -> Tensor:
+        """A view of the elements with equal indices on the last two axes."""
+        n = min(self.sizes[-2:])
+        return self._view((*self.sizes[:-2], n), (*self.strides[:-2], sum(self.strides[-2:])))
 
     def transpose(self, *axes: int) -> Tensor:
         """A view with its dimensions in another order; reversed by default."""

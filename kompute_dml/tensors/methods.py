@@ -79,6 +79,13 @@ class Methods(Memory):
     def __int__(self) -> int:
         return int(self.item())
 
+    def __round__(self, decimals: int | None = None) -> Any:
+        """The only element, rounded, as of NumPy's scalars."""
+        return round(self.item(), decimals)
+
+    def __bytes__(self) -> bytes:
+        return self.numpy().tobytes()
+
     def __index__(self) -> int:
         x: Any = self
         if x.dtype.kind not in "iu":
@@ -243,11 +250,11 @@ class Methods(Memory):
         """Products of all elements up to each."""
         return _over("cumprod", self, axis, options)
 
-    def sort(self, axis: int = -1) -> None:
+    def sort(self, axis: int = -1, **options: Any) -> None:
         """Sort in place, as NumPy's method does; ``dml.sort(x)`` gives a copy."""
         from ..arrays.reductions import sort_in_place
 
-        sort_in_place(self, axis)  # type: ignore[arg-type]
+        sort_in_place(self, options.pop("dim", axis), **options)  # type: ignore[arg-type]
 
     def argsort(self, axis: int | None = -1, **options: Any) -> Tensor:
         """The indices that sort, INT64."""

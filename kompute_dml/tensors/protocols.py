@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ..errors import DmlError, UnsupportedError, expect
+from ..instead import of_tensors
 from ..names import ALIASES
 from .memory import Memory
 
@@ -16,37 +17,6 @@ if TYPE_CHECKING:
 _CPU = (1, 0)  # DLPack's kDLCPU
 _REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min",
                "logical_and": "all", "logical_or": "any"}
-_INSTEAD = {
-    "backward": "dml's gradients are operators of their own, such as dml.activation_relu_grad",
-    "ctypes": "x.numpy() copies to the host",
-    "cuda": "Vulkan finds the GPU: dml.list_devices() names the devices, x.to(device) moves",
-    "data_ptr": "memory of Vulkan has no address on the host; x.numpy() copies",
-    "detach": "tensors record no gradients: x itself",
-    "dim": "x.ndim",
-    "double": "DirectML does not compute with float64; x.astype('float64') converts",
-    "flat": "x.ravel()",
-    "float": "x.astype('float32')",
-    "grad": "dml's gradients are operators of their own, such as dml.activation_relu_grad",
-    "half": "x.astype('float16')",
-    "imag": "DirectML has no complex numbers here",
-    "int": "x.astype('int32')",
-    "is_cuda": "x.device",
-    "long": "x.astype('int64')",
-    "masked_fill": "dml.where(mask, value, x), or x[mask] = value",
-    "nonzero": "dml.nonzero_coordinates(x), a count and coordinates",
-    "numel": "x.size",
-    "partition": "dml.topk(x, k)",
-    "real": "x itself",
-    "requires_grad": "tensors record no gradients",
-    "requires_grad_": "tensors record no gradients",
-    "resize": "x.reshape(sizes)",
-    "tobytes": "x.numpy().tobytes()",
-    "tofile": "x.numpy().tofile(path)",
-    "topk": "dml.topk(x, k)",
-    "type": "x.astype(dtype)",
-    "zero_": "x.fill(0)",
-}
-"""What to use instead of attributes that tensors of other libraries have."""
 
 
 def _refused(operation: str, name: str) -> UnsupportedError:
@@ -115,13 +85,15 @@ class Protocols(Memory):
         functions()
         name = function.__name__
         module = (function.__module__ or "").removeprefix("numpy").strip(".")
-        ours = NUMPY.get(f"{module}.{name}" if module else name)
+        full = f"{module}.{name}" if module else name
+        ours = NUMPY.get(full)
         if ours is None:
-            raise _refused(f"numpy.{name}", name)
+            raise _refused(f"numpy.{full}", name)
         try:
             return ours(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"numpy.{name} of tensors: {error}") from None
+            text = str(error).replace(f"{ours.__name__}()", f"{name}()")
+            raise TypeError(f"numpy.{name} of tensors: {text}") from None
 
     # DLPack
 
@@ -188,5 +160,4 @@ class Protocols(Memory):
     if not TYPE_CHECKING:  # type checkers must report missing attributes
 
         def __getattr__(self, name: str) -> NoReturn:
-            instead = f"; use {_INSTEAD[name]}" if name in _INSTEAD else ""
-            raise AttributeError(f"'Tensor' has no attribute {name!r}{instead}")
+            raise AttributeError(f"'Tensor' has no attribute {name!r}{of_tensors(name)}")

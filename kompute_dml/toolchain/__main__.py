@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from . import debian, kp, side_by_side, spirv
-from .system import ToolchainError, say
+from .system import ToolchainError, needed_checkout, say
 
 
 def _kp(options: argparse.Namespace) -> None:
@@ -34,6 +34,7 @@ def _stubs(options: argparse.Namespace) -> None:
 def _docs(options: argparse.Namespace) -> None:
     from .documents import write
 
+    needed_checkout()
     changed = write()
     say(f"documents: {', '.join(changed) or 'all up to date'}")
 
@@ -41,6 +42,7 @@ def _docs(options: argparse.Namespace) -> None:
 def _wheel(options: argparse.Namespace) -> None:
     from .wheel import build, provider
 
+    needed_checkout()
     build(options.dir, options.python or side_by_side.VERSIONS, options.machine)
     say(str(provider(options.dir)))
 

@@ -42,13 +42,16 @@ KP_STOCK = os.environ.get("KOMPUTE_DML_KP") == "stock"
 class Job:
     """The needs of a job besides kp, the shaders and a Vulkan driver."""
 
-    extras: tuple[str, ...]
+    extras: tuple[str, ...] = ()
     tests: bool = False
+    site: bool = False
+    """The pages only, for which nothing is compiled."""
 
 
 JOBS = {
     "demo": Job(("demo",)),
     "bench": Job(("demo",)),
+    "docs": Job(site=True),
     "lint": Job(("dev",)),
     "test": Job(("dev",), tests=True),
     "validate": Job(("dev",), tests=True),
@@ -67,6 +70,8 @@ def main() -> int:
         ("kp", install_kp),
         ("shaders", shaders),
     ]
+    if job.site:
+        steps = [*steps[:2], ("mkdocs", site_generator)]
     if job.tests:
         steps += [("stock kp", stock_kp), ("kp of the wheel", wheel_kp),
                   ("SwiftShader", swiftshader), ("models", sample_models)]
@@ -114,13 +119,16 @@ def system_packages(job: Job) -> bool:
 def _probes(job: Job) -> list[tuple[str, bool]]:
     """(system package, whether its contents are installed)."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    venv = (f"python{version}-venv", importlib.util.find_spec("ensurepip") is not None)
+    if job.site:
+        return [venv]
     python_header = Path(sysconfig.get_path("include"), "Python.h")
     libraries = run(["ldconfig", "-p"], env={**os.environ, "PATH": "/sbin:/usr/sbin:/bin"})
     probes = [
         ("libvulkan1", "libvulkan.so.1" in libraries),
         ("mesa-vulkan-drivers", drivers.lavapipe() is not None),
         ("glslang-tools", _has_program("GLSLANG_VALIDATOR", glslang.PROGRAM)),
-        (f"python{version}-venv", importlib.util.find_spec("ensurepip") is not None),
+        venv,
         (f"python{version}-dev", python_header.is_file()),
         ("g++", _has_program("CXX", "g++")),
         ("make", _has_program("", "make")),
@@ -208,6 +216,21 @@ def _install(*what: str | Path) -> None:
               ("Collecting", "Processing", "Building", "Installing"))
 
 
+def site_generator(_: Job) -> bool:
+    """mkdocs with its theme, which make the site."""
+    if _is_importable("material"):
+        return False
+    say("mkdocs: installing mkdocs-material")
+    _install("--constraint", CONSTRAINTS, "mkdocs-material>=9.6,<10")
+    return True
+
+
+def _is_importable(package: str) -> bool:
+    """Whether .venv has a package."""
+    known = f"import importlib.util, sys; sys.exit(importlib.util.find_spec('{package}') is None)"
+    return subprocess.run([VENV_PYTHON, "-c", known]).returncode == 0
+
+
 def install_kp(_: Job) -> bool:
     return kp.install(str(VENV_PYTHON), stock=KP_STOCK)
 
@@ -252,8 +275,7 @@ def sample_models(_: Job) -> bool:
     package, version = "rapidocr", "3.10.0"
     if _unavailable(package).is_file():
         return False
-    known = f"import importlib.util, sys; sys.exit(importlib.util.find_spec('{package}') is None)"
-    if subprocess.run([VENV_PYTHON, "-c", known]).returncode == 0:
+    if _is_importable(package):
         return False
     say(f"models: installing {package}, without its dependencies")
     try:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from . import drivers, validation
-from .system import ToolchainError, cache_dir, checkout, say
+from .system import ToolchainError, cache_dir, needed_checkout, say
 
 # More workers would only share the drivers' threads.
 _WORKERS = str(min(4, os.cpu_count() or 1))
@@ -102,23 +102,16 @@ def _file_name(name: str) -> str:
 
 
 def _run(command: list[str], env: Mapping[str, str] | None = None) -> bool:
-    return subprocess.run(command, env=env, cwd=_root()).returncode == 0
+    return subprocess.run(command, env=env, cwd=needed_checkout()).returncode == 0
 
 
 def _run_tests(command: list[str], env: Mapping[str, str]) -> bool:
-    return subprocess.run(command, env=env, cwd=_root()).returncode in (0, _NO_TESTS)
-
-
-def _root() -> Path:
-    root = checkout()
-    if root is None:
-        raise ToolchainError("the checks run in a source checkout only")
-    return root
+    return subprocess.run(command, env=env, cwd=needed_checkout()).returncode in (0, _NO_TESTS)
 
 
 def _validate(configuration: Configuration, arguments: list[str]) -> bool:
     env = configuration.environment()
-    if not validation.canary(sys.executable, env, _root()):
+    if not validation.canary(sys.executable, env, needed_checkout()):
         say(f"{validation.LAYER} reported nothing of a known fault: is it installed?")
         return False
     # For the layer, a dispatch accesses all of its bound buffers.
@@ -126,7 +119,7 @@ def _validate(configuration: Configuration, arguments: list[str]) -> bool:
     # The layer is slow, so long chains shrink to a twentieth.
     env["KOMPUTE_DML_TEST_SCALE"] = "20"
     command = _pytest(f"validation {configuration.name}", arguments)
-    outcome = validation.validated(command, env, _root())
+    outcome = validation.validated(command, env, needed_checkout())
     log = cache_dir("validation") / f"{_file_name(configuration.name)}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(outcome.log)

@@ -21,6 +21,14 @@ def checkout() -> Path | None:
     return root if (root / "pyproject.toml").is_file() and (root / "shaders").is_dir() else None
 
 
+def needed_checkout() -> Path:
+    """The folder of the source checkout. Raises ToolchainError in an installed package."""
+    root = checkout()
+    if root is None:
+        raise ToolchainError("this works in a source checkout only, and there is none")
+    return root
+
+
 def cache_dir(name: str) -> Path:
     """The cache folder: `.cache/` of a checkout, else the user's."""
     root = checkout()

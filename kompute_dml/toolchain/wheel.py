@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import native, side_by_side
-from .system import ToolchainError, checkout, run, say
+from .system import needed_checkout, run, say
 
 CONTENT = "KOMPUTE_DML_WHEEL_CONTENT"
 """Tells the build hook which folder goes into the package as it is: `_kp` and the provider's
@@ -52,9 +52,7 @@ def sdist(out: Path) -> Path:
 
 def _build(kind: str, project: str, out: Path, **env: str) -> Path:
     """What PEP 517's front end makes of a project of the checkout."""
-    root = checkout()
-    if root is None:
-        raise ToolchainError("this is built from a source checkout, and there is none")
+    root = needed_checkout()
     with tempfile.TemporaryDirectory(prefix="kompute-dml-build-") as scratch:
         run([sys.executable, "-m", "build", kind, "--no-isolation", "-o", scratch,
              root / project],

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
+from kompute_dml import instead
 
 pytestmark = pytest.mark.values
 
@@ -218,6 +219,15 @@ _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "np.count_nonzero": lambda x: np.count_nonzero(x, axis=0),
     "np.argmax": lambda x: np.argmax(x, axis=0), "np.cumprod": lambda x: np.cumprod(x, axis=1),
     "np.linalg.norm": lambda x: np.linalg.norm(x.astype("float32")),
+    "np.trace": lambda x: np.trace(x, 1), "np.diagonal": lambda x: np.diagonal(x[None], -1, 2, 1),
+    "np.diag": lambda x: np.diag(x, 1), "np.diag of a vector": lambda x: np.diag(x[0], -1),
+    "np.inner": lambda x: np.inner(x.astype("float32"), x[0].astype("float32")),
+    "np.tensordot": lambda x: np.tensordot(x.astype("float32"), x.astype("float32"), ([0], [0])),
+    "np.tensordot 0": lambda x: np.tensordot(x.astype("float32"), x[0].astype("float32"), 0),
+    "np.average": lambda x: np.average(x, axis=1, weights=abs(x[0]) + 1),
+    "np.meshgrid": lambda x: np.meshgrid(x[0, :2], x[1], x[0])[1],
+    "np.meshgrid ij": lambda x: np.meshgrid(x[0, :2], x[1], indexing="ij", sparse=True)[1],
+    "np.atleast_2d": lambda x: np.atleast_2d(x[0]), "np.atleast_3d": lambda x: np.atleast_3d(x),
 }
 
 
@@ -226,6 +236,62 @@ _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 def test_functions_and_methods_are_numpys(name: str, kind: str, device: dml.Device) -> None:
     x = _ARRAYS[kind]
     _same(_FUNCTIONS[name](device.tensor(x)), _FUNCTIONS[name](x), 3e-6)
+
+
+@pytest.mark.parametrize("subscripts", [
+    "ij,jk->ik", "ij,kj->ik", "ij->ji", "ij->", "ii->i", "ii", "iij->j", "iji->j", "ij,ij->ij",
+    "ij,ij", "i,j->ij", "bij,bjk->bik", "bhqd,bhkd->bhqk", "...ij,...jk->...ik", "ij,jk,kl->il",
+    "ij,jk", "i...->...", "...i,i->...", "abc,cd,be->ade", "i,ij,j->", "ab,cd -> abcd",
+])
+def test_einsum_is_numpys(subscripts: str, device: dml.Device, rng: np.random.Generator) -> None:
+    spelled = subscripts.replace("...", "xy").partition("->")[0].split(",")
+    arrays = [rng.integers(-3, 4, [2 + ord(i) % 3 for i in term.strip()]).astype(np.float32)
+              for term in spelled]
+    made = np.einsum(subscripts, *map(device.tensor, arrays))
+    _same(made, np.einsum(subscripts, *arrays))
+
+
+@pytest.mark.parametrize("subscripts, count, message", [
+    ("ij,jk->ik", 2, "sizes of 'j' to agree"), ("ij", 2, "expected 1 operands, but got 2"),
+    ("ijk", 1, "does not fit"), ("ij->k", 1, "but got k"), ("ij->ii", 1, "each once"),
+])
+def test_bad_einsum(subscripts: str, count: int, message: str, device: dml.Device) -> None:
+    with pytest.raises(dml.ValidationError, match=f"^einsum: .*{message}"):
+        np.einsum(subscripts, *[device.tensor(_FLOATS)] * count)
+
+
+_EACH = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8", "bool"])
+@pytest.mark.parametrize("key", [
+    ([0, 1], [2, 0]), (0, [1, 2]), ([1, 0], slice(None), 0), (slice(None), [0, 1], [1, 3]),
+    ([0, 1], slice(None), [1, 3]), (..., [0, -1], [1, 3]), (0, ..., [0, 1]), (-1, [-1]),
+    (slice(None), 1, slice(1, 3), [0, 4]), ([[0, 1], [1, 0]], [[2], [1]]),
+    ([0, 1], [0, 1], [2, 3], [4, -1]), ([0, 1], None, [0, 1]), (None, [0, 1], [0, 1]),
+    (_EACH > 50,), (slice(None), np.array([True, False, True])), (0, _EACH[0] % 2 == 0),
+    ([False, True], [True, False, True]), (..., [True, False, False, False, True]),
+], ids=str)
+def test_arrays_of_indices_select_as_numpys(key: Any, kind: str, device: dml.Device) -> None:
+    """Reads and writes of one value and of several."""
+    x = (_EACH % 7).astype(kind)
+    t = device.tensor(x)
+    picked = t[key]
+    assert picked.shape == x[key].shape
+    _same(picked, x[key])
+    x[key], t[key] = 1, 1
+    _same(t, x)
+    if len(np.unique(_EACH[key])) == picked.size:  # else the order of the writes would tell
+        x[key] = values = np.arange(picked.size).reshape(picked.shape).astype(kind)
+        t[key] = values
+        _same(t, x)
+
+
+def test_indices_on_the_device_select_together(device: dml.Device) -> None:
+    t = device.tensor(_FLOATS)
+    rows, columns = device.tensor(np.int32([1, 0])), device.tensor(np.int64([2, -1]))
+    _same(t[rows, columns], _FLOATS[[1, 0], [2, -1]])
+    _same(t[dml.arange(2), [0, 1]], _FLOATS[[0, 1], [0, 1]])
 
 
 def test_not_a_number(device: dml.Device) -> None:
@@ -268,6 +334,9 @@ def test_scalars_and_iteration(device: dml.Device) -> None:
     assert t.item(1, 2) == t.item(5) == 100
     assert [row.tolist() for row in t] == _INTS.tolist() == t.tolist()
     assert f"{t[1, 2]:5.1f}" == "100.0"
+    assert bytes(t) == bytes(t[:]) == _INTS.tobytes() and round(t[1, 2] / 3, 1) == 33.3
+    with pytest.raises(dml.ValidationError, match="one element"):
+        round(t)
     with pytest.raises(TypeError, match="no integer"):
         [0][device.tensor(np.float32([0]))]
 
@@ -372,8 +441,13 @@ def test_names_beside_directmls(device: dml.Device) -> None:
 @pytest.mark.parametrize("use, message", [
     (lambda x: x[x > 1], r"where\(mask, x, other\)"), (lambda x: x[::-1], "positive step"),
     (lambda x: np.cbrt(x), r"numpy\.asarray\(tensor\)"),
-    (lambda x: np.unique(x), "known before"), (lambda x: np.linalg.inv(x), r"numpy\.inv.*asarray"),
-    (lambda x: x[[0, 1], [1, 0]], "take_along_axis"), (lambda x: np.nonzero(x), "known before"),
+    (lambda x: np.unique(x), r"^numpy\.unique: .*known before"),
+    (lambda x: np.linalg.inv(x), r"numpy\.linalg\.inv.*asarray"),
+    (lambda x: x[[0, 1], [0, 1, 2]], "do not broadcast"), (lambda x: x[_FLOATS > 99], "select an"),
+    (lambda x: x[_FLOATS[:1] > 1], r"be \[2, 3\], but got \[1, 3\]"),
+    (lambda x: np.nonzero(x), r"^numpy\.nonzero.*known before"),
+    (lambda x: np.average(x, weights=[1, 2, 3]), "the weights have one"),
+    (lambda x: np.diagonal(x, 3), r"within \[2, 3\]"), (lambda x: np.tensordot(x, x, 1), "agree"),
     (lambda x: np.where(x > 1), "nonzero_coordinates"), (lambda x: x.view(3, 3), "elements"),
     (lambda x: x.T.view(6), "reshape copies"), (lambda x: x & 1, "integers or truth"),
     (lambda x: x.__setitem__(x > 1, x), "where"), (lambda x: np.add(x, 1, where=False), "asarray"),
@@ -384,11 +458,29 @@ def test_refusals_say_what_to_use(use: Any, message: str, device: dml.Device) ->
         use(device.tensor(_FLOATS))
 
 
-@pytest.mark.parametrize("name", ["numel", "cuda", "backward", "float", "masked_fill"])
-def test_attributes_of_others_say_what_to_use(name: str, device: dml.Device) -> None:
-    with pytest.raises(AttributeError, match="; use "):
+@pytest.mark.parametrize("name, instead", [
+    ("numel", r"use x\.size"), ("cuda", r"use x\.to"), ("backward", "nothing records gradients"),
+    ("float", "float32"), ("masked_fill", "dml.where"), ("exp", r"use dml\.exp$"),
+    ("softmax", r"use dml\.softmax$"), ("add_", r"use dml\.add with out=x$"),
+    ("clamp_", r"use dml\.clip with out=x$"), ("eq", r"use dml\.equal$"), ("mm", "use x @ y"),
+])
+def test_attributes_of_others_say_what_to_use(
+        name: str, instead: str, device: dml.Device) -> None:
+    with pytest.raises(AttributeError, match=rf"'{name}'; .*{instead}"):
         getattr(device.tensor(_FLOATS), name)
     assert not hasattr(device.tensor(_FLOATS), "__cuda_array_interface__")
+    with pytest.raises(AttributeError, match=r"'zzzz'$"):
+        _ = device.tensor(_FLOATS).zzzz
+
+
+def test_every_function_that_is_used_instead_exists() -> None:
+    text = " ".join([*instead._MODULE.values(), *instead._TENSOR.values()])
+    for module, name in re.findall(r"\b(dml|numpy)\.(\w+)", text):
+        assert hasattr(dml if module == "dml" else np, name), name
+    for name in re.findall(r"\bx\.(\w+)", text):
+        assert hasattr(dml.Tensor, name), name
+    assert not [n for n in instead._TENSOR if hasattr(dml.Tensor, n)]
+    assert not [n for n in instead._MODULE if hasattr(dml, n)]
 
 
 _TABLE = (Path(__file__).parents[2] / "docs/coming-from.md").read_text("utf-8")
@@ -396,7 +488,7 @@ _LINES = re.findall(r"^\| `(.+?)` \| (.+?) \|$", _TABLE, re.MULTILINE)
 
 
 def test_the_table_has_what_people_try() -> None:
-    assert len(_LINES) >= 80
+    assert len(_LINES) >= 120
 
 
 @pytest.mark.parametrize("tried, happens", _LINES, ids=[line[0] for line in _LINES])
@@ -420,5 +512,40 @@ def test_the_table_is_true(tried: str, happens: str, device: dml.Device) -> None
         value = eval(last, names)
         assert happens == f"`{value}`" or (
             isinstance(value, float) and value == pytest.approx(float(happens.strip("`"))))
+    elif tried.startswith("torch: "):
+        check_layer(tried, happens.strip("`"), names, device)
     else:
         assert "torch" in tried
+
+
+def check_layer(theirs: str, ours: str, names: dict[str, Any], device: dml.Device) -> None:
+    """A layer of PyTorch's beside what its own documentation says, in NumPy's terms."""
+    rng = np.random.default_rng(3)
+    made = {name: rng.random(sizes, np.float32) for name, sizes in {
+        "image": (1, 2, 6, 6), "q": (1, 2, 4, 8), "w": (3, 2, 3, 3), "b": 3, "mean": 2, "var": 2,
+        "scale": 2, "bias": 2, "w2": (5, 3)}.items()}
+    names |= {name: device.tensor(array) for name, array in made.items()}
+    labels = np.array([2, 0])
+    names["labels"] = device.tensor(labels)
+    image, q, x = made["image"], made["q"], names["a"]
+    tiles = image.reshape(1, 2, 3, 2, 3, 2)
+    around = np.pad(image, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(around, (3, 3), (2, 3))[:, :, ::2, ::2]
+    scores = np.exp(q @ q.swapaxes(-1, -2) / np.sqrt(8))
+    of_channels = [made[name].reshape(1, 2, 1, 1) for name in ("mean", "var", "scale", "bias")]
+    expected = {
+        "conv2d": lambda: np.einsum("nchwij,kcij->nkhw", windows, made["w"])
+        + made["b"].reshape(1, 3, 1, 1),
+        "max_pool2d": lambda: tiles.max((3, 5)), "avg_pool2d": lambda: tiles.mean((3, 5)),
+        "interpolate": lambda: image.repeat(2, 2).repeat(2, 3),
+        "batch_norm": lambda: (image - of_channels[0]) / np.sqrt(of_channels[1] + 1e-5)
+        * of_channels[2] + of_channels[3],
+        "layer_norm": lambda: (x - x.mean(1, keepdims=True)) / np.sqrt(
+            x.var(1, keepdims=True) + 1e-5),
+        "scaled_dot_product_attention": lambda: scores / scores.sum(-1, keepdims=True) @ q,
+        "cross_entropy": lambda: [-np.mean(
+            [r[n] - np.log(np.exp(r).sum()) for r, n in zip(x, labels)])],
+        "one_hot": lambda: np.eye(3)[labels], "embedding": lambda: made["w2"][labels],
+        "linear": lambda: x @ made["w2"].T,
+    }[re.findall(r"\w+", theirs)[1]]()
+    np.testing.assert_allclose(eval(ours, names).numpy(), expected, rtol=2e-5, atol=2e-5)

@@ -89,6 +89,13 @@ def test_as_onnx_runtime_documents_it(dense: bytes, rng: np.random.Generator) ->
     assert made.run(None, {"x": x})[0].shape == (3, N)
 
 
+def test_the_providers_name_serves_as_well(dense: bytes) -> None:
+    kompute.register()
+    made = ort.InferenceSession(dense, providers=[(NAME, {"claim": "all"}), "CPUExecutionProvider"])
+    assert made.get_providers()[0] == NAME
+    assert made.get_provider_options()[NAME]["claim"] == "all"
+
+
 @exact_cpu
 def test_quantized_layer_is_claimed_and_exact(dense: bytes, rng: np.random.Generator) -> None:
     ours, theirs = session(dense, False, claim="MatMulInteger"), cpu(dense, False)

@@ -92,9 +92,9 @@ def _branches(op: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("claim, op, words", [
-    ("auto", "Det", ["0 of 2 nodes", "Det", "are not implemented", "'all' takes more"]),
+    ("auto", "Det", ["0 of 2 nodes", "are used here: Det; ", "'all' takes more"]),
     ("auto", "Abs", ["0 of 2 nodes of this model; ", "'all' takes more"]),
-    ("Relu", "Abs", ["0 of 2 nodes of this model; ", "leaves the others out"]),
+    ("Relu", "Abs", ["0 of 2 nodes of this model; ", "not name these", "left: Abs, Neg"]),
     ("all", "Det", []), ("all", "If", []),
 ])
 def test_a_session_that_leaves_all_to_the_cpu_says_so_once(
@@ -275,6 +275,19 @@ def script(tmp_path: Path, dense: bytes) -> Iterator[Any]:
 def test_exit_with_sessions_alive(script: Any) -> None:
     done = script("import builtins; builtins.held = [s]; print('end')")
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+
+
+@pytest.mark.parametrize("held, left", [
+    ("", "1 sessions and 0"),
+    ("v = onnxruntime.OrtValue.ortvalue_from_numpy(np.ones(2, np.float32), 'gpu', 0, "
+     "kompute.VENDOR_ID); del s\n", "0 sessions and 1 values"),
+])
+def test_what_is_in_use_is_not_unregistered(script: Any, held: str, left: str) -> None:
+    """ONNX Runtime would free it without the library, and crash."""
+    done = script(f"import onnxruntime\n{held}"
+                  "try: kompute.unregister()\nexcept ValueError as error: print(error)\n"
+                  "assert kompute.is_registered()")
+    assert done.returncode == 0 and left in done.stdout, done.stderr
 
 
 def test_unregistering(script: Any) -> None:

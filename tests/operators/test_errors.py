@@ -563,13 +563,62 @@ def test_members_of_enumerations_by_their_names(device: dml.Device) -> None:
 @pytest.mark.parametrize("name, meant", [
     ("hardmax", "activation_hardmax"), ("prelu", "activation_parameterized_relu"),
     ("bitwise_count", "bit_count"), ("Relu", "relu"),
-    ("conv2d", r"convolution\?$"),
+    ("conv2d", r"convolution\?$"), ("clamp", r"clip\?$"), ("layer_norm", "mean_variance_norm"),
     ("ActivationReluDesc", "ActivationReluOperatorDesc"),
 ])
 def test_unknown_names_say_which_are_near(name: str, meant: str) -> None:
     with pytest.raises(AttributeError, match=rf"'{name}'; did you mean .*{meant}"):
         getattr(dml, name)
     assert not hasattr(dml, "zzzz")
+
+
+@pytest.mark.parametrize("name, ours", [
+    ("DML_TENSOR_DATA_TYPE_FLOAT32", "DataType.FLOAT32"), ("DML_BUFFER_TENSOR_DESC", "TensorDesc"),
+    ("DML_TENSOR_FLAG_OWNED_BY_DML", "TensorFlags.OWNED_BY_DML"),
+    ("DML_EXECUTION_FLAG_NONE", "ExecutionFlags.NONE"), ("DML_OPERATOR_GEMM", "GemmOperatorDesc"),
+    ("DML_ELEMENT_WISE_ADD1_OPERATOR_DESC", "ElementWiseAdd1OperatorDesc"),
+    ("DML_OPERATOR_GRAPH_NODE_DESC", "OperatorGraphNodeDesc"), ("DMLCreateDevice1", "Device"),
+    ("DML_FEATURE_LEVEL_5_0", "FeatureLevel.FL_5_0"), ("DML_SCALE_BIAS", "ScaleBias"),
+    ("DML_MATRIX_TRANSFORM_TRANSPOSE", "MatrixTransform.TRANSPOSE"),
+])
+def test_names_of_the_header_say_what_to_use(name: str, ours: str) -> None:
+    with pytest.raises(AttributeError, match=rf"'{name}'; use dml\.{ours}$"):
+        getattr(dml, name)
+    with pytest.raises(AttributeError, match=r"'DML_GRAPH_NONSENSE'$"):
+        _ = dml.DML_GRAPH_NONSENSE
+
+
+def test_methods_in_the_headers_spelling_say_what_to_use(device: dml.Device) -> None:
+    x = dml.TensorDesc("float32", [2])
+    relu = dml.ActivationReluOperatorDesc(input_tensor=x, output_tensor=x)
+    compiled = device.compile_operator(device.create_operator(relu))
+    for of, name, ours in ((device, "CreateOperator", "create_operator"),
+                           (compiled, "GetBindingProperties", "binding_properties"),
+                           (device.create_binding_table(compiled), "BindInputs", "bind_inputs")):
+        with pytest.raises(AttributeError, match=f"'{name}'; use {ours}$"):
+            getattr(of, name)
+    with pytest.raises(AttributeError, match=r"'Evict'$"):
+        _ = device.Evict
+
+
+def test_what_is_no_list_or_flag_is_refused(device: dml.Device) -> None:
+    x = dml.TensorDesc("float32", [2], flags=dml.TensorFlags.OWNED_BY_DML)
+    y = dml.TensorDesc("float32", [2])
+    add = dml.ElementWiseAddOperatorDesc(a_tensor=x, b_tensor=y, output_tensor=y)
+    operator = device.create_operator(add)
+    compiled = device.compile_operator(operator)
+    binding = dml.BufferBinding(device.create_buffer(8))
+    initializer = device.create_operator_initializer([compiled])
+    table = device.create_binding_table(initializer)
+    table.bind_inputs([binding])
+    for call, message in (
+        (lambda: device.compile_operator(operator, "NONE"), "flags to be dml.ExecutionFlags"),
+        (lambda: device.create_operator_initializer(compiled), "operators to be a list"),
+        (lambda: table.bind_outputs(binding), "bindings to be a list"),
+        (lambda: device.record_dispatch(initializer, table), "inputs of operator 0.* be a list"),
+    ):
+        with pytest.raises(dml.ValidationError, match=message):
+            call()
 
 
 def test_operators_that_are_not_here_are_told_from_names_that_mean_nothing() -> None:

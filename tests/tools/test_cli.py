@@ -57,7 +57,7 @@ def test_module_and_quick_help():
     assert not imported & {"numpy", "kp", "vulkan", "matplotlib", "onnxruntime"}
 
 
-@pytest.mark.parametrize("command", ["bench", "devices", "ops", "run", "selftest", "tune"])
+@pytest.mark.parametrize("command", cli.commands)
 def test_every_command_has_help(command):
     assert "Usage: " in succeed(command, "--help")
 
@@ -110,10 +110,19 @@ def test_ops():
             assert f" {shader} {len(variants)}" in lines[operator]
 
 
+def test_what_is_no_model_is_one_line(tmp_path):
+    pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntime >= 1.24")
+    (tmp_path / "model.onnx").write_text("{}")
+    assert "model.onnx" in fail("explain", tmp_path / "model.onnx")
+
+
 def test_missing_ops():
     missing = json.loads(succeed("ops", "--missing", "--json"))
     assert set(missing) | definitions().keys() == set(spec.operator_names())
-    assert len(succeed("ops", "--missing").splitlines()) == len(missing)
+    *listed, last = succeed("ops", "--missing").splitlines()
+    assert len(listed) == len(missing)
+    known = len(spec.operator_names())
+    assert last == f"{len(missing)} of DirectML's {known} operators are not here"
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ def test_what_stands_beside_cpp_is_there() -> None:
              "table": device.create_binding_table(compiled)}
     rows = re.findall(r"^\| .* \| (.*) \|$", text, re.MULTILINE)
     named = re.findall(r"`(\w+)\.(\w+)", " ".join(rows))
-    assert len(named) == 17
+    assert len(named) == 21
     assert [f"{of}.{name}" for of, name in named if not hasattr(known[of], name)] == []
 
 

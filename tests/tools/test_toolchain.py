@@ -545,6 +545,35 @@ def test_packages_are_installed_where_a_job_needs_more_or_the_project_changed(
     assert extras("demo") == ""
 
 
+@pytest.mark.parametrize("job", ["docs", "wheel", "sdist"])
+def test_what_needs_a_checkout_says_so_in_one_line(
+    job: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    from kompute_dml.toolchain import __main__, system
+
+    monkeypatch.setattr(system, "PACKAGE", Path("/elsewhere/kompute_dml"))
+    monkeypatch.setattr(sys, "argv", ["toolchain", job])
+    assert __main__.main() == 1
+    assert capsys.readouterr().err == (
+        "error: this works in a source checkout only, and there is none\n")
+
+
+def test_the_pages_need_nothing_compiled(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = []
+    for step in ("virtual_environment", "newer_glslang", "python_packages", "install_kp",
+                 "shaders"):
+        monkeypatch.setattr(bootstrap, step, lambda job, step=step: done.append(step) or True)
+    monkeypatch.setattr(bootstrap, "_is_importable", lambda package: False)
+    monkeypatch.setattr(bootstrap, "_install", lambda *what: done.append(what[-1].split(">")[0]))
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py", "docs"])
+    assert bootstrap.main() == 0
+    assert done == ["virtual_environment", "mkdocs-material"]
+    assert [package for package, _ in bootstrap._probes(bootstrap.JOBS["docs"])] == [
+        f"python{HERE}-venv"]
+
+
 def test_every_package_of_the_environment_has_its_version_pinned() -> None:
     lines = (PACKAGE / "toolchain" / "constraints.txt").read_text().splitlines()
     pins = [Requirement(line) for line in lines if not line.startswith("#")]
