@@ -32,10 +32,17 @@ from ..runtime.heap import Allocation, Slot
 from ..runtime.windows import SIZE as WINDOW
 from .array import BOOL, Array, device_type
 from .draft import Draft
-from .fusion import CHANNELS_LAST, fuse, is_of_constants, left_out, room_for_weights
+from .fusion import (
+    CHANNELS_LAST,
+    MEMORY,
+    fuse,
+    is_of_constants,
+    left_out,
+    room_for_weights,
+)
 from .memory import Storage, aligned, share, side_by_side
 from .recorded import RecordedPlan, check_indices
-from .step import Step, compile_repacking, run_in_place
+from .step import Step, compile_repacking, plan_memory
 
 if TYPE_CHECKING:
     from ..compiler import CompiledOperator
@@ -308,14 +315,12 @@ class Builder:
         for group in (together, *[[a] for a in used if a not in together], ends):
             present = [a.storage for a in group if a.storage is not None]
             self._allocate(present, side_by_side(present), side_by_side)
-        run_in_place(steps, inner)
-        inner = list(dict.fromkeys(s.root for s in inner))
         indices = [
             (i, sizes, where) for i, a in enumerate(inputs) for x, sizes, where in self._indices
             if x.storage is a.storage and x.size == a.size
         ]
-        memory = share(inner)
-        self._allocate(inner, memory.planned)
+        inner, memory = plan_memory(steps, inner)
+        self._allocate(inner, memory.planned, side_by_side if MEMORY in left_out() else share)
         return RecordedPlan(self.device, steps, inputs, together, ends, memory, indices)
 
     def _fitting(self, arrays: Sequence[Array]) -> list[Array]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..desc import TensorDesc
 from ..dtypes import DataType
+from ..lowering.activation import Step
 from ..operators import chain
 from .draft import Draft, Drafts, seen_as
 from .memory import Storage
@@ -14,7 +15,7 @@ from .memory import Storage
 def fuse_chains(g: Drafts) -> None:
     """Fuse chains. Each begins with its last operator and grows backwards."""
     for last in reversed(list(g)):
-        if g.has(last) and chain.step_of(last.desc, ()) is not None:
+        if g.has(last) and chain.is_step(last.desc):
             _Chain(g, last).fuse()
 
 
@@ -52,7 +53,7 @@ class _Chain:
         return None
 
     def _fits(self, maker: Draft) -> bool:
-        if chain.step_of(maker.desc, ()) is None:
+        if not chain.is_step(maker.desc):
             return False
         if not self._g.is_whole(maker.storages["output_tensor"]):
             return False
@@ -77,10 +78,10 @@ class _Chain:
     def _made(self) -> Draft | None:
         """The chain as one operator. None where it exceeds the limits of that operator."""
         order = self.drafts[::-1]
-        numbers = {d.storages["output_tensor"].root: chain.MOST_TENSORS + i
-                   for i, d in enumerate(order)}
+        numbers: dict[Storage, int] = {}
+        """The source that each result is for later steps."""
         tensors: list[tuple[Storage, TensorDesc]] = []
-        steps: list[chain.Step] = []
+        steps: list[Step] = []
         for draft in order:
             sources: list[int | float] = []
             for slot, storage in draft.slots("input"):
@@ -97,11 +98,12 @@ class _Chain:
                         s.root, s.begin) == (storage.root, storage.begin)]
                     sources.append(same[0] if same else len(tensors))
                     tensors += [] if same else [(storage, place)]
-            step = chain.step_of(draft.desc, sources)
-            if step is None:
+            made = chain.steps_of(draft.desc, sources, chain.MOST_TENSORS + len(steps))
+            if made is None:
                 return None
-            steps.append(step)
-        if len(tensors) > chain.MOST_TENSORS or (
+            steps += made
+            numbers[draft.storages["output_tensor"].root] = chain.MOST_TENSORS + len(steps) - 1
+        if len(tensors) > chain.MOST_TENSORS or len(steps) > chain.MOST_STEPS or (
                 sum(len(s.words) for s in steps) > chain.MOST_VALUES):
             return None
         last = self.drafts[0]

@@ -15,9 +15,9 @@ from ..errors import ValidationError
 from ..runtime.heap import Allocation, Slot
 from .desc import GraphDesc
 from .draft import Draft
-from .fusion import fuse, is_of_constants, room_for_weights
-from .memory import Storage, aligned, share, side_by_side
-from .step import Step, compile_repacking, run_in_place
+from .fusion import BRANCHES, fuse, is_of_constants, left_out, room_for_weights
+from .memory import Storage, aligned, side_by_side
+from .step import Step, compile_repacking, plan_memory
 from .wiring import Node, Source, Wiring, check
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class CompiledGraph(Dispatchable):
         self.memory = planner.memory
         """The use of the temporary resource by values between the operators."""
         self._steps = planner.placed
+        self._in_order = BRANCHES in left_out()
         self._copies = planner.copies
         self._kept = planner.kept
         self._folded = planner.folded
@@ -88,6 +89,8 @@ class CompiledGraph(Dispatchable):
     def run(self, places: Sequence[Slot | None]) -> None:
         """Record the dispatches with checked places: inputs, outputs, temporary, persistent."""
         for compiled, inner in self._steps:
+            if self._in_order:
+                self.device._runtime.recorder.order_next()
             compiled.run(_resolve(inner, places))
         for source, target, nbytes in self._copies:
             self._copy(source.within(places), target.within(places), nbytes)
@@ -273,8 +276,7 @@ class _Planner:
         # Fusion and repacking leave some storages unused.
         used = [s for s in self._slots if s.first >= 0]
         inner = [s for s in used if self._slots[s] == self._temporary]
-        run_in_place(self._steps, inner)
-        self.memory = share(list(dict.fromkeys(s.root for s in inner)))
+        _, self.memory = plan_memory(self._steps, inner)
         temporary = self.memory.planned
         persistent = side_by_side(s for s in used if self._slots[s] == self._persistent)
         self.placed = [(s.compiled, self._places(s.storages)) for s in self._steps]

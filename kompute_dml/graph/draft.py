@@ -91,12 +91,20 @@ class Drafts:
         self._free.add(storage)
         return storage
 
+    def place(self, draft: Draft | None) -> int:
+        """The position of an operator in the order; -1 for none."""
+        return -1 if draft is None else self._at[draft]
+
     def has(self, draft: Draft) -> bool:
         return draft in self._at
 
     def users(self, draft: Draft) -> list[tuple[Draft, str]]:
         """The readers of the first output of ``draft``, and their slots."""
         _, storage = next(draft.slots("output"))
+        return self.readers(storage)
+
+    def readers(self, storage: Storage) -> list[tuple[Draft, str]]:
+        """The operators that read a storage, and their slots."""
         return self._readers.get(storage.root, [])
 
     def only_user(self, draft: Draft) -> tuple[Draft, str] | None:

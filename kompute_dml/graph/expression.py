@@ -244,6 +244,11 @@ class CompiledExpressions:
         return self._plan.operators
 
     @property
+    def variants(self) -> tuple[str, ...]:
+        """Names of the shader variants that run, in order."""
+        return self._plan.variants
+
+    @property
     def memory(self) -> MemoryUse:
         """The bytes that values inside share, and the least possible."""
         return self._plan.memory

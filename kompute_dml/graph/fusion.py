@@ -18,6 +18,8 @@ from .draft import Draft, Drafts
 from .memory import Storage
 from .scales import fold_normalizations
 from .siblings import Make, join_products
+from .tails import tails
+from .views import views
 from .weights import blocked_weights
 
 if TYPE_CHECKING:
@@ -31,10 +33,16 @@ _LITTLE = 64 << 10
 SIBLINGS, FOLDING, BATCH_NORMALIZATIONS = "siblings", "folding", "batch_normalizations"
 """Join products of one matrix; run operators of constants when a plan is built; fold batch
 normalizations into convolutions."""
-CHANNELS_LAST = "channels_last"
-"""Not a pass: outputs of convolutions are channels-last."""
-QDQ = "qdq"
-"""Not a pass: ONNX products between DequantizeLinear and QuantizeLinear use 8-bit integers."""
+TAILS = "tails"
+"""Elementwise operators become the end of the operator before them. It is the last pass."""
+CHANNELS_LAST, QDQ, INTEGERS = "channels_last", "qdq", "integer_products"
+"""Not passes: outputs of convolutions are channels-last; ONNX products between DequantizeLinear and
+QuantizeLinear use 8-bit integers; products of integers are scaled by their kernel."""
+VIEWS = "views"
+"""A pass, and views that ONNX nodes make."""
+MEMORY, IN_PLACE, REPACKING, BRANCHES = "memory", "in_place", "repacking", "branches"
+"""Not passes: values share memory; operators write over inputs; constants are repacked once;
+operators that do not depend on one another run without a barrier."""
 
 
 def fuse(
@@ -61,6 +69,8 @@ def fuse(
             run(found)
     if folds and SIBLINGS not in left:
         join_products(found, more)
+    if TAILS not in left:
+        tails(found)
     return found.without_dead()
 
 
@@ -89,7 +99,8 @@ def room_for_weights(device: Device, taken: int) -> int:
 def left_out() -> set[str]:
     """The passes that ``KOMPUTE_DML_UNFUSED`` switches off."""
     names = {n.strip() for n in os.environ.get(_SWITCH, "").split(",")} - {""}
-    known = {*PASSES, SIBLINGS, FOLDING, BATCH_NORMALIZATIONS, CHANNELS_LAST, QDQ}
+    known = {*PASSES, SIBLINGS, FOLDING, BATCH_NORMALIZATIONS, TAILS, CHANNELS_LAST, QDQ, INTEGERS,
+             MEMORY, IN_PLACE, REPACKING, BRANCHES}
     if unknown := names - known - {"all"}:
         raise ValidationError(
             f"{_SWITCH}: expected all or names among {', '.join(sorted(known))}, but got "
@@ -98,8 +109,8 @@ def left_out() -> set[str]:
 
 
 PASSES: dict[str, Callable[[Drafts], None]] = {
-    "copies": epilogues.copies, "layer_norms": spelled.layer_norms, "gelu": patterns.gelu,
-    "tanh_gelus": spelled.tanh_gelus, "gates": patterns.gates,
+    VIEWS: views, "copies": epilogues.copies, "layer_norms": spelled.layer_norms,
+    "gelu": patterns.gelu, "tanh_gelus": spelled.tanh_gelus, "gates": patterns.gates,
     "attention": patterns.attention, "blocked_weights": blocked_weights, "sums": epilogues.sums,
     "residuals": epilogues.residuals,
     "activations": epilogues.activations, "chains": fuse_chains, "joins": epilogues.joins,

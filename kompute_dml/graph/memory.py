@@ -109,13 +109,16 @@ def most_alive(storages: Sequence[Storage]) -> int:
     return most
 
 
-def share(storages: Sequence[Storage]) -> MemoryUse:
-    """Give storages offsets. Storages that are alive at the same time do not overlap.
+def share(storages: Sequence[Storage], *, apart: bool = False) -> MemoryUse:
+    """Give storages offsets. Storages that are alive at the same time do not overlap; with
+    ``apart`` none do.
 
     The largest are placed first. If that wastes much, random orders (with a fixed seed) are tried
     for a short time.
     """
     alive = most_alive(storages)
+    if apart:
+        return MemoryUse(side_by_side(storages), alive)
     draw = random.Random(0)
     order = sorted(storages, key=lambda s: -s.nbytes)
     best, offsets = _place(order), [s.offset for s in storages]

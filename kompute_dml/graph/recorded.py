@@ -13,6 +13,7 @@ from ..layout import Ints
 from ..runtime.heap import Allocation, Slot
 from ..runtime.recorder import Recording
 from .array import Array
+from .fusion import BRANCHES, left_out
 from .memory import MemoryUse
 from .step import Step
 
@@ -39,6 +40,7 @@ class RecordedPlan:
         they come from the host: (input, sizes, the name of their user).
         """
         self._indices = indices
+        self._in_order = BRANCHES in left_out()
         self._device = device
         self.memory = memory
         """The memory of the values between inputs and outputs."""
@@ -70,6 +72,11 @@ class RecordedPlan:
     def operators(self) -> list[str]:
         """The operators that run, in order, without DirectML's prefix."""
         return [c.name.removeprefix("DML_OPERATOR_") for c, _ in self._steps]
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Names of the shader variants that run."""
+        return tuple(v for c, _ in self._steps for v in c.variants)
 
     def run(self, inputs: Sequence[Input], *, anew: bool = False) -> list[np.ndarray]:
         """The graph's outputs for contiguous ``inputs`` of the sizes planned for.
@@ -133,6 +140,8 @@ class RecordedPlan:
             if self._upload:
                 self._upload.record_upload()
             for compiled, places in self._steps:
+                if self._in_order:
+                    recorder.order_next()
                 compiled.run(places)
             if self._download:
                 self._download.record_download()

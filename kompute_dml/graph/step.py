@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..compiler import ExecutionFlags, Operator
 from ..desc import TensorDesc, TensorFlags
 from ..operators.base import OperatorDesc
-from .memory import Storage
+from .fusion import IN_PLACE, MEMORY, REPACKING, left_out
+from .memory import MemoryUse, Storage, share
 
 if TYPE_CHECKING:
     from ..compiler import CompiledOperator
@@ -42,6 +43,15 @@ def tensors(operator: Operator) -> tuple[list[SlotTensor], list[SlotTensor]]:
         for kind in ("input", "output")
     )
     return inputs, outputs
+
+
+def plan_memory(steps: Sequence[Step], inner: Sequence[Storage]) -> tuple[list[Storage], MemoryUse]:
+    """Give the storages of values inside a graph offsets. Returns those that are left."""
+    left = left_out()
+    if IN_PLACE not in left:
+        run_in_place(steps, inner)
+    storages = list(dict.fromkeys(s.root for s in inner))
+    return storages, share(storages, apart=MEMORY in left)
 
 
 def run_in_place(steps: Sequence[Step], free: Collection[Storage]) -> None:
@@ -83,7 +93,8 @@ def compile_repacking(
 
     The others would only be copied. The description was checked before.
     """
-    wanted = frozenset(constants if desc.operator.owned else ())
+    repacks = desc.operator.owned and REPACKING not in left_out()
+    wanted = frozenset(constants if repacks else ())
     compiled = device.compile_operator(Operator(device, _owning(desc, wanted)), flags)
     if compiled.plan.repacked == wanted:
         return compiled

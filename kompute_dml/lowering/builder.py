@@ -78,6 +78,10 @@ class PlanBuilder:
         operand = self.read(slot, offset, length)
         return operand if operand is UNUSED else replace(operand, writes=True)
 
+    def read_tail(self) -> dict[str, Any]:
+        """The binding of a fused tail's tensor; empty without a tail."""
+        return {"tail": self.read("tail_tensor")} if getattr(self.desc, "tail", None) else {}
+
     def temporary(self, itemsize: int, length: int) -> Operand:
         """Scratch memory of the dispatch, written; ``.reading()`` reads it."""
         return self._take(TEMPORARY, itemsize, length)

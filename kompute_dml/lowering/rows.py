@@ -12,7 +12,7 @@ from enum import IntEnum
 from ..desc import TensorDesc
 from ..layout import Ints, power_of_two
 from ..runtime.traits import DeviceTraits
-from .activation import Fused
+from .activation import fused_activation
 from .builder import PlanBuilder
 from .plan import UNUSED
 from .walk import Walk, split_dimensions
@@ -53,8 +53,7 @@ class Teams:
 
 
 def normalize_rows(
-    p: PlanBuilder, kind: Kind, axes: Sequence[int], *, epsilon: int = 0,
-    fused: Fused | None = None,
+    p: PlanBuilder, kind: Kind, axes: Sequence[int], *, epsilon: int = 0
 ) -> None:
     """Add the dispatches of an operator whose rows lie along ``axes``.
 
@@ -81,19 +80,20 @@ def normalize_rows(
     span = -(-span // teams.team) * teams.team
     parts = -(-pieces // span)
     known = UNUSED if parts == 1 else p.temporary(4, _KNOWN * rows.count * parts)
-    fused = fused or Fused(0, ())
+    fused = fused_activation(p.desc)
     words = [*rows.words, *columns.words, *fused.words]
     at_once = teams.local_size // teams.team
 
     for stage in (_WHOLE,) if parts == 1 else (_PARTIAL, _FINAL):
         p.dispatch(
-            f"{SHADER}.{'subgroups' if subgroups else 'tree'}", -(-rows.count * parts // at_once),
+            fused.variant(f"{SHADER}.{'subgroups' if subgroups else 'tree'}"),
+            -(-rows.count * parts // at_once),
             x=p.read("input_tensor"),
             scale=p.read("scale_tensor") if affine[0] else UNUSED,
             bias=p.read("bias_tensor") if affine[1] else UNUSED,
             y=UNUSED if stage == _PARTIAL else p.write("output_tensor"),
             known=known if stage == _PARTIAL else known.reading(),
-            addend=p.read("addend_tensor") if addend else UNUSED,
+            addend=p.read("addend_tensor") if addend else p.read_tail().get("tail", UNUSED),
             total=p.write("total_tensor") if total and stage != _PARTIAL else UNUSED,
             params=words,
             push={"rows": rows.count, "pieces": pieces, "parts": parts, "span": span,
@@ -104,7 +104,7 @@ def normalize_rows(
                   "TEAM": teams.team, "EACH": each, "KEPT": teams.kept,
                   "FITS": teams.fits and parts == 1, "STAGE": stage,
                   "ONE_DIMENSION": len(columns.sizes) == 1, "SCALE": modes[0], "BIAS": modes[1],
-                  "FUSED_ACTIVATION": fused.code, "ADDEND": addend is not None,
+                  **fused.spec, "ADDEND": addend is not None,
                   "TOTAL": total is not None and stage != _PARTIAL},
         )
 

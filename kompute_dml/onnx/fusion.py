@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..graph.fusion import QDQ, left_out
+from ..graph.fusion import INTEGERS, QDQ, left_out
 from .graph import Graph, Node, Shape, Value, topological, uses
 from .qdq import OnlyUser, of_bytes
 from .weights import of_blocks
@@ -32,10 +32,12 @@ def fuse(graph: Graph) -> list[Node]:
         found = users.get(value, []) if value is not None and value not in visible else []
         return found[0] if len(found) == 1 and found[0].label in ops else None
 
-    with_qdq = QDQ not in left_out()
+    left = left_out()
     for node in graph.nodes:
-        chain = _chain(node, only_user) if node.label == "MatMulInteger" else None
-        if chain is None and with_qdq:
+        chain = None
+        if node.label == "MatMulInteger" and INTEGERS not in left:
+            chain = _chain(node, only_user)
+        if chain is None and QDQ not in left:
             chain = (of_bytes(node, made_by, only_user, _is_bias)
                      or of_blocks(node, made_by, only_user, _is_bias))
         if chain is not None and not fused.keys().isdisjoint(chain.parts):

@@ -184,8 +184,8 @@ def tile(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         repeats = [repeats[0] if d == axis else 1 for d in range(len(x.shape))]
     if len(repeats) != len(x.shape) or min(repeats, default=1) < 0:
         raise ValidationError(f"expected {len(x.shape)} repeats, but got {repeats}")
-    if all(n == 1 for n in repeats):
-        return [x]
+    if all(n == 1 or m == 1 for n, m in zip(x.shape, repeats)):
+        return [x.broadcast_to([n * m for n, m in zip(x.shape, repeats)])]
     y = builder.new([n * m for n, m in zip(x.shape, repeats)], x.dtype)
     if y.storage is not None:
         rank = _rank(builder, "TILE", "InputTensor", x)

@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import DmlError, OutOfMemoryError, UnsupportedError, ValidationError
 from ..graph.array import Array
 from ..graph.builder import Builder, Prepared
+from ..graph.fusion import VIEWS, left_out
 from ..graph.recorded import Input, RecordedPlan, Resident, Result
 from ..layout import Ints, packed_strides
 from ..runtime.windows import SIZE as WINDOW
@@ -215,7 +216,14 @@ class Region:
         for i, value in enumerate(node.inputs):
             if value is not None and i not in row.host:
                 _upload(builder, value, arrays)
-        return row.build(builder, node, [None if v is None else arrays[v] for v in node.inputs])
+        made = row.build(builder, node, [None if v is None else arrays[v] for v in node.inputs])
+        if node.op in _VIEWS and VIEWS in left_out():
+            return [builder.copy(y) for y in made]
+        return made
+
+
+_VIEWS = ("Slice", "Split", "Transpose", "Expand", "Tile")
+"""Nodes whose results are views of their inputs, where strides allow that."""
 
 
 def _on_host(values: np.ndarray) -> Array:

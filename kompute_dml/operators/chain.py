@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from ..lowering.activation import NAMES, Step, encoded, fused_activation
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import elementwise_lowering, float_bits, parameters
 from ..lowering.plan import Plan, Target
@@ -14,55 +15,43 @@ from .elementwise import ElementWiseAdd1OperatorDesc
 
 SHADER = "elementwise_chain"
 MOST_STEPS, MOST_TENSORS, MOST_VALUES = 8, 3, 8
-_CODES = {name: code for code, name in enumerate((
-    "ELEMENT_WISE_ADD", "ELEMENT_WISE_SUBTRACT", "ELEMENT_WISE_MULTIPLY", "ELEMENT_WISE_DIVIDE",
-    "ELEMENT_WISE_MAX", "ELEMENT_WISE_MIN", "ELEMENT_WISE_ABS", "ELEMENT_WISE_NEGATE",
-    "ELEMENT_WISE_RECIP", "ELEMENT_WISE_SQRT", "ELEMENT_WISE_EXP", "ELEMENT_WISE_LOG",
-    "ELEMENT_WISE_ERF", "ELEMENT_WISE_CONSTANT_POW", "ELEMENT_WISE_FLOOR", "ELEMENT_WISE_CEIL",
-    "ELEMENT_WISE_SIGN", "ELEMENT_WISE_CLIP", "ELEMENT_WISE_CLIP1", "ACTIVATION_RELU",
-    "ACTIVATION_LEAKY_RELU", "ACTIVATION_LINEAR", "ACTIVATION_HARD_SIGMOID", "ACTIVATION_ELU",
-    "ACTIVATION_SIGMOID", "ACTIVATION_TANH", "ACTIVATION_SOFTPLUS", "ACTIVATION_SOFTSIGN",
-    "ACTIVATION_GELU", "ACTIVATION_SWISH", "ACTIVATION_HARD_SWISH"), 1)}
-"""The operators of a chain, and their codes in the shader."""
 _NUMBER = 15
 """The source that stands for a number."""
 
 
-class Step(NamedTuple):
-    """An operator of a chain. A source is a tensor (0 to 2), an earlier step (from 3 on), or the
-    only number."""
-
-    code: int
-    sources: tuple[int, ...]
-    words: tuple[int, ...]
-    """Attributes of the operator, or the number."""
+def is_step(desc: Any) -> bool:
+    """Whether an operator can be one of a chain."""
+    return _name(desc) in NAMES[1:] and getattr(desc, "scale_bias", None) is None
 
 
-def step_of(desc: Any, sources: Sequence[int | float]) -> Step | None:
-    """``desc`` as a step of a chain, or None if it cannot be one. A float source is a number."""
-    name = desc.operator.name.removeprefix("DML_OPERATOR_")
-    if name not in _CODES or getattr(desc, "scale_bias", None) is not None:
-        return None
+def steps_of(desc: Any, sources: Sequence[int | float], number: int) -> list[Step] | None:
+    """An operator as steps of a chain, or None if it cannot be part of one. A float source is a
+    number. ``number``: the source that the first of the steps is for others."""
     words = tuple(float_bits(s) for s in sources if isinstance(s, float))
-    if name == "ELEMENT_WISE_CONSTANT_POW":
-        if desc.exponent != 2:
-            return None
-    else:
+    name, fused = _name(desc), fused_activation(desc)
+    if name not in ("square", "add"):
         words += parameters(desc, desc.output_tensor.data_type)
-    if len(words) > 1 and any(isinstance(s, float) for s in sources):
+    if not is_step(desc) or (len(words) > 1 and any(isinstance(s, float) for s in sources)):
         return None
-    return Step(_CODES[name], tuple(_NUMBER if isinstance(s, float) else s for s in sources),
-                words)
+    steps = [Step(NAMES.index(name),
+                  tuple(_NUMBER if isinstance(s, float) else s for s in sources), words)]
+    return [*steps, Step(fused.code, (number,), fused.words)] if fused.code else steps
+
+
+def _name(desc: Any) -> str:
+    """The name of an operator among :data:`NAMES`, or another one."""
+    name = desc.operator.name.removeprefix("DML_OPERATOR_")
+    if name == "ELEMENT_WISE_CONSTANT_POW":
+        return "square" if desc.exponent == 2 else ""
+    if name == "ELEMENT_WISE_ADD1":
+        return "add"
+    return name.removeprefix("ELEMENT_WISE_").removeprefix("ACTIVATION_").lower()
 
 
 def _lower(d: Any, target: Target) -> Plan:
     p = PlanBuilder(target, d)
-    words: list[int] = []
-    spec: dict[str, int] = {}
-    for i, step in enumerate(d.steps):
-        left, right = (*step.sources, 0)[:2]
-        spec[f"STEP_{i}"] = step.code | left << 8 | right << 12 | len(words) << 16
-        words += step.words
+    codes, words = encoded(d.steps)
+    spec = {f"STEP_{i}": code for i, code in enumerate(codes)}
     spec |= {f"VALUE_{i}": word for i, word in enumerate(words)}
     tensors = [(slot, getattr(d, slot)) for slot in SLOTS]
     elementwise_lowering(

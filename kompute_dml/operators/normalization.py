@@ -62,7 +62,7 @@ def _channel_sizes(desc: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
 def _normalize(p: PlanBuilder, d: Any, axes: Any, mean: Any, variance: Any) -> None:
     kind = {(1, 1): Kind.CENTRED, (1, 0): Kind.SHIFTED, (0, 1): Kind.SQUARES,
             (0, 0): Kind.AS_IT_IS}[int(mean), int(variance)]
-    normalize_rows(p, kind, axes, epsilon=float_bits(d.epsilon), fused=fused_activation(d))
+    normalize_rows(p, kind, axes, epsilon=float_bits(d.epsilon))
 
 
 def _check_mvn(desc: Any, strict: bool) -> None:
@@ -147,15 +147,15 @@ def BatchNormalizationOperatorDesc(d: Any, p: PlanBuilder) -> None:
     pieces, in_turn = walk.count // each, 1 if p.device.is_cpu else _PIECES
     local = min(_LOCAL_SIZE, p.device.max_invocations)
     p.dispatch(
-        "batch_normalization", -(-pieces // (local * in_turn)),
+        fused.variant("batch_normalization"), -(-pieces // (local * in_turn)),
         x=p.read("input_tensor"),
         mean=p.read("mean_tensor"), variance=p.read("variance_tensor"),
         scale=p.read("scale_tensor"), bias=p.read("bias_tensor"),
-        y=p.write("output_tensor"), params=[*walk.words, *fused.words],
+        y=p.write("output_tensor"), **p.read_tail(), params=[*walk.words, *fused.words],
         push={"pieces": pieces, "activation_at": len(walk.words),
               "epsilon": float_bits(d.epsilon)},
         spec={"LOCAL_SIZE": local, "TYPE": x.data_type.code, "EACH": each, "PIECES": in_turn,
-              "CONTIGUOUS": contiguous, "FUSED_ACTIVATION": fused.code},
+              "CONTIGUOUS": contiguous, **fused.spec},
     )
 
 

@@ -10,6 +10,7 @@ from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import expect
 from ..layout import Ints, memory_order, power_of_two
+from ..lowering.activation import fused_activation
 from ..lowering.builder import PlanBuilder
 from ..lowering.plan import UNUSED
 from ..lowering.walk import Walk
@@ -98,14 +99,16 @@ def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
     words = 3 if kind == "argument" else 2
     source, target = p.read("input_tensor"), p.write("output_tensor")
     totals = p.temporary(4, rows.count * parts * words) if parts > 1 else None
+    fused = fused_activation(d)
     spec = {"TYPE": x.data_type.code, "RESULT_TYPE": y.data_type.code, "FUNCTION": int(function),
-            "LAST_WINS": last_wins}
+            "LAST_WINS": last_wins, **(fused.spec if fused.tail else {})}
     push = {"columns": columns.count, "columns_at": len(rows.words),
-            "column_stride": columns.strides[0][-1]}
-    params = [*rows.words, *columns.words]
+            "column_stride": columns.strides[0][-1],
+            "activation_at": len(rows.words) + len(columns.words)}
+    params = [*rows.words, *columns.words, *fused.words]
     p.dispatch(
-        f"reduction.{kind}", groups * parts, x=source, y=UNUSED if totals else target,
-        totals=totals or UNUSED, params=params,
+        fused.variant(f"reduction.{kind}"), groups * parts, x=source,
+        y=UNUSED if totals else target, totals=totals or UNUSED, **p.read_tail(), params=params,
         push=push | {"rows": units, "parts": parts, "part_columns": part_columns,
                      "parts_to_read": 0},
         spec=spec | {
@@ -119,8 +122,8 @@ def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
     share = min(width, power_of_two(parts))
     height = min(width // share, power_of_two(rows.count))
     p.dispatch(
-        f"reduction.{kind}", -(-rows.count // height), x=UNUSED, y=target,
-        totals=totals.reading(), params=params,
+        fused.variant(f"reduction.{kind}"), -(-rows.count // height), x=UNUSED, y=target,
+        totals=totals.reading(), **p.read_tail(), params=params,
         push=push | {"rows": rows.count, "parts": 1, "part_columns": columns.count,
                      "parts_to_read": parts},
         spec=spec | {

@@ -160,6 +160,7 @@ class Recorder:
         """The dispatches of a batch that have timestamps of their own; 0 for none."""
         self._barriers = engine.records_barriers and not os.environ.get(_NO_BARRIERS)
         self._test_no_barriers = engine.records_barriers and not self._barriers
+        self._waits = False
 
     # Recording
 
@@ -168,6 +169,10 @@ class Recorder:
         if self.lost is not None:
             # Without earlier tracebacks, which would keep tensors alive.
             raise self.lost.with_traceback(None)
+
+    def order_next(self) -> None:
+        """Let the next dispatch wait for all earlier ones of its batch."""
+        self._waits = True
 
     def dispatch(
         self,
@@ -191,7 +196,8 @@ class Recorder:
         batch = self._recorded
         if batch is None or aside or self.recording is None:
             batch = self._batch(aside)
-        conflict = batch.hazards.conflicts(accesses)
+        conflict = batch.hazards.conflicts(accesses) or self._waits
+        self._waits = False
         if self._barriers:
             self._order(batch, accesses, conflict)
         elif conflict and not self._test_no_barriers:

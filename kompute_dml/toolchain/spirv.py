@@ -7,6 +7,9 @@ A shader begins with header lines:
                                                       compiled with -DT_b8 -DT=b8 ...
                                                       OP: @UNARY stands for the names x of all
                                                       lines UNARY(x, ...) that it includes
+    //@ tail f32                                      optional: variants with this axis value,
+                                                      or all (*), also compile with -DTAIL,
+                                                      under names that end with .tail
     //@ glslang >= 14                                 optional: left out by an older compiler
     //@ target vulkan1.3                              optional; vulkan1.1 without
 
@@ -53,6 +56,7 @@ class Shader:
     path: Path
     operators: tuple[str, ...]
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    tails: tuple[str, ...] = ()
     target: str = DEFAULT_TARGET
     needs_glslang: int = 0
 
@@ -62,6 +66,8 @@ class Shader:
             pairs = list(zip(self.axes, values))
             definitions = [d for axis, v in pairs for d in (f"-D{axis}_{v}", f"-D{axis}={v}")]
             yield ".".join((self.name, *values)), definitions
+            if {*values, "*"} & {*self.tails}:
+                yield ".".join((self.name, *values, "tail")), [*definitions, "-DTAIL"]
 
 
 @dataclass(frozen=True)
@@ -214,6 +220,7 @@ def _parse_target(text: str) -> str:
 _KEYS = {
     "op": ("operators", _parse_operators),
     "variants": ("axes", _parse_axes),
+    "tail": ("tails", lambda text: tuple(text.split())),
     "glslang": ("needs_glslang", _parse_glslang),
     "target": ("target", _parse_target),
 }

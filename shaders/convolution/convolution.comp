@@ -1,5 +1,6 @@
 //@ op DML_OPERATOR_CONVOLUTION DML_OPERATOR_CONVOLUTION_INTEGER DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION
 //@ variants ACC: f32 i32 ; TILE: t64 t128
+//@ tail f32
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -15,6 +16,8 @@ layout(constant_id = 6) const bool HAS_BIAS = false;
 layout(constant_id = 7) const bool HAS_INPUT_ZERO = false;
 layout(constant_id = 8) const bool HAS_FILTER_ZERO = false;
 layout(constant_id = 9) const uint FILTER_TYPE = 36u;
+layout(constant_id = 10) const bool OUTPUT_ALONG_ROWS = true;  // channels first; else last
+#include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint row_tiles;
     uint column_tiles;
@@ -36,6 +39,7 @@ layout(push_constant) uniform Push {
     uint bias_offset;
     uint x_zero_offset;
     uint w_zero_offset;
+    TAIL_FIELD
     uint params_offset;
 };
 #if defined(ACC_i32)
@@ -43,7 +47,7 @@ layout(push_constant) uniform Push {
 #define NUMBER int
 #define FOUR ivec4
 #else
-#define PARAMS_BINDING 4
+#define PARAMS_BINDING AFTER_TAIL(4)
 #define NUMBER float
 #define FOUR vec4
 #endif
@@ -59,7 +63,9 @@ INPUT_TENSOR(x_zero, 3, TYPE)
 INPUT_TENSOR(w_zero, 4, FILTER_TYPE)
 #else
 INPUT_TENSOR(bias, 3, TYPE)
-#include "include/activation.glsl"
+#define TAIL_BINDING 4
+#define TAIL_TYPE TYPE
+#include "include/tail.glsl"
 #endif
 
 #if defined(TILE_t128)
@@ -105,12 +111,6 @@ NUMBER filter_at(uint column, uint first, uint k, uint left, NUMBER zero) {
     return w_float(at);
 #endif
 }
-
-#if !defined(ACC_i32)
-vec4 activated(vec4 x) {
-    return vec4(activate(x[0]), activate(x[1]), activate(x[2]), activate(x[3]));
-}
-#endif
 
 void main() {
     uint index = group_index();
@@ -167,7 +167,8 @@ void main() {
         w_next[l] = filter_at(column_tile + at.x, filter_from, at.y, left, w_zeros[l]); \
     }
 
-    uint across = i % 16u, down = i / 16u;  // rows across, columns down: rows are contiguous
+    // Blocks of rows across, of columns down. Neighbours store contiguous elements.
+    uint across = OUTPUT_ALONG_ROWS ? i % 16u : i / 16u, down = OUTPUT_ALONG_ROWS ? i / 16u : i % 16u;
     FOUR sums[BLOCKS * 4u][BLOCKS];
     [[unroll]] for (uint c = 0u; c < BLOCKS * 4u; ++c)
         [[unroll]] for (uint r = 0u; r < BLOCKS; ++r) sums[c][r] = FOUR(0);
@@ -199,22 +200,29 @@ void main() {
         }
     }
 
+    uint places[BLOCKS * 4u];  // of the rows, in the output
+    [[unroll]] for (uint r = 0u; r < BLOCKS * 4u; ++r) {
+        uint to;
+        input_row(taps, row_tile + r / 4u * 64u + across * 4u + r % 4u, group, to);
+        places[r] = to;
+    }
 #if !defined(ACC_i32)
     // Separate from the stores: compilers do not unroll a loop of both, and sums go to memory.
     [[unroll]] for (uint c = 0u; c < BLOCKS * 4u; ++c) {
         uint column = min(column_tile + c / 4u * 64u + down * 4u + c % 4u, out_channels - 1u);
+        column += group * out_channels;
         float added = 0.0;
-        if (HAS_BIAS)
-            added = bias_float(bias_offset + (group * out_channels + column) * bias_stride);
-        [[unroll]] for (uint r = 0u; r < BLOCKS; ++r)
-            sums[c][r] = activated(HAS_BIAS ? sums[c][r] + added : sums[c][r]);
+        if (HAS_BIAS) added = bias_float(bias_offset + column * bias_stride);
+        [[unroll]] for (uint r = 0u; r < BLOCKS * 4u; ++r) {
+            uint place = places[r] == NOWHERE ? 0u : places[r] + column * y_strides[2] - y_offset;
+            float sum = sums[c][r / 4u][r % 4u];
+            sums[c][r / 4u][r % 4u] = finish(HAS_BIAS ? sum + added : sum, place);
+        }
     }
 #endif
     [[unroll]] for (uint r = 0u; r < BLOCKS * 4u; ++r) {
-        uint to;
-        input_row(taps, row_tile + r / 4u * 64u + across * 4u + r % 4u, group, to);
-        if (to == NOWHERE) continue;
-        to += split * y_strides[0];
+        if (places[r] == NOWHERE) continue;
+        uint to = places[r] + split * y_strides[0];
         [[unroll]] for (uint c = 0u; c < BLOCKS * 4u; ++c) {
             uint column = column_tile + c / 4u * 64u + down * 4u + c % 4u;
             if (column >= out_channels) continue;

@@ -1,5 +1,6 @@
 //@ op DML_OPERATOR_CONVOLUTION
 //@ variants TILE: t8 t16
+//@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -11,6 +12,7 @@ layout(constant_id = 3) const bool HAS_BIAS = false;
 layout(constant_id = 5) const bool PADDED = true;  // whether taps may lie outside of the input
 layout(constant_id = 6) const uint FOURS = 0u;     // stored together: 1 rows, 2 columns
 const bool CHANNELS_INNER = true;
+#include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint row_tiles;
     uint column_tiles;
@@ -27,14 +29,17 @@ layout(push_constant) uniform Push {
     uint w_offset;
     uint y_offset;
     uint bias_offset;
+    TAIL_FIELD
     uint params_offset;
 };
-#define PARAMS_BINDING 4
+#define PARAMS_BINDING AFTER_TAIL(4)
 #include "include/grid.glsl"
 #include "include/walk.glsl"
 #include "include/typed.glsl"
 #include "include/convolution.glsl"
-#include "include/activation.glsl"
+#define TAIL_BINDING 4
+#define TAIL_TYPE OUTPUT_TYPE
+#include "include/tail.glsl"
 INPUT_TENSOR(x, 0, TYPE)
 INPUT_TENSOR(w, 1, TYPE)
 layout(binding = 0) readonly buffer InputPairs { uvec2 x_pairs[]; };
@@ -125,7 +130,10 @@ void main() {
     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
         uint column = first_column + min(c, columns - 1u);
         float added = HAS_BIAS ? bias_float(bias_offset + column * bias_stride) : 0.0;
-        [[unroll]] for (uint r = 0u; r < ROWS; ++r) sums[r][c] = activate(sums[r][c] + added);
+        [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+            uint place = to[r] == NOWHERE ? 0u : to[r] + column * y_strides[2] - y_offset;
+            sums[r][c] = finish(sums[r][c] + added, place);
+        }
     }
     // In fours of columns, of rows, or one by one.
     const uint ROW_STEP = FOURS == 1u ? 4u : 1u, COLUMN_STEP = FOURS == 2u ? 4u : 1u;

@@ -2,6 +2,7 @@
 //@ variants OF: f16 i8 ; TILE: t256 t256x64 t128x160 t128 t128d t96 t96d t128x64 t64 t64s
 //@ glslang >= 14
 //@ target vulkan1.1
+//@ tail f16
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
@@ -34,6 +35,7 @@ layout(constant_id = 9) const bool REQUANTIZED = false;  // only if PLAIN
 layout(constant_id = 10) const bool HAS_OUTPUT_ZERO = false;
 layout(constant_id = 11) const uint OUTPUT_TYPE = 17u;
 const bool CHANNELS_INNER = true;
+#include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint row_tiles;
     uint column_tiles;
@@ -60,10 +62,11 @@ layout(push_constant) uniform Push {
     uint w_scale_offset;
     uint y_scale_offset;
     uint y_zero_offset;
+    TAIL_FIELD
     uint params_offset;
 };
 #if defined(OF_f16)
-#define PARAMS_BINDING 4
+#define PARAMS_BINDING AFTER_TAIL(4)
 #else
 #define PARAMS_BINDING 10
 #endif
@@ -79,7 +82,10 @@ layout(binding = 2) writeonly buffer OutputVectors { uvec4 y_vectors[]; };
 layout(binding = 2) writeonly buffer OutputPairs { uvec2 y_pairs[]; };
 layout(binding = 2) writeonly buffer OutputWords { uint y_words[]; };
 #if defined(OF_f16)
-#include "include/activation.glsl"
+#include "include/typed.glsl"
+#define TAIL_BINDING 4
+#define TAIL_TYPE 34u
+#include "include/tail.glsl"
 layout(binding = 2) writeonly buffer OutputHalves { float16_t y_halves[]; };
 layout(binding = 3) readonly buffer Bias { float16_t bias[]; };
 #define ELEMENT float16_t
@@ -207,9 +213,12 @@ void store_eight(uint to[8], FOUR low, FOUR high) {
 #endif
 }
 
-SUM finished(SUM x, uint tile_row, uint tile_column) {
+// ``first_column``: of the tile, among the group's channels.
+SUM finished(SUM x, uint tile_row, uint tile_column, uint first_column) {
 #if defined(OF_f16)
-    return UNFINISHED ? x : activate(HAS_BIAS ? x + s_bias[tile_column] : x);
+    uint to = s_to[tile_row], column = min(first_column + tile_column, out_channels - 1u);
+    uint place = to == NOWHERE ? 0u : to + column * y_strides[2] - y_offset;
+    return UNFINISHED ? x : finish(HAS_BIAS ? x + s_bias[tile_column] : x, place);
 #else
     if (X_SHIFTED) x -= s_sums[TILE_ROWS + tile_column];
     if (W_SHIFTED) x -= s_zero[tile_column] * s_sums[tile_row];
@@ -243,8 +252,8 @@ void store_rows(uint strip, uint tile_row, uint tile_column, uint first_column) 
         uint from = strip + item / LINE * (PART_COLUMNS / 4u + 1u) + item % LINE * 2u;
         FOUR low = NUMBERS(s_slice[from]), high = NUMBERS(s_slice[from + 1u]);
         [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-            low[e] = finished(low[e], row, column + e);
-            high[e] = finished(high[e], row, column + e + 4u);
+            low[e] = finished(low[e], row, column + e, first_column);
+            high[e] = finished(high[e], row, column + e + 4u, first_column);
         }
         column += first_column;
         if (PLAIN) {
@@ -285,8 +294,8 @@ void store_columns(uint strip, uint tile_row, uint tile_column, uint first_colum
         uint from = strip + item / 2u * (FRAGMENT / 4u + 1u) + item % 2u * 2u;
         FOUR low = NUMBERS(s_slice[from]), high = NUMBERS(s_slice[from + 1u]);
         [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-            low[e] = finished(low[e], row + e, column);
-            high[e] = finished(high[e], row + 4u + e, column);
+            low[e] = finished(low[e], row + e, column, first_column);
+            high[e] = finished(high[e], row + 4u + e, column, first_column);
         }
         column += first_column;
         uint to[8];

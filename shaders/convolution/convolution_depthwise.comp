@@ -1,5 +1,6 @@
 //@ op DML_OPERATOR_CONVOLUTION
-//@ variants LAYOUT: first last1x4 last1x8 last2x4 last4x2
+//@ variants LAYOUT: first last1x1 last1x4 last1x8 last2x4 last4x2
+//@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -19,6 +20,7 @@ layout(constant_id = 8) const uint DILATION_X = 1u;
 layout(constant_id = 9) const uint EACH = 1u;      // 2: a word of two FLOAT16
 layout(constant_id = 10) const bool ODD = false;   // whether a window begins inside a word
 layout(constant_id = 11) const uint LANES = 1u;
+#include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint batches;
     uint channels;
@@ -35,13 +37,16 @@ layout(push_constant) uniform Push {
     uint w_offset;
     uint y_offset;
     uint bias_offset;
+    TAIL_FIELD
     uint params_offset;
 };
-#define PARAMS_BINDING 4
+#define PARAMS_BINDING AFTER_TAIL(4)
 #include "include/grid.glsl"
 #include "include/params.glsl"
 #include "include/typed.glsl"
-#include "include/activation.glsl"
+#define TAIL_BINDING 4
+#define TAIL_TYPE TYPE
+#include "include/tail.glsl"
 INPUT_TENSOR(x, 0, TYPE)
 INPUT_TENSOR(w, 1, TYPE)
 OUTPUT_TENSOR(y, 2, TYPE)
@@ -119,16 +124,19 @@ void main() {
     [[unroll]] for (uint p = 0u; p < OUTPUTS; ++p) {
         if (oy + p >= y_sizes[0]) continue;
         uint at = to + p * y_strides[2];
-        float one = activate(sums[p][0] + added);
+        float one = finish(sums[p][0] + added, at - y_offset);
         if (EACH == 2u)
             y_words[at / 2u] = float_to_half(one) |
-                               float_to_half(activate(sums[p][1] + added)) << 16;
+                               float_to_half(finish(sums[p][1] + added, at + 1u - y_offset))
+                                   << 16;
         else
             y_store_float(at, one);
     }
 }
 #else
-#if defined(LAYOUT_last1x4)
+#if defined(LAYOUT_last1x1)
+const uint LINES = 1u, OUTPUTS = 1u;
+#elif defined(LAYOUT_last1x4)
 const uint LINES = 1u, OUTPUTS = 4u;
 #elif defined(LAYOUT_last1x8)
 const uint LINES = 1u, OUTPUTS = 8u;
@@ -197,9 +205,10 @@ void make_block(uint place, uint lane, uint channel, vec4 added[2]) {
         [[unroll]] for (uint p = 0u; p < OUTPUTS; ++p) {
             if (oy + q >= y_sizes[0] || ox + p >= y_sizes[1]) continue;
             vec4 a = low[q][p] + added[0], b = high[q][p] + added[1];
+            uint at = to + (oy + q) * y_strides[2] + (ox + p) * y_strides[3];
             [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-                a[e] = activate(a[e]);
-                if (VECTOR == 8u) b[e] = activate(b[e]);
+                a[e] = finish(a[e], at + e - y_offset);
+                if (VECTOR == 8u) b[e] = finish(b[e], at + 4u + e - y_offset);
             }
             uvec4 bits = floatBitsToUint(a);
             if (VECTOR == 8u)
@@ -207,7 +216,7 @@ void make_block(uint place, uint lane, uint channel, vec4 added[2]) {
                              float_to_half(a.z) | float_to_half(a.w) << 16,
                              float_to_half(b.x) | float_to_half(b.y) << 16,
                              float_to_half(b.z) | float_to_half(b.w) << 16);
-            y_vectors[(to + (oy + q) * y_strides[2] + (ox + p) * y_strides[3]) / VECTOR] = bits;
+            y_vectors[at / VECTOR] = bits;
         }
     }
 }

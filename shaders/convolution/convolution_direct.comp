@@ -1,4 +1,5 @@
 //@ op DML_OPERATOR_CONVOLUTION
+//@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -8,6 +9,7 @@ layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool ALONG_ROWS = true;  // neighbours are positions; else channels
 layout(constant_id = 3) const bool HAS_BIAS = false;
 const bool CHANNELS_INNER = false;
+#include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint rows;
     uint groups;
@@ -23,14 +25,17 @@ layout(push_constant) uniform Push {
     uint w_offset;
     uint y_offset;
     uint bias_offset;
+    TAIL_FIELD
     uint params_offset;
 };
-#define PARAMS_BINDING 4
+#define PARAMS_BINDING AFTER_TAIL(4)
 #include "include/grid.glsl"
 #include "include/walk.glsl"
 #include "include/typed.glsl"
 #include "include/convolution.glsl"
-#include "include/activation.glsl"
+#define TAIL_BINDING 4
+#define TAIL_TYPE TYPE
+#include "include/tail.glsl"
 INPUT_TENSOR(x, 0, TYPE)
 INPUT_TENSOR(w, 1, TYPE)
 OUTPUT_TENSOR(y, 2, TYPE)
@@ -67,7 +72,7 @@ float element(Taps taps, uint row, uint channel, out uint to) {
             }
         }
     if (HAS_BIAS) sum += bias_float(bias_offset + channel * bias_stride);
-    return activate(sum);
+    return finish(sum, to - y_offset);
 }
 
 void main() {

@@ -1,5 +1,6 @@
 //@ op DML_OPERATOR_CONVOLUTION
 //@ variants TILE: t128 t64 t128x64
+//@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -11,6 +12,7 @@ layout(constant_id = 2) const uint OUTPUT_TYPE = 36u;
 layout(constant_id = 3) const bool HAS_BIAS = false;
 layout(constant_id = 4) const bool OUTPUT_ALONG_ROWS = true;  // channels first; else last
 const bool CHANNELS_INNER = true;
+#include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint row_tiles;
     uint column_tiles;
@@ -29,9 +31,10 @@ layout(push_constant) uniform Push {
     uint w_offset;
     uint y_offset;
     uint bias_offset;
+    TAIL_FIELD
     uint params_offset;
 };
-#define PARAMS_BINDING 4
+#define PARAMS_BINDING AFTER_TAIL(4)
 uint group_index() {
     return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
 }
@@ -55,7 +58,9 @@ layout(local_size_x = INVOCATIONS) in;
 shared uvec2 s_row[TILE_ROWS];
 #define ROW_TABLE s_row
 #include "include/convolution_taps.glsl"
-#include "include/activation.glsl"
+#define TAIL_BINDING 4
+#define TAIL_TYPE OUTPUT_TYPE
+#include "include/tail.glsl"
 INPUT_TENSOR(x, 0, TYPE)
 INPUT_TENSOR(w, 1, TYPE)
 layout(binding = 0) readonly buffer InputPairs { uvec2 x_pairs[]; };
@@ -190,9 +195,11 @@ void main() {
         [[unroll]] for (uint c = 0u; c < ACROSS; ++c) {
             uint column = column_tile + (my_column + c * SIDE) * 4u;
             vec4 four;
-            [[unroll]] for (uint e = 0u; e < 4u; ++e)
-                four[e] = activate(sums[r][c][e] + added[c * 4u + e]);
             uint at = to + column * y_strides[2];
+            [[unroll]] for (uint e = 0u; e < 4u; ++e) {
+                uint place = to + min(column + e, out_channels - 1u) * y_strides[2] - y_offset;
+                four[e] = finish(sums[r][c][e] + added[c * 4u + e], place);
+            }
             if (y_strides[2] == 1u && at % 4u == 0u && column + 4u <= out_channels) {
                 if (BYTES_OF(OUTPUT_TYPE) == 4u)
                     y_vectors[at / 4u] = floatBitsToUint(four);

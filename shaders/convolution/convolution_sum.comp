@@ -1,5 +1,6 @@
 //@ op DML_OPERATOR_CONVOLUTION DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION
 //@ variants TO: float quantized
+//@ tail float
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -10,6 +11,7 @@ layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool HAS_BIAS = false;
 layout(constant_id = 3) const bool HAS_OUTPUT_ZERO = false;
 layout(constant_id = 4) const bool DENSE = false;
+#include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint count;
     uint splits;
@@ -22,6 +24,7 @@ layout(push_constant) uniform Push {
     uint sums_offset;
     uint y_offset;
     uint bias_offset;
+    TAIL_FIELD
     uint x_scale_offset;
     uint w_scale_offset;
     uint y_scale_offset;
@@ -31,7 +34,7 @@ layout(push_constant) uniform Push {
 #if defined(TO_quantized)
 #define PARAMS_BINDING 7
 #else
-#define PARAMS_BINDING 3
+#define PARAMS_BINDING AFTER_TAIL(3)
 #endif
 #include "include/grid.glsl"
 #include "include/walk.glsl"
@@ -49,7 +52,7 @@ INPUT_TENSOR(y_scale, 5, 36u)
 INPUT_TENSOR(y_zero, 6, TYPE)
 
 // A sum as a quantized number: rounded half to even and clamped.
-uint finished(int sum, uint channel) {
+uint finished(int sum, uint channel, uint at) {
     if (HAS_BIAS) sum += int(bias_bits(bias_offset + channel * bias_stride).x);
     precise float scale = x_scale_float(x_scale_offset) *
                           w_scale_float(w_scale_offset + channel * w_scale_stride);
@@ -64,11 +67,13 @@ uint finished(int sum, uint channel) {
 #define NUMBER float
 #define FOUR vec4
 INPUT_TENSOR(bias, 2, TYPE)
-#include "include/activation.glsl"
+#define TAIL_BINDING 3
+#define TAIL_TYPE TYPE
+#include "include/tail.glsl"
 
-uint finished(float sum, uint channel) {
+uint finished(float sum, uint channel, uint at) {
     if (HAS_BIAS) sum += bias_float(bias_offset + channel * bias_stride);
-    return bits_of(activate(sum), TYPE);
+    return bits_of(finish(sum, at), TYPE);
 }
 #endif
 layout(binding = 0) readonly buffer Sums { NUMBER sums[]; };
@@ -91,7 +96,7 @@ void store_eight(uint index) {
     uint channel = index / positions % channels, position = index % positions;
     uint bits[8];
     [[unroll]] for (uint e = 0u; e < 8u; ++e) {
-        bits[e] = finished(x[e / 4u][e % 4u], channel);
+        bits[e] = finished(x[e / 4u][e % 4u], channel, min(index + e, count - 1u));
         if (++position == positions) {
             position = 0u;
             if (++channel == channels) channel = 0u;
@@ -129,6 +134,6 @@ void main() {
     }
     NUMBER sum = NUMBER(0);
     for (uint part = 0u; part < splits; ++part) sum += sums[sums_offset + part * split_stride + index];
-    y_store_bits(y_offset + walk(0u, index)[0],
-                 uvec2(finished(sum, index / positions % channels), 0u));
+    uint at = walk(0u, index)[0];
+    y_store_bits(y_offset + at, uvec2(finished(sum, index / positions % channels, at), 0u));
 }

@@ -3,7 +3,6 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "include/elementwise_float.glsl"
-#undef ACTIVATION
 #include "include/activation_by_code.glsl"
 
 float compute(float x, float y) {

@@ -36,51 +36,8 @@ float value_of(uint i) {
 
 float known[11];  // the tensors' elements, then the result of each step
 
-// The element of a tensor, the result of a step, or a number.
-#define SOURCE(step, shift) \
-    ((step >> shift & 15u) == 15u ? value_of(step >> 16u & 7u) \
-                                  : known[min(step >> shift & 15u, 10u)])
-
-// operators/chain.py has the codes.
-#define STEP(k, step) \
-    if ((step & 255u) != 0u) { \
-        const uint code = step & 255u; \
-        float x = SOURCE(step, 8u), y = SOURCE(step, 12u), made = x; \
-        values_at = step >> 16u & 7u; \
-        if (code == 1u) made = op_add(x, y); \
-        if (code == 2u) made = op_subtract(x, y); \
-        if (code == 3u) made = op_multiply(x, y); \
-        if (code == 4u) made = op_divide(x, y); \
-        if (code == 5u) made = maximum(x, y); \
-        if (code == 6u) made = minimum(x, y); \
-        if (code == 7u) made = op_abs(x, y); \
-        if (code == 8u) made = op_negate(x, y); \
-        if (code == 9u) made = op_recip(x, y); \
-        if (code == 10u) made = op_sqrt(x, y); \
-        if (code == 11u) made = op_exp(x, y); \
-        if (code == 12u) made = op_log(x, y); \
-        if (code == 13u) made = op_erf(x, y); \
-        if (code == 14u) made = op_square(x, y); \
-        if (code == 15u) made = op_floor(x, y); \
-        if (code == 16u) made = op_ceil(x, y); \
-        if (code == 17u) made = op_sign(x, y); \
-        if (code == 18u) made = op_clip(x, y); \
-        if (code == 19u) made = op_clip1(x, y); \
-        if (code == 20u) made = op_relu(x, y); \
-        if (code == 21u) made = op_leaky_relu(x, y); \
-        if (code == 22u) made = op_linear(x, y); \
-        if (code == 23u) made = op_hard_sigmoid(x, y); \
-        if (code == 24u) made = op_elu(x, y); \
-        if (code == 25u) made = op_sigmoid(x, y); \
-        if (code == 26u) made = op_tanh(x, y); \
-        if (code == 27u) made = op_softplus(x, y); \
-        if (code == 28u) made = op_softsign(x, y); \
-        if (code == 29u) made = op_gelu(x, y); \
-        if (code == 30u) made = op_swish(x, y); \
-        if (code == 31u) made = op_hard_swish(x, y); \
-        if (OUT_BYTES == 2u) made = rounded_to_half(made); \
-        known[3u + k] = result = made; \
-    }
+#define CHAIN_TYPE OUT_TYPE
+#include "include/chain_step.glsl"
 
 uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     float result = 0.0;

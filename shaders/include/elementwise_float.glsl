@@ -23,9 +23,6 @@ float parameter(uint i) {
     return PARAMETER(i);
 }
 
-#define LOWER parameter(0u)
-#define UPPER parameter(1u)
-
 float number(bool x) {
     return x ? 1.0 : 0.0;
 }
@@ -76,44 +73,18 @@ float floor_modulus(float x, float y) {
     return sum;
 }
 
-// ``result`` where neither x nor a bound is NaN.
-float short_bounded(float x, float result) {
-    return is_nan(LOWER) || is_nan(UPPER) || isnan(x) ? NOT_A_NUMBER : result;
-}
-
-float quotient(float x, float y) {
-    return SHORT ? short_quotient(x, y) : divide(x, y);
-}
-
-#include "include/activation_parts.glsl"
-
-#define OPERATOR(name, expression) \
-    float op_##name(float x, float y) { \
-        precise float result = expression; \
-        return result; \
-    }
+#include "include/chain_operators.glsl"
 
 OPERATOR(identity, x)
-OPERATOR(abs, magnitude(x))
-OPERATOR(negate, negated(x))
-OPERATOR(sign, is_nan(x) ? x : is_zero(x) ? 0.0 : with_sign(1.0, sign_bit(x)))
-OPERATOR(ceil, ceiled(x))
-OPERATOR(floor, floored(x))
 OPERATOR(round_half_even, rounded(x, true))
 OPERATOR(round_half_away, rounded(x, false))
 OPERATOR(truncate, truncated(x))
-OPERATOR(clip, SHORT ? short_bounded(x, min(max(x, LOWER), UPPER)) : minimum(UPPER, maximum(LOWER, x)))
-OPERATOR(clip1, SHORT ? short_bounded(x, max(min(x, UPPER), LOWER)) : maximum(LOWER, minimum(x, UPPER)))
 OPERATOR(threshold, maximum(x, parameter(0u)))
 OPERATOR(is_nan, number(is_nan(x)))
 OPERATOR(is_infinity, number(is_infinite(x)))
 OPERATOR(is_positive_infinity, number(is_infinite(x) && sign_bit(x) == 0u))
 OPERATOR(is_negative_infinity, number(is_infinite(x) && sign_bit(x) != 0u))
 
-OPERATOR(recip, quotient(1.0, x))
-OPERATOR(sqrt, EITHER(sqrt, (x)))
-OPERATOR(exp, EITHER(exp, (x)))
-OPERATOR(log, EITHER(log, (x)))
 OPERATOR(sin, EITHER(sin, (x)))
 OPERATOR(cos, EITHER(cos, (x)))
 OPERATOR(tan, EITHER(tan, (x)))
@@ -125,31 +96,18 @@ OPERATOR(cosh, EITHER(cosh, (x)))
 OPERATOR(asinh, EITHER(asinh, (x)))
 OPERATOR(acosh, EITHER(acosh, (x)))
 OPERATOR(atanh, EITHER(atanh, (x)))
-OPERATOR(erf, EITHER(erf, (x)))
 OPERATOR(pow, pow_of(x, y))
 OPERATOR(constant_pow, pow_of(x, parameter(0u)))
 OPERATOR(fractional_pow, fractional_pow_of(x, parameter(0u), PAIR(parameter(1u), parameter(2u)),
                                            parameter(3u)))
-OPERATOR(square, x * x)
 OPERATOR(cube, x * x * x)
 
-OPERATOR(add, x + y)
-OPERATOR(subtract, x - y)
-OPERATOR(multiply, x * y)
-OPERATOR(divide, quotient(x, y))
 OPERATOR(mean, x * 0.5 + y * 0.5)
 OPERATOR(difference_square, (x - y) * (x - y))
 OPERATOR(modulus_truncate, modulus(x, y))
 OPERATOR(modulus_floor, floor_modulus(x, y))
 OPERATOR(atan_yx, EITHER(atan, (x, y)))
 OPERATOR(parameterized_relu, at_least_zero(x) ? x : x * y)
-
-#define ACTIVATION(name, expression) OPERATOR(name, expression)
-#include "include/activation_table.glsl"
-
-// Activations that no operator fuses.
-OPERATOR(swish, EITHER(swish, (x, ALPHA)))
-OPERATOR(hard_swish, x * within_one(ALPHA * x + BETA))
 
 #ifndef COMPUTES
 float compute(float x, float y);

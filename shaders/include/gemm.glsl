@@ -1,10 +1,11 @@
 // Shared code of the GEMM shaders: the interface, the place of a workgroup's tile, and the epilogue.
 // A is rows x K, B is K x columns; strides express a transpose. The includer defines TILE_ROWS,
 // TILE_COLUMNS and INVOCATIONS; BLOCKED_B if B has scales and zero points, which are bound before params.
+#include "include/tailed.glsl"
 #ifdef BLOCKED_B
 #define PARAMS_BINDING 8
 #else
-#define PARAMS_BINDING 6
+#define PARAMS_BINDING AFTER_TAIL(6)
 #endif
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool HAS_C = false;
@@ -13,6 +14,9 @@ layout(constant_id = 3) const bool Y_VECTORS = false;
 // Split-K: several workgroups compute a tile. The last one adds up all sums in the order of K, so the
 // result does not depend on which one is last.
 layout(constant_id = 4) const bool SPLIT = false;
+// Whether four columns of C are one aligned vector, and whether its rows differ.
+layout(constant_id = 45) const bool C_VECTORS = false;
+layout(constant_id = 46) const bool C_ROWS = true;
 
 layout(push_constant) uniform Push {
     uint batches;
@@ -46,16 +50,20 @@ layout(push_constant) uniform Push {
     uint y_offset;
     uint partial_offset;
     uint arrived_offset;
+    TAIL_FIELD
     uint params_offset;
 };
 #include "include/grid.glsl"
 #include "include/walk.glsl"
 #include "include/typed.glsl"
-#include "include/activation.glsl"
+#define TAIL_BINDING 6
+#define TAIL_TYPE TYPE
+#include "include/tail.glsl"
 
 INPUT_TENSOR(a, 0, TYPE)
 INPUT_TENSOR(b, 1, TYPE)
 INPUT_TENSOR(c, 2, TYPE)
+layout(binding = 2) readonly buffer CPairs { uvec2 c_pairs[]; };
 OUTPUT_TENSOR(y, 3, TYPE)
 layout(binding = 3) writeonly buffer YPairs { uvec2 y_pairs[]; };
 layout(binding = 4) coherent buffer Partial { float partial[]; };
@@ -97,16 +105,29 @@ bool find_tile(out Tile t) {
     return t.part < parts;
 }
 
+// Four elements of C, which are a vector.
+vec4 c_numbers(uint from) {
+    if (BYTES_OF(TYPE) == 4u) return uintBitsToFloat(c_vectors[from / 4u]);
+    uvec2 pair = c_pairs[from / 4u];
+    return vec4(half_to_float(pair.x & 0xFFFFu), half_to_float(pair.x >> 16),
+                half_to_float(pair.y & 0xFFFFu), half_to_float(pair.y >> 16));
+}
+
 // Finishes and stores the sums of four columns, except beyond the edge.
 void store_four(Tile t, uint row, uint column, vec4 sums) {
     uint count = min(columns - column, 4u);
-    uint from = c_offset + t.at[2] + row * c_row + column * c_column;
+    uint from = c_offset + t.at[2] + (C_ROWS ? row * c_row : 0u) + column * c_column;
     uint to = y_offset + t.at[3] + row * y_row + column * y_column;
-    vec4 x;
+    vec4 x, added = vec4(0.0);
+    if (C_VECTORS)
+        added = c_numbers(from);
+    else if (HAS_C)
+        [[unroll]] for (uint i = 0u; i < 4u; ++i)
+            added[i] = c_float(from + min(i, count - 1u) * c_column);
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         precise float value = alpha * sums[i];
-        if (HAS_C) value = value + beta * c_float(from + min(i, count - 1u) * c_column);
-        x[i] = activate(value);
+        if (HAS_C) value = value + beta * added[i];
+        x[i] = finish(value, to - y_offset + min(i, count - 1u) * y_column);
     }
     if (Y_VECTORS && count == 4u) {
         if (BYTES_OF(TYPE) == 4u) {

@@ -1,5 +1,6 @@
 //@ op DML_OPERATOR_GEMM
 //@ variants TILE: t128 t64 t32
+//@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -2,6 +2,7 @@
 //@ variants TILE: t128 t128x256 t64 t64d t32x64 t32 t16
 //@ glslang >= 14
 //@ target vulkan1.1
+//@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require

@@ -1,5 +1,6 @@
 //@ op DML_OPERATOR_GEMM
 //@ variants AXIS: k_contiguous n_contiguous; ROWS: r1 r2 r4 r8
+//@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,13 +1,15 @@
 //@ op DML_OPERATOR_BATCH_NORMALIZATION
+//@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // Each invocation normalizes PIECES pieces (elements, or vectors of 16 bytes), a workgroup's size apart.
-#define PARAMS_BINDING 6
+#define PARAMS_BINDING AFTER_TAIL(6)
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint EACH = 1u;    // elements of a piece
 layout(constant_id = 3) const uint PIECES = 1u;
 layout(constant_id = 4) const bool CONTIGUOUS = false;  // parameters are read as vectors, too
+#include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint pieces;
     uint activation_at;
@@ -18,12 +20,15 @@ layout(push_constant) uniform Push {
     uint scale_offset;
     uint bias_offset;
     uint y_offset;
+    TAIL_FIELD
     uint params_offset;
 };
 #include "include/grid.glsl"
 #include "include/walk.glsl"
 #include "include/typed.glsl"
-#include "include/activation.glsl"
+#define TAIL_BINDING 6
+#define TAIL_TYPE TYPE
+#include "include/tail.glsl"
 
 INPUT_TENSOR(x, 0, TYPE)
 INPUT_TENSOR(mean, 1, TYPE)
@@ -42,8 +47,8 @@ float factor_of(float variance, float scale) {
     return scale / sqrt_of(variance + uintBitsToFloat(epsilon));
 }
 
-float normalized(float x, float mean, float factor, float bias) {
-    return activate((x - mean) * factor + bias);
+float normalized(float x, float mean, float factor, float bias, uint at) {
+    return finish((x - mean) * factor + bias, at);
 }
 
 #define PARAMETER(name, o) name##_float(name##_offset + at[o])
@@ -71,7 +76,7 @@ void main() {
             bias = PARAMETER(bias, 5);
         }
         if (EACH == 1u) {
-            float value = normalized(uintBitsToFloat(x.x), mean, factor, bias);
+            float value = normalized(uintBitsToFloat(x.x), mean, factor, bias, at[1]);
             y_store_float(y_offset + at[1], value);
             continue;
         }
@@ -88,7 +93,7 @@ void main() {
                 factor = factor_of(element(variances, e), element(scales, e));
                 bias = element(biases, e);
             }
-            float value = normalized(element(x, e), mean, factor, bias);
+            float value = normalized(element(x, e), mean, factor, bias, at[1] + e);
             if (EACH == 8u) made[e / 2u] |= float_to_half(value) << (e % 2u * 16u);
             else made[e] = floatBitsToUint(value);
         }

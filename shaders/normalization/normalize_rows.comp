@@ -1,5 +1,6 @@
 //@ op DML_OPERATOR_ACTIVATION_SOFTMAX DML_OPERATOR_ACTIVATION_SOFTMAX1 DML_OPERATOR_ACTIVATION_LOG_SOFTMAX DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1 DML_OPERATOR_ACTIVATION_HARDMAX DML_OPERATOR_ACTIVATION_HARDMAX1 DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1 DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2 DML_OPERATOR_LP_NORMALIZATION
 //@ variants SUB: tree subgroups
+//@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -45,7 +46,11 @@ layout(push_constant) uniform Push {
 #include "include/walk.glsl"
 #include "include/typed.glsl"
 #include "include/reduce.glsl"
-#include "include/activation.glsl"
+// The tensor of a tail has the binding of the addend. There may be only one of both.
+#define tail_offset addend_offset
+#define TAIL_BINDING 5
+#define TAIL_TYPE TYPE
+#include "include/tail.glsl"
 
 INPUT_TENSOR(x, 0, TYPE)
 INPUT_TENSOR(scale, 1, TYPE)
@@ -265,7 +270,7 @@ float result_of(float value, uint place, Knowledge row, vec2 mapping, float fact
     value *= mapping.y;
     if (SCALE != ABSENT) value *= factor;
     if (BIAS != ABSENT) value += added;
-    return activate(value);
+    return value;
 }
 
 void store(uint[4] at, uint piece, uvec4 vector, Knowledge row, vec2 mapping) {
@@ -280,6 +285,7 @@ void store(uint[4] at, uint piece, uvec4 vector, Knowledge row, vec2 mapping) {
         if (SCALE == VECTORS) factor = element(factors, e);
         if (BIAS == VECTORS) added = element(sums, e);
         float value = result_of(element(vector, e), piece * EACH + e, row, mapping, factor, added);
+        value = finish(value, at[1] + to[1] + e);
         if (EACH == 1u) y_store_float(y_offset + at[1] + to[1], value);
         else if (EACH == 8u) made[e / 2u] |= float_to_half(value) << (e % 2u * 16u);
         else made[e] = floatBitsToUint(value);

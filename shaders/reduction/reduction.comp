@@ -1,11 +1,12 @@
 //@ op DML_OPERATOR_REDUCE DML_OPERATOR_ARGMIN DML_OPERATOR_ARGMAX DML_OPERATOR_AVERAGE_POOLING DML_OPERATOR_AVERAGE_POOLING1
 //@ variants KIND: float exponential integer extreme argument
+//@ tail float exponential extreme
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // SHARE invocations reduce one row, or WIDE rows that are neighbours in memory. A workgroup has as many rows
 // as fit. Long rows are split into parts, whose totals a second dispatch of the same shader reduces.
-#define PARAMS_BINDING 3
+#define PARAMS_BINDING AFTER_TAIL(3)
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint RESULT_TYPE = 36u;
 layout(constant_id = 3) const uint FUNCTION = 10u;  // a DML_REDUCE_FUNCTION
@@ -17,6 +18,7 @@ layout(constant_id = 8) const bool FROM_PARTS = false;
 layout(constant_id = 9) const bool TO_PARTS = false;
 layout(constant_id = 10) const bool LAST_WINS = false;  // among equal values, the last index
 layout(constant_id = 11) const uint WIDE = 1u;  // rows of an invocation: 1, or as many as a vector has elements
+#include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint rows;  // counted in WIDE
     uint columns;
@@ -28,6 +30,8 @@ layout(push_constant) uniform Push {
     uint x_offset;
     uint y_offset;
     uint totals_offset;
+    uint activation_at;
+    TAIL_FIELD
     uint params_offset;
 };
 const uint AVERAGE = 2u, L1 = 3u, L2 = 4u, LOG_SUM = 5u, MULTIPLY = 9u, SUM_SQUARE = 11u;
@@ -38,6 +42,11 @@ const bool OF_LEAST = FUNCTION == 1u || FUNCTION == 8u;  // ARGMIN, MIN
 #include "include/integers64.glsl"
 #include "include/ordered.glsl"
 #include "include/exponentials.glsl"
+#if defined(TAIL)
+#define TAIL_BINDING 3
+#define TAIL_TYPE RESULT_TYPE
+#include "include/tail.glsl"
+#endif
 
 INPUT_TENSOR(x, 0, TYPE)
 OUTPUT_TENSOR(y, 1, RESULT_TYPE)
@@ -250,6 +259,13 @@ TOTAL of_elements(uint row, uint share, uint from, uint to) {
     return combine(total, total_of(few));
 }
 
+uvec2 finished(uvec2 bits, uint at) {
+#if defined(TAIL)
+    bits.x = bits_of(finish(number_of(bits, RESULT_TYPE), at), RESULT_TYPE);
+#endif
+    return bits;
+}
+
 void main() {
     uint i = gl_LocalInvocationIndex, height = gl_WorkGroupSize.x / SHARE;
     uint part = group_index() % parts;
@@ -294,8 +310,9 @@ void main() {
         }
         if (share == 0u && row < rows) {
             uint own = row * WIDE + u;
+            uint to = (u == 0u ? at : walk_rows(0u, own))[1];
             if (TO_PARTS) store_total(own * parts + part, s_totals[i]);
-            else y_store_bits(y_offset + (u == 0u ? at : walk_rows(0u, own))[1], result(s_totals[i]));
+            else y_store_bits(y_offset + to, finished(result(s_totals[i]), to));
         }
     }
 }

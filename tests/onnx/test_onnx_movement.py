@@ -33,7 +33,7 @@ def test_slices(start: int, end: int, step: int, rng: np.random.Generator) -> No
            dict(b=[start, 1], e=[end, 6], a=[0, 1], s=[step, 2]), x)
 
 
-@pytest.mark.parametrize("unfused", ["", "all"])
+@pytest.mark.parametrize("unfused", ["", "chains,tails"])
 def test_what_overlaps_is_not_overwritten(
     unfused: str, device: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

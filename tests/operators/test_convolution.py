@@ -127,15 +127,35 @@ def test_matrix_units_share_k_where_there_are_few_tiles() -> None:
         "convolution_coopmat.f16.t64", "convolution_sum.float"]
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_neighbours_of_the_core_kernel_store_side_by_side(
+    last: bool, own: dml.Device, rng: np.random.Generator
+) -> None:
+    x, w = (rng.integers(-4, 5, s).astype(np.float32) for s in ((2, 6, 7, 9), (20, 6, 3, 3)))
+    out = own.empty((2, 5, 7, 20)).transpose(0, 3, 1, 2) if last else own.empty((2, 20, 5, 7))
+    with tuning.trial(EveryWork("core")):
+        expected = dml.convolution(own.tensor(x), own.tensor(w)).numpy()
+        own._compiled.clear()
+        y = dml.convolution(own.tensor(x), own.tensor(w), out=out).numpy()
+    (compiled,) = own._compiled.values()
+    assert compiled.plan.execute[0].spec["OUTPUT_ALONG_ROWS"] == (not last)
+    assert (y == expected).all()
+
+
 def test_depthwise_convolutions_are_no_products() -> None:
     shape = (32, 144, 56, 56), (144, 1, 3, 3)
     assert _names(_plan(*shape)) == ["convolution_depthwise.first"]
     assert _names(_plan(*shape, last=True)) == ["convolution_depthwise.last1x4"]
 
 
+def test_depthwise_convolutions_of_small_images_have_work_for_all_cores() -> None:
+    few, = _plan((1, 960, 7, 7), (960, 1, 5, 5), last=True).execute
+    assert few.variant.name == "convolution_depthwise.last1x1" and few.groups >= 20
+
+
 @pytest.mark.parametrize(("kernel", "data_type"), [
     ("first", "float32"), ("first", "float16"), ("last1x4", "float32"), ("last1x8", "float16"),
-    ("last2x4", "float16"), ("last4x2", "float32"),
+    ("last2x4", "float16"), ("last4x2", "float32"), ("last1x1", "float16"),
 ])
 def test_depthwise_kernels_compute_the_same(
     kernel: str, data_type: str, own: dml.Device, rng: np.random.Generator
@@ -235,7 +255,8 @@ def test_transposed_convolutions_store_channels_together(
 WIDE_TILES = {"convolution.f32.t128", "convolution.i32.t128"}
 """Variants that a device does not choose for few tiles. The next test runs them."""
 FORCED = {
-    *(f"convolution_depthwise.{k}" for k in ("first", "last1x4", "last1x8", "last2x4", "last4x2")),
+    *(f"convolution_depthwise.{k}"
+      for k in ("first", "last1x1", "last1x4", "last1x8", "last2x4", "last4x2")),
     *(f"convolution_lines.{k}" for k in ("t128", "t128x64", "t64")),
     *(f"convolution_blocks.{k}" for k in ("t8", "t16")),
 }

@@ -49,3 +49,19 @@ def test_kernels_compute_the_same(
     assert (y == (np.maximum(expected + 2.0 * c, 0) if whole else expected)).all()
     names = {name for each in own._compiled.values() for name in each.variants}
     assert kernel.removesuffix("-split").replace("-", ".") in names & TESTED
+
+
+@pytest.mark.parametrize(("sizes", "rows", "vectors"), [
+    ((1, 64), False, True), ((48, 64), True, True), ((48, 1), True, False), ((1, 1), False, False)])
+def test_c_is_read_in_vectors_where_it_consists_of_them(
+    sizes: tuple[int, int], rows: bool, vectors: bool, own: dml.Device
+) -> None:
+    """A bias is one vector for all rows."""
+    a, b, c = (dml.TensorDesc("float32", s) for s in ((48, 32), (32, 64), sizes))
+    c = dml.TensorDesc("float32", (48, 64), [s if n > 1 else 0
+                                             for n, s in zip(sizes, (sizes[1], 1))])
+    compiled = own.compile_operator(own.create_operator(dml.GemmOperatorDesc(
+        a_tensor=a, b_tensor=b, c_tensor=c, output_tensor=dml.TensorDesc("float32", (48, 64)),
+        trans_a=0, trans_b=0, alpha=1.0, beta=1.0)))
+    spec = compiled.plan.execute[0].spec
+    assert (spec["C_ROWS"], spec["C_VECTORS"]) == (rows, vectors)

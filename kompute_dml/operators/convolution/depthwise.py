@@ -26,10 +26,15 @@ class Kernel(NamedTuple):
     columns: int
     """... and columns (1 or 2 if channels come first)."""
 
+    def blocks(self, c: Problem) -> int:
+        """Blocks of outputs in all images."""
+        _, y, x = c.axes
+        return c.batches * -(-y.out_size // self.rows) * -(-x.out_size // self.columns)
+
 
 _FIRST = Kernel("first", 4, 1)
 _LAST = [Kernel(f"last{rows}x{columns}", rows, columns)
-         for rows, columns in ((1, 4), (2, 4), (4, 2), (1, 8))]
+         for rows, columns in ((1, 4), (2, 4), (4, 2), (1, 8), (1, 1))]
 
 
 def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
@@ -49,6 +54,9 @@ def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
         # As measured on an H200: large FLOAT16 images are read in rows.
         rows = data_type.itemsize == 2 and axes[0].out_size > _LARGE
         found = sorted(_LAST, key=lambda k: k.rows > 1 if rows else k.rows != 2)
+        # Large blocks read less, if they are enough for all cores. Else single outputs are.
+        if found[0].blocks(c) * (c.groups // each) < p.device.cores * _INVOCATIONS:
+            found.sort(key=lambda k: k.rows * k.columns)
     work = work_key(f"depthwise {data_type.family} {found[0].name}", c.rows, c.groups,
                     axes[1].out_size)
     _dispatch(p, c, p.choose(work, found, lambda k: k.name), each, fused)
@@ -67,7 +75,7 @@ def _dispatch(p: PlanBuilder, c: Problem, kernel: Kernel, each: int, fused: Fuse
     data_type = p.tensor("input_tensor").data_type
     padding = [-a.phases[0][2] for a in (y_axis, x_axis)]
     spec: dict[str, int] = {
-        "TYPE": data_type.code, "HAS_BIAS": bias is not None, "FUSED_ACTIVATION": fused.code}
+        "TYPE": data_type.code, "HAS_BIAS": bias is not None, **fused.spec}
     for name, axis in (("Y", y_axis), ("X", x_axis)):
         spec |= {f"TAPS_{name}": axis.filter_size, f"STRIDE_{name}": axis.input_step,
                  f"DILATION_{name}": axis.tap_step}
@@ -89,13 +97,12 @@ def _dispatch(p: PlanBuilder, c: Problem, kernel: Kernel, each: int, fused: Fuse
         if 4 * lanes < min(vectors, most):
             lanes = min(vectors, most)
         places = _INVOCATIONS // lanes
-        lines = c.batches * -(-y_axis.out_size // kernel.rows) * -(
-            -x_axis.out_size // kernel.columns)
         spec |= {"LOCAL_SIZE": lanes * places, "LANES": lanes}
-        groups = -(-vectors // lanes) * -(-lines // places)
+        groups = -(-vectors // lanes) * -(-kernel.blocks(c) // places)
     p.dispatch(
-        f"{SHADER}.{kernel.name}", groups, x=p.read("input_tensor"), w=p.read("filter_tensor"),
-        y=p.write("output_tensor"), bias=p.read("bias_tensor"), params=fused.words or (0,),
+        fused.variant(f"{SHADER}.{kernel.name}"), groups,
+        x=p.read("input_tensor"), w=p.read("filter_tensor"), y=p.write("output_tensor"),
+        bias=p.read("bias_tensor"), **p.read_tail(), params=fused.words or (0,),
         push={"batches": c.batches, "channels": c.groups,
               "x_sizes": (y_axis.in_size, x_axis.in_size),
               "y_sizes": (y_axis.out_size, x_axis.out_size), "padding": padding,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...layout import Ints, extent, packed_strides, pad_left, product
-from ...lowering.activation import Fused
+from ...lowering.activation import NOTHING, Fused
 from ...lowering.builder import PlanBuilder
 from ...lowering.copy import View
 from ...lowering.plan import UNUSED, Operand
@@ -63,26 +63,29 @@ def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
     data_type = p.tensor("input_tensor").data_type
     bias_tensor = p.tensor("bias_tensor")
     y, turned = p.write("output_tensor"), None
-    if c.phases > 1 and c.y_strides[1] != 1 and choice is not None:
+    if c.phases > 1 and c.y_strides[1] != 1 and choice is not None and not fused.has_tensor:
         # Neighbours in a row belong to different phases, channels to the same. So the output is
         # stored channels-last and then copied.
         turned = matrix_units.channels_last(p.tensor("output_tensor"))
         c = c._replace(y_strides=(*turned.strides[:2], *pad_left(turned.strides[2:], AXES, 0)))
         y = p.temporary(turned.data_type.itemsize, product(c.output_sizes))
     finish = {"bias_stride": _channel_stride(bias_tensor, 1)}
-    end = {"HAS_BIAS": bias_tensor is not None, "FUSED_ACTIVATION": fused.code}
+    end = {"HAS_BIAS": bias_tensor is not None, **fused.spec}
 
     def dispatch(y: Operand, y_strides: Ints, last: bool) -> None:
         more, push, spec = (fused.words, finish, {**end}) if last else ((), {}, {})
         kinds = {"TYPE": data_type.code, "OUTPUT_TYPE": data_type.code if last else 36}
+        own = fused if last else NOTHING
+        tail = p.read_tail() if last else {}
         if choice is not None:
             units = choice.kernel.shader == matrix_units.SHADER
             spec |= {"UNFINISHED": not last} if units else kinds
-            matrix_units.dispatch(p, c, choice, y, y_strides, spec, push, more, operands)
+            matrix_units.dispatch(p, c, choice, y, y_strides, spec, push, more, operands | tail,
+                                  own)
         else:
-            _gather(p, c, variant, splits, y, y_strides,
+            _gather(p, c, own.variant(variant), splits, y, y_strides,
                     {**kinds, "FILTER_TYPE": data_type.code, **spec}, push, more,
-                    bias=p.read("bias_tensor"))
+                    bias=p.read("bias_tensor"), **tail)
 
     # Sums of factors that were rounded are finished in the output's type.
     if splits == 1 and data_type is p.tensor("output_tensor").data_type:
@@ -105,8 +108,8 @@ def _in_splits(p: PlanBuilder, c: Problem, splits: int, y: Operand,
     walk = Walk(c.output_sizes, c.y_strides)
     each = _INVOCATIONS * (8 if dense else 1)
     p.dispatch(
-        f"{SUM}.float", -(-count // each), sums=sums.reading(), y=y,
-        bias=p.read("bias_tensor"), params=[*walk.words, *fused.words],
+        fused.variant(f"{SUM}.float"), -(-count // each), sums=sums.reading(), y=y,
+        bias=p.read("bias_tensor"), **p.read_tail(), params=[*walk.words, *fused.words],
         push={"count": count, "splits": splits, "split_stride": c.split_stride,
               "positions": strides[1], "channels": c.output_sizes[1],
               "activation_at": len(walk.words), **finish},
@@ -129,14 +132,14 @@ def _direct(p: PlanBuilder, c: Problem, fused: Fused) -> None:
     for unused in ("row_tiles", "column_tiles", "splits", "steps"):
         del push[unused]
     p.dispatch(
-        DIRECT, -(-(-(-fast // 2) * slow * c.phases) // _INVOCATIONS), x=p.read("input_tensor"),
-        w=p.read("filter_tensor"), y=p.write("output_tensor"), bias=p.read("bias_tensor"),
-        params=[*words, *fused.words],
+        fused.variant(DIRECT), -(-(-(-fast // 2) * slow * c.phases) // _INVOCATIONS),
+        x=p.read("input_tensor"), w=p.read("filter_tensor"), y=p.write("output_tensor"),
+        bias=p.read("bias_tensor"),
+        **p.read_tail(), params=[*words, *fused.words],
         push={**push, "rows": c.rows, "bias_stride": _channel_stride(bias, 1),
               "activation_at": len(words)},
         spec={"LOCAL_SIZE": _INVOCATIONS, "TYPE": p.tensor("input_tensor").data_type.code,
-              "ALONG_ROWS": along_rows, "HAS_BIAS": bias is not None,
-              "FUSED_ACTIVATION": fused.code})
+              "ALONG_ROWS": along_rows, "HAS_BIAS": bias is not None, **fused.spec})
 
 
 def lower_integer(
@@ -211,7 +214,7 @@ def _gather(
     p: PlanBuilder, c: Problem, variant: str, splits: int, y: Operand, y_strides: Ints,
     spec: dict[str, int], push: dict[str, int], more_params: Ints, **operands: Any,
 ) -> None:
-    side = int(variant.rpartition(".t")[2])
+    side = int(variant.split(".")[1][1:])
     words = c.words(y_strides)
     taps = [s for s, a in zip(c.w_strides[3:], c.axes) if max(n for _, n, _ in a.phases) > 1]
     channels_inner = not taps or c.w_strides[2] < min(taps)
@@ -221,6 +224,7 @@ def _gather(
         w=p.read("filter_tensor"), y=y, **operands, params=[*words, *more_params],
         push={**c.push((side, side, _TILE_K), splits, y_strides), **activation, **push},
         spec={"LOCAL_SIZE": _INVOCATIONS, "CHANNELS_INNER": channels_inner,
+              "OUTPUT_ALONG_ROWS": y_strides[1] >= y_strides[-1],
               "INPUT_K_CONTIGUOUS": channels_inner and c.x_strides[1] <= c.x_strides[-1],
               "FILTER_K_CONTIGUOUS": min(taps + [c.w_strides[2]]) <= c.w_strides[1], **spec},
     )

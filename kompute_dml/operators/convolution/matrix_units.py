@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from ...desc import TensorDesc, TensorFlags
 from ...dtypes import DataType
 from ...layout import Ints, packed_strides, pad_left, power_of_two, product
+from ...lowering.activation import NOTHING, Fused
 from ...lowering.builder import PlanBuilder
 from ...lowering.copy import View, copied
 from ...lowering.plan import TEMPORARY, UNUSED, Operand, Plan
@@ -269,6 +270,7 @@ def is_plain(p: PlanBuilder, c: Problem, y: Operand, y_strides: Ints) -> bool:
 def dispatch(
     p: PlanBuilder, c: Problem, choice: Choice, y: Operand, y_strides: Ints,
     spec: dict[str, int], push: dict[str, int], more_params: Ints, operands: dict[str, Any],
+    fused: Fused = NOTHING,
 ) -> None:
     """Dispatch a kernel. ``operands`` are input, filter, and those after the output."""
     words, tile = c.words(y_strides), choice.kernel.tile
@@ -277,11 +279,11 @@ def dispatch(
     x, w, *more = operands.items()
     bound = {**dict([x, w]), "y": y, **dict(more)}
     if choice.kernel in _BLOCKS:
-        blocks.dispatch(p, c, choice.variant, tile, y, y_strides, spec,
+        blocks.dispatch(p, c, fused.variant(choice.variant), tile, y, y_strides, spec,
                         {"activation_at": len(words), **push}, (*words, *more_params), bound)
         return
     p.dispatch(
-        choice.variant, c.tiles(*tile[:2]) * choice.splits, **bound,
+        fused.variant(choice.variant), c.tiles(*tile[:2]) * choice.splits, **bound,
         params=[*words, *more_params],
         push={**c.push(tile, choice.splits, y_strides), "activation_at": len(words), **push},
         spec={"OUTPUT_ALONG_ROWS": y_strides[1] >= y_strides[-1], **spec})

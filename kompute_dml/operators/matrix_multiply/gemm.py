@@ -315,7 +315,6 @@ def dispatch_product(
     **more: Any,
 ) -> None:
     """Add the dispatch of a kernel. ``more`` operands are bound after those of all kernels."""
-    variant = p.library.get(*kernel.shader.split("."))
     tiles, part_k = kernel.tiles(g), kernel.part_k(g, p.device.cores)
     parts = -(-g.k // part_k)
     y = g.views["y"].operand
@@ -332,11 +331,13 @@ def dispatch_product(
     for name, axes in (("a", ("row", "k")), ("b", ("k", "column")), ("c", ("row", "column")),
                        ("y", ("row", "column"))):
         push |= {f"{name}_{axis}": s for axis, s in zip(axes, g.steps.get(name, (0, 0)))}
-    row, column = g.steps["y"]
+    (row, column), (c_row, c_column) = g.steps["y"], g.steps.get("c", (0, 0))
     spec: dict[str, int] = {
         "TYPE": d.output_tensor.data_type.code, "HAS_C": "c" in g.views, "SPLIT": parts > 1,
         "Y_VECTORS": column == 1 and g.begins_with_vectors("y", 4, row),
-        "FUSED_ACTIVATION": fused.code,
+        "C_VECTORS": c_column == 1 and g.columns % 4 == 0 and g.begins_with_vectors("c", 4, c_row),
+        "C_ROWS": c_row != 0,
+        **fused.spec,
     }
     if kernel.each:
         for side in "ab":
@@ -348,11 +349,11 @@ def dispatch_product(
         if kernel.each == 8 or kernel in _BLOCKS:
             spec["ENDS_INSIDE"] = g.k % kernel.k != 0
     p.dispatch(
-        variant, tiles * parts, params=[*g.walk.words, *fused.words],
+        fused.variant(kernel.shader), tiles * parts, params=[*g.walk.words, *fused.words],
         push={**push, **(more_push or {})}, spec={**spec, **(more_spec or {})},
         a=g.views["a"].operand, b=g.views["b"].operand,
         c=g.views["c"].operand if "c" in g.views else UNUSED, y=y, partial=partial,
-        arrived=arrived, **more)
+        arrived=arrived, **more, **p.read_tail())
 
 
 def _word(x: float) -> int:

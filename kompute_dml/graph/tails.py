@@ -1,0 +1,90 @@
+"""A pass over a graph's operators: elementwise operators become the tail of the operator before,
+which applies them to its finished results (``include/tail.glsl``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..desc import TensorDesc
+from ..lowering.activation import Step
+from ..operators import chain
+from ..operators.base import widened
+from ..spec import Field
+from .draft import Draft, Drafts, alike, fused_by, output_of, seen_as
+
+_FIELDS = (Field("TailTensor", "input", "TENSOR_DESC", True),
+           Field("Tail", "attribute", "STEPS", True))
+_MOST_STEPS, _MOST_VALUES = 4, 12
+KINDS = ("CONVOLUTION", "GEMM", "REDUCE", "BATCH_NORMALIZATION", "LP_NORMALIZATION",
+         "MEAN_VARIANCE_NORMALIZATION", "MEAN_VARIANCE_NORMALIZATION1",
+         "MEAN_VARIANCE_NORMALIZATION2", "ACTIVATION_SOFTMAX", "ACTIVATION_SOFTMAX1",
+         "ACTIVATION_LOG_SOFTMAX", "ACTIVATION_LOG_SOFTMAX1")
+"""Operators whose kernels take a tail."""
+
+
+def tails(g: Drafts) -> None:
+    for last in g:
+        if (found := _steps(last)) is not None:
+            steps, slots = found
+            # The last maker already runs where the fused operator will.
+            for slot in sorted(slots, key=lambda s: g.place(g.maker(last, s)), reverse=True):
+                if _fuse(g, last, steps, slots, slot):
+                    break
+
+
+def _steps(draft: Draft) -> tuple[list[Step], list[str]] | None:
+    """An elementwise operator as steps, and the slots of the tensors that these take; or None."""
+    slots = [slot for slot, _ in draft.slots("input")]
+    if isinstance(draft.desc, chain.ChainDesc):
+        steps: list[Step] | None = list(draft.desc.steps)
+    elif not chain.is_step(draft.desc) or not output_of(draft).data_type.is_float:
+        return None
+    else:
+        numbers = {slot: draft.number(slot) for slot in slots}
+        slots = [slot for slot in slots if numbers[slot] is None]
+        sources = [slots.index(slot) if number is None else number
+                   for slot, number in numbers.items()]
+        steps = chain.steps_of(draft.desc, sources, chain.MOST_TENSORS)
+    if steps is None or len(steps) > _MOST_STEPS or (
+            sum(len(s.words) for s in steps) > _MOST_VALUES) or len(slots) > 2:
+        return None
+    return steps, slots
+
+
+def _fuse(g: Drafts, last: Draft, steps: list[Step], slots: list[str], slot: str) -> bool:
+    """Make ``last`` the tail of the operator that makes its input in ``slot``. Returns whether that
+    is possible."""
+    maker = g.maker(last, slot)
+    if maker is None or not _takes_tail(maker) or g.only_user(maker) != (last, slot):
+        return False
+    made = output_of(maker)
+    storages = maker.storages | {"output_tensor": last.storages["output_tensor"]}
+    y = seen_as(last, slot, "output_tensor", made)
+    tensor: TensorDesc | None = None
+    for other in slots:
+        if other != slot:
+            tensor = seen_as(last, slot, other, made)
+            storages["tail_tensor"] = last.storages[other]
+            # A shader has one place for both. Some have one binding for this tensor and an addend.
+            if tensor is None or not alike(tensor, made) or "addend_tensor" in maker.storages:
+                return False
+    if y is None or not alike(y, made):  # another layout might take a slower kernel
+        return False
+    own = slots.index(slot)
+    order = {i: int(i != own) for i in range(chain.MOST_TENSORS)}
+    values: dict[str, Any] = {f.snake: getattr(maker.desc, f.snake)
+                              for f in maker.desc.operator.spec.fields}
+    values |= {"output_tensor": y, "tail_tensor": tensor, "tail": tuple(
+        s._replace(sources=tuple(order.get(i, i) for i in s.sources)) for s in steps)}
+    desc = widened(type(maker.desc), *_FIELDS)(**values)
+    g.replace([maker, last], Draft(desc, storages, maker.label))
+    return True
+
+
+def _takes_tail(draft: Draft) -> bool:
+    fused = fused_by(draft)
+    if "b_scale_tensor" in draft.storages:
+        return False  # blocked weights bind as many tensors as every device has
+    return draft.name in KINDS and getattr(draft.desc, "tail", None) is None and (
+        output_of(draft).data_type.is_float and len(list(draft.slots("output"))) == 1
+        and (fused is None or "SOFTMAX" not in fused.operator.name))
