@@ -24,12 +24,13 @@ _SHAPES = {
     "k4": (_B, _N, _L, _H), "v4": (_B, _N, _L, _V), "bias": (_N * (2 * _H + _V),),
     "lengths": (_B,), "mask2": (_B, _L), "mask3": (_B, _S, _L), "relative": (1, _N, _S, _L),
     "relative_all": (1, _N, _S, _L + _P), "past_k": (_B, _N, _P, _H), "past_v": (_B, _N, _P, _V),
+    "none_k": (_B, _N, 0, _H), "none_v": (_B, _N, 0, _V),
     "x": (4, _B, _H), "w": (2, 3 * _V, _H), "r": (2, 3 * _V, _V), "b": (2, 6 * _V),
 }
 
 
-def _same(rng: np.random.Generator, op: str, inputs: str, outputs: dict[str, int], **more: Any
-          ) -> None:
+def _same(rng: np.random.Generator, op: str, inputs: str, outputs: dict[str, int], opset: int = 21,
+          **more: Any) -> None:
     """Compare a node with ONNX Runtime. ``outputs`` are the outputs' dimension counts by name."""
     names = [n for n in inputs.split() if n != "-"]
     whole = ("lengths", "mask2", "mask3")
@@ -38,7 +39,8 @@ def _same(rng: np.random.Generator, op: str, inputs: str, outputs: dict[str, int
     built = model(
         [node(op, inputs, " ".join(outputs), **more)],
         [(n, TensorProto.INT32 if n in whole else FLOAT, _SHAPES[n]) for n in names],
-        [(n, FLOAT, [f"{n}{d}" for d in range(rank)]) for n, rank in outputs.items()])
+        [(n, FLOAT, [f"{n}{d}" for d in range(rank)]) for n, rank in outputs.items()],
+        opset=opset)
     for ours, theirs in zip(backend.run_model(built, given), cpu(built).run(None, given)):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
@@ -64,6 +66,17 @@ def test_multi_head_attention(inputs: str, rng: np.random.Generator) -> None:
 def test_multi_head_attention_with_past(rng: np.random.Generator) -> None:
     _same(rng, "MultiHeadAttention", "q k v bias - relative_all past_k past_v",
           {"y": 3, "pk": 4, "pv": 4}, domain=MICROSOFT, num_heads=_N, scale=0.3)
+
+
+@pytest.mark.parametrize("op, inputs, more", [
+    ("MultiHeadAttention", "q k v - - - none_k none_v", {"domain": MICROSOFT, "num_heads": _N}),
+    ("Attention", "q k v - none_k none_v", {
+        "opset": 23, "q_num_heads": _N, "kv_num_heads": _N, "is_causal": 1}),
+])
+def test_a_cache_that_is_still_empty(
+    op: str, inputs: str, more: dict[str, Any], rng: np.random.Generator
+) -> None:
+    _same(rng, op, inputs, {"y": 3, "pk": 4, "pv": 4}, **more)
 
 
 def test_recurrent_activations(rng: np.random.Generator) -> None:
