@@ -61,6 +61,36 @@ def test_quantized(
         assert np.abs(got.astype(int) - wanted.astype(int)).max() <= 1
 
 
+@pytest.mark.parametrize("inputs", ["x w", "x w b p"])
+@pytest.mark.parametrize("attributes", [
+    {}, {"activation": "silu"}, {"dilation": 3, "channels_last": 1}])
+def test_causal_convolution(
+    inputs: str, attributes: dict[str, Any], rng: np.random.Generator
+) -> None:
+    before = 2 * attributes.get("dilation", 1)
+    order = (0, 2, 1) if "channels_last" in attributes else (0, 1, 2)
+    every = {n: rng.standard_normal(sizes).astype(np.float32) for n, sizes in (
+        ("x", (2, 5, 4)), ("p", (2, 5, before)), ("w", (5, 1, 3)), ("b", (5,)))}
+    given = {n: every[n].transpose(order) for n in "xp" if n in inputs}
+    constants = {n: every[n] for n in "wb" if n in inputs}
+    pairs = _pair("CausalConvWithState", inputs, given, constants, "y left", **attributes)
+    for got, wanted in pairs:
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5)
+
+
+def test_outputs_that_nothing_reads(rng: np.random.Generator) -> None:
+    """The mean and the variance are no outputs that DirectML has."""
+    given = {n: rng.standard_normal((2, 3, 8)).astype(np.float32) for n in "xs"}
+    built = model(
+        [node("SkipLayerNormalization", "x s g", "y mean variance sum", MICROSOFT)],
+        [(n, FLOAT, x.shape) for n, x in given.items()],
+        [("y", FLOAT, ["a", "b", "c"]), ("sum", FLOAT, ["a", "b", "c"])],
+        {"g": rng.standard_normal(8).astype(np.float32)})
+    ours = session(built, False, claim="all", strict=True)
+    for got, wanted in zip(ours.run(None, given), cpu(built, False).run(None, given)):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5)
+
+
 def test_dequantize_and_quantize(rng: np.random.Generator) -> None:
     given = {"a": rng.integers(0, 255, (2, 5)).astype(np.uint8)}
     constants = {"s": rng.random(5).astype(np.float32), "z": np.arange(5, dtype=np.uint8)}
