@@ -14,7 +14,7 @@ from ..graph.builder import Builder
 from ..layout import packed_strides
 from ..operators import base
 from .graph import Node
-from .lowerings import Build, Inputs, Seen, given
+from .lowerings import Build, Inputs, Seen, emit_elementwise, given
 
 _DIRECTIONS = {"forward": 0, "reverse": 1, "bidirectional": 2}
 _USUAL = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
@@ -234,6 +234,8 @@ def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         kind, seen = MaskType.BOOLEAN, numbers.broadcast_to(sizes)
         tensors["mask_tensor"] = (seen, sizes, seen.strides)
     elif mask is not None:
+        if mask.dtype != q.dtype:  # integers are added, too
+            mask = emit_elementwise(builder, "CAST", [mask], q.dtype, {})
         seen = mask.broadcast_to(sizes)
         tensors["relative_position_bias_tensor"] = (seen, sizes, seen.strides)
     builder.emit(

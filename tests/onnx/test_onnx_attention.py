@@ -79,6 +79,18 @@ def test_a_cache_that_is_still_empty(
     _same(rng, op, inputs, {"y": 3, "pk": 4, "pv": 4}, **more)
 
 
+@pytest.mark.parametrize("more", [{}, {"softcap": 2.0}])
+def test_a_mask_of_integers_is_added(more: dict[str, float], rng: np.random.Generator) -> None:
+    given = {n: rng.normal(0, 1, _SHAPES["k"]).astype(np.float32) for n in "qkv"}
+    given["mask"] = rng.integers(-2, 3, (_L, _L))
+    built = model(
+        [node("Attention", "q k v mask", "y", q_num_heads=_N, kv_num_heads=_N, **more)],
+        [(n, TensorProto.INT64 if n == "mask" else FLOAT, x.shape) for n, x in given.items()],
+        [("y", FLOAT, ["b", "s", "f"])], opset=23)
+    (ours,), (theirs,) = backend.run_model(built, given), cpu(built).run(None, given)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
 def test_recurrent_activations(rng: np.random.Generator) -> None:
     _same(rng, "GRU", "x w r b", {"y": 4, "h": 3}, hidden_size=_V, direction="bidirectional",
           activations=["HardSigmoid", "LeakyRelu", "Sigmoid", "Tanh"],
