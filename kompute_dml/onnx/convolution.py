@@ -172,7 +172,7 @@ def causal(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     x, w, past = given(inputs, 0), given(inputs, 1), _at(inputs, 3)
     last = node.attributes.get("channels_last", 0)
     if last:
-        x, past = (t and t.transpose((0, 2, 1)) for t in (x, past))
+        x, past = x.transpose((0, 2, 1)), past and past.transpose((0, 2, 1))
     step = node.attributes.get("dilation", 1)
     before = (w.shape[-1] - 1) * step
     if past is None:

@@ -74,7 +74,8 @@ def test_attention(inputs: str, more: dict[str, Any], rng: np.random.Generator) 
     width = sum(more.get("qkv_hidden_sizes", [_N * _H] * 3))
     every = {
         "x": _numbers(rng, _B, _S, _D), "w": _numbers(rng, _D, width) / 5,
-        "b": _numbers(rng, width), "past": _numbers(rng, 2, _B, _N, _P, _H), "none": _numbers(rng, 2, _B, _N, 0, _H),
+        "b": _numbers(rng, width), "past": _numbers(rng, 2, _B, _N, _P, _H),
+        "none": _numbers(rng, 2, _B, _N, 0, _H),
         "ends": np.array([2, 3], np.int32), "ends_starts": np.array([2, 3, 1, 0], np.int32),
         "mask": rng.integers(0, 2, (_B, before + _S)).astype(np.int32),
         "added": _numbers(rng, 1, _N, _S, before + _S)}
