@@ -119,8 +119,6 @@ def recurrent(kind: str) -> Build:
 
 def recurrent_refusal(node: Node) -> str | None:
     """Why a recurrent network is not supported, or None."""
-    if node.attributes.get("activations", ()) is None:
-        return "activations, whose names ONNX Runtime's provider does not read"
     if node.op != "LSTM" and node.attributes.get("clip"):
         return "clip"
     return None
