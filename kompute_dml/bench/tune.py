@@ -11,6 +11,7 @@ from ..cases import Scale
 from ..dtypes import DataType
 from .case import Case, Recipe
 from .convolution import convolution
+from .gemm import gemm
 from .limits import LAYERS
 from .products import Product, product
 from .timing import Loop, measure, repeats
@@ -41,13 +42,16 @@ class Choice:
 
 
 def recipes() -> Iterator[Recipe]:
-    """The cases to tune, at full scale: products, then layers of convolutions. Products take turns
-    by their numbers of rows (1, 32, ...), so that a run cut short has measured each number."""
+    """The cases to tune, at full scale: products of integers and of floats, then layers of
+    convolutions. Products take turns by their numbers of rows (1, 32, ...), so that a run cut
+    short has measured each number."""
     for k, n in ((1024, 1024), (4096, 4096), (512, 512), (512, 2048), (2048, 512),
                  (4096, 16384), (16384, 4096)):
         for m in (1, 32, 512, 4, 16, 128, 2048):
             for along in (True, False):
                 yield product(Product(k_contiguous_b=along, full=True), m, k, n)
+                yield gemm(DataType.FLOAT16, m, k, n, trans_b=along)
+            yield gemm(DataType.FLOAT32, m, k, n)
     for layer in LAYERS:
         for data_type in (DataType.FLOAT16, DataType.FLOAT32):
             yield convolution(data_type, layer)

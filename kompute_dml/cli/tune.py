@@ -22,7 +22,8 @@ def tune(adapter: str | None, scale_name: str | None, seconds: float, as_json: b
 
     The fastest kernel for each size is stored in tuning.json in the user's cache directory
     (KOMPUTE_DML_TUNING names another file), for this device, driver and version of kompute_dml, and
-    used from then on. Results never depend on it. On an NVIDIA GPU with CUDA a CUDA context is held
+    used from then on. Results of integers never depend on it, results of floats within the bounds
+    of accuracy.md. On an NVIDIA GPU with CUDA a CUDA context is held
     during the run, because for Vulkan alone the driver lowers the clock between submits.
     """
     import json

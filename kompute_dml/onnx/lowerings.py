@@ -32,6 +32,10 @@ _INT32 = (-(2**31), 2**31 - 1)
 _QUANTIZED_SUM = "DML_OPERATOR_ELEMENT_WISE_QUANTIZED_LINEAR_ADD"
 
 
+def seen(x: Array) -> Seen:
+    return x, x.shape, x.strides
+
+
 def given(inputs: Inputs, index: int) -> Array:
     x = inputs[index]
     if x is None:

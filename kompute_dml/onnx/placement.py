@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..layout import product
 from . import mapping, shapes
 from .graph import Node, Value
+from .row import Mapping
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -19,7 +20,7 @@ _FEW = 1024
 
 @dataclass
 class Placement:
-    rows: dict[Node, mapping.Mapping] = field(default_factory=dict)
+    rows: dict[Node, Mapping] = field(default_factory=dict)
     """Nodes that the device can run."""
     host: set[Node] = field(default_factory=set)
     """Nodes that are evaluated while planning. Some of them also have a row."""
@@ -39,7 +40,7 @@ def place(
     candidates = {}
     for node in nodes:
         row = mapping.candidate(node, device)
-        if isinstance(row, mapping.Mapping) and claimed(node):
+        if isinstance(row, Mapping) and claimed(node):
             candidates[node] = row
     result = Placement(wanted=_wanted(nodes, candidates, set()))
     known: set[Value] = set()
@@ -73,7 +74,7 @@ def within(nodes: Sequence[Node], device: Device) -> Placement:
     """The placement of a region's nodes, which were placed before."""
     rows, host = {}, set()
     for node in nodes:
-        if isinstance(row := mapping.candidate(node, device), mapping.Mapping):
+        if isinstance(row := mapping.candidate(node, device), Mapping):
             rows[node] = row
         if shapes.can(node):
             host.add(node)
@@ -83,7 +84,7 @@ def within(nodes: Sequence[Node], device: Device) -> Placement:
 
 
 def _wanted(
-    nodes: Sequence[Node], rows: dict[Node, mapping.Mapping], always: set[Node]
+    nodes: Sequence[Node], rows: dict[Node, Mapping], always: set[Node]
 ) -> set[Value]:
     """Values that a plan depends on, and those that they follow from. ``always`` are evaluated."""
     wanted: set[Value | None] = set()

@@ -21,12 +21,13 @@ from .. import __version__
 from ..device import shared_device
 from ..errors import UnsupportedError, ValidationError
 from ..names import hint
-from ..onnx import cost, mapping
+from ..onnx import cost
 from ..onnx.fusion import fuse
 from ..onnx.graph import Graph, Node
 from ..onnx.partition import regions
 from ..onnx.placement import Placement, place
 from ..onnx.region import Constants
+from ..onnx.rows import TABLE
 from ..runtime.adapters import choose, list_devices
 from ..spec import FeatureLevel
 from . import VENDOR_ID, allocation, capi, capture
@@ -97,8 +98,8 @@ def _flag(entries: dict[str, str], name: str) -> bool:
 
 
 def _check_names(claimed: set[str]) -> None:
-    known = {f"{r.domain}.{r.op}" if r.domain else r.op for r in mapping.TABLE}
-    known |= {row.op for row in mapping.TABLE}
+    known = {f"{r.domain}.{r.op}" if r.domain else r.op for r in TABLE}
+    known |= {row.op for row in TABLE}
     for name in sorted(claimed - known):
         raise ValidationError(
             f"{EP_NAME}: expected claim to be {OPTIONS['claim']} that run on DirectML's, but got "

@@ -156,8 +156,18 @@ float acosh_of(float x) {
     float inverse = inversesqrt(square + 1.0e-37);  // also for 0
     precise float root = square * inverse;
     // The root's correction is added to t first, so that the sum with the root is rounded once.
-    precise float rest = t + (square - root * root) * (0.5 * inverse);
-    float result = log1p_or_log(root + rest, x);
+    precise float rest = HAS_EXACT_UNITS ? fma(fma(-root, root, square), 0.5 * inverse, t)
+                                         : t + (square - root * root) * (0.5 * inverse);
+    bool large = x > 1.0e9;  // the root is as good as x
+    // An eighth of the sum does not overflow. precise: 0.125 is not factored out.
+    float eighth = 0.125 * (large ? x : root);
+    precise float h = HAS_EXACT_UNITS ? fma(large ? x : rest, 0.125, eighth)
+                                      : 0.125 * (large ? x : rest) + eighth;
+    int k = log_exponent(h + 0.125);
+    float power = intBitsToFloat(0x3F800000 - k);
+    float result = log_series(h * power + (0.125 * power - 1.0), k + 0x01800000);
+    if (x >= infinity(0u)) result = x;
+    if (HAS_EXACT_UNITS) return result;  // NaN below 1, as the root is
     return t < 0.0 ? NOT_A_NUMBER : result;
 }
 

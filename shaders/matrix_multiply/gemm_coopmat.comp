@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_GEMM
-//@ variants TILE: t128 t64 t64d t32 t16
+//@ variants TILE: t128 t128x256 t64 t64d t32x64 t32 t16
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
@@ -17,6 +17,10 @@
 const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_K = 32u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 1u;
 const bool ALONE = false;
+#elif defined(TILE_t128x256)
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 256u, TILE_K = 32u;
+const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 4u, SUBGROUPS_K = 1u;
+const bool ALONE = false;
 #elif defined(TILE_t64)
 const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_K = 64u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 1u;
@@ -24,6 +28,10 @@ const bool ALONE = false;
 #elif defined(TILE_t64d)
 const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_K = 128u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 2u;
+const bool ALONE = false;
+#elif defined(TILE_t32x64)
+const uint TILE_ROWS = 32u, TILE_COLUMNS = 64u, TILE_K = 128u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 4u;
 const bool ALONE = false;
 #elif defined(TILE_t32)
 const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_K = 128u;

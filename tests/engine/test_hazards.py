@@ -109,40 +109,22 @@ def tensors(device: dml.Device, count: int) -> list[dml.Tensor]:
 
 
 @shared_blocks
-def test_read_after_write_is_ordered_once(device: dml.Device, orderings: Ordered) -> None:
-    a, b, c = tensors(device, 3)
+@pytest.mark.parametrize("copies, values", [
+    pytest.param([(0, 1), (1, 2)], [0, 0, 0], id="read-after-write"),
+    pytest.param([(1, 2), (0, 1)], [0, 0, 1], id="write-after-read"),
+    pytest.param([(0, 2), (1, 2)], [0, 1, 1], id="write-after-write"),
+])
+def test_what_depends_on_the_dispatch_before_is_ordered_once(
+    copies: list[tuple[int, int]], values: list[int], device: dml.Device, orderings: Ordered
+) -> None:
+    all_tensors = tensors(device, 3)
 
     def chain() -> None:
-        dml.activation_identity(a, out=b)
-        dml.activation_identity(b, out=c)
+        for source, to in copies:
+            dml.activation_identity(all_tensors[source], out=all_tensors[to])
 
     assert orderings(chain) == 1
-    assert (c.numpy() == 0).all()
-
-
-@shared_blocks
-def test_write_after_read_is_ordered_once(device: dml.Device, orderings: Ordered) -> None:
-    a, b, c = tensors(device, 3)
-
-    def chain() -> None:
-        dml.activation_identity(b, out=c)
-        dml.activation_identity(a, out=b)
-
-    assert orderings(chain) == 1
-    assert (c.numpy() == 1).all()
-    assert (b.numpy() == 0).all()
-
-
-@shared_blocks
-def test_write_after_write_is_ordered_once(device: dml.Device, orderings: Ordered) -> None:
-    a, b, c = tensors(device, 3)
-
-    def chain() -> None:
-        dml.activation_identity(a, out=c)
-        dml.activation_identity(b, out=c)
-
-    assert orderings(chain) == 1
-    assert (c.numpy() == 1).all()
+    assert [t.numpy().tolist() for t in all_tensors] == [[v] * 64 for v in values]
 
 
 @shared_blocks

@@ -15,7 +15,7 @@ from onnx import TensorProto
 import conformance
 import kompute_dml as dml
 import kompute_dml.onnx_backend as backend
-from kompute_dml.onnx.mapping import MICROSOFT
+from kompute_dml.onnx.row import MICROSOFT
 from onnx_graphs import FLOAT, cpu, model, node, provider_works
 
 _B, _S, _L, _N, _H, _V, _P = 2, 3, 5, 2, 4, 4, 7

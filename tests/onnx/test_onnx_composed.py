@@ -15,7 +15,7 @@ from onnx import helper
 import kompute_dml as dml
 import kompute_dml.onnx_backend as backend
 import onnx_cpu
-from onnx_graphs import FLOAT, Info, model, node
+from onnx_graphs import FLOAT, INT64, Info, model, node
 
 MICROSOFT = "com.microsoft"
 X = np.linspace(-9, 9, 36, dtype=np.float32).reshape(3, 12)
@@ -96,3 +96,17 @@ def test_einsums_that_do_not_fit(equation: str, sizes: list[tuple[int, ...]], wh
                   [("y", FLOAT, [None] * len(equation.partition("->")[2]))])
     with pytest.raises(dml.DmlError, match=why):
         backend.run_model(built, [np.ones(n, np.float32) for n in sizes])
+
+
+@pytest.mark.parametrize("size", [(9,), (5, 7), (4, 3, 5)], ids=str)
+def test_max_pool_counts_by_columns(size: tuple[int, ...], rng: np.random.Generator) -> None:
+    x = rng.permutation(6 * int(np.prod(size))).astype(np.float32).reshape(2, 3, *size)
+    by_rows, by_columns = (
+        backend.run_model(model(
+            [node("MaxPool", "x", "y i", kernel_shape=[2] * len(size), storage_order=order)],
+            [("x", FLOAT, x.shape)], [("y", FLOAT, [None] * x.ndim), ("i", INT64, [None] * x.ndim)],
+        ), [x])[1] for order in (0, 1))
+    plane = int(np.prod(size))
+    places = np.unravel_index(by_rows % plane, size)
+    wanted = by_rows // plane * plane + np.ravel_multi_index(places, size, order="F")
+    np.testing.assert_array_equal(by_columns, wanted)

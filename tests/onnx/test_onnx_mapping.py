@@ -21,6 +21,8 @@ from kompute_dml.onnx.backend import PreparedModel
 from kompute_dml.onnx.fusion import fuse
 from kompute_dml.onnx.graph import Node, Value
 from kompute_dml.onnx.model import read
+from kompute_dml.onnx.row import Mapping
+from kompute_dml.onnx.rows import TABLE
 from kompute_dml.operators import base
 from kompute_dml.runtime.heap import ALIGNMENT
 from kompute_dml.runtime.windows import Windows
@@ -48,7 +50,7 @@ WITHOUT_ROW = {
 
 
 def test_every_elementwise_operator_and_activation_has_a_row_or_a_reason() -> None:
-    rows = {row.operator for row in mapping.TABLE}
+    rows = {row.operator for row in TABLE}
     names = {name.removeprefix("DML_OPERATOR_") for name in base.definitions()}
     implemented = {n for n in names if n.startswith(("ELEMENT_WISE_", "ACTIVATION_"))}
     assert implemented - rows == WITHOUT_ROW.keys()
@@ -95,7 +97,7 @@ WITHOUT_ROW_THERE = {
 def test_every_operator_of_the_directml_provider_has_a_row_or_a_reason() -> None:
     wanted = {*(("", op) for op in PROVIDER.split()),
               *(("com.microsoft", op) for op in PROVIDER_MICROSOFT.split())}
-    rows = {(row.domain, row.op) for row in mapping.TABLE}
+    rows = {(row.domain, row.op) for row in TABLE}
     assert {op for _, op in wanted - rows} == WITHOUT_ROW_THERE.keys()
 
 
@@ -106,7 +108,7 @@ def test_rows_know_every_version_and_attribute_of_their_operators() -> None:
         pytest.skip("this onnx is older than the newest operators of the table")
     known: dict[str, set[int]] = {}
     attributes: dict[str, set[str]] = {}
-    for row in mapping.TABLE:
+    for row in TABLE:
         if not row.domain:
             known.setdefault(row.op, set()).update(row.since)
             attributes.setdefault(row.op, {"consumed_inputs"}).update(row.attributes)
@@ -156,7 +158,7 @@ def test_mean(rng: np.random.Generator) -> None:
 
 
 def _claims(*nodes: onnx.NodeProto, inputs: list, outputs: list, constants: Any = None,
-            opset: int = 17) -> list[mapping.Mapping | str]:
+            opset: int = 17) -> list[Mapping | str]:
     graph = read(onnx.load_model_from_string(model(nodes, inputs, outputs, constants, opset)))
     return [mapping.candidate(n, dml.default_device()) for n in fuse(graph)]
 
@@ -183,7 +185,7 @@ def test_what_no_row_understands_is_refused(device: dml.Device) -> None:
     asked, on, off = (Value("training", np.dtype("bool"), (), value) for value in
                       (None, np.array(True), np.array(False)))
     assert isinstance(mapping.candidate(Node("Dropout", "", 13, (x, None, off), (x,)), device),
-                      mapping.Mapping)
+                      Mapping)
     for node_, reason in (
         (Node("Relu", "", 99, (x,), (x,)), "version 99"),
         (Node("Relu", "", 14, (x,), (x,), {"slope": 1.0}), "attribute slope"),
@@ -364,7 +366,7 @@ def test_scales_and_zero_points_for_each_batch_are_refused(
             inputs=[("a", INT8, ["n", 3, 8]), ("x", FLOAT, ["n", 3, 8]), ("b", INT8, [2, 8, 6]),
                     ("many", kind, shape), ("s", FLOAT, []), ("z", INT8, [])],
             outputs=[("y", FLOAT, None)])
-        assert isinstance(row, mapping.Mapping) if reason is None else reason in str(row)
+        assert isinstance(row, Mapping) if reason is None else reason in str(row)
 
 
 def test_outputs_that_are_inputs_or_one_another(rng: np.random.Generator) -> None:
@@ -450,7 +452,7 @@ def test_whether_a_node_runs_is_found_out_without_uploads(
     x = Value("x", np.dtype("float32"), (0, 4))
     y, scale, zero = (Value(t, np.dtype(t)) for t in ("uint8", "float32", "uint8"))
     quantize = Node("DynamicQuantizeLinear", "", 11, (x,), (y, scale, zero))
-    assert isinstance(mapping.match(quantize, device), mapping.Mapping)
+    assert isinstance(mapping.match(quantize, device), Mapping)
 
 
 def test_sizes_of_no_dimension_at_all() -> None:

@@ -15,7 +15,7 @@ from onnx import TensorProto
 import conformance
 import kompute_dml as dml
 import kompute_dml.onnx_backend as backend
-from kompute_dml.onnx.mapping import MICROSOFT
+from kompute_dml.onnx.row import MICROSOFT
 from onnx_graphs import FLOAT, cpu, model, node, provider_works
 
 _B, _S, _P, _N, _G, _H, _D = 2, 3, 5, 4, 2, 16, 24

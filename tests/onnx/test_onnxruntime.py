@@ -29,10 +29,11 @@ from kompute_dml.lowering.plan import (  # noqa: E402
     Plan,
     Target,
 )
-from kompute_dml.onnx import mapping  # noqa: E402
 from kompute_dml.onnx.graph import Node, Value  # noqa: E402
 from kompute_dml.onnx.partition import regions  # noqa: E402
 from kompute_dml.onnx.region import MAX_PLANS, Region  # noqa: E402
+from kompute_dml.onnx.row import WITHOUT_EFFECT  # noqa: E402
+from kompute_dml.onnx.rows import TABLE  # noqa: E402
 from kompute_dml.onnxruntime import capi, provider  # noqa: E402
 from kompute_dml.operators import base  # noqa: E402
 from kompute_dml.runtime import recorder as recorder_module  # noqa: E402
@@ -60,17 +61,11 @@ from provider_tools import (  # noqa: E402
     NAME,
     K,
     N,
-    dense_layer,
     last_kernel,
     session,
 )
 
 pytestmark = needs_provider
-
-
-@pytest.fixture
-def dense(rng: np.random.Generator) -> bytes:
-    return dense_layer(rng)
 
 
 def test_registration() -> None:
@@ -405,7 +400,7 @@ def test_every_default_that_onnx_runtime_spells_out_is_understood() -> None:
     from onnxruntime.capi import onnxruntime_pybind11_state as native_module
 
     known: dict[tuple[str, str, int], set[str]] = {}
-    for row in mapping.TABLE:
+    for row in TABLE:
         for since in row.since:
             known.setdefault((row.domain, row.op, since), set()).update(row.attributes)
     seen = 0
@@ -418,7 +413,7 @@ def test_every_default_that_onnx_runtime_spells_out_is_understood() -> None:
             if name not in known[key] and attribute._default_value:
                 default = onnx.helper.get_attribute_value(
                     onnx.AttributeProto.FromString(attribute._default_value))
-                assert mapping.WITHOUT_EFFECT.get(name) == default, (key, name, default)
+                assert WITHOUT_EFFECT.get(name) == default, (key, name, default)
     assert seen > 150
 
 

@@ -42,18 +42,12 @@ from provider_tools import (  # noqa: E402
     NAME,
     K,
     N,
-    dense_layer,
     last_kernel,
     session,
 )
 from switches import SCALE  # noqa: E402
 
 pytestmark = needs_provider
-
-
-@pytest.fixture
-def dense(rng: np.random.Generator) -> bytes:
-    return dense_layer(rng)
 
 
 def test_a_shape_that_breaks_the_rules_at_run_time(rng: np.random.Generator) -> None:

@@ -34,10 +34,13 @@ def set_slow_barriers(device: dml.Device, slow: bool) -> None:
 
 
 def test_values_that_directml_prints(device: dml.Device) -> None:
-    """DxDispatch's example: 3 x 3 numbers and a 2 x 2 diagonal."""
+    """DxDispatch's examples: 3 x 3 numbers and a 2 x 2 diagonal, 3 x 3 x 3 ones and halves."""
     x = np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)
     y = dml.convolution(x, np.eye(2, dtype=np.float32).reshape(1, 1, 2, 2))
     assert y.numpy().tolist() == [[[[6, 8], [12, 14]]]]
+    cube = dml.convolution(np.ones((1, 1, 3, 3, 3), np.float32),
+                           np.full((1, 1, 2, 2, 2), 0.5, np.float32))
+    assert cube.numpy().tolist() == np.full((1, 1, 2, 2, 2), 4).tolist()
 
 
 def test_one_number_serves_all_axes_and_channels_may_come_last(device: dml.Device) -> None:

@@ -197,6 +197,10 @@ _COOPMAT = [
         ("t32", 32, 32, 128, 4), ("t16", 16, 32, 256, 2),
     )
 ]
+_TUNED = [_Kernel("gemm_coopmat.t128x256", 128, 256, 32, 1, 8),
+          _Kernel("gemm_coopmat.t32x64", 32, 64, 128, 4, 8)]
+"""Only for devices on which they were measured to be faster. On an H200 they were at 2048^3 and
+512^3, and slower at most other sizes."""
 _FEW_ROWS = {
     way: [_Kernel(f"gemm_few_rows.{axis}.r{rows}", rows, columns, k, 4, 0, longest, True)
           for rows in (1, 2, 4, 8)]
@@ -220,7 +224,7 @@ def _candidates(g: _Product, p: PlanBuilder) -> list[_Kernel]:
         return [*blocks, *few, *tiles] if work >= _WORTH_BLOCKS else [*few, *tiles, *blocks]
     if g.itemsize == 2 and p.device.multiplies(16, 16, 16, "f16", "f32") and (
             work >= _WORTH_REPACKING or all(g.vectors(side, 8) for side in "ab")):
-        tiles = [*_sorted(_COOPMAT, g, p), *tiles]
+        tiles = [*_sorted(_COOPMAT, g, p), *(k for k in _TUNED if k.variant(p)), *tiles]
         if few and g.rows > 1:  # matrix units are as fast as memory for any number of rows
             few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
     return [*few, *tiles]

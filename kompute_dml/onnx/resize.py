@@ -1,0 +1,257 @@
+"""How Resize and Upsample lower: RESAMPLE, or products with matrices of weights.
+
+DirectML has nearest and linear interpolation. Cubic interpolation, antialiasing and crops are a
+product with a constant matrix along each resized dimension: row i holds the weights of the
+elements that output i is made of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..attributes import AxisDirection, InterpolationMode
+from ..errors import ValidationError
+from ..graph.array import Array
+from ..graph.builder import Builder
+from ..layout import product
+from .graph import Node
+from .lowerings import Inputs, dimension, emit_elementwise, given, host, seen
+from .products import product_of
+
+_FLOAT = np.dtype("float32")
+_FLT_MAX = float(np.finfo(np.float32).max)
+
+
+def refusal(node: Node) -> str | None:
+    """Why a Resize or Upsample is not served, or None."""
+    mode = node.attributes.get("mode", "nearest")
+    if mode not in ("nearest", "linear", "bilinear", "cubic"):
+        return f"mode={mode!r}"
+    return None
+
+
+def _resized(node: Node, inputs: Inputs, x: Array) -> tuple[list[int], list[float]]:
+    """Sizes and scales of all dimensions."""
+    rank = len(x.shape)
+    if _is_old(node):
+        scales: Any = host(inputs, 1) if node.since >= 9 else _scales(node)
+        wanted = None
+    else:
+        scales, wanted = host(inputs, 2), host(inputs, 3)
+    axes = _axes(node, rank)
+    sizes, factors = list(x.shape), [1.0] * rank
+    if wanted is not None and wanted.size:
+        ratios = [int(n) / x.shape[a] for a, n in zip(axes, wanted)]
+        policy = node.attributes.get("keep_aspect_ratio_policy", "stretch")
+        for a, n, ratio in zip(axes, wanted, ratios):
+            sizes[a], factors[a] = int(n), ratio
+            if policy != "stretch":
+                factors[a] = min(ratios) if policy == "not_larger" else max(ratios)
+                sizes[a] = math.floor(factors[a] * x.shape[a] + 0.5)
+    elif scales is not None:
+        for a, scale in zip(axes, np.asarray(scales, np.float32).reshape(-1)):
+            if not 0 < scale < math.inf:
+                raise ValidationError(f"expected scales to be above 0 and finite, but got {scale}")
+            factors[a] = float(scale)
+            # Of crops, too: onnx's reference and ONNX Runtime do not multiply by the region's size.
+            sizes[a] = math.floor(float(scale) * x.shape[a])
+    else:
+        raise ValidationError("expected sizes or scales")
+    return sizes, factors
+
+
+def _is_old(node: Node) -> bool:
+    """Whether it is from before Resize got modes of coordinates and rounding."""
+    return node.op == "Upsample" or node.since < 11
+
+
+def _transformation(node: Node) -> str:
+    mode = "asymmetric" if _is_old(node) else "half_pixel"
+    return str(node.attributes.get("coordinate_transformation_mode", mode))
+
+
+def _rounding(node: Node) -> str:
+    mode = "floor" if _is_old(node) else "round_prefer_floor"
+    return str(node.attributes.get("nearest_mode", mode))
+
+
+def _axes(node: Node, rank: int) -> list[int]:
+    return [dimension(a, rank) for a in node.attributes.get("axes", range(rank))]
+
+
+def _scales(node: Node) -> Any:
+    """Of Upsample, as attributes: those of a plane's sides in version 1."""
+    read = node.attributes
+    return read["scales"] if node.since > 1 else (1, 1, read["height_scale"], read["width_scale"])
+
+
+def _coordinates(mode: str, size: int, out: int, scale: float) -> tuple[float, float, float]:
+    """Scale, input and output offset of a dimension: output i is of the input's element
+    (i - output offset) / scale - input offset."""
+    if mode == "align_corners":
+        # As in ONNX's reference: the resized length may be fractional.
+        return ((scale * size - 1) / (size - 1) if out > 1 and size > 1 else _FLT_MAX), 0.0, 0.0
+    if mode == "asymmetric":
+        return scale, 0.0, 0.0
+    if mode == "pytorch_half_pixel" and out == 1:
+        return _FLT_MAX, 0.0, 0.0
+    if mode == "tf_half_pixel_for_nn":
+        return scale, 0.0, -0.5
+    offset = 0.0
+    if mode == "half_pixel_symmetric":
+        offset = size / 2 * (1 - out / (scale * size))
+    return scale, 0.5 - offset, -0.5
+
+
+def resize(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    x = given(inputs, 0)
+    sizes, factors = _resized(node, inputs, x)
+    if not product(sizes):
+        return [builder.new(sizes, x.dtype)]
+    if not product(x.shape):
+        raise ValidationError(f"expected elements to resize, but got sizes {list(x.shape)}")
+    mode = _transformation(node)
+    kind = node.attributes.get("mode", "nearest")
+    region = _region(node, inputs, x)
+    if kind == "cubic" or region is not None or (
+            kind == "linear" and node.attributes.get("antialias", 0)):
+        return [_weighted(builder, node, x, sizes, factors, region)]
+    linear = kind != "nearest"
+    rounding = _rounding(node)
+    shift = 0.0 if linear else {"round_prefer_floor": 0.5, "round_prefer_ceil": -0.5}.get(
+        rounding, 0.0)
+    upwards = rounding in ("round_prefer_floor", "ceil")
+    # Unchanged dimensions are merged, because DirectML takes four.
+    dims: list[tuple[int, int, tuple[float, float, float]]] = []
+    same = (1.0, 0.0, 0.0)
+    for n, out, factor in zip(x.shape, sizes, factors):
+        if n == out and factor == 1.0:
+            if dims and dims[-1][2] == same:
+                dims[-1] = (dims[-1][0] * n, dims[-1][1] * n, same)
+            elif n != 1:
+                dims.append((n, n, same))
+        else:
+            scale, in_offset, out_offset = _coordinates(mode, n, out, factor)
+            dims.append((n, out, (scale, in_offset + shift, out_offset)))
+    if len(dims) > 4:
+        return [_weighted(builder, node, x, sizes, factors, region)]
+    y = builder.new(sizes, x.dtype)
+    dims = dims or [(1, 1, same)]
+    flat = builder.reshape(x, [d[0] for d in dims])
+    made = builder.reshape(y, [d[1] for d in dims])
+    attributes: Mapping[str, Any] = dict(
+        interpolation_mode=InterpolationMode.LINEAR if linear
+        else InterpolationMode.NEAREST_NEIGHBOR,
+        rounding_direction=AxisDirection.INCREASING if upwards else AxisDirection.DECREASING,
+        scales=tuple(d[2][0] for d in dims), input_pixel_offsets=tuple(d[2][1] for d in dims),
+        output_pixel_offsets=tuple(d[2][2] for d in dims))
+    builder.emit("RESAMPLE2", {"input_tensor": seen(flat), "output_tensor": seen(made)},
+                 **attributes)
+    return [y]
+
+
+def _region(node: Node, inputs: Inputs, x: Array) -> np.ndarray | None:
+    """A crop's first and last point in each dimension, as parts of its size."""
+    if _transformation(node) != "tf_crop_and_resize":
+        return None
+    points, axes = host(inputs, 1), _axes(node, len(x.shape))
+    if points is None or points.size != 2 * len(axes):
+        raise ValidationError(f"expected a region of {2 * len(axes)} numbers")
+    region = np.tile([[0.0], [1.0]], len(x.shape))
+    region[:, axes] = points.astype(float).reshape(2, len(axes))
+    return region
+
+
+def _weighted(
+    builder: Builder, node: Node, x: Array, sizes: list[int], factors: list[float],
+    region: np.ndarray | None,
+) -> Array:
+    """A product along each dimension that changes. The smallest results are made first."""
+    dtype = x.dtype
+    if dtype != _FLOAT:
+        x = emit_elementwise(builder, "CAST", [x], _FLOAT, {})
+    inside: Any = np.ones((1,) * len(sizes), bool)
+    for d in sorted(range(len(sizes)), key=lambda d: sizes[d] / x.shape[d]):
+        if sizes[d] == x.shape[d] and factors[d] == 1 and (
+                region is None or tuple(region[:, d]) == (0, 1)):
+            continue
+        points = _points(node, x.shape[d], sizes[d], factors[d], region, d)
+        matrix = _matrix(node, points, x.shape[d], factors[d])
+        if region is not None:
+            within = (points >= 0) & (points <= x.shape[d] - 1)
+            matrix[~within] = 0
+            inside = inside & within.reshape([-1 if e == d else 1 for e in range(len(sizes))])
+        before, after = x.shape[:d], x.shape[d + 1 :]
+        weights = builder.constant(matrix.astype(_FLOAT))
+        if product(after) == 1:
+            rows = builder.reshape(x, (product(before), x.shape[d]))
+            made = product_of(builder, rows, weights.transpose((1, 0)))
+        else:
+            planes = builder.reshape(x, (product(before), x.shape[d], product(after)))
+            made = product_of(builder, weights, planes)
+        x = builder.reshape(made, (*before, sizes[d], *after))
+    outside = float(node.attributes.get("extrapolation_value", 0.0))
+    if outside and not inside.all():
+        added = builder.constant(np.where(inside, 0.0, outside).astype(_FLOAT))
+        x = emit_elementwise(builder, "ELEMENT_WISE_ADD", [x, added], _FLOAT, {})
+    if dtype == _FLOAT:
+        return x
+    if dtype.kind != "f":
+        x = emit_elementwise(builder, "ELEMENT_WISE_ROUND", [x], _FLOAT, dict(rounding_mode=0))
+    return emit_elementwise(builder, "CAST", [x], dtype, {})
+
+
+def _points(
+    node: Node, size: int, out: int, factor: float, region: np.ndarray | None, d: int
+) -> np.ndarray:
+    """The input's coordinate of each output of dimension ``d``."""
+    i = np.arange(out, dtype=float)
+    if region is not None:
+        first, last = region[:, d] * (size - 1)
+        return first + i * (last - first) / (out - 1) if out > 1 else i + (first + last) / 2
+    scale, in_offset, out_offset = _coordinates(_transformation(node), size, out, factor)
+    return (i - out_offset) / scale - in_offset
+
+
+def _matrix(node: Node, points: np.ndarray, size: int, factor: float) -> np.ndarray:
+    """The weights of ``size`` elements at each of the points, as onnx's reference defines them."""
+    kind = node.attributes.get("mode", "nearest")
+    excludes = node.attributes.get("exclude_outside", 0)
+    matrix = np.zeros((len(points), size))
+    rows = np.arange(len(points))
+    if kind == "nearest":
+        at = _NEAREST[_rounding(node)](points)
+        matrix[rows, np.clip(at, 0, size - 1).astype(int)] = 1
+        return matrix
+    smooths = node.attributes.get("antialias", 0)
+    narrow = min(factor, 1.0) if smooths else 1.0
+    reach = math.ceil((2 if kind == "cubic" else 1) / narrow)
+    first = np.floor(points).astype(int)
+    at = first[:, None] + np.arange(1 - reach, reach + 1)
+    distance = np.abs(at - points[:, None]) * narrow
+    weights = (_cubic(distance, float(node.attributes.get("cubic_coeff_a", -0.75)))
+               if kind == "cubic" else np.maximum(1 - distance, 0))
+    if excludes:
+        weights[(at < 0) | (at >= size)] = 0
+    if smooths or excludes:
+        weights /= weights.sum(1, keepdims=True)
+    np.add.at(matrix, (rows[:, None], np.clip(at, 0, size - 1)), weights)
+    return matrix
+
+
+_NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor, "ceil": np.ceil,
+}
+
+
+def _cubic(x: np.ndarray, a: float) -> np.ndarray:
+    """Keys's kernel, which is 0 from 2 on."""
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))

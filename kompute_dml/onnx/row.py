@@ -1,0 +1,168 @@
+"""A row of the mapping table: what an ONNX operator lowers to, and which nodes it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .. import spec
+from ..desc import MAX_DIMENSIONS
+from ..graph.array import device_type
+from ..graph.builder import supported
+from ..operators import base
+from . import lowerings
+from .graph import Node, Value
+
+if TYPE_CHECKING:
+    from ..device import Device
+
+MICROSOFT = "com.microsoft"
+_OF_MEMORY = {"consumed_inputs"}
+"""Attributes by which ONNX's first versions told where a result may lie."""
+FLOAT = 1
+"""float32's number among ONNX's data types."""
+FOLDED = (1, 6, 8, 12, 13)
+"""Versions of Max, Mean, Min and Sum, which take any number of inputs."""
+TWO = ("ATensor", "BTensor")
+COPY = "ELEMENT_WISE_IDENTITY"
+"""The operator of views: it copies those that leave a region."""
+Refusal = Callable[[Node], "str | None"]
+WITHOUT_EFFECT: dict[str, object] = {
+    "left_window_size": -1, "right_window_size": -1,
+    "qk_norm_epsilon": 9.999999974752427e-07,  # 1e-6, as a float32
+    "weight_prepacked": 0,
+}
+"""Attributes that say nothing at these values, which are their defaults: ONNX Runtime spells them
+out, whether a model has them or not."""
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """An ONNX operator, or a use of it."""
+
+    op: str
+    since: tuple[int, ...]
+    """Versions of the operator that this mapping understands."""
+    operator: str
+    """The DirectML operator, without ``DML_OPERATOR_``. For views, the one that copies them."""
+    build: lowerings.Build
+    domain: str = ""
+    fields: tuple[str | None, ...] = ()
+    """The DirectML tensor of each input, if the order differs from DirectML's. The last one also
+    stands for all further inputs."""
+    attributes: tuple[str, ...] = ()
+    """Supported attributes. Nodes with others are refused."""
+    host: tuple[int, ...] = ()
+    """Inputs whose values the plan depends on, so that the host must know them."""
+    refuses: Refusal = lambda node: None
+    """Why this mapping refuses the node, or None."""
+    multiplies: bool = False
+    """Whether it is a product or a convolution: work that is worth a transfer."""
+    results: tuple[str | None, ...] = ()
+    """The DirectML tensor of each output, if its type differs from the table's."""
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it computes nothing."""
+        return self.operator == COPY
+
+    def refusal(self, node: Node, device: Device) -> str | None:
+        """Why this mapping refuses ``node`` on ``device``, or None."""
+        if node.since not in self.since:
+            return f"version {node.since} of the operator is not known, only {self.since}"
+        known = {*self.attributes, *_OF_MEMORY}
+        unknown = {name for name, value in node.attributes.items()
+                   if name not in known and value != WITHOUT_EFFECT.get(name)}
+        if unknown:
+            return f"attribute {', '.join(sorted(unknown))} is not understood"
+        return self.refuses(node) or self._refuses_types(node, device)
+
+    def _refuses_types(self, node: Node, device: Device) -> str | None:
+        name = "DML_OPERATOR_" + self.operator
+        entry = spec.operator(name)
+        if name not in base.definitions():
+            return f"{name} is not implemented"
+        if supported(device, name, entry.tensors[0].name) is None:
+            return f"{name} needs feature level {entry.introduced}, not {device.feature_level}"
+        tensors = entry.support_at(device.feature_level) or {}
+        most = device._runtime.engine.max_buffer
+        for i, value in enumerate(node.inputs):
+            if value is not None:
+                field = None if i in self.host else self._input_field(i)
+                if reason := _refuses_value(value, field, tensors, most):
+                    return f"input {i}: {reason}"
+        for i, value in enumerate(node.outputs):
+            if value is not None:
+                field = self._output_field(i)
+                if reason := _refuses_value(value, field, tensors, most):
+                    return f"output {i}: {reason}"
+        return None
+
+    def _output_field(self, index: int) -> str | None:
+        fields = self.results or tuple(
+            f.name for f in spec.operator("DML_OPERATOR_" + self.operator).outputs)
+        return fields[index] if index < len(fields) else None
+
+    def _input_field(self, index: int) -> str | None:
+        fields = self.fields
+        if not fields:
+            fields = tuple(f.name for f in spec.operator("DML_OPERATOR_" + self.operator).inputs)
+        return fields[min(index, len(fields) - 1)] if fields else None
+
+
+def _refuses_value(
+    value: Value, field: str | None, tensors: dict[str, spec.TensorSupport], most: int
+) -> str | None:
+    """``most`` is the largest buffer of the device, in bytes."""
+    if value.dtype is None:
+        return f"{value.name!r} is not a tensor of a type that DirectML has"
+    if value.shape is not None and len(value.shape) > MAX_DIMENSIONS:
+        return f"{value.name!r} has more than {MAX_DIMENSIONS} dimensions"
+    if value.nbytes > most:
+        return f"{value.name!r} takes {value.nbytes} bytes, of {most} in a buffer at most"
+    if field in tensors and device_type(value.dtype) not in tensors[field].data_types:
+        return f"{field} cannot be {device_type(value.dtype)} at this feature level"
+    return None
+
+
+# What several modules of rows use
+
+
+def same_types(node: Node) -> str | None:
+    dtypes = {v.dtype for v in node.inputs if v is not None}
+    return None if len(dtypes) == 1 else "the inputs differ in data type"
+
+
+def only(name: str, value: object, default: object) -> Refusal:
+    """Refuse nodes with another value of an attribute."""
+
+    def refuses(node: Node) -> str | None:
+        got = node.attributes.get(name, default)
+        return None if got == value else f"{name}={got!r}"
+
+    return refuses
+
+
+def quantization(node: Node) -> str | None:
+    if node.attributes.get("precision", 0) not in (0, FLOAT):
+        return "a quotient in another precision than float32"
+    scale = node.input(1)
+    if scale is None or scale.shape is None or (
+            len(scale.shape) > 1 and not node.attributes.get("block_size", 0)):
+        return "a scale that may have more than one dimension"
+    out = node.outputs[0]
+    if node.attributes.get("output_dtype", 0) and node.op == "DequantizeLinear" and (
+            out is None or out.dtype != scale.dtype):
+        return "an output type of its own"
+    return None
+
+
+def elementwise(
+    op: str, since: tuple[int, ...], operator: str, attributes: lowerings.Attributes | None = None,
+    *, reads: tuple[str, ...] = (), fields: tuple[str | None, ...] = (),
+    refuses: Refusal = lambda node: None, domain: str = "", tensors: int | None = None,
+) -> Mapping:
+    build = lowerings.elementwise(
+        operator, attributes or lowerings.constants(), tensors=tensors)
+    return Mapping(op, since, operator, build, domain, fields, reads, refuses=refuses)
