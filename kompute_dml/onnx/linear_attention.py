@@ -30,18 +30,24 @@ _MOST = 32
 
 def linear_attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     read = node.attributes
-    heads, groups = read["kv_num_heads"], read["q_num_heads"] // (read["kv_num_heads"] or 1)
+    heads, query_heads = read["kv_num_heads"], read["q_num_heads"]
     rule = read.get("update_rule", "gated_delta")
     first, before = given(inputs, 0), _optional(inputs, 3)
-    if not heads or groups * heads != read["q_num_heads"]:
-        raise ValidationError(f"expected q_num_heads to be a multiple of kv_num_heads={heads}, but "
-                              f"got {read['q_num_heads']}")
-    batches, tokens, _ = first.shape
-    each = min(_MOST, 1 << max(tokens - 1, 0).bit_length())
+    batches, tokens, features = first.shape
+    fits = heads > 0 and query_heads > 0 and max(heads, query_heads) % heads == 0
+    if not first.size or not fits or features % query_heads:
+        raise ValidationError(f"expected tokens with q_num_heads={query_heads} and kv_num_heads="
+                              f"{heads}, but got sizes {list(first.shape)}")
+    # com.microsoft's may have fewer queries and keys than values and states.
+    size = features // query_heads
+    q = _shared(builder, first, size, max(heads, query_heads))
+    groups = max(heads, query_heads) // heads
+    each = min(_MOST, 1 << (tokens - 1).bit_length())
     layout = _Layout(batches, heads, tokens, each)
-    q = layout.split(builder, first, heads * groups)
-    k, v = (layout.split(builder, given(inputs, i), heads) for i in (1, 2))
-    size, width = k.shape[-1], v.shape[-1]
+    q = layout.split(builder, q, heads * groups)
+    k = layout.split(builder, _shared(builder, given(inputs, 1), size, heads), heads)
+    v = layout.split(builder, given(inputs, 2), heads)
+    width = v.shape[-1]
     q = builder.reshape(q, (batches * heads, groups, *q.shape[1:]))
     scale = float(read.get("scale", 0.0)) or size ** -0.5
     q = _times(builder, q, builder.constant(np.full((), scale, _FLOAT)))
@@ -49,8 +55,8 @@ def linear_attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array
         state = builder.constant(np.zeros((batches * heads, size, width), _FLOAT))
     else:
         state = builder.reshape(_cast(builder, before, _FLOAT), (batches * heads, size, width))
-    if not first.size or state.storage is None:
-        raise ValidationError(f"expected tokens and features, but got sizes {list(first.shape)}")
+    if state.storage is None:
+        raise ValidationError("expected values to have features")
 
     decay = _Decay(builder, layout.split(builder, given(inputs, 4), heads)
                    if rule.startswith("gated") else None, each)
@@ -85,6 +91,20 @@ def linear_attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array
     y = _cast(builder, builder.reshape(y, (batches, tokens, heads * groups * width)), first.dtype)
     state = builder.reshape(state, (batches, heads, size, width))
     return [y, _cast(builder, state, first.dtype if before is None else before.dtype)]
+
+
+def _shared(builder: Builder, x: Array, size: int, heads: int) -> Array:
+    """Each head of queries or keys as often as it takes for all ``heads``."""
+    *outer, features = x.shape
+    own, rest = divmod(features, size)
+    if rest or not own or heads % own:
+        raise ValidationError(
+            f"expected {heads} heads to share those of {features} features, {size} each")
+    if own == heads:
+        return x
+    one = builder.reshape(x, (*outer, own, 1, size))
+    spread = one.broadcast_to((*outer, own, heads // own, size))
+    return builder.reshape(spread, (*outer, heads * size))
 
 
 def refusal(node: Node) -> str | None:

@@ -78,24 +78,26 @@ def test_causal_convolution(
         np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("rule, tokens, by_feature, alike", [
-    ("linear", 5, False, False), ("gated", 40, True, False), ("delta", 1, False, False),
-    ("gated_delta", 70, False, False), ("gated_delta", 33, True, True)])
+@pytest.mark.parametrize("rule, tokens, by_feature, alike, queries", [
+    ("linear", 5, False, False, 4), ("gated", 40, True, False, 4), ("delta", 1, False, False, 4),
+    ("gated_delta", 70, False, False, 1), ("gated_delta", 33, True, True, 4)])
 def test_linear_attention(
-    rule: str, tokens: int, by_feature: bool, alike: bool, rng: np.random.Generator
+    rule: str, tokens: int, by_feature: bool, alike: bool, queries: int,
+    rng: np.random.Generator,
 ) -> None:
-    """Of one chunk and of several. ``alike``: keys that are equal, so that each token's update
-    depends on all before it."""
+    """Of one chunk and of several, with more heads of queries than of values, or fewer of queries
+    and keys. ``alike``: keys that are equal, so that each token's update depends on all before it.
+    """
     heads, size, width = 2, 8, 6
 
     def numbers(*sizes: int) -> np.ndarray:
         return rng.standard_normal((1, tokens, *sizes)).astype(np.float32)
 
-    keys = numbers(heads, size)
+    keys = numbers(min(heads, queries), size)
     if alike:
         keys[:] = keys[:, :1]
     keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
-    given = {"q": numbers(2 * heads * size), "k": keys.reshape(1, tokens, -1),
+    given = {"q": numbers(queries * size), "k": keys.reshape(1, tokens, -1),
              "v": numbers(heads * width),
              "s": rng.standard_normal((1, heads, size, width)).astype(np.float32)}
     names = "q k v s"
@@ -106,7 +108,7 @@ def test_linear_attention(
         given["b"] = 1 / (1 + np.exp(-numbers(heads)))
         names += " b"
     for got, wanted in _pair("LinearAttention", names, given, {}, "y left", update_rule=rule,
-                             q_num_heads=2 * heads, kv_num_heads=heads):
+                             q_num_heads=queries, kv_num_heads=heads):
         np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-5)
 
 
