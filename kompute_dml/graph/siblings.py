@@ -74,6 +74,8 @@ def _users(g: Drafts, draft: Draft, begin: int, width: int) -> list[tuple[Draft,
         if strides is None or storage.begin or "[" in slot or (
                 seen.data_type is not y.data_type):
             return None
+        if "addend_tensor" in user.storages:
+            return None  # a normalization walks both of its summands alike
         # A dimension of size 1 may have any stride: one of whole vectors.
         strides = tuple(s if n > 1 else width for n, s in zip(seen.sizes, strides))
         at = begin * y.data_type.itemsize % MINIMUM_ALIGNMENT
