@@ -34,8 +34,8 @@ class Buffer:
             raw = np.frombuffer(data, np.uint8)
         else:
             array = np.ascontiguousarray(data)
-            expect(not array.dtype.hasobject, "Buffer.write", "data",
-                   "be an array of numbers or bytes", data)
+            if array.dtype.hasobject:
+                expect(False, "Buffer.write", "data", "be an array of numbers or bytes", data)
             raw = array.reshape(-1).view(np.uint8)
         offset = whole("Buffer.write", "offset", offset)
         self._check_range("write", offset, raw.nbytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,11 +14,11 @@ from .errors import DmlError, ValidationError
 from .lowering.plan import PARAMS, PERSISTENT, TEMPORARY, ZEROED, Dispatch, Plan
 from .operators.base import Definition, OperatorDesc, tensor_of
 from .runtime.hazards import Access
-from .runtime.heap import ALIGNMENT, Slot
+from .runtime.heap import ALIGNMENT, Place, Slot
 from .spec import Field
 
 if TYPE_CHECKING:
-    from .device import Device
+    from .device import Device, _Runtime
 
 
 class ExecutionFlags(enum.IntFlag):
@@ -74,8 +74,10 @@ class _Step:
         self.groups = dispatch.groups
         self.spec = variant.pack_spec(dispatch.spec).tobytes()
         self.push = variant.pack_push(dispatch.push)
+        self.words = self.push.data  # faster to set than an array's elements
         used = [(-1 if o.slot is None else slots.index(o.slot), o) for o in dispatch.operands]
-        self.bindings = [at for at, _ in used]
+        bindings = [at for at, _ in used]
+        present = [at for at in dict.fromkeys(bindings) if at >= 0]
         # A shader that binds a tensor as words and as vectors has an operand for each.
         self.slots = [
             (
@@ -91,40 +93,45 @@ class _Step:
                     if slot == at
                 }),
             )
-            for at in dict.fromkeys(self.bindings)
-            if at >= 0
+            for at in present
         ]
+        self.order = None if bindings == present else [
+            present.index(at) if at >= 0 else -1 for at in bindings]
+        """The position in ``slots`` of each binding, -1 for none. None if they are the same."""
 
-    def record(self, device: Device, places: Sequence[Slot | None]) -> None:
-        if self.unless_same and places[self.unless_same[0]] == places[self.unless_same[1]]:
+    def record(self, runtime: _Runtime, places: Sequence[Place | None]) -> None:
+        same = self.unless_same
+        if same and places[same[0]] == places[same[1]]:
             return
-        push = self.push  # recording copies it
+        words = self.words
         accesses: list[Access] = []
+        blocks: list[Any] = []
         for at, offsets, touches in self.slots:
             place = places[at]
             if place is None:
+                blocks.append(None)
                 continue
             allocation, byte_offset = place
             block = allocation.block
+            blocks.append(block)
             if block is None:
                 raise ValidationError(
                     f"{self.operator}: expected {self.fields[at]} to be alive, but it was freed")
             base = allocation.offset + byte_offset
             for word, itemsize, elements in offsets:
-                push[word] = base // itemsize + elements
+                words[word] = base // itemsize + elements
             for first, last, is_written in touches:
                 # Shaders touch whole words.
                 accesses.append(
                     (allocation, (base + first) & ~3, (base + last + 3) & ~3, is_written)
                 )
-        filler = accesses[0][0].block
-        blocks = tuple([
-            filler if at < 0 or (place := places[at]) is None else place.allocation.block
-            for at in self.bindings
-        ])
-        runtime = device._runtime
-        pipeline = runtime.pipelines.get(self.variant, self.spec, blocks, self.groups)
-        runtime.recorder.dispatch(pipeline, self.groups, push, accesses, self.variant.name)
+        if self.order is not None or None in blocks:
+            filler = accesses[0][0].block
+            order = range(len(blocks)) if self.order is None else self.order
+            blocks = [filler if at < 0 else blocks[at] or filler for at in order]
+        pipeline = runtime.pipelines.get(self.variant, self.spec, tuple(blocks), self.groups)
+        # Recording copies the push words.
+        runtime.recorder.dispatch(pipeline, self.groups, self.push, accesses, self.variant.name)
 
 
 class CompiledOperator(Dispatchable):
@@ -168,6 +175,7 @@ class CompiledOperator(Dispatchable):
         self._execute = [_Step(name, d, slots) for d in plan.execute]
         self._initialize = [_Step(name, d, slots) for d in plan.initialize]
         self._params: Slot | None = None
+        self._has_own = bool(plan.zeroed_bytes or plan.params)
 
     def __repr__(self) -> str:
         return f"<CompiledOperator {self.name}>"
@@ -203,23 +211,23 @@ class CompiledOperator(Dispatchable):
         """Names of the shader variants that run at every dispatch."""
         return tuple(d.variant.name for d in self.plan.execute)
 
-    def run(self, places: Sequence[Slot | None]) -> None:
+    def run(self, places: Sequence[Place | None]) -> None:
         """Record the dispatches with checked places, one per entry of ``slots``."""
         if self._kept:
             persistent = places[-1]
             assert persistent is not None  # checked with the bindings
             places = list(places)
             for slot, begin, _ in self._kept:
-                places[slot] = Slot(persistent.allocation, persistent.byte_offset + begin)
-        places = self._with_own(places)
+                places[slot] = persistent[0], persistent[1] + begin
+        if self._has_own:
+            places = self._with_own(places)
+        runtime = self.device._runtime
         for step in self._execute:
-            step.record(self.device, places)
+            step.record(runtime, places)
 
-    def _with_own(self, places: Sequence[Slot | None]) -> Sequence[Slot | None]:
+    def _with_own(self, places: Sequence[Place | None]) -> Sequence[Place | None]:
         """The places, with those of the device's own memory."""
         plan, runtime = self.plan, self.device._runtime
-        if not plan.zeroed_bytes and not plan.params:
-            return places
         if plan.params and self._params is None:
             words = np.array([w & 0xFFFFFFFF for w in plan.params], np.uint32)
             held = runtime.allocate(words.nbytes)
@@ -238,14 +246,17 @@ class CompiledOperator(Dispatchable):
                 source.allocation, source.byte_offset, persistent.allocation,
                 persistent.byte_offset + begin, size,
             )
-        places = self._with_own(places)
+        runtime = self.device._runtime
+        own = self._with_own(places)
         for step in self._initialize:
-            step.record(self.device, places)
+            step.record(runtime, own)
         self.initialized = True
 
 
 class OperatorInitializer:
     """Initializes compiled operators, each exactly once (IDMLOperatorInitializer)."""
+
+    is_volatile = False
 
     def __init__(self, device: Device, operators: Sequence[Dispatchable]) -> None:
         self.device = device

@@ -130,7 +130,7 @@ class TensorDesc:
         """Entries of ``sizes``."""
         return len(self.sizes)
 
-    @property
+    @functools.cached_property
     def element_count(self) -> int:
         """The number of elements, including repeated ones."""
         count = 1
@@ -143,7 +143,12 @@ class TensorDesc:
         """Whether it begins at a multiple of 16 bytes, as all bound tensors do."""
         return self.guaranteed_base_offset_alignment % MINIMUM_ALIGNMENT == 0
 
-    @property
+    @functools.cached_property
+    def nbytes(self) -> int:
+        """Bytes from the first element to the end of the last."""
+        return self.data_type.nbytes(extent(self.sizes, self.strides))
+
+    @functools.cached_property
     def is_packed(self) -> bool:
         """Whether the elements are row-major and contiguous."""
         return is_packed(self.sizes, self.strides)

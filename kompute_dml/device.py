@@ -12,7 +12,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -28,8 +28,6 @@ from .errors import (
     ValidationError,
     whole,
 )
-from .graph.compiled import CompiledGraph, compile_graph
-from .graph.desc import GraphDesc
 from .lowering.builder import target_of
 from .operators.base import OperatorDesc
 from .runtime import clock
@@ -45,8 +43,14 @@ from .runtime.zeros import Zeros
 from .spec import FeatureLevel
 from .tensors import Tensor
 
+if TYPE_CHECKING:
+    from .graph.compiled import CompiledGraph
+    from .graph.desc import GraphDesc
+
 MAX_COMPILED = 1024
 """Compiled operators that the function level keeps."""
+MAX_NUMBERS = 256
+"""Numbers that a device keeps as tensors, for calls such as ``x + 1``."""
 # For validation runs: every tensor is a separate buffer, and every access counts as whole.
 _WHOLE_BUFFERS = "KOMPUTE_DML_TEST_WHOLE_BUFFERS"
 MAX_IDLE = 1 << 30
@@ -111,7 +115,8 @@ class _Runtime:
                 f"{self.engine.adapter.name}: a tensor of {nbytes} bytes was asked for, but one "
                 f"buffer of this device holds {self.heap.max_block} at most"
             )
-        self.collect()
+        if self.heap.dropped:
+            self.collect()
         if self.recorder.waiting_to_free > MAX_WAITING_TO_FREE:
             self.recorder.synchronize()
         try:
@@ -155,6 +160,19 @@ class _Runtime:
             self.lock.release()
 
 
+class _Compiled(OrderedDict[Any, CompiledOperator]):
+    """Compiled operators of the function level, by description."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: OrderedDict[Any, Any] = OrderedDict()
+        """What functions did with them, by signature; see functions/repeated.py."""
+
+    def clear(self) -> None:
+        super().clear()
+        self.calls.clear()
+
+
 _runtimes: weakref.WeakSet[_Runtime] = weakref.WeakSet()
 
 
@@ -196,8 +214,22 @@ def _as_array(array: Any, dtype: np.dtype[Any] | None) -> np.ndarray:
     return np.asarray(array, dtype)
 
 
+def _host_array(array: Any, data_type: Any) -> np.ndarray:
+    """What ``Device.tensor`` uploads."""
+    dtype = None if data_type is None else DataType.of(data_type).dtype
+    if array is None:  # for NumPy a number that is missing
+        raise ValidationError("expected a tensor or an array, but got None")
+    try:
+        return _as_array(array, dtype)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ValidationError(
+            "expected a tensor or what NumPy makes an array of, but got "
+            f"{type(array).__name__}: {error}"
+        ) from None
+
+
 def _check_alive(allocation: Allocation) -> None:
-    if allocation.freed:
+    if allocation.block is None:
         raise ValidationError("expected a tensor or buffer that is alive, but it was freed")
 
 
@@ -229,7 +261,8 @@ class Device:
         self._runtime = _Runtime(self.adapter)
         self._target = target_of(self._runtime.library, self.adapter)
         self._recorder = self._runtime.recorder
-        self._compiled: OrderedDict[Any, CompiledOperator] = OrderedDict()
+        self._compiled = _Compiled()
+        self._numbers: OrderedDict[Any, Tensor] = OrderedDict()
         self._finalizer = weakref.finalize(self, self._runtime.close)
         self._finalizer.atexit = False  # _close_all() sees to it
         _runtimes.add(self._runtime)
@@ -261,6 +294,7 @@ class Device:
     def close(self) -> None:
         """Finish pending work and destroy the device. Every later call raises."""
         self._compiled.clear()
+        self._numbers.clear()
         self._finalizer()
 
     # Tensors
@@ -273,24 +307,29 @@ class Device:
         of 0 and 1) for truth values. Raises ValidationError for data types that DirectML does not
         have, sizes of 0, and more than 8 dimensions.
         """
-        dtype = None if data_type is None else DataType.of(data_type).dtype
-        if array is None:  # for NumPy a number that is missing
-            raise ValidationError("expected a tensor or an array, but got None")
-        try:
-            host = _as_array(array, dtype)
-            truth = host.dtype == np.bool_
-            host = host.view(np.uint8) if truth else host
-        except (OverflowError, TypeError, ValueError) as error:
-            raise ValidationError(
-                "expected a tensor or what NumPy makes an array of, but got "
-                f"{type(array).__name__}: {error}"
-            ) from None
+        host = _host_array(array, data_type)
+        truth = host.dtype == np.bool_
+        host = host.view(np.uint8) if truth else host
         desc = TensorDesc.packed(host.dtype, host.shape or (1,))
         tensor = self._new(desc, truth)
         host = np.ascontiguousarray(host, desc.data_type.dtype).reshape(-1)
         flat = pack_halves(host) if desc.data_type.bits < 8 else host.view(np.uint8)
         self._write(tensor.allocation, 0, flat)
         return tensor
+
+    @locked
+    def _number(self, value: Any, data_type: Any = None) -> Tensor:
+        """:meth:`tensor` of one number, for operands. It is kept, so nothing may write it."""
+        host = _host_array(value, data_type)
+        key = host.dtype, host.shape, host.tobytes()
+        kept = self._numbers.get(key)
+        if kept is None:
+            kept = self._numbers[key] = self.tensor(host)
+            if len(self._numbers) > MAX_NUMBERS:
+                self._numbers.popitem(last=False)
+        else:
+            self._numbers.move_to_end(key)
+        return kept
 
     def empty(self, sizes: Sequence[int], data_type: Any = "float32") -> Tensor:
         """A packed tensor of undefined contents."""
@@ -318,7 +357,8 @@ class Device:
     @locked
     def _write(self, allocation: Allocation, offset: int, data: np.ndarray) -> None:
         _check_alive(allocation)
-        self._recorder.check()
+        if self._recorder.lost is not None:
+            self._recorder.check()
         self._runtime.transfer.upload(data, allocation, offset)
 
     # Operators
@@ -363,6 +403,8 @@ class Device:
         ValidationError if ``desc`` breaks a rule, UnsupportedError if this feature level or device
         does not support it. ``flags`` apply to each operator.
         """
+        from .graph.compiled import compile_graph  # few programs need graphs
+
         compiled = compile_graph(self, desc, flags)
         compiled.is_volatile = bool(flags & ExecutionFlags.DESCRIPTORS_VOLATILE)
         return compiled
@@ -391,7 +433,6 @@ class Device:
             )
         return Buffer(self, self._allocate(size), size)
 
-    @locked
     def record_dispatch(
         self, dispatchable: Dispatchable | OperatorInitializer, table: BindingTable
     ) -> None:
@@ -400,21 +441,28 @@ class Device:
         Everything is checked before anything is recorded. The dispatch runs when something is read,
         when enough work is pending, or at :meth:`synchronize`.
         """
-        self._own(dispatchable, "record_dispatch")
+        if getattr(dispatchable, "device", None) is not self:
+            self._own(dispatchable, "record_dispatch")
         if getattr(table, "dispatchable", None) is not dispatchable:
             raise ValidationError(
                 "record_dispatch: expected a binding table made for this dispatchable"
             )
-        self._recorder.check()
-        recording = self._recorder.recording
-        before = 0 if recording is None else len(recording)
+        with self._recorder.lock: self._record(dispatchable, table)  # noqa: E701  see locked()
+
+    def _record(self, dispatchable: Any, table: BindingTable) -> None:
+        recorder = self._recorder
+        if recorder.lost is not None:
+            recorder.check()
+        recording = recorder.recording
+        if recording is None:
+            dispatchable.record(table)
+            return
+        before = recording.dispatches
         dispatchable.record(table)
-        if recording is not None:
-            watched = (functools.partial(table.places, dispatchable)
-                       if isinstance(dispatchable, Dispatchable) and dispatchable.is_volatile
-                       else None)
-            recording.remember(functools.partial(dispatchable.record, table),
-                               len(recording) - before, watched)
+        recording.calls.append((dispatchable, table))
+        recording.counted += recording.dispatches - before
+        if dispatchable.is_volatile:
+            recording.watch(functools.partial(table.places, dispatchable))
 
     def _own(self, child: Any, where: str) -> None:
         if getattr(child, "device", None) is not self:
@@ -439,7 +487,8 @@ class Device:
     def synchronize(self) -> None:
         """Submit pending work and wait for the device."""
         self._recorder.synchronize()
-        self._runtime.collect()
+        if self._runtime.heap.dropped:
+            self._runtime.collect()
 
     @contextlib.contextmanager
     def record(self) -> Iterator[Recording]:

@@ -273,8 +273,10 @@ def from_dlpack(x: Any, *, device: Any = None) -> Tensor:
         raise ValidationError("from_dlpack: expected an object with __dlpack__, but got "
                               f"{type(x).__name__}") from None
     if kind not in (1, 3):
-        raise UnsupportedError(f"from_dlpack: expected data in the host's memory, but it lies on "
-                               f"DLPack's device type {kind}; x.cpu() or x.get() brings it there")
+        raise UnsupportedError(
+            f"from_dlpack: expected data in the host's memory, but it lies on DLPack's device type "
+            f"{kind}; x.cpu() or x.get() brings it there, and kompute_dml.cuda.tensor(x) copies it "
+            "on an NVIDIA GPU")
     return find_device(device).tensor(np.from_dlpack(x))
 
 

@@ -43,6 +43,11 @@ def as_tensor(value: Any, *beside: Any) -> Tensor:
     return device_of(*beside).tensor(host_array(value))
 
 
+def constant(array: np.ndarray, device: Device) -> Tensor:
+    """The array as a tensor, which nothing may write."""
+    return device.tensor(array) if array.ndim else device._number(array)
+
+
 def cast(x: Tensor, dtype: DType[Any]) -> Tensor:
     """``x`` converted to another type; ``x`` itself if it has that type."""
     if x.dtype == dtype:
@@ -68,7 +73,7 @@ def operand(value: Any, dtype: DType[Any], device: Device) -> Any:
             return bool(value)
         return float(value) if dtype.kind == "f" else value
     array = host_array(value)
-    return device.tensor(array if array.dtype == dtype else array.astype(dtype))
+    return constant(array if array.dtype == dtype else array.astype(dtype), device)
 
 
 def copied(x: Tensor) -> Tensor:

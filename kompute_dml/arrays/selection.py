@@ -8,7 +8,18 @@ import numpy as np
 
 from ..errors import OutOfRangeError, UnsupportedError, ValidationError, expect
 from ..tensors import Tensor
-from .operand import as_tensor, as_truth, cast, copied, dml, operand, reshape, result, store
+from .operand import (
+    as_tensor,
+    as_truth,
+    cast,
+    constant,
+    copied,
+    dml,
+    operand,
+    reshape,
+    result,
+    store,
+)
 from .reductions import axes_of
 from .registry import array_function
 from .types import BOOL, TensorLike, dtype_of, is_number, promoted
@@ -166,7 +177,7 @@ def where(condition: TensorLike, x: TensorLike | None = None,
 
 
 def _tensor_of(value: Any, kind: Any, beside: Tensor) -> Tensor:
-    return value if isinstance(value, Tensor) else beside.device.tensor(np.asarray(value, kind))
+    return value if isinstance(value, Tensor) else constant(np.asarray(value, kind), beside.device)
 
 
 @array_function(public=False)

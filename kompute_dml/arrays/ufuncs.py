@@ -19,6 +19,7 @@ from .operand import (
     as_tensor,
     as_truth,
     cast,
+    constant,
     copied,
     dml,
     meets,
@@ -26,7 +27,16 @@ from .operand import (
     result,
 )
 from .registry import publish
-from .types import BOOL, DType, computable, element_type, floating, is_number, promoted
+from .types import (
+    BOOL,
+    DType,
+    computable,
+    element_type,
+    floating,
+    host_array,
+    is_number,
+    promoted,
+)
 
 Compute = Callable[..., Tensor]
 UFUNCS: dict[str, Callable[..., Tensor]] = {}
@@ -68,7 +78,7 @@ def _operands(values: Any, dtype: DType[Any]) -> list[Any]:
     """The operands as elements of ``dtype``. At least one is a tensor."""
     device = device_of(*values)
     if all(is_number(v) for v in values):
-        first = device.tensor(np.asarray(values[0], dtype))
+        first = constant(np.asarray(values[0], dtype), device)
         return [first, *(operand(v, dtype, device) for v in values[1:])]
     return [operand(v, dtype, device) for v in values]
 
@@ -100,9 +110,16 @@ def _arithmetic(function: str, of_truth: str | None = None) -> Compute:
     return compute
 
 
+def _tensor(value: Any, beside: Any) -> Tensor:
+    """An operand as a tensor, which nothing may write."""
+    if isinstance(value, Tensor):
+        return value
+    return constant(host_array(value), device_of(*beside))
+
+
 def _all_tensors(operands: list[Any]) -> list[Tensor]:
     device = device_of(*operands)
-    return [v if isinstance(v, Tensor) else device.tensor(np.asarray(v)) for v in operands]
+    return [v if isinstance(v, Tensor) else constant(np.asarray(v), device) for v in operands]
 
 
 def _divide(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
@@ -181,7 +198,7 @@ def _logical(function: str) -> Compute:
     """Functions of whether the operands are not 0."""
 
     def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
-        return as_truth(dml(function)(*(cast(as_tensor(v, *values), BOOL) for v in values)))
+        return as_truth(dml(function)(*(cast(_tensor(v, values), BOOL) for v in values)))
 
     return compute
 
@@ -210,7 +227,7 @@ def _shift(function: str) -> Compute:
             dtype = np.dtype("int8")
         if dtype.kind == "f":
             raise UnsupportedError(f"{name}: expected integers, but got {dtype}")
-        a, b = (v if isinstance(v, Tensor) else device_of(*values).tensor(np.asarray(v, dtype))
+        a, b = (v if isinstance(v, Tensor) else constant(np.asarray(v, dtype), device_of(*values))
                 for v in _operands(values, dtype))
         kind, unsigned = a.data_type, a.data_type.unsigned
         by = b.viewed_as(unsigned)
@@ -228,7 +245,7 @@ def _float(function: str) -> Compute:
     """Functions of floats. Integers are converted as in NumPy."""
 
     def compute(name: str, values: Any, dtype: DType[Any] | None, out: Any) -> Tensor:
-        tensors = [as_tensor(v, *values) for v in values]
+        tensors = [_tensor(v, values) for v in values]
         dtype = dtype or floating(name, promoted(name, *values) if len(values) > 1
                                   else tensors[0].dtype)
         return _into(out, dtype, function, [cast(x, computable(name, dtype)) for x in tensors])

@@ -75,7 +75,7 @@ def touched_bytes(descs: Iterable[TensorDesc]) -> int:
         count = 1
         for size, stride in zip(desc.sizes, desc.strides):
             count *= size if stride else 1
-        total += count * desc.data_type.itemsize
+        total += -(-count * desc.data_type.bits // 8)
     return total
 
 

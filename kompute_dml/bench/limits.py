@@ -28,6 +28,7 @@ from .movement import (
 )
 from .pooling import pooling
 from .products import Product, product
+from .weights import quantization, weights
 
 Goal = tuple[str | Recipe, float]
 """What to compare with, and the least ratio: "copy", a peer's name, a recipe, "TOPS", "us"."""
@@ -151,6 +152,19 @@ def _gemms() -> Iterator[Limit]:
         yield Limit(requantized(m, k, n), ((same, 0.95),))
 
 
+def _weights() -> Iterator[Limit]:
+    """Weights of 4 bits. A product of one row reads them, and does little else."""
+    for t in (_F16, _F32):
+        for k, n in ((4096, 4096), (4096, 11008), (11008, 4096)):
+            yield Limit(weights(t, 1, k, n), (("copy", 0.6),))
+        for m in (4, 8, 16):
+            yield Limit(weights(t, m, 4096, 11008))
+        yield Limit(weights(t, 1, 4096, 11008, block=128), (("copy", 0.6),))
+        for way in ("QUANTIZE", "DEQUANTIZE"):
+            for across in (False, True):
+                yield Limit(quantization(t, way, across), (("copy", 0.8),))
+
+
 def _gathers() -> Iterator[Limit]:
     i32, i64 = DataType.INT32, DataType.INT64
     for t in (_F32, _F16):
@@ -213,4 +227,4 @@ def _all(*parts: Callable[[], Iterator[Limit]]) -> tuple[Limit, ...]:
     return tuple(limit for part in parts for limit in part())
 
 
-LIMITS = _all(_movement, _products, _gathers, _pooling, _convolutions, _attention)
+LIMITS = _all(_movement, _products, _weights, _gathers, _pooling, _convolutions, _attention)

@@ -22,6 +22,11 @@ def _matrix(s: Scale, height: int = 0, width: int = 0, dtype: Any = np.float32) 
     return Given((s.side + height, s.side + width), 0.1, high, dtype, shared=True)
 
 
+def _narrow(s: Scale, width: int) -> Given:
+    """Half as many bytes as a case has, in rows of a few."""
+    return Given((-(-s.elements // (2 * width)), width), 0, 200, _U8, shared=True)
+
+
 def _planes(s: Scale, side: int, channels: int = 1, dtype: Any = np.float32) -> Given:
     """Square planes. A multiple of ``channels`` of them."""
     count = max(1, s.elements // (side * side * channels)) * channels
@@ -134,6 +139,20 @@ def _backwards_rows(dtype: Any) -> Entry:
     return entry
 
 
+def _backwards_columns(width: int, dtype: Any) -> Entry:
+    """REVERSE_SUBSEQUENCES of columns, each with a length of its own."""
+    def entry(s: Scale) -> Case:
+        n = _numbers(s.side + width, s.side + 1)[None]
+        at = np.arange(s.side)[:, None]
+
+        def compute(x: np.ndarray, n: np.ndarray) -> np.ndarray:
+            return np.take_along_axis(x, np.where(at < n, n.astype(int) - 1 - at, at), 0)
+
+        return case(compute, _matrix(s, 0, width, dtype), n.astype(np.uint32), axis=0)
+
+    return entry
+
+
 def _gathered(axis: int, width: int = 0, dtype: Any = np.float32) -> Entry:
     return lambda s: case(lambda x, i: x.take(i[0], axis), _matrix(s, 0, width, dtype),
                           _numbers(s.side, s.side)[None], axis=axis, index_dimensions=1)
@@ -163,15 +182,15 @@ def _flat(f: Callable[..., Any], /, *inputs: Any, **more: Any) -> Any:
     return made.reshape(made.sizes[-1])
 
 
-def _scattered(axis: int, dtype: Any) -> Entry:
+def _scattered(axis: int, dtype: Any, kind: Any = np.float32) -> Entry:
     def compute(x: np.ndarray, i: np.ndarray, new: np.ndarray) -> np.ndarray:
         x = x.copy()
         np.put_along_axis(x, i, new, axis)
         return x
 
-    return lambda s: case(compute, _matrix(s),
-                          _numbers(s.side**2, s.side, dtype).reshape(s.side, -1), _matrix(s),
-                          axis=axis)
+    return lambda s: case(compute, _matrix(s, dtype=kind),
+                          _numbers(s.side**2, s.side, dtype).reshape(s.side, -1),
+                          _matrix(s, dtype=kind), axis=axis)
 
 
 def _scattered_tuples(s: Scale) -> Case:
@@ -229,6 +248,8 @@ VARIANTS: tuple[Recipe, ...] = tuple(
         ("TILE", "f32 odd rows", _tiled(lambda s: _matrix(s, -1, -1), 2, 1)),
         ("TILE", "f32 odd rows 2x2", _tiled(lambda s: _matrix(s, -1, -1), 2, 2)),
         ("TILE", "u8 odd rows 2x2", _tiled(lambda s: _matrix(s, -1, -1, _U8), 2, 2)),
+        ("TILE", "u8 rows of 33", _tiled(lambda s: _narrow(s, 33), 1, 2)),
+        ("TILE", "u8 rows of 7", _tiled(lambda s: _narrow(s, 7), 1, 2)),
         ("DEPTH_TO_SPACE", "f32 3x3", _to_space(3, 32)),
         ("DEPTH_TO_SPACE", "f32 2x2 odd", _to_space(2, 33)),
         ("DEPTH_TO_SPACE", "u8 2x2", _to_space(2, 32, _U8)),
@@ -238,6 +259,8 @@ VARIANTS: tuple[Recipe, ...] = tuple(
         ("REVERSE_SUBSEQUENCES", "f32 along rows", _backwards),
         ("REVERSE_SUBSEQUENCES", "f32 odd rows of one length", _backwards_rows(np.float32)),
         ("REVERSE_SUBSEQUENCES", "u8 odd rows of one length", _backwards_rows(_U8)),
+        ("REVERSE_SUBSEQUENCES", "u8 columns", _backwards_columns(0, _U8)),
+        ("REVERSE_SUBSEQUENCES", "u8 odd columns", _backwards_columns(-1, _U8)),
         ("GATHER", "f32 odd rows", _gathered(0, -1)),
         ("GATHER", "u8 rows", _gathered(0, 0, _U8)),
         ("GATHER", "f32 columns", _gathered(1)),
@@ -247,6 +270,7 @@ VARIANTS: tuple[Recipe, ...] = tuple(
         ("GATHER_ND", "f32 elements", _tuples),
         ("SCATTER", "f32 axis 0", _scattered(0, np.int32)),
         ("SCATTER", "f32 axis 0, i64", _scattered(0, _I64)),
+        ("SCATTER", "u8 axis 0", _scattered(0, np.int32, _U8)),
         ("SCATTER_ND", "f32 elements", _scattered_tuples),
         ("ONE_HOT", "f32 axis 0", _hot(0)),
         ("ONE_HOT", "f32 odd depth", _hot(1, -1)),

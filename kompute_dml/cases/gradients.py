@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -74,12 +73,8 @@ def _batch_back(s: Scale, training: bool) -> Case:
 
 
 def _aligned_back(s: Scale) -> Case:
-    # More channels than these take more steps than a CPU does in one workgroup.
-    (n, c, h, w), half = images(s).sizes, images(s, smaller=2)
-    c = min(c, 8)
-    return case(lambda dy, roi, batch: repeated(dy) / 4,
-                replace(half, sizes=(n, c, *half.sizes[2:])), regions(s, 4), numbered(s),
-                output_sizes=(n, c, h, w))
+    return case(lambda dy, roi, batch: repeated(dy) / 4, images(s, smaller=2), regions(s, 4),
+                numbered(s), output_sizes=images(s).sizes)
 
 
 CASES: dict[str, Entry] = {

@@ -14,6 +14,7 @@ from ..operators.base import Definition, described
 from ..tensors import Tensor
 from .call import as_tensor, device_of, output, run
 from .registry import too_many
+from .repeated import repeated
 
 
 def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
@@ -65,7 +66,7 @@ def make_broadcasting(definition: Definition) -> Callable[..., Tensor]:
     call.__module__ = "kompute_dml"
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__doc__ = _docstring(definition, options)
-    return call
+    return repeated(call)
 
 
 class Arguments:

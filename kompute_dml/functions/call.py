@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import ValidationError, expect
-from ..graph.expression import Graph, active
+from ..graph.active import Taker, innermost
 from ..operators.base import OperatorDesc, bits
-from ..runtime.heap import Slot
+from ..runtime.heap import Place
 from ..tensors import Tensor
 
 if TYPE_CHECKING:
+    from ..compiler import CompiledOperator
     from ..device import Device
 
 
@@ -23,10 +26,10 @@ def device_of(*values: Any) -> Device:
     """The device of the tensors among ``values``, or the graph of the expressions. Without either:
     the graph of the ``with`` block, else the default device."""
     devices: set[Any] = {v.device for v in values if isinstance(v, Tensor)}
-    if not devices and (graph := active()) is not None:
+    if not devices and (graph := innermost.get()) is not None:
         devices.add(graph)
     # Tensors of a graph's device become its constants.
-    devices -= {d.device for d in devices if isinstance(d, Graph)}
+    devices -= {d.device for d in devices if isinstance(d, Taker)}
     if len(devices) > 1:
         raise ValidationError(
             f"expected all tensors of a call on one device, but they lie on {len(devices)}, "
@@ -43,11 +46,14 @@ def device_of(*values: Any) -> Device:
 def as_tensor(
     device: Device, name: str, field: str, value: Any, data_type: Any = None
 ) -> Tensor:
-    """``value`` itself if it is a tensor, else a new tensor with its elements."""
+    """``value`` itself if it is a tensor, else a tensor with its elements, which nothing may
+    write."""
     if isinstance(value, Tensor):
         return value
+    number = isinstance(value, (bool, int, float, np.generic)) or (
+        isinstance(value, np.ndarray) and value.ndim == 0)
     try:
-        return device.tensor(value, data_type)
+        return (device._number if number else device.tensor)(value, data_type)
     except ValidationError as error:
         raise ValidationError(f"{name}, {field}: {error}") from None
 
@@ -99,7 +105,7 @@ def run(
         else:
             slots |= {f"{name}[{i}]": x for i, x in enumerate(t)}
             descs[name] = tuple([x.desc for x in t])
-    if isinstance(device, Graph):
+    if isinstance(device, Taker):
         device.add(desc_class(**descs, **attributes),
                    {name: t for name, t in slots.items() if t is not None})
         return
@@ -113,28 +119,72 @@ def run(
         if compiled is None:
             desc: OperatorDesc = desc_class(**descs, **attributes)
             compiled = device._compile_cached(desc, key)
-        places = [
-            None if (x := slots.get(name)) is None else Slot(x.allocation, x.byte_offset)
-            for name in compiled.slots[:-2]
-        ]
-        _check_sharing(compiled, slots)
-        temporary = compiled.plan.temporary_bytes
-        scratch = device._allocate(temporary) if temporary else None
-        places += [None if scratch is None else Slot(scratch, 0), None]
-        device._runtime.recorder.check()
-        compiled.run(places)
+        execute(device, compiled, [slots.get(f.snake) for f in compiled.tensors])
 
 
-def _check_sharing(compiled: Any, tensors: Mapping[str, Tensor | None]) -> None:
+class Run(NamedTuple):
+    """An operator that ran."""
+
+    compiled: CompiledOperator
+    tensors: Sequence[Tensor | None]
+    """By slot: inputs, then outputs."""
+
+
+class _Notes(threading.local):
+    runs: list[Run] | None = None
+
+
+_notes = _Notes()
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[list[Run]]:
+    """The operators that this thread runs inside the block."""
+    outer = _notes.runs
+    inner = _notes.runs = []
+    try:
+        yield inner
+    finally:
+        _notes.runs = outer
+        if outer is not None:
+            outer += inner
+
+
+def execute(
+    device: Device, compiled: CompiledOperator, tensors: Sequence[Tensor | None]
+) -> None:
+    """Record a compiled operator over the tensors of its slots. Callers hold the device's lock."""
+    places: list[Place | None] = []
+    allocations = set()
+    shared = False
+    for x in tensors:
+        if x is None:
+            places.append(None)
+            continue
+        allocation = x.allocation
+        shared = shared or allocation in allocations
+        allocations.add(allocation)
+        places.append((allocation, x.byte_offset))
+    if shared:
+        _check_sharing(compiled, tensors)
+    temporary = compiled.plan.temporary_bytes
+    places.append((device._allocate(temporary), 0) if temporary else None)
+    places.append(None)
+    device._recorder.check()
+    compiled.run(places)
+    if _notes.runs is not None:
+        _notes.runs.append(Run(compiled, tensors))
+
+
+def _check_sharing(compiled: CompiledOperator, tensors: Sequence[Tensor | None]) -> None:
     """Refuse an output that shares bytes with another output, or with an input unless the call is
     truly in place."""
     first = compiled.binding_counts[0]
     for i, out_field in enumerate(compiled.tensors[first:], first):
-        out = tensors[out_field.snake]
+        out = tensors[i]
         if out is None:
             continue
-        for field in compiled.tensors[:i]:
-            given = tensors[field.snake]
+        for field, given in zip(compiled.tensors[:i], tensors):
             if given is None or given.allocation is not out.allocation:
                 continue
             a, b = given.byte_offset, out.byte_offset

@@ -14,6 +14,7 @@ from ..spec import Field
 from ..tensors import Tensor
 from .broadcasting import Arguments, argument
 from .call import as_tensor, device_of, output, run
+from .repeated import repeated
 
 if TYPE_CHECKING:
     pass
@@ -87,7 +88,7 @@ def make_function(definition: Definition) -> Callable[..., Any]:
     call.__module__ = "kompute_dml"
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__doc__ = _docstring(definition, attributes, wanted, "data_type" in defaults)
-    return call
+    return repeated(call)
 
 
 def _flat(values: Any) -> list[Any]:

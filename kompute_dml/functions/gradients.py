@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..attributes import AxisDirection, InterpolationMode
 from ..errors import expect, integers, numbers
 from ..operators import gradients as _gradients
+from ..operators import resample_gradient as _resample_gradient
 from .call import as_tensor, device_of, output, run
 from .registry import function
 
@@ -103,7 +104,7 @@ def resample_grad(
     strides. Returns ``out`` or a new packed tensor. Raises ValidationError or UnsupportedError.
     """
     return _resample(
-        _gradients.ResampleGradOperatorDesc, "resample_grad", input_gradient, scales,
+        _resample_gradient.ResampleGradOperatorDesc, "resample_grad", input_gradient, scales,
         input_pixel_offsets, output_pixel_offsets, output_sizes, out,
         interpolation_mode=interpolation_mode)
 
@@ -122,6 +123,6 @@ def resample_grad1(
     Otherwise as :func:`resample_grad`. Raises ValidationError or UnsupportedError.
     """
     return _resample(
-        _gradients.ResampleGrad1OperatorDesc, "resample_grad1", input_gradient, scales,
+        _resample_gradient.ResampleGrad1OperatorDesc, "resample_grad1", input_gradient, scales,
         input_pixel_offsets, output_pixel_offsets, output_sizes, out,
         interpolation_mode=interpolation_mode, rounding_direction=rounding_direction)

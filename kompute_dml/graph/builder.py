@@ -32,7 +32,7 @@ from ..runtime.heap import Allocation, Slot
 from ..runtime.windows import SIZE as WINDOW
 from .array import BOOL, Array, device_type
 from .draft import Draft
-from .fusion import CHANNELS_LAST, fuse, is_of_constants, left_out
+from .fusion import CHANNELS_LAST, fuse, is_of_constants, left_out, room_for_weights
 from .memory import Storage, aligned, share, side_by_side
 from .recorded import RecordedPlan, check_indices
 from .step import Step, compile_repacking, run_in_place
@@ -198,7 +198,8 @@ class Builder:
         seen = {id(a.storage.root) for a in (*inputs, *outputs) if a.storage is not None}
         free = [s for s in self._storages if not s.constant and id(s.root) not in seen]
         steps: list[Step] = []
-        for draft in fuse(self.drafts, free, self.storage):
+        room = room_for_weights(self.device, self.device._runtime.engine.reserved)
+        for draft in fuse(self.drafts, free, self.device._target.traits, self.storage, room):
             try:
                 if self._fold(draft, seen):
                     continue
@@ -216,14 +217,18 @@ class Builder:
         large or ``seen`` from outside."""
         inputs = dict(draft.slots("input"))
         slot, storage = next(draft.slots("output"))
-        if id(storage) in seen or not is_of_constants(draft):
+        device = self.device
+        if id(storage) in seen or not is_of_constants(draft, storage.nbytes):
             return False
-        device, compiled = self.device, self._compile(draft.desc, frozenset())
+        compiled = self._compile(draft.desc, frozenset())
         places = [inputs[f].slot() if f in inputs else None for f in compiled.slots[:-2]]
         key = places, compiled.plan.execute, compiled.plan.params
         result = next((p.result for p in self._prepared
                        if (p.places, p.dispatches, p.params) == key), None)
         if result is None:
+            room = room_for_weights(device, device._runtime.engine.reserved)
+            if not is_of_constants(draft, room):
+                return False
             with device._runtime.lock:
                 result = device._allocate(storage.nbytes)
                 temporary = compiled.plan.temporary_bytes

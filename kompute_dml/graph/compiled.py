@@ -15,7 +15,7 @@ from ..errors import ValidationError
 from ..runtime.heap import Allocation, Slot
 from .desc import GraphDesc
 from .draft import Draft
-from .fusion import fuse, is_of_constants
+from .fusion import fuse, is_of_constants, room_for_weights
 from .memory import Storage, aligned, share, side_by_side
 from .step import Step, compile_repacking, run_in_place
 from .wiring import Node, Source, Wiring, check
@@ -150,7 +150,8 @@ class _Planner:
         """What operators of constants make, at the initialization."""
         drafts = [d for n, node in wiring.nodes.items() if (d := self._draft(n, node)) is not None]
         free = [s for s, slot in self._slots.items() if slot == self._temporary]
-        for draft in fuse(drafts, free, lambda n: self._new(n, self._temporary)):
+        for draft in fuse(drafts, free, device._target.traits,
+                          lambda n: self._new(n, self._temporary), room_for_weights(device, 0)):
             if not self._fold(draft, flags):
                 self._add(draft, flags)
         self._finish(numbers)
@@ -194,7 +195,8 @@ class _Planner:
         One of no inputs at all runs at every dispatch: a graph without constants needs none.
         """
         _, storage = next(draft.slots("output"))
-        if self._slots[storage.root] != self._temporary or not is_of_constants(draft) or (
+        room = room_for_weights(self._device, sum(s.nbytes for s in self._made))
+        if self._slots[storage.root] != self._temporary or not is_of_constants(draft, room) or (
                 not any(draft.slots("input"))):
             return False
         compiled = compile_repacking(self._device, draft.desc, (), flags)

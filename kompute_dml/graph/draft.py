@@ -9,6 +9,7 @@ from typing import Any
 from ..desc import TensorDesc
 from ..layout import Ints, rewalked
 from ..operators.base import OperatorDesc, definitions, tensor_of
+from ..runtime.traits import DeviceTraits
 from .memory import Storage
 
 
@@ -52,8 +53,13 @@ class Draft:
 class Drafts:
     """The operators of a graph in an order in which they can run."""
 
-    def __init__(self, drafts: Sequence[Draft], free: Collection[Storage]) -> None:
-        """``free`` are the storages that are used only inside the graph."""
+    def __init__(
+        self, drafts: Sequence[Draft], free: Collection[Storage], traits: DeviceTraits,
+        room: int = 0,
+    ) -> None:
+        """``free`` are the storages that are used only inside the graph. ``room`` are the bytes
+        that dequantized constants may take."""
+        self.traits, self.room = traits, room
         self._at = {d: i for i, d in enumerate(drafts)}
         self._list: list[Draft | None] = list(drafts)
         self._free = {s.root for s in free}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextvars
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import Token
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -13,6 +13,7 @@ from ..dtypes import DataType
 from ..errors import UnsupportedError, ValidationError, expect
 from ..operators.base import OperatorDesc
 from ..tensors import Tensor
+from .active import Taker, innermost
 from .array import Array
 from .builder import FEW, Builder
 from .memory import MemoryUse, Storage
@@ -20,14 +21,6 @@ from .recorded import RecordedPlan
 
 if TYPE_CHECKING:
     from ..device import Device
-
-_active: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("graph", default=None)
-
-
-def active() -> Graph | None:
-    """The graph of the innermost ``with`` block."""
-    return _active.get()
-
 
 if TYPE_CHECKING:
     def _operator(self: Expression, other: Any, /) -> Expression: ...
@@ -88,7 +81,7 @@ for _symbol, _name in {
     setattr(Expression, f"__{_symbol}__", _applied(_name))
 
 
-class Graph:
+class Graph(Taker):
     """A graph of operators, written as expressions (DirectMLX's Graph).
 
         with dml.Graph(device) as g:
@@ -111,17 +104,17 @@ class Graph:
         self._builder: Builder | None = Builder(self.device)
         self._taken: dict[int, tuple[Tensor, Storage]] = {}
         self._written: set[Storage] = set()
-        self._tokens: list[contextvars.Token[Graph | None]] = []
+        self._tokens: list[Token[Taker | None]] = []
 
     def __repr__(self) -> str:
         return f"<Graph of {len(self.inputs)} inputs on {self.device!r}>"
 
     def __enter__(self) -> Graph:
-        self._tokens.append(_active.set(self))
+        self._tokens.append(innermost.set(self))
         return self
 
     def __exit__(self, *error: object) -> None:
-        _active.reset(self._tokens.pop())
+        innermost.reset(self._tokens.pop())
 
     def input(self, sizes: Sequence[int], data_type: Any = "float32", *, name: str = ""
               ) -> Expression:
@@ -166,6 +159,8 @@ class Graph:
     def tensor(self, array: Any, data_type: Any = None) -> Expression:
         """``array`` as a constant."""
         return self.constant(array, data_type)
+
+    _number = tensor
 
     def empty(self, sizes: Sequence[int], data_type: Any = "float32") -> Expression:
         """A packed expression, for a function to write."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 from ..errors import ValidationError
 from . import epilogues, patterns, spelled
@@ -17,8 +18,14 @@ from .draft import Draft, Drafts
 from .memory import Storage
 from .scales import fold_normalizations
 from .siblings import Make, join_products
+from .weights import blocked_weights
+
+if TYPE_CHECKING:
+    from ..device import Device
+    from ..runtime.traits import DeviceTraits
 
 _SWITCH = "KOMPUTE_DML_UNFUSED"
+_DEQUANTIZE = ("DEQUANTIZE", "ELEMENT_WISE_DEQUANTIZE_LINEAR")
 _LITTLE = 64 << 10
 """Bytes of a constant that is computed from smaller ones."""
 SIBLINGS, FOLDING, BATCH_NORMALIZATIONS = "siblings", "folding", "batch_normalizations"
@@ -31,14 +38,17 @@ QDQ = "qdq"
 
 
 def fuse(
-    drafts: Sequence[Draft], free: Collection[Storage], make: Make | None = None
+    drafts: Sequence[Draft], free: Collection[Storage], traits: DeviceTraits,
+    make: Make | None = None, room: int = 0,
 ) -> list[Draft]:
     """The operators after all passes. ``free`` are storages that only these operators use.
 
-    ``make`` makes more of them, if operators on constants run when a plan is built.
+    ``make`` makes more of them, if operators on constants run when a plan is built. Dequantized
+    constants may take ``room`` bytes.
     """
-    found, left = Drafts(drafts, free), left_out()
+    left = left_out()
     folds = make is not None and FOLDING not in left
+    found = Drafts(drafts, free, traits, room if folds else 0)
 
     def more(nbytes: int) -> Storage:
         assert make is not None
@@ -54,15 +64,26 @@ def fuse(
     return found.without_dead()
 
 
-def is_of_constants(draft: Draft) -> bool:
-    """Whether what an operator makes may be made once: of constants, and not much larger."""
+def is_of_constants(draft: Draft, room: int) -> bool:
+    """Whether what an operator makes may be made once: of constants, and not much larger.
+
+    Dequantized weights, which are up to eight times as large as the constants, may take ``room``
+    bytes.
+    """
     outputs, roots = list(draft.slots("output")), {s.root for _, s in draft.slots("input")}
     slot, storage = outputs[0]
     return (
         FOLDING not in left_out() and len(outputs) == 1 and not storage.is_part
         and draft.tensor(slot).total_tensor_size_in_bytes == storage.nbytes
         and all(r.constant for r in roots)
-        and storage.nbytes <= max(_LITTLE, 2 * sum(r.nbytes for r in roots)))
+        and storage.nbytes <= max(_LITTLE, 2 * sum(r.nbytes for r in roots),
+                                  room if draft.name in _DEQUANTIZE else 0))
+
+
+def room_for_weights(device: Device, taken: int) -> int:
+    """Bytes that dequantized weights may take beside ``taken`` ones: up to a quarter of the device.
+    A model with quantized weights may be chosen because memory is short."""
+    return max(0, device.adapter.device_memory // 4 - taken)
 
 
 def left_out() -> set[str]:
@@ -79,7 +100,8 @@ def left_out() -> set[str]:
 PASSES: dict[str, Callable[[Drafts], None]] = {
     "copies": epilogues.copies, "layer_norms": spelled.layer_norms, "gelu": patterns.gelu,
     "tanh_gelus": spelled.tanh_gelus, "gates": patterns.gates,
-    "attention": patterns.attention, "sums": epilogues.sums, "residuals": epilogues.residuals,
+    "attention": patterns.attention, "blocked_weights": blocked_weights, "sums": epilogues.sums,
+    "residuals": epilogues.residuals,
     "activations": epilogues.activations, "chains": fuse_chains, "joins": epilogues.joins,
 }
 """The passes, in the order in which they run."""

@@ -122,6 +122,6 @@ def _joined(g: Drafts, group: list[Draft], slot: str, rows: int, make: Make) -> 
     whole = TensorDesc(tensors[0].data_type, (rows, sum(t.sizes[1] for t in tensors)))
     made = storages["output_tensor"] = make(whole.total_tensor_size_in_bytes)
     join = definitions()["DML_OPERATOR_JOIN"].desc_class(
-        input_tensors=tuple(tensors), output_tensor=whole, axis=1)  # type: ignore[call-arg]
+        input_tensors=tuple(tensors), output_tensor=whole, axis=1)
     g.insert(Draft(join, storages, group[0].label))
     return made

@@ -2,8 +2,8 @@
 
     MatMulInteger -> Cast -> Mul [-> Mul] [-> Add]   becomes one MatMulIntegerToFloat
 
-and the chains of :mod:`.qdq`. ONNX Runtime fuses these chains, too, but only for nodes that its own
-providers claim.
+and the chains of :mod:`.qdq` and :mod:`.weights`. ONNX Runtime fuses these chains, too, but only
+for nodes that its own providers claim.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from ..graph.fusion import QDQ, left_out
 from .graph import Graph, Node, Shape, Value, topological, uses
 from .qdq import OnlyUser, of_bytes
+from .weights import of_blocks
 
 FLOATS = (np.dtype("float32"), np.dtype("float16"))
 
@@ -35,7 +36,8 @@ def fuse(graph: Graph) -> list[Node]:
     for node in graph.nodes:
         chain = _chain(node, only_user) if node.label == "MatMulInteger" else None
         if chain is None and with_qdq:
-            chain = of_bytes(node, made_by, only_user, _is_bias)
+            chain = (of_bytes(node, made_by, only_user, _is_bias)
+                     or of_blocks(node, made_by, only_user, _is_bias))
         if chain is not None and not fused.keys().isdisjoint(chain.parts):
             chain = None  # a sum of two products is fused with one of them
         if chain is not None:

@@ -36,7 +36,7 @@ def of_bytes(
     parts = [d for d in (x, w) if only_user(d, (node.op,)) is node]
     bias = None
     if node.op == "Gemm":
-        if not _is_product(node, is_bias) or (transposed and _constant(w) is None):
+        if not is_product(node, is_bias) or (transposed and _constant(w) is None):
             return None
         bias = node.input(2)
     elif len(node.inputs) > 2 and node.inputs[2] is not None:
@@ -72,7 +72,7 @@ def of_bytes(
         tuple(parts))
 
 
-def _is_product(gemm: Node, is_bias: Callable[[Value, Value | None], bool]) -> bool:
+def is_product(gemm: Node, is_bias: Callable[[Value, Value | None], bool]) -> bool:
     """Whether a Gemm is a product of A as it is, and C as a bias."""
     read, c = gemm.attributes.get, gemm.input(2)
     return not read("transA", 0) and read("alpha", 1.0) == 1 and (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -27,7 +28,7 @@ class _Nibbles(Array):
                           guaranteed_base_offset_alignment=packed.base_alignment)
 
 
-def _quantized(x: Array, bits: int, sizes: tuple[int, int], pitch: int) -> Seen:
+def _quantized(x: Array, bits: int, sizes: Sequence[int], pitch: int) -> Seen:
     """Rows of ``bits``-bit elements that are ``pitch`` bytes apart."""
     seen = x if bits == 8 else _Nibbles(x.dtype, x.shape, x.strides, x.storage)
     return seen, sizes, (pitch * 8 // bits, 1)
@@ -43,10 +44,9 @@ def blocked_weights(node: Node) -> str | None:
         return "elements of neither 4 nor 8 bits"
     if node.input(4) is not None:
         return "g_idx, which gives each row of B a block of its own"
-    zero = node.input(3)
-    if zero is not None and zero.dtype != np.uint8:
-        return "zero points that are not packed as B is"
-    a = node.input(0)
+    a, zero = node.input(0), node.input(3)
+    if zero is not None and zero.dtype != np.uint8 and (a is None or zero.dtype != a.dtype):
+        return "zero points that are neither packed as B is nor of A's type"
     if a is None or a.shape is None or not a.shape:
         return "matrices of unknown rank"
     return None
@@ -59,27 +59,56 @@ def matmul_bits(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     bits, block = node.attributes.get("bits", 4), node.attributes["block_size"]
     k, n = node.attributes["K"], node.attributes["N"]
     blocks = -(-k // block)
-    pitch, zero_pitch = blocks * block * bits // 8, -(-blocks * bits // 8)
+    pitch = blocks * block * bits // 8
+    zero_pitch = blocks if _is_float(zeros) else -(-blocks * bits // 8)
     for name, x, size in (("B", b, n * pitch), ("scales", scales, n * blocks),
                           ("zero_points", zeros, n * zero_pitch)):
         if x is not None and x.size != size:
             raise ValidationError(f"expected {name} to have {size} elements, but got {x.size}")
-    weights = builder.new((n, blocks * block), a.dtype)
-    if weights.storage is not None:
-        of_blocks = (n, blocks)
-        tensors: dict[str, Seen | None] = {
-            "input_tensor": _quantized(builder.pack(b), bits, (n, blocks * block), pitch),
-            "quantization_tensors[0]": (builder.pack(scales), of_blocks, (blocks, 1)),
-            "output_tensor": (weights, weights.shape, weights.strides),
-        }
-        if zeros is not None:
-            tensors["quantization_tensors[1]"] = _quantized(
-                builder.pack(zeros), bits, of_blocks, zero_pitch)
-        # The default zero points are half of the range, in DirectML as in ONNX Runtime.
-        kind = QuantizationType.SCALE if zeros is None else QuantizationType.SCALE_ZERO_POINT
-        builder.emit("DEQUANTIZE", tensors, quantization_type=kind)
+    weights = _weights(builder, a.dtype, b, scales, zeros, (n, blocks, block), bits)
     columns = weights.view((k, n), (1, blocks * block))
     return [products.product_of(builder, a, columns, bias)]
+
+
+def _weights(
+    builder: Builder, dtype: np.dtype[Any], b: Array, scales: Array, zeros: Array | None,
+    sizes: tuple[int, int, int], bits: int,
+) -> Array:
+    """The columns of B as rows of numbers. ``sizes`` are columns, blocks and elements of a
+    block."""
+    n, blocks, block = sizes
+    if _is_float(zeros):
+        # DEQUANTIZE takes integers. Here it gives distances from the middle of the range.
+        each = (n, blocks, 1)
+        one = builder.constant(np.ones((), dtype)).broadcast_to((n * blocks,))
+        x = builder.reshape(_weights(builder, dtype, b, one, None, sizes, bits), sizes)
+        middle = builder.constant(np.array(1 << bits - 1, dtype))
+        zeros = emit_elementwise(builder, "ELEMENT_WISE_SUBTRACT", [
+            builder.reshape(zeros, each), middle], dtype, {})
+        x = emit_elementwise(builder, "ELEMENT_WISE_SUBTRACT", [x, zeros], dtype, {})
+        x = emit_elementwise(builder, "ELEMENT_WISE_MULTIPLY", [
+            x, builder.reshape(scales, each)], dtype, {})
+        return builder.reshape(x, (n, blocks * block))
+    y = builder.new((n, blocks * block), dtype)
+    if y.storage is None:
+        return y
+    scales = builder.reshape(scales, (n, blocks))
+    tensors: dict[str, Seen | None] = {
+        "input_tensor": _quantized(builder.pack(b), bits, y.shape, blocks * block * bits // 8),
+        "quantization_tensors[0]": (scales, scales.shape, scales.strides),
+        "output_tensor": (y, y.shape, y.strides),
+    }
+    if zeros is not None:
+        tensors["quantization_tensors[1]"] = _quantized(
+            builder.pack(zeros), bits, scales.shape, -(-blocks * bits // 8))
+    # The default zero points are half of the range, in DirectML as in ONNX Runtime.
+    kind = QuantizationType.SCALE if zeros is None else QuantizationType.SCALE_ZERO_POINT
+    builder.emit("DEQUANTIZE", tensors, quantization_type=kind)
+    return y
+
+
+def _is_float(zeros: Array | None) -> TypeGuard[Array]:
+    return zeros is not None and zeros.dtype.kind == "f"
 
 
 def integer_matrices(node: Node) -> str | None:

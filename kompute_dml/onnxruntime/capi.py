@@ -14,13 +14,18 @@ from typing import Any
 import cffi
 import numpy as np
 
+from ..dtypes import DataType, unpack_halves
 from ..errors import DmlError, UnsupportedError, ValidationError
+from ..layout import product
 from ..onnx.graph import DTYPES
 
 API_VERSION = 24
 """The requested interface: the first one that returns shapes without allocating."""
 EP_VERSION = 32
 """The newest version with the tables below. An older ONNX Runtime ignores what it does not know."""
+
+_FOUR_BITS = {21: DataType.UINT4, 22: DataType.INT4}
+"""Data types by TensorProto.DataType."""
 
 ffi = cffi.FFI()
 ffi.cdef(
@@ -326,6 +331,18 @@ class Api:
     def tensor(self, value: Any) -> np.ndarray:
         """An OrtValue's elements, without a copy. Raises UnsupportedError for unknown types."""
         return self.memory(value, *self.described(value))
+
+    def four_bits(self, value: Any) -> np.ndarray | None:
+        """A tensor's 4-bit integers, one to a byte. None for other types."""
+        sizes, data_type = self.sizes(value), _FOUR_BITS.get(self._outs.kind[0])
+        if data_type is None:
+            return None
+        count = product(sizes)
+        packed = self.memory(value, [(count + 1) // 2], np.dtype(np.uint8))
+        try:
+            return unpack_halves(packed, data_type)[:count].reshape(sizes)
+        except UnsupportedError:  # without ml_dtypes
+            return None
 
     def address(self, value: Any) -> int:
         """The address of a tensor's elements."""

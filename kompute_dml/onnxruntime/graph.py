@@ -62,8 +62,9 @@ class GraphReader:
             value = self._values[name] = Value(name, *self._type(handle))
             if api.get(api.ValueInfo_IsConstantInitializer, "bool", handle):
                 given = api.get(api.ValueInfo_GetInitializerValue, "const void *", handle)
-                if given != ffi.NULL and value.dtype is not None:
-                    value.constant = api.tensor(given)
+                if given != ffi.NULL:
+                    value.constant = api.four_bits(given) if value.dtype is None else (
+                        api.tensor(given))
         return value
 
     def _type(self, handle: Any) -> tuple[np.dtype[Any] | None, tuple[int | None, ...] | None]:

@@ -9,10 +9,12 @@ support table are made from the registry.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from keyword import iskeyword
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -50,28 +52,75 @@ _INT_RANGES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+class _Signature:
+    """The signature of a descriptor class: its fields, by name."""
+
+    def __get__(self, desc: Any, desc_class: Any) -> inspect.Signature:
+        place = inspect.Parameter
+        return inspect.Signature([
+            place(f.name, place.KEYWORD_ONLY,
+                  default=place.empty if f.default is dataclasses.MISSING else f.default)
+            for f in dataclasses.fields(desc_class)
+        ])
+
+
+@dataclasses.dataclass(init=False, repr=False, eq=False)
 class OperatorDesc:
     """Base of every ``...OperatorDesc``: DirectML's structure, fields in snake case.
 
     Arrays are tuples. The attributes that count their elements may be left out. A member of an
     enumeration may be given by its name.
+
+    It behaves as a frozen dataclass. Its methods serve all classes: making those of a dataclass for
+    each class would take most of the time of an import.
     """
 
-    def __post_init__(self) -> None:
+    __signature__ = _Signature()
+
+    def __init__(self, **values: Any) -> None:
+        mine, known = self.__dict__, self.__dataclass_fields__
+        for name, f in known.items():
+            mine[name] = values.get(name, f.default)
+            if mine[name] is dataclasses.MISSING:
+                self._refuse(values)
+        if not values.keys() <= known.keys():
+            self._refuse(values)
         fields = self.operator.spec.fields
-        for f in fields:
-            value = getattr(self, f.snake)
-            if f.is_array and isinstance(value, (list, np.ndarray)):
-                object.__setattr__(self, f.snake, tuple(value))
-            elif isinstance(value, str) and f.enum in ENUMS:
-                member = ENUMS[f.enum].__members__.get(value.upper())
-                object.__setattr__(self, f.snake, value if member is None else member)
-        for f in fields:
-            if f.count_field and getattr(self, count := spec.snake_case(f.count_field)) is None:
-                value = getattr(self, f.snake)
+        for s in fields:
+            value = mine[s.snake]
+            if s.is_array and isinstance(value, (list, np.ndarray)):
+                mine[s.snake] = tuple(value)
+            elif isinstance(value, str) and s.enum in ENUMS:
+                member = ENUMS[s.enum].__members__.get(value.upper())
+                mine[s.snake] = value if member is None else member
+        for s in fields:
+            if s.count_field and mine[count := spec.snake_case(s.count_field)] is None:
+                value = mine[s.snake]
                 if isinstance(value, tuple):
-                    object.__setattr__(self, count, len(value))
+                    mine[count] = len(value)
+
+    def _refuse(self, values: Mapping[str, Any]) -> NoReturn:
+        try:
+            inspect.signature(type(self)).bind(**values)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}() {error}") from None
+        raise AssertionError("only what the signature refuses comes here")
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
+        return f"{type(self).__name__}({fields})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self.__dict__.values()))
 
     @property
     def operator(self) -> Definition:
@@ -105,7 +154,7 @@ class Definition:
     def name(self) -> str:
         return self.spec.name
 
-    @property
+    @functools.cached_property
     def function_name(self) -> str:
         """The operator's name at function level: DirectML's, without its prefixes."""
         name = self.name.removeprefix("DML_OPERATOR_").removeprefix("ELEMENT_WISE_").lower()
@@ -437,12 +486,11 @@ def define(
         else:
             required.append((f.snake, Any, dataclasses.field(kw_only=True)))
     camel = "".join(part.capitalize() for part in name.split("_"))
-    desc_class = dataclasses.make_dataclass(
+    desc_class = _made(
         f"{camel}OperatorDesc",
         required + optional,
-        bases=(OperatorDesc,),
-        frozen=True,
-        namespace={
+        OperatorDesc,
+        {
             "__doc__": f"DML_{name}_OPERATOR_DESC: ``{entry.formula}``.\n\n"
             + "\n".join(f"    {f.snake}: {described(f)}" for f in entry.fields)
             + f"\n\n{entry.url}",
@@ -468,6 +516,12 @@ def define(
     return desc_class
 
 
+def _made(name: str, fields: list[Any], base: type, namespace: dict[str, Any] | None = None) -> Any:
+    """A descriptor class. Its methods are those of :class:`OperatorDesc`."""
+    return dataclasses.make_dataclass(
+        name, fields, bases=(base,), namespace=namespace, init=False, repr=False, eq=False)
+
+
 def widened(
     desc_class: type[OperatorDesc], *more: Field, name: str = "", lower: Lower | None = None
 ) -> type[OperatorDesc]:
@@ -477,10 +531,10 @@ def widened(
     if (made := _widened.get(key)) is not None:
         return made
     definition = _by_class[desc_class]
-    made = dataclasses.make_dataclass(
+    made = _made(
         desc_class.__name__,
         [(f.snake, Any, dataclasses.field(default=None, kw_only=True)) for f in more],
-        bases=(desc_class,), frozen=True)
+        desc_class)
     entry = dataclasses.replace(
         definition.spec, fields=(*definition.spec.fields, *more),
         name=f"DML_OPERATOR_{name}" if name else definition.name)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import gcd
 from typing import Any
 
 from ..desc import TensorDesc
 from ..errors import expect
-from ..layout import product
+from ..layout import Ints, packed_strides, product
 from ..lowering.builder import PlanBuilder
+from ..lowering.walk import Walk, reciprocal
 from .base import Output, operator
 from .convolution.geometry import Window
 
 _INVOCATIONS = 256
+_MOST_AXES, _MOST_EACH, _MOST_TAPS = 6, 4, 4
+_AXIS_WORDS = 9
 _MAX_EXTENT = (1 << 31) - 1
 
 
@@ -49,27 +53,62 @@ def _columns(d: Any) -> Mapping[str, Output | list[Output]]:
         (x.sizes[0], x.sizes[1] * product(d.window_sizes), product(blocks)), x.data_type)}
 
 
-def _lower(d: Any, p: PlanBuilder, to: str, image: TensorDesc, columns: TensorDesc,
-           blocks: list[int]) -> None:
-    words: list[int] = []
-    for each in reversed(list(zip(d.window_sizes, d.strides, d.dilations, d.start_padding,
-                                  image.sizes[2:], blocks, image.strides[2:]))):
-        words += each
-    count = product(d.output_tensor.sizes)
+def _each(y: TensorDesc, size: int) -> int:
+    """The neighbours along the last dimension, of ``size``, that an invocation computes."""
+    each = 16 // y.data_type.itemsize if y.strides[-1] == 1 else 1
+    return gcd(each, _MOST_EACH, size)
+
+
+def _phases(w: Window, tap: int, block: int) -> tuple[int, list[int]]:
+    """The most taps that meet a pixel along an axis, and the words of the phases. ``tap`` and
+    ``block`` are strides among the columns."""
+    words, most, common = [], 0, gcd(w.stride, w.dilation)
+    inverse, step = pow(w.dilation // common, -1, w.stride // common), w.stride // common
+    for phase in range(w.stride):
+        first = phase // common * inverse % step
+        count = -(-(w.size - first) // step) if phase % common == 0 and first < w.size else 0
+        words += [count, first * tap, (phase - first * w.dilation) // w.stride]
+        most = max(most, count)
+    return most, words
+
+
+def _dispatch(d: Any, p: PlanBuilder, to: str, walk: Walk, words: list[int],
+              spec: dict[str, int], before: int = 0) -> None:
     p.dispatch(
-        f"fold.{to}", -(-count // _INVOCATIONS), x=p.read("input_tensor"),
-        y=p.write("output_tensor"), params=words,
-        push={"count": count, "axes": len(blocks), "channels": image.sizes[1],
-              "window": product(d.window_sizes), "blocks": product(blocks),
-              "pixels": product(image.sizes[2:]), "image_strides": image.strides[:2],
-              "column_strides": columns.strides},
-        spec={"LOCAL_SIZE": _INVOCATIONS, "TYPE": d.input_tensor.data_type.code})
+        f"fold.{to}", -(-walk.count // _INVOCATIONS), x=p.read("input_tensor"),
+        y=p.write("output_tensor"), params=[*walk.words, *words],
+        push={"count": walk.count, "axes_at": len(walk.words), "before": before},
+        spec={"LOCAL_SIZE": _INVOCATIONS, "TYPE": d.input_tensor.data_type.code,
+              "AXES": d.dimension_count, **spec})
+
+
+def _coordinates(axes: int, *steps: Sequence[int]) -> list[Ints]:
+    """For each axis the strides of a walk that returns its coordinate, which moves by each of
+    ``steps`` along further dimensions. Unused ones follow, up to six."""
+    return [(0, 0, *(s[i] if i == a else 0 for s in steps for i in range(axes)))
+            for a in range(_MOST_AXES)]
 
 
 @operator("UNFOLD", output=_columns, shaders=("fold",))
 def UnfoldOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    image = d.input_tensor
-    _lower(d, p, "columns", image, d.output_tensor, _blocks(d, image, "InputTensor"))
+    x, y, windows = d.input_tensor, d.output_tensor, _windows(d)
+    blocks, axes = _blocks(d, x, "InputTensor"), d.dimension_count
+    each = _each(y, blocks[-1])
+    by_point = [n * y.strides[1] for n in packed_strides(d.window_sizes)]
+    by_block = [n * y.strides[2] for n in packed_strides(blocks)]
+
+    def together(strides: Ints) -> Ints:
+        return (*strides[:-1], strides[-1] * each)
+
+    places = _coordinates(axes, d.dilations, d.strides)
+    channel = product(d.window_sizes) * y.strides[1]
+    walk = Walk((*x.sizes[:2], *d.window_sizes, *blocks[:-1], blocks[-1] // each),
+                *map(together, ((y.strides[0], channel, *by_point, *by_block),
+                                (*x.strides[:2], *(0,) * (2 * axes)), *places)))
+    words = [n for w, size, stride in zip(windows, x.sizes[2:], x.strides[2:])
+             for n in (w.start, size, w.stride, stride)]
+    _dispatch(d, p, "columns", walk, words, {"EACH": each},
+              sum(w.start * s for w, s in zip(windows, x.strides[2:])))
 
 
 def _check_fold(d: Any, strict: bool) -> None:
@@ -82,5 +121,29 @@ def _check_fold(d: Any, strict: bool) -> None:
 
 @operator("FOLD", shaders=("fold",), check=_check_fold)
 def FoldOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    image = d.output_tensor
-    _lower(d, p, "image", image, d.input_tensor, _blocks(d, image, "OutputTensor"))
+    x, y, windows = d.input_tensor, d.output_tensor, _windows(d)
+    blocks, axes = _blocks(d, y, "OutputTensor"), d.dimension_count
+    each = _each(y, y.sizes[-1])
+
+    def together(strides: Ints) -> Ints:
+        return (*strides[:-1], strides[-1] * each)
+
+    channel = product(d.window_sizes) * x.strides[1]
+    walk = Walk((*y.sizes[:-1], y.sizes[-1] // each),
+                *map(together, (y.strides, (x.strides[0], channel, *(0,) * axes),
+                                *_coordinates(axes, (1,) * axes))))
+    heads: list[int] = []
+    tails: list[int] = []
+    most = 0
+    for w, count, tap, block in zip(windows, blocks, packed_strides(d.window_sizes),
+                                    packed_strides(blocks)):
+        tap, block = tap * x.strides[1], block * x.strides[2]
+        most, phases = _phases(w, tap, block)
+        common = gcd(w.stride, w.dilation)
+        back = w.dilation // common
+        heads += [w.start, w.stride, *reciprocal(w.stride), count, back,
+                  w.stride // common * tap - back * block, block,
+                  len(walk.words) + _AXIS_WORDS * axes + len(tails)]
+        tails += phases
+    _dispatch(d, p, "image", walk, [*heads, *tails],
+              {"EACH": each, "TAPS": most if most <= _MOST_TAPS else 0})

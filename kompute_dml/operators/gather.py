@@ -11,6 +11,7 @@ from ..dtypes import DataType
 from ..errors import expect
 from ..layout import Ints, is_packed, packed_strides, pad_left, power_of_two, product
 from ..lowering.builder import PlanBuilder
+from ..lowering.copy import copied_input
 from ..lowering.indexed import GATHERS, SCATTERS, Coordinate, Indexed, gather, scatter
 from ..lowering.walk import Walk, reciprocal
 from .base import Output, axis_in, operator
@@ -22,6 +23,9 @@ _LONGEST_ROW = 8192
 """The most elements of a row whose last updates shared memory can note."""
 _MOST_UPDATES = 1 << 16
 """The most updates of such a row."""
+_FEWEST_LINES, _LINES, _MOST_PASSES = 64, 64, 65_000
+"""Lines that keep a CPU busy, those of a workgroup, and the most updates of one: lavapipe ends
+loops after 65,535 passes."""
 
 
 # GATHER
@@ -101,9 +105,9 @@ def _like_input(d: Any) -> Output:
 
 
 @operator("SCATTER", output=_output(_like_input),
-          shaders=("scatter_rows", *SCATTERS), check=_check_along_axis, axis=-1)
+          shaders=("scatter_rows", "scatter_columns", *SCATTERS), check=_check_along_axis, axis=-1)
 def ScatterOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    if not _scatter_rows(p):
+    if not (_scatter_rows(p) or _scatter_columns(p)):
         scatter(p, _along_axis(d.output_tensor, d.indices_tensor, d.updates_tensor, d.axis))
 
 
@@ -136,6 +140,28 @@ def _scatter_rows(p: PlanBuilder) -> bool:
               "EVEN": kind.itemsize in (2, 4) and even(d.indices_tensor, updates)
               and even(d.input_tensor, size) and even(d.output_tensor, size)},
     )
+    return True
+
+
+def _scatter_columns(p: PlanBuilder) -> bool:
+    """Add the dispatches for a CPU and many lines along the axis, one invocation for each. Else
+    return False."""
+    d = p.desc
+    axis, updates, y = d.axis, d.indices_tensor.sizes[d.axis], d.output_tensor
+    tensors = d.updates_tensor, d.indices_tensor, y
+    others = [i for i, n in enumerate(d.indices_tensor.sizes) if i != axis]
+    lines = Walk([d.indices_tensor.sizes[i] for i in others],
+                 *([t.strides[i] for i in others] for t in tensors))
+    if not p.device.is_cpu or updates > _MOST_PASSES or lines.count < _FEWEST_LINES:
+        return False
+    p.add(copied_input(p.target, d.input_tensor, y))
+    p.dispatch(
+        "scatter_columns", -(-lines.count // _LINES), updates=p.read("updates_tensor"),
+        indices=p.read("indices_tensor"), y=p.write("output_tensor"), params=lines.words,
+        push={"lines": lines.count, "size": y.sizes[axis], "updates": updates,
+              "steps": tuple(t.strides[axis] for t in tensors)},
+        spec={"LOCAL_SIZE": _LINES, "TYPE": y.data_type.itemsize,
+              "INDEX_TYPE": d.indices_tensor.data_type.code})
     return True
 
 

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..attributes import InterpolationMode
-from ..dtypes import saturate
+from ..desc import TensorDesc
+from ..dtypes import DataType, saturate
 from ..errors import UnsupportedError, expect
 from ..layout import Ints, packed_strides, pad_left, product
 from ..lowering import copy
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import View, copied
 from ..lowering.elementwise import float_bits
-from ..lowering.plan import UNUSED, Operand
+from ..lowering.neighbours import Neighbours
+from ..lowering.plan import UNUSED
 from ..lowering.walk import Walk
 from .base import like, operator
 from .elementwise import row
 from .fill_value import SHADER, fill
 from .movement import slice1_sizes, slice1_view
 from .normalization import check_neighbours, refuse_long_windows
-from .pooling import Window, window_of
-from .resample import check_scales, rounding_of
+from .pooling import WINDOWS, Window, window_of, winners
 
 _PASSES = 65_000
 """The most passes of nested loops: lavapipe ends loops after 65,535, and walks have loops, too."""
 
 
 
-def _refuse(d: Any, p: PlanBuilder, loops: Sequence[int]) -> None:
+def refuse_long_sums(d: Any, p: PlanBuilder, loops: Sequence[int]) -> None:
     """Raise if a CPU driver would end nested loops too early."""
     passes = sum(product(loops[: i + 1]) for i in range(len(loops)))
     if p.device.is_cpu and passes > _PASSES:
@@ -87,47 +86,44 @@ def _check_pooling(d: Any, strict: bool) -> None:
 def _pooling(p: PlanBuilder, d: Any, maximum: bool) -> None:
     dx, dy, window = d.output_gradient_tensor, d.input_gradient_tensor, _pooling_window(d)
     rank = dx.dimension_count
-    meeting = [min(-(-k // s), n) for k, s, n in
-               zip(window.reach, window.strides, dy.sizes[2:])]
-    _refuse(d, p, meeting)
-    _refuse(d, p, window.sizes if maximum else ())
+    refuse_long_sums(d, p, [min(-(-k // s), n) for k, s, n in
+                   zip(window.reach, window.strides, dy.sizes[2:])])
+    near = Neighbours(dx)
+    if not (near.along_width or near.share_windows(dy)):
+        near.each = 1
+    found, strides = UNUSED, (0,) * rank
+    if maximum:
+        steps = packed_strides([dy.sizes[i] for i in near.order])
+        strides = tuple(steps[near.order.index(i)] for i in range(rank))
+        found = p.temporary(4, dy.element_count)
+        winners(d, p, TensorDesc(DataType.UINT32, dy.sizes, strides), found)
 
     def three(values: Sequence[int], fill: int) -> Ints:
         return pad_left(values, 3, fill)
 
-    units = [tuple(int(i > 1 and i == rank - 3 + a) for i in range(rank)) for a in range(3)]
-
     def by_plane(strides: Ints) -> Ints:
         return (*strides[:2], *(0,) * (rank - 2))
 
-    push: dict[str, int | Ints] = {
-        "x_sizes": three(dx.sizes[2:], 1), "y_sizes": three(dy.sizes[2:], 1),
-        "window": three(window.sizes, 1), "steps": three(window.strides, 1),
-        "dilations": three(window.dilations, 1), "paddings": three(window.start, 0),
-        "ends": three([n + e for n, e in zip(dx.sizes[2:], window.end)], 1)}
+    units = [tuple(int(i > 1 and i == rank - 3 + a) for i in range(rank)) for a in range(3)]
+    numbers = packed_strides(dx.sizes)
+    walk = near.walk(dx.strides, by_plane(dy.strides), by_plane(strides), *units, numbers)
+    reach, steps = three(window.reach, 1), three(window.strides, 1)
     local_size = p.device.local_size
-    spec = {"LOCAL_SIZE": local_size, "TYPE": dx.data_type.code}
-
-    def step(name: str, walk: Walk, strides: Ints, x: Operand, gradient: Operand,
-             winners: Operand, made: Operand, **more: int) -> None:
-        p.dispatch(
-            f"pooling_grad.{name}", -(-walk.count // local_size), x=x, dy=gradient,
-            winners=winners, dx=made, params=walk.words,
-            push={**push, "count": walk.count, "strides": three(strides[2:], 0)},
-            spec={**spec, **more})
-
-    taken = UNUSED
-    if maximum:
-        x = d.input_tensor
-        winners = p.temporary(4, dy.element_count)
-        step("winners", Walk(dy.sizes, by_plane(x.strides), *units), x.strides,
-             p.read("input_tensor"), UNUSED, winners, UNUSED)
-        taken = winners.reading()
-    walk = Walk(dx.sizes, dx.strides, by_plane(dy.strides), by_plane(packed_strides(dy.sizes)),
-                *units)
-    step("maximum" if maximum else "average", walk, dy.strides, UNUSED,
-         p.read("input_gradient_tensor"), taken, p.write("output_gradient_tensor"),
-         INCLUDE_PADDING=not maximum and bool(d.include_padding))
+    p.dispatch(
+        f"pooling_grad.{'max' if maximum else 'average'}", -(-walk.count // local_size),
+        dy=p.read("input_gradient_tensor"), winners=found.reading() if maximum else UNUSED,
+        dx=p.write("output_gradient_tensor"), params=walk.words,
+        push={"count": walk.count, "x_sizes": three(dx.sizes[2:], 1),
+              "y_sizes": three(dy.sizes[2:], 1), "paddings": three(window.start, 0),
+              "ends": three([n + e for n, e in zip(dx.sizes[2:], window.end)], 1),
+              "dy_strides": three(dy.strides[2:], 0), "winners_strides": three(strides[2:], 0),
+              "number_step": numbers[near.inner]},
+        spec={"LOCAL_SIZE": local_size, "TYPE": dx.data_type.code, "EACH": near.each,
+              "INCLUDE_PADDING": not maximum and bool(d.include_padding),
+              "ALONG_WIDTH": near.along_width, "VECTORS": near.are_vectors(dy)
+              and not near.along_width,
+              **dict(zip(("REACH_D", "REACH_H", "REACH_W"), reach)),
+              **dict(zip(("STEP_D", "STEP_H", "STEP_W"), steps))})
 
 
 @operator("AVERAGE_POOLING_GRAD", shaders=("pooling_grad",), check=_check_pooling)
@@ -135,8 +131,8 @@ def AveragePoolingGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
     _pooling(p, d, False)
 
 
-@operator("MAX_POOLING_GRAD", output=like("input_tensor"), shaders=("pooling_grad",),
-          check=_check_pooling)
+@operator("MAX_POOLING_GRAD", output=like("input_tensor"),
+          shaders=("pooling_grad", *WINDOWS), check=_check_pooling)
 def MaxPoolingGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
     _pooling(p, d, True)
 
@@ -171,54 +167,3 @@ def LocalResponseNormalizationGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
                   "bias": float_bits(d.bias)},
             spec={"LOCAL_SIZE": local_size, "TYPE": x.data_type.code, "CROSS_CHANNEL": cross},
         )
-
-
-# Resampling. Offsets are those of this operator's own tensors. Its input is RESAMPLE's output.
-
-
-def _check_resample(d: Any, strict: bool) -> None:
-    name, dy, dx = d.operator.name, d.input_gradient_tensor, d.output_gradient_tensor
-    check_scales(d, dy.dimension_count)
-    for n in (*dy.sizes, *dx.sizes):
-        expect(n < 1 << 24, name, "InputGradientTensor.Sizes and OutputGradientTensor.Sizes",
-               "be below 2^24 (coordinates are FLOAT32)", n)
-
-
-def _reading(n: int, made: int, scale: float, offset: float, made_offset: float) -> int:
-    """The most of ``made`` elements that read one of ``n`` elements along an axis."""
-    if n == 1:
-        return made
-    below = (1 + offset) * scale + made_offset + 4
-    above = made - ((n - 2 + offset) * scale + made_offset - 3)
-    return math.ceil(min(made, max(2 * scale + 8, below, above)))
-
-
-def _resample(d: Any, p: PlanBuilder) -> None:
-    dy, dx = d.input_gradient_tensor, d.output_gradient_tensor
-    _refuse(d, p, [_reading(*axis) for axis in zip(
-        dx.sizes, dy.sizes, d.scales, d.output_pixel_offsets, d.input_pixel_offsets)])
-    rank = dx.dimension_count
-
-    def floats(values: Sequence[float], fill: float) -> Ints:
-        return tuple(float_bits(v) for v in (*(fill,) * (4 - rank), *values))
-
-    units = [tuple(int(i == rank - 4 + a) for i in range(rank)) for a in range(4)]
-    walk = Walk(dx.sizes, dx.strides, *units)
-    p.dispatch(
-        "resample_grad", -(-walk.count // p.device.local_size),
-        dy=p.read("input_gradient_tensor"), dx=p.write("output_gradient_tensor"),
-        params=walk.words,
-        push={"count": walk.count, "x_sizes": pad_left(dx.sizes, 4, 1),
-              "y_sizes": pad_left(dy.sizes, 4, 1), "y_strides": pad_left(dy.strides, 4, 0),
-              "scales": floats(d.scales, 1.0), "x_offsets": floats(d.output_pixel_offsets, 0.0),
-              "y_offsets": floats(d.input_pixel_offsets, 0.0)},
-        spec={"LOCAL_SIZE": p.device.local_size, "TYPE": dx.data_type.code,
-              "LINEAR": d.interpolation_mode == InterpolationMode.LINEAR,
-              "ROUNDING": rounding_of(d), "IEEE_UNITS": p.device.ieee_units},
-    )
-
-
-ResampleGradOperatorDesc = operator(
-    "RESAMPLE_GRAD", shaders=("resample_grad",), check=_check_resample)(_resample)
-ResampleGrad1OperatorDesc = operator(
-    "RESAMPLE_GRAD1", shaders=("resample_grad",), check=_check_resample)(_resample)

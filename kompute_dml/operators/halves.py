@@ -33,7 +33,7 @@ def lower(p: PlanBuilder, d: Any, slots: tuple[str, str]) -> None:
         make = p.persistent if t.owned_by_dml else lambda _, *size: p.temporary(*size)
         y = TensorDesc(DataType.FLOAT16, sizes, strides)
         place = make(slot, 2, y.element_count)
-        cast: Any = definitions()["DML_OPERATOR_CAST"].desc_class(  # type: ignore[call-arg]
+        cast: Any = definitions()["DML_OPERATOR_CAST"].desc_class(
             input_tensor=t.replace(sizes=sizes, flags=TensorFlags.NONE), output_tensor=y)
         plan = cast.operator.lower(cast, p.target)
         if t.owned_by_dml:

@@ -221,7 +221,7 @@ class _Dimension:
             raise UnsupportedError(f"padding by reflections of {self.source} elements: more than "
                                    "2^31 are not supported (periods are counted in 32 bits)")
         return (self.size, *reciprocal(self.size), self.start, self.source, period,
-                self.in_stride, self.out_stride)
+                *reciprocal(period), self.in_stride, self.out_stride)
 
 
 def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None:
@@ -260,6 +260,8 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
         elif row.size >= each:
             path, per_row = _ROWS, (row.size + each - 2) // each + 1
             count = rows * per_row
+    joins = (mode == _WRAP and row.start == 0 and row.size % row.source == 0
+             and row.in_stride == 1 and row.source >= each and path in (_DENSE, _CHUNKS))
     words = [w for d in (row, *reversed(outer)) for w in d.words(mode)]
     p.dispatch(
         f"padding.{y.data_type.width}", -(-count // (local_size * parts)),
@@ -268,7 +270,10 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
               "borders": borders},
         spec={"LOCAL_SIZE": local_size, "PATH": path, "MODE": mode,
               "CONTIGUOUS": row.in_stride == 1, "RANK": len(outer), "PARTS": parts,
-              "BORDER": border, "NARROW": row.size < each, "RUN": run},
+              "BORDER": border, "NARROW": row.size < each, "RUN": run,
+              "JOINS": joins, "EVEN": path in (_DENSE, _CHUNKS) and y.is_aligned
+              and rows * row.size % each == 0,
+              "REPEATS": p.device.is_cpu and mode == _WRAP and not any(start)},
     )
 
 

@@ -11,13 +11,13 @@ from ..dtypes import DataType
 from ..errors import UnsupportedError, expect
 from ..layout import Ints, begin_with_vectors, coalesce, pad_left, power_of_two, product
 from ..lowering.builder import PlanBuilder
-from ..lowering.plan import UNUSED
-from ..lowering.walk import Walk
+from ..lowering.neighbours import Neighbours
+from ..lowering.plan import UNUSED, Operand
 from ..tuning import work_key
 from .base import Output, operator
 from .reduce import lower as lower_reduction
 
-_SHADERS = ("pooling", "pooling_wide")
+WINDOWS = ("pooling", "pooling_wide")
 _MANY = 64
 """Several invocations share a window from so many elements on."""
 _MANY_ON_CPU = 4096
@@ -136,12 +136,12 @@ class _Shape(NamedTuple):
     paddings: Ints
 
 
-def _shape(desc: Any) -> _Shape:
+def _shape(desc: Any, y: TensorDesc) -> _Shape:
     x, w = desc.input_tensor, window_of(desc)
     spatial = x.sizes[2:]
     whole = all(
         n == 1 and d == 1 and start + size <= k for n, size, start, k, d in
-        zip(desc.output_tensor.sizes[2:], spatial, w.start, w.sizes, w.dilations))
+        zip(y.sizes[2:], spatial, w.start, w.sizes, w.dilations))
     if whole:
         sizes, (strides,) = coalesce(spatial, x.strides[2:])
         if len(sizes) == 1:  # one contiguous row: only the size counts
@@ -208,42 +208,57 @@ def _planes(op: str, d: Any, p: PlanBuilder, shape: _Shape) -> bool:
 def _pool(op: str, d: Any, p: PlanBuilder) -> None:
     x, y = d.input_tensor, d.output_tensor
     indices = getattr(d, "output_indices_tensor", None)
-    shape = _shape(d)
-    many = _MANY_ON_CPU if p.device.is_cpu else _MANY
-    taps = product([min(k, n) for k, n in zip(shape.window, shape.x_sizes)])
-    wide = taps > many
+    shape = _shape(d, y)
+    wide = _taps(shape) > _many(p)
     if wide and op == "average" and shape.window == shape.x_sizes and y.element_count == product(
             y.sizes[:2]) and not p.device.is_cpu:
         lower_reduction(p, d, tuple(range(2, x.dimension_count)), ReduceFunction.AVERAGE)
         return
+    if not wide and indices is None and op in ("average", "max") and _planes(op, d, p, shape):
+        return
+    _windows(op, d, p, y, p.write("output_tensor"), indices,
+             UNUSED if indices is None else p.write("output_indices_tensor"))
+
+
+def winners(d: Any, p: PlanBuilder, windows: TensorDesc, made: Operand) -> None:
+    """Add the dispatch that stores the number of the largest element of each window of InputTensor,
+    counted over all elements. ``windows`` has their numbers and their layout in ``made``."""
+    _windows("max", d, p, windows, UNUSED, windows, made)
+
+
+def _many(p: PlanBuilder) -> int:
+    return _MANY_ON_CPU if p.device.is_cpu else _MANY
+
+
+def _taps(shape: _Shape) -> int:
+    """The most elements of a window."""
+    return product([min(k, n) for k, n in zip(shape.window, shape.x_sizes)])
+
+
+def _windows(op: str, d: Any, p: PlanBuilder, y: TensorDesc, made: Operand,
+             indices: TensorDesc | None, made_indices: Operand) -> None:
+    """Add the dispatch that reduces each window of any layout."""
+    x, shape = d.input_tensor, _shape(d, y)
+    taps = _taps(shape)
+    wide = taps > _many(p)
     if p.device.is_cpu and taps > _PASSES * _LOCAL_SIZE:
         raise UnsupportedError(f"{d.operator.name}: a window over {taps} elements: more than "
                                f"{_PASSES * _LOCAL_SIZE} are not supported on this device")
-
-    if not wide and indices is None and op in ("average", "max") and _planes(op, d, p, shape):
-        return
-
-    # The output's dimensions by stride, the smallest last.
-    rank = y.dimension_count
-    order = sorted(range(rank), key=lambda i: (y.sizes[i] > 1, -y.strides[i]))
-    inner = order[-1]
-    along_width = inner == rank - 1
-    each = 1
-    if not wide and y.strides[inner] == 1 and (along_width or x.strides[inner] == 1):
-        same = indices is None or (along_width and indices.strides[inner] == 1)
-        if same and (op != "quantized" or inner != 0) and y.data_type.itemsize < 8:
-            each = min(16 // y.data_type.itemsize, 8)
-            while y.sizes[inner] % each:
-                each //= 2
+    rank, near = y.dimension_count, Neighbours(y)
+    inner, along_width = near.inner, near.along_width
+    if (wide or not (along_width or (near.share_windows(x) and indices is None))
+            or (indices is not None and indices.strides[inner] != 1)
+            or (op == "quantized" and inner == 0)):
+        near.each = 1
+    each = near.each
     outer = [product(x.sizes[1:]), product(x.sizes[2:])] if op == "max" else [0, 1]
     columns = [y.strides, (*x.strides[:2], *(0,) * (rank - 2)), (*outer, *(0,) * (rank - 2))]
     columns += [tuple(int(i == rank - 3 + axis and i > 1) for i in range(rank))
                 for axis in range(3)]
     columns.append(indices.strides if indices is not None else (0,) * rank)
-    walk = Walk([y.sizes[i] // (each if i == inner else 1) for i in order],
-                *([c[i] * (each if i == inner else 1) for i in order] for c in columns))
+    walk = near.walk(*columns)
 
-    operands = {"x": p.read("input_tensor"), "y": p.write("output_tensor")}
+    operands = {"x": p.read("input_tensor"), "y": made}
     words = list(walk.words)
     spec: dict[str, int] = {}
     if op == "quantized":
@@ -252,14 +267,15 @@ def _pool(op: str, d: Any, p: PlanBuilder) -> None:
         spec = {"HAS_X_ZERO": d.input_zero_point_tensor is not None,
                 "HAS_Y_ZERO": d.output_zero_point_tensor is not None}
     else:
-        operands["indices"] = UNUSED if indices is None else p.write("output_indices_tensor")
+        operands["indices"] = made_indices
         if op == "max":
-            spec = {"INDICES": indices is not None,
+            spec = {"INDICES": indices is not None, "VALUES": made is not UNUSED,
                     "WIDE_INDICES": indices is not None and indices.data_type.itemsize == 8}
         elif op == "lp":
             spec = {"POWER": d.p}
     spec |= {
-        "TYPE": x.data_type.code, "OUT_TYPE": y.data_type.code,
+        "TYPE": x.data_type.code,
+        "OUT_TYPE": y.data_type.code if made is not UNUSED else x.data_type.code,
         "INCLUDE_PADDING": bool(getattr(d, "include_padding", 0)),
         "DILATED": any(n != 1 for n in shape.dilations), "STEP_W": shape.steps[2],
         **dict(zip(("WINDOW_D", "WINDOW_H", "WINDOW_W"), shape.window)),
@@ -280,8 +296,7 @@ def _pool(op: str, d: Any, p: PlanBuilder) -> None:
             "LOCAL_SIZE": local_size, "EACH": each, "ALONG_WIDTH": along_width,
             "UNROLLED": product(shape.window) * each <= (_UNROLLED if along_width else 128)
             or product(shape.window) <= 9,
-            "VECTORS": not along_width and each * x.data_type.itemsize == 16
-            and not any(s % each for i, s in enumerate(x.strides) if i != inner),
+            "VECTORS": not along_width and near.are_vectors(x),
         }
     push: dict[str, int | Ints] = {
         "count": walk.count, "in_sizes": shape.x_sizes, "padded_ends": shape.ends,
@@ -301,8 +316,8 @@ def _pooling(name: str, op: str, **more: Any) -> Any:
         defaults["dilations"] = None
     if name in ("MAX_POOLING1", "MAX_POOLING2"):
         defaults["data_type"] = None  # of the indices
-    shaders = {"average": (*_SHADERS, "pooling_planes", "reduction"),
-               "max": (*_SHADERS, "pooling_planes")}.get(op, _SHADERS)
+    shaders = {"average": (*WINDOWS, "pooling_planes", "reduction"),
+               "max": (*WINDOWS, "pooling_planes")}.get(op, WINDOWS)
     return operator(name, output=_output, shaders=shaders, **defaults, **more)(build)
 
 

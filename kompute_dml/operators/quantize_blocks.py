@@ -8,14 +8,14 @@ from typing import Any
 from ..attributes import QuantizationType
 from ..desc import TensorDesc
 from ..errors import expect
-from ..layout import Ints, begin_with_vectors, coalesce
+from ..layout import Ints, begin_with_vectors, coalesce, is_packed
 from ..lowering.builder import PlanBuilder
 from ..lowering.walk import Walk
 from .base import Output, operator
 
 _SHADER = "quantize_blocks"
 _EACH = 8
-"""Elements of one invocation, if they are contiguous and share a scale."""
+"""Elements of one invocation, if they are contiguous."""
 
 
 def _infer_quantized(d: Any) -> Mapping[str, Output]:
@@ -74,20 +74,28 @@ def _lower(d: Any, p: PlanBuilder, way: str) -> None:
     zero = _in_blocks(x.sizes, zeros[0])[1][0] if zeros else (0,) * len(sizes)
     sizes, (of_x, by, zero, of_y) = coalesce(sizes, of_x, by, zero, of_y)
     aligned = all(t.base_alignment % 16 == 0 for t in (x, y))
-    vectors = aligned and sizes[-1] % _EACH == 0 and not by[-1] and not zero[-1] and all(
+    vectors = aligned and sizes[-1] % _EACH == 0 and all(
         begin_with_vectors(_EACH, s) for s in (of_x, of_y))
+    steps = by[-1], zero[-1]
     if vectors:
         sizes = (*sizes[:-1], sizes[-1] // _EACH)
         of_x, of_y = ((*s[:-1], _EACH) for s in (of_x, of_y))
+        by, zero = ((*s[:-1], s[-1] * _EACH) for s in (by, zero))
     walk = Walk(sizes, of_x, by, zero, of_y)
+    # Elements of one word of a packed output are converted together.
+    in_word = 32 // y.data_type.bits if is_packed(y.sizes, y.strides) else 1
+    words = not vectors and in_word > 1 and y.base_alignment % 4 == 0
+    invocations = -(-walk.count // in_word) if words else walk.count
     p.dispatch(
-        f"{_SHADER}.{way}", -(-walk.count // p.device.local_size), x=p.read("input_tensor"),
+        f"{_SHADER}.{way}", -(-invocations // p.device.local_size), x=p.read("input_tensor"),
         scale=p.read("quantization_tensors[0]"),
         zero=p.read("quantization_tensors[1]") if zeros else p.read("quantization_tensors[0]"),
-        y=p.write("output_tensor"), params=walk.words, push={"count": walk.count},
+        y=p.write("output_tensor"), params=walk.words,
+        push={"count": walk.count, "scale_step": steps[0], "zero_step": steps[1]},
         spec={"LOCAL_SIZE": p.device.local_size, "TYPE": number.data_type.code,
               "BITS": quantized.data_type.bits, "SIGNED": quantized.data_type.is_signed,
-              "HAS_ZERO": bool(zeros), "VECTORS": vectors},
+              "HAS_ZERO": bool(zeros), "VECTORS": vectors, "WORDS": words,
+              "SHARED": not any(steps)},
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..attributes import AxisDirection, ReduceFunction
+from ..desc import TensorDesc
 from ..dtypes import DataType
 from ..errors import expect
 from ..layout import Ints, memory_order, power_of_two
@@ -22,6 +23,10 @@ _MOST = 4096
 """The most elements or vectors of an invocation: llvmpipe ends longer loops."""
 _SIDE_BY_SIDE = 64
 """Rows that neighbouring invocations take, if rows are neighbours in memory."""
+_VECTORS_SIDE_BY_SIDE = 32
+"""The same, if each takes a vector of rows."""
+_MOST_WIDE = 8
+"""The most rows of an invocation. Their totals stay in registers."""
 
 
 def _sizes(desc: Any) -> Ints:
@@ -46,6 +51,14 @@ def _kind(function: ReduceFunction, data_type: DataType) -> str:
     return "float" if data_type.is_float else "integer"
 
 
+def _wide(x: TensorDesc, rows: Walk, columns: Walk) -> int:
+    """Elements of a vector, if each column has whole vectors of neighbouring rows; else 1."""
+    each = 16 // x.data_type.itemsize
+    steps = (*rows.strides[0][:-1], *columns.strides[0])
+    whole = rows.strides[0][-1] == 1 and not any(n % each for n in (rows.sizes[-1], *steps))
+    return each if whole and x.is_aligned and each <= _MOST_WIDE else 1
+
+
 def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
           last_wins: bool = False) -> None:
     """Reduce the ``axes`` of InputTensor to OutputTensor."""
@@ -63,14 +76,18 @@ def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
     if not contiguous:
         each = 1
     rows_first = not contiguous and rows.strides[0][-1] < columns.strides[0][-1]
+    kind = _kind(function, x.data_type)
+    wide = _wide(x, rows, columns) if rows_first and kind != "exponential" else 1
+    units = rows.count // wide
+    side_by_side = _SIDE_BY_SIDE if wide == 1 else _VECTORS_SIDE_BY_SIDE
     width = min(256, device.max_invocations)
     own = _VECTORS_ON_CPU if device.is_cpu else _VECTORS
     share = power_of_two(-(-columns.count // (own * each)))
     if rows_first:
-        share = max(min(share, width // _SIDE_BY_SIDE), width // power_of_two(rows.count))
+        share = max(min(share, width // side_by_side), width // power_of_two(units))
     share = min(share, width)
-    height = min(width // share, power_of_two(rows.count))
-    groups = -(-rows.count // height)
+    height = min(width // share, power_of_two(units))
+    groups = -(-units // height)
 
     wanted = 1 if device.is_cpu else 8 * device.cores // groups
     parts = max(1, min(wanted, columns.count // (share * each * 4 * own)),
@@ -78,20 +95,21 @@ def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
     part_columns = -(-columns.count // (parts * each)) * each
     parts = -(-columns.count // part_columns)
 
-    kind = _kind(function, x.data_type)
     words = 3 if kind == "argument" else 2
     source, target = p.read("input_tensor"), p.write("output_tensor")
     totals = p.temporary(4, rows.count * parts * words) if parts > 1 else None
     spec = {"TYPE": x.data_type.code, "RESULT_TYPE": y.data_type.code, "FUNCTION": int(function),
             "LAST_WINS": last_wins}
-    push = {"rows": rows.count, "columns": columns.count, "columns_at": len(rows.words),
+    push = {"columns": columns.count, "columns_at": len(rows.words),
             "column_stride": columns.strides[0][-1]}
     params = [*rows.words, *columns.words]
     p.dispatch(
         f"reduction.{kind}", groups * parts, x=source, y=UNUSED if totals else target,
         totals=totals or UNUSED, params=params,
-        push=push | {"parts": parts, "part_columns": part_columns, "parts_to_read": 0},
+        push=push | {"rows": units, "parts": parts, "part_columns": part_columns,
+                     "parts_to_read": 0},
         spec=spec | {
+            "WIDE": wide,
             "LOCAL_SIZE": share * height, "SHARE": share, "ROWS_FIRST": rows_first,
             "CONTIGUOUS": contiguous, "ONE_STRIDE": len(columns.sizes) == 1, "FROM_PARTS": False,
             "TO_PARTS": totals is not None},
@@ -103,7 +121,8 @@ def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
     p.dispatch(
         f"reduction.{kind}", -(-rows.count // height), x=UNUSED, y=target,
         totals=totals.reading(), params=params,
-        push=push | {"parts": 1, "part_columns": columns.count, "parts_to_read": parts},
+        push=push | {"rows": rows.count, "parts": 1, "part_columns": columns.count,
+                     "parts_to_read": parts},
         spec=spec | {
             "LOCAL_SIZE": share * height, "SHARE": share, "ROWS_FIRST": False, "CONTIGUOUS": False,
             "ONE_STRIDE": True, "FROM_PARTS": True, "TO_PARTS": False},

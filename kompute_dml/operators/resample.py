@@ -13,11 +13,11 @@ from ..dtypes import DataType
 from ..errors import UnsupportedError, expect
 from ..layout import Ints, begin_with_vectors, product
 from ..lowering.builder import PlanBuilder
-from ..lowering.walk import Walk
+from ..lowering.neighbours import Neighbours
 from ..tuning import work_key
 from .base import Output, operator
 
-_HALVES_UP, _UP, _DOWN = range(3)
+HALVES_UP, UP, DOWN = range(3)
 _MOST_SAMPLES = 1 << 15
 """The most samples of an antialiased element: lavapipe ends loops after 65,535 passes."""
 _MOST_SPAN = 6
@@ -113,8 +113,8 @@ def _axes(d: Any) -> list[_Axis]:
 def rounding_of(d: Any) -> int:
     """The rounding of the nearest neighbour's coordinate."""
     if not hasattr(d, "rounding_direction"):
-        return _HALVES_UP
-    return _UP if d.rounding_direction == AxisDirection.INCREASING else _DOWN
+        return HALVES_UP
+    return UP if d.rounding_direction == AxisDirection.INCREASING else DOWN
 
 
 class _Blocks(NamedTuple):
@@ -203,19 +203,15 @@ def _resample(d: Any, p: PlanBuilder) -> None:
     linear = d.interpolation_mode == InterpolationMode.LINEAR
     if linear and _planes(d, p, axes):
         return
-    rank = y.dimension_count
-    order = sorted(range(rank), key=lambda i: (y.sizes[i] > 1, -y.strides[i]))
-    inner = order[-1]
-    resampled = [a.dimension for a in axes]
+    rank, near = y.dimension_count, Neighbours(y)
+    inner, resampled = near.inner, [a.dimension for a in axes]
     along = inner in resampled
     if along:  # along the last axis
         axes = [a for a in axes if a.dimension != inner] + [
             a for a in axes if a.dimension == inner]
-    each, itemsize = 1, x.data_type.itemsize
-    if y.strides[inner] == 1 and (along or x.strides[inner] == 1):
-        each = min(16 // itemsize, 8)
-        while y.sizes[inner] % each:
-            each //= 2
+    elif x.strides[inner] != 1:
+        near.each = 1
+    each = near.each
     span = 0
     if along and linear and each > 1:
         # One for the second tap, one for rounding.
@@ -225,8 +221,7 @@ def _resample(d: Any, p: PlanBuilder) -> None:
                                             for i, s in enumerate(x.strides))]
     for k in range(4):
         columns.append(tuple(int(k < len(axes) and axes[k].dimension == i) for i in range(rank)))
-    walk = Walk([y.sizes[i] // (each if i == inner else 1) for i in order],
-                *([c[i] * (each if i == inner else 1) for i in order] for c in columns))
+    walk = near.walk(*columns)
 
     def four(values: list[Any]) -> Ints:
         return (*values, *(0,) * (4 - len(values)))
@@ -246,8 +241,7 @@ def _resample(d: Any, p: PlanBuilder) -> None:
               "sample_bits": four([a.sample_bits for a in axes])},
         spec={"LOCAL_SIZE": p.device.local_size, "TYPE": x.data_type.code, "AXES": len(axes),
               "EACH": each, "ALONG_AXIS": along, "ROUNDING": rounding_of(d), "SPAN": span,
-              "VECTORS": not along and each * itemsize == 16
-              and not any(s % each for i, s in enumerate(x.strides) if i != inner),
+              "VECTORS": not along and near.are_vectors(x),
               "IEEE_UNITS": p.device.ieee_units},
     )
 

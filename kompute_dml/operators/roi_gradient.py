@@ -10,6 +10,7 @@ from ..errors import UnsupportedError, expect
 from ..layout import Ints
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import float_bits
+from ..lowering.neighbours import Neighbours
 from ..lowering.plan import UNUSED, Operand
 from ..lowering.walk import Walk
 from .base import Output, operator
@@ -17,6 +18,8 @@ from .roi import MOST_SAMPLES, check_regions
 
 _PASSES = 65_000
 """The most passes of nested loops: lavapipe ends them after 65,535."""
+
+_MOST_EACH = 4
 
 
 def _image(d: Any) -> Any:
@@ -54,7 +57,8 @@ def RoiAlignGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
     count, channels, *outputs = dy.sizes
     sizes, each = image.sizes[2:], channels * outputs[0] * outputs[1]
     high = min(d.maximum_samples_per_output, MOST_SAMPLES)
-    longest = max(max(outputs) * (high + 1), count * (1 + outputs[0] * (1 + outputs[1])), each)
+    longest = max(max(outputs) * (high + 1), count * (1 + outputs[0] * (1 + outputs[1])),
+                  each if d.output_roi_gradient_tensor is not None else 0)
     if p.device.is_cpu and longest > _PASSES:
         raise UnsupportedError(f"{d.operator.name}: sums of up to {longest} steps: more than "
                                f"{_PASSES} are not supported on a CPU")
@@ -62,21 +66,23 @@ def RoiAlignGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
     strides = (*(d.input_tensor.strides if d.input_tensor is not None else (0,) * 4), *dy.strides)
 
     def step(name: str, items: int, made: Operand, table: Operand = UNUSED,
-             winners: Operand = UNUSED, walk: Ints = (), axis: int = 0) -> None:
+             winners: Operand = UNUSED, walk: Ints = (0,), axis: int = 0, each: int = 1) -> None:
         p.dispatch(
             f"roi_align_grad.{name}", -(-items // local_size), x=p.read("input_tensor"),
             dy=p.read("input_gradient_tensor"), roi=p.read("roi_tensor"),
             batch=p.read("batch_indices_tensor"), table=table, winners=winners, made=made,
-            params=[*strides, *walk],
+            params=[*walk, *strides],
             push={"count": items, "regions": count, "in_sizes": image.sizes,
                   "roi_strides": d.roi_tensor.strides[-2:],
                   "batch_stride": d.batch_indices_tensor.strides[-1], "outputs": tuple(outputs),
                   "scales": (float_bits(d.spatial_scale_y), float_bits(d.spatial_scale_x)),
                   "in_offset": float_bits(d.input_pixel_offset),
                   "out_offset": float_bits(d.output_pixel_offset),
-                  "samples": (d.minimum_samples_per_output, high), "axis": axis},
-            spec={"LOCAL_SIZE": local_size, "TYPE": dy.data_type.code, "MAXIMUM": maximum,
-                  "LINEAR": d.interpolation_mode == 1, "IEEE_UNITS": p.device.ieee_units,
+                  "samples": (d.minimum_samples_per_output, high), "axis": axis,
+                  "strides_at": len(walk)},
+            spec={"LOCAL_SIZE": local_size, "EACH": each, "TYPE": dy.data_type.code,
+                  "MAXIMUM": maximum, "LINEAR": d.interpolation_mode == 1,
+                  "IEEE_UNITS": p.device.ieee_units,
                   "CORNERS": bool(d.align_regions_to_corners)})
 
     winners = UNUSED
@@ -88,9 +94,12 @@ def RoiAlignGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
         table = p.temporary(4, count * sum(n * (o + 1) for n, o in zip(sizes, outputs)))
         for axis in range(2):
             step("weights", count * sizes[axis], table, axis=axis)
-        walk = Walk(dx.sizes, dx.strides, *_units(4))
+        near = Neighbours(dx, _MOST_EACH)
+        if not near.along_width:
+            near.each = 1
+        walk = near.walk(dx.strides, *_units(4))
         step("sums", walk.count, p.write("output_gradient_tensor"), table.reading(), winners,
-             walk.words)
+             walk.words, each=near.each)
     if (droi := d.output_roi_gradient_tensor) is not None:
         parts = p.temporary(4, 4 * count * each)
         step("slopes", count * each, parts, winners=winners)

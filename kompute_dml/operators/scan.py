@@ -47,7 +47,7 @@ def _lower(p: PlanBuilder, d: Any, product: bool, exclusive: bool) -> None:
     # With parts, a row is read twice. This pays off if the device would be idle otherwise.
     tiles = -(-columns // (share * _STRIPES * unit))
     idle = not device.is_cpu and groups < 2 * device.cores
-    parts = max(1, min(32 * device.cores // groups, tiles // 4) if idle else 1,
+    parts = max(1, min(16 * device.cores // groups, tiles // 4) if idle else 1,
                 -(-tiles // _MOST_TILES))
     part_tiles = -(-tiles // parts)
     parts = -(-tiles // part_tiles)
@@ -58,7 +58,8 @@ def _lower(p: PlanBuilder, d: Any, product: bool, exclusive: bool) -> None:
             "x_stride": x_stride, "y_stride": y_stride}
     spec = {"LOCAL_SIZE": share * height, "TYPE": x.data_type.code, "PRODUCT": product,
             "EXCLUSIVE": exclusive, "BACKWARDS": d.axis_direction == AxisDirection.DECREASING,
-            "SHARE": share, "ROWS_FIRST": rows_first, "VECTORS": vectors, "WIDTH": unit}
+            "SHARE": share, "ROWS_FIRST": rows_first, "VECTORS": vectors, "WIDTH": unit,
+            "AHEAD": not device.is_cpu, "COMBINED": 2 if device.is_cpu else 4}
     source, target = p.read("input_tensor"), p.write("output_tensor")
     totals = UNUSED
     if parts > 1:

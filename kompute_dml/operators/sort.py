@@ -1,4 +1,4 @@
-"""The first K elements along an axis: by selection if K is small, else by sorting."""
+"""The first K elements along an axis: few by a bound, more by histograms, many by sorting."""
 
 from __future__ import annotations
 
@@ -14,6 +14,20 @@ from ..lowering.plan import UNUSED
 from ..lowering.walk import Walk
 from .base import Output, axis_in, operator
 
+_FEW = 128
+"""The largest K for which a bound is found. The work to rank entries grows with its square."""
+_FEW_GATHERED = 512
+"""MOST of ``top_k_few.comp``."""
+_KEPT_WORDS = 32
+"""Words of a row that an invocation keeps in registers."""
+_READ = 4
+"""Entries of earlier parts that an invocation reads at a time."""
+_ONE_WORD = (1 << 16) - 1
+"""An entry of up to 16 bits takes one word in parts of fewer columns."""
+_LEAST = 32
+"""The fewest invocations: at least as many as elements before and after whole vectors."""
+_ON_CPU = 64
+"""Invocations of a workgroup on a CPU, where each of their steps takes time."""
 _MOST = 1024
 """The most entries that a workgroup gathers."""
 _ENOUGH = 256
@@ -24,7 +38,7 @@ _WORDS = 3
 """Words of an entry."""
 _LONGEST = 1 << 20
 """The most columns of a part: llvmpipe ends longer loops."""
-_SHADERS = ("top_k", "top_k_sort")
+_SHADERS = ("top_k", "top_k_few", "top_k_sort")
 
 
 def _selected(desc: Any) -> Mapping[str, Output | list[Output]]:
@@ -47,8 +61,54 @@ def _lower(p: PlanBuilder, d: Any, least: bool) -> None:
     spec = {"TYPE": x.data_type.code, "INDEX_TYPE": z.data_type.code, "LEAST": least}
     if d.k > _MOST:
         _sort(p, x.sizes[d.axis], rows, push, spec)
+    elif d.k <= _FEW:
+        _select_few(p, d.k, x.sizes[d.axis], rows, push, spec)
     else:
         _select(p, d.k, x.sizes[d.axis], rows, push, spec)
+
+
+def _select_few(
+    p: PlanBuilder, k: int, columns: int, rows: Walk, push: dict[str, int], spec: dict[str, int]
+) -> None:
+    device, itemsize = p.device, spec["TYPE"] % 16
+    most = min(_FEW_GATHERED, device.max_invocations)
+    # About 1.6 K entries pass a bound that is found among 1.25 K groups.
+    groups = min(power_of_two(-(-5 * k // 4)), most)
+    source, made = p.read("input_tensor"), UNUSED
+    while True:
+        first = made is UNUSED
+        fits = first and not device.is_cpu
+        own = _KEPT_WORDS * 4 // max(itemsize, 4) if fits else _READ
+        parts = -(-columns // (most * own if fits else _LONGEST))
+        if not device.is_cpu:
+            # More parts pay off if they leave few of the row's entries.
+            wanted = 8 * device.cores // rows.count
+            parts = max(min(wanted, columns // (16 * k), columns // 8192), parts)
+        part_columns = -(-columns // parts)
+        parts = -(-columns // part_columns)
+        local = _ON_CPU if device.is_cpu else power_of_two(-(-part_columns // own))
+        local = min(max(local, groups, _LEAST), most)
+        each = 16 // itemsize
+        if not first or push["x_stride"] != 1 or part_columns < groups * each:
+            each = 1
+        kept = -(-part_columns // (local * each)) if fits else 1 if device.is_cpu else _READ
+        last = parts == 1
+        taken = UNUSED if last else p.temporary(4, _WORDS * rows.count * parts * k)
+        p.dispatch(
+            "top_k_few", rows.count * parts, x=source,
+            y=p.write("output_value_tensor") if last else UNUSED,
+            z=p.write("output_index_tensor") if last else UNUSED,
+            entries=made, made=taken, params=rows.words,
+            push=push | {"columns": columns, "parts": parts, "part_columns": part_columns},
+            spec=spec | {
+                "LOCAL_SIZE": local, "HIGH": _FEW_GATHERED if itemsize == 8 else 1,
+                "GROUPS": groups, "EACH": each, "KEPT": kept, "FITS": fits,
+                "ONE_WORD": itemsize < 4 and first and part_columns < _ONE_WORD,
+                "FROM_ENTRIES": not first, "TO_ENTRIES": not last},
+        )
+        if last:
+            return
+        made, columns = taken.reading(), parts * k
 
 
 def _select(

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..desc import TensorDesc
 from ..errors import expect
-from ..layout import memory_order
+from ..layout import begin_with_vectors, memory_order
 from ..lowering import copy
 from ..lowering.activation import fused_activation
 from ..lowering.builder import PlanBuilder
@@ -122,20 +122,27 @@ def _of_rows(made: str, *sums: str) -> Infer:
     return infer
 
 
-def _rows(d: Any, along: tuple[str, ...], beside: tuple[str, ...]) -> tuple[Walk, Walk]:
+def _rows(d: Any, along: tuple[str, ...], beside: tuple[str, ...]) -> tuple[Walk, Walk, int]:
     """A walk over rows, of tensors ``along`` (with the input's sizes) and ``beside`` (with the
-    scale's sizes), and a walk over columns, of ``along``."""
+    scale's sizes), a walk over columns, of ``along``, and how many elements a column has: those
+    of a vector, where rows are whole vectors in all tensors."""
     sizes, by_row = d.input_tensor.sizes, d.scale_tensor.sizes
     kept = [a for a, n in enumerate(by_row) if n > 1]
     axes = [a for a, n in enumerate(by_row) if n == 1]
-    strides = {slot: t.strides for slot in (*along, *beside) if (t := getattr(d, slot)) is not None}
+    given = {slot: t for slot in (*along, *beside) if (t := getattr(d, slot)) is not None}
     nothing = (0,) * len(sizes)
+    each, last = 16 // d.input_tensor.data_type.itemsize, axes[-1] if axes else 0
+    if not axes or not all(
+            t.is_aligned and sizes[last] % each == 0 and begin_with_vectors(each, t.strides, last)
+            for slot, t in given.items() if slot in along):
+        each = 1
 
-    def walk(dims: list[int], slots: tuple[str, ...]) -> Walk:
-        return Walk([sizes[a] for a in dims],
-                    *([strides.get(slot, nothing)[a] for a in dims] for slot in slots))
+    def walk(dims: list[int], slots: tuple[str, ...], each: int = 1) -> Walk:
+        strides = [given[slot].strides if slot in given else nothing for slot in slots]
+        return Walk([sizes[a] // (each if a == last else 1) for a in dims],
+                    *([s[a] * (each if a == last else 1) for a in dims] for s in strides))
 
-    return walk(kept, (*along, *beside)), walk(axes, along)
+    return walk(kept, (*along, *beside)), walk(axes, along, each), each
 
 
 @dataclass(frozen=True)
@@ -149,17 +156,19 @@ class _Parts:
     local_size: int
     column_rank: int
     """What a CPU is told of it; else 0."""
+    each: int
+    """Elements of a column."""
 
     @classmethod
-    def of(cls, rows: Walk, columns: Walk, p: PlanBuilder) -> _Parts:
+    def of(cls, rows: Walk, columns: Walk, each: int, p: PlanBuilder) -> _Parts:
         local_size = min(256, p.device.max_invocations)
         while local_size > 32 and local_size >= 2 * columns.count:
             local_size //= 2  # short rows
         wanted = _BUSY * p.device.cores // rows.count
-        parts = max(1, min(wanted, columns.count // _LEAST, _MOST_PARTS))
+        parts = max(1, min(wanted, columns.count * each // _LEAST, _MOST_PARTS))
         span = -(-columns.count // parts)
         return cls(rows.count, columns.count, -(-columns.count // span), span, local_size,
-                   len(columns.sizes) if p.device.is_cpu else 0)
+                   len(columns.sizes) if p.device.is_cpu else 0, each)
 
     @property
     def groups(self) -> int:
@@ -172,17 +181,18 @@ class _Parts:
 
     @property
     def spec(self) -> dict[str, int]:
-        return {"LOCAL_SIZE": self.local_size, "COLUMN_RANK": self.column_rank}
+        return {"LOCAL_SIZE": self.local_size, "COLUMN_RANK": self.column_rank,
+                "EACH": self.each}
 
 
 @operator("BATCH_NORMALIZATION_TRAINING", shaders=("batch_normalization_training",),
           output=_of_rows("output_tensor", "output_mean_tensor", "output_variance_tensor"),
           check=_check_scale, epsilon=1e-5)
 def BatchNormalizationTrainingOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    rows, columns = _rows(
+    rows, columns, each = _rows(
         d, ("input_tensor", "fused_add_tensor", "output_tensor"),
         ("scale_tensor", "bias_tensor", "output_mean_tensor", "output_variance_tensor"))
-    fused, parts = fused_activation(d), _Parts.of(rows, columns, p)
+    fused, parts = fused_activation(d), _Parts.of(rows, columns, each, p)
     sums = p.temporary(4, 2 * parts.groups)
     for step, y, statistics in (
         ("means", UNUSED, UNUSED), ("squares", UNUSED, p.write("output_mean_tensor")),
@@ -202,14 +212,14 @@ def BatchNormalizationTrainingOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def _lower_gradient(d: Any, p: PlanBuilder, training: bool) -> None:
-    rows, columns = _rows(
+    rows, columns, each = _rows(
         d, ("input_tensor", "input_gradient_tensor", "output_gradient_tensor"),
         ("mean_tensor", "variance_tensor", "scale_tensor"))
-    parts = _Parts.of(rows, columns, p)
-    spec = {"TYPE": d.input_tensor.data_type.code, "TRAINING": training}
+    parts = _Parts.of(rows, columns, each, p)
+    spec = {"TYPE": d.input_tensor.data_type.code}
     epsilon = float_bits(d.epsilon)
     sums = p.temporary(4, 3 * parts.groups)
-    for step in ("means", "sums", "outputs")[0 if training else 1:]:
+    for step in ("sums", "outputs"):
         p.dispatch(
             f"batch_normalization_gradient.{step}", parts.groups, x=p.read("input_tensor"),
             dy=p.read("input_gradient_tensor"), mean=p.read("mean_tensor"),
@@ -217,16 +227,15 @@ def _lower_gradient(d: Any, p: PlanBuilder, training: bool) -> None:
             dx=p.write("output_gradient_tensor") if step == "outputs" else UNUSED,
             params=[*rows.words, *columns.words],
             push={**parts.push, "columns_at": len(rows.words), "epsilon": epsilon},
-            spec=spec | parts.spec)
-    by_row, _ = _rows(d, (), ("mean_tensor", "variance_tensor", "output_scale_gradient_tensor",
-                              "output_bias_gradient_tensor"))
+            spec=spec | parts.spec | {"TRAINING": training})
+    by_row, *_ = _rows(d, (), ("variance_tensor", "output_scale_gradient_tensor",
+                               "output_bias_gradient_tensor"))
     p.dispatch(
         "batch_normalization_rows", -(-parts.rows // p.device.local_size),
-        mean=p.read("mean_tensor"), variance=p.read("variance_tensor"), sums=sums.reading(),
+        variance=p.read("variance_tensor"), sums=sums.reading(),
         dscale=p.write("output_scale_gradient_tensor"),
         dbias=p.write("output_bias_gradient_tensor"), params=by_row.words,
-        push={"rows": parts.rows, "columns": parts.columns, "parts": parts.parts,
-              "epsilon": epsilon},
+        push={"rows": parts.rows, "parts": parts.parts, "epsilon": epsilon},
         spec=spec | {"LOCAL_SIZE": p.device.local_size})
 
 

@@ -22,7 +22,7 @@ _INSTALL_HINT = (
 DEVICE_TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
 _PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
 
-# Features that a shader of this package may need, by the extension structure that reports them.
+# Features that a shader or kompute_dml.cuda may need, by the extension structure that reports them.
 _FEATURE_STRUCTS = {
     "VK_KHR_8bit_storage": (
         "VkPhysicalDevice8BitStorageFeatures",
@@ -56,6 +56,10 @@ _FEATURE_STRUCTS = {
         "VkPhysicalDeviceSubgroupSizeControlFeatures",
         ("subgroupSizeControl", "computeFullSubgroups"),
     ),
+    "VK_KHR_timeline_semaphore": (
+        "VkPhysicalDeviceTimelineSemaphoreFeatures",
+        ("timelineSemaphore",),
+    ),
 }
 _CORE_FEATURES = ("shaderInt16", "shaderInt64", "shaderFloat64")
 
@@ -63,6 +67,8 @@ UNASKED_FEATURES = frozenset({"subgroupArithmetic"})
 """Names of our own for properties, which need not be enabled."""
 FEATURE_EXTENSIONS = tuple(_FEATURE_STRUCTS)
 """Extensions to request at device creation, so that their features can be enabled."""
+SHARING_EXTENSIONS = ("VK_KHR_external_memory_fd", "VK_KHR_external_semaphore_fd")
+"""Extensions to request for kompute_dml.cuda. They have no features."""
 
 
 @dataclass(frozen=True)

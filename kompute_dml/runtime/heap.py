@@ -112,6 +112,10 @@ class Slot(NamedTuple):
     byte_offset: int
 
 
+Place = tuple[Allocation, int]
+"""A Slot, or a plain tuple where one is made at every call: it takes a tenth of the time."""
+
+
 class Heap:
     """Allocates ranges from blocks that ``make_block(nbytes)`` brings.
 

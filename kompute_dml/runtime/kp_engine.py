@@ -9,6 +9,7 @@ itself.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -24,7 +25,7 @@ import numpy as np
 
 from ..errors import DeviceLostError, DmlError, NoDeviceError, OutOfMemoryError
 from ..layout import power_of_two
-from .adapters import FEATURE_EXTENSIONS, UNASKED_FEATURES, Adapter
+from .adapters import FEATURE_EXTENSIONS, SHARING_EXTENSIONS, UNASKED_FEATURES, Adapter
 from .longs import by_longs
 from .shader_library import Variant, disabled_features
 
@@ -124,6 +125,7 @@ class CommandList:
     def __init__(self, engine: Engine, timestamps: int = 0) -> None:
         self._engine = engine
         self._sequence = engine.manager.sequence(0, timestamps)
+        self._dispatch = engine.kp.OpAlgoDispatch
         engine.command_lists.add(self)
         self.operations = 0
         self.running = False
@@ -140,24 +142,23 @@ class CommandList:
     def dispatch(self, pipeline: Pipeline, groups: int, push: np.ndarray) -> None:
         """Record a dispatch. ``push`` is copied."""
         algorithm = pipeline.algorithm
-        if self._engine.resizes_groups and pipeline.groups != groups:
+        if pipeline.groups != groups and self._engine.resizes_groups:
             algorithm.set_workgroup(group_grid(groups))
             pipeline.groups = groups
-        kp = self._engine.kp
         try:
-            self._sequence.record(kp.OpAlgoDispatch(algorithm, push))
+            self._sequence.record(self._dispatch(algorithm, push))
         except RuntimeError as error:
             raise translate(error, f"recording on {self._engine.adapter.name}") from None
         self.operations += 1
 
     def _record_barrier(self, buffers: list[Any], access: int, stage: int) -> None:
-        last, operation = self._barriers.get(stage, ([], None))
-        if last != buffers:
-            operation = self._engine.kp.OpMemoryBarrier(
+        last = self._barriers.get(stage)
+        if last is None or last[0] != buffers:
+            last = buffers, self._engine.kp.OpMemoryBarrier(
                 buffers, _ACCESS_SHADER, access, _STAGE_COMPUTE, stage
             )
-            self._barriers[stage] = buffers, operation
-        self._record(operation)
+            self._barriers[stage] = last
+        self._record(last[1])
 
     def barrier(self, buffers: list[Any]) -> None:
         """Order earlier shader accesses to ``buffers`` before later ones."""
@@ -233,7 +234,8 @@ class Engine:
         # Polling would take the processor from a CPU driver.
         self.polls = self.submits_async and not adapter.is_cpu
         self.timestamps_valid = self.reports_errors and adapter.timestamp_period > 0
-        extensions = [e for e in FEATURE_EXTENSIONS if e in adapter.extensions]
+        wanted = (*FEATURE_EXTENSIONS, *SHARING_EXTENSIONS)
+        extensions = [e for e in wanted if e in adapter.extensions]
         try:
             self.manager = kp.Manager(adapter.index, [], extensions if fixed else [])
         except RuntimeError as error:
@@ -257,6 +259,10 @@ class Engine:
         self._taken: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         """Bytes of each tensor on the device. A tensor that an interrupt orphans disappears from
         it."""
+        self.imports: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        """What other interfaces made of a tensor's memory, until it is freed."""
+        self.at_close = contextlib.ExitStack()
+        """What others made on the logical device, which goes before it."""
         # kp counts words in 32 bits and binds whole buffers.
         self.max_buffer = min(
             adapter.max_storage_buffer_range, adapter.max_allocation, 2**32 - 256
@@ -302,6 +308,7 @@ class Engine:
         if tensor.is_init():
             tensor.destroy()
         self._taken.pop(tensor, None)
+        self.imports.pop(tensor, None)
         if self.reports_errors:
             self.manager.clear()
 
@@ -339,5 +346,11 @@ class Engine:
     def command_list(self, timestamps: int = 0) -> CommandList:
         return CommandList(self, timestamps)
 
+    def handles(self) -> tuple[int, int] | None:
+        """The VkDevice and its VkQueue. None if kp does not show them."""
+        shown = self.reports_errors and hasattr(self.manager, "handles")
+        return self.manager.handles() if shown else None
+
     def close(self) -> None:
+        self.at_close.close()
         self.manager.destroy()

@@ -32,7 +32,7 @@ class Pipelines:
         self, variant: Variant, spec: bytes, blocks: tuple[Block, ...], groups: int
     ) -> Pipeline:
         """The pipeline for ``variant`` on ``blocks``, one per binding; ``spec`` is uint32s."""
-        grid = self._engine.grid_key(groups)
+        grid = 0 if self._engine.resizes_groups else self._engine.grid_key(groups)
         key = (variant, spec, blocks, grid)
         pipeline = self._cache.get(key)
         if pipeline is None:

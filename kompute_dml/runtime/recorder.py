@@ -37,15 +37,15 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def locked(method: _Method) -> _Method:
-    """Make ``method`` of a Device or a Recording hold the device's lock.
+    """Make ``method`` of a Device or a Recording hold the device's lock. It takes no keywords.
 
     The call is on the line of the ``with``. On a line of its own, an exception that is raised
     between the call and the release would leave the lock held.
     """
 
     @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._recorder.lock: return method(self, *args, **kwargs)  # noqa: E701
+    def call(self: Any, *args: Any) -> Any:
+        with self._recorder.lock: return method(self, *args)  # noqa: E701
 
     return cast(_Method, call)
 
@@ -90,41 +90,39 @@ class Recording:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self.batches: list[Batch] = []
-        self._calls: list[Callable[[], None]] = []
-        self._counted = 0
+        self.dispatches = 0
+        """Dispatches recorded so far."""
+        self.calls: list[tuple[Any, Any]] = []
+        """(dispatchable, binding table) of each call of record_dispatch, to record them anew."""
+        self.counted = 0
         """Dispatches that these recorded."""
         self._watched: list[tuple[Callable[[], Any], Any]] = []
         """What may change, and what it was when it was recorded."""
 
-    def remember(
-        self, call: Callable[[], None], dispatches: int, watched: Callable[[], Any] | None
-    ) -> None:
-        """``call`` recorded the last so many ``dispatches``, for what ``watched`` returns."""
-        self._calls.append(call)
-        self._counted += dispatches
-        if watched is not None:
-            self._watched.append((watched, watched()))
+    def watch(self, look: Callable[[], Any]) -> None:
+        """Record anew if ``look()`` is another object when the recording is replayed."""
+        self._watched.append((look, look()))
 
     @locked
     def replay(self) -> None:
         """Submit the recorded dispatches once more. They are recorded anew where one of them is
         DESCRIPTORS_VOLATILE and its table was bound to something else meanwhile."""
-        now = [(look, look()) for look, _ in self._watched]
-        if all(a is b for (_, a), (_, b) in zip(now, self._watched)):
+        now = [(look, look()) for look, _ in self._watched] if self._watched else []
+        if not now or all(a is b for (_, a), (_, b) in zip(now, self._watched)):
             self._recorder.replay(self)
             return
-        if self._counted != len(self):
+        if self.counted != self.dispatches:
             raise ValidationError(
                 "expected a recording with a DESCRIPTORS_VOLATILE dispatch, whose bindings "
                 "changed, to hold nothing but record_dispatch, but got one with other calls")
         with self._recorder.record() as anew:
-            for call in self._calls:
-                call()
+            for dispatchable, table in self.calls:
+                dispatchable.record(table)
         self.batches, self._watched = anew.batches, now
+        self.counted = self.dispatches = anew.dispatches
 
     def __len__(self) -> int:
-        """Dispatches recorded."""
-        return sum(b.count for b in self.batches)
+        return self.dispatches
 
 
 class Recorder:
@@ -150,7 +148,8 @@ class Recorder:
         self._release = release
         self._whole_blocks = whole_blocks
         self._open: Batch | None = None
-        self._recording: Recording | None = None
+        self.recording: Recording | None = None
+        """The one that is active."""
         self._recorded: Batch | None = None
         self._in_flight: deque[Batch] = deque()
         self._most_in_flight = MAX_IN_FLIGHT if engine.submits_async else 1
@@ -163,11 +162,6 @@ class Recorder:
         self._test_no_barriers = engine.records_barriers and not self._barriers
 
     # Recording
-
-    @property
-    def recording(self) -> Recording | None:
-        """The one that is active."""
-        return self._recording
 
     def check(self) -> None:
         """Raise the error that ended this device, if there was one."""
@@ -194,7 +188,9 @@ class Recorder:
         # The open batch is submitted before the recorded one, but this comes after it.
         if recorded and any(access[0] in recorded.allocations for access in accesses):
             self.flush()
-        batch = self._batch(aside)
+        batch = self._recorded
+        if batch is None or aside or self.recording is None:
+            batch = self._batch(aside)
         conflict = batch.hazards.conflicts(accesses)
         if self._barriers:
             self._order(batch, accesses, conflict)
@@ -204,25 +200,28 @@ class Recorder:
         # Ranges are noted before the dispatch is recorded, and stay noted until a barrier is
         # recorded. So an interrupt may cause too many barriers, never too few.
         batch.hazards.add(accesses)
+        kept = batch.kept
         for allocation, _, _, _ in accesses:
             allocation.range.last_use = batch
-            if batch.kept:
+            if kept:
                 batch.allocations.add(allocation)
         batch.commands.dispatch(pipeline, groups, push)
         batch.count += 1
+        if kept and self.recording is not None:
+            self.recording.dispatches += 1
         if self._timed_dispatches:
             batch.names.append((batch.commands.operations, name))
         if batch.count >= batch.limit:
             self.flush()
 
     def _batch(self, aside: bool) -> Batch:
-        if self._recording is None:
+        if self.recording is None:
             if self._recorded is not None:
                 self.flush()  # left by an interrupted end of a recording
         elif not aside:
             if self._recorded is None:
                 batch = self._new_batch(kept=True)
-                self._recording.batches.append(batch)
+                self.recording.batches.append(batch)
                 self._recorded = batch
             return self._recorded
         if self._open is None:
@@ -248,15 +247,19 @@ class Recorder:
         overlap, so the first access to a block waits, too. The barrier names only blocks that the
         batch uses: these exist until it is done.
         """
-        touched = {allocation.block for allocation, _, _, _ in accesses}
-        blocks = touched - batch.blocks if batch.kept or self._in_flight else set()
-        if conflict:
-            blocks |= batch.hazards.blocks()
-        if blocks:
-            batch.commands.barrier([b.buffer for b in blocks])
-        if conflict:
-            batch.hazards.clear()
-        batch.blocks |= touched
+        fresh = []
+        for allocation, _, _, _ in accesses:
+            if allocation.block not in batch.blocks:
+                fresh.append(allocation.block)
+        if conflict or fresh:
+            blocks = batch.hazards.blocks() if conflict else set()
+            if batch.kept or self._in_flight:
+                blocks.update(fresh)
+            if blocks:
+                batch.commands.barrier([b.buffer for b in blocks])
+            if conflict:
+                batch.hazards.clear()
+            batch.blocks.update(fresh)
 
     # Submitting
 
@@ -280,7 +283,9 @@ class Recorder:
     def _launch(self, batch: Batch) -> None:
         while len(self._in_flight) >= self._most_in_flight or batch in self._in_flight:
             self._retire()
-        self._clear_ticket()
+        if self._ticket is not None:
+            # Clear it: a replay writes the same number as the first submit.
+            self._ticket[1].words[0] = 0
         self.submits += 1
         try:
             if batch.commands.operations:  # empty if the only dispatch was interrupted
@@ -397,11 +402,6 @@ class Recorder:
         batch.commands.dispatch(pipeline, 1, np.array([batch.ticket], np.uint32))
         batch.commands.show_host([readback.buffer])
 
-    def _clear_ticket(self) -> None:
-        """Clear the ticket: a replay writes the same number as the first submit."""
-        if self._ticket is not None:
-            self._ticket[1].words[0] = 0
-
     def _ticket_arrived(self, batch: Batch) -> bool:
         assert self._ticket is not None
         return bool(self._ticket[1].words[0] == batch.ticket)
@@ -429,29 +429,32 @@ class Recorder:
 
     def _begin(self, recording: Recording) -> None:
         self.check()
-        if self._recording is not None:
+        if self.recording is not None:
             raise DmlError("a recording is active on this device already: recordings do not nest")
         self.flush()
-        self._recording = recording
+        self.recording = recording
 
     def _end(self, recording: Recording) -> None:
         """End a recording. Does nothing if it has not begun or has ended."""
-        if self._recording is not recording:
+        if self.recording is not recording:
             return
         try:
             if self.lost is None:
                 self.flush()
-            self._recording = None
+            self.recording = None
         except BaseException:
-            self._recording = None
+            self.recording = None
             raise
 
     def replay(self, recording: Recording) -> None:
         self.check()
-        if self._recording is not None:
+        if self.recording is not None:
             raise DmlError("a recording cannot be replayed while another is active")
-        if any(a.freed for batch in recording.batches for a in batch.allocations):
-            raise ValidationError("expected a recording whose tensors are alive, but one was freed")
+        for batch in recording.batches:
+            for allocation in batch.allocations:
+                if allocation.block is None:
+                    raise ValidationError(
+                        "expected a recording whose tensors are alive, but one was freed")
         self.flush()
         for batch in recording.batches:
             self._launch(batch)

@@ -11,12 +11,14 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import DmlError, UnsupportedError
+
+_SPIRV = Path(__file__).resolve().parents[1] / "spirv"
 
 # SPIR-V capability -> the Vulkan features that allow it. Of other capabilities, only Shader is
 # allowed.
@@ -92,7 +94,7 @@ class Variant:
 
     @functools.cached_property
     def spirv(self) -> bytes:
-        return (resources.files("kompute_dml") / "spirv" / self.file).read_bytes()
+        return (_SPIRV / self.file).read_bytes()
 
     def pack_spec(self, values: Mapping[str, int]) -> np.ndarray:
         """The specialization constants as uint32, by id. The shader's defaults fill the rest."""
@@ -131,7 +133,7 @@ class Variant:
 def manifest() -> dict[str, Any]:
     """The build's manifest. Raises DmlError if the shaders are not compiled."""
     try:
-        text = (resources.files("kompute_dml") / "spirv" / "manifest.json").read_text("utf-8")
+        text = (_SPIRV / "manifest.json").read_text("utf-8")
     except FileNotFoundError:
         raise DmlError(
             "the shaders are not compiled: run 'python -m kompute_dml.toolchain spirv' "

@@ -7,7 +7,7 @@ any dispatch. If the host can access the heap itself, it copies.
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from .heap import ALIGNMENT, Allocation, Block
 from .kp_engine import HostBuffer
 from .pipelines import Pipelines
 from .recorder import Batch, Recorder
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 _SMALL = 64 << 10
 _LARGE = 8 << 20
@@ -66,6 +69,8 @@ class Transfer:
         if nbytes < _WORTH_THREADS or _THREADS == 1:
             target[:] = source
             return
+        from concurrent.futures import ThreadPoolExecutor, wait  # few programs need them
+
         self._pool = self._pool or ThreadPoolExecutor(_THREADS, "kompute_dml-copy")
         each = -(-nbytes // _THREADS // ALIGNMENT) * ALIGNMENT
         parts = [slice(begin, min(begin + each, nbytes)) for begin in range(0, nbytes, each)]
@@ -134,8 +139,9 @@ class Transfer:
     def _idle(self, allocation: Allocation) -> HostBuffer:
         """Wait until the device is done with an allocation. Returns its block, for the host's
         access."""
-        if allocation.last_use is not None:
-            self._recorder.finish(allocation.last_use)
+        batch = allocation.range.last_use
+        if batch is not None and not batch.done:
+            self._recorder.finish(batch)
         return HostBuffer(allocation.block.buffer)
 
     def _collect(

@@ -11,7 +11,7 @@ import functools
 import json
 import re
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..dtypes import DataType
@@ -181,7 +181,7 @@ def snake_case(name: str) -> str:
 @functools.cache
 def document() -> dict[str, Any]:
     """The contents of ``operators.json``."""
-    text = resources.files(__package__).joinpath("operators.json").read_text("utf-8")
+    text = Path(__file__).with_name("operators.json").read_text("utf-8")
     result: dict[str, Any] = json.loads(text)
     return result
 

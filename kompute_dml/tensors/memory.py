@@ -11,7 +11,7 @@ from .. import layout
 from ..desc import TensorDesc
 from ..dtypes import DataType, unpack_halves
 from ..errors import OutOfRangeError, ValidationError, expect, integers
-from ..layout import extent, product, reshape_strides
+from ..layout import product, reshape_strides
 from ..runtime.heap import Allocation
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Memory:
     @property
     def nbytes(self) -> int:
         """Bytes from the first element to the end of the last."""
-        return self.data_type.nbytes(extent(self.sizes, self.strides))
+        return self.desc.nbytes
 
     def summary(self) -> str:
         """Type, sizes and device, for messages."""

@@ -19,7 +19,8 @@ _REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "m
 _INSTEAD = {
     "backward": "dml's gradients are operators of their own, such as dml.activation_relu_grad",
     "ctypes": "x.numpy() copies to the host",
-    "cuda": "Vulkan finds the GPU: dml.list_devices() names the devices, x.to(device) moves",
+    "cuda": "Vulkan finds the GPU: dml.list_devices() names the devices, x.to(device) moves, "
+            "kompute_dml.cuda shares memory with CUDA",
     "data_ptr": "memory of Vulkan has no address on the host; x.numpy() copies",
     "detach": "tensors record no gradients: x itself",
     "dim": "x.ndim",

@@ -3,15 +3,12 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // Computes the gradients of scale and bias for each row, from the sums of its parts.
-#define PARAMS_BINDING 5
+#define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;
-layout(constant_id = 2) const bool TRAINING = false;
 layout(push_constant) uniform Push {
     uint rows;
-    uint columns;
     uint parts;
     float epsilon;
-    uint mean_offset;
     uint variance_offset;
     uint sums_offset;
     uint dscale_offset;
@@ -22,12 +19,11 @@ layout(push_constant) uniform Push {
 #include "include/walk.glsl"
 #include "include/typed.glsl"
 
-INPUT_TENSOR(mean, 0, TYPE)
-INPUT_TENSOR(variance, 1, TYPE)
-INPUT_TENSOR(sums, 2, 36u)
-OUTPUT_TENSOR(dscale, 3, TYPE)
-OUTPUT_TENSOR(dbias, 4, TYPE)
-WALK(walk, 4)
+INPUT_TENSOR(variance, 0, TYPE)
+INPUT_TENSOR(sums, 1, 36u)
+OUTPUT_TENSOR(dscale, 2, TYPE)
+OUTPUT_TENSOR(dbias, 3, TYPE)
+WALK(walk, 3)
 
 float sum_of(uint which, uint row) {
     float sum = 0.0;
@@ -39,11 +35,8 @@ float sum_of(uint which, uint row) {
 void main() {
     uint row = invocation_index();
     if (row >= rows) return;
-    uint[4] at = walk(0u, row);
-    float root = inversesqrt(variance_float(variance_offset + at[1]) + epsilon);
-    float gradients = sum_of(1u, row), products = sum_of(2u, row);
-    if (TRAINING)  // products used the input's own mean
-        products += gradients * (sum_of(0u, row) / float(columns) - mean_float(mean_offset + at[0]));
-    dscale_store_float(dscale_offset + at[2], products * root);
-    dbias_store_float(dbias_offset + at[3], gradients);
+    uint[3] at = walk(0u, row);
+    float root = inversesqrt(variance_float(variance_offset + at[0]) + epsilon);
+    dscale_store_float(dscale_offset + at[1], sum_of(2u, row) * root);
+    dbias_store_float(dbias_offset + at[2], sum_of(1u, row));
 }

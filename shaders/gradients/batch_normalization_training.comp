@@ -32,65 +32,80 @@ layout(push_constant) uniform Push {
 #include "include/activation.glsl"
 
 INPUT_TENSOR(x, 0, TYPE)
+INPUT_EACH(x, TYPE, true)
 INPUT_TENSOR(scale, 1, TYPE)
 INPUT_TENSOR(bias, 2, TYPE)
 INPUT_TENSOR(added, 3, TYPE)
+INPUT_EACH(added, TYPE, true)
 layout(binding = 4) buffer Sums { float sums[]; };
 OUTPUT_TENSOR(y, 5, TYPE)
+OUTPUT_EACH(y, TYPE)
 OUTPUT_TENSOR(statistics, 6, TYPE)  // the mean in step squares, else the variance
 WALK(row_walk, 7)
 layout(constant_id = 36) const uint COLUMN_RANK = 0u;  // where it is known
 WALK_OF_RANK(column_walk, 3, COLUMN_RANK)
 
-float mean_of(uint which, uint row) {
+float plus(float a, float b) { return a + b; }
+WORKGROUP_REDUCE(total, float, plus, subgroupAdd)
+
+float average_of(uint which, uint row) {
     float sum = 0.0;
     for (uint n = 0u; n < parts; ++n) sum += sums[sums_offset + (which * rows + row) * parts + n];
-    return sum / float(columns);
+    return sum / float(columns * EACH);
 }
 
 void main() {
     Part p;
     if (!find_part(p)) return;
     uint[7] at = row_walk(0u, p.row);
-#if defined(STEP_outputs)
-    float center = mean_of(0u, p.row), spread = mean_of(1u, p.row);
-    if (gl_LocalInvocationIndex == 0u && p.part == 0u)
-        statistics_store_float(statistics_offset + at[6], spread);
-    float factor = scale_float(scale_offset + at[3]) * inversesqrt(spread + epsilon);
-    float shift = bias_float(bias_offset + at[4]);
-    EACH_COLUMN(p) {
-        float values[TOGETHER];
-        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
-            uint[3] to = column_walk(columns_at, min(COLUMN(n), p.end - 1u));
-            values[n] = (x_float(x_offset + at[0] + to[0]) - center) * factor + shift;
-            if (ADDS) values[n] += added_float(added_offset + at[1] + to[1]);
-        }
-        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n)
-            if (COLUMN(n) < p.end)
-                y_store_float(y_offset + at[2] + column_walk(columns_at, COLUMN(n))[2],
-                              activate(values[n]));
-    }
-#else
-    float center = 0.0;
+    float center = 0.0, sum = 0.0;
+#if !defined(STEP_means)
+    center = average_of(0u, p.row);
+    if (gl_LocalInvocationIndex == 0u && p.part == 0u) {
 #if defined(STEP_squares)
-    center = mean_of(0u, p.row);
-    if (gl_LocalInvocationIndex == 0u && p.part == 0u)
         statistics_store_float(statistics_offset + at[5], center);
+#else
+        statistics_store_float(statistics_offset + at[6], average_of(1u, p.row));
 #endif
-    float sum = 0.0;
+    }
+#endif
+#if defined(STEP_outputs)
+    float factor = scale_float(scale_offset + at[3]) * inversesqrt(average_of(1u, p.row) + epsilon);
+    float shift = bias_float(bias_offset + at[4]);
+#endif
     EACH_COLUMN(p) {
-        float values[TOGETHER];
-        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n)
-            values[n] = x_float(x_offset + at[0] + column_walk(columns_at, min(COLUMN(n), p.end - 1u))[0]);
-        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
-            float deviation = COLUMN(n) < p.end ? values[n] - center : 0.0;
-#if defined(STEP_squares)
-            deviation *= deviation;
+        float x[TOGETHER][EACH];
+#if defined(STEP_outputs)
+        float added[TOGETHER][EACH];
+        uint to[TOGETHER];
 #endif
-            sum += deviation;
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
+            uint[3] from = column_walk(columns_at, min(COLUMN(n), p.end - 1u));
+            x_load_each(x_offset + at[0] + from[0], x[n]);
+#if defined(STEP_outputs)
+            if (ADDS) added_load_each(added_offset + at[1] + from[1], added[n]);
+            to[n] = y_offset + at[2] + from[2];
+#endif
+        }
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
+            if (COLUMN(n) >= p.end) continue;
+#if defined(STEP_outputs)
+            uvec2 made[EACH];
+            [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+                float value = (x[n][e] - center) * factor + shift;
+                if (ADDS) value += added[n][e];
+                made[e] = uvec2(bits_of(activate(value), TYPE), 0u);
+            }
+            y_store_each(to[n], made);
+#elif defined(STEP_squares)
+            [[unroll]] for (uint e = 0u; e < EACH; ++e) sum += (x[n][e] - center) * (x[n][e] - center);
+#else
+            [[unroll]] for (uint e = 0u; e < EACH; ++e) sum += x[n][e];
+#endif
         }
     }
-    sum = total(vec2(sum, 0.0)).x;
+#if !defined(STEP_outputs)
+    sum = total(sum);
     if (gl_LocalInvocationIndex != 0u) return;
 #if defined(STEP_squares)
     sums[sums_offset + (rows + p.row) * parts + p.part] = sum;

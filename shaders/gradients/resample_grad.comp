@@ -2,94 +2,120 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation computes the gradient of one element x of the forward operator's input: the weighted sum
-// of the gradients of the outputs y that read x. It searches a range that contains all of these y. The
-// weight comes from the forward operator's own expression.
+// An invocation computes the gradients of EACH neighbours of the forward operator's input: the weighted sums
+// of the gradients of the outputs that read them. AXES dimensions are resampled, and neighbours may lie along
+// the last one. A table of each axis has three words for each coordinate: the first output that reads it, how
+// many do, and where their weights are among the params.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint TYPE = 36u;
-layout(constant_id = 2) const bool LINEAR = true;
-layout(constant_id = 3) const uint ROUNDING = 0u;  // 0: halves up, 1: up, 2: down
-layout(constant_id = 34) const bool IEEE_UNITS = false;
-#define HAS_IEEE_UNITS IEEE_UNITS
+layout(constant_id = 2) const uint AXES = 2u;  // up to 4
+layout(constant_id = 3) const uint EACH = 1u;
+layout(constant_id = 4) const bool ALONG_AXIS = true;  // neighbours lie along the last axis
+layout(constant_id = 5) const bool VECTORS = false;    // EACH gradients are a vector
+layout(constant_id = 6) const uint TAPS = 0u;  // the most that read an element along the last axis, if few
 layout(push_constant) uniform Push {
     uint count;
-    uint x_sizes[4];
-    uint y_sizes[4];
-    uint y_strides[4];
-    float scales[4];
-    float x_offsets[4];
-    float y_offsets[4];
+    uint dy_strides[4];
+    uint tables[4];
     uint dy_offset;
     uint dx_offset;
     uint params_offset;
 };
 #include "include/grid.glsl"
+#define WALK_RANKED
 #include "include/walk.glsl"
 #include "include/typed.glsl"
-#include "include/float_pairs.glsl"
+#include "include/each.glsl"
 
 INPUT_TENSOR(dy, 0, TYPE)
+INPUT_EACH(dy, TYPE, VECTORS && dy_offset % EACH == 0u)
 OUTPUT_TENSOR(dx, 1, TYPE)
-// dx, and its four coordinates
-WALK(walk, 5)
+OUTPUT_EACH(dx, TYPE)
+// dx, dy (without the axes), the axes' coordinates
+WALK(walk, 6)
 
-uint clamped(float i, uint axis) {
-    return uint(clamp(int(i), 0, int(x_sizes[axis]) - 1));
+struct Taps {
+    uint from;  // the place of the first one
+    uint count;
+    uint weights;
+};
+
+Taps taps_of(uint x, uint axis) {
+    uint at = tables[axis] + 3u * x;
+    return Taps(param(at) * dy_strides[axis], param(at + 1u), param(at + 2u));
 }
 
-// The weight of x in y along an axis.
-float weight(uint y, uint x, uint axis) {
-    precise float place = float(y) - y_offsets[axis];
-    place = divide(place, scales[axis]);
-    place = place - x_offsets[axis];
-    place = clamp(place, -1.0, float(x_sizes[axis]));
-    if (!LINEAR) {
-        float whole = ROUNDING == 0u ? floored(place + 0.5)
-                    : ROUNDING == 1u ? ceiled(place) : floored(place);
-        return clamped(whole, axis) == x ? 1.0 : 0.0;
+const uint LAST = AXES == 0u ? 0u : AXES - 1u;
+const bool ALONG = ALONG_AXIS && AXES != 0u;
+const uint OUTER = ALONG ? LAST : AXES;
+
+Taps along[EACH];
+float weights[EACH * (TAPS == 0u ? 1u : TAPS)];
+
+// Adds ``by`` times the gradients at ``from``, or times the weighted sums of those along the last axis.
+void add_row(inout float sums[EACH], float by, uint from) {
+    if (ALONG) {
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+            float row = 0.0;
+            uint at = from + along[e].from;
+            if (TAPS != 0u) {
+                [[unroll]] for (uint t = 0u; t < TAPS; ++t)
+                    if (t < along[e].count) row += weights[e * TAPS + t] * dy_float(at + t * dy_strides[LAST]);
+            } else {
+                for (uint t = 0u; t < along[e].count; ++t)
+                    row += param_float(along[e].weights + t) * dy_float(at + t * dy_strides[LAST]);
+            }
+            sums[e] += by * row;
+        }
+    } else {
+        float row[EACH];
+        dy_load_each(from, row);
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) sums[e] += by * row[e];
     }
-    float whole = floored(place), second = place - whole, result = 0.0;
-    if (clamped(whole, axis) == x) result += 1.0 - second;
-    if (clamped(whole + 1.0, axis) == x) result += second;
-    return result;
-}
-
-// The first y that may read x; with ``side`` 1, one past the last. Rounding makes the range wider by two
-// than exact arithmetic would need.
-uint bound(uint x, uint axis, uint side) {
-    uint edge = side == 0u ? 0u : x_sizes[axis] - 1u;
-    if (x == edge) return side == 0u ? 0u : y_sizes[axis];
-    float place = float(x) + (side == 0u ? -1.0 : 1.0) + x_offsets[axis];
-    float y = place * scales[axis] + y_offsets[axis] + (side == 0u ? -3.0 : 4.0);
-    return uint(clamp(y, 0.0, float(y_sizes[axis])));
 }
 
 void main() {
     uint item = invocation_index();
     if (item >= count) return;
-    uint[5] at = walk(0u, item);
-    uint low[4], high[4];
-    [[unroll]] for (uint a = 0u; a < 4u; ++a) {
-        low[a] = bound(at[1u + a], a, 0u);
-        high[a] = bound(at[1u + a], a, 1u);
-    }
-    float sum = 0.0;
-    for (uint n = low[0]; n < high[0]; ++n) {
-        float by_n = weight(n, at[1], 0u);
-        if (by_n == 0.0) continue;
-        for (uint c = low[1]; c < high[1]; ++c) {
-            float by_c = by_n * weight(c, at[2], 1u);
-            if (by_c == 0.0) continue;
-            for (uint h = low[2]; h < high[2]; ++h) {
-                float by_h = by_c * weight(h, at[3], 2u);
-                if (by_h == 0.0) continue;
-                uint row = dy_offset + n * y_strides[0] + c * y_strides[1] + h * y_strides[2];
-                for (uint w = low[3]; w < high[3]; ++w) {
-                    float by_w = by_h * weight(w, at[4], 3u);
-                    if (by_w != 0.0) sum += by_w * dy_float(row + w * y_strides[3]);
-                }
-            }
+    uint[6] at = walk(0u, item);
+    Taps taps[4];
+    [[unroll]] for (uint a = 0u; a < 4u; ++a)
+        taps[a] = a < OUTER ? taps_of(at[2u + a], a) : Taps(0u, 1u, 0u);
+    if (ALONG) {
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+            along[e] = taps_of(at[2u + LAST] + e, LAST);
+            [[unroll]] for (uint t = 0u; t < TAPS; ++t)
+                if (t < along[e].count) weights[e * TAPS + t] = param_float(along[e].weights + t);
         }
     }
-    dx_store_float(dx_offset + at[0], sum);
+    float sums[EACH];
+    [[unroll]] for (uint e = 0u; e < EACH; ++e) sums[e] = 0.0;
+    uint begin = dy_offset + at[1] + taps[0].from + taps[1].from + taps[2].from + taps[3].from;
+    bool is_read = true;
+    [[unroll]] for (uint a = 0u; a < OUTER; ++a) is_read = is_read && taps[a].count != 0u;
+    if (is_read) {
+        // A driver on the CPU runs a loop's body once more than it has passes, unless its test comes last.
+        uvec4 t;
+        t.x = 0u;
+        do {
+            float by_x = OUTER < 1u ? 1.0 : param_float(taps[0].weights + t.x);
+            t.y = 0u;
+            do {
+                float by_y = OUTER < 2u ? by_x : by_x * param_float(taps[1].weights + t.y);
+                t.z = 0u;
+                do {
+                    float by_z = OUTER < 3u ? by_y : by_y * param_float(taps[2].weights + t.z);
+                    t.w = 0u;
+                    do {
+                        float by = OUTER < 4u ? by_z : by_z * param_float(taps[3].weights + t.w);
+                        add_row(sums, by, begin + t.x * dy_strides[0] + t.y * dy_strides[1]
+                                          + t.z * dy_strides[2] + t.w * dy_strides[3]);
+                    } while (++t.w < taps[3].count);
+                } while (++t.z < taps[2].count);
+            } while (++t.y < taps[1].count);
+        } while (++t.x < taps[0].count);
+    }
+    uvec2 made[EACH];
+    [[unroll]] for (uint e = 0u; e < EACH; ++e) made[e] = uvec2(bits_of(sums[e], TYPE), 0u);
+    dx_store_each(dx_offset + at[0], made);
 }

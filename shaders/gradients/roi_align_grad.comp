@@ -12,6 +12,7 @@ layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool MAXIMUM = false;
 layout(constant_id = 3) const bool LINEAR = true;
 layout(constant_id = 4) const bool CORNERS = false;
+layout(constant_id = 6) const uint EACH = 1u;
 layout(constant_id = 34) const bool IEEE_UNITS = false;
 #define HAS_IEEE_UNITS IEEE_UNITS
 layout(push_constant) uniform Push {
@@ -26,6 +27,7 @@ layout(push_constant) uniform Push {
     float out_offset;
     uint samples[2];
     uint axis;  // of step weights: 0 is height
+    uint strides_at;
     uint x_offset;
     uint dy_offset;
     uint roi_offset;
@@ -36,6 +38,7 @@ layout(push_constant) uniform Push {
     uint params_offset;
 };
 #include "include/grid.glsl"
+#define WALK_RANKED
 #include "include/walk.glsl"
 #include "include/typed.glsl"
 #include "include/regions.glsl"
@@ -48,10 +51,9 @@ INPUT_TENSOR(table, 4, 36u)
 INPUT_TENSOR(winners, 5, 4u)
 OUTPUT_TENSOR(made, 6, TYPE)
 
-// The params begin with the strides of x, then of dy.
-uint x_stride(uint d) { return param(d); }
-uint dy_stride(uint d) { return param(4u + d); }
-const uint WALK_AT = 8u;
+// The strides of x, then of dy.
+uint x_stride(uint d) { return param(strides_at + d); }
+uint dy_stride(uint d) { return param(strides_at + 4u + d); }
 
 Axis region_axis(uint region, uint a) {
     uint from = roi_offset + region * roi_strides[0] + (1u - a) * roi_strides[1];
@@ -168,45 +170,70 @@ void main() {
     made_words[made_offset + item] = winner;
 }
 #elif defined(STEP_sums)
+// An invocation computes EACH neighbours of a row.
+#include "include/each.glsl"
+OUTPUT_EACH(made, TYPE)
 // the result, image, channel, row, column
 WALK(walk, 5)
+
+uint rows_of(uint r, uint[5] at) { return table_words[table_offset + span_at(0u, r, at[3])]; }
+
+// The first region from ``r`` on that reads this row.
+uint next_region(uint r, uint[5] at) {
+    while (r < regions && (image_of(r) != at[1] || rows_of(r, at) == 0u)) ++r;
+    return r;
+}
+
+// A driver on the CPU runs a loop's body once more than the loop has passes, unless its test comes last.
+void add_region(inout float sums[EACH], uint r, uint[5] at) {
+    uint rows = rows_of(r, at), columns[EACH];
+    [[unroll]] for (uint e = 0u; e < EACH; ++e)
+        columns[e] = table_words[table_offset + span_at(1u, r, at[4] + e)];
+    uint gradients = dy_offset + r * dy_stride(0u) + at[2] * dy_stride(1u);
+    uint by_columns = table_offset + weight_at(1u, r, 0u, at[4]);
+    Axis down, across;
+    if (MAXIMUM) {
+        down = region_axis(r, 0u);
+        across = region_axis(r, 1u);
+    }
+    uint i = rows & 0xFFFFu;
+    do {
+        float by_row = table_float(table_offset + weight_at(0u, r, i, at[3]));
+        uint row = gradients + i * dy_stride(2u);
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+            if (columns[e] == 0u || by_row == 0.0) continue;
+            uint j = columns[e] & 0xFFFFu;
+            do {
+                float by = by_row * table_float(by_columns + j * in_sizes[3] + e);
+                if (MAXIMUM) {
+                    uint o = ((r * in_sizes[1] + at[2]) * outputs[0] + i) * outputs[1] + j;
+                    uint winner = winners_words[winners_offset + o];
+                    uint v = i * down.count + winner / across.count;
+                    uint u = j * across.count + winner % across.count;
+                    by = weight(place_of(down, v, 0u), at[3])
+                         * weight(place_of(across, u, 1u), at[4] + e);
+                    if (winner == 0xFFFFFFFFu) by = 0.0;
+                }
+                if (by != 0.0) sums[e] += by * dy_float(row + j * dy_stride(3u));
+            } while (++j < columns[e] >> 16u);
+        }
+    } while (++i < rows >> 16u);
+}
 
 void main() {
     uint item = invocation_index();
     if (item >= count) return;
-    uint[5] at = walk(WALK_AT, item);
-    float sum = 0.0;
-    for (uint r = 0u; r < regions; ++r) {
-        if (image_of(r) != at[1]) continue;
-        uint rows = table_words[table_offset + span_at(0u, r, at[3])];
-        uint columns = table_words[table_offset + span_at(1u, r, at[4])];
-        if (columns == 0u) continue;
-        uint gradients = dy_offset + r * dy_stride(0u) + at[2] * dy_stride(1u);
-        Axis down, across;
-        if (MAXIMUM) {
-            down = region_axis(r, 0u);
-            across = region_axis(r, 1u);
-        }
-        for (uint i = rows & 0xFFFFu; i < rows >> 16u; ++i) {
-            float by_row = table_float(table_offset + weight_at(0u, r, i, at[3]));
-            if (by_row == 0.0) continue;
-            for (uint j = columns & 0xFFFFu; j < columns >> 16u; ++j) {
-                float by = by_row * table_float(table_offset + weight_at(1u, r, j, at[4]));
-                if (MAXIMUM) {
-                    uint o = ((r * in_sizes[1] + at[2]) * outputs[0] + i) * outputs[1] + j;
-                    uint winner = winners_words[winners_offset + o];
-                    if (winner == 0xFFFFFFFFu) continue;
-                    uint v = i * down.count + winner / across.count;
-                    uint u = j * across.count + winner % across.count;
-                    by = weight(place_of(down, v, 0u), at[3])
-                         * weight(place_of(across, u, 1u), at[4]);
-                }
-                if (by != 0.0)
-                    sum += by * dy_float(gradients + i * dy_stride(2u) + j * dy_stride(3u));
-            }
-        }
-    }
-    made_store_float(made_offset + at[0], sum);
+    uint[5] at = walk(0u, item);
+    float sums[EACH];
+    [[unroll]] for (uint e = 0u; e < EACH; ++e) sums[e] = 0.0;
+    uint r = next_region(0u, at);
+    if (r < regions) do {
+        add_region(sums, r, at);
+        r = next_region(r + 1u, at);
+    } while (r < regions);
+    uvec2 bits[EACH];
+    [[unroll]] for (uint e = 0u; e < EACH; ++e) bits[e] = uvec2(bits_of(sums[e], TYPE), 0u);
+    made_store_each(made_offset + at[0], bits);
 }
 #elif defined(STEP_slopes)
 // The relative position of a sample in its region: the weight of the second corner.
@@ -257,7 +284,7 @@ WALK(walk, 3)
 void main() {
     uint item = invocation_index();
     if (item >= count) return;
-    uint[3] at = walk(WALK_AT, item);
+    uint[3] at = walk(0u, item);
     uint each = in_sizes[1] * outputs[0] * outputs[1];
     float sum = 0.0;
     for (uint i = 0u; i < each; ++i)

@@ -1,9 +1,13 @@
-// The elements of a row share a mean. A workgroup takes one part of the columns of a row. The sums of a
-// row's parts are contiguous. Each workgroup of the next step adds them up, in the same order. The
-// includer has push fields rows, columns, parts and span (columns of a part).
+// The elements of a row share a mean. A column is EACH of them, a vector of 16 bytes in all tensors if EACH is
+// not 1.
+// A workgroup takes one part of the columns of a row. The sums of a row's parts are contiguous. Each workgroup
+// of the next step adds them up, in the same order. The includer has push fields rows, columns, parts and span
+// (columns of a part).
 #include "include/reduce.glsl"
+layout(constant_id = 37) const uint EACH = 1u;
+#include "include/each.glsl"
 
-const uint TOGETHER = 4u;  // elements that an invocation loads at once
+const uint TOGETHER = EACH == 1u ? 4u : 2u;  // columns that an invocation loads at once
 
 // This invocation takes columns first, first + step, ... of the workgroup's part.
 struct Part {
@@ -25,6 +29,3 @@ bool find_part(out Part p) {
 #define EACH_COLUMN(p) \
     for (uint base = p.first; base < p.end; base += TOGETHER * gl_WorkGroupSize.x)
 #define COLUMN(n) (base + (n) * gl_WorkGroupSize.x)
-
-vec2 plus(vec2 a, vec2 b) { return a + b; }
-WORKGROUP_REDUCE(total, vec2, plus, subgroupAdd)

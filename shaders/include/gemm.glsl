@@ -1,7 +1,11 @@
 // Shared code of the GEMM shaders: the interface, the place of a workgroup's tile, and the epilogue.
 // A is rows x K, B is K x columns; strides express a transpose. The includer defines TILE_ROWS,
-// TILE_COLUMNS and INVOCATIONS.
+// TILE_COLUMNS and INVOCATIONS; BLOCKED_B if B has scales and zero points, which are bound before params.
+#ifdef BLOCKED_B
+#define PARAMS_BINDING 8
+#else
 #define PARAMS_BINDING 6
+#endif
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool HAS_C = false;
 // Whether four columns of the output are one aligned vector.
@@ -28,6 +32,14 @@ layout(push_constant) uniform Push {
     uint part_k;
     uint parts;
     uint activation_at;
+#ifdef BLOCKED_B
+    uint scale_block;  // strides of scales, and of zero points, from block to block and between columns
+    uint scale_column;
+    uint zero_block;
+    uint zero_column;
+    uint scale_offset;
+    uint zero_offset;
+#endif
     uint a_offset;
     uint b_offset;
     uint c_offset;

@@ -21,6 +21,7 @@ layout(constant_id = 10) const int STEP_W = 1;
 layout(constant_id = 11) const uint POWER = 2u;
 layout(constant_id = 12) const bool HAS_X_ZERO = false;
 layout(constant_id = 13) const bool HAS_Y_ZERO = false;
+layout(constant_id = 15) const bool VALUES = true;  // else only indices are stored
 layout(constant_id = 34) const bool IEEE_UNITS = false;
 #define HAS_IEEE_UNITS IEEE_UNITS
 

@@ -16,9 +16,8 @@ OUTPUT_BITS(y, 1, BYTES)
 const uint PER_VECTOR = 16u / BYTES;
 const uint PER_WORD = BYTES < 4u ? 4u / BYTES : 1u;
 
-// A vector of elements from ``from`` on. All of them must lie in the tensor.
-uvec4 load_vector(uint from) {
-    if (from % PER_VECTOR == 0u) return x_vectors[from / PER_VECTOR];
+// A vector of elements from ``from`` on, by words. All of them must lie in the tensor.
+uvec4 load_words(uint from) {
     uint word = from * BYTES / 4u;
     if (BYTES == 8u) word = 2u * from;
     uvec4 v = uvec4(x_words[word], x_words[word + 1u], x_words[word + 2u], x_words[word + 3u]);
@@ -27,6 +26,12 @@ uvec4 load_vector(uint from) {
         if (shift != 0u) v = v >> shift | uvec4(v.yzw, x_words[word + 4u]) << (32u - shift);
     }
     return v;
+}
+
+// The same, as a vector where it is one of the buffer's.
+uvec4 load_vector(uint from) {
+    if (from % PER_VECTOR == 0u) return x_vectors[from / PER_VECTOR];
+    return load_words(from);
 }
 
 uvec2 element_of(uvec4 vector, uint e) {

@@ -16,8 +16,11 @@ layout(constant_id = 3) const bool CONTIGUOUS = false;  // rows of the input
 layout(constant_id = 4) const uint RANK = 0u;  // dimensions that count rows
 layout(constant_id = 5) const uint PARTS = 1u;  // of a chunk: so many vectors for each invocation
 layout(constant_id = 6) const uint BORDER = 1u;  // vectors that a border may touch
-layout(constant_id = 7) const bool NARROW = false;  // a vector may touch more than two rows
+layout(constant_id = 7) const bool NARROW = false;  // rows are shorter than a vector
 layout(constant_id = 8) const uint RUN = 1u;
+layout(constant_id = 9) const bool JOINS = false;  // a vector is a part of one row or two, repeated whole
+layout(constant_id = 10) const bool REPEATS = false;  // MODE WRAP without a start, for a driver on the CPU
+layout(constant_id = 11) const bool EVEN = false;  // a dense output consists of whole vectors
 
 const uint ELEMENTS = 0u;
 const uint ROWS = 1u;
@@ -29,6 +32,7 @@ const uint EDGE = 1u;
 const uint REFLECTION = 2u;
 const uint SYMMETRIC = 3u;
 const uint WRAP = 4u;
+
 
 layout(push_constant) uniform Push {
     uint x_offset;
@@ -53,14 +57,21 @@ const uint MULTIPLIER = 1u;
 const uint SHIFT = 2u;
 const uint START = 3u;
 const uint SOURCE = 4u;  // the input's size
-const uint PERIOD = 5u;
-const uint IN_STRIDE = 6u;
-const uint OUT_STRIDE = 7u;
-const uint WORDS = 8u;
+const uint PERIOD = 5u;  // then multiplier and shift
+const uint IN_STRIDE = 8u;
+const uint OUT_STRIDE = 9u;
+const uint WORDS = 10u;
+
+uint in_period(uint n, uint d) {
+    uint period = param(d + PERIOD);
+    if (period == 1u) return 0u;
+    return n - walk_quotient(n, param(d + PERIOD + 1u), param(d + PERIOD + 2u)) * period;
+}
 
 // The input's coordinate of a coordinate of the output. Outside in mode CONSTANT, it is not below the
 // input's size.
 uint source(uint d, uint coordinate) {
+    if (REPEATS) return in_period(coordinate, d);
     uint start = param(d + START), size = param(d + SOURCE);
     uint at = coordinate - start;
     if (at < size || MODE == CONSTANT) return at;
@@ -70,7 +81,9 @@ uint source(uint d, uint coordinate) {
         uint mirrored = (coordinate < start ? start - coordinate : period - at) - back;
         if (mirrored < size) return mirrored;
     }
-    at = coordinate >= start ? at % period : period - 1u - (start - coordinate - 1u) % period;
+    bool after = coordinate >= start;
+    at = in_period(after ? at : start - coordinate - 1u, d);
+    if (!after) at = period - 1u - at;
     return at < size ? at : period - back - at;
 }
 
@@ -102,10 +115,27 @@ uvec2 element(Row row, uint column) {
     return x_bits(row.from + at * param(IN_STRIDE));
 }
 
+void put_vector(uint to, uint have, uvec4 vector) {
+    if (EVEN) y_vectors[to / PER_VECTOR] = vector;
+    else store_vector(to, have, vector);
+}
+
 // ``have`` elements from ``column`` of a row on. They lie in one vector of the output.
 void make_part(uint to, uint have, uint number, uint column, Row row) {
     uint width = param(SIZE), size = param(SOURCE);
-    if (have == PER_VECTOR && column + have <= width) {
+    if (JOINS) {
+        uint at = source(0u, column), count = min(size - at, have), end = at + count;
+        uint begin = end >= PER_VECTOR ? end - PER_VECTOR : 0u;
+        uvec4 vector = load_words(row.from + begin), after = uvec4(0u);
+        if (count < have) {
+            if (column + count == width) row = row_at(number + 1u);
+            after = load_words(row.from);
+        }
+        vector = run_joined(vector, after, (at - begin) * BYTES);
+        put_vector(to, have, vector);
+        return;
+    }
+    if (!NARROW && have == PER_VECTOR && column + have <= width) {
         uint at = MODE == WRAP ? source(0u, column) : column - param(START);
         bool filled = row.outside;
         if (MODE == CONSTANT)
@@ -141,7 +171,7 @@ void make_part(uint to, uint have, uint number, uint column, Row row) {
             column += 1u;
         }
     }
-    store_vector(to, have, vector);
+    put_vector(to, have, vector);
 }
 
 // A vector of the dense output.

@@ -296,6 +296,7 @@ void main() {
     if (TEAM != 1u && TEAM == gl_WorkGroupSize.x) {
         team = group_index() / parts;
         part = group_index() % parts;
+        if (STAGE == FINAL) part = parts - 1u - part;  // a cache may still hold the last parts
         lane = gl_LocalInvocationIndex;
     }
 #if defined(SUBGROUPS)

@@ -9,6 +9,8 @@ layout(constant_id = 20) const uint EACH = 1u;
 layout(constant_id = 21) const bool ALONG_WIDTH = true;
 layout(constant_id = 22) const bool UNROLLED = true;  // a window of few elements
 layout(constant_id = 23) const bool VECTORS = false;  // EACH elements of input are a vector
+#include "include/each.glsl"
+OUTPUT_EACH(y, OUT_TYPE)
 
 TOTAL totals[EACH];
 
@@ -84,33 +86,20 @@ void main() {
 
     uint n = divisor(start.x, WINDOW_D, 0) * divisor(start.y, WINDOW_H, 1);
     uint taken = taps(start.x, WINDOW_D, 0) * taps(start.y, WINDOW_H, 1);
-    uint to = y_offset + at[0];
-    const uint bytes = BYTES_OF(OUT_TYPE);
-    uint words[4];
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) words[i] = 0u;
-    bool aligned = bytes * EACH % 4u == 0u && to * bytes % 4u == 0u;
+    uvec2 made[EACH];
     [[unroll]] for (uint e = 0u; e < EACH; ++e) {
         int w = start.z + (ALONG_WIDTH ? int(e) * STEP_W : 0);
         uint count = n * divisor(w, WINDOW_W, 2);
 #if defined(OP_quantized)
         uint channel = at[2] + (ALONG_WIDTH ? 0u : e);
-        uvec2 bits = quantized_result(totals[e], taken * taps(w, WINDOW_W, 2), count, channel,
-                                      param(0u) * WALK_WORDS + 1u);
+        made[e] = quantized_result(totals[e], taken * taps(w, WINDOW_W, 2), count, channel,
+                                   param(0u) * WALK_WORDS + 1u);
 #else
-        uvec2 bits = result(totals[e], count, 0u);
+        made[e] = result(totals[e], count, 0u);
 #endif
 #if defined(OP_max)
         if (INDICES) store_index(indices_offset + at[6] + e, totals[e].index);
 #endif
-        if (bytes == 8u || !aligned) y_store_bits(to + e, bits);
-        else if (bytes == 4u) words[e] = bits.x;
-        else words[e * bytes / 4u] |= (bits.x & (1u << 8u * bytes) - 1u) << e * bytes % 4u * 8u;
     }
-    if (bytes == 8u || !aligned) return;
-    uint first = to * bytes / 4u;
-    if (EACH * bytes == 16u && first % 4u == 0u) {
-        y_vectors[first / 4u] = uvec4(words[0], words[1], words[2], words[3]);
-        return;
-    }
-    [[unroll]] for (uint i = 0u; i < EACH * bytes / 4u; ++i) y_words[first + i] = words[i];
+    if (VALUES) y_store_each(y_offset + at[0], made);
 }

@@ -80,5 +80,5 @@ void main() {
 #if defined(OP_max)
     if (INDICES) store_index(indices_offset + at[6], total.index);
 #endif
-    y_store_bits(y_offset + at[0], bits);
+    if (VALUES) y_store_bits(y_offset + at[0], bits);
 }

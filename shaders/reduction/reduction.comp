@@ -3,8 +3,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// SHARE invocations reduce one row. A workgroup has as many rows as fit. Long rows are split into parts,
-// whose totals a second dispatch of the same shader reduces.
+// SHARE invocations reduce one row, or WIDE rows that are neighbours in memory. A workgroup has as many rows
+// as fit. Long rows are split into parts, whose totals a second dispatch of the same shader reduces.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint RESULT_TYPE = 36u;
@@ -16,8 +16,9 @@ layout(constant_id = 7) const bool ONE_STRIDE = true;  // columns have one strid
 layout(constant_id = 8) const bool FROM_PARTS = false;
 layout(constant_id = 9) const bool TO_PARTS = false;
 layout(constant_id = 10) const bool LAST_WINS = false;  // among equal values, the last index
+layout(constant_id = 11) const uint WIDE = 1u;  // rows of an invocation: 1, or as many as a vector has elements
 layout(push_constant) uniform Push {
-    uint rows;
+    uint rows;  // counted in WIDE
     uint columns;
     uint parts;  // of a row
     uint part_columns;
@@ -254,25 +255,47 @@ void main() {
     uint part = group_index() % parts;
     uint row = group_index() / parts * height + (ROWS_FIRST ? i % height : i / SHARE);
     uint share = ROWS_FIRST ? i / height : i % SHARE;
-    uint[2] at = walk_rows(0u, min(row, rows - 1u));
-    TOTAL total = NO_TOTAL;
+    uint[2] at = walk_rows(0u, min(row, rows - 1u) * WIDE);
+    uint x_row = x_offset + at[0];
+    TOTAL total[WIDE];
+    [[unroll]] for (uint u = 0u; u < WIDE; ++u) total[u] = NO_TOTAL;
     if (row < rows) {
         uint from = part * part_columns, to = min(columns, from + part_columns);
         if (FROM_PARTS)
             for (uint p = share; p < parts_to_read; p += SHARE)
-                total = combine(total, load_total(row * parts_to_read + p));
+                total[0] = combine(total[0], load_total(row * parts_to_read + p));
+        else if (WIDE > 1u)
+            for (uint c = from + share; c < to; c += 8u * SHARE) {
+                uvec4 vectors[8];  // each has a column of WIDE rows
+                [[unroll]] for (uint v = 0u; v < 8u; ++v) {
+                    uint column = min(c + v * SHARE, to - 1u);
+                    column = ONE_STRIDE ? column * column_stride : walk_columns(columns_at, column)[0];
+                    vectors[v] = x_vectors[(x_row + column) / PER_VECTOR];
+                }
+                [[unroll]] for (uint u = 0u; u < WIDE; ++u) {
+                    FEW few = NOTHING;
+                    [[unroll]] for (uint v = 0u; v < 8u; ++v)
+                        if (c + v * SHARE < to) take(few, element_of(vectors[v], u, TYPE), c + v * SHARE);
+                    total[u] = combine(total[u], total_of(few));
+                }
+            }
         else if (CONTIGUOUS)
-            total = of_vectors(x_offset + at[0], share, x_offset + at[0] + from, x_offset + at[0] + to);
+            total[0] = of_vectors(x_row, share, x_row + from, x_row + to);
         else
-            total = of_elements(x_offset + at[0], share, from, to);
+            total[0] = of_elements(x_row, share, from, to);
     }
-    s_totals[i] = total;
-    for (uint half_share = SHARE / 2u; half_share > 0u; half_share /= 2u) {
-        barrier();
-        if (share < half_share)
-            s_totals[i] = combine(s_totals[i], s_totals[i + half_share * (ROWS_FIRST ? height : 1u)]);
+    [[unroll]] for (uint u = 0u; u < WIDE; ++u) {
+        if (u > 0u) barrier();
+        s_totals[i] = total[u];
+        for (uint half_share = SHARE / 2u; half_share > 0u; half_share /= 2u) {
+            barrier();
+            if (share < half_share)
+                s_totals[i] = combine(s_totals[i], s_totals[i + half_share * (ROWS_FIRST ? height : 1u)]);
+        }
+        if (share == 0u && row < rows) {
+            uint own = row * WIDE + u;
+            if (TO_PARTS) store_total(own * parts + part, s_totals[i]);
+            else y_store_bits(y_offset + (u == 0u ? at : walk_rows(0u, own))[1], result(s_totals[i]));
+        }
     }
-    if (share > 0u || row >= rows) return;
-    if (TO_PARTS) store_total(row * parts + part, s_totals[i]);
-    else y_store_bits(y_offset + at[1], result(s_totals[i]));
 }

@@ -18,6 +18,8 @@ layout(constant_id = 7) const bool VECTORS = false;  // a unit is a vector
 layout(constant_id = 8) const uint WIDTH = 1u;
 layout(constant_id = 9) const bool TO_TOTALS = false;
 layout(constant_id = 10) const bool FROM_TOTALS = false;
+layout(constant_id = 11) const bool AHEAD = false;  // vectors are read while the tile before is scanned
+layout(constant_id = 12) const uint COMBINED = 2u;  // units that a step combines
 layout(push_constant) uniform Push {
     uint rows;
     uint columns;
@@ -87,7 +89,8 @@ uvec2 result(CARRY before, NUMBER x) { return combine(before, x); }
 #endif
 
 const uint MOST_WIDTH = 8u;
-shared NUMBER s_units[STRIPES * gl_WorkGroupSize.x];
+const uint TILE_UNITS = STRIPES * gl_WorkGroupSize.x;
+shared NUMBER s_units[2u * TILE_UNITS];  // each step reads one half, while the next one may write the other
 shared CARRY s_carries[gl_WorkGroupSize.x];
 
 // The column at position ``c`` of the scan.
@@ -95,13 +98,26 @@ uint place(uint c) {
     return BACKWARDS ? columns - 1u - c : c;
 }
 
+// The result of all invocations of a row, which are ``step`` apart.
+CARRY of_row(CARRY own, uint share, uint step) {
+    uint i = gl_LocalInvocationIndex;
+    s_carries[i] = own;
+    for (uint others = SHARE / 2u; others > 0u; others /= 2u) {
+        barrier();
+        if (share < others) s_carries[i] = carried(s_carries[i], s_carries[i + others * step]);
+    }
+    barrier();
+    return s_carries[i - share * step];
+}
+
 void main() {
     uint i = gl_LocalInvocationIndex, size = gl_WorkGroupSize.x, height = size / SHARE;
     uint part = group_index() % parts;
+    if (FROM_TOTALS) part = parts - 1u - part;  // a cache may still hold what was read last
     uint row = group_index() / parts * height + (ROWS_FIRST ? i % height : i / SHARE);
     uint share = ROWS_FIRST ? i / height : i % SHARE;
     uint step = ROWS_FIRST ? height : 1u;  // between neighbouring invocations of a row
-    uint head = i - share * step;
+    uint last = i + (SHARE - 1u - share) * step;
     bool inside = row < rows;
     uint[2] at = walk_rows(0u, min(row, rows - 1u));
     uint x_row = x_offset + at[0], y_row = y_offset + at[1];
@@ -115,70 +131,84 @@ void main() {
                 uint word = totals_offset + 2u * (row * parts + p);
                 carry = carried(carry, CARRY_FROM(uvec2(totals[word], totals[word + 1u])));
             }
-        s_carries[i] = carry;
-        for (uint others = SHARE / 2u; others > 0u; others /= 2u) {
-            barrier();
-            if (share < others) s_carries[i] = carried(s_carries[i], s_carries[i + others * step]);
-        }
-        barrier();
-        carry = s_carries[head];
+        carry = of_row(carry, share, step);
     }
+    uint half_tile = 0u;
+    uvec4 ahead[STRIPES];
+#define READ_VECTORS(base) \
+    [[unroll]] for (uint s = 0u; s < STRIPES; ++s) { \
+        uint c = base + (s * SHARE + share) * WIDTH; \
+        ahead[s] = uvec4(0u); \
+        if (inside && c < to) \
+            ahead[s] = x_vectors[(x_row + (BACKWARDS ? columns - c - WIDTH : c)) / WIDTH]; \
+    }
+    if (VECTORS && AHEAD) READ_VECTORS(from)
     for (uint base = from; base < to; base += tile) {
         // All elements are read before any is written, because the output may be the input.
         NUMBER x[STRIPES * MOST_WIDTH];
+        if (VECTORS && !AHEAD) READ_VECTORS(base)
         [[unroll]] for (uint s = 0u; s < STRIPES; ++s) {
             uint c = base + (s * SHARE + share) * WIDTH;
-            if (VECTORS) {
-                uvec4 vector = uvec4(0u);
-                if (inside && c < to)
-                    vector = x_vectors[(x_row + (BACKWARDS ? columns - c - WIDTH : c)) / WIDTH];
-                [[unroll]] for (uint e = 0u; e < WIDTH; ++e)
-                    x[s * WIDTH + e] = number(element_of(vector, BACKWARDS ? WIDTH - 1u - e : e, TYPE));
-            } else {
-                [[unroll]] for (uint e = 0u; e < WIDTH; ++e)
+            [[unroll]] for (uint e = 0u; e < WIDTH; ++e) {
+                if (VECTORS)
+                    x[s * WIDTH + e] = number(element_of(ahead[s], BACKWARDS ? WIDTH - 1u - e : e, TYPE));
+                else
                     x[s * WIDTH + e] = inside && c + e < to
                         ? number(x_bits(x_row + place(c + e) * x_stride)) : NOTHING;
             }
         }
+        if (VECTORS && AHEAD) READ_VECTORS(base + tile)
         NUMBER unit[STRIPES];
-        barrier();  // until all have read the results of the previous tile
         [[unroll]] for (uint s = 0u; s < STRIPES; ++s) {
-            unit[s] = x[s * WIDTH];
-            [[unroll]] for (uint e = 1u; e < WIDTH; ++e) unit[s] = combine(unit[s], x[s * WIDTH + e]);
-            if (VECTORS && base + (s * SHARE + share) * WIDTH >= to) unit[s] = NOTHING;
-            s_units[s * size + i] = unit[s];
+            [[unroll]] for (uint e = 1u; e < WIDTH; ++e)
+                x[s * WIDTH + e] = combine(x[s * WIDTH + e - 1u], x[s * WIDTH + e]);
+            unit[s] = x[s * WIDTH + WIDTH - 1u];
         }
-        for (uint reach = 1u; reach < SHARE; reach *= 2u) {
-            barrier();
-            [[unroll]] for (uint s = 0u; s < STRIPES; ++s)
-                if (share >= reach) unit[s] = combine(s_units[s * size + i - reach * step], unit[s]);
-            barrier();
-            [[unroll]] for (uint s = 0u; s < STRIPES; ++s) s_units[s * size + i] = unit[s];
+        if (TO_TOTALS) {
+            [[unroll]] for (uint s = 0u; s < STRIPES; ++s) carry = carried(carry, carry_of(unit[s]));
+            continue;
         }
+        [[unroll]] for (uint reach = 1u; reach < SHARE; reach *= COMBINED) {
+            [[unroll]] for (uint s = 0u; s < STRIPES; ++s) s_units[half_tile + s * size + i] = unit[s];
+            barrier();
+            [[unroll]] for (uint n = 1u; n < COMBINED; ++n)
+                if (n * reach < SHARE && share >= n * reach) {
+                    uint earlier = half_tile + i - n * reach * step;
+                    [[unroll]] for (uint s = 0u; s < STRIPES; ++s)
+                        unit[s] = combine(s_units[earlier + s * size], unit[s]);
+                }
+            half_tile = TILE_UNITS - half_tile;
+        }
+        [[unroll]] for (uint s = 0u; s < STRIPES; ++s) s_units[half_tile + s * size + i] = unit[s];
         barrier();
         [[unroll]] for (uint s = 0u; s < STRIPES; ++s) {
-            uint c = base + (s * SHARE + share) * WIDTH;
-            if (!TO_TOTALS && inside && c < to) {
-                NUMBER sum = NOTHING;
-                if (share > 0u) sum = s_units[s * size + i - step];
+            uint c = base + (s * SHARE + share) * WIDTH, units = half_tile + s * size;
+            if (inside && c < to) {
+                NUMBER before = NOTHING;
+                if (share > 0u) before = s_units[units + i - step];
                 uvec4 vector = uvec4(0u);
                 [[unroll]] for (uint e = 0u; e < WIDTH; ++e) {
-                    NUMBER before = sum;
-                    sum = combine(sum, x[s * WIDTH + e]);
-                    uvec2 bits = result(carry, EXCLUSIVE ? before : sum);
+                    NUMBER sum = before;
+                    if (!EXCLUSIVE) sum = combine(before, x[s * WIDTH + e]);
+                    else if (e > 0u) sum = combine(before, x[s * WIDTH + e - 1u]);
+                    uvec2 bits = result(carry, sum);
                     if (VECTORS) set_element(vector, BACKWARDS ? WIDTH - 1u - e : e, bits, TYPE);
                     else if (c + e < to) y_store_bits(y_row + place(c + e) * y_stride, bits);
                 }
                 if (VECTORS)
                     y_vectors[(y_row + (BACKWARDS ? columns - c - WIDTH : c)) / WIDTH] = vector;
             }
-            carry = carried(carry, carry_of(s_units[s * size + head + (SHARE - 1u) * step]));
+            carry = carried(carry, carry_of(s_units[units + last]));
         }
+        half_tile = TILE_UNITS - half_tile;
     }
-    if (TO_TOTALS && inside && share == 0u) {
-        uint word = totals_offset + 2u * (row * parts + part);
-        uvec2 words = WORDS_OF(carry);
-        totals[word] = words.x;
-        totals[word + 1u] = words.y;
+    if (TO_TOTALS) {
+        carry = of_row(carry, share, step);
+        if (inside && share == 0u) {
+            uint word = totals_offset + 2u * (row * parts + part);
+            uvec2 words = WORDS_OF(carry);
+            totals[word] = words.x;
+            totals[word + 1u] = words.y;
+        }
     }
 }

@@ -34,6 +34,8 @@ layout(push_constant) uniform Push {
 
 INPUT_TENSOR(x, 0, TYPE)
 OUTPUT_TENSOR(y, 1, TYPE)
+#include "include/each.glsl"
+OUTPUT_EACH(y, TYPE)
 // y, x (without the axes), the axes' coordinates
 WALK(walk, 6)
 
@@ -178,25 +180,12 @@ void main() {
     [[unroll]] for (uint e = 0u; e < EACH; ++e) values[e] *= part;
 #endif
 
-    uint to = y_offset + at[0];
-    bool aligned = BYTES * EACH % 4u == 0u && to * BYTES % 4u == 0u;
-    uint words[4];
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) words[i] = 0u;
-    [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+    uvec2 made[EACH];
+    [[unroll]] for (uint e = 0u; e < EACH; ++e)
 #if defined(MODE_nearest)
-        uint bits = values[e].x;
+        made[e] = values[e];
 #else
-        uint bits = bits_of(values[e], TYPE);
+        made[e] = uvec2(bits_of(values[e], TYPE), 0u);
 #endif
-        if (!aligned) y_store_bits(to + e, uvec2(bits, 0u));
-        else if (BYTES == 4u) words[e & 3u] = bits;
-        else words[e * BYTES / 4u] |= (bits & (1u << 8u * BYTES) - 1u) << e * BYTES % 4u * 8u;
-    }
-    if (!aligned) return;
-    uint first = to * BYTES / 4u;
-    if (EACH * BYTES == 16u && first % 4u == 0u) {
-        y_vectors[first / 4u] = uvec4(words[0], words[1], words[2], words[3]);
-        return;
-    }
-    [[unroll]] for (uint i = 0u; i < EACH * BYTES / 4u; ++i) y_words[first + i] = words[i];
+    y_store_each(y_offset + at[0], made);
 }

@@ -76,6 +76,11 @@ CASES = [
            start_padding=(1,), end_padding=(2,)),
     *_pair("plane", (2, 2, 5, 6), (2, 12, 15), FEW, _F32, window_sizes=(3, 2), strides=(2, 1),
            dilations=(1, 2), start_padding=(1, 0), end_padding=(1, 1)),
+    # h: blocks at 0, 4; taps 0, 2, 4. w: blocks at -1, 1, 3, 5; taps 0, 1, 2.
+    *_pair("vectors", (1, 2, 9, 8), (1, 18, 8), types=_F32, window_sizes=(3, 3), strides=(4, 2),
+           dilations=(2, 1), start_padding=(0, 1), end_padding=(0, 0)),
+    *_pair("far-apart", (1, 1, 20), (1, 5, 4), types=_F32, window_sizes=(5,), strides=(2,),
+           dilations=(4,), start_padding=(3,), end_padding=(0,)),
     *_pair("six-axes", (1, 2, 2, 1, 3, 2, 1, 2), (1, 16, 6), types=_F32,
            window_sizes=(2, 1, 1, 2, 1, 2), strides=(1,) * 6, dilations=(1,) * 6,
            start_padding=(0,) * 6, end_padding=(0, 0, 0, 0, 1, 0)),

@@ -238,6 +238,7 @@ CASES = [
     elements("deep", _DEEP, _DEEP, 2),
     scatter("vector", (7,), (19,), 0),
     scatter("first", (5, 7), (9, 7), 0, _SOME),
+    scatter("columns", (5, 66), (9, 66), 0, (PACKED, SHIFTED)),
     scatter("last", (3, 16), (3, 24), 1, _SOME),
     scatter("fewer", (4, 3, 5), (3, 2, 8), 2, FEW),
     scatter("deep", _DEEP, _DEEP, 2),

@@ -12,7 +12,7 @@ from cases.elementwise import case
 from cases.pooling import windows
 from cases.resample import resampled
 from harness import FEW, Arrays, Case, ErrorCase, Types
-from layouts import PACKED, Sizes
+from layouts import PACKED, REVERSED, TRANSPOSED, Sizes
 
 _U = 2.0**-24
 
@@ -113,9 +113,9 @@ _WINDOWS: list[tuple[str, Sizes, Sizes, dict[str, Sizes], Sizes, Any]] = [
     ("gaps", (1, 1, 9, 8), (1, 1, 3, 3), dict(
         window_size=(2, 1), strides=(3, 3), start_padding=(0, 0), end_padding=(0, 0)), (1, 1),
      (PACKED,)),
-    ("past-a-workgroup", (3, 4, 9, 11), (3, 4, 9, 11), dict(
+    ("vectors", (4, 3, 8, 12), (4, 3, 8, 12), dict(
         window_size=(3, 3), strides=(1, 1), start_padding=(1, 1), end_padding=(1, 1)), (1, 1),
-     (PACKED,)),
+     (PACKED, TRANSPOSED, REVERSED)),
 ]
 _DILATED = ("dilated", (1, 2, 9, 8), (1, 2, 5, 4), dict(
     window_size=(3, 2), strides=(1, 2), start_padding=(0, 1), end_padding=(0, 0)), (2, 2),
@@ -247,6 +247,7 @@ def _resample_cases(operator: str, **more: Any) -> list[Case]:
         make("nearest", (2, 1, 5, 6), (2, 2, 8, 4), False, (1, 2, 1.6, 0.7)),
         make("vector", (9,), (31,), True, (3.5,)),
         make("shifted", (300,), (620,), False, (2.0,), y_offset=0.0, x_offset=0.0),
+        make("rows", (5, 3, 8), (8, 6, 8), True, (1.6, 2, 1), layouts=(PACKED, REVERSED)),
         make("far-off", (7,), (12,), True, (1.5,), y_offset=4.25, x_offset=-1.0),
     ]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import kompute_dml as dml
 from harness import FEW, Arrays, Case, ErrorCase, Types
-from layouts import PACKED, REVERSED, SHIFTED, Sizes
+from layouts import PACKED, REVERSED, SHIFTED, TRANSPOSED, Sizes
 
 
 def _numbers(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> np.ndarray:
@@ -124,7 +124,7 @@ _SHAPES: dict[str, tuple[Sizes, Sizes, Sizes, Sizes, Sizes, Sizes]] = {
     # sizes, window, strides, start, end, dilations
     "padded": ((2, 3, 9, 16), (3, 3), (2, 2), (1, 1), (1, 1), (1, 1)),
     "solid": ((2, 5, 3, 7, 11), (2, 3, 3), (1, 2, 3), (1, 0, 2), (0, 1, 1), (1, 1, 1)),
-    "channels": ((2, 8, 5, 7), (2, 3), (1, 1), (0, 1), (1, 0), (1, 1)),
+    "channels": ((2, 8, 6, 7), (2, 3), (1, 1), (0, 1), (1, 0), (1, 1)),
     "far-padding": ((1, 2, 3, 4), (2, 2), (1, 2), (3, 0), (0, 3), (1, 1)),
     "one-pixel": ((1, 1, 1, 1), (3, 3), (1, 1), (1, 1), (1, 1), (1, 1)),
     "global": ((3, 7, 9, 13), (9, 13), (1, 1), (0, 0), (0, 0), (1, 1)),
@@ -166,7 +166,8 @@ def _cases() -> list[Case]:
         empty = np.empty(sizes)
         out = _sizes(empty, _attributes(*geometry, dilations))
         tensors = {"input_tensor": sizes, "output_tensor": out}
-        layouts = ((PACKED, SHIFTED, REVERSED) if name in ("padded", "channels", "dilated", "solid")
+        layouts = ((PACKED, TRANSPOSED, REVERSED) if name == "channels" else
+                   (PACKED, SHIFTED, REVERSED) if name in ("padded", "dilated", "solid")
                    else FEW if name == "global" else [PACKED])
         averages = (("AVERAGE_POOLING1",) if has_dilations or name == "padded" else ()) + (
             () if has_dilations else ("AVERAGE_POOLING",))

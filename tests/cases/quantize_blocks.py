@@ -94,6 +94,7 @@ CASES = [
     *_cases("vector", (37,), (1,)),
     *_cases("blocks", (4, 64), (4, 2), layouts=FEW),
     *_cases("without-zero-point", (3, 6, 8), (1, 3, 1), zero=False, layouts=FEW),
+    *_cases("across", (6, 40), (3, 40)),  # neighbours in a vector have scales of their own
     *_cases("each", (5, 7), (5, 7)),
     *_cases("eight-dimensions", (1, 2, 3, 2, 1, 2, 4, 6), (1, 2, 1, 1, 1, 2, 2, 3)),
 ]

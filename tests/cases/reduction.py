@@ -146,7 +146,7 @@ def _each_function() -> list[Case]:
         integers = [t for t in types if not t["input_tensor"].is_float]
         for name, some in (("floats", floats), ("integers", integers)):
             if some:
-                cases.append(_of(f, name, (3, 37, 4), (1,), some, values, levels=("descriptor",)))
+                cases.append(_of(f, name, (3, 37, 8), (1,), some, values, levels=("descriptor",)))
         cases += [
             _of(f, "row", (1031,), (0,), floats[:1], values),
             _of(f, "first-and-last", (5, 6, 7), (2, 0), floats[:1], values, FEW),
@@ -232,7 +232,7 @@ def _scans(product: bool) -> list[Case]:
     ]
 
 
-def _order(x: np.ndarray, axis: int, least: bool) -> np.ndarray:
+def sorted_indices(x: np.ndarray, axis: int, least: bool) -> np.ndarray:
     """Sorted indices: NaN is the largest, equal numbers keep their order."""
     keys = np.arange(x.shape[axis])
     if x.dtype.kind != "f":
@@ -252,7 +252,7 @@ def _top(operator: str, name: str, sizes: Sizes, axis: int, k: int,
     def reference(x: Arrays, attributes: Mapping[str, Any], types: Types) -> Any:
         given = x["input_tensor"]
         least = attributes.get("axis_direction") == _FORWARDS
-        order = np.take(_order(given, axis, least), range(k), axis)
+        order = np.take(sorted_indices(given, axis, least), range(k), axis)
         return (np.take_along_axis(given, order, axis),
                 order.astype(types["output_index_tensor"].dtype))
 
@@ -277,6 +277,7 @@ _TOPS = [
          levels=("descriptor",)),
     _top("TOP_K1", "vector", (1,), 0, 1, types=("FLOAT32",), layouts=[PACKED]),
     _top("TOP_K1", "eight-dimensions", _EIGHT, 2, 3, _FORWARDS, types=("FLOAT16",), layouts=FEW),
+    _top("TOP_K1", "rows-of-vectors", (3, 1032), 1, 50, layouts=[PACKED], levels=("descriptor",)),
     _top("TOP_K1", "ties-beyond-a-workgroup", (2, 4097), 1, 1024, types=_THREE, layouts=[PACKED],
          levels=("descriptor",)),
     _top("TOP_K1", "sorted", (2, 2500), 1, 2001, _FORWARDS, types=_THREE, layouts=FEW,

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import kompute_dml as dml
 from kompute_dml.cli import cli
-from kompute_dml.runtime import adapters, clock
+from kompute_dml.runtime import adapters, clock, libcuda
 
 UUIDS = (bytes(range(16)), bytes(range(16, 32)))
 
@@ -55,7 +55,7 @@ def nvidia(device):
 @pytest.fixture
 def use(monkeypatch):
     def use(cuda):
-        monkeypatch.setattr(clock.ctypes, "CDLL", lambda name: {"libcuda.so.1": cuda}[name])
+        monkeypatch.setattr(libcuda.ctypes, "CDLL", lambda name: {"libcuda.so.1": cuda}[name])
         return cuda
 
     return use
@@ -125,7 +125,7 @@ def test_nothing_is_held_without_cuda(nvidia, monkeypatch):
     def missing(name):
         raise OSError(name)
 
-    monkeypatch.setattr(clock.ctypes, "CDLL", missing)
+    monkeypatch.setattr(libcuda.ctypes, "CDLL", missing)
     with clock.held(nvidia) as holds:
         assert not holds
 

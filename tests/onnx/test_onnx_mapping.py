@@ -196,7 +196,7 @@ def test_what_no_row_understands_is_refused(device: dml.Device) -> None:
         (Node("Cast", "", 19, (x,), (x,), {"to": 16}), "a cast to this data type"),
         (Node("DequantizeLinear", "", 23, (y, one), (half,), {"output_dtype": 10}), "of its own"),
         (Node("MatMulNBits", "com.microsoft", 1, (x, y, x, None, x), (x,), {}), "g_idx"),
-        (Node("MatMulNBits", "com.microsoft", 1, (x, y, x, x), (x,), {}), "packed as B"),
+        (Node("MatMulNBits", "com.microsoft", 1, (x, y, x, half), (x,), {}), "packed as B"),
         *((Node("QuantizeLinear", "", 21, (x, Value("s", np.dtype("float32"), shape)), (y,)),
            "more than one dimension") for shape in ((1, 3), None)),
     ):

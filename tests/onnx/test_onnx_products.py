@@ -59,20 +59,23 @@ def _packed(x: np.ndarray, bits: int) -> np.ndarray:
     return x[:, ::2] | x[:, 1::2] << 4
 
 
-@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("zeros", ["", "packed", "numbers"])
 @pytest.mark.parametrize(("bits", "k", "block"), [(4, 96, 32), (4, 100, 16), (8, 64, 64)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_weights_in_blocks_of_bits(
-    dtype: Any, bits: int, k: int, block: int, zeros: bool, rng: np.random.Generator
+    dtype: Any, bits: int, k: int, block: int, zeros: str, rng: np.random.Generator
 ) -> None:
     n, blocks = 5, -(-k // block)
     a = rng.integers(-8, 9, (2, 3, k)).astype(dtype)
     b = rng.integers(0, 1 << bits, (n, blocks * block), np.uint8)
     scales = (2.0 ** rng.integers(-9, -6, (n, blocks))).astype(dtype)
-    zero = rng.integers(0, 1 << bits, (n, blocks), np.uint8)
+    zero: Any = rng.integers(0, 1 << bits, (n, blocks), np.uint8)
     values = [a, _packed(b, bits).reshape(n, blocks, -1), scales.reshape(-1)]
-    if zeros:
+    if zeros == "packed":
         values.append(_packed(zero, bits).reshape(-1))
+    elif zeros:
+        zero = zero / 2 + 0.25
+        values.append(zero.astype(dtype))
     else:
         zero[:] = 1 << (bits - 1)
     spread = [np.repeat(x, block, 1) for x in (zero.astype(np.float64), scales)]

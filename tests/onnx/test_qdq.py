@@ -84,3 +84,35 @@ def test_quantized(
     for other in (plain, wanted):
         assert np.abs(result.astype(np.float64) - other).max() <= step
     assert np.ptp(wanted.astype(np.float64)) > 10 * step
+
+
+@pytest.mark.parametrize(("kind", "op", "block", "has_zero"), [
+    ("int4", "MatMul", 32, False), ("uint4", "MatMul", 16, True), ("uint4", "Gemm", 16, False),
+    ("int8", "Gemm", 32, True)])
+def test_weights_in_blocks(
+    kind: str, op: str, block: int, has_zero: bool, rng: np.random.Generator
+) -> None:
+    """One product that reads the integers. ONNX Runtime dequantizes them."""
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="NumPy has no types of 4 bits")
+    dtype, k, n = np.dtype(getattr(ml_dtypes, kind, kind)), 5 * block, 11
+    low = -8 if kind[0] == "i" else 0
+    sizes, axis = ((n, k), 1) if op == "Gemm" else ((k, n), 0)
+    blocks = tuple(5 if d == axis else size for d, size in enumerate(sizes))
+    held: dict[str, Any] = {
+        "w": rng.integers(low, low + 16, sizes).astype(dtype),
+        "s": rng.uniform(0.01, 0.1, blocks).astype(np.float32)}
+    if has_zero:
+        held["z"] = rng.integers(low, low + 16, blocks).astype(dtype)
+    more = {"transB": 1} if op == "Gemm" else {}
+    if op == "Gemm":
+        held["c"] = rng.normal(0, 1, n).astype(np.float32)
+    nodes = [node("DequantizeLinear", " ".join(n for n in held if n != "c"), "r", axis=axis,
+                  block_size=block),
+             node(op, "x r c" if op == "Gemm" else "x r", "y", **more)]
+    text = graphs.model(nodes, [("x", graphs.FLOAT, (3, k))], [("y", graphs.FLOAT, (3, n))], held,
+                        opset=21)
+    given = rng.normal(0, 1, (3, k)).astype(np.float32)
+    region = onnx_backend.prepare(onnx.load_model_from_string(text))._region
+    assert region.plan([given]).operators == ["GEMM"]
+    (wanted,) = graphs.cpu(text, optimize=False).run(None, {"x": given})
+    np.testing.assert_allclose(region.run([given])[0], wanted, rtol=0, atol=1e-4)

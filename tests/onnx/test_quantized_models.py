@@ -16,7 +16,16 @@ ort = pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnx
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
 from kompute_dml.onnxruntime import provider  # noqa: E402
-from onnx_graphs import cpu, encoder, exact_cpu, installed, needs_provider  # noqa: E402
+from onnx_graphs import (  # noqa: E402
+    FLOAT,
+    cpu,
+    encoder,
+    exact_cpu,
+    installed,
+    model,
+    needs_provider,
+    node,
+)
 from provider_tools import session  # noqa: E402
 from real_models import Magika, TextRecognizer, quantized, sample_files  # noqa: E402
 
@@ -88,10 +97,10 @@ def _of_four_bits(built: bytes, block: int, zeros: bool) -> bytes:
     made = onnx.load_model_from_string(built)
     held = {t.name: onnx.numpy_helper.to_array(t) for t in made.graph.initializer}
     added = {}
-    for node in made.graph.node:
-        if node.op_type != "MatMul" or node.input[1] not in held:
+    for each in made.graph.node:
+        if each.op_type != "MatMul" or each.input[1] not in held:
             continue
-        name = node.input[1]
+        name = each.input[1]
         k, n = held[name].shape
         blocks = held[name].T.reshape(n, k // block, block)
         low = blocks.min(-1) if zeros else -np.abs(blocks).max(-1)
@@ -100,13 +109,13 @@ def _of_four_bits(built: bytes, block: int, zeros: bool) -> bytes:
         q = np.clip(np.round(blocks / scale[..., None]) + zero[..., None], 0, 15).astype(np.uint8)
         added[f"{name}.q"] = q[..., ::2] | q[..., 1::2] << 4
         added[f"{name}.s"] = scale.astype(np.float32).reshape(-1)
-        node.input[1:] = [f"{name}.q", f"{name}.s"]
+        each.input[1:] = [f"{name}.q", f"{name}.s"]
         if zeros:
             z = zero.astype(np.uint8)
             added[f"{name}.z"] = (z[..., ::2] | z[..., 1::2] << 4).reshape(-1)
-            node.input.append(f"{name}.z")
-        node.op_type, node.domain = "MatMulNBits", "com.microsoft"
-        node.attribute.extend(onnx.helper.make_attribute(*item) for item in (
+            each.input.append(f"{name}.z")
+        each.op_type, each.domain = "MatMulNBits", "com.microsoft"
+        each.attribute.extend(onnx.helper.make_attribute(*item) for item in (
             ("K", k), ("N", n), ("bits", 4), ("block_size", block)))
     made.graph.initializer.extend(
         onnx.numpy_helper.from_array(v, name) for name, v in added.items())
@@ -126,3 +135,21 @@ def test_encoder_with_weights_of_four_bits(
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)
         unpacked = cpu(whole).run(None, feed)[0]  # sixteen steps of a weight are rough
         assert 1e-2 < np.abs(got - unpacked).max() < 1
+
+
+@pytest.mark.parametrize("kind", ["int4", "uint4"])
+def test_dequantized_weights_of_four_bits(kind: str, rng: np.random.Generator) -> None:
+    """DequantizeLinear of 4-bit constants in blocks belongs to the product's region."""
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="NumPy has no types of 4 bits")
+    low, k, n, block = -8 if kind == "int4" else 0, 96, 13, 32
+    held = {name: rng.integers(low, low + 16, sizes).astype(getattr(ml_dtypes, kind))
+            for name, sizes in (("w", (k, n)), ("z", (k // block, n)))}
+    held["s"] = rng.uniform(0.01, 0.1, (k // block, n)).astype(np.float32)
+    built = model(
+        [node("DequantizeLinear", "w s z", "r", axis=0, block_size=block),
+         node("MatMul", "x r", "y")],
+        [("x", FLOAT, (3, k))], [("y", FLOAT, (3, n))], held, opset=21)
+    feed = {"x": rng.normal(0, 1, (3, k)).astype(np.float32)}
+    got, _ = _in_one_region(built, feed)  # the CPU's answer has A rounded to 8 bits
+    wanted = cpu(built, optimize=False).run(None, feed)[0]
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-4)

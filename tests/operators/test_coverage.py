@@ -31,6 +31,7 @@ from kompute_dml.runtime.longs import by_longs
 from kompute_dml.runtime.shader_library import ShaderLibrary, manifest, shaders
 from layouts import PACKED
 from test_attention import COMBINED
+from test_blocked_weights import BLOCKED
 from test_convolution import FORCED, WIDE_TILES
 from test_gemm import TESTED
 from test_matrix_multiply_kernels import (
@@ -260,7 +261,7 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
             chosen.update(d.variant.name for d in run.plan().execute)
     for disabled in switches():
         chosen |= variants_tested(target(disabled)) | VARIANTS | WIDE_TILES | COMBINED
-        chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | PLANES
+        chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | BLOCKED | PLANES
     allowed = {
         variant
         for definition in _DEFINITIONS.values()

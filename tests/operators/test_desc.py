@@ -1,6 +1,11 @@
-"""TensorDesc. (test_errors.py tests what it refuses.)"""
+"""TensorDesc, and the classes of operators' descriptions. (test_errors.py: what they refuse.)"""
 
 from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
 
 import numpy as np
 import pytest
@@ -86,3 +91,30 @@ def test_overlap_is_found(layout: list[tuple[int, int]]) -> None:
     assert desc.overlaps_itself == (len(set(addresses.tolist())) < addresses.size)
     assert desc.total_tensor_size_in_bytes == (int(addresses.max()) + 4) // 4 * 4
     assert desc.is_packed == (addresses.tolist() == list(range(addresses.size)))
+
+
+def test_an_operators_description_is_a_frozen_dataclass() -> None:
+    kind, x = dml.ElementWiseClipOperatorDesc, dml.TensorDesc("float32", [2])
+    given = {"input_tensor": x, "output_tensor": x, "min": 0.0, "max": np.nan}
+    desc = kind(**given)
+    assert repr(desc) == (f"ElementWiseClipOperatorDesc(input_tensor={x!r}, output_tensor={x!r}, "
+                          "min=0.0, max=nan, scale_bias=None)")
+    assert [f.name for f in dataclasses.fields(desc)] == [*given, "scale_bias"]
+    assert str(inspect.signature(kind)) == (
+        "(*, input_tensor, output_tensor, min, max, scale_bias=None)")
+    for equal in (kind(**given), copy.deepcopy(desc), dataclasses.replace(desc)):
+        assert equal == desc and hash(equal) == hash(desc)
+    for other in (dataclasses.replace(desc, max=1.0), dml.ElementWiseClip1OperatorDesc, None):
+        assert desc != other
+    one = dataclasses.replace(desc, max=1.0)
+    assert pickle.loads(pickle.dumps(one)) == one
+    with pytest.raises(dataclasses.FrozenInstanceError, match="'min'"):
+        desc.min = 1.0
+    with pytest.raises(dataclasses.FrozenInstanceError, match="'min'"):
+        del desc.min
+    for wrong, message in (
+        ({}, "ElementWiseClipOperatorDesc.*missing a required argument: 'input_tensor'"),
+        ({**given, "extra": 1}, "unexpected keyword argument 'extra'"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            kind(**wrong)

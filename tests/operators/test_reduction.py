@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import kompute_dml as dml
+from cases.reduction import sorted_indices
 from kompute_dml.attributes import ReduceFunction
 
 
@@ -30,7 +32,7 @@ def _dispatches(device: dml.Device, desc: Any) -> int:
 
 @pytest.mark.parametrize("axes", [(1,), (0,), (0, 1)], ids=str)
 def test_parts_of_a_sum(gpu: dml.Device, axes: tuple[int, ...]) -> None:
-    x = _numbers(1237, 1061).T if axes == (0,) else _numbers(3, 100_003)
+    x = _numbers(1240, 1061).T if axes == (0,) else _numbers(3, 100_003)
     given = gpu.tensor(np.ascontiguousarray(x))
     y = dml.reduce(given, function=ReduceFunction.SUM, axes=axes)
     assert _dispatches(gpu, dml.ReduceOperatorDesc(
@@ -67,10 +69,68 @@ def test_parts_of_a_scan(
     assert (given.numpy() == y.numpy()).all()
 
 
-@pytest.mark.parametrize("k", [1, 50])
+@pytest.mark.parametrize("columns, data_type", [
+    (24, "float16"), (168, "int32"), (1001, "float16"), (20_000, "float16")], ids=str)
+def test_scan_with_every_share(gpu: dml.Device, columns: int, data_type: str) -> None:
+    x = np.random.default_rng(7).integers(-1, 2, (3, columns)).astype(data_type)
+    for backwards, exclusive in ((0, 0), (1, 1)):
+        y = dml.cumulative_summation(
+            gpu.tensor(x), axis=1, axis_direction=backwards, has_exclusive_sum=exclusive)
+        forwards = x[:, ::-1] if backwards else x
+        expected = forwards.cumsum(1) - exclusive * forwards  # small whole numbers: exact
+        assert (y.numpy() == (expected[:, ::-1] if backwards else expected)).all()
+
+
+def test_a_long_scan_of_halves_rounds_each_sum_once(device: dml.Device) -> None:
+    """Float32 carries the sums. Float16 would be off by steps of 16 and more."""
+    x = np.random.default_rng(6).uniform(0, 1, (2, 100_003)).astype(np.float16)
+    y = dml.cumulative_summation(device.tensor(x), axis=1).numpy()
+    exact = x.astype(np.float64).cumsum(1)
+    rounded = exact.astype(np.float16)
+    assert np.isfinite(rounded).all()
+    half = np.spacing(rounded).astype(np.float64) / 2
+    assert (abs(y.astype(np.float64) - exact) <= half + 26 * 2.0**-24 * exact).all()
+
+
+@pytest.mark.parametrize("k", [1, 50, 200])
 def test_parts_of_a_selection(gpu: dml.Device, k: int) -> None:
     x = _numbers(2, 100_003).round()  # many equal ones
     values, indices = dml.top_k(gpu.tensor(x), k=k)
     order = np.argsort(-x, -1, kind="stable")[:, :k]
     assert (indices.numpy() == order).all()
     assert (values.numpy() == np.take_along_axis(x, order, -1)).all()
+
+
+def _bits(n: int) -> np.ndarray:
+    return np.random.default_rng(6).bytes(8 * n)
+
+
+ROWS: dict[str, Callable[[int], np.ndarray]] = {
+    "equal": lambda n: np.zeros(n),
+    "rising": lambda n: np.arange(n),
+    "falling": lambda n: -np.arange(n),
+    "in-one-group": lambda n: np.arange(n) // 16 % 64 == 3,
+}
+"""Rows of which a bound may leave many."""
+
+
+@pytest.mark.parametrize("posing", [False, True], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("columns, k", [(33, 33), (2048, 50), (16_385, 128)], ids=str)
+@pytest.mark.parametrize("data_type", ["float32", "float16", "uint8", "uint64"])
+def test_first_few_of_a_row(
+    request: pytest.FixtureRequest, posing: bool, columns: int, k: int, data_type: str
+) -> None:
+    device = request.getfixturevalue("gpu" if posing else "device")
+    bits = np.frombuffer(_bits(columns), data_type)[:columns]  # NaN, infinities and zeros
+    with np.errstate(invalid="ignore", over="ignore"):
+        x = np.stack([bits, *(make(columns).astype(data_type) for make in ROWS.values())])
+    for direction in dml.AxisDirection:
+        # Rows that begin between vectors have elements before and after them.
+        for begin in (0, 1):
+            given = x[:, begin:] if columns - begin >= k else x
+            values, indices = dml.top_k1(
+                device.tensor(x)[:, x.shape[1] - given.shape[1] :], k=k, axis_direction=direction)
+            with np.errstate(invalid="ignore"):
+                order = sorted_indices(given, 1, direction == dml.AxisDirection.INCREASING)[:, :k]
+            assert (indices.numpy() == order).all()
+            assert values.numpy().tobytes() == np.take_along_axis(given, order, 1).tobytes()

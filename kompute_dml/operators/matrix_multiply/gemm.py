@@ -36,7 +36,7 @@ _WORTH_BLOCKS, _WORTH_LARGE_BLOCKS = 1 << 20, 1 << 27
 # The description
 
 
-def _oriented(sizes: Ints, transform: int) -> Ints:
+def oriented(sizes: Ints, transform: int) -> Ints:
     """Sizes or strides after the transform."""
     if transform == MatrixTransform.NONE:
         return sizes
@@ -44,9 +44,9 @@ def _oriented(sizes: Ints, transform: int) -> Ints:
 
 
 def _infer(d: Any) -> Mapping[str, Output]:
-    *batches, m, k = _oriented(d.a_tensor.sizes, d.trans_a)
-    n = _oriented(d.b_tensor.sizes, d.trans_b)[-1]
-    sizes = _oriented((*batches, k, n), d.trans_b)
+    *batches, m, k = oriented(d.a_tensor.sizes, d.trans_a)
+    n = oriented(d.b_tensor.sizes, d.trans_b)[-1]
+    sizes = oriented((*batches, k, n), d.trans_b)
     expect(
         d.b_tensor.sizes == sizes, _NAME, "BTensor.Sizes",
         f"be {list(sizes)} (the leading sizes of ATensor, then K and N)", list(d.b_tensor.sizes))
@@ -70,7 +70,7 @@ def _check(d: Any, strict: bool) -> None:
 
 
 @dataclass(frozen=True)
-class _View:
+class MatrixView:
     """A matrix, or a stack of them, as the product sees it: A is rows x K, B is K x columns."""
 
     operand: Operand
@@ -81,10 +81,10 @@ class _View:
     """Whether its rows, or columns, are padded to whole vectors of eight elements."""
 
 
-class _Product:
+class FloatProduct:
     """The product that shaders compute: ``batches`` of ``rows`` x ``k`` by ``k`` x ``columns``."""
 
-    def __init__(self, sizes: Ints, k: int, itemsize: int, views: Mapping[str, _View]) -> None:
+    def __init__(self, sizes: Ints, k: int, itemsize: int, views: Mapping[str, MatrixView]) -> None:
         *leading, self.rows, self.columns = sizes
         self.k, self.itemsize, self.views = k, itemsize, views
         strides = {name: v.strides for name, v in views.items()}
@@ -147,7 +147,7 @@ class _Product:
 
 
 @dataclass(frozen=True)
-class _Kernel:
+class FloatKernel:
     """A shader variant, and the part of the output that one workgroup of it makes."""
 
     shader: str
@@ -166,10 +166,10 @@ class _Kernel:
     def name(self) -> str:
         return self.shader.replace(".", "-") + ("-split" if self.split else "")
 
-    def tiles(self, g: _Product) -> int:
+    def tiles(self, g: FloatProduct) -> int:
         return g.batches * -(-g.rows // self.rows) * -(-g.columns // self.columns)
 
-    def part_k(self, g: _Product, cores: int) -> int:
+    def part_k(self, g: FloatProduct, cores: int) -> int:
         """K of one workgroup."""
         parts = max(1, int(self.busy * cores) // self.tiles(g)) if self.split else 1
         each = -(-g.k // parts)
@@ -185,32 +185,32 @@ class _Kernel:
 
 
 _TILES = [
-    _Kernel("gemm.t128", 128, 128, 8, 2, 4), _Kernel("gemm.t64", 64, 64, 16, 4, 4),
-    _Kernel("gemm.t32", 32, 32, 32, 8, 4),
+    FloatKernel("gemm.t128", 128, 128, 8, 2, 4), FloatKernel("gemm.t64", 64, 64, 16, 4, 4),
+    FloatKernel("gemm.t32", 32, 32, 32, 8, 4),
 ]
-_BLOCKS = [_Kernel(f"gemm_blocks.t{side}", side, side, 4, 0, 4, 1 << 17) for side in (64, 128)]
+_BLOCKS = [FloatKernel(f"gemm_blocks.t{side}", side, side, 4, 0, 4, 1 << 17) for side in (64, 128)]
 """Without shared memory."""
 _COOPMAT = [
-    _Kernel(f"gemm_coopmat.{axis}", rows, columns, k, busy, 8)
+    FloatKernel(f"gemm_coopmat.{axis}", rows, columns, k, busy, 8)
     for axis, rows, columns, k, busy in (
         ("t128", 128, 128, 32, 2), ("t64", 64, 64, 64, 3), ("t64d", 64, 64, 128, 2),
         ("t32", 32, 32, 128, 4), ("t16", 16, 32, 256, 2),
     )
 ]
-_TUNED = [_Kernel("gemm_coopmat.t128x256", 128, 256, 32, 1, 8),
-          _Kernel("gemm_coopmat.t32x64", 32, 64, 128, 4, 8)]
+_TUNED = [FloatKernel("gemm_coopmat.t128x256", 128, 256, 32, 1, 8),
+          FloatKernel("gemm_coopmat.t32x64", 32, 64, 128, 4, 8)]
 """Only for devices on which they were measured to be faster. On an H200 they were at 2048^3 and
 512^3, and slower at most other sizes."""
 _FEW_ROWS = {
-    way: [_Kernel(f"gemm_few_rows.{axis}.r{rows}", rows, columns, k, 4, 0, longest, True)
+    way: [FloatKernel(f"gemm_few_rows.{axis}.r{rows}", rows, columns, k, 4, 0, longest, True)
           for rows in (1, 2, 4, 8)]
     for way, axis, columns, k, longest in (
         ("k", "k_contiguous", 8, 1024, _MAX_K), ("mn", "n_contiguous", 256, 32, 512))
 }
-SHADERS = ("gemm", "gemm_blocks", "gemm_coopmat", "gemm_few_rows", *COPIES)
+SHADERS = ("gemm", "gemm_blocks", "gemm_coopmat", "gemm_few_rows", "gemm_blocked_weights", *COPIES)
 
 
-def _candidates(g: _Product, p: PlanBuilder) -> list[_Kernel]:
+def _candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
     """The kernels that this device can run on a product, the presumably fastest first."""
     if g.views["y"].operand.itemsize != g.itemsize:  # of factors that were rounded
         return _sorted(_COOPMAT, g, p)
@@ -230,7 +230,7 @@ def _candidates(g: _Product, p: PlanBuilder) -> list[_Kernel]:
     return [*few, *tiles]
 
 
-def _few_rows(g: _Product) -> list[_Kernel]:
+def _few_rows(g: FloatProduct) -> list[FloatKernel]:
     each = 16 // g.itemsize
     if g.rows > 8 or not (way := g.vectors("b", each)):
         return []
@@ -239,7 +239,7 @@ def _few_rows(g: _Product) -> list[_Kernel]:
     return [k for k in _FEW_ROWS[way] if k.rows >= g.rows][:1]
 
 
-def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel]:
+def _sorted(kernels: list[FloatKernel], g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
     """The largest tile that gives each core a workgroup comes first, else the smallest, with
     split-K."""
     able = [k for k in kernels if k.variant(p)]
@@ -264,35 +264,41 @@ def _sorted(kernels: list[_Kernel], g: _Product, p: PlanBuilder) -> list[_Kernel
 # The plan
 
 
-def _plain(d: Any, p: PlanBuilder, y: _View) -> None:
-    """Compute the product into ``y``, without an activation that needs whole rows."""
-    sizes, kind = d.output_tensor.sizes, d.a_tensor.data_type
-    k = _oriented(d.a_tensor.sizes, d.trans_a)[-1]
+def matrix_views(d: Any, p: PlanBuilder, y: MatrixView) -> dict[str, MatrixView]:
+    """The matrices of a product into ``y``, by the shaders' names."""
     views = {"y": y}
     for name, slot, transform in (("a", "a_tensor", d.trans_a), ("b", "b_tensor", d.trans_b),
                                   ("c", "c_tensor", 0)):
         t = getattr(d, slot)
         if t is not None and (name != "c" or d.beta != 0):
-            views[name] = _View(p.read(slot), _oriented(t.strides, transform), t.base_alignment)
-    g = _Product(sizes, k, kind.itemsize, views)
+            views[name] = MatrixView(p.read(slot), oriented(t.strides, transform),
+                                     t.base_alignment)
+    return views
+
+
+def _plain(d: Any, p: PlanBuilder, y: MatrixView) -> None:
+    """Compute the product into ``y``, without an activation that needs whole rows."""
+    sizes, kind = d.output_tensor.sizes, d.a_tensor.data_type
+    k, views = oriented(d.a_tensor.sizes, d.trans_a)[-1], matrix_views(d, p, y)
+    g = FloatProduct(sizes, k, kind.itemsize, views)
     kernel = p.choose(g.work, _candidates(g, p), lambda k: k.name)
     if kernel.each == 8:
         for side, transform in (("a", d.trans_a), ("b", d.trans_b)):
             if not g.vectors(side, 8):
                 views[side] = _repacked(p, side, getattr(d, f"{side}_tensor"), transform)
-        g = _Product(sizes, k, kind.itemsize, views)
-    _dispatch(d, p, g, kernel)
+        g = FloatProduct(sizes, k, kind.itemsize, views)
+    dispatch_product(d, p, g, kernel)
 
 
-def _repacked(p: PlanBuilder, side: str, t: TensorDesc, transform: int) -> _View:
+def _repacked(p: PlanBuilder, side: str, t: TensorDesc, transform: int) -> MatrixView:
     """A copy of A (or B) whose rows or columns begin with vectors."""
-    sizes, strides = _oriented(t.sizes, transform), _oriented(t.strides, transform)
+    sizes, strides = oriented(t.sizes, transform), oriented(t.strides, transform)
     sizes = tuple(n if s or i >= len(sizes) - 2 else 1
                   for i, (n, s) in enumerate(zip(sizes, strides)))
     transposed = strides[-2] < strides[-1]  # the axis of the smaller stride becomes contiguous
-    *heads, height, width = _oriented(sizes, transposed)
+    *heads, height, width = oriented(sizes, transposed)
     padded = (*heads, height, -(-width // 8) * 8)
-    to = _oriented(packed_strides(padded), transposed)
+    to = oriented(packed_strides(padded), transposed)
     made = p.temporary(t.data_type.itemsize, math.prod(padded))
     x = t.replace(sizes=sizes, strides=strides)
     y = TensorDesc(t.data_type, sizes, to)
@@ -300,10 +306,15 @@ def _repacked(p: PlanBuilder, side: str, t: TensorDesc, transform: int) -> _View
                  View(TEMPORARY, y, to, made.offset)))
     steps = tuple(0 if n == 1 and i < len(sizes) - 2 else s
                   for i, (n, s) in enumerate(zip(sizes, to)))
-    return _View(made.reading(), steps, 16, padded=True)
+    return MatrixView(made.reading(), steps, 16, padded=True)
 
 
-def _dispatch(d: Any, p: PlanBuilder, g: _Product, kernel: _Kernel) -> None:
+def dispatch_product(
+    d: Any, p: PlanBuilder, g: FloatProduct, kernel: FloatKernel, *,
+    more_push: Mapping[str, int] | None = None, more_spec: Mapping[str, int] | None = None,
+    **more: Any,
+) -> None:
+    """Add the dispatch of a kernel. ``more`` operands are bound after those of all kernels."""
     variant = p.library.get(*kernel.shader.split("."))
     tiles, part_k = kernel.tiles(g), kernel.part_k(g, p.device.cores)
     parts = -(-g.k // part_k)
@@ -337,10 +348,11 @@ def _dispatch(d: Any, p: PlanBuilder, g: _Product, kernel: _Kernel) -> None:
         if kernel.each == 8 or kernel in _BLOCKS:
             spec["ENDS_INSIDE"] = g.k % kernel.k != 0
     p.dispatch(
-        variant, tiles * parts, params=[*g.walk.words, *fused.words], push=push, spec=spec,
+        variant, tiles * parts, params=[*g.walk.words, *fused.words],
+        push={**push, **(more_push or {})}, spec={**spec, **(more_spec or {})},
         a=g.views["a"].operand, b=g.views["b"].operand,
         c=g.views["c"].operand if "c" in g.views else UNUSED, y=y, partial=partial,
-        arrived=arrived)
+        arrived=arrived, **more)
 
 
 def _word(x: float) -> int:
@@ -352,17 +364,17 @@ def _word(x: float) -> int:
           beta=1.0)
 def GemmOperatorDesc(d: Any, p: PlanBuilder) -> None:
     y, fused = d.output_tensor, _softmax(d)
-    k = _oriented(d.a_tensor.sizes, d.trans_a)[-1]
+    k = oriented(d.a_tensor.sizes, d.trans_a)[-1]
     if (y.sizes[-2] > 8 and any(kernel.variant(p) for kernel in _COOPMAT)
             and halves.pay_off(p, d.a_tensor, k * math.prod(y.sizes))):
         halves.lower(p, d, ("a_tensor", "b_tensor"))
         return
     if fused is None:
-        _plain(d, p, _View(p.write("output_tensor"), y.strides, y.base_alignment))
+        _plain(d, p, MatrixView(p.write("output_tensor"), y.strides, y.base_alignment))
         return
     x = TensorDesc.packed(y.data_type, y.sizes)
     sums = p.temporary(y.data_type.itemsize, x.element_count)
-    _plain(d, p, _View(sums, x.strides, 16))
+    _plain(d, p, MatrixView(sums, x.strides, 16))
     activation = replace(fused, input_tensor=x, output_tensor=y)
     p.include(fused.operator.lower(activation, p.target),
               {"input_tensor": sums.reading(), "output_tensor": p.write("output_tensor")})

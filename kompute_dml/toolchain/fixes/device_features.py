@@ -24,6 +24,7 @@ _CHAIN = """\
     vk::PhysicalDeviceShaderIntegerDotProductFeatures dotProduct;
     vk::PhysicalDeviceVulkanMemoryModelFeatures memoryModel;
     vk::PhysicalDeviceSubgroupSizeControlFeatures subgroupSize;
+    vk::PhysicalDeviceTimelineSemaphoreFeatures timeline;
     CooperativeMatrixFeatures cooperativeMatrix;
 
     void** tail = &features.pNext;
@@ -70,6 +71,9 @@ _CHAIN = """\
           subgroupSize,
           { KP_FEATURE(subgroupSize, subgroupSizeControl),
             KP_FEATURE(subgroupSize, computeFullSubgroups) });
+    chain("VK_KHR_timeline_semaphore",
+          timeline,
+          { KP_FEATURE(timeline, timelineSemaphore) });
     chain("VK_KHR_cooperative_matrix",
           cooperativeMatrix,
           { KP_FEATURE(cooperativeMatrix, cooperativeMatrix) });

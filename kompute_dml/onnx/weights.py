@@ -1,0 +1,74 @@
+"""Finds products with a DequantizeLinear of constant weights in blocks along K.
+
+    DequantizeLinear (blocks of INT4, UINT4, INT8 or UINT8) -> MatMul   becomes one MatMulNBits
+
+Gemm is a MatMul; C becomes the bias. The weights are stored anew: columns of B as rows, and
+unsigned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .graph import Node, Value
+from .qdq import OnlyUser, is_product
+
+_BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
+_LEAST_BLOCK = 16
+
+
+def of_blocks(
+    node: Node, made_by: dict[Value, Node], only_user: OnlyUser,
+    is_bias: Callable[[Value, Value | None], bool],
+) -> Node | None:
+    """The MatMulNBits that replaces a product and the DequantizeLinear of its weights, or None."""
+    if node.label not in ("MatMul", "Gemm") or (
+            node.op == "Gemm" and not is_product(node, is_bias)):
+        return None
+    a, b = node.inputs[:2]
+    w = None if b is None else made_by.get(b)
+    if a is None or w is None or w.label != "DequantizeLinear" or (
+            only_user(w, (node.op,)) is not node):
+        return None
+    transposed = bool(node.attributes.get("transB", 0))
+    q, scale, zero = (None if v is None else v.constant for v in (*w.inputs, None)[:3])
+    block = w.attributes.get("block_size", 0)
+    if q is None or scale is None or (zero is None and w.input(2) is not None) or q.ndim != 2 or (
+            w.attributes.get("axis", 1) % 2 != int(transposed) or scale.dtype != a.dtype):
+        return None
+    bits = _BITS.get(q.dtype.name, 0)
+    matrix, scales = (x if transposed else x.T for x in (q, scale))
+    columns, k = matrix.shape
+    # MatMulNBits has blocks of powers of 2.
+    if not bits or block < _LEAST_BLOCK or block & (block - 1) or k % block or (
+            scales.shape != (columns, k // block)):
+        return None
+    values = [_unsigned(matrix, bits), np.ascontiguousarray(scales).reshape(-1)]
+    if zero is not None or q.dtype.name.startswith("u"):
+        zeros = np.zeros_like(scales, q.dtype) if zero is None else zero if transposed else zero.T
+        values.append(_packed(_unsigned(zeros, bits), bits).reshape(-1))
+    values[0] = _packed(values[0], bits).reshape(columns, k // block, -1)
+    made = [Value(f"{node.name} {name}", v.dtype, v.shape, v)
+            for name, v in zip(("weights", "scales", "zero points"), values)]
+    inputs = (a, *made, *[None] * (4 - len(made)), node.input(2))
+    attributes = {"K": k, "N": columns, "bits": bits, "block_size": block}
+    return Node("MatMulNBits", "com.microsoft", 1, inputs, node.outputs, attributes, node.name,
+                (w, node))
+
+
+def _unsigned(x: np.ndarray, bits: int) -> np.ndarray:
+    """Integers from 0 on. The middle of the range stays the middle."""
+    if x.dtype.name.startswith("u"):
+        return np.ascontiguousarray(x).astype(np.uint8)
+    return (np.ascontiguousarray(x).astype(np.int16) + (1 << bits - 1)).astype(np.uint8)
+
+
+def _packed(x: np.ndarray, bits: int) -> Any:
+    """Rows of elements, the first one in the low bits, padded to whole bytes."""
+    if bits == 8:
+        return x
+    x = np.pad(x, ((0, 0), (0, x.shape[1] % 2)))
+    return x[:, ::2] | x[:, 1::2] << 4

@@ -1,0 +1,108 @@
+"""GEMM by a B of 4- or 8-bit elements in blocks. Graphs make it from DEQUANTIZE and GEMM."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from ...attributes import QuantizationType
+from ...desc import TensorDesc
+from ...lowering.builder import PlanBuilder
+from ...lowering.plan import Plan, Target
+from ...runtime.traits import DeviceTraits
+from ...spec import Field
+from ...tuning import work_key
+from ..base import widened
+from ..quantize_blocks import DequantizeOperatorDesc
+from .gemm import (
+    FloatKernel,
+    FloatProduct,
+    GemmOperatorDesc,
+    MatrixView,
+    dispatch_product,
+    matrix_views,
+    oriented,
+)
+
+_HEIGHTS = (1, 2, 4, 8, 16)
+_INVOCATIONS, _LANES, _COLUMNS, _FOURS = 128, 32, 4, 1024
+"""As the shader has them. An invocation computes four columns. Shared memory holds so many vectors
+of four elements of A."""
+
+
+def most_rows(traits: DeviceTraits) -> int:
+    """The most rows of A that the kernel is for. With more of them, multiplying takes the time, for
+    which GEMM has better kernels."""
+    return 8 if traits.slow_barriers else 16
+
+
+def fits(b: TensorDesc, block: int) -> bool:
+    """Whether the kernel can read a B whose description has columns and K, in this order."""
+    vector, word = (n // b.data_type.bits for n in (128, 32))
+    return (b.strides[1] == 1 and b.strides[0] % word == 0 and b.base_alignment % 4 == 0
+            and (block % vector == 0 or block == 16))
+
+
+def _kernels(rows: int, bits: int) -> list[FloatKernel]:
+    """The kernels for so many rows: of one tile, or of two."""
+    vector = 128 // bits
+    heights = [n for n in _HEIGHTS if n >= rows][:1] + [8] * (rows > 8)
+    lanes = {n: min(_LANES, _FOURS // (n * vector // 4)) for n in heights}
+    return [FloatKernel(f"gemm_blocked_weights.r{n}", n, _INVOCATIONS // lanes[n] * _COLUMNS,
+                        lanes[n] * vector, 8, 0, split=True) for n in heights]
+
+
+def _lower(d: Any, target: Target) -> Plan:
+    p = PlanBuilder(target, d)
+    y, b, zero = d.output_tensor, d.b_tensor, d.b_zero_point_tensor
+    k = oriented(d.a_tensor.sizes, d.trans_a)[-1]
+    views = matrix_views(d, p, MatrixView(p.write("output_tensor"), y.strides, y.base_alignment))
+    g = FloatProduct(y.sizes, k, y.data_type.itemsize, views)
+    able = [kernel for kernel in _kernels(g.rows, b.data_type.bits) if kernel.variant(p)]
+    work = work_key(f"gemm f{8 * g.itemsize} u{b.data_type.bits}", g.rows, k, g.columns, g.batches)
+    kernel = p.choose(work, [*able, None], lambda k: k.name if k else "dequantize")
+    if kernel is None:
+        _lower_both(d, p)
+        return p.build()
+    vector = 128 // b.data_type.bits
+    more: dict[str, Any] = {"scale": p.read("b_scale_tensor"), "zero": p.read(
+        "b_scale_tensor" if zero is None else "b_zero_point_tensor")}
+    push = {"scale_column": d.b_scale_tensor.strides[0], "scale_block": d.b_scale_tensor.strides[1]}
+    if zero is not None:
+        push |= {"zero_column": zero.strides[0], "zero_block": zero.strides[1]}
+    dispatch_product(d, p, g, kernel, more_push=push, more_spec={
+        "BITS": b.data_type.bits, "SIGNED": b.data_type.is_signed, "HAS_ZERO": zero is not None,
+        "BLOCK": d.block_size, "A_VECTORS": g.vectors("a", 16 // g.itemsize) == "k",
+        "B_VECTORS": g.steps["b"][1] % vector == 0 and b.base_alignment % 16 == 0
+        and d.block_size * d.b_scale_tensor.sizes[1] % vector == 0}, **more)
+    return p.build()
+
+
+def _lower_both(d: Any, p: PlanBuilder) -> None:
+    """Both operators one by one: for devices that bind few buffers, or where that was measured to
+    be faster."""
+    scale, zero = d.b_scale_tensor, d.b_zero_point_tensor
+    columns, blocks = scale.sizes
+    weights = TensorDesc(scale.data_type, (columns, blocks * d.block_size))
+    made = p.temporary(scale.data_type.itemsize, weights.element_count)
+    parts = (scale,) if zero is None else (scale, zero)
+    dequantize = DequantizeOperatorDesc(
+        input_tensor=TensorDesc(d.b_tensor.data_type, weights.sizes, (d.b_tensor.strides[-1], 1)),
+        quantization_tensors=parts, output_tensor=weights,
+        quantization_type=QuantizationType(len(parts)))
+    p.include(dequantize.operator.lower(dequantize, p.target), {
+        "input_tensor": p.read("b_tensor"), "quantization_tensors[0]": p.read("b_scale_tensor"),
+        "quantization_tensors[1]": p.read("b_zero_point_tensor"), "output_tensor": made})
+    b = d.b_tensor
+    plain = {f.name: getattr(d, f.name) for f in fields(GemmOperatorDesc) if f.init}
+    product = GemmOperatorDesc(**plain | {"b_tensor": TensorDesc(
+        weights.data_type, b.sizes, (*[0] * (len(b.sizes) - 2), 1, weights.sizes[1]))})
+    p.include(product.operator.lower(product, p.target), {"b_tensor": made.reading()})
+
+
+BlockedGemmDesc: Any = widened(
+    GemmOperatorDesc, Field("BScaleTensor", "input", "TENSOR_DESC", True),
+    Field("BZeroPointTensor", "input", "TENSOR_DESC", True),
+    Field("BlockSize", "attribute", "UINT", True), lower=_lower)
+"""B is K x columns, not transposed, with K contiguous. Scales and zero points are columns x
+blocks."""

@@ -1,0 +1,147 @@
+"""kompute_dml.cuda on an NVIDIA GPU, with PyTorch. test_cuda_stand_in.py needs neither."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml.runtime import libcuda
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+if libcuda.library() is None or not torch.cuda.is_available():
+    pytest.skip("no CUDA here", allow_module_level=True)
+
+import kompute_dml.cuda as kc  # noqa: E402
+
+F32 = np.float32
+GIB = 1 << 30
+SECONDS = 50e-6
+"""The most that the host may take to hand 1 GiB over."""
+
+
+@pytest.fixture
+def gpu(device: dml.Device) -> Iterator[dml.Device]:
+    if device.adapter.driver != "NVIDIA":
+        pytest.skip("the default device is none of NVIDIA's")
+    own = dml.Device(device.adapter)
+    with torch.cuda.device(kc.view(own.empty([1])).__dlpack_device__()[1]):
+        yield own
+    torch.cuda.synchronize()
+    own.close()
+
+
+def _keep_busy() -> None:
+    """Some milliseconds of work on PyTorch's current stream."""
+    torch.cuda._sleep(20_000_000)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8", "bool"])
+def test_both_sides_see_what_the_other_writes(gpu: dml.Device, dtype: str) -> None:
+    values = (np.arange(24) % 2).astype(dtype).reshape(2, 3, 4)
+    x = gpu.tensor(values)
+    view = kc.view(x.transpose(2, 0, 1)[1:])
+    for array in (torch.from_dlpack(view), torch.as_tensor(view, device="cuda")):
+        assert (array.cpu().numpy() == values.transpose(2, 0, 1)[1:]).all()
+        assert array.data_ptr() == view.pointer
+    with kc.stream(x, torch.cuda.current_stream()):
+        torch.from_dlpack(view).zero_()
+    values.transpose(2, 0, 1)[1:] = 0
+    assert (x.numpy() == values).all()
+
+
+def test_nobody_waits_but_the_gpu(gpu: dml.Device) -> None:
+    x, stream = gpu.tensor(np.zeros(1 << 20, F32)), torch.cuda.Stream()
+    array = torch.from_dlpack(kc.view(x))
+    with kc.stream(x, stream), torch.cuda.stream(stream):
+        for _ in range(10):
+            _keep_busy()
+        array.add_(1)
+    x += 1
+    with kc.stream(x, stream), torch.cuda.stream(stream):
+        array.mul_(3)
+    assert not stream.query(), "the host came here before the stream's end"
+    assert (x.numpy() == 6).all()
+
+
+def test_concurrent_streams(gpu: dml.Device) -> None:
+    """In four threads, each stream and the device take turns with a tensor of their own."""
+    failed: list[BaseException] = []
+
+    def take_turns(who: int) -> None:
+        try:
+            x = gpu.tensor(np.full(100_003, who, np.int32))
+            view = kc.view(x)
+            stream = torch.cuda.Stream(view.__dlpack_device__()[1])
+            with torch.cuda.stream(stream):
+                for turn in range(12):
+                    with kc.stream(x, stream):
+                        if (turn + who) % 3 == 0:
+                            _keep_busy()
+                        torch.from_dlpack(view).mul_(3)
+                    x += 1
+            expected = who
+            for _ in range(12):
+                expected = 3 * expected + 1
+            assert (x.numpy() == expected).all()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=take_turns, args=[who]) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_one_tensor_on_several_streams(gpu: dml.Device) -> None:
+    x, streams = gpu.tensor(np.zeros((4, 1 << 18), F32)), [torch.cuda.Stream() for _ in range(4)]
+    array = torch.from_dlpack(kc.view(x))
+    with kc.stream(x, *streams):
+        for i, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                _keep_busy()
+                array[i] = i + 1
+    assert (x.numpy() == np.arange(1, 5, dtype=F32)[:, None]).all()
+
+
+def test_arrays_of_pytorch_are_copied_on_the_gpu(gpu: dml.Device) -> None:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        _keep_busy()
+        source = torch.arange(1 << 20, device="cuda", dtype=torch.float32)
+        copy = kc.tensor(source, gpu, stream=stream)
+    assert (copy.numpy() == np.arange(1 << 20, dtype=F32)).all()
+
+
+def test_a_capsule_keeps_the_memory(gpu: dml.Device) -> None:
+    array = torch.from_dlpack(kc.view(gpu.tensor(np.full(1 << 20, 5, F32))))
+    others = [gpu.tensor(np.full(1 << 20, 9, F32)) for _ in range(4)]
+    gpu.synchronize()
+    assert bool((array == 5).all()) and len(others) == 4
+
+
+def test_a_gibibyte_is_handed_over_in_50_us(gpu: dml.Device) -> None:
+    """To CUDA and back, by the host's clock, after the first time."""
+    x = gpu.empty([GIB // 4])
+    stream, to_cuda, back = torch.cuda.current_stream(), [], []
+    for _ in range(200):
+        torch.cuda.synchronize()
+        gpu.synchronize()
+        begin = time.perf_counter()
+        array = torch.from_dlpack(kc.view(x))
+        middle = time.perf_counter()
+        kc.release(x, stream)
+        end = time.perf_counter()
+        to_cuda.append(middle - begin)
+        back.append(end - middle)
+        assert array.numel() * 4 == GIB
+        del array
+    assert statistics.median(to_cuda) < SECONDS
+    assert statistics.median(back) < SECONDS

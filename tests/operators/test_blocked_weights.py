@@ -1,0 +1,172 @@
+"""Products of few rows by weights of 4 or 8 bits in blocks: one kernel instead of DEQUANTIZE and
+GEMM."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml import tuning
+from switches import long_pipelines
+from test_convolution import EveryWork, set_slow_barriers
+
+pytestmark = [pytest.mark.usefixtures("_not_folded"), pytest.mark.skipif(
+    find_spec("ml_dtypes") is None, reason="NumPy has no types of 4 bits")]
+U = 2.0**-24
+BOTH = ["DEQUANTIZE", "GEMM"]
+
+
+@pytest.fixture
+def _not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU keeps dequantized constants, if there is room."""
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "folding")
+
+
+class Weights:
+    """Weights of so many columns and K, with a scale and perhaps a zero point for each block."""
+
+    def __init__(self, kind: str, number: str, columns: int, blocks: int, block: int,
+                 has_zero: bool, rng: np.random.Generator) -> None:
+        signed, bits = kind[0] == "i", int(kind[-1])
+        self.type = dml.DataType.of(kind).dtype
+        low = -(1 << bits - 1) if signed else 0
+
+        def integers(*sizes: int) -> np.ndarray:
+            return rng.integers(low, low + (1 << bits), sizes).astype(self.type)
+
+        self.elements, self.zeros = integers(columns, blocks * block), integers(columns, blocks)
+        self.scales = rng.uniform(2.0**-7, 2.0**-5, (columns, blocks)).astype(number)
+        middle = 0 if signed else 1 << bits - 1
+        zeros = self.zeros.astype(np.float64) if has_zero else np.full((columns, blocks), middle)
+        self.real = (self.elements.astype(np.float64) - np.repeat(zeros, block, 1)) * np.repeat(
+            self.scales.astype(np.float64), block, 1)
+        self.parts = [self.scales, *[self.zeros] * has_zero]
+
+
+def _compiled(device: dml.Device, weights: Weights, a: np.ndarray, c: np.ndarray | None,
+              **more: Any) -> Any:
+    k = a.shape[-1]
+    with dml.Graph(device) as g:
+        x = g.input(a.shape, a.dtype.name)
+        parts = [g.constant(t) for t in weights.parts]
+        w = dml.dequantize(g.constant(weights.elements), parts, quantization_type=len(parts))
+        y = dml.gemm(x, w[:, :k], trans_b=1, **more)
+        return g.compile(y if c is None else dml.activation_relu(y + g.constant(c)))
+
+
+def _close(got: np.ndarray, a: np.ndarray, weights: Weights, c: np.ndarray | None, *,
+           rounds_weights: bool) -> None:
+    """GEMM's bound in spec/accuracy.md. FLOAT16 also rounds the result, and DEQUANTIZE's one."""
+    k, half = a.shape[-1], a.dtype == np.float16
+    x, w = a.astype(np.float64), weights.real[:, :k].T
+    y, size = x @ w, abs(x) @ abs(w)
+    bound = (k + 4 + 2) * U * size + (2.0**-11 * size if half and rounds_weights else 0)
+    if c is not None:
+        y, bound = np.maximum(y + c, 0), bound + U * abs(c)
+    bound = bound + (2.0**-11 * abs(y) + 2.0**-11 * bound + 2.0**-25 if half else U * abs(y))
+    assert (abs(got.astype(np.float64) - y) <= bound).all()
+
+
+def _variants(run: Any) -> list[str]:
+    return [name for compiled, _ in run._plan._steps for name in compiled.variants]
+
+
+def _of_rows(rows: int) -> str:
+    return f"gemm_blocked_weights.r{next(n for n in (1, 2, 4, 8, 16) if n >= rows)}"
+
+
+_CASES = [
+    ("uint4", "float16", 1, 96, 5, 16, True),
+    ("int4", "float32", 3, 1024, 9, 64, True),
+]
+_LONG = [
+    ("uint4", "float32", 1, 4100, 37, 32, False),  # K ends in a block; K is split
+    ("uint4", "float16", 2, 90, 33, 16, False),  # an odd number of half vectors
+    ("uint4", "float16", 4, 200, 40, 128, True),
+    ("uint4", "float32", 7, 513, 19, 256, False),
+    ("uint8", "float32", 1, 272, 21, 16, True),
+    ("int8", "float16", 5, 160, 12, 32, False),
+]
+_FORCED = [("gemm_blocked_weights-r16-split", 11), ("gemm_blocked_weights-r8-split", 9),
+           ("dequantize", 3)]
+BLOCKED = {_of_rows(rows) for _, _, rows, *_ in (*_CASES, *_LONG)} | {
+    kernel.removesuffix("-split").replace("-", ".") for kernel, _ in _FORCED}
+
+
+@pytest.mark.parametrize(("kind", "number", "rows", "k", "columns", "block", "has_zero"), [
+    *_CASES, *(pytest.param(*case, marks=long_pipelines) for case in _LONG)])
+def test_values(kind: str, number: str, rows: int, k: int, columns: int, block: int,
+                has_zero: bool, device: dml.Device, rng: np.random.Generator,
+                monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = Weights(kind, number, columns, -(-k // block), block, has_zero, rng)
+    a = rng.normal(0, 1, (rows, k)).astype(number)
+    fused = _compiled(device, weights, a, None)
+    assert (fused.operators, _variants(fused)) == (["GEMM"], [_of_rows(rows)])
+    got = fused(a)
+    _close(got, a, weights, None, rounds_weights=False)
+    np.testing.assert_array_equal(got, fused(a))
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "blocked_weights, folding")
+    plain = _compiled(device, weights, a, None)
+    assert plain.operators == BOTH
+    _close(plain(a), a, weights, None, rounds_weights=True)
+
+
+@long_pipelines
+@pytest.mark.parametrize(("kernel", "rows"), _FORCED)
+def test_each_kernel(kernel: str, rows: int, own: dml.Device, rng: np.random.Generator) -> None:
+    """Also those that this device would not choose. With C and an activation."""
+    weights = Weights("uint4", "float16", 70, 6, 32, True, rng)
+    a, c = (rng.normal(0, 1, (rows, n)).astype(np.float16) for n in (190, 70))
+    set_slow_barriers(own, False)  # with slow barriers, more than 8 rows are left
+    with tuning.trial(EveryWork(kernel)):
+        run = _compiled(own, weights, a, c)
+        assert run.operators == ["GEMM"]
+        _close(run(a), a, weights, c, rounds_weights=kernel == "dequantize")
+    first = kernel.removesuffix("-split").replace("-", ".")
+    assert _variants(run)[0] == (
+        "quantize_blocks.dequantize" if kernel == "dequantize" else first)
+
+
+@long_pipelines
+@pytest.mark.parametrize("room", [None, 0])
+def test_constants_are_dequantized_once(
+    room: int | None, device: dml.Device, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For many rows, and on a CPU for few, if there is room for what is several times as large."""
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "")
+    if room is not None:
+        monkeypatch.setattr("kompute_dml.graph.builder.room_for_weights", lambda *given: room)
+    weights = Weights("uint4", "float32", 160, 4, 32, True, rng)  # more than 64 KB
+    a = rng.normal(0, 1, (17, 128)).astype(np.float32)
+    for x in (a, a[:2]):
+        run = _compiled(device, weights, x, None)
+        assert run.operators == (["GEMM"] if room is None or len(x) == 2 else BOTH)
+        _close(run(x), x, weights, None, rounds_weights=True)
+        slow = device._target.traits.slow_barriers
+        assert ("gemm_blocked_weights.r2" in _variants(run)) == (
+            len(x) == 2 and not (slow and room is None))
+
+
+@pytest.mark.parametrize("what", ["many rows", "blocks of 20", "N contiguous", "another reader"])
+def test_what_is_left(what: str, device: dml.Device, rng: np.random.Generator) -> None:
+    """Its values are right, too."""
+    rows, block = 17 if what == "many rows" else 2, 20 if what == "blocks of 20" else 32
+    weights = Weights("uint4", "float32", 5 if what != "N contiguous" else 4 * block, 4, block,
+                      True, rng)
+    k = weights.real.shape[0] if what == "N contiguous" else weights.real.shape[1]
+    a = rng.normal(0, 1, (rows, k)).astype(np.float32)
+    with dml.Graph(device) as g:
+        x = g.input(a.shape)
+        w = dml.dequantize(g.constant(weights.elements), [
+            g.constant(t) for t in weights.parts], quantization_type=2)
+        y = dml.gemm(x, w, trans_b=int(what != "N contiguous"))
+        run = g.compile([y, w] if what == "another reader" else [y])
+    assert run.operators == BOTH
+    if what == "N contiguous":
+        weights.real = weights.real.T
+    _close(run(a)[0], a, weights, None, rounds_weights=True)
