@@ -74,6 +74,8 @@ def _users(g: Drafts, draft: Draft, begin: int, width: int) -> list[tuple[Draft,
         if strides is None or storage.begin or "[" in slot or (
                 seen.data_type is not y.data_type):
             return None
+        if "addend_tensor" in user.storages:
+            return None  # a normalization walks both of its summands alike
         # A dimension of size 1 may have any stride: one of whole vectors.
         strides = tuple(s if n > 1 else width for n, s in zip(seen.sizes, strides))
         at = begin * y.data_type.itemsize % MINIMUM_ALIGNMENT
@@ -92,19 +94,22 @@ def _join(g: Drafts, group: list[Draft], make: Make) -> None:
     joint = make((product(sizes) * itemsize + 3) & ~3)
     storages = {"a_tensor": first.storages["a_tensor"], "output_tensor": joint,
                 "b_tensor": _joined(g, group, "b_tensor", b.sizes[-2], make)}
-    fields: dict[str, Any] = {
+    made: dict[str, Any] = {
         "b_tensor": TensorDesc(y.data_type, (*b.sizes[:-1], width)),
         "output_tensor": TensorDesc(y.data_type, sizes)}
     if d.c_tensor is not None:
         storages["c_tensor"] = _joined(g, group, "c_tensor", 1, make)
-        fields["c_tensor"] = TensorDesc(y.data_type, sizes, (*[0] * (len(sizes) - 1), 1))
+        made["c_tensor"] = TensorDesc(y.data_type, sizes, (*[0] * (len(sizes) - 1), 1))
     begin = 0
     for draft in group:
+        part = joint.part(begin * itemsize) if begin else joint
+        tensors: dict[Draft, dict[str, Any]] = {}
         for user, slot, seen in _users(g, draft, begin, width) or ():
-            part = joint.part(begin * itemsize) if begin else joint
-            g.replace([user], changed(user, {slot: part}, **{slot: seen}))
+            tensors.setdefault(user, {})[slot] = seen  # a square reads the result twice
+        for user, fields in tensors.items():
+            g.replace([user], changed(user, dict.fromkeys(fields, part), **fields))
         begin += _width(draft)
-    g.replace(group, changed(first, dict(storages), **fields), first=True)
+    g.replace(group, changed(first, dict(storages), **made), first=True)
 
 
 def _joined(g: Drafts, group: list[Draft], slot: str, rows: int, make: Make) -> Storage:

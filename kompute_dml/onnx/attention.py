@@ -14,7 +14,7 @@ from ..graph.builder import Builder
 from ..layout import packed_strides
 from ..operators import base
 from .graph import Node
-from .lowerings import Build, Inputs, Seen, given
+from .lowerings import Build, Inputs, Seen, emit_elementwise, given
 
 _DIRECTIONS = {"forward": 0, "reverse": 1, "bidirectional": 2}
 _USUAL = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
@@ -31,6 +31,13 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
 
 def _optional(inputs: Inputs, index: int) -> Array | None:
     return inputs[index] if index < len(inputs) else None
+
+
+def past(inputs: Inputs, first: int) -> tuple[Array | None, Array | None]:
+    """Keys and values of earlier tokens. A cache without tokens counts as absent."""
+    found = _optional(inputs, first), _optional(inputs, first + 1)
+    key, value = (None if t is None or not t.size else t for t in found)
+    return key, value
 
 
 def _seen(x: Array | None, ones: int = 0) -> Seen | None:
@@ -112,8 +119,6 @@ def recurrent(kind: str) -> Build:
 
 def recurrent_refusal(node: Node) -> str | None:
     """Why a recurrent network is not supported, or None."""
-    if node.attributes.get("activations", ()) is None:
-        return "activations, whose names ONNX Runtime's provider does not read"
     if node.op != "LSTM" and node.attributes.get("clip"):
         return "clip"
     return None
@@ -130,7 +135,8 @@ def multi_head_attention(builder: Builder, node: Node, inputs: Inputs) -> list[A
     batches, queries, features = q.shape
     size = features // heads
     k, v, bias, mask, relative, past_k, past_v = (
-        None if (t := _optional(inputs, i)) is None else builder.pack(t) for i in range(1, 8))
+        None if t is None else builder.pack(t)
+        for t in (*[_optional(inputs, i) for i in range(1, 6)], *past(inputs, 6)))
     if k is None or v is None:
         raise UnsupportedError("stacked inputs")
     by_head = len(k.shape) == 4
@@ -200,12 +206,12 @@ def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     heads = q.shape[1] if by_head else read["q_num_heads"]
     key_heads = given(inputs, 1).shape[1] if by_head else read["kv_num_heads"]
     q, k, v = (_by_token(builder, given(inputs, i)) for i in range(3))
-    mask, past_k, past_v = (
-        None if (t := _optional(inputs, i)) is None else builder.pack(t) for i in range(3, 6))
+    mask, past_k, past_v = (None if t is None else builder.pack(t)
+                            for t in (_optional(inputs, 3), *past(inputs, 4)))
     batches, queries, features = q.shape
     size, value_size = features // heads, v.shape[2] // key_heads
-    past = past_k.shape[2] if past_k is not None else 0
-    keys = past + k.shape[1]
+    before = past_k.shape[2] if past_k is not None else 0
+    keys = before + k.shape[1]
     y = builder.new((batches, queries, heads * value_size), q.dtype)
     present = [builder.new((batches, key_heads, keys, n), q.dtype) for n in (size, value_size)]
     tensors: dict[str, Seen | None] = {
@@ -214,7 +220,7 @@ def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         "output_tensor": _seen(y)}
     causal = bool(read.get("is_causal", 0))
     if causal:
-        lengths = builder.constant(np.full(batches, past, np.int32))
+        lengths = builder.constant(np.full(batches, before, np.int32))
         tensors["past_sequence_lengths_tensor"] = _seen(lengths)
     if causal or any(node.outputs[1:]):
         tensors |= {"output_present_key_tensor": _seen(present[0]),
@@ -226,6 +232,8 @@ def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         kind, seen = MaskType.BOOLEAN, numbers.broadcast_to(sizes)
         tensors["mask_tensor"] = (seen, sizes, seen.strides)
     elif mask is not None:
+        if mask.dtype != q.dtype:  # integers are added, too
+            mask = emit_elementwise(builder, "CAST", [mask], q.dtype, {})
         seen = mask.broadcast_to(sizes)
         tensors["relative_position_bias_tensor"] = (seen, sizes, seen.strides)
     builder.emit(

@@ -114,6 +114,8 @@ def _biases(
     right = 0 if read("is_causal", 0) else right  # no key after the query's own place
     biases = []
     if mask is not None:
+        if mask.dtype not in (BOOL, dtype):  # integers are added, too
+            mask = _of(builder, "CAST", dtype, mask)
         if (short := keys - mask.shape[-1]) > 0:
             filling = np.zeros((), bool) if mask.dtype == BOOL else np.full((), -np.inf, mask.dtype)
             rest = builder.constant(filling).broadcast_to((*mask.shape[:-1], short))

@@ -158,27 +158,47 @@ def channels_last(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [y.transpose((0, 2, 3, 1))]
 
 
+CAUSAL_USUAL = {
+    "channels_last": 0, "dilation": 1, "input_channel_offset": 0, "input_channels": 0, "ndim": 1,
+    "state_channels_last": -1, "state_length": 0, "state_update_capacity": 0, "state_window": 0,
+}
+"""com.microsoft's attributes, and their defaults: ONNX Runtime spells these out."""
+_CAUSAL = ("channels_last", "dilation")
+
+
 def causal(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     """CausalConvWithState: each channel by itself, after what the last run left; and what this one
     leaves."""
     x, w, past = given(inputs, 0), given(inputs, 1), _at(inputs, 3)
-    before = w.shape[-1] - 1
+    last = node.attributes.get("channels_last", 0)
+    if last:
+        x, past = x.transpose((0, 2, 1)), past and past.transpose((0, 2, 1))
+    step = node.attributes.get("dilation", 1)
+    before = (w.shape[-1] - 1) * step
     if past is None:
         past = builder.constant(np.zeros((), x.dtype)).broadcast_to((*x.shape[:2], before))
     join = Node("Concat", "", 13, (), (), {"axis": 2})
     (whole,) = movement.concat(builder, join, [past, x]) if before else (x,)
-    alone = replace(node, attributes={"group": x.shape[1]})
+    alone = replace(node, attributes={"group": x.shape[1], "dilations": [step]})
     (y,) = convolution(builder, alone, [whole, w, _at(inputs, 2)])
     if node.attributes.get("activation", "none") != "none":
         y = emit_elementwise(builder, "ACTIVATION_SWISH", [y], y.dtype,
                              {"sigmoid_input_scale": 1.0})
     left = movement.part(whole, (0, 0, x.shape[2]), (*x.shape[:2], before), (1, 1, 1))
-    return [y, left][: len(node.outputs)]
+    return [t.transpose((0, 2, 1)) if last else t for t in (y, left)][: len(node.outputs)]
 
 
 def causal_refusal(node: Node) -> str | None:
     name = node.attributes.get("activation", "none")
-    return None if name in ("none", "silu", "swish") else f"activation={name!r}"
+    if name not in ("none", "silu", "swish"):
+        return f"activation={name!r}"
+    for name, usual in CAUSAL_USUAL.items():
+        if name not in _CAUSAL and (found := node.attributes.get(name, usual)) != usual:
+            return f"{name}={found}"
+    x = node.input(0)
+    if node.domain and (x is None or x.shape is None or len(x.shape) != 3):
+        return "an input that may have more than three dimensions"
+    return None
 
 
 def transposed_by_pads(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:

@@ -75,6 +75,13 @@ class Graph:
     inputs: list[Value]
     outputs: list[Value]
 
+    def __post_init__(self) -> None:
+        # Exporters name optional outputs that nothing reads. An operator's first one stays.
+        read = {*self.outputs, *uses(self.nodes)}
+        for node in self.nodes:
+            first, *others = node.outputs or (None,)
+            node.outputs = (first, *[v if v in read else None for v in others])
+
 
 def uses(nodes: Iterable[Node]) -> dict[Value, list[Node]]:
     """The nodes that read each value."""

@@ -205,13 +205,22 @@ def _reduced(function: Callable[..., Any]) -> Evaluator:
     return evaluator
 
 
+def _one_hot(node: Node, inputs: Arrays) -> np.ndarray:
+    indices, depth, (off, on) = (np.asarray(_given(inputs, i)) for i in range(3))
+    count = int(depth.reshape(-1)[0])
+    axis = node.attributes.get("axis", -1) % (indices.ndim + 1)
+    places = np.arange(count).reshape(-1, *[1] * (indices.ndim - axis))
+    indices = np.where(indices < 0, indices + count, indices)
+    return np.where(np.expand_dims(indices, axis) == places, on, off)
+
+
 _OF_SIZES = ("Shape", "Size")
 _EVALUATORS: dict[str, Evaluator] = {
     "Shape": _shape,
     "Size": lambda node, inputs: np.int64(_given(inputs, 0).size),
     "Identity": _unary(np.asarray), "Cast": _cast, "Reshape": _reshape, "Flatten": _flatten,
     "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Transpose": _transpose, "Expand": _expand,
-    "Gather": _gather, "Concat": _concat, "Slice": _slice, "Split": _split,
+    "Gather": _gather, "OneHot": _one_hot, "Concat": _concat, "Slice": _slice, "Split": _split,
     "Tile": _binary(np.tile), "Range": _range, "ConstantOfShape": _constant_of_shape,
     "NonZero": _unary(lambda x: np.array(np.nonzero(np.atleast_1d(x)), np.int64)),
     "Add": _binary(np.add), "Sub": _binary(np.subtract), "Mul": _binary(np.multiply),

@@ -154,7 +154,7 @@ def _attend(builder: Builder, node: Node, projection: Array, mask: Array | None,
     tensors: dict[str, Seen | None] = {
         "query_tensor": _seen(q), "key_tensor": _seen(k), "value_tensor": _seen(v),
         "output_tensor": _seen(y)}
-    if past is not None:
+    if before and past is not None:
         tensors |= {f"past_{n}_tensor": _seen(_half(past, i))
                     for i, n in enumerate(("key", "value"))}
     causal = bool(read.get("unidirectional", 0))

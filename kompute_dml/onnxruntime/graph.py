@@ -93,11 +93,13 @@ class GraphReader:
             values = self._read(handle, kind, "float")
         elif kind == _STRING:
             return name, bytes(self._read(handle, kind, "char")).rstrip(b"\0").decode()
+        elif kind == _STRINGS:  # one after the other, with a zero behind each
+            texts = bytes(self._read(handle, kind, "char")).split(b"\0")
+            return name, [text.decode() for text in texts[:-1]]
         elif kind == _TENSOR:
             return name, self._tensor(handle)
         else:
-            # No row reads lists of strings or graphs, so only their names are kept.
-            return name, None
+            return name, None  # no row reads graphs, so only their names are kept
         return name, values[0] if kind in (_INT, _FLOAT) else values
 
     def _tensor(self, handle: Any) -> np.ndarray | None:

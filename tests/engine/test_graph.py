@@ -578,21 +578,29 @@ def test_a_batch_normalization_goes_into_the_filter(
     assert np.ptp(plain) > 1
 
 
+@pytest.mark.parametrize("squares", [False, True])
 def test_products_of_one_matrix_are_joined(
-    device: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    squares: bool, device: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """``squares``: one operator reads a product twice."""
     a, b, c = _float(1, 1, 5, 16), _float(1, 1, 16, 8), _float(1, 1, 5, 8)
     gemm = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=c, trans_a=0, trans_b=0,
                                 alpha=1.0, beta=0.0)
     values = rng.normal(0, 1, (2, 16, 8)).astype(np.float32)
     desc = dml.GraphDesc(
         1, 1, [Node(device.create_operator(gemm)), Node(device.create_operator(gemm)),
-               _binary(device, "Multiply", c, c, c), *(Constant(v.tobytes()) for v in values)],
-        [In(0, 0, 0), In(0, 1, 0)], [Out(2, 0, 0)],
-        [Link(3, 0, 0, 1), Link(4, 0, 1, 1), Link(0, 0, 2, 0), Link(1, 0, 2, 1)])
+               *(Constant(v.tobytes()) for v in values),
+               _binary(device, "Multiply", c, c, c),
+               *[_binary(device, "Multiply", c, c, c)] * squares],
+        [In(0, 0, 0), In(0, 1, 0)], [Out(4, 0, 0)],
+        [Link(2, 0, 0, 1), Link(3, 0, 1, 1), Link(1, 0, 4, 1),
+         *([Link(0, 0, 5, 0), Link(0, 0, 5, 1), Link(5, 0, 4, 0)] if squares
+           else [Link(0, 0, 4, 0)])])
     given = rng.normal(0, 1, a.sizes).astype(np.float32)
-    counts, (got, plain) = _counts(device, monkeypatch, desc, "siblings", {}, given, always="tails")
-    assert counts == [2, 3]
+    counts, (got, plain) = _counts(device, monkeypatch, desc, "siblings", {}, given,
+                                   always="chains,tails")
+    assert counts == ([3, 4] if squares else [2, 3])
     np.testing.assert_array_equal(got, plain)
     left, right = (given[0, 0].astype(np.float64) @ v for v in values)
+    left = left * left if squares else left
     np.testing.assert_allclose(got.reshape(5, 8), left * right, rtol=1e-4, atol=1e-4)

@@ -16,7 +16,7 @@ import conformance
 import kompute_dml as dml
 import kompute_dml.onnx_backend as backend
 from kompute_dml.onnx.row import MICROSOFT
-from onnx_graphs import FLOAT, cpu, model, node
+from onnx_graphs import FLOAT, cpu, model, node, provider_works
 
 _B, _S, _L, _N, _H, _V, _P = 2, 3, 5, 2, 4, 4, 7
 _SHAPES = {
@@ -24,12 +24,13 @@ _SHAPES = {
     "k4": (_B, _N, _L, _H), "v4": (_B, _N, _L, _V), "bias": (_N * (2 * _H + _V),),
     "lengths": (_B,), "mask2": (_B, _L), "mask3": (_B, _S, _L), "relative": (1, _N, _S, _L),
     "relative_all": (1, _N, _S, _L + _P), "past_k": (_B, _N, _P, _H), "past_v": (_B, _N, _P, _V),
+    "none_k": (_B, _N, 0, _H), "none_v": (_B, _N, 0, _V),
     "x": (4, _B, _H), "w": (2, 3 * _V, _H), "r": (2, 3 * _V, _V), "b": (2, 6 * _V),
 }
 
 
-def _same(rng: np.random.Generator, op: str, inputs: str, outputs: dict[str, int], **more: Any
-          ) -> None:
+def _same(rng: np.random.Generator, op: str, inputs: str, outputs: dict[str, int], opset: int = 21,
+          **more: Any) -> None:
     """Compare a node with ONNX Runtime. ``outputs`` are the outputs' dimension counts by name."""
     names = [n for n in inputs.split() if n != "-"]
     whole = ("lengths", "mask2", "mask3")
@@ -38,9 +39,17 @@ def _same(rng: np.random.Generator, op: str, inputs: str, outputs: dict[str, int
     built = model(
         [node(op, inputs, " ".join(outputs), **more)],
         [(n, TensorProto.INT32 if n in whole else FLOAT, _SHAPES[n]) for n in names],
-        [(n, FLOAT, [f"{n}{d}" for d in range(rank)]) for n, rank in outputs.items()])
-    for ours, theirs in zip(backend.run_model(built, given), cpu(built).run(None, given)):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+        [(n, FLOAT, [f"{n}{d}" for d in range(rank)]) for n, rank in outputs.items()],
+        opset=opset)
+    results = [backend.run_model(built, given)]
+    if provider_works:
+        from provider_tools import session
+
+        results.append(session(built, claim="all", strict=True).run(None, given))
+    expected = cpu(built).run(None, given)
+    for result in results:
+        for ours, theirs in zip(result, expected):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_node_tests(device: dml.Device) -> None:
@@ -64,6 +73,29 @@ def test_multi_head_attention(inputs: str, rng: np.random.Generator) -> None:
 def test_multi_head_attention_with_past(rng: np.random.Generator) -> None:
     _same(rng, "MultiHeadAttention", "q k v bias - relative_all past_k past_v",
           {"y": 3, "pk": 4, "pv": 4}, domain=MICROSOFT, num_heads=_N, scale=0.3)
+
+
+@pytest.mark.parametrize("op, inputs, more", [
+    ("MultiHeadAttention", "q k v - - - none_k none_v", {"domain": MICROSOFT, "num_heads": _N}),
+    ("Attention", "q k v - none_k none_v", {
+        "opset": 23, "q_num_heads": _N, "kv_num_heads": _N, "is_causal": 1}),
+])
+def test_a_cache_that_is_still_empty(
+    op: str, inputs: str, more: dict[str, Any], rng: np.random.Generator
+) -> None:
+    _same(rng, op, inputs, {"y": 3, "pk": 4, "pv": 4}, **more)
+
+
+@pytest.mark.parametrize("more", [{}, {"softcap": 2.0}])
+def test_a_mask_of_integers_is_added(more: dict[str, float], rng: np.random.Generator) -> None:
+    given = {n: rng.normal(0, 1, _SHAPES["k"]).astype(np.float32) for n in "qkv"}
+    given["mask"] = rng.integers(-2, 3, (_L, _L))
+    built = model(
+        [node("Attention", "q k v mask", "y", q_num_heads=_N, kv_num_heads=_N, **more)],
+        [(n, TensorProto.INT64 if n == "mask" else FLOAT, x.shape) for n, x in given.items()],
+        [("y", FLOAT, ["b", "s", "f"])], opset=23)
+    (ours,), (theirs,) = backend.run_model(built, given), cpu(built).run(None, given)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_recurrent_activations(rng: np.random.Generator) -> None:

@@ -42,6 +42,7 @@ def test_onnx_node_tests_of_convolutions(device: dml.Device) -> None:
     (("SwiGLU", "AffineGrid", "BitCast", "CenterCropPad", "TensorScatter"),
      ("swiglu_alpha", "grid_2d", "float32_to", "crop_and_pad", "tensorscatter"), 3),
     (("CausalConvWithState",), ("basic", "past", "silu"), 0),
+    (("LinearAttention",), ("per_head", "gqa", "scalar", "fp16", "explicit_scale"), 0),
     (("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"),
      ("NCd1_mean_weight_negative_ii", "NC", "d1_none_log", "mean_weights_ii_4d"), 3),
     (("Attention",), ("4d_softcap", "qk_matmul_bias", "local_window_rank1", "nonpad_decode",

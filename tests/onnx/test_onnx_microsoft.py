@@ -61,6 +61,70 @@ def test_quantized(
         assert np.abs(got.astype(int) - wanted.astype(int)).max() <= 1
 
 
+@pytest.mark.parametrize("inputs", ["x w", "x w b p"])
+@pytest.mark.parametrize("attributes", [
+    {}, {"activation": "silu"}, {"dilation": 3, "channels_last": 1}])
+def test_causal_convolution(
+    inputs: str, attributes: dict[str, Any], rng: np.random.Generator
+) -> None:
+    before = 2 * attributes.get("dilation", 1)
+    order = (0, 2, 1) if "channels_last" in attributes else (0, 1, 2)
+    every = {n: rng.standard_normal(sizes).astype(np.float32) for n, sizes in (
+        ("x", (2, 5, 4)), ("p", (2, 5, before)), ("w", (5, 1, 3)), ("b", (5,)))}
+    given = {n: every[n].transpose(order) for n in "xp" if n in inputs}
+    constants = {n: every[n] for n in "wb" if n in inputs}
+    pairs = _pair("CausalConvWithState", inputs, given, constants, "y left", **attributes)
+    for got, wanted in pairs:
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rule, tokens, by_feature, alike, queries", [
+    ("linear", 5, False, False, 4), ("gated", 40, True, False, 4), ("delta", 1, False, False, 4),
+    ("gated_delta", 70, False, False, 1), ("gated_delta", 33, True, True, 4)])
+def test_linear_attention(
+    rule: str, tokens: int, by_feature: bool, alike: bool, queries: int,
+    rng: np.random.Generator,
+) -> None:
+    """Of one chunk and of several, with more heads of queries than of values, or fewer of queries
+    and keys. ``alike``: keys that are equal, so that each token's update depends on all before it.
+    """
+    heads, size, width = 2, 8, 6
+
+    def numbers(*sizes: int) -> np.ndarray:
+        return rng.standard_normal((1, tokens, *sizes)).astype(np.float32)
+
+    keys = numbers(min(heads, queries), size)
+    if alike:
+        keys[:] = keys[:, :1]
+    keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
+    given = {"q": numbers(queries * size), "k": keys.reshape(1, tokens, -1),
+             "v": numbers(heads * width),
+             "s": rng.standard_normal((1, heads, size, width)).astype(np.float32)}
+    names = "q k v s"
+    if "gated" in rule:
+        given["d"] = -0.1 * np.abs(numbers(heads * size if by_feature else heads))
+    names += " d" if "gated" in rule else " -"
+    if "delta" in rule:
+        given["b"] = 1 / (1 + np.exp(-numbers(heads)))
+        names += " b"
+    for got, wanted in _pair("LinearAttention", names, given, {}, "y left", update_rule=rule,
+                             q_num_heads=queries, kv_num_heads=heads):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-5)
+
+
+def test_outputs_that_nothing_reads(rng: np.random.Generator) -> None:
+    """The mean and the variance are no outputs that DirectML has."""
+    given = {n: rng.standard_normal((2, 3, 8)).astype(np.float32) for n in "xs"}
+    built = model(
+        [node("SkipLayerNormalization", "x s g", "y mean variance sum", MICROSOFT)],
+        [(n, FLOAT, x.shape) for n, x in given.items()],
+        [("y", FLOAT, ["a", "b", "c"]), ("sum", FLOAT, ["a", "b", "c"])],
+        {"g": rng.standard_normal(8).astype(np.float32)})
+    ours = session(built, False, claim="all", strict=True)
+    for got, wanted in zip(ours.run(None, given), cpu(built, False).run(None, given)):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5)
+
+
 def test_dequantize_and_quantize(rng: np.random.Generator) -> None:
     given = {"a": rng.integers(0, 255, (2, 5)).astype(np.uint8)}
     constants = {"s": rng.random(5).astype(np.float32), "z": np.arange(5, dtype=np.uint8)}

@@ -58,6 +58,8 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("Unsqueeze", [V, I([0, -1])], {}), ("Transpose", [X], {}),
     ("Transpose", [X], {"perm": [1, 0, 2]}), ("Expand", [V, I([2, 1])], {}),
     ("Gather", [V, I(-1)], {}), ("Gather", [X, I([[1, -3]])], {"axis": 1}),
+    ("OneHot", [I([0, 2, -1, 7]), I(3), I([5, 9])], {}),
+    ("OneHot", [I([[0, 2], [-3, -4]]), I([3]), I([5, 9])], {"axis": 1}),
     ("Concat", [V, V[:1]], {"axis": 0}), ("Concat", [X, X], {"axis": -1}),
     ("Slice", [V, I([1]), I([2**62])], {}), ("Slice", [V, I([-1]), I([-(2**62)]), I([0]), I([-2])],
                                               {}),

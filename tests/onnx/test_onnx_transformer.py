@@ -62,6 +62,7 @@ def test_node_tests(device: dml.Device) -> None:
 @pytest.mark.parametrize(("inputs", "more"), [
     ("x w b", {}),
     ("x w b - past", {"unidirectional": 1}),
+    ("x w b - none", {"unidirectional": 1}),
     ("x w b ends", {"mask_filter_value": -3.0}),
     ("x w b ends_starts", {}),
     ("x w b mask past", {"scale": 0.3}),
@@ -74,6 +75,7 @@ def test_attention(inputs: str, more: dict[str, Any], rng: np.random.Generator) 
     every = {
         "x": _numbers(rng, _B, _S, _D), "w": _numbers(rng, _D, width) / 5,
         "b": _numbers(rng, width), "past": _numbers(rng, 2, _B, _N, _P, _H),
+        "none": _numbers(rng, 2, _B, _N, 0, _H),
         "ends": np.array([2, 3], np.int32), "ends_starts": np.array([2, 3, 1, 0], np.int32),
         "mask": rng.integers(0, 2, (_B, before + _S)).astype(np.int32),
         "added": _numbers(rng, 1, _N, _S, before + _S)}

@@ -62,10 +62,12 @@ ROWS: tuple[Mapping, ...] = (
         refuses=convolution.refuses_activation, multiplies=True),
     Mapping("NhwcConv", (1,), "CONVOLUTION", convolution.channels_last, MICROSOFT,
         attributes=_CONVOLVED, multiplies=True),
-    Mapping("CausalConvWithState", (27,), "CONVOLUTION", convolution.causal,
-        fields=("InputTensor", "FilterTensor", "BiasTensor", "InputTensor"),
-        results=("OutputTensor",) * 2, attributes=("activation",),
-        refuses=convolution.causal_refusal, multiplies=True),
+    *[Mapping("CausalConvWithState", since, "CONVOLUTION", convolution.causal, domain,
+          fields=("InputTensor", "FilterTensor", "BiasTensor", "InputTensor"),
+          results=("OutputTensor",) * 2, attributes=("activation", *attributes),
+          refuses=convolution.causal_refusal, multiplies=True)
+      for since, domain, attributes in (
+          ((27,), "", ()), ((1,), MICROSOFT, tuple(convolution.CAUSAL_USUAL)))],
     Mapping("ConvTransposeWithDynamicPads", (1,), "CONVOLUTION",
         convolution.transposed_by_pads, MICROSOFT,
         fields=("InputTensor", "FilterTensor", None, "BiasTensor"), host=(2,),

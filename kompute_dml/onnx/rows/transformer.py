@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import attention, attention_parts, normalization, random, transformer
+from .. import attention, attention_parts, linear_attention, normalization, random, transformer
 from ..graph import Node
 from ..row import MICROSOFT, Mapping, same_types
 
@@ -49,6 +49,11 @@ ROWS: tuple[Mapping, ...] = (
                     "qk_matmul_output_mode", "right_window_size", "scale", "softcap",
                     "softmax_precision"),
         refuses=attention_parts.refusal, multiplies=True),
+    *[Mapping("LinearAttention", since, "GEMM", linear_attention.linear_attention, domain,
+          fields=("ATensor",), results=("OutputTensor",) * 2, refuses=linear_attention.refusal,
+          attributes=("chunk_size", "kv_num_heads", "q_num_heads", "scale", "state_window",
+                      "update_rule"), multiplies=True)
+      for since, domain in (((27,), ""), ((1,), MICROSOFT))],
     _recurrent("RNN"),
     _recurrent("GRU", attributes=("linear_before_reset",)),
     _recurrent("LSTM", ("CellMemInitTensor", "PeepholeTensor"), ("input_forget",)),
