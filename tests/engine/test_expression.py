@@ -81,3 +81,25 @@ def test_what_is_wrong_is_named(device: dml.Device) -> None:
     with pytest.raises(dml.ValidationError, match="not compiled yet"):
         dml.negate(x)
     np.testing.assert_array_equal(run(np.ones((2, 3), np.float32)), -1)
+
+
+def test_a_product_that_a_normalization_adds_stays_alone(
+    device: dml.Device, rng: np.random.Generator
+) -> None:
+    """The other product of the same matrix might be joined with it, but a normalization walks both
+    of its summands alike."""
+    a, w, r = (rng.standard_normal(sizes).astype(np.float32)
+               for sizes in ((1, 1, 6, 16), (2, 1, 1, 16, 32), (1, 1, 6, 32)))
+    with dml.Graph(device) as g:
+        x, residual = g.input(a.shape), g.input(r.shape)
+        bias = g.constant(np.ones((1, 1, 1, 32), np.float32)).broadcast_to(r.shape)
+        left, right = (dml.gemm(x, g.constant(v), bias, beta=1.0) for v in w)
+        run = g.compile([
+            dml.mean_variance_normalization1(
+                left + residual, axes=[3], epsilon=1e-5, normalize_variance=1), dml.exp(right)])
+    assert run.operators[:2] == ["GEMM", "MEAN_VARIANCE_NORMALIZATION1"]
+    got = run(a, r)[0]
+    total = (a @ w[0] + 1 + r).astype(np.float64)
+    expected = total - total.mean(3, keepdims=True)
+    expected /= np.sqrt(total.var(3, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(np.asarray(got), expected, atol=1e-5)
