@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from operator import index
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -28,6 +28,11 @@ from .driver import LEGACY_STREAM, Context, Mapping
 from .link import link_of
 
 __all__ = ["View", "acquire", "release", "stream", "tensor", "view"]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; dml.list_devices() names "
+                         "the devices")
 
 
 class View:

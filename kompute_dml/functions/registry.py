@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -18,10 +19,11 @@ def function(f: F) -> F:
     code: Any = f.__code__  # inspect.signature takes much longer
     places = code.co_argcount
     named = code.co_varnames[places:places + code.co_kwonlyargcount]
+    takes_more = bool(code.co_flags & inspect.CO_VARARGS)
 
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if len(args) > places:
+        if len(args) > places and not takes_more:
             raise TypeError(f"{f.__name__}() {too_many(named)}")
         return f(*args, **kwargs)
 

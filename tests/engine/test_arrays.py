@@ -480,7 +480,7 @@ def test_every_function_that_is_used_instead_exists() -> None:
     for name in re.findall(r"\bx\.(\w+)", text):
         assert hasattr(dml.Tensor, name), name
     assert not [n for n in instead._TENSOR if hasattr(dml.Tensor, n)]
-    assert not [n for n in instead._MODULE if hasattr(dml, n)]
+    assert not [n for n in instead._MODULE if callable(getattr(dml, n, None))]
 
 
 _TABLE = (Path(__file__).parents[2] / "docs/coming-from.md").read_text("utf-8")

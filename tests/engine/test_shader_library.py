@@ -150,7 +150,7 @@ def test_constants_that_are_not_there_or_too_long_are_refused() -> None:
 def test_shaders_that_were_never_compiled_are_an_error_that_says_how(
     monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
-    monkeypatch.setattr(shader_library.resources, "files", lambda _: tmp_path)
+    monkeypatch.setattr(shader_library, "_SPIRV", tmp_path)
     manifest.cache_clear()
     try:
         with pytest.raises(dml.DmlError, match="toolchain spirv"):
@@ -169,8 +169,9 @@ def test_no_shader_binds_more_buffers_than_the_device_allows() -> None:
 
 
 _FAST = {"quantized_linear_add.scalars",
+         *(f"gemm_blocked_weights.r{rows}" for rows in (1, 2, 4, 8, 16)),
          *(f"join_many.{how}.p{most}" for how in ("join", "split") for most in (14, 28))}
-"""Variants for which there is a slower one with fewer bindings."""
+"""Variants for which there is a slower one, or two operators, with fewer bindings."""
 
 
 def test_core_variants_bind_few_buffers() -> None:

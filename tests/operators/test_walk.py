@@ -59,10 +59,11 @@ def test_rows_and_columns_of_a_reduction() -> None:
 
 
 def test_fused_activations_have_the_codes_that_shaders_know() -> None:
-    text = (_INCLUDE / "activation_by_code.glsl").read_text("utf-8")
+    text = (_INCLUDE / "chain_operators.glsl").read_text("utf-8")
     codes = {m[2]: int(m[1]) for m in re.finditer(
-        r"code == (\d+)u\) return fused_(\w+)\(", text)}
-    codes["clip"] = int(re.search(r"== (\d+)u\).*/\* clip", text)[1])  # type: ignore[index]
+        r"code == (\d+)u\) result = (?:op_)?(\w+)\(", text)}
+    for name in ("max", "min"):
+        codes[name] = codes.pop(name + "imum")
     assert codes == {name: code for code, name in enumerate(NAMES) if code}
     table = (_INCLUDE / "activation_table.glsl").read_text("utf-8")
     simple = list(NAMES[1 : NAMES.index("clip")])
