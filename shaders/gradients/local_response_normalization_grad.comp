@@ -59,15 +59,13 @@ float over_window(uint own, uint across, uint along) {
     uint top = across - min(across, before);
     uint bottom = CROSS_CHANNEL ? top : across + min(sizes[2] - 1u - across, after);
     float sum = 0.0;
-    uint row = top;
-    // A driver on the CPU runs a loop's body once more than it has passes, unless its test comes last.
-    do {
-        uint at = own + (row - across) * steps[2] - (along - left) * steps[last], i = left;
-        do {
+    for (uint row = top; row <= bottom; ++row) {
+        uint at = own + (row - across) * steps[2] - (along - left) * steps[last];
+        for (uint i = left; i <= right; ++i) {
             sum += term(at);
             at += steps[last];
-        } while (++i <= right);
-    } while (++row <= bottom);
+        }
+    }
     return sum;
 }
 

@@ -98,7 +98,8 @@ TAILED = {name.partition(".")[0] for name in KERNELS}
 
 
 @pytest.mark.parametrize("variant, data_type", [
-    pytest.param(v, t, marks=long_pipelines if "blocks" in v else ())
+    pytest.param(v, t, marks=() if v in ("batch_normalization", "reduction.extreme")
+                 else long_pipelines)
     for v in KERNELS for t in ("float32", "float16")
     if t == "float32" or v in ("gemm.t64", "convolution_lines.t64", "reduction.float",
                                "convolution_depthwise.last2x4", "normalize_rows.tree")])
@@ -154,6 +155,7 @@ def test_every_operator_with_a_tail_has_it_in_its_kernel(own: dml.Device) -> Non
         assert run.operators == [name] and run.variants[-1].endswith(".tail"), name
 
 
+@long_pipelines
 def test_a_tail_of_a_reduction_in_parts(
     own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
