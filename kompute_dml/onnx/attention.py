@@ -14,7 +14,7 @@ from ..graph.builder import Builder
 from ..layout import packed_strides
 from ..operators import base
 from .graph import Node
-from .lowerings import Build, Inputs, Seen, emit_elementwise, given
+from .lowerings import Build, Inputs, Seen, emit_elementwise, given, optional
 
 _DIRECTIONS = {"forward": 0, "reverse": 1, "bidirectional": 2}
 _USUAL = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
@@ -29,13 +29,9 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
 """DirectML's activation, and its attributes that ONNX lists."""
 
 
-def _optional(inputs: Inputs, index: int) -> Array | None:
-    return inputs[index] if index < len(inputs) else None
-
-
 def past(inputs: Inputs, first: int) -> tuple[Array | None, Array | None]:
     """Keys and values of earlier tokens. A cache without tokens counts as absent."""
-    found = _optional(inputs, first), _optional(inputs, first + 1)
+    found = optional(inputs, first), optional(inputs, first + 1)
     key, value = (None if t is None or not t.size else t for t in found)
     return key, value
 
@@ -71,7 +67,7 @@ def recurrent(kind: str) -> Build:
     def of_steps(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         x, w, r = (builder.pack(given(inputs, i)) for i in range(3))
         b, lengths, h, c, peepholes = (
-            None if (t := _optional(inputs, i)) is None else builder.pack(t) for i in range(3, 8))
+            None if (t := optional(inputs, i)) is None else builder.pack(t) for i in range(3, 8))
         steps, batches, _ = x.shape
         directions, _, units = r.shape
         state = (directions, batches, units)
@@ -136,7 +132,7 @@ def multi_head_attention(builder: Builder, node: Node, inputs: Inputs) -> list[A
     size = features // heads
     k, v, bias, mask, relative, past_k, past_v = (
         None if t is None else builder.pack(t)
-        for t in (*[_optional(inputs, i) for i in range(1, 6)], *past(inputs, 6)))
+        for t in (*[optional(inputs, i) for i in range(1, 6)], *past(inputs, 6)))
     if k is None or v is None:
         raise UnsupportedError("stacked inputs")
     by_head = len(k.shape) == 4
@@ -207,7 +203,7 @@ def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     key_heads = given(inputs, 1).shape[1] if by_head else read["kv_num_heads"]
     q, k, v = (_by_token(builder, given(inputs, i)) for i in range(3))
     mask, past_k, past_v = (None if t is None else builder.pack(t)
-                            for t in (_optional(inputs, 3), *past(inputs, 4)))
+                            for t in (optional(inputs, 3), *past(inputs, 4)))
     batches, queries, features = q.shape
     size, value_size = features // heads, v.shape[2] // key_heads
     before = past_k.shape[2] if past_k is not None else 0

@@ -32,7 +32,7 @@ def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     k, v = (_heads(builder, given(inputs, i), read("kv_num_heads")) for i in (1, 2))
     past = 0 if past_k is None else past_k.shape[2]
     if past_k is not None and past_v is not None:
-        k, v = _joined(builder, [past_k, k], 2), _joined(builder, [past_v, v], 2)
+        k, v = movement.joined(builder, [past_k, k], 2), movement.joined(builder, [past_v, v], 2)
     sizes = (*q.shape[:3], k.shape[2])
 
     scale = float(read("scale") or q.shape[3] ** -0.5)
@@ -78,11 +78,6 @@ def _product(builder: Builder, a: Array, b: Array, **attributes: float) -> Array
     return y
 
 
-def _joined(builder: Builder, parts: list[Array], axis: int) -> Array:
-    (y,) = movement.concat(builder, Node("Concat", "", 13, (), (), {"axis": axis}), parts)
-    return y
-
-
 def _heads(builder: Builder, x: Array, count: int | None) -> Array:
     """[batch, head, position, feature] of that, or of [batch, position, all features]."""
     if len(x.shape) == 4:
@@ -119,7 +114,7 @@ def _biases(
         if (short := keys - mask.shape[-1]) > 0:
             filling = np.zeros((), bool) if mask.dtype == BOOL else np.full((), -np.inf, mask.dtype)
             rest = builder.constant(filling).broadcast_to((*mask.shape[:-1], short))
-            mask = _joined(builder, [mask, rest], -1)
+            mask = movement.joined(builder, [mask, rest], -1)
         biases.append(_from_truth(builder, mask, dtype) if mask.dtype == BOOL else mask)
     # A key's place less the query's, if the first query comes after no key.
     ahead = np.arange(keys)[None, :] - np.arange(queries)[:, None]

@@ -15,7 +15,7 @@ from ..graph.builder import Builder
 from ..layout import product
 from . import movement
 from .graph import Node
-from .lowerings import Inputs, dimension, emit_elementwise, given, host
+from .lowerings import Inputs, converted, dimension, emit_elementwise, given, host
 from .products import product_of
 
 _SHORT = 512
@@ -80,8 +80,7 @@ def _number(inputs: Inputs, index: int) -> int | None:
 def _transform(builder: Builder, x: Array, length: int, inverse: bool, one_sided: bool) -> Array:
     """Of the second of three dimensions; the third one holds the parts of a number."""
     dtype = x.dtype
-    if dtype != _FLOAT:  # a factor for each element has more digits than FLOAT16
-        x = emit_elementwise(builder, "CAST", [x], _FLOAT, {})
+    x = converted(builder, x, _FLOAT)  # a factor for each element has more digits than FLOAT16
     rows, n, parts = x.shape
     back = inverse and one_sided
     count = min(n, length // 2 + 1 if back else length)
@@ -97,7 +96,7 @@ def _transform(builder: Builder, x: Array, length: int, inverse: bool, one_sided
             x = _times(builder, x, scale * _weights(count, length) if back else scale)
         y = _long(builder, _padded(builder, x, length), inverse)
         y = y.view((rows, kept, 1 if back else 2), y.strides)
-    return y if dtype == _FLOAT else emit_elementwise(builder, "CAST", [y], dtype, {})
+    return converted(builder, y, dtype)
 
 
 def _weights(count: int, length: int) -> np.ndarray:
@@ -178,13 +177,8 @@ def _times(builder: Builder, x: Array, factors: np.ndarray) -> Array:
                     for p, f in zip(parts, (a, b))]
         return emit_elementwise(builder, operator, products, _FLOAT, {})
 
-    return _joined(builder, [sum_of("ELEMENT_WISE_SUBTRACT", real, imaginary),
+    return movement.joined(builder, [sum_of("ELEMENT_WISE_SUBTRACT", real, imaginary),
                              sum_of("ELEMENT_WISE_ADD", imaginary, real)], -1)
-
-
-def _joined(builder: Builder, parts: list[Array], axis: int) -> Array:
-    (y,) = movement.concat(builder, Node("Concat", "", 13, (), (), {"axis": axis}), parts)
-    return y
 
 
 def _zeros(builder: Builder, shape: tuple[int, ...]) -> Array:
@@ -193,11 +187,11 @@ def _zeros(builder: Builder, shape: tuple[int, ...]) -> Array:
 
 
 def _complex(builder: Builder, x: Array) -> Array:
-    return x if x.shape[-1] == 2 else _joined(builder, [x, _zeros(builder, x.shape)], -1)
+    return x if x.shape[-1] == 2 else movement.joined(builder, [x, _zeros(builder, x.shape)], -1)
 
 
 def _padded(builder: Builder, x: Array, length: int) -> Array:
     rows, n, parts = x.shape
     if n == length:
         return x
-    return _joined(builder, [x, _zeros(builder, (rows, length - n, parts))], 1)
+    return movement.joined(builder, [x, _zeros(builder, (rows, length - n, parts))], 1)

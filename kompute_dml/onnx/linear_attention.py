@@ -9,8 +9,6 @@ all chunks at once; only the state goes from chunk to chunk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ..attributes import ReduceFunction
@@ -19,7 +17,7 @@ from ..graph.array import Array
 from ..graph.builder import Builder
 from . import movement
 from .graph import Node
-from .lowerings import Inputs, emit_elementwise, given
+from .lowerings import Inputs, converted, emit_elementwise, given, optional
 from .products import product_of, transposed
 from .reduction import reduced
 
@@ -32,7 +30,7 @@ def linear_attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array
     read = node.attributes
     heads, query_heads = read["kv_num_heads"], read["q_num_heads"]
     rule = read.get("update_rule", "gated_delta")
-    first, before = given(inputs, 0), _optional(inputs, 3)
+    first, before = given(inputs, 0), optional(inputs, 3)
     batches, tokens, features = first.shape
     fits = heads > 0 and query_heads > 0 and max(heads, query_heads) % heads == 0
     if not first.size or not fits or features % query_heads:
@@ -54,7 +52,7 @@ def linear_attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array
     if before is None:
         state = builder.constant(np.zeros((batches * heads, size, width), _FLOAT))
     else:
-        state = builder.reshape(_cast(builder, before, _FLOAT), (batches * heads, size, width))
+        state = builder.reshape(converted(builder, before, _FLOAT), (batches * heads, size, width))
     if state.storage is None:
         raise ValidationError("expected values to have features")
 
@@ -85,12 +83,13 @@ def linear_attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array
                                   product_of(builder, _at(builder, into, i), seen)))
         kept = decay.of_chunk(state, i)
         state = product_of(builder, transposed(_at(builder, out_of, i), 1), update, kept)
-    y = _joined(builder, results, 2)  # [batch and head, group, token, feature]
+    y = movement.joined(builder, results, 2)  # [batch and head, group, token, feature]
     y = builder.reshape(y, (batches, heads * groups, y.shape[2], width)).transpose((0, 2, 1, 3))
     y = movement.part(y, (0,) * 4, (batches, tokens, heads * groups, width), (1,) * 4)
-    y = _cast(builder, builder.reshape(y, (batches, tokens, heads * groups * width)), first.dtype)
+    y = builder.reshape(y, (batches, tokens, heads * groups * width))
     state = builder.reshape(state, (batches, heads, size, width))
-    return [y, _cast(builder, state, first.dtype if before is None else before.dtype)]
+    return [converted(builder, y, first.dtype),
+            converted(builder, state, first.dtype if before is None else before.dtype)]
 
 
 def _shared(builder: Builder, x: Array, size: int, heads: int) -> Array:
@@ -135,11 +134,12 @@ class _Layout:
             raise ValidationError(
                 f"expected [{self.batches}, {self.tokens}, a multiple of {heads} heads], but got "
                 f"{list(x.shape)}")
-        x = _cast(builder, x, _FLOAT)
+        x = converted(builder, x, _FLOAT)
         x = builder.reshape(x, (*x.shape[:2], heads, features)).transpose((0, 2, 1, 3))
         if missing := self.chunks * self.each - self.tokens:
             zero = builder.constant(np.zeros((), _FLOAT))
-            x = _joined(builder, [x, zero.broadcast_to((*x.shape[:2], missing, features))], 2)
+            zeros = zero.broadcast_to((*x.shape[:2], missing, features))
+            x = movement.joined(builder, [x, zeros], 2)
         return builder.reshape(
             x, (self.batches * heads, self.chunks, self.each, features))
 
@@ -226,14 +226,10 @@ def _solved(builder: Builder, lower: Array) -> Array | None:
             below = product_of(builder, second, product_of(builder, below, first))
         minus = _times(builder, below, builder.constant(np.full((), -1, _FLOAT)))
         zero = builder.constant(np.zeros((), _FLOAT)).broadcast_to(below.shape)
-        solved = _joined(builder, [_joined(builder, [first, zero], 3),
-                                   _joined(builder, [minus, second], 3)], 2)
+        solved = movement.joined(builder, [movement.joined(builder, [first, zero], 3),
+                                   movement.joined(builder, [minus, second], 3)], 2)
         size *= 2
     return None if solved is None else builder.reshape(solved, (*outer, each, each))
-
-
-def _optional(inputs: Inputs, index: int) -> Array | None:
-    return inputs[index] if index < len(inputs) else None
 
 
 def _at(builder: Builder, x: Array, chunk: int) -> Array:
@@ -257,12 +253,3 @@ def _times(builder: Builder, x: Array, *factors: Array) -> Array:
 
 def _exponential(builder: Builder, x: Array) -> Array:
     return emit_elementwise(builder, "ELEMENT_WISE_EXP", [x], _FLOAT, {})
-
-
-def _cast(builder: Builder, x: Array, dtype: np.dtype[np.generic]) -> Array:
-    return x if x.dtype == dtype else emit_elementwise(builder, "CAST", [x], dtype, {})
-
-
-def _joined(builder: Builder, parts: Sequence[Array], axis: int) -> Array:
-    (y,) = movement.concat(builder, Node("Concat", "", 13, (), (), {"axis": axis}), list(parts))
-    return y

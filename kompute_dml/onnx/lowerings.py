@@ -43,6 +43,10 @@ def given(inputs: Inputs, index: int) -> Array:
     return x
 
 
+def optional(inputs: Inputs, index: int) -> Array | None:
+    return inputs[index] if index < len(inputs) else None
+
+
 def host(inputs: Inputs, index: int) -> np.ndarray | None:
     """The values of an input that the row needs on the host; None if it is absent."""
     x = inputs[index] if index < len(inputs) else None
@@ -90,6 +94,10 @@ def emit_elementwise(
     tensors["output_tensor"] = places[-1]
     builder.emit(operator, tensors, **attributes)
     return y
+
+
+def converted(builder: Builder, x: Array, dtype: np.dtype[Any]) -> Array:
+    return x if x.dtype == dtype else emit_elementwise(builder, "CAST", [x], dtype, {})
 
 
 def elementwise(

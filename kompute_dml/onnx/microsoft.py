@@ -14,14 +14,10 @@ from ..graph.builder import Builder
 from . import attention, movement, normalization, reduction
 from .gather import gather
 from .graph import Node
-from .lowerings import Build, Inputs, along_axis, emit_elementwise, given
+from .lowerings import Build, Inputs, along_axis, emit_elementwise, given, optional
 
 _FLOAT = np.dtype("float32")
 _EMBEDDING_EPSILON = 1e-12
-
-
-def _optional(inputs: Inputs, index: int) -> Array | None:
-    return inputs[index] if index < len(inputs) else None
 
 
 # Quantized tensors
@@ -42,11 +38,11 @@ def _quantized(
 
 def quantized_product(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     """QLinearMul: A, its scale and zero point; the same of B; those of the result."""
-    a, b = (_real(builder, given(inputs, i), given(inputs, i + 1), _optional(inputs, i + 2))
+    a, b = (_real(builder, given(inputs, i), given(inputs, i + 1), optional(inputs, i + 2))
             for i in (0, 3))
     y = emit_elementwise(builder, "ELEMENT_WISE_MULTIPLY", [a, b], _FLOAT, {})
     return [_quantized(
-        builder, y, given(inputs, 6), _optional(inputs, 7), given(inputs, 0).dtype)]
+        builder, y, given(inputs, 6), optional(inputs, 7), given(inputs, 0).dtype)]
 
 
 def quantized(function: Build) -> Build:
@@ -55,9 +51,9 @@ def quantized(function: Build) -> Build:
 
     def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
-        real = _real(builder, x, given(inputs, 1), _optional(inputs, 2))
+        real = _real(builder, x, given(inputs, 1), optional(inputs, 2))
         (y,) = function(builder, node, [real])
-        return [_quantized(builder, y, given(inputs, 3), _optional(inputs, 4), x.dtype)]
+        return [_quantized(builder, y, given(inputs, 3), optional(inputs, 4), x.dtype)]
 
     return build
 
@@ -119,14 +115,14 @@ def embed_layers(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     ids = given(inputs, 0)
     batches, length = ids.shape
     total = gather(builder, _row(node), [given(inputs, 2), ids])[0]
-    places, chosen = given(inputs, 3), _optional(inputs, 8)
+    places, chosen = given(inputs, 3), optional(inputs, 8)
     if chosen is None:
         if length > places.shape[0]:
             raise ValidationError(f"expected at most {places.shape[0]} positions, but got {length}")
         added = [places.view((1, length, places.shape[1]), (0, *places.strides))]
     else:
         added = [gather(builder, _row(node), [places, chosen])[0]]
-    segments, of_each = _optional(inputs, 1), _optional(inputs, 4)
+    segments, of_each = optional(inputs, 1), optional(inputs, 4)
     if segments is not None and of_each is not None:
         added += gather(builder, _row(node), [of_each, segments])
     for x in added:
@@ -135,7 +131,7 @@ def embed_layers(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         "axis": -1, "epsilon": node.attributes.get("epsilon", _EMBEDDING_EPSILON)})
     (y,) = normalization.layers(True)(
         builder, normal, [total, given(inputs, 5), given(inputs, 6)])
-    mask = _optional(inputs, 7)
+    mask = optional(inputs, 7)
     if mask is None:
         counts = builder.constant(np.zeros(batches, np.int32))
     else:

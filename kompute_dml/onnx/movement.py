@@ -99,6 +99,12 @@ def split(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return results
 
 
+def joined(builder: Builder, parts: Sequence[Array], axis: int) -> Array:
+    """The arrays side by side along a dimension."""
+    (y,) = concat(builder, Node("Concat", "", 13, (), (), {"axis": axis}), parts)
+    return y
+
+
 def concat(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     arrays = [given(inputs, i) for i in range(len(inputs))]
     axis = dimension(node.attributes.get("axis", 1), len(arrays[0].shape))

@@ -14,7 +14,7 @@ from ..graph.array import Array
 from ..graph.builder import Builder, supported
 from ..layout import pad_left, product
 from .graph import Node
-from .lowerings import Build, Inputs, Seen, along_axis, dimension, emit_elementwise, given
+from .lowerings import Build, Inputs, Seen, along_axis, dimension, emit_elementwise, given, optional
 from .reduction import reduced
 
 _EPSILON = 1e-5
@@ -68,10 +68,6 @@ def _normalized(
     return y
 
 
-def _optional(inputs: Inputs, index: int) -> Array | None:
-    return inputs[index] if index < len(inputs) else None
-
-
 def _epsilon(node: Node, default: float = _EPSILON) -> float:
     return float(node.attributes.get("epsilon", default))
 
@@ -91,7 +87,7 @@ def layers(use_mean: bool) -> Build:
 
     def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         x = given(inputs, 0)
-        y = _layers(builder, node, x, given(inputs, 1), _optional(inputs, 2), use_mean)
+        y = _layers(builder, node, x, given(inputs, 1), optional(inputs, 2), use_mean)
         asked = any(value is not None for value in node.outputs[1:])
         return [y, *_statistics(builder, node, x)][: len(node.outputs)] if asked else [y]
 
@@ -121,8 +117,8 @@ def skip_layers(use_mean: bool) -> Build:
 
     def build(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         total, gamma = given(inputs, 0), given(inputs, 2)
-        beta = _optional(inputs, 3) if use_mean else None
-        for t in (given(inputs, 1), _optional(inputs, 4 if use_mean else 3)):
+        beta = optional(inputs, 3) if use_mean else None
+        for t in (given(inputs, 1), optional(inputs, 4 if use_mean else 3)):
             if t is not None:
                 total = emit_elementwise(builder, "ELEMENT_WISE_ADD", [total, t], total.dtype, {})
         y = _layers(builder, node, total, gamma, beta, use_mean, _SKIP_EPSILON)

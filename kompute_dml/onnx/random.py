@@ -13,7 +13,7 @@ from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import packed_strides, product
 from .graph import DTYPES, Node
-from .lowerings import Build, Inputs, emit_elementwise, given
+from .lowerings import Build, Inputs, converted, emit_elementwise, given
 
 _SHARE = 2.0**-24
 """float32 holds 24 bits of a word exactly, so numbers are multiples of it."""
@@ -70,7 +70,7 @@ def random(like: bool) -> Build:
         number = node.attributes.get("dtype", 0)
         y = _made(builder, node, shape)
         dtype = DTYPES[number] if number else default
-        return [y if dtype == y.dtype else emit_elementwise(builder, "CAST", [y], dtype, {})]
+        return [converted(builder, y, dtype)]
 
     return build
 

@@ -19,7 +19,7 @@ from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import product
 from .graph import Node
-from .lowerings import Inputs, dimension, emit_elementwise, given, host, seen
+from .lowerings import Inputs, converted, dimension, emit_elementwise, given, host, seen
 from .products import product_of
 
 _FLOAT = np.dtype("float32")
@@ -172,8 +172,7 @@ def _weighted(
 ) -> Array:
     """A product along each dimension that changes. The smallest results are made first."""
     dtype = x.dtype
-    if dtype != _FLOAT:
-        x = emit_elementwise(builder, "CAST", [x], _FLOAT, {})
+    x = converted(builder, x, _FLOAT)
     inside: Any = np.ones((1,) * len(sizes), bool)
     for d in sorted(range(len(sizes)), key=lambda d: sizes[d] / x.shape[d]):
         if sizes[d] == x.shape[d] and factors[d] == 1 and (
@@ -198,11 +197,9 @@ def _weighted(
     if outside and not inside.all():
         added = builder.constant(np.where(inside, 0.0, outside).astype(_FLOAT))
         x = emit_elementwise(builder, "ELEMENT_WISE_ADD", [x, added], _FLOAT, {})
-    if dtype == _FLOAT:
-        return x
     if dtype.kind != "f":
         x = emit_elementwise(builder, "ELEMENT_WISE_ROUND", [x], _FLOAT, dict(rounding_mode=0))
-    return emit_elementwise(builder, "CAST", [x], dtype, {})
+    return converted(builder, x, dtype)
 
 
 def _points(

@@ -15,7 +15,7 @@ from ..graph.builder import Builder
 from ..layout import packed_strides, product
 from . import gather, movement
 from .graph import Node
-from .lowerings import Inputs, emit_elementwise, given
+from .lowerings import Inputs, converted, emit_elementwise, given
 
 _FLOAT, _INDEX = np.dtype("float32"), np.dtype("int32")
 _NEIGHBOURS = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}
@@ -50,8 +50,7 @@ def grid_sample(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         return [builder.new(shape, x.dtype)]
     if not product(sizes):
         raise ValidationError(f"expected elements to take samples of, but got {list(x.shape)}")
-    if grid.dtype != _FLOAT:
-        grid = emit_elementwise(builder, "CAST", [grid], _FLOAT, {})
+    grid = converted(builder, grid, _FLOAT)
     points = product(grid.shape[1:-1])
     grid = builder.reshape(grid, (batches, points, len(sizes)))
     axes = []
@@ -91,9 +90,7 @@ def grid_sample(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         return total
 
     y = sample(axes, steps, None)
-    if y.dtype != x.dtype:
-        y = emit_elementwise(builder, "CAST", [y], x.dtype, {})
-    return [builder.reshape(y, shape)]
+    return [builder.reshape(converted(builder, y, x.dtype), shape)]
 
 
 class _Axis:

@@ -15,15 +15,11 @@ from ..layout import product
 from .attention import mask_of
 from .gather import gather
 from .graph import Node
-from .lowerings import Inputs, Seen, emit_elementwise, given, host
+from .lowerings import Inputs, Seen, emit_elementwise, given, host, optional
 from .movement import concat
 from .products import gemm, matmul_integer_to_float
 
 _FILTER = -10000.0
-
-
-def _optional(inputs: Inputs, index: int) -> Array | None:
-    return inputs[index] if index < len(inputs) else None
 
 
 def _seen(x: Array | None) -> Seen | None:
@@ -86,7 +82,7 @@ def rotary(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         ids, cos, sin = (given(inputs, i) for i in (1, 2, 3))
     else:
         cos, sin = given(inputs, 1), given(inputs, 2)
-        ids = _optional(inputs, 3)  # type: ignore[assignment]
+        ids = optional(inputs, 3)  # type: ignore[assignment]
     by_head = len(x.shape) == 4
     if by_head:
         by_token = x.transpose((0, 2, 1, 3))
@@ -122,7 +118,7 @@ def rotary_refusal(node: Node) -> str | None:
 
 def projected(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     """com.microsoft Attention."""
-    x, weights, bias, mask, past, added = (_optional(inputs, i) for i in range(6))
+    x, weights, bias, mask, past, added = (optional(inputs, i) for i in range(6))
     (y,) = gemm(builder, _plain("Gemm"), [x, weights, bias])
     return _attend(builder, node, y, mask, past, added)
 
@@ -130,7 +126,7 @@ def projected(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 def quantized(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     """com.microsoft QAttention, whose projection is a product of integers."""
     x, weights, bias, x_scale, w_scale, mask, x_zero, w_zero, past = (
-        _optional(inputs, i) for i in range(9))
+        optional(inputs, i) for i in range(9))
     (y,) = matmul_integer_to_float(
         builder, node, [x, weights, x_scale, w_scale, x_zero, w_zero, bias])
     return _attend(builder, node, y, mask, past, None)
@@ -216,8 +212,8 @@ def grouped(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     have room for all keys."""
     read = node.attributes
     heads, key_heads = read["num_heads"], read["kv_num_heads"]
-    q, k, v, past_k, past_v, lengths = (_optional(inputs, i) for i in range(6))
-    cos, sin, ids, added = (_optional(inputs, i) for i in (7, 8, 9, 10))
+    q, k, v, past_k, past_v, lengths = (optional(inputs, i) for i in range(6))
+    cos, sin, ids, added = (optional(inputs, i) for i in (7, 8, 9, 10))
     total = host(inputs, 6)
     if q is None or lengths is None or total is None:
         raise ValidationError("expected queries, seqlens_k and total_sequence_length to be given")
