@@ -256,7 +256,7 @@ class _Speed(NamedTuple):
 _SPEEDS = {"gemm.t128": _Speed(0.0946, 0.106), "gemm.t128x64": _Speed(0.0595, 0.0595),
            "gemm.t64": _Speed(0.036, 0.0388), "gemm.t32": _Speed(0.0147, 0.025)}
 _PARTS = (2, 3, 4, 6, 8, 12, 16)
-_BEGIN, _SPLIT, _MORE_BYTES = 3.0, 6.0, 2.5e-6
+_BEGIN, _SPLIT, _MORE_BYTES = 3.0, 7.0, 3.5e-6
 """Microseconds: of a dispatch, of one with split-K, and of a sum that is stored and added up."""
 _OFFERED = 6
 """The kernels of float32 sums that tuning tries."""
@@ -284,7 +284,7 @@ def _microseconds(kernel: FloatKernel, g: FloatProduct, cores: int) -> float:
     time = part_k * max(most * speed.step, speed.alone)
     if parts == 1:
         return time + _BEGIN
-    return 1.05 * time + _SPLIT + parts * _MORE_BYTES * g.batches * g.rows * g.columns
+    return 1.1 * time + _SPLIT + parts * _MORE_BYTES * g.batches * g.rows * g.columns
 
 
 def _sorted(kernels: list[FloatKernel], g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
