@@ -110,7 +110,7 @@ class Torch:
         yield "", stats
         if stats.median < _GRAPH_MS:
             repeat = repeats(stats.median, _SAMPLE_MS, _MAX_REPEAT)
-            graph = self._graph(call, repeat)
+            graph = self.graph(call, repeat)
             yield " (graph)", _statistics(graph, self._event_sample, repeat)
 
     def _event_sample(self, call: Callable[[], Any], repeat: int) -> float:
@@ -122,7 +122,8 @@ class Torch:
         end.synchronize()
         return start.elapsed_time(end) / repeat
 
-    def _graph(self, call: Callable[[], Any], repeat: int) -> Callable[[], Any]:
+    def graph(self, call: Callable[[], Any], repeat: int) -> Callable[[], Any]:
+        """Replays a CUDA graph of so many calls."""
         cuda = self.torch.cuda
         side = cuda.Stream()
         side.wait_stream(cuda.current_stream())
@@ -176,6 +177,10 @@ LIBRARIES: dict[str, tuple[Callable[[Adapter], Any], tuple[str, ...]]] = {
 """By name: the library, and the modules that it needs."""
 
 
+USUAL = "torch,onnxruntime"
+"""The libraries to time where none is named."""
+
+
 def choose(names: str, adapter: Adapter) -> list[Any]:
     """The installed libraries among ``names``, which commas separate. Other names are an error.
 
@@ -202,7 +207,7 @@ def measure(libraries: Sequence[Any], case: Case) -> dict[str, PeerTime]:
             for peer in case.peers.get(library.name, lambda _: ())(library):
                 found |= _measure_one(library, peer, case)
         except Exception as error:
-            found[library.name] = PeerTime(problem=_reason(error))
+            found[library.name] = PeerTime(problem=reason(error))
         library.close()
     return found
 
@@ -217,8 +222,9 @@ def _measure_one(library: Any, peer: Peer, case: Case) -> dict[str, PeerTime]:
             for suffix, stats in library.times(peer.call)
         }
     except Exception as error:
-        return {peer.name: PeerTime(problem=_reason(error))}
+        return {peer.name: PeerTime(problem=reason(error))}
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """An error in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
