@@ -213,16 +213,17 @@ def measure(libraries: Sequence[Any], case: Case) -> dict[str, PeerTime]:
 
 
 def _measure_one(library: Any, peer: Peer, case: Case) -> dict[str, PeerTime]:
+    found: dict[str, PeerTime] = {}
     try:
         problem = case.check(peer.call()) if peer.checked else ""
         if problem:
             return {peer.name: PeerTime(problem=problem)}
-        return {
-            peer.name + suffix: PeerTime(stats.median, stats.spread)
-            for suffix, stats in library.times(peer.call)
-        }
+        for suffix, stats in library.times(peer.call):
+            found[peer.name + suffix] = PeerTime(stats.median, stats.spread)
     except Exception as error:
-        return {peer.name: PeerTime(problem=reason(error))}
+        # What calls from the host took stands, where a graph fails.
+        found[f"{peer.name} (graph)" if found else peer.name] = PeerTime(problem=reason(error))
+    return found
 
 
 def reason(error: Exception) -> str:

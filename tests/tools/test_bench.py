@@ -29,18 +29,22 @@ from kompute_dml.bench import (
     models,
     peers,
     plot,
+    reduction,
     rows,
     sessions,
     start,
     timing,
+    training,
     values,
 )
 from kompute_dml.bench.case import SCALES, Case, Peer, Recipe, scale_for, touched_bytes
 from kompute_dml.bench.elementwise import EVERY_TYPE
 from kompute_dml.bench.limits import Limit
+from kompute_dml.bench.ordinary import ordinary
 from kompute_dml.bench.peers import PeerTime
 from kompute_dml.bench.timing import Clock, Loop, Stats, Timings, measure, repeats, report
 from kompute_dml.cases import TINY
+from kompute_dml.cases import case as entries
 from kompute_dml.cli import cli
 from kompute_dml.cli.bench import _command as command_of
 from kompute_dml.operators.base import definitions
@@ -295,6 +299,46 @@ def test_bytes_are_those_read_and_written(device, recipe, size):
     assert case.bytes == size
 
 
+def test_bytes_count_what_is_read_again(device):
+    recipe, = (r for r in training.GRADIENTS if r.operator.endswith("NORMALIZATION_TRAINING"))
+    (case,) = recipe.make(device, TINY)
+    assert case.bytes == 4 * (64 + 64 + 64 + 4)  # the input twice; statistics
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_items_along_any_axis_are_checked(device, axis):
+    """The last item is wrong. Items before it, but for the first, are not looked at."""
+    recipe = ordinary("DML_OPERATOR_ELEMENT_WISE_ABS", "f32", lambda scale: entries.case(
+        np.abs, entries.Given((512, 512), -1, 1)), axis=axis)
+    (made,) = recipe.make(device, TINY)
+    got = made.dispatch().numpy()
+    assert made.check(got) == ""
+    np.moveaxis(got, axis, 0)[-1, 7] += 1
+    assert made.check(got).endswith("(from item 384)")
+
+
+@pytest.mark.parametrize(("recipe", "index"), [
+    (reduction.reduction(dml.DataType.FLOAT32, "SUM", "all"), (0, 0)),
+    (reduction.reduction(dml.DataType.FLOAT32, "ARGMAX", "all"), (0, 0)),
+    (reduction.cumulative(0, 16384, 16384), (63, slice(None))),
+    (reduction.cumulative(1, 1, 1 << 28), (0, -1))], ids=lambda x: getattr(x, "types", ""))
+def test_checks_of_whole_tensors_find_what_is_off(device, recipe, index):
+    (made,) = recipe.make(device, TINY)
+    got = made.dispatch().numpy()
+    assert made.check(got) == ""
+    got[index] += 1 + got[index] // 1000
+    assert made.check(got)
+
+
+def test_a_part_between_others_is_packed_before_it_is_read(device, monkeypatch):
+    x = device.tensor(np.arange(12.0, dtype=np.float32).reshape(3, 4))
+    read, sizes = type(device)._read, []
+    monkeypatch.setattr(type(device), "_read", lambda self, at, offset, size: (
+        sizes.append(size), read(self, at, offset, size))[1])
+    assert values.host(x[:, 1:2]).ravel().tolist() == [1, 5, 9]
+    assert sizes == [12]
+
+
 def test_small_copies_in_one_submit_are_counted(device):
     (case,) = limits.small_identities(8, 30).make(device, TINY)
     assert (case.dispatches, case.bytes) == (30, 2 * 4 * 64)
@@ -460,6 +504,18 @@ def test_a_peers_time_is_its_median():
                 peers={"numpy": lambda _: [Peer("x", lambda: None)]})
     assert peers.measure([library], case) == dict.fromkeys(
         ("x", "x (graph)"), PeerTime(2.0, samples.spread))
+
+
+def test_a_graph_that_fails_leaves_the_time_of_calls():
+    def times(call):
+        yield "", Stats.of([1.0])
+        raise RuntimeError("no capture")
+
+    library = SimpleNamespace(name="numpy", close=lambda: None, times=times)
+    case = Case("X", "f32", "[1]", lambda: None, lambda _: "", 1,
+                peers={"numpy": lambda _: [Peer("x", lambda: None)]})
+    assert peers.measure([library], case) == {
+        "x": PeerTime(1.0, 0), "x (graph)": PeerTime(problem="RuntimeError: no capture")}
 
 
 @pytest.mark.parametrize(("ms", "count"), [(1.0, 20), (40.0, 3), (300.0, 1)])
