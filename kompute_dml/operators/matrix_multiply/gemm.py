@@ -161,17 +161,21 @@ class FloatKernel:
     """Elements of A, and of B, in one read."""
     longest: int = _MAX_K
     split: bool = False
+    parts: int = 0
+    """The parts of K that split-K makes; 0: as many as ``busy`` asks for."""
 
     @property
     def name(self) -> str:
-        return self.shader.replace(".", "-") + ("-split" if self.split else "")
+        return self.shader.replace(".", "-") + ("-split" if self.split else "") + (
+            str(self.parts) if self.parts else "")
 
     def tiles(self, g: FloatProduct) -> int:
         return g.batches * -(-g.rows // self.rows) * -(-g.columns // self.columns)
 
     def part_k(self, g: FloatProduct, cores: int) -> int:
         """K of one workgroup."""
-        parts = max(1, int(self.busy * cores) // self.tiles(g)) if self.split else 1
+        parts = self.parts or (
+            max(1, int(self.busy * cores) // self.tiles(g)) if self.split else 1)
         each = -(-g.k // parts)
         return min(-(-each // self.k) * self.k, self.longest)
 
@@ -334,9 +338,9 @@ def dispatch_product(
     (row, column), (c_row, c_column) = g.steps["y"], g.steps.get("c", (0, 0))
     spec: dict[str, int] = {
         "TYPE": d.output_tensor.data_type.code, "HAS_C": "c" in g.views, "SPLIT": parts > 1,
-        "Y_VECTORS": column == 1 and g.begins_with_vectors("y", 4, row),
+        "Y_VECTORS": column == 1 and p.tail_is_aligned and g.begins_with_vectors("y", 4, row),
         "C_VECTORS": c_column == 1 and g.columns % 4 == 0 and g.begins_with_vectors("c", 4, c_row),
-        "C_ROWS": c_row != 0,
+        "C_ROWS": c_row != 0, "SUM_VECTORS": bool(kernel.each) and g.columns % 4 == 0,
         **fused.spec,
     }
     if kernel.each:
