@@ -13,7 +13,7 @@ import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.graph import tails
 from switches import long_pipelines
-from test_convolution import EveryWork, _matrix_units, set_slow_barriers
+from test_convolution import EveryWork, _matrix_units, set_slow_barriers, set_traits
 
 Run = tuple[tuple[str, ...], np.ndarray]
 Layer = Callable[..., Any]
@@ -111,6 +111,8 @@ def test_a_tail_gives_the_same_bits(
     forced, layer, sizes = KERNELS[variant]
     arrays = [rng.normal(0, 1, s).astype(data_type) for s in sizes]
     set_slow_barriers(own, "blocks" in variant)
+    # Every device then runs the named kernel, alone: no matrix units, subgroups or parts of a sum.
+    set_traits(own, is_cpu=True, cooperative_matrices=())
     with tuning.trial(EveryWork(forced)):
         shape = _run(own, layer, *arrays)[1].shape
         residual = rng.normal(0, 1, shape).astype(data_type)

@@ -268,7 +268,7 @@ def is_plain(p: PlanBuilder, c: Problem, y: Operand, y_strides: Ints, each: int 
     others = [s for s, n in zip((y_strides[0], *y_strides[2:]), (
         c.batches, *(a.out_size for a in c.axes))) if n > 1]
     return y_strides[1] == 1 and not any(n % each for n in (c.out_channels, *others)) and (
-        y.slot == TEMPORARY or p.tensor("output_tensor").is_aligned and p.tail_is_aligned)
+        y.slot == TEMPORARY or (p.tensor("output_tensor").is_aligned and p.tail_is_aligned))
 
 
 def dispatch(
