@@ -289,7 +289,7 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
 def _lines(
     p: PlanBuilder, width: int, rows: int
 ) -> tuple[int, dict[str, int | Sequence[int]], dict[str, int]] | None:
-    """Workgroups, push fields and constants of the path LINES, or None where others are better."""
+    """Workgroups, push fields and constants of BY_LINES, or None where other paths are better."""
     y = p.tensor("output_tensor")
     in_word = max(4 // y.data_type.itemsize, 1)
     together = in_word // gcd(width, in_word)

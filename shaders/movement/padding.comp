@@ -8,7 +8,7 @@
 // writes one vector of the output. ELEMENTS: it writes one element. CHUNKS: the output is contiguous, and
 // a workgroup writes a chunk of it: first the vectors that are copied whole, then those that touch a
 // border, so that these do not delay the others of a subgroup. RUNS: an invocation writes RUN vectors of a
-// contiguous row, which repeats a contiguous row of the input. LINES: the output is contiguous.
+// contiguous row, which repeats a contiguous row of the input. BY_LINES: the output is contiguous.
 // TOGETHER rows, which are whole words, are a line. An invocation writes the same word (or element of 8 bytes)
 // of PARTS lines. A workgroup writes AT_ONCE lines side by side.
 #define PARAMS_BINDING 2
@@ -16,7 +16,7 @@ layout(constant_id = 1) const uint PATH = 0u;
 layout(constant_id = 2) const uint MODE = 0u;
 layout(constant_id = 3) const bool CONTIGUOUS = false;  // rows of the input
 layout(constant_id = 4) const uint RANK = 0u;  // dimensions that count rows
-layout(constant_id = 5) const uint PARTS = 1u;  // of a chunk: so many vectors for each invocation
+layout(constant_id = 5) const uint PARTS = 1u;  // that each invocation writes of a chunk (vectors), or BY_LINES
 layout(constant_id = 6) const uint BORDER = 1u;  // vectors that a border may touch
 layout(constant_id = 7) const bool NARROW = false;  // rows are shorter than a vector
 layout(constant_id = 8) const uint RUN = 1u;
@@ -38,7 +38,6 @@ const uint EDGE = 1u;
 const uint REFLECTION = 2u;
 const uint SYMMETRIC = 3u;
 const uint WRAP = 4u;
-
 
 layout(push_constant) uniform Push {
     uint x_offset;
