@@ -140,12 +140,47 @@ def MaxPoolingGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
 # Neighbours
 
 
+_LONGEST_KEPT = 8
+"""The most elements of a window that an invocation keeps in registers."""
+_BUSY = 2048
+"""Invocations that a core of a GPU needs to hide the latency of reads, ..."""
+_CHANNELS_LOCAL_SIZE = 64
+"""... in workgroups of so many."""
+
+
+def _along_channels(d: Any, p: PlanBuilder) -> None:
+    """Each invocation goes along the channels, or a span of them, and reads them once."""
+    x, dy, dx = d.input_tensor, d.input_gradient_tensor, d.output_gradient_tensor
+    channels, kept = x.sizes[1], [a for a in range(len(x.sizes)) if a != 1]
+    walk = Walk([x.sizes[a] for a in kept], *([t.strides[a] for a in kept] for t in (x, dy, dx)))
+    spans = max(1, min(p.device.cores * _BUSY // walk.count, channels // (4 * d.local_size)))
+    span = -(-channels // spans)
+    spans = -(-channels // span)
+    groups = -(-walk.count * spans // _CHANNELS_LOCAL_SIZE)
+    p.dispatch(
+        "local_response_normalization_channels_grad", groups,
+        x=p.read("input_tensor"), dy=p.read("input_gradient_tensor"),
+        dx=p.write("output_gradient_tensor"), params=walk.words,
+        push={"places": walk.count, "channels": channels, "span": span, "spans": spans,
+              "x_step": x.strides[1], "dy_step": dy.strides[1], "dx_step": dx.strides[1],
+              "alpha": float_bits(d.alpha / d.local_size), "beta": float_bits(d.beta),
+              "bias": float_bits(d.bias)},
+        spec={"LOCAL_SIZE": _CHANNELS_LOCAL_SIZE, "TYPE": x.data_type.code,
+              "BEFORE": (d.local_size - 1) // 2, "AFTER": d.local_size // 2,
+              "THREE_QUARTERS": d.beta == 0.75 and p.device.exact_units},
+    )
+
+
 @operator("LOCAL_RESPONSE_NORMALIZATION_GRAD", output=like("input_tensor"),
-          shaders=("local_response_normalization_grad",), check=check_neighbours,
+          shaders=("local_response_normalization_grad",
+                   "local_response_normalization_channels_grad"), check=check_neighbours,
           cross_channel=True, alpha=1e-4, beta=0.75, bias=1.0)
 def LocalResponseNormalizationGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
     x, cross = d.input_tensor, bool(d.cross_channel)
     refuse_long_windows(d, p)
+    if cross and not p.device.is_cpu and d.local_size <= _LONGEST_KEPT:
+        _along_channels(d, p)
+        return
     across, along = ((0,) * 4, (0, 1, 0, 0)) if cross else ((0, 0, 1, 0), (0, 0, 0, 1))
     walk = Walk(x.sizes, x.strides, d.input_gradient_tensor.strides,
                 d.output_gradient_tensor.strides, across, along)
