@@ -33,9 +33,9 @@ uint float_to_half(float x) {
 }
 
 // Two in a word, the first in the lower half.
-float half_in(uint word, uint e) {
-    if (HAS_EXACT_UNITS) return unpackHalf2x16(word)[e];
-    return half_to_float(word >> e * 16u & 0xFFFFu);
+vec2 halves_to_floats(uint word) {
+    if (HAS_EXACT_UNITS) return unpackHalf2x16(word);
+    return vec2(half_to_float(word & 0xFFFFu), half_to_float(word >> 16));
 }
 
 uint floats_to_halves(float low, float high) {

@@ -47,7 +47,7 @@ OUTPUT_TENSOR(y, 5, TYPE)
 WALK(walk, 6)
 
 float element(uvec4 vector, uint e) {
-    if (EACH == 8u) return half_in(vector[e / 2u], e % 2u);
+    if (EACH == 8u) return halves_to_floats(vector[e / 2u])[e % 2u];
     return uintBitsToFloat(vector[e]);
 }
 
