@@ -134,7 +134,6 @@ def _products() -> Iterator[Limit]:
         yield Limit(product(kind, 128, 64, 128), (("torch._int_mm", 1.0),))
     yield Limit(product(Product(DataType.INT16, DataType.INT16), *(4096,) * 3), (("TOPS", 3.0),))
     yield Limit(product(Product(DataType.INT32, DataType.INT32), *(2048,) * 3), (("TOPS", 1.0),))
-    yield from _gemms()
 
 
 def _gemms() -> Iterator[Limit]:
@@ -289,7 +288,7 @@ def _all(*parts: Callable[[], Iterator[Limit]]) -> tuple[Limit, ...]:
     return tuple(limit for part in parts for limit in part())
 
 
-LIMITS = _all(
-    _movement, _products, _weights, _gathers, _pooling, _convolutions, _attention,
-    # Families that were added later come after those that kept runs have.
-    _normalizations, _reductions, _images, _recurrent, _training)
+FAMILIES = _all(
+    _gemms, _weights, _gathers, _pooling, _convolutions, _attention, _normalizations, _reductions,
+    _images, _recurrent, _training)
+LIMITS = (*_all(_movement, _products), *FAMILIES)

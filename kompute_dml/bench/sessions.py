@@ -60,7 +60,9 @@ def _plugin(name: str, library: str, entries: dict[str, str]) -> Open:
         options = _options()
         options.add_provider_for_devices(found, entries)
         session = onnxruntime.InferenceSession(str(path), options, enable_fallback=False)
-        if name not in {part.ep_name for part in session.get_provider_graph_assignment_info()}:
+        # Nothing is known of a provider that took all nodes before they were assigned.
+        assigned = {part.ep_name for part in session.get_provider_graph_assignment_info()}
+        if assigned and name not in assigned:
             raise UnsupportedError("it leaves every node to the CPU")
         return session
 

@@ -20,11 +20,14 @@ _USUAL = "usual"
 @options.timing
 @click.option("--suite", default="operators", show_default=True,
               type=click.Choice(
-                  ["operators", "limits", "elementwise", "movement", "numpy", "models"]),
-              help="The cases: each operator once; goals for a large GPU; elementwise operators in "
-                   "FLOAT32, FLOAT16 and INT8, whose goal is the speed of copying; each "
-                   "operator beside NumPy, whose goal is a tenth of NumPy's speed; or whole "
-                   "models on ONNX Runtime, NumPy in to NumPy out.")
+                  ["operators", "limits", "families", "elementwise", "movement", "numpy",
+                   "models"]),
+              help="The cases: each operator once; goals for a large GPU; of these, all but copies "
+                   "and MATRIX_MULTIPLY_INTEGER_TO_FLOAT; elementwise operators in FLOAT32, "
+                   "FLOAT16 and INT8, whose goal is the speed of copying; copies of parts, whose "
+                   "goals are shares of copying; each operator beside NumPy, whose goal is a "
+                   "tenth of NumPy's speed; or whole models on ONNX Runtime, NumPy in to NumPy "
+                   "out.")
 @click.option("--filter", "pattern", default="", metavar="TEXT",
               help="Only cases whose operator or types (whose model or type) have TEXT in them, in "
                    "any case.")
