@@ -54,6 +54,7 @@ layout(push_constant) uniform Push {
     uint params_offset;
 };
 #include "include/grid.glsl"
+#define WALK_RANKED
 #include "include/walk.glsl"
 #include "include/typed.glsl"
 #define TAIL_BINDING 6
@@ -66,7 +67,10 @@ INPUT_TENSOR(c, 2, TYPE)
 layout(binding = 2) readonly buffer CPairs { uvec2 c_pairs[]; };
 OUTPUT_TENSOR(y, 3, TYPE)
 layout(binding = 3) writeonly buffer YPairs { uvec2 y_pairs[]; };
-layout(binding = 4) coherent buffer Partial { float partial[]; };
+#ifdef HALF_STORES  // the device stores 16 bits at a time
+layout(binding = 3) writeonly buffer YHalves { float16_t y_halves[]; };
+#endif
+layout(binding = 4) coherent buffer Partial { vec4 partial[]; };
 layout(binding = 5) coherent buffer Arrived { uint arrived[]; };
 WALK(walk, 4)
 
@@ -90,19 +94,29 @@ bool find_tile(out Tile t) {
     uint down = (rows - 1u) / TILE_ROWS + 1u;
     uint across = (columns - 1u) / TILE_COLUMNS + 1u;
     uint count = down * across * batches;
-    t.part = group_index() / count;
-    t.index = group_index() - t.part * count;
-    t.batch = t.index / (down * across);
-    uint tile = t.index - t.batch * (down * across);
-    uint first = tile / (band * across) * band;
+    t.index = group_index();
+    t.part = t.batch = 0u;
+    t.at = uint[4](0u, 0u, 0u, 0u);
+    // Divisions, and words from memory, only where they are needed: the first load waits for them.
+    if (SPLIT) {
+        t.part = t.index / count;
+        t.index -= t.part * count;
+    }
+    uint tile = t.index;
+    if (batches > 1u) {
+        t.batch = t.index / (down * across);
+        tile -= t.batch * (down * across);
+        t.at = walk(0u, t.batch);
+    }
+    uint first = down > band ? tile / (band * across) * band : 0u;
     uint height = min(band, down - first);
     tile -= first * across;
-    t.row = (first + tile % height) * TILE_ROWS;
-    t.column = tile / height * TILE_COLUMNS;
-    t.at = walk(0u, t.batch);
+    uint along = tile / height;
+    t.row = (first + tile - along * height) * TILE_ROWS;
+    t.column = along * TILE_COLUMNS;
     t.begin = t.part * part_k;
     t.end = min(t.begin + part_k, K);
-    return t.part < parts;
+    return SPLIT ? t.part < parts : t.batch < batches && (batches > 1u || t.index < count);
 }
 
 // Four elements of C, which are a vector.
@@ -129,23 +143,32 @@ void store_four(Tile t, uint row, uint column, vec4 sums) {
         if (HAS_C) value = value + beta * added[i];
         x[i] = finish(value, to - y_offset + min(i, count - 1u) * y_column);
     }
-    if (Y_VECTORS && count == 4u) {
-        if (BYTES_OF(TYPE) == 4u) {
-            y_vectors[to / 4u] = floatBitsToUint(x);
-        } else {
-            y_pairs[to / 4u] =
-                HAS_EXACT_UNITS ? uvec2(packHalf2x16(x.xy), packHalf2x16(x.zw))
-                                : uvec2(float_to_half(x.x) | (float_to_half(x.y) << 16),
-                                        float_to_half(x.z) | (float_to_half(x.w) << 16));
-        }
+    if (Y_VECTORS && count == 4u && BYTES_OF(TYPE) == 4u) {
+        y_vectors[to / 4u] = floatBitsToUint(x);
         return;
     }
+    uvec2 halves = HAS_EXACT_UNITS ? uvec2(packHalf2x16(x.xy), packHalf2x16(x.zw))
+                                   : uvec2(float_to_half(x.x) | (float_to_half(x.y) << 16),
+                                           float_to_half(x.z) | (float_to_half(x.w) << 16));
+    if (Y_VECTORS && count == 4u) {
+        y_pairs[to / 4u] = halves;
+        return;
+    }
+#ifdef HALF_STORES
+    if (BYTES_OF(TYPE) == 2u) {
+        [[unroll]] for (uint i = 0u; i < 4u; ++i)
+            if (i < count) y_halves[to + i * y_column] = unpackFloat2x16(halves[i / 2u])[i % 2u];
+        return;
+    }
+#endif
     [[unroll]] for (uint i = 0u; i < 4u; ++i)
         if (i < count) y_store_float(to + i * y_column, x[i]);
 }
 
-uint partial_at(Tile t, uint part, uint row, uint column) {
-    return partial_offset + ((part * batches + t.batch) * rows + row) * columns + column;
+// The sums of a tile's parts follow each other, each as the vectors of its rows.
+const uint TILE_FOURS = TILE_ROWS * TILE_COLUMNS / 4u;
+uint partial_at(Tile t, uint part, uint four) {
+    return partial_offset / 4u + (t.index * parts + part) * TILE_FOURS + four;
 }
 
 // Finishes the sums of four columns of a row, or stores them for split-K. Sums beyond edges are dropped.
@@ -155,10 +178,13 @@ void finish_four(Tile t, uint row, uint column, vec4 sums) {
         store_four(t, row, column, sums);
         return;
     }
-    uint to = partial_at(t, t.part, row, column);
-    [[unroll]] for (uint i = 0u; i < 4u; ++i)
-        if (column + i < columns) partial[to + i] = sums[i];
+    uint four = ((row - t.row) * TILE_COLUMNS + column - t.column) / 4u;
+    partial[partial_at(t, t.part, four)] = sums;
 }
+
+#ifndef FOURS_TO_ADD  // by an invocation at a time: 1, 2 or 4
+#define FOURS_TO_ADD 1u
+#endif
 
 // After finish_four: the last workgroup of a tile adds up the parts.
 void add_parts(Tile t) {
@@ -171,22 +197,27 @@ void add_parts(Tile t) {
     if (s_arrived != parts - 1u) return;
     memoryBarrierBuffer();
     if (gl_LocalInvocationIndex == 0u) arrived[arrived_offset + t.index] = 0u;
-    const uint TOGETHER = 8u;
-    for (uint n = gl_LocalInvocationIndex; n < TILE_ROWS * TILE_COLUMNS / 4u; n += INVOCATIONS) {
-        uint row = t.row + n / (TILE_COLUMNS / 4u);
-        uint column = t.column + n % (TILE_COLUMNS / 4u) * 4u;
-        if (row >= rows || column >= columns) continue;
-        vec4 sums = vec4(0.0);
-        for (uint part = 0u; part < parts; part += TOGETHER) {
-            vec4 more[TOGETHER];
-            [[unroll]] for (uint p = 0u; p < TOGETHER; ++p) {
-                uint from = partial_at(t, min(part + p, parts - 1u), row, column);
-                [[unroll]] for (uint i = 0u; i < 4u; ++i)
-                    more[p][i] = partial[from + min(i, columns - 1u - column)];
-            }
-            [[unroll]] for (uint p = 0u; p < TOGETHER; ++p)
-                if (part + p < parts) sums += more[p];
+    // An invocation has up to 16 vectors on their way, for each waits for memory.
+    const uint EACH = FOURS_TO_ADD, AT_ONCE = 16u / EACH;
+    for (uint first = gl_LocalInvocationIndex; first < TILE_FOURS; first += EACH * INVOCATIONS) {
+        vec4 sums[EACH];
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) sums[e] = vec4(0.0);
+        for (uint part = 0u; part < parts; part += AT_ONCE) {
+            vec4 more[AT_ONCE][EACH];
+            [[unroll]] for (uint p = 0u; p < AT_ONCE; ++p)
+                [[unroll]] for (uint e = 0u; e < EACH; ++e)
+                    more[p][e] = partial[partial_at(t, min(part + p, parts - 1u),
+                                                    min(first + e * INVOCATIONS, TILE_FOURS - 1u))];
+            [[unroll]] for (uint p = 0u; p < AT_ONCE; ++p)
+                [[unroll]] for (uint e = 0u; e < EACH; ++e)
+                    if (part + p < parts) sums[e] += more[p][e];
         }
-        store_four(t, row, column, sums);
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+            uint four = first + e * INVOCATIONS;
+            uint row = t.row + four / (TILE_COLUMNS / 4u);
+            uint column = t.column + four % (TILE_COLUMNS / 4u) * 4u;
+            if (four < TILE_FOURS && row < rows && column < columns)
+                store_four(t, row, column, sums[e]);
+        }
     }
 }

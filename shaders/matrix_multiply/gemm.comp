@@ -17,6 +17,7 @@ const uint TILE_ROWS = TILE, TILE_COLUMNS = TILE;
 const uint SIDE = TILE / BLOCK;
 const uint INVOCATIONS = SIDE * SIDE;
 layout(local_size_x = INVOCATIONS) in;
+#define FOURS_TO_ADD clamp(TILE_FOURS / INVOCATIONS, 1u, 4u)
 #include "include/gemm.glsl"
 #include "include/gemm_fours.glsl"
 
