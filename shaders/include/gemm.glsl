@@ -9,7 +9,7 @@
 #endif
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool HAS_C = false;
-// Whether four columns of the output are one aligned vector.
+// Whether four columns of the output are one aligned vector, and those of the tail's tensor.
 layout(constant_id = 3) const bool Y_VECTORS = false;
 // Split-K: several workgroups compute a tile. The last one adds up all sums in the order of K, so the
 // result does not depend on which one is last.
@@ -17,6 +17,9 @@ layout(constant_id = 4) const bool SPLIT = false;
 // Whether four columns of C are one aligned vector, and whether its rows differ.
 layout(constant_id = 45) const bool C_VECTORS = false;
 layout(constant_id = 46) const bool C_ROWS = true;
+
+// Whether four columns of a part's sums are one aligned vector.
+layout(constant_id = 47) const bool SUM_VECTORS = false;
 
 layout(push_constant) uniform Push {
     uint batches;
@@ -70,7 +73,8 @@ layout(binding = 3) writeonly buffer YPairs { uvec2 y_pairs[]; };
 #ifdef HALF_STORES  // the device stores 16 bits at a time
 layout(binding = 3) writeonly buffer YHalves { float16_t y_halves[]; };
 #endif
-layout(binding = 4) coherent buffer Partial { vec4 partial[]; };
+layout(binding = 4) coherent buffer Partial { float partial[]; };
+layout(binding = 4) coherent buffer PartialVectors { vec4 partial_vectors[]; };
 layout(binding = 5) coherent buffer Arrived { uint arrived[]; };
 WALK(walk, 4)
 
@@ -101,6 +105,8 @@ bool find_tile(out Tile t) {
     if (SPLIT) {
         t.part = t.index / count;
         t.index -= t.part * count;
+    } else if (t.index >= count) {
+        return false;
     }
     uint tile = t.index;
     if (batches > 1u) {
@@ -116,7 +122,7 @@ bool find_tile(out Tile t) {
     t.column = along * TILE_COLUMNS;
     t.begin = t.part * part_k;
     t.end = min(t.begin + part_k, K);
-    return SPLIT ? t.part < parts : t.batch < batches && (batches > 1u || t.index < count);
+    return t.part < parts;
 }
 
 // Four elements of C, which are a vector.
@@ -138,19 +144,23 @@ void store_four(Tile t, uint row, uint column, vec4 sums) {
     else if (HAS_C)
         [[unroll]] for (uint i = 0u; i < 4u; ++i)
             added[i] = c_float(from + min(i, count - 1u) * c_column);
+    bool whole = Y_VECTORS && count == 4u;
+    vec4 others = vec4(0.0);
+    if (whole) others = tail_four(to - y_offset);
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         precise float value = alpha * sums[i];
         if (HAS_C) value = value + beta * added[i];
-        x[i] = finish(value, to - y_offset + min(i, count - 1u) * y_column);
+        uint place = to - y_offset + min(i, count - 1u) * y_column;
+        x[i] = finish_beside(value, whole ? others[i] : tail_one(place));
     }
-    if (Y_VECTORS && count == 4u && BYTES_OF(TYPE) == 4u) {
+    if (whole && BYTES_OF(TYPE) == 4u) {
         y_vectors[to / 4u] = floatBitsToUint(x);
         return;
     }
     uvec2 halves = HAS_EXACT_UNITS ? uvec2(packHalf2x16(x.xy), packHalf2x16(x.zw))
                                    : uvec2(float_to_half(x.x) | (float_to_half(x.y) << 16),
                                            float_to_half(x.z) | (float_to_half(x.w) << 16));
-    if (Y_VECTORS && count == 4u) {
+    if (whole) {
         y_pairs[to / 4u] = halves;
         return;
     }
@@ -165,10 +175,8 @@ void store_four(Tile t, uint row, uint column, vec4 sums) {
         if (i < count) y_store_float(to + i * y_column, x[i]);
 }
 
-// The sums of a tile's parts follow each other, each as the vectors of its rows.
-const uint TILE_FOURS = TILE_ROWS * TILE_COLUMNS / 4u;
-uint partial_at(Tile t, uint part, uint four) {
-    return partial_offset / 4u + (t.index * parts + part) * TILE_FOURS + four;
+uint partial_at(Tile t, uint part, uint row, uint column) {
+    return partial_offset + ((part * batches + t.batch) * rows + row) * columns + column;
 }
 
 // Finishes the sums of four columns of a row, or stores them for split-K. Sums beyond edges are dropped.
@@ -178,11 +186,16 @@ void finish_four(Tile t, uint row, uint column, vec4 sums) {
         store_four(t, row, column, sums);
         return;
     }
-    uint four = ((row - t.row) * TILE_COLUMNS + column - t.column) / 4u;
-    partial[partial_at(t, t.part, four)] = sums;
+    uint to = partial_at(t, t.part, row, column);
+    if (SUM_VECTORS) {
+        partial_vectors[to / 4u] = sums;
+        return;
+    }
+    [[unroll]] for (uint i = 0u; i < 4u; ++i)
+        if (column + i < columns) partial[to + i] = sums[i];
 }
 
-#ifndef FOURS_TO_ADD  // by an invocation at a time: 1, 2 or 4
+#ifndef FOURS_TO_ADD  // vectors of a tile that an invocation adds up at a time
 #define FOURS_TO_ADD 1u
 #endif
 
@@ -197,27 +210,37 @@ void add_parts(Tile t) {
     if (s_arrived != parts - 1u) return;
     memoryBarrierBuffer();
     if (gl_LocalInvocationIndex == 0u) arrived[arrived_offset + t.index] = 0u;
-    // An invocation has up to 16 vectors on their way, for each waits for memory.
-    const uint EACH = FOURS_TO_ADD, AT_ONCE = 16u / EACH;
-    for (uint first = gl_LocalInvocationIndex; first < TILE_FOURS; first += EACH * INVOCATIONS) {
+    const uint EACH = FOURS_TO_ADD, AT_ONCE = EACH > 1u ? 4u : 8u, FOURS = TILE_COLUMNS / 4u;
+    for (uint n = gl_LocalInvocationIndex; n < TILE_ROWS * FOURS; n += EACH * INVOCATIONS) {
+        uint row[EACH], column[EACH];
         vec4 sums[EACH];
-        [[unroll]] for (uint e = 0u; e < EACH; ++e) sums[e] = vec4(0.0);
+        bool inside = false;
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+            row[e] = t.row + (n + e * INVOCATIONS) / FOURS;
+            column[e] = t.column + (n + e * INVOCATIONS) % FOURS * 4u;
+            sums[e] = vec4(0.0);
+            inside = inside || row[e] < rows && column[e] < columns;
+        }
+        if (!inside) continue;
         for (uint part = 0u; part < parts; part += AT_ONCE) {
             vec4 more[AT_ONCE][EACH];
             [[unroll]] for (uint p = 0u; p < AT_ONCE; ++p)
-                [[unroll]] for (uint e = 0u; e < EACH; ++e)
-                    more[p][e] = partial[partial_at(t, min(part + p, parts - 1u),
-                                                    min(first + e * INVOCATIONS, TILE_FOURS - 1u))];
+                [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+                    uint first = column[e] < columns ? column[e] : t.column;
+                    uint from = partial_at(t, min(part + p, parts - 1u), min(row[e], rows - 1u), first);
+                    if (SUM_VECTORS) {
+                        more[p][e] = partial_vectors[from / 4u];
+                        continue;
+                    }
+                    [[unroll]] for (uint i = 0u; i < 4u; ++i)
+                        more[p][e][i] = partial[from + min(i, columns - 1u - first)];
+                }
             [[unroll]] for (uint p = 0u; p < AT_ONCE; ++p)
                 [[unroll]] for (uint e = 0u; e < EACH; ++e)
                     if (part + p < parts) sums[e] += more[p][e];
         }
-        [[unroll]] for (uint e = 0u; e < EACH; ++e) {
-            uint four = first + e * INVOCATIONS;
-            uint row = t.row + four / (TILE_COLUMNS / 4u);
-            uint column = t.column + four % (TILE_COLUMNS / 4u) * 4u;
-            if (four < TILE_FOURS && row < rows && column < columns)
-                store_four(t, row, column, sums[e]);
-        }
+        [[unroll]] for (uint e = 0u; e < EACH; ++e)
+            if (n + e * INVOCATIONS < TILE_ROWS * FOURS && row[e] < rows && column[e] < columns)
+                store_four(t, row[e], column[e], sums[e]);
     }
 }

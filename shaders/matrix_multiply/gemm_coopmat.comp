@@ -44,7 +44,7 @@ const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS * SUBGROUPS_K;
 const uint INVOCATIONS = 32u * SUBGROUPS;
 layout(local_size_x = INVOCATIONS) in;
 #define HALF_STORES
-#define FOURS_TO_ADD clamp(TILE_FOURS / INVOCATIONS, 1u, 4u)
+#define FOURS_TO_ADD clamp(TILE_ROWS * TILE_COLUMNS / 4u / INVOCATIONS, 1u, 4u)
 #include "include/gemm.glsl"
 
 // Whether vectors lie along A's rows, and along B's columns; else along K.

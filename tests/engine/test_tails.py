@@ -157,6 +157,39 @@ def test_every_operator_with_a_tail_has_it_in_its_kernel(own: dml.Device) -> Non
         assert run.operators == [name] and run.variants[-1].endswith(".tail"), name
 
 
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+def test_a_tail_of_contiguous_channels_reads_vectors(
+    data_type: str, own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, w, r = (rng.normal(0, 1, s).astype(data_type)
+               for s in ((2, 5, 7, 40), (36, 40, 3, 3), (2, 3, 5, 36)))
+
+    def build(x: Any, w: Any, r: Any) -> Any:
+        made = x.device.empty(r.sizes, x.dtype)
+        return _tail(dml.convolution(_last(x), w, out=_last(made)), _last(r))
+
+    set_slow_barriers(own, False)
+    with tuning.trial(EveryWork("t128-1")):
+        fused = _run(own, build, x, w, r)
+        monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "tails")
+        plain = _run(own, build, x, w, r)
+    assert fused[0][-1] == "convolution_lines.t128.tail"
+    np.testing.assert_array_equal(fused[1], plain[1])
+
+
+def test_large_tiles_have_no_tail_of_single_elements(
+    own: dml.Device, rng: np.random.Generator
+) -> None:
+    """Registers do not hold the sums of a t128 if a tail is computed for each on its own."""
+    x, w, r = (rng.normal(0, 1, s).astype(np.float32) for s in (*IMAGE, (2, 36, 7, 6)))
+    set_slow_barriers(own, False)
+    with tuning.trial(EveryWork("t128-1")) as trial:
+        _run(own, lambda x, w, r: dml.convolution(x, w) + r, x, w, r)
+    offered = [names for work, names in trial.asked.items() if work.startswith("convolution")]
+    assert offered and not any("t128-1" in names for names in offered)
+    assert any("t128-2" in names for names in offered)
+
+
 @long_pipelines
 def test_a_tail_of_a_reduction_in_parts(
     own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
