@@ -57,6 +57,7 @@ layout(push_constant) uniform Push {
     uint params_offset;
 };
 #include "include/grid.glsl"
+#define WALK_RANKED
 #include "include/walk.glsl"
 #include "include/typed.glsl"
 #define TAIL_BINDING 6
@@ -69,6 +70,9 @@ INPUT_TENSOR(c, 2, TYPE)
 layout(binding = 2) readonly buffer CPairs { uvec2 c_pairs[]; };
 OUTPUT_TENSOR(y, 3, TYPE)
 layout(binding = 3) writeonly buffer YPairs { uvec2 y_pairs[]; };
+#ifdef HALF_STORES  // the device stores 16 bits at a time
+layout(binding = 3) writeonly buffer YHalves { float16_t y_halves[]; };
+#endif
 layout(binding = 4) coherent buffer Partial { float partial[]; };
 layout(binding = 4) coherent buffer PartialVectors { vec4 partial_vectors[]; };
 layout(binding = 5) coherent buffer Arrived { uint arrived[]; };
@@ -94,16 +98,28 @@ bool find_tile(out Tile t) {
     uint down = (rows - 1u) / TILE_ROWS + 1u;
     uint across = (columns - 1u) / TILE_COLUMNS + 1u;
     uint count = down * across * batches;
-    t.part = group_index() / count;
-    t.index = group_index() - t.part * count;
-    t.batch = t.index / (down * across);
-    uint tile = t.index - t.batch * (down * across);
-    uint first = tile / (band * across) * band;
+    t.index = group_index();
+    t.part = t.batch = 0u;
+    t.at = uint[4](0u, 0u, 0u, 0u);
+    // Divisions, and words from memory, only where they are needed: the first load waits for them.
+    if (SPLIT) {
+        t.part = t.index / count;
+        t.index -= t.part * count;
+    } else if (t.index >= count) {
+        return false;
+    }
+    uint tile = t.index;
+    if (batches > 1u) {
+        t.batch = t.index / (down * across);
+        tile -= t.batch * (down * across);
+        t.at = walk(0u, t.batch);
+    }
+    uint first = down > band ? tile / (band * across) * band : 0u;
     uint height = min(band, down - first);
     tile -= first * across;
-    t.row = (first + tile % height) * TILE_ROWS;
-    t.column = tile / height * TILE_COLUMNS;
-    t.at = walk(0u, t.batch);
+    uint along = tile / height;
+    t.row = (first + tile - along * height) * TILE_ROWS;
+    t.column = along * TILE_COLUMNS;
     t.begin = t.part * part_k;
     t.end = min(t.begin + part_k, K);
     return t.part < parts;
@@ -137,17 +153,24 @@ void store_four(Tile t, uint row, uint column, vec4 sums) {
         uint place = to - y_offset + min(i, count - 1u) * y_column;
         x[i] = finish_beside(value, whole ? others[i] : tail_one(place));
     }
-    if (whole) {
-        if (BYTES_OF(TYPE) == 4u) {
-            y_vectors[to / 4u] = floatBitsToUint(x);
-        } else {
-            y_pairs[to / 4u] =
-                HAS_EXACT_UNITS ? uvec2(packHalf2x16(x.xy), packHalf2x16(x.zw))
-                                : uvec2(float_to_half(x.x) | (float_to_half(x.y) << 16),
-                                        float_to_half(x.z) | (float_to_half(x.w) << 16));
-        }
+    if (whole && BYTES_OF(TYPE) == 4u) {
+        y_vectors[to / 4u] = floatBitsToUint(x);
         return;
     }
+    uvec2 halves = HAS_EXACT_UNITS ? uvec2(packHalf2x16(x.xy), packHalf2x16(x.zw))
+                                   : uvec2(float_to_half(x.x) | (float_to_half(x.y) << 16),
+                                           float_to_half(x.z) | (float_to_half(x.w) << 16));
+    if (whole) {
+        y_pairs[to / 4u] = halves;
+        return;
+    }
+#ifdef HALF_STORES
+    if (BYTES_OF(TYPE) == 2u) {
+        [[unroll]] for (uint i = 0u; i < 4u; ++i)
+            if (i < count) y_halves[to + i * y_column] = unpackFloat2x16(halves[i / 2u])[i % 2u];
+        return;
+    }
+#endif
     [[unroll]] for (uint i = 0u; i < 4u; ++i)
         if (i < count) y_store_float(to + i * y_column, x[i]);
 }
@@ -172,6 +195,10 @@ void finish_four(Tile t, uint row, uint column, vec4 sums) {
         if (column + i < columns) partial[to + i] = sums[i];
 }
 
+#ifndef FOURS_TO_ADD  // vectors of a tile that an invocation adds up at a time
+#define FOURS_TO_ADD 1u
+#endif
+
 // After finish_four: the last workgroup of a tile adds up the parts.
 void add_parts(Tile t) {
     if (!SPLIT) return;
@@ -183,26 +210,37 @@ void add_parts(Tile t) {
     if (s_arrived != parts - 1u) return;
     memoryBarrierBuffer();
     if (gl_LocalInvocationIndex == 0u) arrived[arrived_offset + t.index] = 0u;
-    const uint TOGETHER = 8u;
-    for (uint n = gl_LocalInvocationIndex; n < TILE_ROWS * TILE_COLUMNS / 4u; n += INVOCATIONS) {
-        uint row = t.row + n / (TILE_COLUMNS / 4u);
-        uint column = t.column + n % (TILE_COLUMNS / 4u) * 4u;
-        if (row >= rows || column >= columns) continue;
-        vec4 sums = vec4(0.0);
-        for (uint part = 0u; part < parts; part += TOGETHER) {
-            vec4 more[TOGETHER];
-            [[unroll]] for (uint p = 0u; p < TOGETHER; ++p) {
-                uint from = partial_at(t, min(part + p, parts - 1u), row, column);
-                if (SUM_VECTORS) {
-                    more[p] = partial_vectors[from / 4u];
-                    continue;
-                }
-                [[unroll]] for (uint i = 0u; i < 4u; ++i)
-                    more[p][i] = partial[from + min(i, columns - 1u - column)];
-            }
-            [[unroll]] for (uint p = 0u; p < TOGETHER; ++p)
-                if (part + p < parts) sums += more[p];
+    const uint EACH = FOURS_TO_ADD, AT_ONCE = EACH > 1u ? 4u : 8u, FOURS = TILE_COLUMNS / 4u;
+    for (uint n = gl_LocalInvocationIndex; n < TILE_ROWS * FOURS; n += EACH * INVOCATIONS) {
+        uint row[EACH], column[EACH];
+        vec4 sums[EACH];
+        bool inside = false;
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+            row[e] = t.row + (n + e * INVOCATIONS) / FOURS;
+            column[e] = t.column + (n + e * INVOCATIONS) % FOURS * 4u;
+            sums[e] = vec4(0.0);
+            inside = inside || row[e] < rows && column[e] < columns;
         }
-        store_four(t, row, column, sums);
+        if (!inside) continue;
+        for (uint part = 0u; part < parts; part += AT_ONCE) {
+            vec4 more[AT_ONCE][EACH];
+            [[unroll]] for (uint p = 0u; p < AT_ONCE; ++p)
+                [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+                    uint first = column[e] < columns ? column[e] : t.column;
+                    uint from = partial_at(t, min(part + p, parts - 1u), min(row[e], rows - 1u), first);
+                    if (SUM_VECTORS) {
+                        more[p][e] = partial_vectors[from / 4u];
+                        continue;
+                    }
+                    [[unroll]] for (uint i = 0u; i < 4u; ++i)
+                        more[p][e][i] = partial[from + min(i, columns - 1u - first)];
+                }
+            [[unroll]] for (uint p = 0u; p < AT_ONCE; ++p)
+                [[unroll]] for (uint e = 0u; e < EACH; ++e)
+                    if (part + p < parts) sums[e] += more[p][e];
+        }
+        [[unroll]] for (uint e = 0u; e < EACH; ++e)
+            if (n + e * INVOCATIONS < TILE_ROWS * FOURS && row[e] < rows && column[e] < columns)
+                store_four(t, row[e], column[e], sums[e]);
     }
 }

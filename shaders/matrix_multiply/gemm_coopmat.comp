@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_GEMM
-//@ variants TILE: t128 t128x256 t64 t64d t32x64 t32 t16
+//@ variants TILE: t128 t64 t64d t32x64 t32 t16
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
@@ -9,6 +9,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_control_flow_attributes : require
 // FLOAT16 matrices, accumulated in float32. A workgroup of subgroups of 32 computes a tile of the output
 // in SUBGROUPS_DOWN x SUBGROUPS_ACROSS parts. SUBGROUPS_K subgroups split K of each part. ALONE: each of
@@ -17,10 +18,6 @@
 #if defined(TILE_t128)
 const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_K = 32u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 1u;
-const bool ALONE = false;
-#elif defined(TILE_t128x256)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 256u, TILE_K = 32u;
-const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 4u, SUBGROUPS_K = 1u;
 const bool ALONE = false;
 #elif defined(TILE_t64)
 const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_K = 64u;
@@ -32,7 +29,7 @@ const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 2u;
 const bool ALONE = false;
 #elif defined(TILE_t32x64)
 const uint TILE_ROWS = 32u, TILE_COLUMNS = 64u, TILE_K = 128u;
-const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 4u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 1u, SUBGROUPS_K = 8u;
 const bool ALONE = false;
 #elif defined(TILE_t32)
 const uint TILE_ROWS = 32u, TILE_COLUMNS = 32u, TILE_K = 128u;
@@ -46,6 +43,8 @@ const bool ALONE = true;
 const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS * SUBGROUPS_K;
 const uint INVOCATIONS = 32u * SUBGROUPS;
 layout(local_size_x = INVOCATIONS) in;
+#define HALF_STORES
+#define FOURS_TO_ADD clamp(TILE_ROWS * TILE_COLUMNS / 4u / INVOCATIONS, 1u, 4u)
 #include "include/gemm.glsl"
 
 // Whether vectors lie along A's rows, and along B's columns; else along K.
@@ -125,103 +124,108 @@ void main() {
     uint a_slice = ALONE ? member_of_k * SLICE : 0u;
     uint b_slice = a_slice + A_SLICE;
 
-    // Positions beyond the edges are clamped, and their sums dropped. If no part of K ends inside a
-    // slice, positions count vectors, from the first slice on.
+    // Positions beyond the edges are clamped, and their sums dropped. They count vectors.
     uint a_from[A_LOADS], b_from[B_LOADS];
-    [[unroll]] for (int i = 0; i < A_LOADS; ++i) {
-        uvec2 at = place(A_MN_CONTIGUOUS, TILE_ROWS, i);
-        a_from[i] = a_offset + t.at[0] +
-                    (A_MN_CONTIGUOUS ? min(t.row + at.y * 8u, (rows - 1u) / 8u * 8u)
-                              : min(t.row + at.x, rows - 1u) * a_row);
-        if (!ENDS_INSIDE)
-            a_from[i] = (a_from[i] +
-                         (t.begin + own_begin + (A_MN_CONTIGUOUS ? at.x : at.y * 8u)) * a_k) / 8u;
-    }
-    [[unroll]] for (int i = 0; i < B_LOADS; ++i) {
-        uvec2 at = place(B_MN_CONTIGUOUS, TILE_COLUMNS, i);
-        b_from[i] = b_offset + t.at[1] +
-                    (B_MN_CONTIGUOUS ? min(t.column + at.y * 8u, (columns - 1u) / 8u * 8u)
-                              : min(t.column + at.x, columns - 1u) * b_column);
-        if (!ENDS_INSIDE)
-            b_from[i] = (b_from[i] +
-                         (t.begin + own_begin + (B_MN_CONTIGUOUS ? at.x : at.y * 8u)) * b_k) / 8u;
-    }
-    uint a_step = TILE_K / 8u * a_k, b_step = TILE_K / 8u * b_k;
-    uvec4 a_next[A_LOADS], b_next[B_LOADS];
-#define LOAD_SIDE(side, SIDE, lines) \
+#define FIND_SIDE(side, SIDE, lines, line, count, step, where) \
     [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) { \
-        if (ENDS_INSIDE) { \
-            uvec2 at = place(SIDE##_MN_CONTIGUOUS, lines, i); \
-            uint k = t.begin + slice * TILE_K + own_begin + \
-                     (SIDE##_MN_CONTIGUOUS ? at.x : at.y * 8u); \
-            uint last = SIDE##_MN_CONTIGUOUS ? t.end - 1u : (t.end - 1u) / 8u * 8u; \
-            uvec4 found = \
-                side##_vectors[(side##_from[i] + min(k, last) * side##_k) / 8u]; \
-            side##_next[i] = k < t.end ? found : uvec4(0u); \
-            if (!SIDE##_MN_CONTIGUOUS && k < t.end && t.end - k < 8u) \
-                [[unroll]] for (uint e = 0u; e < 8u; ++e) \
-                    if (k + e >= t.end) \
-                        side##_next[i][e / 2u] &= e % 2u == 0u ? 0u : 0xFFFFu; \
-        } else { \
-            side##_next[i] = side##_vectors[side##_from[i] + slice * side##_step]; \
+        uvec2 at = place(SIDE##_MN_CONTIGUOUS, lines, i); \
+        uint k = t.begin + own_begin + (SIDE##_MN_CONTIGUOUS ? at.x : at.y * 8u); \
+        uint across = SIDE##_MN_CONTIGUOUS ? min(line + at.y * 8u, (count - 1u) / 8u * 8u) \
+                                           : min(line + at.x, count - 1u) * step; \
+        side##_from[i] = (side##_offset + t.at[where] + across + k * side##_k) / 8u; \
+    }
+    FIND_SIDE(a, A, TILE_ROWS, t.row, rows, a_row, 0)
+    FIND_SIDE(b, B, TILE_COLUMNS, t.column, columns, b_column, 1)
+    uint a_step = TILE_K / 8u * a_k, b_step = TILE_K / 8u * b_k;
+    // The next slice. Nothing uses it before it is stored, so that nothing waits for it.
+    uvec4 a_next[A_LOADS], b_next[B_LOADS];
+#define LOAD_SIDE(side, SIDE, slice) \
+    [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) \
+        side##_next[i] = side##_vectors[side##_from[i] + (slice) * side##_step];
+#define LOAD(slice) \
+    LOAD_SIDE(a, A, slice) \
+    LOAD_SIDE(b, B, slice)
+    // The rest of K, which does not fill a slice. What is beyond its end is 0.
+#define LOAD_REST(side, SIDE, lines) \
+    [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) { \
+        uvec2 at = place(SIDE##_MN_CONTIGUOUS, lines, i); \
+        uint k = own_begin + (SIDE##_MN_CONTIGUOUS ? at.x : at.y * 8u); \
+        uint left = rest > k ? rest - k : 0u; \
+        uint past = SIDE##_MN_CONTIGUOUS ? (k - rest + 1u) * (side##_k / 8u) \
+                                         : k / 8u - (rest - 1u) / 8u; \
+        uvec4 found = \
+            side##_vectors[side##_from[i] + slices * side##_step - (left > 0u ? 0u : past)]; \
+        [[unroll]] for (uint w = 0u; w < 4u; ++w) \
+            found[w] &= left > (SIDE##_MN_CONTIGUOUS ? 0u : 2u * w + 1u) ? ~0u \
+                        : left > (SIDE##_MN_CONTIGUOUS ? 0u : 2u * w) ? 0xFFFFu : 0u; \
+        side##_next[i] = found; \
+    }
+#define STORE_SLICE \
+    [[unroll]] for (int i = 0; i < A_LOADS; ++i) { \
+        uvec2 at = place(A_MN_CONTIGUOUS, TILE_ROWS, i); \
+        s_slice[a_slice + at.x * A_PITCH + at.y] = a_next[i]; \
+    } \
+    [[unroll]] for (int i = 0; i < B_LOADS; ++i) { \
+        uvec2 at = place(B_MN_CONTIGUOUS, TILE_COLUMNS, i); \
+        s_slice[b_slice + at.x * B_PITCH + at.y] = b_next[i]; \
+    }
+#define MULTIPLY \
+    [[unroll]] for (uint n = 0u; n < TILE_K / FRAGMENT / SUBGROUPS_K; ++n) { \
+        uint k = (ALONE ? n : n * SUBGROUPS_K + member_of_k) * FRAGMENT; \
+        ColumnFragment z[ACROSS]; \
+        RowFragment x; \
+        [[unroll]] for (int j = 0; j < ACROSS; ++j) { \
+            uint line = part_column + uint(j) * FRAGMENT; \
+            if (B_MN_CONTIGUOUS) \
+                coopMatLoad(z[j], s_slice, b_slice + k * B_PITCH + line / 8u, B_PITCH, \
+                            gl_CooperativeMatrixLayoutRowMajor); \
+            else \
+                coopMatLoad(z[j], s_slice, b_slice + line * B_PITCH + k / 8u, B_PITCH, \
+                            gl_CooperativeMatrixLayoutColumnMajor); \
+        } \
+        [[unroll]] for (int i = 0; i < DOWN; ++i) { \
+            uint line = part_row + uint(i) * FRAGMENT; \
+            if (A_MN_CONTIGUOUS) \
+                coopMatLoad(x, s_slice, a_slice + k * A_PITCH + line / 8u, A_PITCH, \
+                            gl_CooperativeMatrixLayoutColumnMajor); \
+            else \
+                coopMatLoad(x, s_slice, a_slice + line * A_PITCH + k / 8u, A_PITCH, \
+                            gl_CooperativeMatrixLayoutRowMajor); \
+            [[unroll]] for (int j = 0; j < ACROSS; ++j) \
+                sums[i][j] = coopMatMulAdd(x, z[j], sums[i][j]); \
         } \
     }
-#define LOAD \
-    LOAD_SIDE(a, A, TILE_ROWS) \
-    LOAD_SIDE(b, B, TILE_COLUMNS)
 
     Sums sums[DOWN][ACROSS];
     [[unroll]] for (int i = 0; i < DOWN; ++i)
         [[unroll]] for (int j = 0; j < ACROSS; ++j) sums[i][j] = Sums(0.0);
-    uint slices = (t.end - t.begin - 1u) / TILE_K + 1u;
-    uint slice = 0u;
-    LOAD
-    for (uint number = 0u; number < slices; ++number) {
+    uint slices = (t.end - t.begin) / TILE_K, rest = t.end - t.begin - slices * TILE_K;
+    if (!ENDS_INSIDE || slices > 0u) {
+        LOAD(0u)
+    }
+    for (uint slice = 0u; slice < slices; ++slice) {
         share_slice();
-        [[unroll]] for (int i = 0; i < A_LOADS; ++i) {
-            uvec2 at = place(A_MN_CONTIGUOUS, TILE_ROWS, i);
-            s_slice[a_slice + at.x * A_PITCH + at.y] = a_next[i];
-        }
-        [[unroll]] for (int i = 0; i < B_LOADS; ++i) {
-            uvec2 at = place(B_MN_CONTIGUOUS, TILE_COLUMNS, i);
-            s_slice[b_slice + at.x * B_PITCH + at.y] = b_next[i];
-        }
+        STORE_SLICE
         share_slice();
-        // The next slice is read while this one is multiplied. At the end the first slice is read
-        // again: with a condition, the compiler would wait for the loads.
-        slice = slice + 1u < slices ? slice + 1u : 0u;
-        LOAD
-        [[unroll]] for (uint n = 0u; n < TILE_K / FRAGMENT / SUBGROUPS_K; ++n) {
-            uint k = (ALONE ? n : n * SUBGROUPS_K + member_of_k) * FRAGMENT;
-            ColumnFragment z[ACROSS];
-            RowFragment x;
-            [[unroll]] for (int j = 0; j < ACROSS; ++j) {
-                uint line = part_column + uint(j) * FRAGMENT;
-                if (B_MN_CONTIGUOUS)
-                    coopMatLoad(z[j], s_slice, b_slice + k * B_PITCH + line / 8u, B_PITCH,
-                                gl_CooperativeMatrixLayoutRowMajor);
-                else
-                    coopMatLoad(z[j], s_slice, b_slice + line * B_PITCH + k / 8u, B_PITCH,
-                                gl_CooperativeMatrixLayoutColumnMajor);
-            }
-            [[unroll]] for (int i = 0; i < DOWN; ++i) {
-                uint line = part_row + uint(i) * FRAGMENT;
-                if (A_MN_CONTIGUOUS)
-                    coopMatLoad(x, s_slice, a_slice + k * A_PITCH + line / 8u, A_PITCH,
-                                gl_CooperativeMatrixLayoutColumnMajor);
-                else
-                    coopMatLoad(x, s_slice, a_slice + line * A_PITCH + k / 8u, A_PITCH,
-                                gl_CooperativeMatrixLayoutRowMajor);
-                [[unroll]] for (int j = 0; j < ACROSS; ++j)
-                    sums[i][j] = coopMatMulAdd(x, z[j], sums[i][j]);
-            }
-        }
+        // The next slice is read while this one is multiplied. At the end the last slice is read again:
+        // with a condition, the compiler would wait for the loads.
+        LOAD(min(slice + 1u, slices - 1u))
+        MULTIPLY
+    }
+    if (ENDS_INSIDE && rest > 0u) {
+        LOAD_REST(a, A, TILE_ROWS)
+        LOAD_REST(b, B, TILE_COLUMNS)
+        share_slice();
+        STORE_SLICE
+        share_slice();
+        MULTIPLY
     }
     barrier();
     // The subgroups of a part add up its strips in a fixed order. An invocation takes four columns of
-    // a row at a time.
+    // a row at a time, and up to four such rows together.
     uint member = member_of_k * 32u + gl_SubgroupInvocationID;
     const uint STEP = SUBGROUPS_K * 32u / ROW_VECTORS;
+    const uint TIMES = max(FRAGMENT / STEP, 1u), TOGETHER = TIMES > 4u ? 1u : TIMES;
     uint column = t.column + part_column + member % ROW_VECTORS * 4u;
     // Strips are not a loop: if a compiler does not unroll it, all sums go to memory.
 #define STORE_STRIP(number) \
@@ -232,12 +236,19 @@ void main() {
                          gl_SubgroupID * STRIP + uint(j) * FRAGMENT / 4u, STRIP_PITCH, \
                          gl_CooperativeMatrixLayoutRowMajor); \
         share_strip(); \
-        [[dont_unroll]] for (uint r = member / ROW_VECTORS; r < FRAGMENT; r += STEP) { \
-            uint at = part * SUBGROUPS_K * STRIP + r * STRIP_PITCH + member % ROW_VECTORS; \
-            vec4 four = uintBitsToFloat(s_slice[at]); \
-            [[unroll]] for (uint d = 1u; d < SUBGROUPS_K; ++d) \
-                four += uintBitsToFloat(s_slice[at + d * STRIP]); \
-            finish_four(t, t.row + part_row + uint(number) * FRAGMENT + r, column, four); \
+        [[dont_unroll]] for (uint first = member / ROW_VECTORS; first < FRAGMENT; \
+                             first += STEP * TOGETHER) { \
+            vec4 fours[TOGETHER]; \
+            [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) { \
+                uint r = first + n * STEP; \
+                uint at = part * SUBGROUPS_K * STRIP + r * STRIP_PITCH + member % ROW_VECTORS; \
+                fours[n] = uintBitsToFloat(s_slice[at]); \
+                [[unroll]] for (uint d = 1u; d < SUBGROUPS_K; ++d) \
+                    fours[n] += uintBitsToFloat(s_slice[at + d * STRIP]); \
+            } \
+            [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) \
+                finish_four(t, t.row + part_row + uint(number) * FRAGMENT + first + n * STEP, \
+                            column, fours[n]); \
         } \
     }
     STORE_STRIP(0)

@@ -9,9 +9,10 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml import tuning
+from kompute_dml.lowering.plan import TEMPORARY
 from kompute_dml.operators.matrix_multiply import gemm
 from switches import long_pipelines
-from test_convolution import EveryWork, set_slow_barriers
+from test_convolution import EveryWork, _matrix_units, set_slow_barriers
 
 _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_blocks-t64", "float32", (2, 70, 36, 132), 0, 1, True),
@@ -20,6 +21,8 @@ _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_blocks-t128", "float32", (1, 132, 40, 140), 1, 0, False),
     ("gemm-t128", "float32", (1, 130, 17, 140), 0, 0, False),
     ("gemm-t64", "float16", (2, 66, 40, 72), 0, 1, False),
+    ("gemm-t128-split", "float32", (1, 130, 300, 140), 0, 0, False),
+    ("gemm-t64-split", "float16", (3, 66, 70, 67), 0, 1, True),  # edges in parts of K
     ("gemm_few_rows-k_contiguous-r8-split", "float32", (1, 7, 1032, 24), 0, 1, True),
     ("gemm_few_rows-n_contiguous-r8-split", "float32", (1, 7, 1031, 264), 0, 0, True),
 ]
@@ -109,3 +112,22 @@ def test_c_is_read_in_vectors_where_it_consists_of_them(
         trans_a=0, trans_b=0, alpha=1.0, beta=1.0)))
     spec = compiled.plan.execute[0].spec
     assert (spec["C_ROWS"], spec["C_VECTORS"]) == (rows, vectors)
+
+
+@pytest.mark.parametrize(("data_type", "sizes", "kernel", "workgroups"), [
+    ("float16", (128, 3072, 768), "gemm_coopmat.t64d", 24 * 5),  # five parts of K
+    ("float16", (512, 3072, 768), "gemm_coopmat.t64d", 96),
+    ("float16", (512, 512, 512), "gemm_coopmat.t32x64", 128),
+    ("float16", (1024, 1024, 1024), "gemm_coopmat.t64", 256),
+])
+def test_products_of_few_tiles_keep_the_cores_of_an_h200_busy(
+    data_type: str, sizes: tuple[int, int, int], kernel: str, workgroups: int
+) -> None:
+    target, (m, k, n) = _matrix_units(), sizes
+    a, b, y = (dml.TensorDesc(data_type, s) for s in ((m, k), (k, n), (m, n)))
+    d = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=y, trans_a=0, trans_b=0,
+                             alpha=1.0, beta=0.0)
+    plan = d.operator.lower(d, target)
+    assert [(x.variant.name, x.groups) for x in plan.execute] == [(kernel, workgroups)]
+    used = [o for x in plan.execute for o in x.operands if o.slot == TEMPORARY]
+    assert all((o.offset + o.length) * o.itemsize <= plan.temporary_bytes for o in used)

@@ -198,14 +198,14 @@ _BLOCKS = [FloatKernel(f"gemm_blocks.t{side}", side, side, 4, 0, 4, 1 << 17) for
 _COOPMAT = [
     FloatKernel(f"gemm_coopmat.{axis}", rows, columns, k, busy, 8)
     for axis, rows, columns, k, busy in (
-        ("t128", 128, 128, 32, 2), ("t64", 64, 64, 64, 3), ("t64d", 64, 64, 128, 2),
-        ("t32", 32, 32, 128, 4), ("t16", 16, 32, 256, 2),
+        ("t128", 128, 128, 32, 2), ("t64", 64, 64, 64, 3), ("t64d", 64, 64, 128, 1),
+        ("t32x64", 32, 64, 128, 1), ("t32", 32, 32, 128, 4), ("t16", 16, 32, 256, 2),
     )
 ]
-_TUNED = [FloatKernel("gemm_coopmat.t128x256", 128, 256, 32, 1, 8),
-          FloatKernel("gemm_coopmat.t32x64", 32, 64, 128, 4, 8)]
-"""Only for devices on which they were measured to be faster. On an H200 they were at 2048^3 and
-512^3, and slower at most other sizes."""
+_DEEP, _FLAT = _COOPMAT[2:4]
+"""Tiles for products of fewer tiles than cores."""
+_LONG_K, _MOST_PARTS = 2048, 8
+"""The least K for which the deep tile is split, and the most parts."""
 _FEW_ROWS = {
     way: [FloatKernel(f"gemm_few_rows.{axis}.r{rows}", rows, columns, k, 4, 0, longest, True)
           for rows in (1, 2, 4, 8)]
@@ -229,7 +229,7 @@ def _candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
         return [*blocks, *few, *tiles] if work >= _WORTH_BLOCKS else [*few, *tiles, *blocks]
     if g.itemsize == 2 and p.device.multiplies(16, 16, 16, "f16", "f32") and (
             work >= _WORTH_REPACKING or all(g.vectors(side, 8) for side in "ab")):
-        tiles = [*_sorted(_COOPMAT, g, p), *(k for k in _TUNED if k.variant(p)), *tiles]
+        tiles = [*_sorted(_COOPMAT, g, p), *tiles]
         if few and g.rows > 1:  # matrix units are as fast as memory for any number of rows
             few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
     return [*few, *tiles]
@@ -278,10 +278,10 @@ def _microseconds(kernel: FloatKernel, g: FloatProduct, cores: int) -> float:
     """The estimated time: of the core with the most workgroups, and of adding up parts."""
     part_k = kernel.part_k(g, cores)
     parts, speed = -(-g.k // part_k), _SPEEDS[kernel.shader]
-    most: float = -(-kernel.tiles(g) * parts // cores)
-    if kernel.shader == _WIDE.shader and g.columns <= kernel.columns:
-        most *= 1.25  # nothing else reads the same rows
-    time = part_k * max(most * speed.step, speed.alone)
+    most = -(-kernel.tiles(g) * parts // cores)
+    # Where nothing else reads the same rows:
+    slower = 1.25 if kernel.shader == _WIDE.shader and g.columns <= kernel.columns else 1.0
+    time = part_k * max(most * slower * speed.step, speed.alone)
     if parts == 1:
         return time + _BEGIN
     return 1.1 * time + _SPLIT + parts * _MORE_BYTES * g.batches * g.rows * g.columns
@@ -294,19 +294,31 @@ def _sorted(kernels: list[FloatKernel], g: FloatProduct, p: PlanBuilder) -> list
     split = [replace(k, split=True) for k in able]
     split = [k for k in split if k.part_k(g, p.device.cores) < g.k]
     # Fewer tiles keep matrix units busy where subgroups split K. t16 is for few rows.
-    tall = [k for k in able if k.rows > 16 or g.rows <= 16]
+    tall = [k for k in able if k != _FLAT and (k.rows > 16 or g.rows <= 16)]
     # A tile that exceeds the product wastes time.
     best = next((k for k in tall[:-1] if k.tiles(g) >= p.device.cores
                  and 2 * g.rows > k.rows and 2 * g.columns > k.columns), None)
     if best is None:
-        best = next((k for k in tall if k.shader == "gemm_coopmat.t64d" and g.rows > 32
-                     and 3 * k.tiles(g) >= p.device.cores), tall[-1])
+        best = _of_few_tiles(able, g, p.device.cores) or tall[-1]
     shared = replace(tall[-1], split=True)
     # Split-K pays off from four parts on, as measured.
     few = 4 * best.tiles(g) < best.busy * p.device.cores
     if best is tall[-1] and few and g.k >= 1024 and shared in split:
         best = shared
     return sorted([*able, *split], key=lambda k: k != best)
+
+
+def _of_few_tiles(able: list[FloatKernel], g: FloatProduct, cores: int) -> FloatKernel | None:
+    """The tile for matrix units if there are fewer tiles than cores, as measured on an H200. No
+    core gets a second workgroup of it, which would take as long again."""
+    if _DEEP not in able or g.rows <= 32:
+        return None
+    tiles = _DEEP.tiles(g)
+    if g.k >= _LONG_K and 2 <= cores // tiles <= _MOST_PARTS:
+        return replace(_DEEP, split=True)
+    if 3 * tiles < cores:
+        return None
+    return _FLAT if _FLAT in able and _FLAT.tiles(g) <= cores else _DEEP
 
 
 # The plan
@@ -385,6 +397,7 @@ def dispatch_product(
         "Y_VECTORS": column == 1 and p.tail_is_aligned and g.begins_with_vectors("y", 4, row),
         "C_VECTORS": c_column == 1 and g.columns % 4 == 0 and g.begins_with_vectors("c", 4, c_row),
         "C_ROWS": c_row != 0, "SUM_VECTORS": bool(kernel.each) and g.columns % 4 == 0,
+        "WALK_RANK": g.walk.words[0],
         **fused.spec,
     }
     if kernel.each:
