@@ -138,6 +138,7 @@ def _plan(kind: str, rows: int, columns: int, trans_b: int, known: bool = True) 
         pytest.skip("the cooperative-matrix shader needs a newer glslang")
     target = target_of(every, replace(
         dml.default_device().adapter, cores=132, subgroup_size=32, max_shared_memory=48 << 10,
+        max_workgroup_invocations=1024,
         cooperative_matrices=tuple(CooperativeMatrix(
             16, n, 16, "f16", "f16", "f32", "f32", "subgroup") for n in (8, 16))))
     target = replace(target, traits=replace(
