@@ -50,8 +50,10 @@ class DeviceTraits:
     """Division, sqrt, floor, ceil, trunc and roundEven are IEEE's, also for denormals. Tests
     confirm it. llvmpipe of Mesa 26 treats denormals as 0."""
     fragments_alike: bool
-    """In a 16 x 16 FLOAT16 left operand an invocation holds the same elements as in a sum.
-    Attention uses sums as operands. Tests confirm it."""
+    """In a 16 x 16 FLOAT16 left operand an invocation holds the same elements as in a sum, and
+    invocation l of rows l / 4 and l / 4 + 8 those of columns 2 (l % 4), + 1, + 8 and + 9, in this
+    order. Attention uses sums as operands, products of few rows fill operands. Tests confirm
+    it."""
     masks_all: bool
     """Both sides of a branch are executed, under masks."""
     registers: int

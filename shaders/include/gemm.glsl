@@ -91,6 +91,11 @@ struct Tile {
     uint end;
 };
 
+// The batch's first element in A, B, C and the output. Reading the walk's words takes long.
+uint[4] batch_at(uint batch) {
+    return batches > 1u ? walk(0u, batch) : uint[4](0u, 0u, 0u, 0u);
+}
+
 // The tile of this workgroup; false beyond the last tile. Tiles are numbered by columns within bands of
 // rows, so that workgroups that run together read the same rows and columns.
 bool find_tile(out Tile t) {
@@ -100,7 +105,6 @@ bool find_tile(out Tile t) {
     uint count = down * across * batches;
     t.index = group_index();
     t.part = t.batch = 0u;
-    t.at = uint[4](0u, 0u, 0u, 0u);
     // Divisions, and words from memory, only where they are needed: the first load waits for them.
     if (SPLIT) {
         t.part = t.index / count;
@@ -112,7 +116,6 @@ bool find_tile(out Tile t) {
     if (batches > 1u) {
         t.batch = t.index / (down * across);
         tile -= t.batch * (down * across);
-        t.at = walk(0u, t.batch);
     }
     uint first = down > band ? tile / (band * across) * band : 0u;
     uint height = min(band, down - first);
@@ -120,6 +123,7 @@ bool find_tile(out Tile t) {
     uint along = tile / height;
     t.row = (first + tile - along * height) * TILE_ROWS;
     t.column = along * TILE_COLUMNS;
+    t.at = batch_at(t.batch);
     t.begin = t.part * part_k;
     t.end = min(t.begin + part_k, K);
     return t.part < parts;

@@ -5,8 +5,8 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // A few rows of A times B, which is read once, in vectors of 16 bytes. k_contiguous: K is contiguous in A
-// and B, and 32 invocations split K of a column. n_contiguous: columns of B are contiguous, and 8 groups
-// of 32 invocations split K.
+// and B, and 32 invocations split K of a column. n_contiguous: columns of B are contiguous; neighbouring
+// invocations read a row of a tile, and groups of them split K.
 #if defined(ROWS_r1)
 const uint TILE_ROWS = 1u;
 #elif defined(ROWS_r2)
@@ -21,7 +21,7 @@ layout(local_size_x = INVOCATIONS) in;
 #if defined(AXIS_k_contiguous)
 const uint TILE_COLUMNS = 8u;
 #else
-const uint TILE_COLUMNS = 256u;
+const uint TILE_COLUMNS = 128u;
 #endif
 #include "include/gemm.glsl"
 const uint EACH = 16u / BYTES_OF(TYPE);  // elements of a vector
@@ -98,67 +98,96 @@ void main() {
     add_parts(t);
 }
 #else
-const uint LANES = 32u;  // invocations of neighbouring columns
+const uint LANES = TILE_COLUMNS / EACH;  // invocations of neighbouring columns
 const uint GROUPS = INVOCATIONS / LANES;
-const uint MAX_PART_K = 512u;  // as the lowering knows
-// A float32 vector has four columns, so a workgroup takes two passes.
-const uint PASSES = TILE_COLUMNS / (LANES * EACH);
-shared float s_a[TILE_ROWS * MAX_PART_K];
-shared vec4 s_sums[GROUPS * TILE_COLUMNS / 4u];
+const uint HELD = TILE_ROWS < 4u ? 2048u : 4096u / TILE_ROWS;
+const uint SUMMED = TILE_ROWS < 2u ? 1u : 2u;  // rows whose sums are added up at a time
+const uint A_SIZE = TILE_ROWS * HELD / 4u, SUM_SIZE = SUMMED * INVOCATIONS * 2u;  // of float16
+// HELD elements of each row of A, then sums.
+shared vec4 s_memory[A_SIZE > SUM_SIZE ? A_SIZE : SUM_SIZE];
+
+// Sums have constant indices everywhere, because arrays whose loops a compiler does not unroll land in
+// memory: 8 rows took four times as long.
+#if defined(ROWS_r1)
+#define EACH_ROW(DO) DO(0)
+#elif defined(ROWS_r2)
+#define EACH_ROW(DO) DO(0) DO(1)
+#elif defined(ROWS_r4)
+#define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3)
+#else
+#define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
+#endif
+#define EACH_AHEAD(DO) DO(0) DO(1) DO(2) DO(3)
+
+// Adds up the sums of all groups.
+void finish_rows(Tile t, uint row) {
+    barrier();
+    const uint FOURS = TILE_COLUMNS / 4u;
+    for (uint n = gl_LocalInvocationIndex; n < SUMMED * FOURS; n += INVOCATIONS) {
+        uint m = n / FOURS, four = n % FOURS;
+        vec4 sum = s_memory[m * GROUPS * FOURS + four];
+        [[unroll]] for (uint d = 1u; d < GROUPS; ++d) sum += s_memory[(m * GROUPS + d) * FOURS + four];
+        finish_four(t, row + m, t.column + 4u * four, sum);
+    }
+}
 
 void main() {
     Tile t;
     if (!find_tile(t)) return;
     uint lane = gl_LocalInvocationIndex % LANES, group = gl_LocalInvocationIndex / LANES;
-    uint count = t.end - t.begin;
-    for (uint n = gl_LocalInvocationIndex; n < TILE_ROWS * count; n += INVOCATIONS) {
-        uint m = n / count, k = n - m * count;
-        s_a[m * MAX_PART_K + k] =
-            a_float(a_offset + t.at[0] + min(t.row + m, rows - 1u) * a_row + (t.begin + k) * a_k);
+    uint column = min(t.column + lane * EACH, columns - EACH);
+    vec4 low[TILE_ROWS], high[TILE_ROWS];
+#define CLEAR(m) \
+    low[m] = vec4(0.0); \
+    high[m] = vec4(0.0);
+    EACH_ROW(CLEAR)
+    for (uint begin = t.begin; begin < t.end; begin += HELD) {
+        uint count = min(t.end - begin, HELD), from = b_offset + t.at[1] + begin * b_k + column;
+        uint k = group;
+        uvec4 next[AHEAD], found[AHEAD];
+#define READ(n) next[n] = b_vectors[(from + min(first + n * GROUPS, count - 1u) * b_k) / EACH];
+#define MULTIPLY_ROW(m) \
+    { \
+        float x = s_memory[(place + m) / 4u][(place + m) % 4u]; \
+        low[m] += x * b_low; \
+        if (EACH == 8u) high[m] += x * b_high; \
     }
-    barrier();
-    vec4 low[TILE_ROWS][2], high[TILE_ROWS][2];
-    [[unroll]] for (uint pass = 0u; pass < 2u; ++pass) {
-        [[unroll]] for (uint m = 0u; m < TILE_ROWS; ++m) {
-            low[m][pass] = vec4(0.0);
-            high[m][pass] = vec4(0.0);
-        }
-        if (pass >= PASSES) break;
-        uint column = min(t.column + (pass * LANES + lane) * EACH, columns - EACH);
-        uint from = b_offset + t.at[1] + t.begin * b_k + column;
-        for (uint k = group; k < count; k += GROUPS * AHEAD) {
-            uvec4 found[AHEAD];
-            [[unroll]] for (uint n = 0u; n < AHEAD; ++n)
-                found[n] = b_vectors[(from + min(k + n * GROUPS, count - 1u) * b_k) / EACH];
-            [[unroll]] for (uint n = 0u; n < AHEAD; ++n) {
-                if (k + n * GROUPS >= count) break;
-                vec4 b_low, b_high;
-                spread(found[n], b_low, b_high);
-                [[unroll]] for (uint m = 0u; m < TILE_ROWS; ++m) {
-                    float x = s_a[m * MAX_PART_K + k + n * GROUPS];
-                    low[m][pass] += x * b_low;
-                    if (EACH == 8u) high[m][pass] += x * b_high;
-                }
-            }
-        }
+#define MULTIPLY(n) \
+    if (k + n * GROUPS < count) { \
+        vec4 b_low, b_high; \
+        spread(found[n], b_low, b_high); \
+        uint place = (k + n * GROUPS) * TILE_ROWS; \
+        EACH_ROW(MULTIPLY_ROW) \
     }
-    [[unroll]] for (uint m = 0u; m < TILE_ROWS; ++m) {
-        barrier();
-        [[unroll]] for (uint pass = 0u; pass < 2u; ++pass) {
-            if (pass >= PASSES) break;
-            uint at = (group * TILE_COLUMNS + (pass * LANES + lane) * EACH) / 4u;
-            s_sums[at] = low[m][pass];
-            if (EACH == 8u) s_sums[at + 1u] = high[m][pass];
+        // The first vectors are on their way while A is stored.
+        uint first = k;
+        EACH_AHEAD(READ)
+        if (begin > t.begin) barrier();
+        for (uint n = gl_LocalInvocationIndex; n < TILE_ROWS * count; n += INVOCATIONS) {
+            uint m = n / count, place = (n - m * count) * TILE_ROWS + m;
+            s_memory[place / 4u][place % 4u] =
+                a_float(a_offset + t.at[0] + min(t.row + m, rows - 1u) * a_row +
+                        (begin + n - m * count) * a_k);
         }
         barrier();
-        uint n = gl_LocalInvocationIndex;
-        if (n < TILE_COLUMNS / 4u) {
-            vec4 four = s_sums[n];
-            [[unroll]] for (uint d = 1u; d < GROUPS; ++d)
-                four += s_sums[d * (TILE_COLUMNS / 4u) + n];
-            finish_four(t, t.row + m, t.column + 4u * n, four);
+        for (; k + GROUPS * AHEAD < count; k = first) {
+            found = next;
+            first = k + GROUPS * AHEAD;
+            EACH_AHEAD(READ)
+            EACH_AHEAD(MULTIPLY)
         }
+        found = next;
+        EACH_AHEAD(MULTIPLY)
     }
+#define SHARE_ROW(m) \
+    { \
+        if (m % SUMMED == 0u) barrier(); \
+        uint at = ((m % SUMMED * GROUPS + group) * TILE_COLUMNS + lane * EACH) / 4u; \
+        s_memory[at] = low[m]; \
+        if (EACH == 8u) s_memory[at + 1u] = high[m]; \
+        if (m % SUMMED == SUMMED - 1u) finish_rows(t, t.row + m + 1u - SUMMED); \
+    }
+    EACH_ROW(SHARE_ROW)
     add_parts(t);
 }
 #endif

@@ -13,6 +13,7 @@ import kompute_dml as dml
 from kompute_dml import tuning
 from switches import long_pipelines
 from test_convolution import EveryWork, set_slow_barriers
+from test_gemm import runs_fragments
 
 pytestmark = [pytest.mark.usefixtures("_not_folded"), pytest.mark.skipif(
     find_spec("ml_dtypes") is None, reason="NumPy has no types of 4 bits")]
@@ -92,7 +93,8 @@ _LONG = [
     ("int8", "float16", 5, 160, 12, 32, False),
 ]
 _FORCED = [("gemm_blocked_weights-r16-split", 11), ("gemm_blocked_weights-r8-split", 9),
-           ("dequantize", 3)]
+           ("dequantize", 3),
+           *((f"gemm_few_rows_coopmat-blocks-r{n}-split", n) for n in (1, 8, 16))]
 BLOCKED = {_of_rows(rows) for _, _, rows, *_ in (*_CASES, *_LONG)} | {
     kernel.removesuffix("-split").replace("-", ".") for kernel, _ in _FORCED}
 
@@ -122,10 +124,12 @@ def test_each_kernel(kernel: str, rows: int, own: dml.Device, rng: np.random.Gen
     weights = Weights("uint4", "float16", 70, 6, 32, True, rng)
     a, c = (rng.normal(0, 1, (rows, n)).astype(np.float16) for n in (190, 70))
     set_slow_barriers(own, False)  # with slow barriers, more than 8 rows are left
+    if "coopmat" in kernel and not runs_fragments(own):
+        pytest.skip("it needs matrix units, and to know where their elements lie")
     with tuning.trial(EveryWork(kernel)):
         run = _compiled(own, weights, a, c)
         assert run.operators == ["GEMM"]
-        _close(run(a), a, weights, c, rounds_weights=kernel == "dequantize")
+        _close(run(a), a, weights, c, rounds_weights="blocked" not in kernel)
     first = kernel.removesuffix("-split").replace("-", ".")
     assert _variants(run)[0] == (
         "quantize_blocks.dequantize" if kernel == "dequantize" else first)

@@ -9,10 +9,13 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml import tuning
-from kompute_dml.lowering.plan import TEMPORARY
+from kompute_dml.lowering.builder import target_of
+from kompute_dml.lowering.plan import TEMPORARY, Plan
 from kompute_dml.operators.matrix_multiply import gemm
+from kompute_dml.runtime.adapters import CooperativeMatrix
 from switches import long_pipelines
 from test_convolution import EveryWork, _matrix_units, set_slow_barriers
+from test_matrix_multiply_kernels import _library_of_everything
 
 _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_blocks-t64", "float32", (2, 70, 36, 132), 0, 1, True),
@@ -25,8 +28,22 @@ _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm-t64-split", "float16", (3, 66, 70, 67), 0, 1, True),  # edges in parts of K
     ("gemm_few_rows-k_contiguous-r8-split", "float32", (1, 7, 1032, 24), 0, 1, True),
     ("gemm_few_rows-n_contiguous-r8-split", "float32", (1, 7, 1031, 264), 0, 0, True),
+    ("gemm_few_rows-n_contiguous-r1-split", "float32", (1, 1, 2700, 140), 0, 0, True),
+    ("gemm_few_rows-n_contiguous-r4-split", "float16", (2, 3, 90, 136), 0, 0, False),
+    ("gemm_few_rows_coopmat-k_contiguous-r1-split", "float16", (1, 1, 2312, 72), 0, 1, True),
+    ("gemm_few_rows_coopmat-k_contiguous-r8-split", "float16", (2, 5, 1024, 72), 0, 1, False),
+    ("gemm_few_rows_coopmat-k_contiguous-r16-split", "float16", (1, 13, 1032, 200), 1, 1, True),
+    ("gemm_few_rows_coopmat-n_contiguous-r1-split", "float16", (2, 1, 512, 136), 0, 0, False),
+    ("gemm_few_rows_coopmat-n_contiguous-r8-split", "float16", (1, 7, 2307, 72), 0, 0, True),
+    ("gemm_few_rows_coopmat-n_contiguous-r16-split", "float16", (1, 16, 1030, 136), 0, 0, True),
 ]
 TESTED = {kernel.removesuffix("-split").replace("-", ".") for kernel, *_ in _CASES}
+
+
+def runs_fragments(device: dml.Device) -> bool:
+    traits = device._target.traits
+    return traits.fragments_alike and all(
+        traits.multiplies(16, n, 16, "f16", "f32") for n in (8, 16))
 
 
 @pytest.mark.parametrize(
@@ -46,6 +63,8 @@ def test_kernels_compute_the_same(
         return own.tensor(np.ascontiguousarray(x.swapaxes(1, 2)) if transposed else x)
 
     set_slow_barriers(own, "blocks" in kernel)
+    if "coopmat" in kernel and not runs_fragments(own):
+        pytest.skip("it needs matrix units, and to know where their elements lie")
     with tuning.trial(EveryWork(kernel)):
         y = dml.gemm(
             given(a, trans_a), given(b, trans_b), own.tensor(c) if whole else None,
@@ -131,3 +150,46 @@ def test_products_of_few_tiles_keep_the_cores_of_an_h200_busy(
     assert [(x.variant.name, x.groups) for x in plan.execute] == [(kernel, workgroups)]
     used = [o for x in plan.execute for o in x.operands if o.slot == TEMPORARY]
     assert all((o.offset + o.length) * o.itemsize <= plan.temporary_bytes for o in used)
+
+
+def _plan(kind: str, rows: int, columns: int, trans_b: int, known: bool = True) -> Plan:
+    """The plan for an H200's matrix units. ``known``: where their elements lie."""
+    every = _library_of_everything()
+    if every.find("gemm_coopmat", "t64") is None:
+        pytest.skip("the cooperative-matrix shader needs a newer glslang")
+    target = target_of(every, replace(
+        dml.default_device().adapter, cores=132, subgroup_size=32, max_shared_memory=48 << 10,
+        max_workgroup_invocations=1024,
+        cooperative_matrices=tuple(CooperativeMatrix(
+            16, n, 16, "f16", "f16", "f32", "f32", "subgroup") for n in (8, 16))))
+    target = replace(target, traits=replace(
+        target.traits, is_cpu=False, slow_barriers=False, fragments_alike=known))
+    b = (columns, 4096) if trans_b else (4096, columns)
+    a, b, y = (dml.TensorDesc(kind, s) for s in ((rows, 4096), b, (rows, columns)))
+    desc = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=y, trans_a=0,
+                                trans_b=trans_b, alpha=1.0, beta=1.0)
+    with tuning.trial({}):
+        return desc.operator.lower(desc, target)
+
+
+@pytest.mark.parametrize(("kind", "rows", "columns", "trans_b", "known", "variant", "groups"), [
+    ("float16", 1, 4096, 1, True, "gemm_few_rows_coopmat.k_contiguous.r1", 256),
+    ("float16", 1, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r1", 344),
+    ("float16", 1, 11008, 0, True, "gemm_few_rows_coopmat.n_contiguous.r1", 172),
+    ("float16", 2, 4096, 0, True, "gemm_few_rows_coopmat.n_contiguous.r8", 128),
+    ("float16", 8, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r8", 86),
+    ("float16", 9, 11008, 1, True, "gemm_coopmat.t16", 344),
+    ("float16", 1, 1024, 1, True, "gemm_few_rows.k_contiguous.r1", 512),
+    ("float16", 8, 11008, 1, False, "gemm_coopmat.t16", 344),
+    ("float32", 4, 11008, 0, True, "gemm_few_rows.n_contiguous.r4", 516),
+    ("float32", 8, 11008, 0, True, "gemm.t32", 0),
+    ("float32", 8, 11008, 1, True, "gemm_few_rows.k_contiguous.r8", 1376),
+])
+def test_few_rows_on_matrix_units(
+    kind: str, rows: int, columns: int, trans_b: int, known: bool, variant: str, groups: int
+) -> None:
+    """``groups``: 0 if tiles are chosen by their estimated time."""
+    dispatch, = _plan(kind, rows, columns, trans_b, known).execute
+    dispatch.variant.pack_spec(dispatch.spec)
+    dispatch.variant.pack_push(dispatch.push)
+    assert (dispatch.variant.name, dispatch.groups) == (variant, groups or dispatch.groups)

@@ -15,11 +15,13 @@ from ...tuning import work_key
 from ..base import widened
 from ..quantize_blocks import DequantizeOperatorDesc
 from .gemm import (
+    WORTH_FRAGMENTS,
     FloatKernel,
     FloatProduct,
     GemmOperatorDesc,
     MatrixView,
     dispatch_product,
+    fragments,
     matrix_views,
     oriented,
 )
@@ -59,22 +61,30 @@ def _lower(d: Any, target: Target) -> Plan:
     views = matrix_views(d, p, MatrixView(p.write("output_tensor"), y.strides, y.base_alignment))
     g = FloatProduct(y.sizes, k, y.data_type.itemsize, views)
     able = [kernel for kernel in _kernels(g.rows, b.data_type.bits) if kernel.variant(p)]
+    vector = 128 // b.data_type.bits
+    b_vectors = g.steps["b"][1] % vector == 0 and b.base_alignment % 16 == 0 and (
+        d.block_size * d.b_scale_tensor.sizes[1] % vector == 0)
+    best = None
+    if b.data_type.bits == 4 and b_vectors and d.block_size % vector == 0:
+        best = fragments(g, p, "blocks")
+    if best:
+        large = g.k * g.columns >= WORTH_FRAGMENTS
+        able = [best, *able] if large else [*able, best]
     work = work_key(f"gemm f{8 * g.itemsize} u{b.data_type.bits}", g.rows, k, g.columns, g.batches)
     kernel = p.choose(work, [*able, None], lambda k: k.name if k else "dequantize")
     if kernel is None:
         _lower_both(d, p)
         return p.build()
-    vector = 128 // b.data_type.bits
     more: dict[str, Any] = {"scale": p.read("b_scale_tensor"), "zero": p.read(
         "b_scale_tensor" if zero is None else "b_zero_point_tensor")}
     push = {"scale_column": d.b_scale_tensor.strides[0], "scale_block": d.b_scale_tensor.strides[1]}
     if zero is not None:
         push |= {"zero_column": zero.strides[0], "zero_block": zero.strides[1]}
-    dispatch_product(d, p, g, kernel, more_push=push, more_spec={
-        "BITS": b.data_type.bits, "SIGNED": b.data_type.is_signed, "HAS_ZERO": zero is not None,
-        "BLOCK": d.block_size, "A_VECTORS": g.vectors("a", 16 // g.itemsize) == "k",
-        "B_VECTORS": g.steps["b"][1] % vector == 0 and b.base_alignment % 16 == 0
-        and d.block_size * d.b_scale_tensor.sizes[1] % vector == 0}, **more)
+    spec = {"SIGNED": b.data_type.is_signed, "HAS_ZERO": zero is not None, "BLOCK": d.block_size}
+    if kernel is not best:
+        spec |= {"BITS": b.data_type.bits, "A_VECTORS": g.vectors("a", 16 // g.itemsize) == "k",
+                 "B_VECTORS": b_vectors}
+    dispatch_product(d, p, g, kernel, more_push=push, more_spec=spec, **more)
     return p.build()
 
 

@@ -31,6 +31,8 @@ _WORTH_REPACKING = 1 << 24
 """The least multiplications for which copying a matrix without vectors pays off."""
 _WORTH_BLOCKS, _WORTH_LARGE_BLOCKS = 1 << 20, 1 << 27
 """The least multiplications for which kernels without shared memory pay off."""
+WORTH_FRAGMENTS = 1 << 23
+"""The least elements of B for which few rows are multiplied by elements straight from memory."""
 
 
 # The description
@@ -163,6 +165,8 @@ class FloatKernel:
     split: bool = False
     parts: int = 0
     """The parts of K that split-K makes; 0: as many as ``busy`` asks for."""
+    spec: tuple[tuple[str, int], ...] = ()
+    """Specialization constants that only this kernel has."""
 
     @property
     def name(self) -> str:
@@ -210,9 +214,11 @@ _FEW_ROWS = {
     way: [FloatKernel(f"gemm_few_rows.{axis}.r{rows}", rows, columns, k, 4, 0, longest, True)
           for rows in (1, 2, 4, 8)]
     for way, axis, columns, k, longest in (
-        ("k", "k_contiguous", 8, 1024, _MAX_K), ("mn", "n_contiguous", 256, 32, 512))
+        ("k", "k_contiguous", 8, 1024, _MAX_K), ("mn", "n_contiguous", 128, 32, _MAX_K))
 }
-SHADERS = ("gemm", "gemm_blocks", "gemm_coopmat", "gemm_few_rows", "gemm_blocked_weights", *COPIES)
+_FRAGMENTS = "gemm_few_rows_coopmat"
+SHADERS = ("gemm", "gemm_blocks", "gemm_coopmat", "gemm_few_rows", _FRAGMENTS,
+           "gemm_blocked_weights", *COPIES)
 
 
 def _candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
@@ -232,6 +238,15 @@ def _candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
         tiles = [*_sorted(_COOPMAT, g, p), *tiles]
         if few and g.rows > 1:  # matrix units are as fast as memory for any number of rows
             few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
+        way = g.vectors("b", 8)
+        if way and not g.views["b"].padded and (best := fragments(g, p, way)):
+            # It was measured for large B and up to eight rows.
+            if g.rows <= 8 and g.batches * g.k * g.columns >= WORTH_FRAGMENTS:
+                return [best, *few, *tiles]
+            few = [*few[:1], best] if few else []
+            return [*few, *tiles] if few else [*tiles[:1], best, *tiles[1:]]
+    if g.itemsize == 4 and g.rows > 4 and g.vectors("b", 4) == "mn" and not p.device.is_cpu:
+        few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
     return [*few, *tiles]
 
 
@@ -242,6 +257,37 @@ def _few_rows(g: FloatProduct) -> list[FloatKernel]:
     if way == "k" and g.vectors("a", each) != "k":
         return []
     return [k for k in _FEW_ROWS[way] if k.rows >= g.rows][:1]
+
+
+def fragments(g: FloatProduct, p: PlanBuilder, way: str) -> FloatKernel | None:
+    """The kernel that fills left operands from memory, if this device runs it. ``way``: the axis of
+    B with vectors, or "blocks"."""
+    height = next((n for n in (1, 8, 16) if n >= g.rows), 0)
+    across = 16 if height > 8 else 8
+    if not height or g.itemsize != 2 or not p.device.fragments_alike or not (
+            p.device.multiplies(16, across, 16, "f16", "f32")):
+        return None
+    # Subgroups, those of them that divide K, fragments of 16 columns for each, workgroups for each
+    # core: the fastest of five or more on an H200, but that 16 rows were not measured so.
+    wide = g.columns * g.batches >= 8192
+    axis, step = {
+        "k": ("k_contiguous", 64), "mn": ("n_contiguous", 32), "blocks": ("blocks", 128)}[way]
+    subgroups, along, count, busy = {
+        ("k", 1): (8, 8, 2, 1) if wide else (8, 8, 1, 2),
+        ("k", 8): (16, 4, 2, 1), ("k", 16): (16, 4, 2, 1),
+        ("mn", 1): (8, 8, 4, 2), ("mn", 8): (16, 8, 4, 1) if wide else (16, 16, 4, 1),
+        ("mn", 16): (8, 4, 4, 1),
+        ("blocks", 1): (8, 8, 1, 2), ("blocks", 8): (16, 4, 1, 1), ("blocks", 16): (16, 2, 1, 1),
+    }[way, height]
+    spec = {"SUBGROUPS_K": along, "FRAGMENTS": count,
+            "A_VECTORS": g.vectors("a", 8) == "k" and not g.views["a"].padded,
+            "ENDS_INSIDE": g.k % step != 0}
+    if way == "mn":
+        del spec["FRAGMENTS"]
+    kernel = FloatKernel(
+        f"{_FRAGMENTS}.{axis}.r{height}", height, subgroups // along * 16 * count, step * along,
+        busy, 0, split=True, spec=tuple(spec.items()))
+    return kernel if kernel.variant(p) else None
 
 
 class _Speed(NamedTuple):
@@ -396,9 +442,8 @@ def dispatch_product(
         "TYPE": d.output_tensor.data_type.code, "HAS_C": "c" in g.views, "SPLIT": parts > 1,
         "Y_VECTORS": column == 1 and p.tail_is_aligned and g.begins_with_vectors("y", 4, row),
         "C_VECTORS": c_column == 1 and g.columns % 4 == 0 and g.begins_with_vectors("c", 4, c_row),
-        "C_ROWS": c_row != 0, "SUM_VECTORS": bool(kernel.each) and g.columns % 4 == 0,
-        "WALK_RANK": g.walk.words[0],
-        **fused.spec,
+        "C_ROWS": c_row != 0, "SUM_VECTORS": g.columns % 4 == 0, "WALK_RANK": g.walk.words[0],
+        **dict(kernel.spec), **fused.spec,
     }
     if kernel.each:
         for side in "ab":
