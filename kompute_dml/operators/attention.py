@@ -15,16 +15,7 @@ from ..lowering.elementwise import float_bits
 from ..lowering.plan import TEMPORARY, UNUSED, Operand
 from ..lowering.walk import Walk
 from ..tuning import work_key
-from .attention_kernels import (
-    SHADERS,
-    Kernel,
-    Lines,
-    blocks,
-    decoding,
-    few_rows,
-    matrix_tiles,
-    units,
-)
+from .attention_kernels import SHADERS, Kernel, Lines, kernels
 from .base import Output, operator
 
 _PASSES_ON_CPU = 30_000
@@ -306,22 +297,19 @@ class _Lowering:
         p, h, desc = self.p, self.h, self.desc
         given = [Lines(*operand, self._begins_aligned(operand[0]), size) for operand, size in (
             (query, h.head_size), (key, h.head_size), (value, h.value_size))]
-        kernels = [*decoding(self, given), *matrix_tiles(self, given), *few_rows(self, given),
-                   *units(self, given), *blocks(self, given)]
         work = work_key(f"attention f{8 * self.type.itemsize}", h.heads // h.key_heads * h.queries,
                         h.keys, h.head_size, h.batches * h.key_heads)
-        kernel = p.choose(work, kernels, lambda k: k.name)
+        kernel = p.choose(work, kernels(self, given), lambda k: k.name)
         groups = kernel.tiles * h.batches * h.key_heads
         parts, span = self._split(groups, kernel)
         split = not kernel.finishes and (parts > 1 or kernel.makes_parts)
-        to, more = p.write("output_tensor"), {}
+        rows = h.batches * h.heads * h.queries
+        to = p.write("output_tensor")
+        more: dict[str, Any] = {}
         if split:
-            rows = h.batches * h.heads * h.queries
             to = p.temporary(4, rows * parts * kernel.shares * (h.value_size + 2))
         if kernel.finishes:
-            rows = h.batches * h.heads * h.queries
-            more["records"] = p.temporary(
-                4, rows * parts * kernel.shares * (h.value_size + 4))
+            more["records"] = p.temporary(4, rows * parts * kernel.shares * (h.value_size + 4))
             more["arrived"] = p.zeroed(4, groups)
         y, bias = h.output("output_tensor"), desc.relative_position_bias_tensor
         relative = bias.strides[-4:] if bias is not None else (0,) * 4
@@ -330,8 +318,6 @@ class _Lowering:
         variant = p.library.get(*kernel.shader.split("."))
         spec = {"TYPE": self.type.code, "RELATIVE": bias is not None, "MASK": int(desc.mask_type),
                 "CAUSAL": h.lengths is not None, "SPLIT": split, **kernel.spec}
-        if split:
-            spec["STORES_VECTORS"] = False
         p.dispatch(
             variant, groups * parts,
             q=query[0], k=key[0], v=value[0], mask=p.read("mask_tensor"),

@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_MULTIHEAD_ATTENTION DML_OPERATOR_MULTIHEAD_ATTENTION1
-//@ variants TILE: b32 b64 b128 h32 h64 h128
+//@ variants TILE: h32 h64 b64 b128
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -18,10 +18,15 @@ layout(constant_id = 5) const bool CAUSAL = false;  // with the past sequence le
 layout(constant_id = 6) const bool SPLIT = false;  // workgroups divide the keys
 layout(constant_id = 7) const bool BY_ROW = false;  // masks or biases depend on the row, too
 layout(constant_id = 8) const bool STORES_VECTORS = false;
-#if defined(TILE_b32)
-#define ROW_QUADS 2u
+#if defined(TILE_h32)
+#define ROW_QUADS 1u
 #define KEY_QUADS 2u
 #define COLUMN_QUADS 1u
+#define ACROSS 8u
+#elif defined(TILE_h64)
+#define ROW_QUADS 1u
+#define KEY_QUADS 2u
+#define COLUMN_QUADS 2u
 #define ACROSS 8u
 #elif defined(TILE_b64)
 #define ROW_QUADS 2u
@@ -33,21 +38,6 @@ layout(constant_id = 8) const bool STORES_VECTORS = false;
 #define KEY_QUADS 2u
 #define COLUMN_QUADS 2u
 #define ACROSS 16u
-#elif defined(TILE_h32)
-#define ROW_QUADS 1u
-#define KEY_QUADS 2u
-#define COLUMN_QUADS 1u
-#define ACROSS 8u
-#elif defined(TILE_h64)
-#define ROW_QUADS 1u
-#define KEY_QUADS 2u
-#define COLUMN_QUADS 2u
-#define ACROSS 8u
-#elif defined(TILE_h128)
-#define ROW_QUADS 1u
-#define KEY_QUADS 2u
-#define COLUMN_QUADS 4u
-#define ACROSS 8u
 #endif
 const uint ROWS = 64u * ROW_QUADS;
 const uint COLUMNS = 4u * COLUMN_QUADS * ACROSS;
@@ -342,7 +332,7 @@ void main() {
         float share_of = own_total == 0.0 ? 0.0 : 1.0 / own_total;
         [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c) {
             uint four = column + 4u * (ACROSS * c + tx);
-            if (STORES_VECTORS) {
+            if (!SPLIT && STORES_VECTORS) {
                 if (four < value_size)
                     y_vectors[(to + four) / 4u] = floatBitsToUint(o[r][c] * share_of);
                 continue;

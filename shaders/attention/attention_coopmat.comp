@@ -11,9 +11,8 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
 // FLOAT16 attention on matrix units. A subgroup of 32 computes FRAGMENTS x 16 rows of the output of one
-// key head, in all columns. Rows are the queries of all query heads that share the key head. The
-// subgroups of a workgroup share tiles of KEYS keys and values, and take STEP of them at a time: few, so
-// that scores and outputs of two fragments fit in registers, which halves what is read of a tile.
+// key head, in all columns. Rows are the queries of all query heads that share the key head. Keys are
+// processed in tiles of KEYS, which the subgroups of a workgroup share.
 //
 // Scores are float32, times LOG2_E. Exponents are relative to a stabilizer, which changes only when the
 // row's maximum has grown by ROOM. In general the driver decides which invocation holds an element of a
@@ -38,10 +37,7 @@ layout(constant_id = 15) const bool WHOLE = false;  // each 16 rows belong to on
 layout(constant_id = 16) const bool SPLIT_KEYS = false;  // subgroups take the same rows and divide the keys
 layout(constant_id = 17) const bool IDLE = false;  // some subgroups have no rows
 layout(constant_id = 18) const bool RAGGED = false;  // parts of the keys may end inside a tile
-layout(constant_id = 19) const uint STEP = 64u;
-layout(constant_id = 20) const uint BUFFERS = 1u;  // tiles in shared memory: two need one barrier a tile
-layout(constant_id = 23) const bool AHEAD = false;  // the next tile's scores are computed with this one's powers
-layout(constant_id = 21) const bool BY_TILE = false;  // tiles of rows change slowest
+layout(constant_id = 19) const bool AHEAD = false;  // scores of the next tile are computed with these powers
 #define ATTENTION_TYPE 34u
 #define OUTPUT_TYPE 34u
 #include "include/attention.glsl"
@@ -51,7 +47,7 @@ const uint OWN_ROWS = 16u * FRAGMENTS;
 const uint ROWS = SPLIT_KEYS ? OWN_ROWS : SUBGROUPS * OWN_ROWS;
 const uint SHARES = SPLIT_KEYS ? SUBGROUPS : 1u;
 const uint OWN_KEYS = KEYS / SHARES;
-const int KEY_TILES = int(STEP / 16u);
+const int KEY_TILES = int(OWN_KEYS / 16u);
 const int HEAD_TILES = int(HEAD_SIZE / 16u);
 const int VALUE_TILES = int(VALUE_SIZE / 16u);
 const int DOWN = int(FRAGMENTS);
@@ -61,18 +57,18 @@ const int LINES = SAME_PLACES ? 2 : 8;
 // Rows of vectors of eight elements, with a vector of padding against bank conflicts.
 const uint K_PITCH = HEAD_SIZE / 8u + 1u;
 const uint V_PITCH = VALUE_SIZE / 8u + 1u;
-const uint P_PITCH = STEP / 8u + 1u;
+const uint P_PITCH = OWN_KEYS / 8u + 1u;
 const uint V_AT = KEYS * K_PITCH;
 const uint TILE = KEYS * (K_PITCH + V_PITCH);
 const uint STRIP_PITCH = 5u;  // 16 float32, and a vector of padding
 const uint STRIP = 16u * STRIP_PITCH;
 const uint POWERS = SAME_PLACES ? 0u : OWN_ROWS * P_PITCH;
 // With SAME_PLACES, only the end needs strips: they take the place of tiles.
-const uint OWN_AT = SAME_PLACES ? 0u : BUFFERS * TILE;
+const uint OWN_AT = SAME_PLACES ? 0u : TILE;
 const uint OWN_END = OWN_AT + SUBGROUPS * (STRIP + POWERS);
-shared uvec4 s_tile[OWN_END > BUFFERS * TILE ? OWN_END : BUFFERS * TILE];
+shared uvec4 s_tile[OWN_END > TILE ? OWN_END : TILE];
 shared uvec4 s_numbers[SAME_PLACES ? 1 : 64];  // 0.0 to 255.0
-shared float s_by_key[BUFFERS * KEYS];
+shared float s_by_key[KEYS];
 shared uint s_limits[CAUSAL ? ROWS : 1u];  // the number of keys that a row sees
 shared uvec2 s_rows[BY_ROW ? ROWS : 1u];  // where the relative bias and the mask of a row begin
 
@@ -133,25 +129,13 @@ float bounded(float x) {
         if (KEYS * SIZE / 8u % INVOCATIONS == 0u || n < KEYS * SIZE / 8u) \
             s_tile[at + n / (SIZE / 8u) * SIDE##_PITCH + n % (SIZE / 8u)] = side##_next[i]; \
     }
-// Stores what was loaded, the tile of keys from ``next``, and what is added to its scores.
-#define PUT(buffer) \
-    STORE(k, K, HEAD_SIZE, (AHEAD ? BUFFERS - 1u - (buffer) : (buffer)) * TILE) \
-    STORE(v, V, VALUE_SIZE, (buffer) * TILE + V_AT) \
-    if (BY_KEY || ((CAUSAL || RAGGED) && next + KEYS > min(end, all_see))) \
-        for (uint i = gl_LocalInvocationIndex; i < KEYS; i += INVOCATIONS) { \
-            uint key = next + i, safe = min(key, keys - 1u); \
-            bool kept = key >= low && key < high; \
-            float sum = BY_ROW ? kept ? 0.0 : filter_value \
-                               : added(uvec2(relative_at, mask_at), kept, safe); \
-            s_by_key[(buffer) * KEYS + i] = key < end ? bounded(sum) : ABSENT; \
-        }
 
-// Scores of tile ``j`` of 16 keys, from those that begin at vector ``at`` of the shared memory.
-#define SCORES(s, j, at) \
+// Scores of the 16 keys of tile ``j``.
+#define SCORES(s, j) \
     [[unroll]] for (int f = 0; f < DOWN; ++f) s[f * KEY_TILES + j] = Sums(0.0); \
     [[unroll]] for (int d = 0; d < HEAD_TILES; ++d) { \
         ColumnFragment z; \
-        coopMatLoad(z, s_tile, (at) + uint(j) * 16u * K_PITCH + uint(d) * 2u, K_PITCH, \
+        coopMatLoad(z, s_tile, (own_key + uint(j) * 16u) * K_PITCH + uint(d) * 2u, K_PITCH, \
                     gl_CooperativeMatrixLayoutColumnMajor); \
         [[unroll]] for (int f = 0; f < DOWN; ++f) \
             s[f * KEY_TILES + j] = coopMatMulAdd(x[f * HEAD_TILES + d], z, s[f * KEY_TILES + j]); \
@@ -164,7 +148,7 @@ void main() {
     uint rows = group * queries, tiles = (rows + ROWS - 1u) / ROWS;
     // With CAUSAL, the last tiles take longest and come first.
     uint rest = group_index(), tile = tiles - 1u - rest % tiles;
-    if (BY_TILE) {
+    if (CAUSAL) {
         uint others = parts * key_heads * batches;
         if (rest >= tiles * others) return;
         tile = tiles - 1u - rest / others;
@@ -185,7 +169,7 @@ void main() {
     uint low = seen.low, high = seen.high, past = seen.past;
     // Unless BY_ROW, all rows have the same bias and mask.
     uint relative_at = relative_offset + batch * relative_by.x + head * group * relative_by.y;
-    uint mask_at = mask_offset + batch * mask_by[0] + head * group * mask_by[1];
+    uint mask_at = mask_offset + batch * mask_by.x + head * group * mask_by.y;
 
     // All rows see the keys before ``all_see``, those of this subgroup before ``own_all_see``.
     uint begin = part * span, end = min(keys, begin + span), all_see = keys;
@@ -204,8 +188,8 @@ void main() {
         uint row = min(tile * ROWS + i, rows - 1u), position = row % queries;
         if (CAUSAL) s_limits[i] = past + position + 1u;
         if (BY_ROW)
-            s_rows[i] = uvec2(relative_at, mask_at) + position * uvec2(relative_by.z, mask_by[2])
-                        + row / queries * uvec2(relative_by.y, mask_by[1]);
+            s_rows[i] = uvec2(relative_at, mask_at) + position * uvec2(relative_by.z, mask_by.z)
+                        + row / queries * uvec2(relative_by.y, mask_by.y);
     }
     for (uint i = gl_LocalInvocationIndex; !SAME_PLACES && i < 64u; i += INVOCATIONS)
         s_numbers[i] = floatBitsToUint(vec4(4u * i, 4u * i + 1u, 4u * i + 2u, 4u * i + 3u));
@@ -254,42 +238,44 @@ void main() {
 
     bool works = tile * ROWS + own_row < rows;
     uvec4 k_next[K_LOADS], v_next[V_LOADS];
-    uint next = begin, current = 0u;
     Sums s[DOWN * KEY_TILES], t[AHEAD ? DOWN * KEY_TILES : 1];
     if (begin < end) {
         LOAD(k, K, HEAD_SIZE, k_base, k_by[2], begin)
         LOAD(v, V, VALUE_SIZE, v_base, v_by[2], begin)
     }
-    if (!WHOLE && (BUFFERS == 2u || AHEAD)) barrier();  // the queries have been read
     if (AHEAD && begin < end) {
+        if (!WHOLE) barrier();  // the queries have been read
         STORE(k, K, HEAD_SIZE, 0u)
         LOAD(k, K, HEAD_SIZE, k_base, k_by[2], begin + KEYS)
         barrier();
-        [[unroll]] for (int j = 0; j < KEY_TILES; ++j) { SCORES(s, j, own_key * K_PITCH) }
+        [[unroll]] for (int j = 0; j < KEY_TILES; ++j) { SCORES(s, j) }
     }
-    if (BUFFERS == 2u) { PUT(0u) }
     for (uint first = begin; first < end; first += KEYS) {
-        barrier();  // the previous tile has been read, or this one has been stored
-        if (BUFFERS == 1u) {
-            PUT(0u)
-            barrier();
-        }
+        barrier();  // the previous tile has been read
+        STORE(k, K, HEAD_SIZE, 0u)
+        STORE(v, V, VALUE_SIZE, V_AT)
+        if (BY_KEY || ((CAUSAL || RAGGED) && first + KEYS > min(end, all_see)))
+            for (uint i = gl_LocalInvocationIndex; i < KEYS; i += INVOCATIONS) {
+                uint key = first + i, safe = min(key, keys - 1u);
+                bool kept = key >= low && key < high;
+                float sum = BY_ROW ? kept ? 0.0 : filter_value
+                                   : added(uvec2(relative_at, mask_at), kept, safe);
+                s_by_key[i] = key < end ? bounded(sum) : ABSENT;
+            }
+        barrier();
         // The next tile loads while this one is used.
-        if (!AHEAD) next = first + KEYS < end ? first + KEYS : first;
-        if (AHEAD) next = first + KEYS;
-        LOAD(k, K, HEAD_SIZE, k_base, k_by[2], AHEAD ? next + KEYS : next)
-        LOAD(v, V, VALUE_SIZE, v_base, v_by[2], next)
+        LOAD(k, K, HEAD_SIZE, k_base, k_by[2], first + (AHEAD ? 2u * KEYS : KEYS))
+        LOAD(v, V, VALUE_SIZE, v_base, v_by[2], first + KEYS)
 
-        uint tile_at = current * TILE;
-        if (!IDLE || works)
-        for (uint step = own_key; step < own_key + OWN_KEYS; step += STEP) {
-            if ((CAUSAL || RAGGED) && first + step >= own_end) break;
+        bool takes = !IDLE || works;
+        if (CAUSAL || RAGGED) takes = takes && first + own_key < own_end;
+        if (takes) {
             if (!AHEAD)
-                [[unroll]] for (int j = 0; j < KEY_TILES; ++j) { SCORES(s, j, tile_at + step * K_PITCH) }
+                [[unroll]] for (int j = 0; j < KEY_TILES; ++j) { SCORES(s, j) }
 
             // Single scores matter only at edges.
             float factor = scale * LOG2_E;
-            if (BY_KEY || ((CAUSAL || RAGGED) && first + step + STEP > min(end, own_all_see))) {
+            if (BY_KEY || ((CAUSAL || RAGGED) && first + own_key + OWN_KEYS > min(end, own_all_see))) {
                 Sums numbers;
                 if (!SAME_PLACES)
                     coopMatLoad(numbers, s_numbers, 0u, 4u, gl_CooperativeMatrixLayoutRowMajor);
@@ -303,9 +289,8 @@ void main() {
                                 column = uint(numbers[i]) % 16u;
                             }
                             uint row = own_row + uint(f) * 16u + line;
-                            uint key = step + uint(j) * 16u + column;
-                            float score =
-                                fma(s[f * KEY_TILES + j][i], factor, s_by_key[current * KEYS + key]);
+                            uint key = own_key + uint(j) * 16u + column;
+                            float score = fma(s[f * KEY_TILES + j][i], factor, s_by_key[key]);
                             if (BY_ROW)
                                 score += bounded(added(s_rows[row], true, min(first + key, keys - 1u)));
                             if (CAUSAL && first + key >= s_limits[row]) score = ABSENT;
@@ -362,7 +347,7 @@ void main() {
             }
             RowFragment p[SAME_PLACES ? DOWN * KEY_TILES : 1];
             [[unroll]] for (int j = 0; j < KEY_TILES; ++j) {
-                if (AHEAD) { SCORES(t, j, (BUFFERS - 1u - current) * TILE + own_key * K_PITCH) }
+                if (AHEAD) { SCORES(t, j) }
                 [[unroll]] for (int f = 0; f < DOWN; ++f) {
                     [[unroll]] for (int i = 0; i < s[0].length(); ++i) {
                         float power =
@@ -390,8 +375,7 @@ void main() {
                 }
                 [[unroll]] for (int n = 0; n < VALUE_TILES; ++n) {
                     ColumnFragment z;
-                    coopMatLoad(z, s_tile,
-                                tile_at + V_AT + (step + uint(j) * 16u) * V_PITCH + uint(n) * 2u,
+                    coopMatLoad(z, s_tile, V_AT + (own_key + uint(j) * 16u) * V_PITCH + uint(n) * 2u,
                                 V_PITCH, gl_CooperativeMatrixLayoutRowMajor);
                     [[unroll]] for (int f = 0; f < DOWN; ++f)
                         o[f * VALUE_TILES + n] = coopMatMulAdd(own_p[f], z, o[f * VALUE_TILES + n]);
@@ -400,10 +384,6 @@ void main() {
             if (!SAME_PLACES) share();
             if (AHEAD)
                 [[unroll]] for (int n = 0; n < DOWN * KEY_TILES; ++n) s[n] = t[n];
-        }
-        if (BUFFERS == 2u) {
-            current ^= 1u;
-            PUT(current)
         }
     }
     if (SAME_PLACES) barrier();  // all tiles have been read
@@ -441,22 +421,6 @@ void main() {
         }
         uint to = y_offset + batch * y_by[0] + own_head * y_by[1] + position * y_by[2];
         float share_of = total == 0.0 ? 0.0 : 1.0 / total;
-        if (SAME_PLACES && VECTORS && !SPLIT) {
-            [[unroll]] for (int l = 0; l < LINES; ++l) {
-                row = tile * ROWS + own_row + uint(f) * 16u + lane / 4u + uint(l) * 8u;
-                float all = row_sum(sum[f * LINES + l]), share_of = all == 0.0 ? 0.0 : 1.0 / all;
-                if (row >= rows) continue;
-                uint to = y_offset + batch * y_by[0] + (head * group + row / queries) * y_by[1]
-                          + row % queries * y_by[2] + lane % 4u * 2u;
-                [[unroll]] for (int n = 0; n < 2 * VALUE_TILES; ++n) {
-                    const int i = 4 * l + n % 2 * 2;
-                    y_words[to / 2u + uint(n) * 4u] =
-                        float_to_half(o[f * VALUE_TILES + n / 2][i] * share_of)
-                        | float_to_half(o[f * VALUE_TILES + n / 2][i + 1] * share_of) << 16u;
-                }
-            }
-            continue;
-        }
         [[unroll]] for (int n = 0; n < VALUE_TILES; ++n) {
             coopMatStore(o[f * VALUE_TILES + n], s_tile, own, STRIP_PITCH,
                          gl_CooperativeMatrixLayoutRowMajor);
