@@ -351,10 +351,12 @@ class Device(SnakeCase):
         allocation.free()
 
     @locked
-    def _read(self, allocation: Allocation, offset: int, nbytes: int) -> np.ndarray:
+    def _read(
+        self, allocation: Allocation, offset: int, nbytes: int, out: np.ndarray | None = None
+    ) -> np.ndarray:
         self._recorder.check()
         _check_alive(allocation)
-        return self._runtime.transfer.download(allocation, offset, nbytes)
+        return self._runtime.transfer.download(allocation, offset, nbytes, out)
 
     @locked
     def _write(self, allocation: Allocation, offset: int, data: np.ndarray) -> None:

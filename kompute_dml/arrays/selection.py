@@ -34,6 +34,12 @@ def _is_list(key: Any) -> bool:
     return isinstance(key, (list, np.ndarray, Tensor))
 
 
+def _parts(key: Any) -> tuple[Any, ...]:
+    """The parts of an index. An array of the host without dimensions is an integer."""
+    return tuple(int(k) if isinstance(k, np.ndarray) and k.ndim == 0 and k.dtype.kind in "iu" else k
+                 for k in (key if isinstance(key, tuple) else (key,)))
+
+
 def _mask(key: Any) -> bool:
     return _is_list(key) and dtype_of(key) == BOOL
 
@@ -55,9 +61,8 @@ def _indices(key: Any, size: int, beside: Tensor) -> Tensor:
     return beside.device.tensor(host.astype(np.int64))
 
 
-def _spelled_out(x: Tensor, key: Any) -> tuple[Any, ...]:
+def _spelled_out(x: Tensor, parts: tuple[Any, ...]) -> tuple[Any, ...]:
     """The parts of an index. A mask on the host becomes the indices at which it is true."""
-    parts = key if isinstance(key, tuple) else (key,)
     widths = [0 if k is None or k is Ellipsis else np.ndim(k) if _mask(k) else 1 for k in parts]
     made: list[Any] = []
     dimension = 0
@@ -77,10 +82,10 @@ def _spelled_out(x: Tensor, key: Any) -> tuple[Any, ...]:
     return tuple(made)
 
 
-def _points(x: Tensor, key: Any) -> tuple[Tensor, list[int], list[Tensor]]:
+def _points(x: Tensor, given: tuple[Any, ...]) -> tuple[Tensor, list[int], list[Tensor]]:
     """The view that the slices give, the axes of it that arrays of indices select from, and these
     arrays. An integer beside an array is one, as in NumPy."""
-    parts = list(key) if isinstance(key, tuple) else [key]
+    parts = list(given)
     if Ellipsis in [k for k in parts if not _is_list(k)]:
         place = next(i for i, k in enumerate(parts) if k is Ellipsis)
         hidden = x.ndim - sum(k is not None for k in parts) + 1
@@ -112,10 +117,10 @@ def _of_rank(rank: int, *tensors: Tensor) -> list[Tensor]:
 
 def get(x: Tensor, key: Any) -> Tensor:
     """``x[key]``: a view, or a copy for arrays of indices."""
-    parts = key if isinstance(key, tuple) else (key,)
+    parts = _parts(key)
     if not any(_is_list(k) for k in parts):
-        return x.window(key)
-    parts = _spelled_out(x, key)
+        return x.window(parts)
+    parts = _spelled_out(x, parts)
     if any(_mask(k) for k in parts):
         raise UnsupportedError(
             "tensor[mask]: expected sizes that are known before the device is read, but those of a "
@@ -134,15 +139,15 @@ def get(x: Tensor, key: Any) -> Tensor:
 
 def put(x: Tensor, key: Any, value: Any) -> None:
     """``x[key] = value``."""
-    parts = key if isinstance(key, tuple) else (key,)
+    parts = _parts(key)
     if not any(_is_list(k) for k in parts):
-        store(x.window(key), value)
+        store(x.window(parts), value)
         return
     new = operand_like(value, x)
     if len(parts) == 1 and _mask(parts[0]) and (new.size == 1 or isinstance(parts[0], Tensor)):
         _put_masked(x, as_tensor(parts[0], x), new)
         return
-    parts = _spelled_out(x, key)
+    parts = _spelled_out(x, parts)
     expect(not any(_mask(k) for k in parts), "tensor[...] = value", "a mask", "stand alone", key)
     view, at, lists = _points(x, parts)
     if len(at) == 1:

@@ -11,7 +11,7 @@ import numpy as np
 from ..cases import Scale
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, shape, touched_bytes
-from .values import numbers
+from .values import host, numbers
 
 _ROWS = 4
 """Queries of the first head that are checked."""
@@ -87,9 +87,7 @@ def attention(kind: Heads) -> Recipe:
                 scores[np.arange(keys) > np.arange(len(scores))[:, None]] = -np.inf
             power = np.exp(scores - scores.max(1, keepdims=True))
             expected = power / power.sum(1, keepdims=True) @ v
-            got = output[0:1, : len(scores), : h.size]
-            got = got.cpu() if hasattr(got, "cpu") else got
-            got = np.asarray(got.numpy() if hasattr(got, "numpy") else got)[0]
+            got = host(output[0:1, : len(scores), : h.size])[0]
             worst = float(np.abs(got - expected).max())
             room = 4e-3 if h.data_type is DataType.FLOAT16 else 1e-4
             return "" if worst <= room else f"{worst} off"

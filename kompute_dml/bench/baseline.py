@@ -38,9 +38,7 @@ def load(path: Path) -> dict[str, Any]:
     """
     try:
         run = json.loads(path.read_text())
-        if "models" in run:
-            return {**run, "by_key": {}}
-        rows = {_key(row): row for row in run["rows"]}
+        rows = {_key(row): row for row in records(run)}
     except OSError as error:
         raise ValidationError(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
@@ -50,11 +48,20 @@ def load(path: Path) -> dict[str, Any]:
     return {**run, "by_key": rows}
 
 
+def records(run: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The rows of a run of operators or of whole models."""
+    return run["models"] if "models" in run else run["rows"]
+
+
 def _key(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    if "model" in row:
+        return row["model"], row["types"], ""
     return row["operator"], row["types"], row["sizes"]
 
 
 def _clock(row: Mapping[str, Any]) -> str:
+    if "model" in row:
+        return "ms"
     return "host_ms" if row["gpu_ms"] is None else "gpu_ms"
 
 
@@ -68,14 +75,15 @@ def against(
     """
     found = []
     for row in rows:
-        before = old["by_key"].get(_key(row))
+        operator, types, sizes = key = _key(row)
+        before = old["by_key"].get(key)
         if before is None or before[_clock(row)] is None or row[_clock(row)] is None:
             continue
         then, now = before[_clock(row)], row[_clock(row)]
-        blur = then * (before["spread"] or 0) + now * (row["spread"] or 0)
+        blur = then * (before.get("spread") or 0) + now * (row["spread"] or 0)
         blur = max(blur, _BETWEEN_RUNS * then)
         found.append({
-            "case": f"{short(row['operator'])} {row['types']} {row['sizes']}",
+            "case": f"{short(operator)} {types} {sizes}".rstrip(),
             "before_ms": then, "now_ms": now, "speed": then / now if now else 1.0,
             "moved": abs(then - now) > blur,
         })
@@ -136,22 +144,36 @@ def _beside_numpy(run: Mapping[str, Any]) -> str:
 
 def short_markdown(run: Mapping[str, Any], models: Sequence[str]) -> str:
     """A line for each of these models, a column for each type."""
-    types = list(dict.fromkeys(row["types"] for row in run["models"]))
-    ms = {(row["model"], row["types"]): f"{row['ms']:.1f} ms" for row in run["models"]}
+    types = list(dict.fromkeys(row["types"] for row in run["models"] if row["model"] in models))
+    ms = {(row["model"], row["types"]): f"{row['ms']:.1f} ms" for row in run["models"]
+          if row["ms"]}
     return "\n".join([
         f"| model | {' | '.join(types)} |",
         f"| --- |{' ---: |' * len(types)}",
-        *(f"| {name} | {' | '.join(ms[name, kind] for kind in types)} |" for name in models),
+        *(f"| {name} | {' | '.join(ms.get((name, kind), '') for kind in types)} |"
+          for name in models),
     ])
 
 
 def _models_table(run: Mapping[str, Any]) -> list[str]:
-    return [
-        "| model | type | median | unfused | off by |",
-        "| --- | --- | ---: | ---: | ---: |",
-        *(f"| {row['model']} | {row['types']} | {row['ms']:.2f} ms | {row['unfused_ms']:.2f} ms "
-          f"| {row['off_by']:.1e} |" for row in run["models"]),
+    def ms(value: float | None) -> str:
+        return "" if value is None else f"{value:.2f} ms"
+
+    rows = run["models"]
+    peers = list(dict.fromkeys(peer for row in rows for peer in row.get("peers", ())))
+    figures = {title: name for title, name in (
+        ("median", "ms"), ("on the device", "device_ms"), ("unfused", "unfused_ms"),
+    ) if any(row.get(name) for row in rows)}
+    lines = [
+        f"| {' | '.join(('model', 'type', *figures, *peers, 'off by'))} |",
+        f"| --- | --- |{' ---: |' * (len(figures) + len(peers) + 1)}",
     ]
+    for row in rows:
+        times = [row.get(name) for name in figures.values()]
+        times += [row["peers"].get(peer, {}).get("ms") for peer in peers]
+        off_by = "" if row["off_by"] is None else f"{row['off_by']:.1e}"
+        lines.append(f"| {' | '.join((row['model'], row['types'], *map(ms, times), off_by))} |")
+    return lines
 
 
 def name(row: Mapping[str, Any]) -> tuple[str, str, str]:

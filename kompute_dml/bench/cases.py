@@ -15,7 +15,7 @@ from .gather import (
     scatter,
     scatter_rows,
 )
-from .limits import LAYERS, LIMITS, Limit
+from .limits import FAMILIES, LAYERS, LIMITS, Limit
 from .movement import diagonal, diagonal1, identity, square_transposed
 from .ordinary import ordinary
 from .pooling import pooling
@@ -67,6 +67,8 @@ def suite(name: str) -> tuple[Limit, ...]:
     """The cases of a suite, with their goals. The first one copies."""
     if name == "limits":
         return LIMITS
+    if name == "families":
+        return (Limit(COPY), *FAMILIES)
     if name == "elementwise":
         named = {(r.operator, r.types): r for r in (*ELEMENTWISE, *EVERY_TYPE)}
         # A dynamic quantization has to read its input twice.
@@ -84,4 +86,4 @@ def suite(name: str) -> tuple[Limit, ...]:
     return tuple(Limit(recipe) for recipe in RECIPES)
 
 
-SUITES = ("operators", "limits", "elementwise", "movement", "numpy")
+SUITES = ("operators", "limits", "families", "elementwise", "movement", "numpy")

@@ -12,6 +12,7 @@ import numpy as np
 from ..cases import Scale
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, shape, touched_bytes
+from .values import host
 
 _NAME = "DML_OPERATOR_CONVOLUTION"
 _CHECKED = 64
@@ -77,7 +78,7 @@ def _case(device: Any, types: str, data_type: DataType, layer: Layer, last: bool
         out = device.empty((n, out_side, out_side, layer.filters), data_type).transpose(order)
 
     def check(output: Any) -> str:
-        got = np.asarray(output.numpy() if hasattr(output, "numpy") else output)
+        got = host(output)
         padded = np.pad(x, ((0, 0), (start, end), (start, end), (0, 0)))
         picks = np.random.default_rng(5)
         for _ in range(_CHECKED):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
+from ..runtime.adapters import Adapter
 from .rows import Row, short
+
+if TYPE_CHECKING:
+    from .models import ModelRow
 
 
 def _milliseconds(ms: float | None) -> str:
@@ -50,7 +53,7 @@ def peers_text(row: Row) -> str:
     )
 
 
-def goals_text(row: Row) -> str:
+def goals_text(row: Row | ModelRow) -> str:
     """What a row reached of its goals."""
     marks = {None: "?", True: "met", False: "MISSED"}
     return ", ".join(
@@ -85,7 +88,7 @@ def as_table(rows: Sequence[Row]) -> str:
     )
 
 
-def summary(rows: Sequence[Row]) -> list[str]:
+def summary(rows: Sequence[Row] | Sequence[ModelRow]) -> list[str]:
     """The lines below a table."""
     lines = []
     judged = [goal for row in rows for goal in row.goals if goal.met is not None]
@@ -95,31 +98,34 @@ def summary(rows: Sequence[Row]) -> list[str]:
         f"{row.name}: {name} failed: {time.problem}"
         for row in rows for name, time in row.peers.items() if time.problem
     ]
-    if any(row.gpu_ms is None for row in rows if row.ok):
+    if any(row.gpu_ms is None for row in rows if row.ok and isinstance(row, Row)):
         lines.append("No device timestamps here: rates follow the host's clock.")
     return lines
 
 
-def as_csv(rows: Sequence[Row]) -> str:
-    names = [f.name for f in dataclasses.fields(Row) if f.name != "timings"]
+def as_csv(rows: Sequence[Row] | Sequence[ModelRow]) -> str:
+    records = [row.record() for row in rows]
     text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
     writer.writeheader()
-    for row in rows:
-        record = row.record()
+    for record in records:
         record.update({name: json.dumps(record[name]) for name in ("peers", "goals")})
         writer.writerow(record)
     return text.getvalue().rstrip("\n")
 
 
-def document(rows: Sequence[Row], device: Any, copy: float | None, command: str) -> dict[str, Any]:
-    """A run, as it is written to JSON."""
+def about(adapter: Adapter, command: str) -> dict[str, Any]:
+    """Where, when and how a run was made, as JSON has it."""
     return {
-        "device": device.adapter.name,
-        "driver": f"{device.adapter.driver} {device.adapter.driver_version}",
+        "device": adapter.name,
+        "driver": f"{adapter.driver} {adapter.driver_version}",
         "version": __version__,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "command": command,
-        "copy_gb_per_s": copy,
-        "rows": [row.record() for row in rows],
     }
+
+
+def document(rows: Sequence[Row], device: Any, copy: float | None, command: str) -> dict[str, Any]:
+    """A run, as it is written to JSON."""
+    return {**about(device.adapter, command), "copy_gb_per_s": copy,
+            "rows": [row.record() for row in rows]}

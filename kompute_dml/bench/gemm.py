@@ -11,6 +11,7 @@ import numpy as np
 from ..cases import Scale
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, product_operations, touched_bytes
+from .values import host
 
 _GEMM = "DML_OPERATOR_GEMM"
 _CHECKED = 64
@@ -51,7 +52,7 @@ def gemm(
         activation = dml.ActivationGeluOperatorDesc() if fused else None
 
         def check(output: Any) -> str:
-            got = np.asarray(output.numpy() if hasattr(output, "numpy") else output)
+            got = host(output)
             x = np.swapaxes(a, -1, -2) if trans_a else a
             y = np.swapaxes(b, -1, -2) if trans_b else b
             x, y = (t.astype(np.float32).reshape(-1, *t.shape[-2:])[0] for t in (x, y))
@@ -109,7 +110,7 @@ def requantized(m: int, k: int, n: int) -> Recipe:
         x, y, out = device.tensor(a), device.tensor(b), device.empty((rows, columns), "int8")
 
         def check(output: Any) -> str:
-            got = output.numpy()[:_CHECKED].astype(int)
+            got = host(output)[:_CHECKED].astype(int)
             sums = (a[:_CHECKED].astype(np.float64) - 3) @ (b.astype(np.float64) + 5)
             expected = np.clip(np.rint(sums.astype(np.float32) * np.float32(2.0**-14)) + 7,
                                -128, 127)

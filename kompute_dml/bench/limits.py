@@ -26,8 +26,16 @@ from .movement import (
     small_identities,
     transposed,
 )
+from .normalization import KINDS, ROWS, images, rows
 from .pooling import pooling
 from .products import Product, product
+from .quantized_convolution import quantized_convolution
+from .random import random_words
+from .recurrent import recurrent
+from .reduction import cumulative, first_k, reduction
+from .resampling import aligned, resampled
+from .training import GRADIENTS
+from .transposed_convolution import transposed_convolution
 from .weights import quantization, weights
 
 Goal = tuple[str | Recipe, float]
@@ -126,7 +134,6 @@ def _products() -> Iterator[Limit]:
         yield Limit(product(kind, 128, 64, 128), (("torch._int_mm", 1.0),))
     yield Limit(product(Product(DataType.INT16, DataType.INT16), *(4096,) * 3), (("TOPS", 3.0),))
     yield Limit(product(Product(DataType.INT32, DataType.INT32), *(2048,) * 3), (("TOPS", 1.0),))
-    yield from _gemms()
 
 
 def _gemms() -> Iterator[Limit]:
@@ -194,6 +201,7 @@ LAYERS = (
     Layer(32, 144, 144, 56, 3, groups=144), Layer(32, 960, 960, 7, 5, groups=960),
 )
 """Layers of ResNet-50, a diffusion model and MobileNet."""
+_OF_HALVES = {layer: convolution(_F16, layer) for layer in LAYERS}
 
 
 def _convolutions() -> Iterator[Limit]:
@@ -205,8 +213,8 @@ def _convolutions() -> Iterator[Limit]:
         else:
             least = {_F16: 0.6 if layer.kernel > 1 else 0.7, _F32: 0.75}
         for t, ratio in least.items():
-            yield Limit(convolution(t, layer), (
-                ("torch", ratio), ("torch channels-last", ratio)))
+            recipe = _OF_HALVES[layer] if t is _F16 else convolution(t, layer)
+            yield Limit(recipe, (("torch", ratio), ("torch channels-last", ratio)))
 
 
 def _attention() -> Iterator[Limit]:
@@ -223,8 +231,64 @@ def _attention() -> Iterator[Limit]:
         yield Limit(attention(Heads(_F16, 8, 32, 8, 1, keys, 128)), (("copy", 0.8),))
 
 
+def _normalizations() -> Iterator[Limit]:
+    for t in (_F32, _F16):
+        for kind in KINDS:
+            for count, columns in ROWS:
+                # A longer row does not stay in a workgroup: it is read again.
+                least = 0.9 if columns <= _SIDE else 0.6
+                yield Limit(rows(kind, t, count, columns), (("copy", least),))
+        yield Limit(images(t, per_instance=False), (("copy", 0.9),))
+        yield Limit(images(t, per_instance=True), (("copy", 0.6),))
+
+
+def _reductions() -> Iterator[Limit]:
+    """A copy counts reads and writes. Reductions only read."""
+    wheres = ("last", "first", "middle", "all")
+    asked = [(_F32, f, where) for f in ("SUM", "MAX", "ARGMAX") for where in wheres]
+    asked += [(_F32, f, where) for f in ("AVERAGE", "SUM_SQUARE") for where in ("last", "first")]
+    # A sum of 2^28 elements is no FLOAT16.
+    asked += [(_F16, f, where) for f in ("SUM", "ARGMAX") for where in ("last", "first", "middle")]
+    asked += [(_F16, f, "all") for f in ("MAX", "ARGMAX")]
+    for t, function, where in asked:
+        yield Limit(reduction(t, function, where), (("copy", 0.9),))
+    for count, columns in ((65536, 2048), (_SIDE, _SIDE)):
+        for axis in (1, 0):
+            yield Limit(cumulative(axis, count, columns), (("copy", 0.75),))
+    yield Limit(cumulative(1, 1, 1 << 28), (("copy", 0.75),))
+    for t in (_F32, _F16):
+        for count, columns in ROWS[1:]:
+            yield Limit(first_k(t, count, columns), (("torch", 5.0),))
+
+
+def _images() -> Iterator[Limit]:
+    for t in (_F32, _F16):
+        yield Limit(resampled(t), (("copy", 0.85),))
+        yield Limit(aligned(t), (("torchvision", 1.0),))
+        for kernel in (2, 4):
+            yield Limit(transposed_convolution(t, kernel), (
+                ("torch", 0.7), ("torch channels-last", 0.7)))
+    for layer in LAYERS[:4]:
+        yield Limit(quantized_convolution(layer), ((_OF_HALVES[layer], 1.2),))
+
+
+def _recurrent() -> Iterator[Limit]:
+    for kind in ("LSTM", "GRU"):
+        yield Limit(recurrent(kind, 512, 128, 64), (("torch", 0.5),))
+        yield Limit(recurrent(kind, 128, 100, 1), (("torch", 0.4),))
+
+
+def _training() -> Iterator[Limit]:
+    yield Limit(random_words(), (("torch.fill", 0.8),))
+    for recipe in GRADIENTS:
+        yield Limit(recipe, (("copy", 0.85),))
+
+
 def _all(*parts: Callable[[], Iterator[Limit]]) -> tuple[Limit, ...]:
     return tuple(limit for part in parts for limit in part())
 
 
-LIMITS = _all(_movement, _products, _weights, _gathers, _pooling, _convolutions, _attention)
+FAMILIES = _all(
+    _gemms, _weights, _gathers, _pooling, _convolutions, _attention, _normalizations, _reductions,
+    _images, _recurrent, _training)
+LIMITS = (*_all(_movement, _products), *FAMILIES)

@@ -110,7 +110,7 @@ class Torch:
         yield "", stats
         if stats.median < _GRAPH_MS:
             repeat = repeats(stats.median, _SAMPLE_MS, _MAX_REPEAT)
-            graph = self._graph(call, repeat)
+            graph = self.graph(call, repeat)
             yield " (graph)", _statistics(graph, self._event_sample, repeat)
 
     def _event_sample(self, call: Callable[[], Any], repeat: int) -> float:
@@ -122,7 +122,8 @@ class Torch:
         end.synchronize()
         return start.elapsed_time(end) / repeat
 
-    def _graph(self, call: Callable[[], Any], repeat: int) -> Callable[[], Any]:
+    def graph(self, call: Callable[[], Any], repeat: int) -> Callable[[], Any]:
+        """Replays a CUDA graph of so many calls."""
         cuda = self.torch.cuda
         side = cuda.Stream()
         side.wait_stream(cuda.current_stream())
@@ -176,6 +177,10 @@ LIBRARIES: dict[str, tuple[Callable[[Adapter], Any], tuple[str, ...]]] = {
 """By name: the library, and the modules that it needs."""
 
 
+USUAL = "torch,onnxruntime"
+"""The libraries to time where none is named."""
+
+
 def choose(names: str, adapter: Adapter) -> list[Any]:
     """The installed libraries among ``names``, which commas separate. Other names are an error.
 
@@ -202,23 +207,25 @@ def measure(libraries: Sequence[Any], case: Case) -> dict[str, PeerTime]:
             for peer in case.peers.get(library.name, lambda _: ())(library):
                 found |= _measure_one(library, peer, case)
         except Exception as error:
-            found[library.name] = PeerTime(problem=_reason(error))
+            found[library.name] = PeerTime(problem=reason(error))
         library.close()
     return found
 
 
 def _measure_one(library: Any, peer: Peer, case: Case) -> dict[str, PeerTime]:
+    found: dict[str, PeerTime] = {}
     try:
         problem = case.check(peer.call()) if peer.checked else ""
         if problem:
             return {peer.name: PeerTime(problem=problem)}
-        return {
-            peer.name + suffix: PeerTime(stats.median, stats.spread)
-            for suffix, stats in library.times(peer.call)
-        }
+        for suffix, stats in library.times(peer.call):
+            found[peer.name + suffix] = PeerTime(stats.median, stats.spread)
     except Exception as error:
-        return {peer.name: PeerTime(problem=_reason(error))}
+        # What calls from the host took stands, where a graph fails.
+        found[f"{peer.name} (graph)" if found else peer.name] = PeerTime(problem=reason(error))
+    return found
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """An error in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]

@@ -36,7 +36,7 @@ def picture(run: Record | None, models: Record | None = None) -> str:
     copy = None if run is None else run["copy_gb_per_s"]
     computing = [row for row in rows if row["tops"]]
     panels: list[tuple[str, int]] = []
-    if models is not None:
+    if models is not None and any(row["ms"] for row in models["models"]):
         panels.append(_models(models))
     elif moving := [row for row in rows if not row["tops"]]:
         panels.append(_bandwidths(moving, copy))
@@ -56,16 +56,17 @@ def picture(run: Record | None, models: Record | None = None) -> str:
 
 def _models(run: Record) -> tuple[str, int]:
     """A line for each model, a dot for each type, on a logarithmic axis."""
-    names = list(dict.fromkeys(row["model"] for row in run["models"]))
-    types = list(dict.fromkeys(row["types"] for row in run["models"]))
-    x = _axis([row["ms"] for row in run["models"]], 185, _WIDTH - 48)
+    timed = [row for row in run["models"] if row["ms"]]
+    names = list(dict.fromkeys(row["model"] for row in timed))
+    types = list(dict.fromkeys(row["types"] for row in timed))
+    x = _axis([row["ms"] for row in timed], 185, _WIDTH - 48)
     line = max(_LINE, _PLOT / len(names))
     end = round(_TOP + line * len(names))
     drawn = [_title("Whole models: milliseconds a run", _place(run)), _legend(types),
              *_ticks(x, end, "ms, ONNX Runtime, NumPy in to NumPy out")]
     for i, name in enumerate(names):
         y = round(_TOP + line * (i + 0.5))
-        dots = sorted((row["ms"], types.index(row["types"])) for row in run["models"]
+        dots = sorted((row["ms"], types.index(row["types"])) for row in timed
                       if row["model"] == name)
         drawn.append(_text(146, y + 4, name, "name", "end"))
         drawn.append(f'<path class="span" d="M{x(dots[0][0]):.1f} {y}H{x(dots[-1][0]):.1f}"/>')

@@ -10,7 +10,7 @@ import numpy as np
 from ..cases import Scale
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, shape, touched_bytes
-from .values import numbers
+from .values import host, numbers
 
 _SIZES = (32, 64, 112, 112)
 
@@ -26,7 +26,7 @@ def _close(reference: Callable[[], np.ndarray], room: float) -> Callable[[Any], 
     """Compares the first image."""
 
     def check(output: Any) -> str:
-        got = np.asarray(output[0:1].numpy() if hasattr(output, "numpy") else output[0:1])
+        got = host(output[0:1])
         worst = float(np.abs(got.astype(np.float64) - reference()).max())
         return "" if worst <= room else f"{worst} off"
 
@@ -53,7 +53,7 @@ def pooling(data_type: DataType, what: str, channels_last: bool = False) -> Reci
         # Large enough for several windows at every scale.
         n, c, h, w = (max(scale.of(size), least) for size, least in zip(_SIZES, (1, 1, 7, 7)))
         pattern = numbers(data_type.dtype, n * c * h * w, 1, 100, 2)
-        host = pattern.host().reshape(n, c, h, w)
+        image = pattern.host().reshape(n, c, h, w)
         x = _image(device, data_type, (n, c, h, w), channels_last)
         dml.activation_identity(pattern.tensor(device).reshape(n, c, h, w), out=x)
         whole = what == "global"
@@ -65,7 +65,7 @@ def pooling(data_type: DataType, what: str, channels_last: bool = False) -> Reci
         function = dml.max_pooling if what == "max" else dml.average_pooling
 
         def expected() -> np.ndarray:
-            first = host[:1].astype(np.float64)
+            first = image[:1].astype(np.float64)
             return first.mean((2, 3), keepdims=True) if whole else _pooled(first, what == "max")
 
         def torch_peers(library: Any) -> Iterator[Peer]:

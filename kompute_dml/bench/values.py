@@ -71,6 +71,8 @@ def integers(rng: np.random.Generator, data_type: Any, sizes: tuple[int, ...]) -
 
 def host(part: Any) -> np.ndarray:
     """A part of an output of the device, PyTorch or NumPy, as an array."""
+    if hasattr(part, "desc") and not part.desc.is_packed:
+        part = part.copy()  # else all that lies between its elements is read
     if hasattr(part, "cpu"):
         part = part.cpu()
     return np.asarray(part.numpy() if hasattr(part, "numpy") else part)

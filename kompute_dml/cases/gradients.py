@@ -37,7 +37,7 @@ def _response_gradient(x: np.ndarray, dy: np.ndarray) -> np.ndarray:
     return dy * s**-0.75 - 2 * 0.5 * 0.75 / 3 * x * neighbours(dy * x * s**-1.75)
 
 
-def _batch_gradient(
+def batch_gradient(
     training: bool, x: Any, dy: Any, mean: Any, variance: Any, scale: Any
 ) -> Any:
     axes, r = (0, 2, 3), 1 / np.sqrt(variance + 1e-5)
@@ -68,7 +68,7 @@ def _resampled_back(s: Scale, **arguments: Any) -> Case:
 
 def _batch_back(s: Scale, training: bool) -> Case:
     given = [whole(images(s)) for _ in range(2)]
-    return case(partial(_batch_gradient, training), *given,
+    return case(partial(batch_gradient, training), *given,
                  *(per_channel(s) for _ in range(3)), room=1e-4)
 
 

@@ -63,7 +63,7 @@ def between(n: int) -> np.ndarray:
     return np.maximum(1 - np.abs(at[:, None] - np.arange(n)), 0)
 
 
-def _doubled(x: np.ndarray) -> np.ndarray:
+def doubled(x: np.ndarray) -> np.ndarray:
     return np.asarray(between(x.shape[2]) @ x @ between(x.shape[3]).T)
 
 
@@ -147,9 +147,9 @@ CASES: dict[str, Entry] = {
     "ROI_ALIGN": _aligned, "ROI_ALIGN1": _aligned,
     # Other sizes
     "UPSAMPLE_2D": lambda s: case(repeated, images(s, smaller=2), scale_size=Size2d(2, 2)),
-    "RESAMPLE": lambda s: case(_doubled, images(s, smaller=2), **TWICE),
+    "RESAMPLE": lambda s: case(doubled, images(s, smaller=2), **TWICE),
     **each("RESAMPLE1 RESAMPLE2 RESAMPLE3", lambda s: case(
-        _doubled, images(s, smaller=2), **TWICE, **_CENTRES)),
+        doubled, images(s, smaller=2), **TWICE, **_CENTRES)),
     "UNFOLD": lambda s: case(_columns, images(s), **_PATCH),
     "FOLD": _folded,
     # Normalization

@@ -24,7 +24,7 @@ _SOFTMAX: dict[str, Callable[..., Any]] = {
     "SOFTMAX": softmax, "LOG_SOFTMAX": lambda x: np.log(softmax(x)), "HARDMAX": _largest}
 
 
-def _top(x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def top(x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     order = np.argsort(-x, 1, kind="stable")[:, :k]
     return np.take_along_axis(x, order, 1), order
 
@@ -44,5 +44,5 @@ CASES: dict[str, Entry] = {
     "ARGMIN": lambda s: case(lambda x: x.argmin(1)[:, None], rows(s), axes=(-1,)),
     "CUMULATIVE_SUMMATION": _scanned(False),
     "CUMULATIVE_PRODUCT": _scanned(True),
-    **each("TOP_K TOP_K1", lambda s: case(lambda x: _top(x, 5), rows(s), k=5)),
+    **each("TOP_K TOP_K1", lambda s: case(lambda x: top(x, 5), rows(s), k=5)),
 }

@@ -22,13 +22,15 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
-def _recurrent(gates: int) -> Callable[..., np.ndarray]:
+def recurrent(gates: int, linear_before_reset: bool = False) -> Callable[..., np.ndarray]:
+    """RNN, GRU or LSTM, by the number of gates."""
     def step(a: Any, b: Any, h: Any, c: Any, hidden: np.ndarray) -> tuple[Any, Any]:
         if gates == 1:
             return np.tanh(a[0] + b[0]), c
         if gates == 3:
             z, r = _sigmoid(a[0] + b[0]), _sigmoid(a[1] + b[1])
-            return (1 - z) * np.tanh(a[2] + (r * h) @ hidden.T) + z * h, c
+            new = r * b[2] if linear_before_reset else (r * h) @ hidden.T
+            return (1 - z) * np.tanh(a[2] + new) + z * h, c
         i, o, f = (_sigmoid(x + y) for x, y in zip(a[:3], b[:3]))
         c = f * c + i * np.tanh(a[3] + b[3])
         return o * np.tanh(c), c
@@ -51,7 +53,7 @@ def _recurrent_work(s: Scale, *activations: str) -> Case:
 
     gates, n = {1: 1, 2: 3, 3: 4}[len(activations)], min(s.side, 512)
     return case(
-        _recurrent(gates), Given((1, 4, n, n), -1, 1, shared=True),
+        recurrent(gates), Given((1, 4, n, n), -1, 1, shared=True),
         *(Given((1, 1, gates * n, n), -0.1, 0.1, shared=True) for _ in range(2)),
         activation_descs=[getattr(dml, f"Activation{a}OperatorDesc")() for a in activations],
         output_sequence=True, operations=2 * 4 * n * 2 * n * gates * n, room=1e-4)

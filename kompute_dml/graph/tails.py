@@ -12,8 +12,8 @@ from ..operators.base import widened
 from ..spec import Field
 from .draft import Draft, Drafts, alike, fused_by, output_of, seen_as
 
-_FIELDS = (Field("TailTensor", "input", "TENSOR_DESC", True),
-           Field("Tail", "attribute", "STEPS", True))
+FIELDS = (Field("TailTensor", "input", "TENSOR_DESC", True),
+          Field("Tail", "attribute", "STEPS", True))
 _MOST_STEPS, _MOST_VALUES = 4, 12
 KINDS = ("CONVOLUTION", "GEMM", "REDUCE", "BATCH_NORMALIZATION", "LP_NORMALIZATION",
          "MEAN_VARIANCE_NORMALIZATION", "MEAN_VARIANCE_NORMALIZATION1",
@@ -76,7 +76,7 @@ def _fuse(g: Drafts, last: Draft, steps: list[Step], slots: list[str], slot: str
                               for f in maker.desc.operator.spec.fields}
     values |= {"output_tensor": y, "tail_tensor": tensor, "tail": tuple(
         s._replace(sources=tuple(order.get(i, i) for i in s.sources)) for s in steps)}
-    desc = widened(type(maker.desc), *_FIELDS)(**values)
+    desc = widened(type(maker.desc), *FIELDS)(**values)
     g.replace([maker, last], Draft(desc, storages, maker.label))
     return True
 

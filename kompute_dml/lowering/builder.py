@@ -82,6 +82,12 @@ class PlanBuilder:
         """The binding of a fused tail's tensor; empty without a tail."""
         return {"tail": self.read("tail_tensor")} if getattr(self.desc, "tail", None) else {}
 
+    @property
+    def tail_is_aligned(self) -> bool:
+        """Whether vectors of the output are vectors of the tail's tensor, which has its strides."""
+        tail = getattr(self.desc, "tail_tensor", None)
+        return tail is None or bool(tail.is_aligned)
+
     def temporary(self, itemsize: int, length: int) -> Operand:
         """Scratch memory of the dispatch, written; ``.reading()`` reads it."""
         return self._take(TEMPORARY, itemsize, length)

@@ -61,7 +61,7 @@ def copied_input(target: Target, x: TensorDesc, y: TensorDesc) -> Dispatch:
 def copied(target: Target, sizes: Ints, x: View, y: View) -> Dispatch:
     """The dispatch that copies ``x`` into ``y``; ``sizes`` are those of both."""
     operands = x.operand(sizes, "in_offset", False), y.operand(sizes, "out_offset", True)
-    sizes, in_strides, out_strides = _in_order_of_output(sizes, x.strides, y.strides)
+    sizes, in_strides, out_strides = in_order_of_output(sizes, x.strides, y.strides)
     layout = sizes, in_strides, out_strides, 16 // x.desc.data_type.itemsize
     shader, groups, push, spec = (
         _pieces(*layout) or _tiles(*layout, layout[-1] if target.traits.is_cpu else 1)
@@ -75,7 +75,7 @@ def copied(target: Target, sizes: Ints, x: View, y: View) -> Dispatch:
     )
 
 
-def _in_order_of_output(
+def in_order_of_output(
     sizes: Ints, in_strides: Ints, out_strides: Ints
 ) -> tuple[Ints, Ints, Ints]:
     """The fewest dimensions that walk both tensors, in the order of the output's memory."""

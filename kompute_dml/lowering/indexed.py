@@ -18,6 +18,8 @@ from .walk import Walk, runs_of
 GATHERS = "gather", "gather_vectors"
 SCATTERS = "scatter", *COPY_SHADERS
 _LOCAL_SIZE = 256
+_ROW_LOCAL_SIZE, _ROW_PARTS = 128, 2
+"""Of workgroups that copy a part of one row."""
 _SHORTEST_ROW = 64
 """Bytes of a slice that an invocation of a CPU copies as a row."""
 
@@ -104,6 +106,16 @@ def gather(p: PlanBuilder, how: Indexed) -> None:
         parts = 1 if p.device.is_cpu else 4
         invocations = -(-walk.count // parts)
         spec = {"LOCAL_SIZE": _LOCAL_SIZE, "PARTS": parts}
+        groups = -(-walk.sizes[-1] // (_ROW_LOCAL_SIZE * _ROW_PARTS))
+        span = groups * _ROW_LOCAL_SIZE * _ROW_PARTS
+        if (not p.device.is_cpu and not how.tuples[how.last] and len(walk.sizes) > 1
+                and 8 * span <= 9 * walk.sizes[-1]):
+            size = walk.sizes[-1]
+            walk = Walk(walk.sizes[:-1], *(s[:-1] for s in walk.strides))
+            invocations = walk.count * groups * _ROW_LOCAL_SIZE
+            push = {"row_size": size, "runs": groups}
+            spec = {"LOCAL_SIZE": _ROW_LOCAL_SIZE, "PARTS": _ROW_PARTS, "ROWS": True,
+                    "WALK_RANK": len(walk.sizes)}
     p.dispatch(
         "gather", -(-invocations // spec["LOCAL_SIZE"]),
         x=in_units(p.read("input_tensor"), unit), indices=p.read("indices_tensor"),

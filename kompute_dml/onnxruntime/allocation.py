@@ -161,11 +161,12 @@ def _copy(source: Any, target: Any) -> None:
     if whence is not None and whence is whither:
         whence.copy(first, second, nbytes)
         return
-    data = host(first, nbytes) if whence is None else whence.read(first, nbytes)
-    if whither is None:
-        host(second, nbytes)[...] = data
+    if whither is not None:
+        whither.write(second, host(first, nbytes) if whence is None else whence.read(first, nbytes))
+    elif whence is not None:
+        whence.read_to(first, host(second, nbytes))
     else:
-        whither.write(second, data)
+        host(second, nbytes)[...] = host(first, nbytes)
 
 
 def host(address: int, nbytes: int) -> np.ndarray:

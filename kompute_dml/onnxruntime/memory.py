@@ -57,6 +57,17 @@ class Piece:
         assert self.device is not None
         return self.device._read(self.lies.allocation, self.lies.byte_offset, self.nbytes)
 
+    def copy_to(self, out: np.ndarray) -> None:
+        """Copy all of its bytes to the host's ``out``."""
+        if isinstance(self.lies, Result):
+            y = self.lies.array
+            self.lies.values(out.view(y.dtype).reshape(y.shape))
+        elif isinstance(self.lies, Slot):
+            assert self.device is not None
+            self.device._read(self.lies.allocation, self.lies.byte_offset, self.nbytes, out)
+        else:
+            out[...] = self.lies
+
 
 class DeviceMemory:
     """The memory of one adapter."""
@@ -145,6 +156,15 @@ class DeviceMemory:
                 data[low - address : high - address] = (
                     piece.bytes()[low - piece.at : high - piece.at])
             return np.zeros(nbytes, np.uint8) if data is None else data
+
+    def read_to(self, address: int, out: np.ndarray) -> None:
+        """Copy the bytes from an address on to the host's ``out``."""
+        with self._lock:
+            piece = self._holder(address, out.nbytes)
+            if piece is not None and (piece.at, piece.nbytes) == (address, out.nbytes):
+                piece.copy_to(out)
+            else:
+                out[...] = self.read(address, out.nbytes)
 
     # Contents by address
 

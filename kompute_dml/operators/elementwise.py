@@ -25,7 +25,7 @@ from .base import Check, Newer, operator
 
 FLOAT, INTEGER, INTEGER64 = "elementwise_float", "elementwise_integer", "elementwise_integer64"
 COMPARISON = "elementwise_comparison"
-LONG = ("constant_pow", "fractional_pow", "gelu")
+LONG = ("acosh", "constant_pow", "fractional_pow", "gelu")
 TABLE = "elementwise_table"
 
 

@@ -13,16 +13,23 @@ from ..lowering import copy
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import View, copied
 from ..lowering.plan import UNUSED, Operand
+from ..lowering.walk import Walk
 from .base import Output, axis_in, operator
 
 _FEW = 7
 """Tensors that a dispatch of ``join`` takes beside the whole."""
 _MANY = 14, 28
 """Those of ``join_many``, which also binds words of the plan."""
+_WALKED = 6, 14
+"""Those of ``join_walked``."""
+_WORDS = 5
+"""That its params have of a part, beside the walk."""
+_LITTLE = 1 << 18
+"""Elements of a part that are moved one by one at most, where a copy of it would be faster."""
 _UNITS = 4
 """That an invocation moves."""
 _RUNS_ON_CPU, _LANES_ON_CPU = 1 << 12, 64
-_SHADERS = ("join", "join_many", *copy.SHADERS)
+_SHADERS = ("join", "join_many", "join_walked", *copy.SHADERS)
 
 
 def _pieces(d: Any, pieces: str, one: TensorDesc) -> Ints:
@@ -79,13 +86,58 @@ def _join(
         for first in range(0, len(tensors), most):
             _Rows(p, whole, pieces, unit, rows, widths, first, most).dispatch()
         return
-    begin = 0
+    parts, begin = [], 0
     for i, t in enumerate(tensors):
         piece = View.whole(f"{pieces}[{i}]", t)
-        there = View(whole, of, of.strides, begin * of.strides[axis])
-        views = (piece, there) if whole == "output_tensor" else (there, piece)
-        p.add(copied(p.target, t.sizes, *views))
+        parts.append((piece, View(whole, of, of.strides, begin * of.strides[axis])))
         begin += t.sizes[axis]
+    if _walked(p, whole, parts):
+        return
+    for piece, there in parts:
+        views = (piece, there) if whole == "output_tensor" else (there, piece)
+        p.add(copied(p.target, piece.desc.sizes, *views))
+
+
+def _walked(p: PlanBuilder, whole: str, parts: Sequence[tuple[View, View]]) -> bool:
+    """Add dispatches that move many parts each, or return False where a copy of each is better."""
+    most = max((n for n in _WALKED if n + 2 <= p.device.max_bindings), default=0)
+    if len(parts) == 1 or not most or p.device.is_cpu:
+        return False  # a CPU copies long runs (include/runs.glsl)
+    joins = whole == "output_tensor"
+    walks = []
+    for piece, there in parts:
+        ends = (piece, there) if joins else (there, piece)
+        sizes, *strides = copy.in_order_of_output(piece.desc.sizes, *(v.strides for v in ends))
+        walks.append((sizes, *(strides if joins else strides[::-1])))
+    rows = all(a[-1] == b[-1] == 1 for _, a, b in walks)
+    if not rows and any(product(sizes) > _LITTLE for sizes, _, _ in walks):
+        return False
+    kind, local_size = parts[0][0].desc.data_type, p.device.local_size
+    each, use = 16 // kind.itemsize, p.write if joins else p.read
+    for first in range(0, len(parts), most):
+        last = min(first + most, len(parts))
+        operands: dict[str, Any] = {f"part{i}": UNUSED for i in range(most)}
+        words: list[int] = []
+        of_walks: list[int] = []
+        groups = 0
+        for i in range(first, last):
+            sizes, *strides = walks[i]
+            row = sizes[-1] if rows else 1
+            end = -1 if rows else len(sizes)
+            walk = Walk(sizes[:end], *(s[:end] for s in strides))
+            words += [groups, row, walk.count, parts[i][1].start,
+                      _WORDS * (last - first) + len(of_walks)]
+            of_walks += walk.words
+            per_row = (row + each - 2) // each + 1 if rows else 1  # vectors that it may lie in
+            groups += -(-walk.count * per_row // local_size)
+            operands[f"part{i - first}"] = (p.read if joins else p.write)(parts[i][0].slot)
+        p.dispatch(
+            f"join_walked.{'join' if joins else 'split'}.p{most}", groups, **operands,
+            whole=use(whole), params=[*words, *of_walks],
+            spec={"LOCAL_SIZE": local_size, "PARTS": last - first, "BYTES": kind.itemsize,
+                  "ROWS": rows},
+        )
+    return True
 
 
 def _unit(p: PlanBuilder, of: TensorDesc, tensors: Sequence[TensorDesc], axis: int) -> int:
@@ -150,11 +202,13 @@ class _Rows:
         return "join" if self.whole == "output_tensor" else "split"
 
     def _few(self) -> None:
+        each = _UNITS if self.p.device.is_cpu else 1
         count, local_size = self.rows * self.begins[-1], self.p.device.local_size
         self.p.dispatch(
-            f"join.{self._how}", -(-count // (_UNITS * local_size)), **self._operands(_FEW),
+            f"join.{self._how}", -(-count // (each * local_size)), **self._operands(_FEW),
             push={"count": count, "pitch": self.pitch, "begins": self.begins},
-            spec={"LOCAL_SIZE": local_size, "PARTS": len(self.widths), "VECTORS": self.unit == 16},
+            spec={"LOCAL_SIZE": local_size, "PARTS": len(self.widths), "VECTORS": self.unit == 16,
+                  "EACH": each},
         )
 
     def _many(self, bound: int) -> None:

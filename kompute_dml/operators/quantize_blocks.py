@@ -15,7 +15,12 @@ from .base import Output, operator
 
 _SHADER = "quantize_blocks"
 _EACH = 8
-"""Elements of one invocation, if they are contiguous."""
+"""Elements of a part, if they are contiguous."""
+_PARTS = {("quantize", 2): 4, ("quantize", 4): 2, ("dequantize", 2): 2, ("dequantize", 4): 2}
+"""Of an invocation, by the bytes of a number."""
+_STEPS = {"quantize": (8, 4, 2), "dequantize": (2,)}
+"""The first that divides a block: parts that have the same scales. Reciprocals of those take
+long."""
 
 
 def _infer_quantized(d: Any) -> Mapping[str, Output]:
@@ -73,30 +78,62 @@ def _lower(d: Any, p: PlanBuilder, way: str) -> None:
     sizes, (by, of_x, of_y) = _in_blocks(x.sizes, scale, x, y)
     zero = _in_blocks(x.sizes, zeros[0])[1][0] if zeros else (0,) * len(sizes)
     sizes, (of_x, by, zero, of_y) = coalesce(sizes, of_x, by, zero, of_y)
-    aligned = all(t.base_alignment % 16 == 0 for t in (x, y))
-    vectors = aligned and sizes[-1] % _EACH == 0 and all(
-        begin_with_vectors(_EACH, s) for s in (of_x, of_y))
     steps = by[-1], zero[-1]
+    to_float32 = way == "dequantize" and number.data_type.itemsize == 4
+    # A vector of the output, so that neighbours write neighbours. A CPU converts more at once.
+    each = 4 if to_float32 and not p.device.is_cpu else _EACH
+    aligned = all(t.base_alignment % 16 == 0 for t in (x, y))
+    vectors = aligned and sizes[-1] % each == 0 and all(
+        begin_with_vectors(each, s) for s in (of_x, of_y))
+    parts, factors_aligned = 1, False
+    moved: Ints = 0, 0
     if vectors:
-        sizes = (*sizes[:-1], sizes[-1] // _EACH)
-        of_x, of_y = ((*s[:-1], _EACH) for s in (of_x, of_y))
-        by, zero = ((*s[:-1], s[-1] * _EACH) for s in (by, zero))
+        sizes = (*sizes[:-1], sizes[-1] // each)
+        of_x, of_y = ((*s[:-1], each) for s in (of_x, of_y))
+        by, zero = ((*s[:-1], s[-1] * each) for s in (by, zero))
+        factors_aligned = steps[0] == 1 and (not zeros or steps[1] == 1) and all(
+            t.base_alignment % 16 == 0 and not any(n % each for n in s)
+            for t, s in zip((scale, *zeros), (by, zero)))
+        if not p.device.is_cpu:
+            if not any(steps):
+                parts = _PARTS[way, number.data_type.itemsize]
+            else:
+                parts, moved, sizes, of_x, of_y = _stepped(way, sizes, of_x, by, zero, of_y)
     walk = Walk(sizes, of_x, by, zero, of_y)
     # Elements of one word of a packed output are converted together.
     in_word = 32 // y.data_type.bits if is_packed(y.sizes, y.strides) else 1
     words = not vectors and in_word > 1 and y.base_alignment % 4 == 0
     invocations = -(-walk.count // in_word) if words else walk.count
+    if not any(steps):
+        invocations = -(-invocations // parts)
     p.dispatch(
         f"{_SHADER}.{way}", -(-invocations // p.device.local_size), x=p.read("input_tensor"),
         scale=p.read("quantization_tensors[0]"),
         zero=p.read("quantization_tensors[1]") if zeros else p.read("quantization_tensors[0]"),
         y=p.write("output_tensor"), params=walk.words,
-        push={"count": walk.count, "scale_step": steps[0], "zero_step": steps[1]},
+        push={"count": walk.count, "scale_step": steps[0], "zero_step": steps[1],
+              "x_step": moved[0], "y_step": moved[1]},
         spec={"LOCAL_SIZE": p.device.local_size, "TYPE": number.data_type.code,
               "BITS": quantized.data_type.bits, "SIGNED": quantized.data_type.is_signed,
               "HAS_ZERO": bool(zeros), "VECTORS": vectors, "WORDS": words,
-              "SHARED": not any(steps)},
+              "SHARED": not any(steps), "EACH": each, "PARTS": parts,
+              "ALIGNED": factors_aligned, "WALK_RANK": len(walk.sizes)},
     )
+
+
+def _stepped(
+    way: str, sizes: Ints, of_x: Ints, by: Ints, zero: Ints, of_y: Ints
+) -> tuple[int, Ints, Ints, Ints, Ints]:
+    """Parts of an invocation that have the same scales, how far apart they lie in x and in y, and
+    sizes and strides of what is walked."""
+    for d in reversed(range(len(sizes) - 1)):
+        parts = next((n for n in _STEPS[way] if sizes[d] % n == 0), 1)
+        if parts > 1 and not by[d] and not zero[d]:
+            fewer = tuple(n // parts if i == d else n for i, n in enumerate(sizes))
+            x, y = (tuple(n * parts if i == d else n for i, n in enumerate(s))
+                    for s in (of_x, of_y))
+            return parts, (of_x[d], of_y[d]), fewer, x, y
+    return 1, (0, 0), sizes, of_x, of_y
 
 
 @operator("QUANTIZE", output=_infer_quantized, shaders=(_SHADER,), data_type=None,

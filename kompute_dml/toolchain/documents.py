@@ -39,6 +39,7 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/performance/models.md", "models"): _table_of(_MODELS),
     ("docs/operators.md", "support table"): support.markdown_table,
     ("docs/performance/limits.md", "benchmark table"): _table_of("nvidia-h200"),
+    ("docs/performance/families.md", "benchmark table"): _table_of("nvidia-h200-families"),
     ("docs/performance/elementwise.md", "benchmark table"): _table_of("nvidia-h200-elementwise"),
     ("docs/performance/h100.md", "benchmark table"): _table_of("nvidia-h100"),
     ("docs/performance/cpu.md", "benchmark table"): _table_of("llvmpipe-numpy"),

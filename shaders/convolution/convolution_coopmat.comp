@@ -29,7 +29,7 @@ layout(constant_id = 4) const bool HAS_INPUT_ZERO = false;
 layout(constant_id = 5) const bool HAS_FILTER_ZERO = false;
 layout(constant_id = 6) const uint TYPE = 17u;
 layout(constant_id = 7) const uint FILTER_TYPE = 17u;
-// Whether each eight channels of the output are a whole vector.
+// Whether each eight channels of the output are an aligned vector, and those of the tail's tensor.
 layout(constant_id = 8) const bool PLAIN = false;
 layout(constant_id = 9) const bool REQUANTIZED = false;  // only if PLAIN
 layout(constant_id = 10) const bool HAS_OUTPUT_ZERO = false;
@@ -213,12 +213,19 @@ void store_eight(uint to[8], FOUR low, FOUR high) {
 #endif
 }
 
-// ``first_column``: of the tile, among the group's channels.
-SUM finished(SUM x, uint tile_row, uint tile_column, uint first_column) {
+// The element of the tail's tensor. ``first_column``: of the tile, among the group's channels.
+float tail_of(uint tile_row, uint tile_column, uint first_column) {
 #if defined(OF_f16)
     uint to = s_to[tile_row], column = min(first_column + tile_column, out_channels - 1u);
-    uint place = to == NOWHERE ? 0u : to + column * y_strides[2] - y_offset;
-    return UNFINISHED ? x : finish(HAS_BIAS ? x + s_bias[tile_column] : x, place);
+    return tail_one(to == NOWHERE ? 0u : to + column * y_strides[2] - y_offset);
+#else
+    return 0.0;
+#endif
+}
+
+SUM finished(SUM x, uint tile_row, uint tile_column, float other) {
+#if defined(OF_f16)
+    return UNFINISHED ? x : finish_beside(HAS_BIAS ? x + s_bias[tile_column] : x, other);
 #else
     if (X_SHIFTED) x -= s_sums[TILE_ROWS + tile_column];
     if (W_SHIFTED) x -= s_zero[tile_column] * s_sums[tile_row];
@@ -245,15 +252,31 @@ int out_zero = 0;
 
 // Stores a strip: 16 rows from ``tile_row`` on and a part's columns. An item is eight of a row.
 void store_rows(uint strip, uint tile_row, uint tile_column, uint first_column) {
-    const uint LINE = PART_COLUMNS / 8u;
-    [[unroll]] for (uint n = 0u; n < FRAGMENT * LINE / 32u; ++n) {
+    const uint LINE = PART_COLUMNS / 8u, ITEMS = FRAGMENT * LINE / 32u;
+    vec4 others[ITEMS][2];  // a tail's vectors are all asked for before the first is used
+    [[unroll]] for (uint n = 0u; n < ITEMS; ++n) {
+        uint item = gl_SubgroupInvocationID + n * 32u;
+        uint to = s_to[tile_row + item / LINE];
+        uint column = first_column + tile_column + item % LINE * 8u;
+        uint at = to == NOWHERE ? 0u : to + min(column, out_channels - 8u) - y_offset;
+        others[n][0] = others[n][1] = vec4(0.0);
+#if defined(OF_f16)
+        if (PLAIN) {
+            others[n][0] = tail_four(at);
+            others[n][1] = tail_four(at + 4u);
+        }
+#endif
+    }
+    [[unroll]] for (uint n = 0u; n < ITEMS; ++n) {
         uint item = gl_SubgroupInvocationID + n * 32u;
         uint row = tile_row + item / LINE, column = tile_column + item % LINE * 8u;
         uint from = strip + item / LINE * (PART_COLUMNS / 4u + 1u) + item % LINE * 2u;
         FOUR low = NUMBERS(s_slice[from]), high = NUMBERS(s_slice[from + 1u]);
         [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-            low[e] = finished(low[e], row, column + e, first_column);
-            high[e] = finished(high[e], row, column + e + 4u, first_column);
+            low[e] = finished(low[e], row, column + e,
+                              PLAIN ? others[n][0][e] : tail_of(row, column + e, first_column));
+            high[e] = finished(high[e], row, column + e + 4u,
+                               PLAIN ? others[n][1][e] : tail_of(row, column + e + 4u, first_column));
         }
         column += first_column;
         if (PLAIN) {
@@ -294,8 +317,9 @@ void store_columns(uint strip, uint tile_row, uint tile_column, uint first_colum
         uint from = strip + item / 2u * (FRAGMENT / 4u + 1u) + item % 2u * 2u;
         FOUR low = NUMBERS(s_slice[from]), high = NUMBERS(s_slice[from + 1u]);
         [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-            low[e] = finished(low[e], row + e, column, first_column);
-            high[e] = finished(high[e], row + 4u + e, column, first_column);
+            low[e] = finished(low[e], row + e, column, tail_of(row + e, column, first_column));
+            high[e] = finished(high[e], row + 4u + e, column,
+                               tail_of(row + 4u + e, column, first_column));
         }
         column += first_column;
         uint to[8];

@@ -11,6 +11,8 @@ layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint OUTPUT_TYPE = 36u;
 layout(constant_id = 3) const bool HAS_BIAS = false;
 layout(constant_id = 4) const bool OUTPUT_ALONG_ROWS = true;  // channels first; else last
+// Whether each four channels of the output are an aligned vector, and those of the tail's tensor.
+layout(constant_id = 8) const bool PLAIN = false;
 const bool CHANNELS_INNER = true;
 #include "include/tailed.glsl"
 layout(push_constant) uniform Push {
@@ -183,34 +185,47 @@ void main() {
         barrier();
     }
 
-    float added[BLOCK_COLUMNS];
+    vec4 added[ACROSS];
     [[unroll]] for (uint c = 0u; c < BLOCK_COLUMNS; ++c) {
         uint column = column_tile + (my_column + c / 4u * SIDE) * 4u + c % 4u;
         column = group * out_channels + min(column, out_channels - 1u);
-        added[c] = HAS_BIAS ? bias_float(bias_offset + column * bias_stride) : 0.0;
+        added[c / 4u][c % 4u] = HAS_BIAS ? bias_float(bias_offset + column * bias_stride) : 0.0;
     }
-    [[unroll]] for (uint r = 0u; r < BLOCK_ROWS; ++r) {
-        uint to = s_to[(my_row + r / 4u * SIDE) * 4u + r % 4u];
-        if (to == NOWHERE) continue;
-        [[unroll]] for (uint c = 0u; c < ACROSS; ++c) {
-            uint column = column_tile + (my_column + c * SIDE) * 4u;
-            vec4 four;
-            uint at = to + column * y_strides[2];
-            [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-                uint place = to + min(column + e, out_channels - 1u) * y_strides[2] - y_offset;
-                four[e] = finish(sums[r][c][e] + added[c * 4u + e], place);
+    [[unroll]] for (uint d = 0u; d < DOWN; ++d) {
+        vec4 others[4][ACROSS];  // a tail's vectors are all asked for before the first is used
+        [[unroll]] for (uint r = 0u; r < 4u; ++r) {
+            uint to = s_to[(my_row + d * SIDE) * 4u + r];
+            [[unroll]] for (uint c = 0u; c < ACROSS; ++c) {
+                uint column = min(column_tile + (my_column + c * SIDE) * 4u, out_channels - 4u);
+                if (PLAIN) others[r][c] = tail_four(to == NOWHERE ? 0u : to + column - y_offset);
             }
-            if (y_strides[2] == 1u && at % 4u == 0u && column + 4u <= out_channels) {
-                if (BYTES_OF(OUTPUT_TYPE) == 4u)
-                    y_vectors[at / 4u] = floatBitsToUint(four);
-                else
-                    y_pairs[at / 4u] = uvec2(float_to_half(four.x) | float_to_half(four.y) << 16,
-                                             float_to_half(four.z) | float_to_half(four.w) << 16);
-                continue;
+        }
+        [[unroll]] for (uint r = 0u; r < 4u; ++r) {
+            uint to = s_to[(my_row + d * SIDE) * 4u + r];
+            if (to == NOWHERE) continue;
+            [[unroll]] for (uint c = 0u; c < ACROSS; ++c) {
+                uint column = column_tile + (my_column + c * SIDE) * 4u;
+                if (PLAIN && column >= out_channels) continue;
+                vec4 four = sums[d * 4u + r][c] + added[c];
+                uint at = to + column * y_strides[2];
+                [[unroll]] for (uint e = 0u; e < 4u; ++e) {
+                    uint place = to + min(column + e, out_channels - 1u) * y_strides[2] - y_offset;
+                    four[e] = finish_beside(four[e], PLAIN ? others[r][c][e] : tail_one(place));
+                }
+                if (PLAIN ||
+                    (y_strides[2] == 1u && at % 4u == 0u && column + 4u <= out_channels)) {
+                    if (BYTES_OF(OUTPUT_TYPE) == 4u)
+                        y_vectors[at / 4u] = floatBitsToUint(four);
+                    else
+                        y_pairs[at / 4u] =
+                            uvec2(float_to_half(four.x) | float_to_half(four.y) << 16,
+                                  float_to_half(four.z) | float_to_half(four.w) << 16);
+                    continue;
+                }
+                [[unroll]] for (uint e = 0u; e < 4u; ++e)
+                    if (column + e < out_channels)
+                        y_store_float(to + (column + e) * y_strides[2], four[e]);
             }
-            [[unroll]] for (uint e = 0u; e < 4u; ++e)
-                if (column + e < out_channels)
-                    y_store_float(to + (column + e) * y_strides[2], four[e]);
         }
     }
 }

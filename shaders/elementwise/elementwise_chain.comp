@@ -44,13 +44,13 @@ uvec2 compute(uvec2 a, uvec2 b, uvec2 c) {
     known[0] = number_of(a, OUT_TYPE);
     known[1] = number_of(b, OUT_TYPE);
     known[2] = number_of(c, OUT_TYPE);
-    STEP(0u, STEP_0)
-    STEP(1u, STEP_1)
-    STEP(2u, STEP_2)
-    STEP(3u, STEP_3)
-    STEP(4u, STEP_4)
-    STEP(5u, STEP_5)
-    STEP(6u, STEP_6)
-    STEP(7u, STEP_7)
+    STEP(0u, STEP_0, STEP_1)
+    STEP(1u, STEP_1, STEP_2)
+    STEP(2u, STEP_2, STEP_3)
+    STEP(3u, STEP_3, STEP_4)
+    STEP(4u, STEP_4, STEP_5)
+    STEP(5u, STEP_5, STEP_6)
+    STEP(6u, STEP_6, STEP_7)
+    STEP(7u, STEP_7, 0u)
     return uvec2(OUT_BYTES == 2u ? float_to_half(result) : floatBitsToUint(result), 0u);
 }

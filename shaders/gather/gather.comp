@@ -3,7 +3,8 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // An invocation copies PARTS blocks to the output, a workgroup's size apart. It reads all of them before
-// it writes, so that many reads are in flight. RUN: slices are rows that are contiguous
+// it writes, so that many reads are in flight. ROWS: slices are rows of row_size blocks, the walk is of
+// rows, and a workgroup copies a part of one row: index and divisions are the same for all of it. RUN: slices are rows that are contiguous
 // in both tensors. The walk is of rows, and an invocation copies RUN vectors of one.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint UNIT = 4u;
@@ -11,10 +12,11 @@ layout(constant_id = 2) const uint INDEX_TYPE = 4u;
 layout(constant_id = 3) const uint PARTS = 1u;
 layout(constant_id = 4) const uint COORDINATES = 1u;  // that indices give for a block
 layout(constant_id = 5) const uint RUN = 0u;
+layout(constant_id = 6) const bool ROWS = false;
 layout(push_constant) uniform Push {
     uint count;
     uint row_size;
-    uint runs;  // of a row
+    uint runs;  // of a row, or workgroups
     uint axes_at;  // where the params have size and stride of each coordinate's axis
     uint step;     // from one coordinate to the next, among the indices
     uint x_offset;
@@ -34,16 +36,40 @@ layout(push_constant) uniform Push {
 INPUT_TENSOR(indices, 1, INDEX_TYPE)
 WALK(walk, 3)
 
+// Where a row begins in the output, and in the input.
+uvec2 row_at(uint row) {
+    uint[3] at = walk(0u, row);
+    [[unroll]] for (uint c = 0u; c < COORDINATES; ++c) {
+        Index index = index_along(indices_bits(indices_offset + at[1] + c * step), param(axes_at + 2u * c));
+        at[2] += index.at * param(axes_at + 2u * c + 1u);
+    }
+    return uvec2(y_offset + at[0], x_offset + at[2]);
+}
+
+void copy_part() {
+    uint group = group_index(), row = group / runs;
+    if (row >= count) return;
+    uvec2 begin = row_at(row);
+    uint first = (group - row * runs) * gl_WorkGroupSize.x * PARTS + gl_LocalInvocationIndex;
+    uvec4 block[PARTS];
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p)
+        block[p] = load_block(begin.y + min(first + p * gl_WorkGroupSize.x, row_size - 1u));
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
+        uint at = first + p * gl_WorkGroupSize.x;
+        if (at < row_size) store_block(begin.x + at, block[p]);
+    }
+}
+
 void main() {
+    if (ROWS) {
+        copy_part();
+        return;
+    }
     if (RUN != 0u) {
         uint row = invocation_index() / runs;
         if (row >= count) return;
-        uint[3] at = walk(0u, row);
-        [[unroll]] for (uint c = 0u; c < COORDINATES; ++c) {
-            Index index = index_along(indices_bits(indices_offset + at[1] + c * step), param(axes_at + 2u * c));
-            at[2] += index.at * param(axes_at + 2u * c + 1u);
-        }
-        copy_row_run(x_offset + at[2], y_offset + at[0], row_size, invocation_index() - row * runs, RUN);
+        uvec2 begin = row_at(row);
+        copy_row_run(begin.y, begin.x, row_size, invocation_index() - row * runs, RUN);
         return;
     }
     uint first = group_index() * gl_WorkGroupSize.x * PARTS + gl_LocalInvocationIndex;

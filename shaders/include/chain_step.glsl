@@ -7,11 +7,15 @@
 #define SOURCE(step, shift) \
     ((step >> shift & 15u) == 15u ? value_of(step >> 16u & 15u) : known[min(step >> shift & 15u, 10u)])
 
-#define STEP(k, step) \
+// Where units are exact, storing the last result rounds it.
+#define ROUNDS(next) (!HAS_EXACT_UNITS || (next & 255u) != 0u)
+
+// Step ``k``, and the one after it (0: none).
+#define STEP(k, step, next) \
     if ((step & 255u) != 0u) { \
         float x = SOURCE(step, 8u), y = SOURCE(step, 12u); \
         values_at = step >> 16u & 15u; \
         APPLY((step & 255u), x, y, result) \
-        if (BYTES_OF(CHAIN_TYPE) == 2u) result = rounded_to_half(result); \
+        if (BYTES_OF(CHAIN_TYPE) == 2u && ROUNDS(next)) result = rounded_to_half(result); \
         known[3u + k] = result; \
     }

@@ -32,8 +32,10 @@ uint float_to_half(float x) {
     return result | ((bits >> 16) & 0x8000u);
 }
 
-// The nearest float16, as a float. Compilers remove a pair of packing and unpacking.
+// The nearest float16, as a float. Compilers remove a pair of packing and unpacking, unless something
+// happens to the bits between: dispatches have one workgroup along z, which compilers do not know.
 float rounded_to_half(float x) {
+    if (HAS_EXACT_UNITS) return unpackHalf2x16(packHalf2x16(vec2(x, 0.0)) ^ (gl_NumWorkGroups.z - 1u)).x;
     uint bits = floatBitsToUint(x), magnitude = bits & 0x7FFFFFFFu;
     uint result = (magnitude + 0xFFFu + (magnitude >> 13 & 1u)) & ~0x1FFFu;
     precise float small = uintBitsToFloat(magnitude) + 0.5;  // rounds to multiples of 2^-24

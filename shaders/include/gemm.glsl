@@ -9,7 +9,7 @@
 #endif
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool HAS_C = false;
-// Whether four columns of the output are one aligned vector.
+// Whether four columns of the output are one aligned vector, and those of the tail's tensor.
 layout(constant_id = 3) const bool Y_VECTORS = false;
 // Split-K: several workgroups compute a tile. The last one adds up all sums in the order of K, so the
 // result does not depend on which one is last.
@@ -17,6 +17,9 @@ layout(constant_id = 4) const bool SPLIT = false;
 // Whether four columns of C are one aligned vector, and whether its rows differ.
 layout(constant_id = 45) const bool C_VECTORS = false;
 layout(constant_id = 46) const bool C_ROWS = true;
+
+// Whether four columns of a part's sums are one aligned vector.
+layout(constant_id = 47) const bool SUM_VECTORS = false;
 
 layout(push_constant) uniform Push {
     uint batches;
@@ -67,6 +70,7 @@ layout(binding = 2) readonly buffer CPairs { uvec2 c_pairs[]; };
 OUTPUT_TENSOR(y, 3, TYPE)
 layout(binding = 3) writeonly buffer YPairs { uvec2 y_pairs[]; };
 layout(binding = 4) coherent buffer Partial { float partial[]; };
+layout(binding = 4) coherent buffer PartialVectors { vec4 partial_vectors[]; };
 layout(binding = 5) coherent buffer Arrived { uint arrived[]; };
 WALK(walk, 4)
 
@@ -124,12 +128,16 @@ void store_four(Tile t, uint row, uint column, vec4 sums) {
     else if (HAS_C)
         [[unroll]] for (uint i = 0u; i < 4u; ++i)
             added[i] = c_float(from + min(i, count - 1u) * c_column);
+    bool whole = Y_VECTORS && count == 4u;
+    vec4 others = vec4(0.0);
+    if (whole) others = tail_four(to - y_offset);
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         precise float value = alpha * sums[i];
         if (HAS_C) value = value + beta * added[i];
-        x[i] = finish(value, to - y_offset + min(i, count - 1u) * y_column);
+        uint place = to - y_offset + min(i, count - 1u) * y_column;
+        x[i] = finish_beside(value, whole ? others[i] : tail_one(place));
     }
-    if (Y_VECTORS && count == 4u) {
+    if (whole) {
         if (BYTES_OF(TYPE) == 4u) {
             y_vectors[to / 4u] = floatBitsToUint(x);
         } else {
@@ -156,6 +164,10 @@ void finish_four(Tile t, uint row, uint column, vec4 sums) {
         return;
     }
     uint to = partial_at(t, t.part, row, column);
+    if (SUM_VECTORS) {
+        partial_vectors[to / 4u] = sums;
+        return;
+    }
     [[unroll]] for (uint i = 0u; i < 4u; ++i)
         if (column + i < columns) partial[to + i] = sums[i];
 }
@@ -181,6 +193,10 @@ void add_parts(Tile t) {
             vec4 more[TOGETHER];
             [[unroll]] for (uint p = 0u; p < TOGETHER; ++p) {
                 uint from = partial_at(t, min(part + p, parts - 1u), row, column);
+                if (SUM_VECTORS) {
+                    more[p] = partial_vectors[from / 4u];
+                    continue;
+                }
                 [[unroll]] for (uint i = 0u; i < 4u; ++i)
                     more[p][i] = partial[from + min(i, columns - 1u - column)];
             }

@@ -34,16 +34,22 @@ uvec4 load_part(uint from) {
     return load_vector(from);
 }
 
-void copy_even_part(uint index) {
-    uint per_row = sizes[0] / PER_VECTOR;
-    uint at = min(index, count * per_row - 1u);
-    uint row = RANK == 0u ? 0u : at / per_row;
-    uint part = at - row * per_row;
-    uvec2 begin = part_offsets(row);
-    uvec4 vector;
-    if (REPEATS) vector = filled_vector(x_bits(begin.x));
-    else vector = x_vectors[begin.x / PER_VECTOR + part];
-    if (index == at) y_vectors[begin.y / PER_VECTOR + part] = vector;
+// All parts are read before one is written, so that they are under way together.
+void copy_even_parts(uint first) {
+    uint per_row = sizes[0] / PER_VECTOR, end = count * per_row;
+    uint to[PARTS];
+    uvec4 vector[PARTS];
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
+        uint at = min(first + p * gl_WorkGroupSize.x, end - 1u);
+        uint row = RANK == 0u ? 0u : at / per_row;
+        uint part = at - row * per_row;
+        uvec2 begin = part_offsets(row);
+        if (REPEATS) vector[p] = filled_vector(x_bits(begin.x));
+        else vector[p] = x_vectors[begin.x / PER_VECTOR + part];
+        to[p] = begin.y / PER_VECTOR + part;
+    }
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p)
+        if (first + p * gl_WorkGroupSize.x < end) y_vectors[to[p]] = vector[p];
 }
 
 void copy_row_part(uint index) {
@@ -101,7 +107,7 @@ void main() {
     if (RUN != 0u) {
         copy_some(first);
     } else if (EVEN) {
-        [[unroll]] for (uint p = 0u; p < PARTS; ++p) copy_even_part(first + p * gl_WorkGroupSize.x);
+        copy_even_parts(first);
     } else if (WHOLE) {
         copy_row_part(first);
     } else {

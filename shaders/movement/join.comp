@@ -5,10 +5,10 @@
 #extension GL_EXT_control_flow_attributes : require
 // Copies packed tensors into the rows of a whole tensor, or out of them: the rows of the parts follow one
 // another in a row of the whole. join_many.comp takes more parts than 7. Units are vectors of 16 bytes,
-// or words. An invocation moves EACH units.
+// or words.
 layout(constant_id = 1) const uint PARTS = 7u;
 layout(constant_id = 2) const bool VECTORS = true;
-const uint EACH = 4u;
+layout(constant_id = 3) const uint EACH = 1u;  // units of an invocation
 
 layout(push_constant) uniform Push {
     uint part0_offset;

@@ -270,6 +270,7 @@ _EACH = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     (slice(None), 1, slice(1, 3), [0, 4]), ([[0, 1], [1, 0]], [[2], [1]]),
     ([0, 1], [0, 1], [2, 3], [4, -1]), ([0, 1], None, [0, 1]), (None, [0, 1], [0, 1]),
     (_EACH > 50,), (slice(None), np.array([True, False, True])), (0, _EACH[0] % 2 == 0),
+    (np.array(1), slice(1, 3)), (np.array(-1), [0, 1]),
     ([False, True], [True, False, True]), (..., [True, False, False, False, True]),
 ], ids=str)
 def test_arrays_of_indices_select_as_numpys(key: Any, kind: str, device: dml.Device) -> None:

@@ -13,7 +13,7 @@ import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.graph import tails
 from switches import long_pipelines
-from test_convolution import EveryWork, _matrix_units, set_slow_barriers
+from test_convolution import EveryWork, _matrix_units, set_slow_barriers, set_traits
 
 Run = tuple[tuple[str, ...], np.ndarray]
 Layer = Callable[..., Any]
@@ -111,6 +111,8 @@ def test_a_tail_gives_the_same_bits(
     forced, layer, sizes = KERNELS[variant]
     arrays = [rng.normal(0, 1, s).astype(data_type) for s in sizes]
     set_slow_barriers(own, "blocks" in variant)
+    # Every device then runs the named kernel, alone: no matrix units, subgroups or parts of a sum.
+    set_traits(own, is_cpu=True, cooperative_matrices=())
     with tuning.trial(EveryWork(forced)):
         shape = _run(own, layer, *arrays)[1].shape
         residual = rng.normal(0, 1, shape).astype(data_type)
@@ -153,6 +155,39 @@ def test_every_operator_with_a_tail_has_it_in_its_kernel(own: dml.Device) -> Non
             y = build(*[g.input(s, name=n) for n, s in IMAGE_OF.items()])
             run = g.compile(dml.abs(y))
         assert run.operators == [name] and run.variants[-1].endswith(".tail"), name
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+def test_a_tail_of_contiguous_channels_reads_vectors(
+    data_type: str, own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, w, r = (rng.normal(0, 1, s).astype(data_type)
+               for s in ((2, 5, 7, 40), (36, 40, 3, 3), (2, 3, 5, 36)))
+
+    def build(x: Any, w: Any, r: Any) -> Any:
+        made = x.device.empty(r.sizes, x.dtype)
+        return _tail(dml.convolution(_last(x), w, out=_last(made)), _last(r))
+
+    set_slow_barriers(own, False)
+    with tuning.trial(EveryWork("t128-1")):
+        fused = _run(own, build, x, w, r)
+        monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "tails")
+        plain = _run(own, build, x, w, r)
+    assert fused[0][-1] == "convolution_lines.t128.tail"
+    np.testing.assert_array_equal(fused[1], plain[1])
+
+
+def test_large_tiles_have_no_tail_of_single_elements(
+    own: dml.Device, rng: np.random.Generator
+) -> None:
+    """Registers do not hold the sums of a t128 if a tail is computed for each on its own."""
+    x, w, r = (rng.normal(0, 1, s).astype(np.float32) for s in (*IMAGE, (2, 36, 7, 6)))
+    set_slow_barriers(own, False)
+    with tuning.trial(EveryWork("t128-1")) as trial:
+        _run(own, lambda x, w, r: dml.convolution(x, w) + r, x, w, r)
+    offered = [names for work, names in trial.asked.items() if work.startswith("convolution")]
+    assert offered and not any("t128-1" in names for names in offered)
+    assert any("t128-2" in names for names in offered)
 
 
 @long_pipelines

@@ -218,8 +218,11 @@ def _fused(nodes: list, outputs: str = "y", **shapes: list[int]) -> list[str]:
     return [n.op for n in fuse(read(onnx.load_model_from_string(built)))]
 
 
-def test_chains_that_are_one_product() -> None:
+def test_chains_that_are_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     rest = ["MatMulIntegerToFloat"]
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "integer_products")
+    assert _fused(_CHAIN) == [n.op_type for n in _CHAIN]
+    monkeypatch.delenv("KOMPUTE_DML_UNFUSED")
     assert _fused(_CHAIN) == rest
     assert _fused(_CHAIN, bias=[4, 6]) == rest
     assert _fused(_CHAIN[:4], "q") == rest

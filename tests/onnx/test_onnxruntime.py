@@ -636,6 +636,23 @@ def test_constants_are_prepared_once(
     assert [len(p.dispatches) for p in region._prepared] == [1]
 
 
+def test_views_are_strides_of_their_readers(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The switch makes each view a copy."""
+    bounds = {"begin": np.array([1], np.int64), "end": np.array([4], np.int64)}
+    built = model([node("Transpose", "x", "t"), node("Slice", "t begin end", "s"),
+                   node("Relu", "s", "y")], [("x", FLOAT, [3, 5])], [("y", FLOAT, [3, 3])], bounds)
+    x = rng.standard_normal((3, 5)).astype(np.float32)
+    for left_out, dispatches in (("", 1), ("views", 3)):
+        monkeypatch.setenv("KOMPUTE_DML_UNFUSED", left_out)
+        made = session(built, False, claim="all")
+        (y,) = made.run(None, {"x": x})
+        np.testing.assert_array_equal(y, np.maximum(x.T[1:4], 0))
+        (plan,) = last_kernel().region._plans.values()
+        assert len(plan._steps) == dispatches
+
+
 def test_constants_are_prepared_for_each_operator_that_would_do_so_differently(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

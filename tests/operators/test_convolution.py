@@ -27,10 +27,19 @@ class EveryWork(dict[str, str]):
         return self.name
 
 
+def set_traits(device: dml.Device, **traits: object) -> None:
+    """Lowerings take the device for one with these traits."""
+    device._target = replace(device._target, traits=replace(device._target.traits, **traits))
+
+
 def set_slow_barriers(device: dml.Device, slow: bool) -> None:
     """Whether a device offers the kernels without shared memory."""
-    traits = replace(device._target.traits, slow_barriers=slow)
-    device._target = replace(device._target, traits=traits)
+    set_traits(device, slow_barriers=slow)
+
+
+def without_units(device: dml.Device) -> None:
+    """Where there are matrix units, convolutions of FLOAT16 and of bytes have no other kernels."""
+    set_traits(device, cooperative_matrices=())
 
 
 def test_values_that_directml_prints(device: dml.Device) -> None:
@@ -200,6 +209,7 @@ def test_lines_of_channels_compute_the_same(
     bias = rng.integers(-9, 9, 140).astype(data_type)
     shader = "blocks" if kernel in ("t8-1", "t16-1") else "lines"
     set_slow_barriers(own, shader == "blocks")
+    without_units(own)
     with tuning.trial(EveryWork("core")):
         expected = dml.convolution(own.tensor(x), own.tensor(w), own.tensor(bias),
                                    **window).numpy()
@@ -226,6 +236,7 @@ def test_few_channels_share_vectors_with_their_neighbours(
     window = dict(strides=(1, 2), dilations=(2, 2), start_padding=(1, 5), end_padding=(2, 8))
     results = []
     set_slow_barriers(own, kernel == "blocks.t8")
+    without_units(own)
     for name in ("core", kernel.partition(".")[2] + "-1"):
         own._compiled.clear()
         with tuning.trial(EveryWork(name)):
@@ -270,10 +281,12 @@ def test_wide_tiles_compute_the_same(
 ) -> None:
     x, w = (rng.integers(-9, 9, sizes).astype(kind) for sizes in ((2, 5, 17, 13), (130, 5, 3, 3)))
     call = dml.convolution if kind == "float32" else dml.convolution_integer
+    device = dml.Device(own.adapter)
+    for each in (own, device):
+        without_units(each)
     with tuning.trial(EveryWork("core")):
         narrow = call(own.tensor(x), own.tensor(w), start_padding=1, end_padding=1).numpy()
         monkeypatch.setattr(lowering, "_tile", lambda p, c: 128)
-        device = dml.Device(own.adapter)
         y = call(device.tensor(x), device.tensor(w), start_padding=1, end_padding=1)
     names = {n for c in device._compiled.values() for n in c.variants}
     assert (y.numpy() == narrow).all() and names & WIDE_TILES  # sums of small whole numbers

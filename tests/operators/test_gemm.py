@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import kompute_dml as dml
 from kompute_dml import tuning
+from kompute_dml.operators.matrix_multiply import gemm
 from switches import long_pipelines
 from test_convolution import EveryWork, set_slow_barriers
 
@@ -49,6 +52,47 @@ def test_kernels_compute_the_same(
     assert (y == (np.maximum(expected + 2.0 * c, 0) if whole else expected)).all()
     names = {name for each in own._compiled.values() for name in each.variants}
     assert kernel.removesuffix("-split").replace("-", ".") in names & TESTED
+
+
+def _as_gpu(device: dml.Device, cores: int) -> None:
+    traits = replace(device._target.traits, is_cpu=False, slow_barriers=False, cores=cores)
+    device._target = replace(device._target, traits=traits)
+
+
+@pytest.mark.parametrize("columns", [72, 70], ids=["vectors", "no vectors"])
+@pytest.mark.parametrize("kernel", ["t128x64", "t64-split3", "t128x64-split2"])
+def test_kernels_of_a_gpu_compute_the_same(
+    kernel: str, columns: int, own: dml.Device, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gemm, "_OFFERED", 99)
+    _as_gpu(own, 132)
+    a, b = (rng.integers(-4, 5, s).astype(np.float32) for s in ((2, 140, 100), (2, 100, columns)))
+    with tuning.trial(EveryWork(f"gemm-{kernel}")):
+        y = dml.gemm(own.tensor(a), own.tensor(b))
+    np.testing.assert_array_equal(y.numpy(), a @ b)
+    (compiled,) = own._compiled.values()
+    (dispatch,) = compiled.plan.execute
+    name, _, parts = kernel.partition("-split")
+    assert dispatch.variant.name == f"gemm.{name}"
+    assert dispatch.push["parts"] == int(parts or 1)
+    assert dispatch.spec["SUM_VECTORS"] == (columns == 72)
+
+
+@pytest.mark.parametrize(("sizes", "kernel", "parts"), [
+    ((2048, 2048, 2048), "t128", 1), ((4096, 768, 768), "t128x64", 1),
+    ((4096, 384, 384), "t128", 1), ((1500, 1536, 384), "t128", 6), ((128, 384, 1152), "t64", 3)])
+def test_tiles_that_fill_all_cores(
+    sizes: tuple[int, int, int], kernel: str, parts: int, own: dml.Device
+) -> None:
+    """Of an H200: (rows, K, columns)."""
+    _as_gpu(own, 132)
+    m, k, n = sizes
+    a, b, y = (dml.TensorDesc("float32", s) for s in ((m, k), (k, n), (m, n)))
+    compiled = own.compile_operator(own.create_operator(dml.GemmOperatorDesc(
+        a_tensor=a, b_tensor=b, output_tensor=y, trans_a=0, trans_b=0, alpha=1.0, beta=0.0)))
+    (dispatch,) = compiled.plan.execute
+    assert (dispatch.variant.name, dispatch.push["parts"]) == (f"gemm.{kernel}", parts)
 
 
 @pytest.mark.parametrize(("sizes", "rows", "vectors"), [

@@ -28,7 +28,9 @@ _MIN_STEPS = 8
 
 
 def _tile(p: PlanBuilder, c: Problem) -> int:
-    wide = min(c.rows, c.out_channels) > 64 and not p.device.is_cpu
+    # With a tail for each of so many sums, they go to memory.
+    wide = min(c.rows, c.out_channels) > 64 and not p.device.is_cpu and (
+        not getattr(p.desc, "tail", None))
     return 128 if wide and c.tiles(128, 128) >= p.device.cores else 64
 
 

@@ -119,6 +119,9 @@ def _serves(p: PlanBuilder, c: Problem, choice: Choice) -> bool:
     variant = p.library.find(choice.kernel.shader, *choice.kernel.axes.split("."))
     if choice.kernel in _BLOCKS and (choice.splits > 1 or c.k > blocks.MAX_K):
         return False
+    if choice.kernel is _FLOATS[0] and choice.splits == 1 and getattr(p.desc, "tail", None) and (
+            not is_plain(p, c, p.write("output_tensor"), c.y_strides, 4)):
+        return False  # sums go to memory where so many tails are computed one by one
     return variant is not None and variant.shared_bytes <= p.device.max_shared_memory and (
         choice.splits == 1 or c.k >= choice.splits * choice.kernel.tile[2] * _LEAST_STEPS)
 
@@ -259,12 +262,13 @@ def _lines(p: PlanBuilder, slot: str, c: Problem, to: Packed, sizes: Ints, strid
     return y.reading(), tuple(width * s for s in packed_strides(sizes))
 
 
-def is_plain(p: PlanBuilder, c: Problem, y: Operand, y_strides: Ints) -> bool:
-    """Whether each eight channels of the output are a whole vector."""
+def is_plain(p: PlanBuilder, c: Problem, y: Operand, y_strides: Ints, each: int = 8) -> bool:
+    """Whether each ``each`` channels of the output are an aligned vector, and those of a tail's
+    tensor."""
     others = [s for s, n in zip((y_strides[0], *y_strides[2:]), (
         c.batches, *(a.out_size for a in c.axes))) if n > 1]
-    return y_strides[1] == 1 and not any(n % 8 for n in (c.out_channels, *others)) and (
-        y.slot == TEMPORARY or p.tensor("output_tensor").is_aligned)
+    return y_strides[1] == 1 and not any(n % each for n in (c.out_channels, *others)) and (
+        y.slot == TEMPORARY or (p.tensor("output_tensor").is_aligned and p.tail_is_aligned))
 
 
 def dispatch(
@@ -274,8 +278,9 @@ def dispatch(
 ) -> None:
     """Dispatch a kernel. ``operands`` are input, filter, and those after the output."""
     words, tile = c.words(y_strides), choice.kernel.tile
-    if choice.kernel.shader == SHADER:
-        spec = {**spec, "PLAIN": is_plain(p, c, y, y_strides)}
+    if choice.kernel not in _BLOCKS:
+        each = 8 if choice.kernel.shader == SHADER else 4
+        spec = {**spec, "PLAIN": is_plain(p, c, y, y_strides, each)}
     x, w, *more = operands.items()
     bound = {**dict([x, w]), "y": y, **dict(more)}
     if choice.kernel in _BLOCKS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -161,17 +161,21 @@ class FloatKernel:
     """Elements of A, and of B, in one read."""
     longest: int = _MAX_K
     split: bool = False
+    parts: int = 0
+    """The parts of K that split-K makes; 0: as many as ``busy`` asks for."""
 
     @property
     def name(self) -> str:
-        return self.shader.replace(".", "-") + ("-split" if self.split else "")
+        return self.shader.replace(".", "-") + ("-split" if self.split else "") + (
+            str(self.parts) if self.parts else "")
 
     def tiles(self, g: FloatProduct) -> int:
         return g.batches * -(-g.rows // self.rows) * -(-g.columns // self.columns)
 
     def part_k(self, g: FloatProduct, cores: int) -> int:
         """K of one workgroup."""
-        parts = max(1, int(self.busy * cores) // self.tiles(g)) if self.split else 1
+        parts = self.parts or (
+            max(1, int(self.busy * cores) // self.tiles(g)) if self.split else 1)
         each = -(-g.k // parts)
         return min(-(-each // self.k) * self.k, self.longest)
 
@@ -188,6 +192,7 @@ _TILES = [
     FloatKernel("gemm.t128", 128, 128, 8, 2, 4), FloatKernel("gemm.t64", 64, 64, 16, 4, 4),
     FloatKernel("gemm.t32", 32, 32, 32, 8, 4),
 ]
+_WIDE = FloatKernel("gemm.t128x64", 128, 64, 16, 3, 4)
 _BLOCKS = [FloatKernel(f"gemm_blocks.t{side}", side, side, 4, 0, 4, 1 << 17) for side in (64, 128)]
 """Without shared memory."""
 _COOPMAT = [
@@ -215,7 +220,7 @@ def _candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
     if g.views["y"].operand.itemsize != g.itemsize:  # of factors that were rounded
         return _sorted(_COOPMAT, g, p)
     few = [k for k in _few_rows(g) if k.variant(p)]
-    tiles = _sorted(_TILES, g, p)
+    tiles = _tiles(g, p)
     work = g.batches * g.rows * g.k * g.columns
     if p.device.slow_barriers:
         # The large blocks take two to six seconds to compile.
@@ -237,6 +242,49 @@ def _few_rows(g: FloatProduct) -> list[FloatKernel]:
     if way == "k" and g.vectors("a", each) != "k":
         return []
     return [k for k in _FEW_ROWS[way] if k.rows >= g.rows][:1]
+
+
+class _Speed(NamedTuple):
+    """Microseconds of a core of an H200 for one of K, as measured."""
+
+    step: float
+    """Of a tile among several, ..."""
+    alone: float
+    """... and of one alone."""
+
+
+_SPEEDS = {"gemm.t128": _Speed(0.0946, 0.106), "gemm.t128x64": _Speed(0.0595, 0.0595),
+           "gemm.t64": _Speed(0.036, 0.0388), "gemm.t32": _Speed(0.0147, 0.025)}
+_PARTS = (2, 3, 4, 6, 8, 12, 16)
+_BEGIN, _SPLIT, _MORE_BYTES = 3.0, 7.0, 3.5e-6
+"""Microseconds: of a dispatch, of one with split-K, and of a sum that is stored and added up."""
+_OFFERED = 6
+"""The kernels of float32 sums that tuning tries."""
+
+
+def _tiles(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
+    """The kernels of float32 sums, the presumably fastest first."""
+    known = _sorted(_TILES, g, p)
+    if p.device.is_cpu:
+        return known
+    able = [k for k in (*_TILES, _WIDE) if k.variant(p)]
+    split = [replace(k, split=True, parts=parts) for k in able for parts in _PARTS]
+    found = [*able, *(k for k in split if k.part_k(g, p.device.cores) < g.k)]
+    found.sort(key=lambda k: _microseconds(k, g, p.device.cores))
+    return list({k.name: k for k in (*found[:_OFFERED], *known)}.values())
+
+
+def _microseconds(kernel: FloatKernel, g: FloatProduct, cores: int) -> float:
+    """The estimated time: of the core with the most workgroups, and of adding up parts."""
+    part_k = kernel.part_k(g, cores)
+    parts, speed = -(-g.k // part_k), _SPEEDS[kernel.shader]
+    most = -(-kernel.tiles(g) * parts // cores)
+    if kernel is _WIDE and g.columns <= kernel.columns:
+        most *= 1.25  # nothing else reads the same rows
+    time = part_k * max(most * speed.step, speed.alone)
+    if parts == 1:
+        return time + _BEGIN
+    return 1.1 * time + _SPLIT + parts * _MORE_BYTES * g.batches * g.rows * g.columns
 
 
 def _sorted(kernels: list[FloatKernel], g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
@@ -334,9 +382,9 @@ def dispatch_product(
     (row, column), (c_row, c_column) = g.steps["y"], g.steps.get("c", (0, 0))
     spec: dict[str, int] = {
         "TYPE": d.output_tensor.data_type.code, "HAS_C": "c" in g.views, "SPLIT": parts > 1,
-        "Y_VECTORS": column == 1 and g.begins_with_vectors("y", 4, row),
+        "Y_VECTORS": column == 1 and p.tail_is_aligned and g.begins_with_vectors("y", 4, row),
         "C_VECTORS": c_column == 1 and g.columns % 4 == 0 and g.begins_with_vectors("c", 4, c_row),
-        "C_ROWS": c_row != 0,
+        "C_ROWS": c_row != 0, "SUM_VECTORS": bool(kernel.each) and g.columns % 4 == 0,
         **fused.spec,
     }
     if kernel.each:

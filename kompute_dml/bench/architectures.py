@@ -1,0 +1,225 @@
+"""Well-known architectures with random weights, as ONNX models: those of ``--suite models``.
+
+torchvision's and transformers' classes make them, and PyTorch writes them when they are measured.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.util
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import UnsupportedError
+from .models import Goal, Kind, Model
+
+NEEDED = ("torch", "torchvision", "transformers", "onnx", "onnxruntime")
+
+BOUNDS = {"FLOAT32": 2e-5, "FLOAT16": 3e-2, "INT8": 5e-2}
+"""By type: how far a result may be from PyTorch's in FLOAT32, as a part of the largest element.
+The CPU provider reaches 2e-6, 1.3e-2 (MobileNet; the others 2e-3) and 1.3e-2."""
+
+_HALF_OF_THE_CPU = ("onnxruntime", 2.0)
+_WORDS = 3000
+
+
+@dataclass(frozen=True, eq=False)
+class Architecture:
+    name: str
+    module: Callable[[], Any]
+    inputs: Callable[[], tuple[Any, ...]]
+    goals: Mapping[str, tuple[Goal, ...]]
+    """By type."""
+
+
+def kinds() -> list[Kind]:
+    """Each architecture in each of its types. Raises UnsupportedError without PyTorch."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UnsupportedError(f"--suite models makes its models with {', '.join(missing)}: "
+                               f"pip install {' '.join(missing)}")
+    return [
+        Kind(architecture.name, types, goals,
+             functools.partial(_model, architecture, types))
+        for architecture in ARCHITECTURES for types, goals in architecture.goals.items()
+    ]
+
+
+def _ms(float32: float, float16: float) -> dict[str, tuple[Goal, ...]]:
+    return {"FLOAT32": (("ms", float32),), "FLOAT16": (("ms", float16),)}
+
+
+# -- modules and inputs
+
+
+def _resnet() -> Any:
+    import torchvision
+
+    return torchvision.models.resnet50()
+
+
+def _mobilenet() -> Any:
+    """Its batch norms know random images. With others its values vanish in FLOAT16."""
+    import torch
+    import torchvision
+
+    model = torchvision.models.mobilenet_v3_large()
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = None  # statistics are those of the one batch
+    with torch.no_grad():
+        model.train()(torch.randn(4, 3, 224, 224))
+    return model
+
+
+def _bert(layers: int, width: int, heads: int) -> Any:
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=_WORDS, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
+        intermediate_size=4 * width, attn_implementation="eager")
+    return _hidden(transformers.BertModel(config, add_pooling_layer=False))
+
+
+def _whisper() -> Any:
+    import transformers
+
+    config = transformers.WhisperConfig(
+        d_model=384, encoder_layers=4, encoder_attention_heads=6, decoder_layers=1,
+        decoder_attention_heads=6, encoder_ffn_dim=1536, decoder_ffn_dim=1536, vocab_size=_WORDS,
+        pad_token_id=0, bos_token_id=0, eos_token_id=0, decoder_start_token_id=0,
+        attn_implementation="eager")
+    return _hidden(transformers.WhisperModel(config).encoder)
+
+
+def _hidden(model: Any) -> Any:
+    """A transformer that returns only its last hidden state."""
+    import torch
+
+    class Hidden(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *inputs: Any) -> Any:
+            return self.model(*inputs)[0]
+
+    return Hidden()
+
+
+def _image(count: int) -> tuple[Any, ...]:
+    import torch
+
+    return (torch.randn(count, 3, 224, 224),)
+
+
+def _sound() -> tuple[Any, ...]:
+    import torch
+
+    return (torch.randn(1, 80, 3000),)
+
+
+def _tokens(count: int, length: int) -> tuple[Any, ...]:
+    import torch
+
+    return (torch.randint(0, _WORDS, (count, length)),
+            torch.ones(count, length, dtype=torch.int64))
+
+
+_MINILM = functools.partial(_bert, 6, 384, 12)
+
+ARCHITECTURES = (
+    Architecture("resnet50, 1", _resnet, lambda: _image(1), _ms(2.7, 2.0)),
+    Architecture("resnet50, 32", _resnet, lambda: _image(32), _ms(15, 8)),
+    Architecture("mobilenet_v3_large, 1", _mobilenet, lambda: _image(1), _ms(1.4, 1.2)),
+    Architecture("MiniLM-L6, 1 x 128", _MINILM, lambda: _tokens(1, 128),
+                 {**_ms(1.2, 1.0), "INT8": (_HALF_OF_THE_CPU,)}),
+    Architecture("MiniLM-L6, 32 x 128", _MINILM, lambda: _tokens(32, 128),
+                 {**_ms(4.5, 2.5), "INT8": (_HALF_OF_THE_CPU, ("FLOAT32", 1.0))}),
+    Architecture("bert-base, 8 x 512", functools.partial(_bert, 12, 768, 12),
+                 lambda: _tokens(8, 512), _ms(27, 12)),
+    Architecture("whisper-tiny encoder", _whisper, _sound, _ms(2.3, 1.5)),
+)
+
+
+# -- models
+
+
+def _model(architecture: Architecture, types: str, folder: Path) -> Model:
+    module, inputs, expected = _made(architecture)
+    peer = None
+    if types == "INT8":
+        path = _quantized(_exported(architecture, "FLOAT32", folder))
+    else:
+        path = _exported(architecture, types, folder)
+        peer = _in_type(module, inputs, types)
+    feed = {f"x{i}": x.numpy() for i, x in enumerate(_in_type(None, inputs, types)[1])}
+    return Model(path, feed, expected, BOUNDS[types], peer)
+
+
+@functools.lru_cache(maxsize=1)  # the types of an architecture come one after the other
+def _made(architecture: Architecture) -> tuple[Any, tuple[Any, ...], np.ndarray]:
+    """The module, its inputs, and its FLOAT32 result on the CPU."""
+    import torch
+
+    torch.manual_seed(0)
+    module, inputs = architecture.module().eval(), architecture.inputs()
+    with torch.no_grad():
+        return module, inputs, module(*inputs).numpy()
+
+
+def _in_type(module: Any, inputs: tuple[Any, ...], types: str) -> tuple[Any, tuple[Any, ...]]:
+    """A copy of the module and its inputs. Only weights are quantized."""
+    if types != "FLOAT16":
+        return copy.deepcopy(module), inputs
+    return (module and copy.deepcopy(module).half(),
+            tuple(x.half() if x.is_floating_point() else x for x in inputs))
+
+
+def _exported(architecture: Architecture, types: str, folder: Path) -> Path:
+    """The ONNX file. It is written once."""
+    import torch
+
+    path = folder / f"{architecture.name} {types}.onnx"
+    if path.is_file():
+        return path
+    module, inputs, _ = _made(architecture)
+    module, inputs = _in_type(module, inputs, types)
+    # The exporter runs the module, and a CPU is slow in FLOAT16.
+    place = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.no_grad(), _quiet():
+        torch.onnx.export(
+            module.to(place), tuple(x.to(place) for x in inputs), str(path), dynamo=False,
+            opset_version=17, input_names=[f"x{i}" for i in range(len(inputs))])
+    return path
+
+
+def _quantized(path: Path) -> Path:
+    """The model with INT8 weights, whose activations are quantized as it runs."""
+    from onnxruntime.quantization import quantize_dynamic
+
+    small = path.with_name(path.name.replace("FLOAT32", "INT8"))
+    with _quiet():
+        quantize_dynamic(str(path), str(small))
+    return small
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the advice of exporters."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,344 @@
+"""Whole models on ONNX Runtime's provider, NumPy in to NumPy out, beside other libraries.
+
+A model's result is compared with the expected one before and after it is timed. PyTorch's tensors
+stay on the GPU, so its times have no copies from and to the host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import UnsupportedError
+from ..runtime.adapters import Adapter
+from . import peers, sessions
+from .formats import goals_text
+from .peers import PeerTime
+from .rows import Judged
+from .sessions import Open
+from .start import Start, started
+from .timing import Clock, Loop, Stats, Timings, measure
+
+Goal = tuple[str, float]
+"""What to compare with, and the least ratio: a peer, or another type of the same model. With "ms",
+the most milliseconds."""
+
+USUAL = "torch,onnxruntime,webgpu,ggml"
+"""The libraries to time where none is named: all."""
+_RUNS = 15
+_SLOW_MS, _SLOW_RUNS = 100.0, 3
+"""Of a slower run, fewer samples are taken."""
+_FIRST_RUN_MS = 1000.0
+_PEER_BOUND = 5e-2
+"""Some peers compute FLOAT32 in fewer bits."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model as a file, with inputs and the expected first result."""
+
+    path: Path
+    feed: dict[str, np.ndarray]
+    expected: np.ndarray
+    bound: float
+    """How far a result may be from the expected one, as a part of the largest element."""
+    torch: tuple[Any, tuple[Any, ...]] | None = None
+    """The same model as PyTorch's module, and its inputs."""
+
+
+class Kind(NamedTuple):
+    """A model in one type. ``make`` writes it to a folder."""
+
+    name: str
+    types: str
+    goals: tuple[Goal, ...]
+    make: Callable[[Path], Model]
+
+
+@dataclass(frozen=True)
+class SessionTime(PeerTime):
+    """Milliseconds of a run, of making the session and of its first run."""
+
+    session_ms: float | None = None
+    first_ms: float | None = None
+    off_by: float | None = None
+    """The largest difference from the expected result, as a part of its largest element."""
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """A model, its times and its goals."""
+
+    model: str
+    types: str
+    values: str
+    """``ok``, or what is wrong with the values (then nothing was timed)."""
+    ms: float | None = None
+    """Median run."""
+    spread: float | None = None
+    """Half the interquartile range over the median."""
+    off_by: float | None = None
+    session_ms: float | None = None
+    """Making the session. Another process has made it before, so the driver knows its shaders."""
+    first_ms: float | None = None
+    """The first run, likewise."""
+    start: Start | None = None
+    """The process that made it before."""
+    peers: dict[str, PeerTime] = field(default_factory=dict)
+    goals: tuple[Judged, ...] = ()
+    timings: Timings | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def ok(self) -> bool:
+        return self.values == "ok"
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} {self.types}"
+
+    def record(self) -> dict[str, Any]:
+        """The figures by name, as JSON has them."""
+        fields = dataclasses.asdict(dataclasses.replace(self, timings=None))
+        del fields["timings"]
+        begin = fields.pop("start") or dict.fromkeys(Start.__dataclass_fields__)
+        in_new = {f"new_process_{name}": begin.pop(name) for name in ("session_ms", "first_ms")}
+        return {**fields, **begin, **in_new}
+
+    def judged(self, goals: Sequence[Goal], others: Mapping[str, ModelRow]) -> ModelRow:
+        """The row with its goals, judged beside the same model in other types."""
+
+        def judge(against: str, goal: float) -> Judged:
+            if against == "ms":
+                return Judged(f"{goal:g} ms", 1.0, _ratio(goal, self.ms))
+            other = others.get(against) or self.peers.get(against)
+            return Judged(against, goal, _ratio(other.ms if other else None, self.ms))
+
+        webgpu = self.peers.get("webgpu")
+        session = webgpu.session_ms if isinstance(webgpu, SessionTime) else None
+        return dataclasses.replace(self, goals=(
+            *(judge(*goal) for goal in goals),
+            Judged(f"first run {_FIRST_RUN_MS:g} ms", 1.0, _ratio(_FIRST_RUN_MS, self.first_ms)),
+            Judged("webgpu's session", 1.0, _ratio(session, self.session_ms)),
+        ))
+
+
+def _ratio(other: float | None, own: float | None) -> float | None:
+    return other / own if other and own else None
+
+
+# -- measuring
+
+
+class Bench:
+    """Measures models on a device, beside the libraries that are installed."""
+
+    def __init__(self, adapter: Adapter, names: str, loop: Loop | None) -> None:
+        """``names`` of libraries, which commas separate."""
+        wanted = list(filter(None, names.split(",")))
+        if unknown := [name for name in wanted if name not in USUAL.split(",")]:
+            raise UnsupportedError(
+                f"--peers: expected names of {USUAL.replace(',', ', ')}, "
+                f"but got '{unknown[0]}'"
+            )
+        self._adapter, self._loop = str(adapter.index), loop
+        self._ours = sessions.ready(lambda: sessions.ours(self._adapter))
+        self._torch: peers.Torch | None = None
+        self._providers, self.left_out = sessions.choose(
+            name for name in wanted if name in sessions.PROVIDERS)
+        """A line about each library that is left out."""
+        if "torch" in wanted:
+            self._torch = self._gpu_torch(adapter)
+
+    def _gpu_torch(self, adapter: Adapter) -> peers.Torch | None:
+        why = "torch is not installed"
+        if importlib.util.find_spec("torch"):
+            library = peers.Torch(adapter)
+            if library.cuda:
+                library.torch.backends.cudnn.allow_tf32 = False  # products do without by default
+                return library
+            why = "it has no CUDA for this device"
+        self.left_out.append(f"torch is left out: {why}")
+        return None
+
+    def run(self, kinds: Sequence[Kind], seconds: float) -> Iterator[ModelRow]:
+        """The rows of these models. After so many seconds none is begun."""
+        end = time.monotonic() + seconds
+        found: dict[str, dict[str, ModelRow]] = {}
+        with tempfile.TemporaryDirectory() as folder:
+            for kind in kinds:
+                if time.monotonic() > end:
+                    self.left_out.append(
+                        f"{kind.name} {kind.types} is left out: {seconds:g} s are over")
+                    continue
+                try:
+                    model = kind.make(Path(folder))
+                except Exception as error:  # of the library that makes it
+                    self.left_out.append(
+                        f"{kind.name} {kind.types} is left out: {peers.reason(error)}")
+                    continue
+                row = self._row(kind, model)
+                others = found.setdefault(kind.name, {})
+                others[kind.types] = row = row.judged(kind.goals, others)
+                yield row
+
+    def _row(self, kind: Kind, model: Model) -> ModelRow:
+        try:
+            start = started(model.path, model.feed, self._adapter)
+            ours, timings = self._timed(self._ours, model, model.bound)
+        except Exception as error:  # of ONNX Runtime, whose classes have nothing in common
+            return ModelRow(kind.name, kind.types, peers.reason(error))
+        row = ModelRow(kind.name, kind.types, ours.problem or "ok", ours.ms, ours.spread,
+                       ours.off_by, ours.session_ms, ours.first_ms, start, timings=timings)
+        if not row.ok:
+            return row
+        beside: dict[str, PeerTime] = {}
+        if self._torch is not None and model.torch is not None:
+            beside |= _torch(self._torch, model, self._clock)
+        for name, opened in self._providers.items():
+            if name == "onnxruntime" and kind.types == "FLOAT16":
+                continue  # the CPU computes it in FLOAT32, and converts
+            try:
+                beside[name], _ = self._timed(opened, model, _PEER_BOUND)
+            except Exception as error:  # a failure of a peer is a result
+                beside[name] = PeerTime(problem=peers.reason(error))
+        return dataclasses.replace(row, peers=beside)
+
+    def _timed(
+        self, opened: Open, model: Model, bound: float
+    ) -> tuple[SessionTime, Timings | None]:
+        begin = time.perf_counter()
+        session = opened(model.path)
+        ready = time.perf_counter()
+        result = sessions.run(session, model.feed)
+        first = time.perf_counter()
+        off_by = _off_by(result, model.expected)
+        found = SessionTime(session_ms=(ready - begin) * 1e3, first_ms=(first - ready) * 1e3,
+                            off_by=off_by if np.isfinite(off_by) else None)
+        if problem := _wrong(result, model.expected, bound):
+            return dataclasses.replace(found, problem=problem), None
+
+        def call() -> None:
+            nonlocal result
+            result = sessions.run(session, model.feed)
+
+        clock = self._clock(call)
+        if problem := _wrong(result, model.expected, bound):
+            return dataclasses.replace(found, problem=f"after it was timed: {problem}"), None
+        hot = clock.hot
+        return (dataclasses.replace(found, ms=hot.median, spread=hot.spread),
+                Timings(clock, None))
+
+    def _clock(self, call: Callable[[], Any]) -> Clock:
+        """The host's time of calls, after a first one."""
+        loop = self._loop
+        if loop is None:
+            once = measure(_Host, call).cpu.hot.median
+            loop = Loop(_RUNS if once < _SLOW_MS else _SLOW_RUNS, warmup=0)
+        return measure(_Host, call, loop).cpu
+
+
+class _Host:
+    """In a device's place: calls that wait for their own end."""
+
+    @staticmethod
+    def synchronize() -> None:
+        pass
+
+    @staticmethod
+    def elapsed(work: Callable[[], Any]) -> float:
+        raise UnsupportedError("timestamps")
+
+
+def _torch(
+    library: peers.Torch, model: Model, clock: Callable[[Callable[[], Any]], Clock]
+) -> dict[str, PeerTime]:
+    """PyTorch's time for calls, and for a CUDA graph of one."""
+    assert model.torch is not None
+    found: dict[str, PeerTime] = {}
+    torch, (module, inputs) = library.torch, model.torch
+    module, inputs = module.to(library.place), tuple(x.to(library.place) for x in inputs)
+    result: Any = None
+
+    def call() -> None:
+        nonlocal result
+        result = module(*inputs)
+
+    def timed(run: Callable[[], Any]) -> PeerTime:
+        def waited() -> None:
+            run()
+            torch.cuda.synchronize()
+
+        waited()
+        if problem := _wrong(result.cpu().numpy(), model.expected, _PEER_BOUND):
+            return PeerTime(problem=problem)
+        hot: Stats = clock(waited).hot
+        return PeerTime(hot.median, hot.spread)
+
+    with torch.no_grad():
+        for name, make in (("torch", lambda: call),
+                           ("torch (graph)", lambda: library.graph(call, 1))):
+            try:
+                found[name] = timed(make())
+            except Exception as error:  # a failure of a peer is a result
+                found[name] = PeerTime(problem=peers.reason(error))
+    result = None
+    library.close()
+    return found
+
+
+def _off_by(result: Any, expected: np.ndarray) -> float:
+    return float(np.abs(np.asarray(result, np.float32) - expected).max() / np.abs(expected).max())
+
+
+def _wrong(result: Any, expected: np.ndarray, bound: float) -> str:
+    """What is wrong with a result, or ""."""
+    if result.shape != expected.shape:
+        return f"expected sizes {list(expected.shape)}, but got {list(result.shape)}"
+    off_by = _off_by(result, expected)
+    return "" if off_by <= bound else f"off by {off_by:.1e}, expected at most {bound:.0e}"
+
+
+# -- printing
+
+
+def as_table(rows: Sequence[ModelRow]) -> str:
+    """Milliseconds of each, and what it misses of its goals."""
+    from tabulate import tabulate
+
+    def ms(value: float | None) -> str:
+        return "-" if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+    def peer(row: ModelRow, name: str) -> str:
+        time = row.peers.get(name)
+        return "" if time is None else "failed" if time.ms is None else ms(time.ms)
+
+    def goals(row: ModelRow) -> str:
+        judged = [goal for goal in row.goals if goal.met is not None]
+        missed = tuple(goal for goal in judged if not goal.met)
+        told = goals_text(dataclasses.replace(row, goals=missed))
+        return f"{len(judged) - len(missed)} of {len(judged)}{'; ' * bool(missed)}{told}"
+
+    names = list(dict.fromkeys(name for row in rows for name in row.peers))
+    return tabulate(
+        [
+            (row.model, row.types, ms(row.ms),
+             "-" if row.spread is None else f"+-{row.spread:.0%}",
+             ms(row.start.device_ms if row.start else None), *(peer(row, name) for name in names),
+             "-" if row.off_by is None else f"{row.off_by:.0e}",
+             *((row.start.regions, row.start.dispatches or "-") if row.start else ("-", "-")),
+             ms(row.session_ms), ms(row.first_ms), goals(row) if row.ok else "WRONG")
+            for row in rows
+        ],
+        headers=("model", "type", "ms", "spread", "device", *names, "off by", "regions",
+                 "dispatches", "session", "first run", "goals met"),
+        colalign=("left", "left", *("right",) * (8 + len(names)), "left"),
+        disable_numparse=True,
+    )

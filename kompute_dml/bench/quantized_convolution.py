@@ -1,0 +1,53 @@
+"""Cases of convolutions of quantized images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..cases import Scale
+from ..cases import case as cases
+from .case import Recipe
+from .convolution import Layer
+from .ordinary import ordinary
+
+_ORDER = (0, 3, 1, 2)
+"""Permutes channels-last tensors."""
+
+
+def quantized_convolution(layer: Layer) -> Recipe:
+    """QUANTIZED_LINEAR_CONVOLUTION of INT8 for a layer of stride 1. Images and filters are
+    channels-last."""
+    edge = layer.kernel // 2
+
+    def entry(s: Scale) -> cases.Case:
+        n, side = s.of(layer.batches), max(s.of(layer.side), layer.kernel)
+        x = cases.Given((n, side, side, layer.channels), -128, 128, np.int8)
+        w = cases.Given((layer.filters, layer.kernel, layer.kernel, layer.channels), -128, 128,
+                        np.int8, shared=True)
+        taps = layer.kernel**2 * layer.channels
+        # A power of two, by which sums seldom leave the range.
+        step = cases.one(2.0 ** round(np.log2(taps**0.5 * 74 * 74 / 40)))
+
+        def reference(x: np.ndarray, _: Any, w: np.ndarray, __: Any, y: np.ndarray) -> np.ndarray:
+            padded = np.pad(x.astype(np.float64), ((0, 0), (edge, edge), (edge, edge), (0, 0)))
+            total = sum(
+                padded[:, i : i + side, j : j + side] @ w[:, i, j].T.astype(np.float64)
+                for i in range(layer.kernel) for j in range(layer.kernel))
+            return np.clip(np.rint(total / y), -128, 127).transpose(0, 3, 1, 2)
+
+        def call(f: Any, x: Any, x_scale: Any, w: Any, w_scale: Any, y_scale: Any, /,
+                 out: Any = None, **more: Any) -> Any:
+            if out is None:
+                out = x.device.empty((n, side, side, layer.filters), "int8").transpose(_ORDER)
+            return f(x.transpose(_ORDER), x_scale, None, w.transpose(_ORDER), w_scale, None,
+                     y_scale, out=out, **more)
+
+        return cases.case(
+            reference, x, cases.one(1), w, cases.one(1), step, call=call,
+            start_padding=edge, end_padding=edge,
+            operations=2 * n * side * side * layer.filters * taps)
+
+    return ordinary("DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION",
+                    f"i8 channels-last, {layer}", entry)

@@ -1,0 +1,53 @@
+"""The case of random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..cases import Scale
+from ..cases.random import philox
+from .case import Case, Peer, Recipe, shape, touched_bytes
+from .values import host, same_bits
+
+_PARTS = 8
+"""Parts that are checked, ..."""
+_PART = 1 << 12
+"""... and words of each."""
+
+
+def random_words(count: int = 1 << 28) -> Recipe:
+    name, types = "DML_OPERATOR_RANDOM_GENERATOR", "u32 words"
+
+    def make(device: Any, scale: Scale) -> Iterator[Case]:
+        import kompute_dml as dml
+
+        n = scale.of(count)
+        first = np.array([7, 0, 5, 3, 11, 13], np.uint32)
+        state, out = device.tensor(first), device.empty([n], "uint32")
+
+        def check(output: Any) -> str:
+            part = min(_PART, n)
+            rng = np.random.default_rng(7)
+            for start in (0, n - part, *rng.integers(0, n - part + 1, _PARTS)):
+                start = int(start) // 4 * 4  # a block has four words
+                later = first.copy()
+                later[0] += start // 4
+                problem = same_bits(host(output[start : start + part]), philox(later, part))
+                if problem:
+                    return f"{problem} (from word {start})"
+            return ""
+
+        def torch_peers(library: Any) -> Iterator[Peer]:
+            torch = library.torch
+            filled = torch.empty(n, dtype=torch.int32, device=library.place)
+            yield Peer("torch.fill", lambda: filled.fill_(1), checked=False)
+            yield Peer("torch.random", lambda: filled.random_(), checked=False)
+
+        yield Case(
+            name, types, shape((n,)), lambda: dml.random_generator(state, sizes=(n,), out=out),
+            check, touched_bytes((out.desc,)), peers={"torch": torch_peers})
+
+    return Recipe(name, types, make)

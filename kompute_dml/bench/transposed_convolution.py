@@ -1,0 +1,66 @@
+"""Cases of transposed convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..attributes import ConvolutionDirection
+from ..cases import Scale
+from ..cases import case as cases
+from ..dtypes import DataType
+from .case import Peer, Recipe
+from .ordinary import ordinary
+
+_ORDER = (0, 3, 1, 2)
+"""Permutes channels-last tensors."""
+
+
+def transposed_convolution(
+    data_type: DataType, kernel: int, batches: int = 8, channels: int = 256, filters: int = 128,
+    side: int = 64,
+) -> Recipe:
+    """Doubles height and width. Images are channels-last."""
+    dtype, start = data_type.dtype, kernel // 2 - 1
+
+    def entry(s: Scale) -> cases.Case:
+        n, c, k, h = s.of(batches), s.of(channels), s.of(filters), max(s.of(side), 4)
+
+        def reference(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+            whole = np.zeros((len(x), 2 * h + kernel, 2 * h + kernel, k))
+            for i in range(kernel):
+                for j in range(kernel):
+                    whole[:, i : i + 2 * h : 2, j : j + 2 * h : 2] += x @ w[:, :, i, j]
+            inside = slice(start, start + 2 * h)
+            return whole[:, inside, inside].transpose(0, 3, 1, 2)
+
+        def call(f: Any, x: Any, w: Any, /, out: Any = None, **more: Any) -> Any:
+            if out is None:
+                out = x.device.empty((n, 2 * h, 2 * h, k), data_type).transpose(_ORDER)
+            return f(x.transpose(_ORDER), w, out=out, **more)
+
+        return cases.case(
+            reference, cases.Given((n, h, h, c), -1, 1, dtype),
+            cases.Given((c, k, kernel, kernel), -1, 1, dtype, shared=True), call=call,
+            strides=2, start_padding=start, end_padding=start,
+            direction=ConvolutionDirection.BACKWARD,
+            room=1e-3 if data_type is DataType.FLOAT16 else 1e-5,
+            operations=2 * n * h * h * c * k * kernel**2)
+
+    def torch_peers(torch: Any, x: Any, w: Any) -> Iterator[Peer]:
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = False
+        image = x.permute(_ORDER)
+        for name, form in (("torch", torch.contiguous_format),
+                           ("torch channels-last", torch.channels_last)):
+            pair = [t.contiguous(memory_format=form) for t in (image, w)]
+            yield Peer(name, partial(torch.nn.functional.conv_transpose2d, *pair, stride=2,
+                                     padding=start))
+
+    return ordinary(
+        "DML_OPERATOR_CONVOLUTION",
+        f"{data_type.family} channels-last, transposed {kernel} x {kernel} / 2 -> {filters}", entry,
+        torch=torch_peers)
