@@ -160,7 +160,7 @@ def few_rows(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
 
 _FEW_QUERIES = 256
 """Smaller tiles are faster up to so many rows."""
-_MANY_QUERIES = 512
+_MANY_QUERIES = 1024
 """From so many rows on, two fragments are fastest for values of up to _SMALL_VALUES elements."""
 _SMALL_VALUES = 64
 _DECODING_BINDINGS, _DECODING_SUBGROUPS = 10, 4
