@@ -234,10 +234,10 @@ def _describe(vk: Any, instance: Any, index: int, device: Any) -> Adapter:
     for struct, names in zip(structs, present):
         features.update(name for name in names if getattr(struct, name))
     if subgroup.supportedStages & vk.VK_SHADER_STAGE_COMPUTE_BIT:
-        for name, bit in (("subgroupArithmetic", vk.VK_SUBGROUP_FEATURE_ARITHMETIC_BIT),
-                          ("subgroupShuffle", vk.VK_SUBGROUP_FEATURE_SHUFFLE_BIT)):
-            if subgroup.supportedOperations & bit:
-                features.add(name)
+        features.update(name for name, bit in (
+            ("subgroupArithmetic", vk.VK_SUBGROUP_FEATURE_ARITHMETIC_BIT),
+            ("subgroupShuffle", vk.VK_SUBGROUP_FEATURE_SHUFFLE_BIT),
+        ) if subgroup.supportedOperations & bit)
 
     memory = vk.vkGetPhysicalDeviceMemoryProperties(device)
     heaps = [memory.memoryHeaps[i] for i in range(memory.memoryHeapCount)]
