@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import gcd
 from typing import Any
 
 from ..attributes import DepthSpaceOrder, PaddingMode
 from ..desc import TensorDesc
 from ..dtypes import Scalar, saturate
 from ..errors import UnsupportedError, expect
-from ..layout import Ints, are_of_vectors, is_packed, memory_order, product
+from ..layout import Ints, are_of_vectors, is_packed, memory_order, power_of_two, product
 from ..lowering import copy
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import View, copied
@@ -140,7 +141,8 @@ def _tiled(d: Any) -> dict[str, Output | list[Output]]:
 
 _MOST_COPIES = 16
 """The most copies that an invocation writes."""
-_TILE_PARTS = 1
+_TILE_NEAR = 32
+"""Vectors. Copies that lie nearer are written by neighbours."""
 
 
 @operator("TILE", output=_tiled, shaders=("tile", "padding"), in_place=False)
@@ -169,7 +171,8 @@ def _tile_vectors(d: Any, p: PlanBuilder) -> bool:
     for i in order:
         n, repeats = x.sizes[i], d.repeats[i]
         step = n * y.strides[i] // each
-        if len(copies) * repeats <= _MOST_COPIES:
+        if len(copies) * repeats <= _MOST_COPIES and (
+                p.device.is_cpu or step >= _TILE_NEAR):
             copies = [r * step + c for r in range(repeats) for c in copies]
         else:
             sizes, read, written = [*sizes, repeats], [*read, 0], [*written, step]
@@ -178,19 +181,21 @@ def _tile_vectors(d: Any, p: PlanBuilder) -> bool:
         read.append(x.strides[i] * unit // each)
         written.append(y.strides[i] * unit // each)
     walk = Walk(sizes, read, written)
-    parts = 1 if p.device.is_cpu else _TILE_PARTS
     p.dispatch(
-        "tile", -(-walk.count // (p.device.local_size * parts)),
+        "tile", -(-walk.count // p.device.local_size),
         x=in_units(p.read("input_tensor"), 16), y=in_units(p.write("output_tensor"), 16),
-        params=[*walk.words, *copies], push={"count": walk.count, "copies_at": len(walk.words)},
-        spec={"LOCAL_SIZE": p.device.local_size, "PARTS": parts, "COPIES": len(copies)},
+        params=walk.words, push={"count": walk.count, "copies": copies},
+        spec={"LOCAL_SIZE": p.device.local_size, "COPIES": len(copies),
+              "WALK_RANK": len(walk.sizes)},
     )
     return True
 
 
-_ELEMENTS, _ROWS, _DENSE, _CHUNKS, _RUNS = 0, 1, 2, 3, 4
-_CHUNK_PARTS = 1
-_CHUNKED = True
+_ELEMENTS, _ROWS, _DENSE, _CHUNKS, _RUNS, _BY_LINES = range(6)
+_LINE_PARTS, _LINE_INVOCATIONS = 8, 256
+_LONGEST_LINE = {2: 64, 4: _LINE_INVOCATIONS}
+"""Words of the lines that are written word by word, by the bytes of an element. Other widths and
+longer lines take less time in vectors."""
 _MOST_BORDERS = 16
 """Vectors that an invocation tries for borders."""
 _SHORTEST_RUN = 4
@@ -249,8 +254,8 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
     elif row.out_stride == 1:
         if is_packed([d.size for d in (*outer, row)], [d.out_stride for d in (*outer, row)]):
             path, count = _DENSE, (count + each - 2) // each + 1
-            if _CHUNKED and row.in_stride == 1 and row.source >= each:
-                path, parts = _CHUNKS, 8 if p.device.is_cpu else _CHUNK_PARTS
+            if row.in_stride == 1 and row.source >= each:
+                path, parts = _CHUNKS, 8 if p.device.is_cpu else 1
                 margin = row.size - row.source
                 chunk = local_size * parts * each
                 border = (margin + each - 2) // each + 1
@@ -260,20 +265,45 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
         elif row.size >= each:
             path, per_row = _ROWS, (row.size + each - 2) // each + 1
             count = rows * per_row
+    by_lines = _lines(p, row.size, rows) if path in (_DENSE, _CHUNKS) else None
     joins = (mode == _WRAP and row.start == 0 and row.size % row.source == 0
              and row.in_stride == 1 and row.source >= each and path in (_DENSE, _CHUNKS))
     words = [w for d in (row, *reversed(outer)) for w in d.words(mode)]
+    groups, push, spec = by_lines or (-(-count // (local_size * parts)), {}, {})
+    if by_lines:
+        path = _BY_LINES
     p.dispatch(
-        f"padding.{y.data_type.width}", -(-count // (local_size * parts)),
+        f"padding.{y.data_type.width}", groups,
         x=p.read("input_tensor"), y=p.write("output_tensor"), params=words,
         push={"rows": rows, "value": value.words, "per_row": (per_row, *reciprocal(per_row)),
-              "borders": borders},
+              "borders": borders, **push},
         spec={"LOCAL_SIZE": local_size, "PATH": path, "MODE": mode,
               "CONTIGUOUS": row.in_stride == 1, "RANK": len(outer), "PARTS": parts,
               "BORDER": border, "NARROW": row.size < each, "RUN": run,
               "JOINS": joins, "EVEN": path in (_DENSE, _CHUNKS) and y.is_aligned
               and rows * row.size % each == 0,
-              "REPEATS": p.device.is_cpu and mode == _WRAP and not any(start)},
+              "REPEATS": p.device.is_cpu and mode == _WRAP and not any(start), **spec},
+    )
+
+
+def _lines(
+    p: PlanBuilder, width: int, rows: int
+) -> tuple[int, dict[str, int | Sequence[int]], dict[str, int]] | None:
+    """Workgroups, push fields and constants of BY_LINES, or None where other paths are better."""
+    y = p.tensor("output_tensor")
+    in_word = max(4 // y.data_type.itemsize, 1)
+    together = in_word // gcd(width, in_word)
+    lines, words = rows // together, together * width // in_word
+    if (p.device.is_cpu or rows % together or not y.is_aligned or lines < 4 * _LINE_PARTS
+            or words > _LONGEST_LINE.get(y.data_type.itemsize, 0)):
+        return None
+    at_once = _LINE_INVOCATIONS // words
+    of_group = at_once * _LINE_PARTS
+    return (
+        -(-lines // of_group),
+        {"line_words": (words, *reciprocal(words))},
+        {"LOCAL_SIZE": -(-words * at_once // 32) * 32, "PARTS": _LINE_PARTS,
+         "TOGETHER": together, "AT_ONCE": at_once, "LINES": of_group * together},
     )
 
 
@@ -303,7 +333,10 @@ def _blocks(depth: bool) -> Infer:
     return infer
 
 
-_HOW, _BLOCK_PARTS = 1, 2
+_INTERLEAVING = 64
+"""Invocations of a workgroup that interleaves rows. More wait longer for each other."""
+_EXCHANGED_BYTES = 1 << 14
+"""Shared memory that every device has."""
 _MOST_ROWS = 8
 """The most rows of the deep tensor for each invocation."""
 
@@ -329,15 +362,17 @@ def _move_blocks(d: Any, p: PlanBuilder, depth: bool) -> None:
         in_units = (*deep_strides[:4], each)
         out_units = (*wide_strides[:4], b * each)
         walk = Walk(units, *((in_units, out_units) if depth else (out_units, in_units)))
-        local_size = p.device.local_size // b * b if depth and _HOW == 1 else p.device.local_size
-        per_group = local_size * _BLOCK_PARTS // (b if depth and _HOW < 2 else 1)
+        local_size, parts = p.device.local_size, 2 if p.device.is_cpu else 1
+        if depth:
+            most = power_of_two(_EXCHANGED_BYTES // (b * 18 + 4) + 1) // 2
+            local_size, parts = min(local_size if p.device.is_cpu else _INTERLEAVING, most), 1
         p.dispatch(
-            f"depth_space.{x.data_type.width}", -(-walk.count // per_group),
+            f"depth_space.{x.data_type.width}", -(-walk.count // (local_size * parts)),
             x=p.read("input_tensor"), y=p.write("output_tensor"), params=walk.words,
             push={"count": walk.count, "row_stride": deep_strides[5]},
-            spec={"LOCAL_SIZE": local_size, "BLOCK": b, "TO_SPACE": depth, "HOW": _HOW,
-                  "PARTS": _BLOCK_PARTS,
-                  "ROOM": local_size * _BLOCK_PARTS if depth and _HOW == 1 else 1},
+            spec={"LOCAL_SIZE": local_size, "BLOCK": b, "TO_SPACE": depth, "PARTS": parts,
+                  "WALK_RANK": len(walk.sizes), "ROOM": local_size * b * 9 // 8 if depth else 1,
+                  "ROOM_PLACES": local_size if depth else 1},
         )
         return
     in_strides, out_strides = (

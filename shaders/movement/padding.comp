@@ -8,31 +8,36 @@
 // writes one vector of the output. ELEMENTS: it writes one element. CHUNKS: the output is contiguous, and
 // a workgroup writes a chunk of it: first the vectors that are copied whole, then those that touch a
 // border, so that these do not delay the others of a subgroup. RUNS: an invocation writes RUN vectors of a
-// contiguous row, which repeats a contiguous row of the input.
+// contiguous row, which repeats a contiguous row of the input. BY_LINES: the output is contiguous.
+// TOGETHER rows, which are whole words, are a line. An invocation writes the same word (or element of 8 bytes)
+// of PARTS lines. A workgroup writes AT_ONCE lines side by side.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint PATH = 0u;
 layout(constant_id = 2) const uint MODE = 0u;
 layout(constant_id = 3) const bool CONTIGUOUS = false;  // rows of the input
 layout(constant_id = 4) const uint RANK = 0u;  // dimensions that count rows
-layout(constant_id = 5) const uint PARTS = 1u;  // of a chunk: so many vectors for each invocation
+layout(constant_id = 5) const uint PARTS = 1u;  // that each invocation writes of a chunk (vectors), or BY_LINES
 layout(constant_id = 6) const uint BORDER = 1u;  // vectors that a border may touch
 layout(constant_id = 7) const bool NARROW = false;  // rows are shorter than a vector
 layout(constant_id = 8) const uint RUN = 1u;
 layout(constant_id = 9) const bool JOINS = false;  // a vector is a part of one row or two, repeated whole
 layout(constant_id = 10) const bool REPEATS = false;  // MODE WRAP without a start, for a driver on the CPU
 layout(constant_id = 11) const bool EVEN = false;  // a dense output consists of whole vectors
+layout(constant_id = 12) const uint TOGETHER = 1u;
+layout(constant_id = 13) const uint AT_ONCE = 1u;
+layout(constant_id = 14) const uint LINES = 1u;  // rows of a workgroup's lines
 
 const uint ELEMENTS = 0u;
 const uint ROWS = 1u;
 const uint DENSE = 2u;
 const uint CHUNKS = 3u;
 const uint RUNS = 4u;
+const uint BY_LINES = 5u;
 const uint CONSTANT = 0u;
 const uint EDGE = 1u;
 const uint REFLECTION = 2u;
 const uint SYMMETRIC = 3u;
 const uint WRAP = 4u;
-
 
 layout(push_constant) uniform Push {
     uint x_offset;
@@ -42,6 +47,7 @@ layout(push_constant) uniform Push {
     uint value[2];
     uint per_row[3];  // invocations; then multiplier and shift to divide by them
     uint borders;  // of a chunk, times BORDER
+    uint line_words[3];  // of a line; then multiplier and shift
 };
 #include "include/grid.glsl"
 #include "include/vectors.glsl"
@@ -220,6 +226,64 @@ void make_chunk() {
     }
 }
 
+const uint NOWHERE = 0xFFFFFFFFu;
+shared uint line_from[LINES];  // where the input's rows begin; NOWHERE where all is the value
+
+// What is the same for a word of all lines is found out once: where its elements come from.
+void make_lines() {
+    const uint lines = AT_ONCE * PARTS;  // of the workgroup
+    uint first = group_index() * lines, total = rows / TOGETHER, lane = gl_LocalInvocationID.x;
+    if (first >= total) return;
+    for (uint i = lane; i < LINES; i += gl_WorkGroupSize.x) {
+        Row row = row_at(min(first * TOGETHER + i, rows - 1u));
+        line_from[i] = MODE == CONSTANT && row.outside ? NOWHERE : row.from;
+    }
+    barrier();
+    uint line = line_words[0] == 1u ? lane : walk_quotient(lane, line_words[1], line_words[2]);
+    uint word = lane - line * line_words[0];
+    if (line >= AT_ONCE) return;
+    uint width = param(SIZE), size = param(SOURCE);
+    uint at[PER_WORD];
+    uint from[PER_WORD];
+    bool outside[PER_WORD];
+    [[unroll]] for (uint e = 0u; e < PER_WORD; ++e) {
+        uint place = word * PER_WORD + e;
+        uint row = TOGETHER == 1u ? 0u : width == 1u ? place : walk_quotient(place, param(MULTIPLIER), param(SHIFT));
+        uint column = source(0u, place - row * width);
+        outside[e] = MODE == CONSTANT && column >= size;
+        at[e] = column * param(IN_STRIDE);
+        from[e] = line * TOGETHER + row;
+    }
+    uvec2 made[PARTS];
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
+        made[p] = uvec2(0u);
+        [[unroll]] for (uint e = 0u; e < PER_WORD; ++e) {
+            uint begin = line_from[from[e] + p * AT_ONCE * TOGETHER];
+            bool nowhere = MODE == CONSTANT && (outside[e] || begin == NOWHERE);
+            uint element = nowhere ? x_offset : begin + at[e];
+            if (BYTES < 4u) {
+                const uint bits = 8u * BYTES;
+                uint found = nowhere ? value[0] : x_words[element / PER_WORD] >> (element * bits & 31u);
+                made[p].x |= (e + 1u < PER_WORD ? found & (1u << bits % 32u) - 1u : found) << e * bits;
+            } else {
+                made[p] = x_bits(element);
+                if (nowhere) made[p] = VALUE;
+            }
+        }
+    }
+    [[unroll]] for (uint p = 0u; p < PARTS; ++p) {
+        uint number = first + line + p * AT_ONCE;
+        if (number >= total) return;
+        uint to = y_offset / PER_WORD + number * line_words[0] + word;
+        if (BYTES == 8u) {
+            y_words[2u * to] = made[p].x;
+            y_words[2u * to + 1u] = made[p].y;
+        } else {
+            y_words[to] = made[p].x;
+        }
+    }
+}
+
 void make_run(uint number, uint part) {
     Row row = row_at(number);
     uint begin = (row.to / PER_VECTOR + part * RUN) * PER_VECTOR;
@@ -251,6 +315,10 @@ void main() {
     uint width = param(SIZE);
     if (PATH == DENSE) {
         make_vector(y_offset / PER_VECTOR + index);
+        return;
+    }
+    if (PATH == BY_LINES) {
+        make_lines();
         return;
     }
     if (PATH == CHUNKS) {

@@ -43,7 +43,7 @@ from test_matrix_multiply_kernels import (
     variants_tested,
 )
 from test_operators import FEW_BINDINGS
-from test_pooling_vectors import PLANES
+from test_planes import PLANES
 from test_random import WITHOUT_LONGS
 from test_rows import VARIANTS
 from test_tails import TAILED

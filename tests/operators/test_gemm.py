@@ -26,7 +26,8 @@ _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_few_rows-k_contiguous-r8-split", "float32", (1, 7, 1032, 24), 0, 1, True),
     ("gemm_few_rows-n_contiguous-r8-split", "float32", (1, 7, 1031, 264), 0, 0, True),
 ]
-TESTED = {kernel.removesuffix("-split").replace("-", ".") for kernel, *_ in _CASES}
+TESTED = {kernel.removesuffix("-split").replace("-", ".") for kernel, *_ in _CASES} | {
+    "gemm.t128x64"}
 
 
 @pytest.mark.parametrize(

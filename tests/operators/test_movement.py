@@ -10,6 +10,7 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml.lowering.plan import Target
+from kompute_dml.operators import movement
 from kompute_dml.runtime.shader_library import ShaderLibrary
 
 _NUMPY_MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
@@ -70,13 +71,56 @@ def test_many_tensors_are_joined_and_split(
     assert all(np.array_equal(x.numpy(), y) for x, y in zip(back, parts, strict=True))
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("bound", [8, 99])
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64"])
+def test_tensors_of_any_strides_are_joined_and_split(
+    dtype: str, bound: int, paths: dml.Device, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bound = min(bound, paths._target.traits.max_bindings)
+    monkeypatch.setattr(paths, "_target", _binding(paths, bound))
+    most = 14 if bound >= 16 else 6
+    for order, axis in (((0, 1, 2), 1), ((0, 1, 2), 2), ((1, 0, 2), 2), ((2, 0, 1), 2)):
+        parts, given = [], []
+        for width in map(int, rng.integers(1, 70, 16)):
+            sizes = [3, 5, 67]
+            sizes[axis] = width
+            # Views into the middle of rows, whose dimensions lie in another order.
+            whole = rng.integers(0, 200, [sizes[d] + 3 for d in order]).astype(dtype)
+            inside = tuple(slice(2, 2 + sizes[d]) for d in order)
+            back = tuple(order.index(d) for d in range(3))
+            given.append(paths.tensor(whole)[inside].permute(back))
+            parts.append(whole[inside].transpose(back))
+        expected = np.concatenate(parts, axis)
+        surplus = [n + 5 for n in expected.shape]
+        marked = rng.integers(0, 200, surplus).astype(dtype)
+        out = paths.tensor(marked)
+        place = tuple(slice(3, 3 + n) for n in expected.shape)
+        dml.join(given, axis=axis, out=out[place])
+        marked[place] = expected
+        assert np.array_equal(out.numpy(), marked), (order, axis)
+        sections = tuple(x.shape[axis] for x in parts)
+        for got, part in zip(dml.split(out[place], sections=sections, axis=axis), parts):
+            assert np.array_equal(got.numpy(), part), (order, axis)
+        joins = [key for key in paths._compiled if key[0] is dml.JoinOperatorDesc]
+        dispatches = len(paths._compiled[joins[-1]].plan.execute)
+        assert dispatches == (16 if paths._target.traits.is_cpu else -(-16 // most))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
 @pytest.mark.parametrize("mode", dml.PaddingMode)
 def test_borders_in_several_workgroups(
-    mode: dml.PaddingMode, dtype: str, paths: dml.Device, rng: np.random.Generator
+    mode: dml.PaddingMode, dtype: str, paths: dml.Device, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Elements of all widths in lines.
+    monkeypatch.setattr(movement, "_LONGEST_LINE", {1: 32, 2: 64, 4: 256})
     for sizes, start, end in (((3, 90, 70), (0, 2, 3), (0, 1, 4)), ((2500, 17), (1, 0), (0, 2)),
-                              ((70_001,), (3,), (9,)), ((2, 5000), (0, 4999), (1, 2))):
+                              ((70_001,), (3,), (9,)), ((2, 5000), (0, 4999), (1, 2)),
+                              # Rows of whole words, alone or together.
+                              ((8, 31, 62), (0, 2, 3), (1, 1, 5)), ((2000, 3), (1, 1), (7, 1)),
+                              ((300, 8), (0, 1), (0, 2)),
+                              ((2, 200, 31), (0, 1, 1), (0, 1, 1))):
         x = rng.integers(0, 100, sizes).astype(dtype)
         more = {"constant_values": 0} if mode == 0 else {}
         expected = np.pad(x, list(zip(start, end)), _NUMPY_MODES[mode], **more)
@@ -90,6 +134,17 @@ def test_a_long_row_is_repeated(
 ) -> None:
     x = rng.integers(0, 100, (1, 300_007)).astype(dtype)
     assert np.array_equal(dml.tile(paths.tensor(x), repeats=(3, 2)).numpy(), np.tile(x, (3, 2)))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_rows_of_whole_vectors_are_gathered(
+    dtype: str, paths: dml.Device, rng: np.random.Generator
+) -> None:
+    for vectors in (3, 250, 256, 511, 600):
+        x = rng.integers(0, 100, (2, 30, vectors * 16 // np.dtype(dtype).itemsize)).astype(dtype)
+        chosen = rng.integers(-30, 30, (5, 2)).astype(np.int32)
+        got = dml.gather(paths.tensor(x[None]), chosen[None, None], axis=2, index_dimensions=2)
+        assert np.array_equal(got.numpy(), x[:, chosen]), vectors
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64"])
