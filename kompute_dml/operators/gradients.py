@@ -8,25 +8,34 @@ from typing import Any
 from ..desc import TensorDesc
 from ..dtypes import DataType, saturate
 from ..errors import UnsupportedError, expect
-from ..layout import Ints, begin_with_vectors, packed_strides, pad_left, product
+from ..layout import (
+    Ints,
+    begin_with_vectors,
+    is_packed,
+    packed_strides,
+    pad_left,
+    product,
+)
 from ..lowering import copy
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import View, copied
 from ..lowering.elementwise import float_bits
 from ..lowering.neighbours import Neighbours
 from ..lowering.plan import UNUSED
-from ..lowering.walk import Walk
+from ..lowering.walk import Walk, reciprocal
 from ..tuning import work_key
 from .base import like, operator
 from .elementwise import row
 from .fill_value import SHADER, fill
-from .movement import slice1_sizes, slice1_view
+from .movement import slice1_begins, slice1_sizes, slice1_view
 from .normalization import check_neighbours, refuse_long_windows
 from .pooling import MOST_ALONG, WINDOWS, Window, blocks_of, planes, window_of, winners
 
 _LOCAL_SIZE = 256
 _MOST_STRIDE = 4
 """The largest stride of a window in pooling_grad_planes.comp."""
+_LARGE = 1 << 31
+"""Fewer elements have signed distances."""
 _PASSES = 65_000
 """The most passes of nested loops: lavapipe ends loops after 65,535, and walks have loops, too."""
 
@@ -56,12 +65,63 @@ def _check_slice(d: Any, strict: bool) -> None:
                f"be at most {m} (what the window and its stride make)", n)
 
 
-@operator("SLICE_GRAD", shaders=(SHADER, *copy.SHADERS), check=_check_slice)
+@operator("SLICE_GRAD", shaders=("slice_grad", SHADER, *copy.SHADERS), check=_check_slice)
 def SliceGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
     dx, dy = d.output_gradient_tensor, d.input_gradient_tensor
+    each = 16 // dx.data_type.itemsize
+    # A CPU is faster where single elements of one or two bytes would be stored.
+    pays_off = not p.device.is_cpu or (
+        each > 4 and abs(d.input_window_strides[-1]) > 1)
+    if (pays_off and is_packed(dx.sizes, dx.strides) and dx.is_aligned
+            and dx.sizes[-1] % each == 0 and dx.element_count < _LARGE):
+        _slice_vectors(p, d, each)
+        return
     fill(p, "output_gradient_tensor", dx, saturate(0, dx.data_type))
     p.add(copied(p.target, dy.sizes, View.whole("input_gradient_tensor", dy),
                  slice1_view(d, "output_gradient_tensor")))
+
+
+def _slice_vectors(p: PlanBuilder, d: Any, each: int) -> None:
+    """Zeros and elements in one store of a vector."""
+    dx, dy = d.output_gradient_tensor, d.input_gradient_tensor
+    begins = slice1_begins(d)
+    *outer, row = zip(dx.sizes, begins, d.input_window_strides, dy.sizes, dy.strides)
+    words: list[int] = []
+    for size, begin, step, count, stride in _merged(outer):
+        words[:0] = [size, *reciprocal(size), begin, int(step < 0), abs(step),
+                     *reciprocal(abs(step)), count, stride]
+    _, begin, step, count, stride = row
+    vectors, per_row = dx.element_count // each, dx.sizes[-1] // each
+    local_size = p.device.local_size
+    p.dispatch(
+        f"slice_grad.{dx.data_type.width}", -(-vectors // local_size),
+        x=p.read("input_gradient_tensor"), y=p.write("output_gradient_tensor"),
+        params=words or [0],  # a single row has none
+        push={"vectors": vectors, "per_row": [per_row, *reciprocal(per_row)], "begin": begin,
+              "count": count, "stride": stride},
+        spec={"LOCAL_SIZE": local_size, "RANK": len(words) // _SLICE_WORDS, "STEP": abs(step),
+              "BACK": step < 0})
+
+
+_SLICE_WORDS = 10
+"""WORDS of ``slice_grad.comp``."""
+_Sliced = tuple[int, int, int, int, int]
+"""A dimension: size, begin and step of the slice, the slice's size and stride."""
+
+
+def _merged(dims: Sequence[_Sliced]) -> list[_Sliced]:
+    """Neighbours that the slice takes whole become one. Dimensions of size 1 are left out."""
+    merged: list[_Sliced] = []
+    for size, begin, step, count, stride in dims:
+        if size == 1:
+            continue
+        if merged and (begin, step, count) == (0, 1, size):
+            before = merged[-1]
+            if before[1:4] == (0, 1, before[0]) and before[4] == count * stride:
+                merged[-1] = (before[0] * size, 0, 1, before[0] * size, stride)
+                continue
+        merged.append((size, begin, step, count, stride))
+    return merged
 
 
 # Pooling

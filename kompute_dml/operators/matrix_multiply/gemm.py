@@ -278,10 +278,10 @@ def _microseconds(kernel: FloatKernel, g: FloatProduct, cores: int) -> float:
     """The estimated time: of the core with the most workgroups, and of adding up parts."""
     part_k = kernel.part_k(g, cores)
     parts, speed = -(-g.k // part_k), _SPEEDS[kernel.shader]
-    most: float = -(-kernel.tiles(g) * parts // cores)
-    if kernel.shader == _WIDE.shader and g.columns <= kernel.columns:
-        most *= 1.25  # nothing else reads the same rows
-    time = part_k * max(most * speed.step, speed.alone)
+    most = -(-kernel.tiles(g) * parts // cores)
+    # Where nothing else reads the same rows:
+    slower = 1.25 if kernel.shader == _WIDE.shader and g.columns <= kernel.columns else 1.0
+    time = part_k * max(most * slower * speed.step, speed.alone)
     if parts == 1:
         return time + _BEGIN
     return 1.1 * time + _SPLIT + parts * _MORE_BYTES * g.batches * g.rows * g.columns
