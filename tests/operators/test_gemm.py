@@ -37,7 +37,8 @@ _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_few_rows_coopmat-n_contiguous-r8-split", "float16", (1, 7, 2307, 72), 0, 0, True),
     ("gemm_few_rows_coopmat-n_contiguous-r16-split", "float16", (1, 16, 1030, 136), 0, 0, True),
 ]
-TESTED = {kernel.removesuffix("-split").replace("-", ".") for kernel, *_ in _CASES}
+TESTED = {kernel.removesuffix("-split").replace("-", ".") for kernel, *_ in _CASES} | {
+    "gemm.t128x64"}
 
 
 def runs_fragments(device: dml.Device) -> bool:
