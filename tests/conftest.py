@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import zlib
@@ -130,3 +131,11 @@ def device_without(device: dml.Device) -> Iterator[Callable[[str], dml.Device]]:
     for disabled, other in devices.items():
         if disabled:
             other.close()
+
+
+@pytest.fixture
+def gpu(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> dml.Device:
+    """A device that lowerings treat as a GPU."""
+    traits = dataclasses.replace(own._target.traits, is_cpu=False)
+    monkeypatch.setattr(own, "_target", dataclasses.replace(own._target, traits=traits))
+    return own

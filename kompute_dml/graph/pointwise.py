@@ -7,14 +7,16 @@ from typing import Any
 
 from ..attributes import ConvolutionDirection, MatrixTransform
 from ..desc import TensorDesc
+from ..dtypes import DataType
 from ..layout import coalesce
 from ..operators.base import widened
 from .draft import Draft, Drafts, class_of, fused_by, moved, output_of
 from .tails import FIELDS
 
-
 _MOST = 4 * 64 * 64
-"""The most results for each core. With more, convolutions are as fast or faster, as measured."""
+"""The most results for each core. With more, convolutions are as fast or faster on an H200."""
+_FEW = 8
+"""The most positions in FLOAT16. With more, convolutions use matrix units."""
 
 
 def pointwise(g: Drafts) -> None:
@@ -22,10 +24,13 @@ def pointwise(g: Drafts) -> None:
     if g.traits.is_cpu:
         return  # convolutions have blocks of their own there
     for draft in g:
-        if draft.name == "CONVOLUTION" and (
-                output_of(draft).element_count <= _MOST * g.traits.cores):
-            if (new := _product(draft)) is not None:
-                g.replace([draft], new)
+        if draft.name != "CONVOLUTION":
+            continue
+        y = output_of(draft)
+        few = y.element_count <= (_FEW * y.sizes[1] if y.data_type is DataType.FLOAT16
+                                  else _MOST * g.traits.cores)
+        if few and (new := _product(draft)) is not None:
+            g.replace([draft], new)
 
 
 def _product(draft: Draft) -> Draft | None:

@@ -90,9 +90,13 @@ def Slice1OperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 def slice1_view(d: Any, whole: str) -> View:
     """The elements of tensor ``whole`` that the windows and their strides select."""
-    begins = [offset + (window - 1 if stride < 0 else 0) for offset, window, stride in
-              zip(d.input_window_offsets, d.input_window_sizes, d.input_window_strides)]
-    return _slice(whole, getattr(d, whole), begins, d.input_window_strides)
+    return _slice(whole, getattr(d, whole), slice1_begins(d), d.input_window_strides)
+
+
+def slice1_begins(d: Any) -> Ints:
+    """The coordinates of the first element that the windows and their strides select."""
+    return tuple(offset + (window - 1 if stride < 0 else 0) for offset, window, stride in
+                 zip(d.input_window_offsets, d.input_window_sizes, d.input_window_strides))
 
 
 def _slice(slot: str, t: TensorDesc, begins: Sequence[int], steps: Sequence[int]) -> View:

@@ -19,6 +19,9 @@ from .base import axes_in, axis_in, like, operator
 _LOCAL_SIZE = 256
 _PIECES = 2
 """Pieces for each invocation of batch normalization."""
+_LONG_LINE = 3 * _LOCAL_SIZE * _PIECES
+"""The least pieces of a line that workgroups divide on a GPU, if its elements share mean, variance,
+scale and bias. Fewer would leave too many invocations of the last workgroup idle."""
 _LONGEST_WINDOW_ON_CPU = 1 << 15
 """The most elements of a window on a CPU: lavapipe ends loops after 65,535 passes."""
 
@@ -146,16 +149,27 @@ def BatchNormalizationOperatorDesc(d: Any, p: PlanBuilder) -> None:
         each = 1
     pieces, in_turn = walk.count // each, 1 if p.device.is_cpu else _PIECES
     local = min(_LOCAL_SIZE, p.device.max_invocations)
+    groups, push = -(-pieces // (local * in_turn)), {}
+    line = walk.sizes[-1] // each
+    lines = (not p.device.is_cpu and line >= _LONG_LINE
+             and not any(walk.strides[o][-1] for o in range(2, 6)))
+    if lines:
+        parts = -(-line // (local * in_turn))
+        groups = pieces // line * parts
+        push = {"line_pieces": line, "line_parts": parts,
+                "x_step": walk.strides[0][-1] * each, "y_step": walk.strides[1][-1] * each}
+        walk = Walk(walk.sizes[:-1], *(s[:-1] for s in walk.strides))
     p.dispatch(
-        fused.variant("batch_normalization"), -(-pieces // (local * in_turn)),
+        fused.variant("batch_normalization"), groups,
         x=p.read("input_tensor"),
         mean=p.read("mean_tensor"), variance=p.read("variance_tensor"),
         scale=p.read("scale_tensor"), bias=p.read("bias_tensor"),
         y=p.write("output_tensor"), **p.read_tail(), params=[*walk.words, *fused.words],
         push={"pieces": pieces, "activation_at": len(walk.words),
-              "epsilon": float_bits(d.epsilon)},
+              "epsilon": float_bits(d.epsilon), **push},
         spec={"LOCAL_SIZE": local, "TYPE": x.data_type.code, "EACH": each, "PIECES": in_turn,
-              "CONTIGUOUS": contiguous, **fused.spec},
+              "CONTIGUOUS": contiguous, "LINES": lines, "WALK_RANK": len(walk.sizes),
+              **fused.spec},
     )
 
 

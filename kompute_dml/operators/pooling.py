@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,8 +26,10 @@ _UNROLLED = 32
 _LOCAL_SIZE = 256
 _PASSES = 65_535
 """The most passes of a loop: lavapipe ends loops there."""
-_MOST_ALONG = 7
+MOST_ALONG = 7
 """The most elements of a small window along an axis, and its largest stride."""
+_MOST_STEPS = 16
+"""The most elements from a block of columns to the next one, unless they are read word by word."""
 _EXACT_SUM = 1 << 23
 """The most 8-bit numbers whose sum fits an INT32."""
 
@@ -161,48 +164,80 @@ def _shape(desc: Any, y: TensorDesc) -> _Shape:
         three(w.sizes, 1), three(w.strides, 1), three(w.dilations, 1), three(w.start, 0))
 
 
-def _planes(op: str, d: Any, p: PlanBuilder, shape: _Shape) -> bool:
-    """Add the dispatch for planes of floats if it is chosen. Returns whether it is."""
-    x, y = d.input_tensor, d.output_tensor
+class Blocks(NamedTuple):
+    """What an invocation of pooling_planes.comp computes, and how it reads."""
+
+    layout: str
+    rows: int
+    columns: int
+    lanes: int = 1
+    """Channels."""
+    words: int = 1
+    """Words of a chunk, if channels come first."""
+    phase: int = 0
+    """Where the first window of a block begins in its chunk."""
+
+
+def _chunks(x: TensorDesc, y: TensorDesc, step: int, least: int) -> tuple[int, int] | None:
+    """The words of a chunk and the columns of a block, at least ``least``: the most that divide
+    rows."""
+    if x.strides[3] != 1 or y.strides[3] != 1:
+        return None
+    per_word = 4 // x.data_type.itemsize
+    for words in (4, 2, 1):
+        chunk = words * per_word
+        if any(n % chunk for n in (*x.strides[:3], x.sizes[3])):
+            continue
+        columns = max(chunk // math.gcd(chunk, step), least)
+        if (columns * step <= _MOST_STEPS or words == 1) and not any(
+                n % columns for n in (*y.strides[:3], y.sizes[3])):
+            return words, columns
+    return None
+
+
+def blocks_of(op: str, d: Any, p: PlanBuilder, y: TensorDesc) -> Blocks | None:
+    """The blocks of pooling_planes.comp, if it can compute ``y``: an output, or (``op`` is winner)
+    bytes that say which element of each window is the largest."""
+    x, shape = d.input_tensor, _shape(d, y)
     each = 16 // x.data_type.itemsize
     if (x.dimension_count != 4 or x.data_type not in (DataType.FLOAT16, DataType.FLOAT32)
-            or max(shape.window) > _MOST_ALONG or max(shape.steps) > _MOST_ALONG
+            or max(shape.window) > MOST_ALONG or max(shape.steps) > MOST_ALONG
             or shape.dilations != (1, 1, 1) or not (x.is_aligned and y.is_aligned)
             or len(shape.x_sizes) != 3 or shape.x_sizes[1:] != x.sizes[2:]
-            # Comparisons of floats must distinguish denormals.
+            # Comparisons of floats must distinguish denormals, and sums keep NaN.
             or not (op == "average" or p.device.exact_units)):
-        return False
-    rows, step, spec = 4, 1, {}
+        return None
+    overlapping = any(k > s for k, s in zip(shape.window, shape.steps))
+    # As measured on an H200: small blocks, as neighbours find in the cache what they share.
     if all(t.sizes[1] % each == 0 and begin_with_vectors(each, t.strides, 1) for t in (x, y)):
-        layout, rows, columns, step = "last", 2, 2, each
-    elif x.strides[3] == y.strides[3] == 1:
-        layout, columns = "first", 1
-        if x.data_type is DataType.FLOAT16:
-            # FLOAT16 moves in words of two.
-            if any(n % 2 for n in (*x.strides[:3], *y.strides[:3], x.sizes[3], y.sizes[3])):
-                return False
-            columns, spec = 2, {"ODD": shape.paddings[2] % 2}
-    else:
-        return False
-    names = ["general", "planes"] if p.device.is_cpu else ["planes", "general"]
-    work = work_key(f"pooling {layout} {x.data_type.family}", y.element_count)
-    if p.choose(work, names) == "general":
-        return False
-    channels = x.sizes[1] // step
-    blocks = -(-y.sizes[2] // rows) * -(-y.sizes[3] // columns)
+        rows, columns = (2, 1 if each == 4 else 2) if overlapping else (1, 1)
+        return Blocks("last", rows, columns, each)
+    found = _chunks(x, y, shape.steps[2], 4 if op == "winner" else each // 4)
+    if found is None:
+        return None
+    words, columns = found
+    return Blocks("first", 2 if each == 8 and overlapping else 1, columns, 1, words,
+                  -shape.paddings[2] % (words * each // 4))
+
+
+def planes(op: str, d: Any, p: PlanBuilder, y: TensorDesc, made: Operand, blocks: Blocks) -> None:
+    """Add the dispatch of pooling_planes.comp that stores ``y`` in ``made``."""
+    x, shape = d.input_tensor, _shape(d, y)
+    channels = x.sizes[1] // blocks.lanes
+    count = -(-y.sizes[2] // blocks.rows) * -(-y.sizes[3] // blocks.columns)
     p.dispatch(
-        f"pooling_planes.{op}.{layout}", -(-x.sizes[0] * channels * blocks // _LOCAL_SIZE),
-        x=p.read("input_tensor"), y=p.write("output_tensor"),
+        f"pooling_planes.{op}.{blocks.layout}",
+        -(-x.sizes[0] * channels * count // _LOCAL_SIZE), x=p.read("input_tensor"), y=made,
         push={"batches": x.sizes[0], "channels": channels, "x_sizes": x.sizes[2:],
               "y_sizes": y.sizes[2:], "padding": shape.paddings[1:],
               "padded_ends": shape.ends[1:],
-              "x_strides": (x.strides[0], x.strides[1] * step, *x.strides[2:]),
-              "y_strides": (y.strides[0], y.strides[1] * step, *y.strides[2:])},
+              "x_strides": (x.strides[0], x.strides[1] * blocks.lanes, *x.strides[2:]),
+              "y_strides": (y.strides[0], y.strides[1] * blocks.lanes, *y.strides[2:])},
         spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": x.data_type.code, "WINDOW_Y": shape.window[1],
               "WINDOW_X": shape.window[2], "STRIDE_Y": shape.steps[1],
-              "STRIDE_X": shape.steps[2], "EACH": columns,
-              "INCLUDE_PADDING": bool(getattr(d, "include_padding", 0)), **spec})
-    return True
+              "STRIDE_X": shape.steps[2], "PHASE": blocks.phase, "COLUMNS": blocks.columns,
+              "ROWS": blocks.rows, "WORDS": blocks.words,
+              "INCLUDE_PADDING": bool(getattr(d, "include_padding", 0))})
 
 
 def _pool(op: str, d: Any, p: PlanBuilder) -> None:
@@ -214,8 +249,13 @@ def _pool(op: str, d: Any, p: PlanBuilder) -> None:
             y.sizes[:2]) and not p.device.is_cpu:
         lower_reduction(p, d, tuple(range(2, x.dimension_count)), ReduceFunction.AVERAGE)
         return
-    if not wide and indices is None and op in ("average", "max") and _planes(op, d, p, shape):
-        return
+    if (not wide and indices is None and op in ("average", "max")
+            and (blocks := blocks_of(op, d, p, y)) is not None):
+        names = ["general", "planes"] if p.device.is_cpu else ["planes", "general"]
+        work = work_key(f"pooling {blocks.layout} {x.data_type.family}", y.element_count)
+        if p.choose(work, names) == "planes":
+            planes(op, d, p, y, p.write("output_tensor"), blocks)
+            return
     _windows(op, d, p, y, p.write("output_tensor"), indices,
              UNUSED if indices is None else p.write("output_indices_tensor"))
 

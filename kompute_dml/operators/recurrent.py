@@ -27,6 +27,10 @@ _BLOCK = 16
 _SHADERS = ("recurrent_step", "recurrent_steps", "recurrent_project", "recurrent_copy")
 _LANES = 8
 """Invocations that multiply a row of R, if one workgroup computes all steps of a sequence."""
+_KEEPING = 512
+"""Invocations of such a workgroup whose registers keep R: each has more than with 1,024."""
+_OTHER_REGISTERS = 32
+"""Registers of an invocation that hold other things than R."""
 _FEW = 8
 """The most sequences for which that is faster than a dispatch for each step."""
 _PASSES = 60_000
@@ -191,6 +195,8 @@ class _Lowering(Network):
         r, _ = self._tensor("recurrence_tensor", 1, direction, (rows, self.units))
         backward = direction == 1 or d.direction == Direction.BACKWARD
         if (teams := self._teams()):
+            lines, of_line = -(-rows // teams), self.units // _LANES
+            free = p.device.registers // (_LANES * teams) - _OTHER_REGISTERS
             p.dispatch(
                 f"recurrent_steps.{kinds[0]}", self.batches, projected=projected, r=r,
                 state=state, lengths=p.read("sequence_lengths_tensor"),
@@ -200,7 +206,7 @@ class _Lowering(Network):
                       "threshold": float_bits(getattr(d, "clip_threshold", 0.0))},
                 spec={**{k: v for k, v in spec.items() if k != "VECTORS"},
                       "LOCAL_SIZE": _LANES * teams, "TEAMS": teams, "UNITS": self.units,
-                      "BACKWARD": backward})
+                      "BACKWARD": backward, "KEPT": max(min(free // of_line, lines), 0)})
         for step in range(0 if teams else self.steps):
             for kind in kinds:
                 p.dispatch(
@@ -227,7 +233,8 @@ class _Lowering(Network):
         One multiprocessor then reads R in each step, which is fast for few sequences and a small
         R."""
         p, rows = self.p, self.gates * self.units
-        teams = min(p.device.max_invocations, 1024) // _LANES
+        invocations = _KEEPING if p.device.registers else 1024
+        teams = min(p.device.max_invocations, invocations) // _LANES
         lines = -(-rows // teams)
         shared = 4 * (self.units + lines * teams * (_LANES + 1))
         serves = (not self.resets_first and self.units % 32 == 0 and self.batches <= _FEW

@@ -28,6 +28,9 @@ _VECTORS_SIDE_BY_SIDE = 32
 """The same, if each takes a vector of rows."""
 _MOST_WIDE = 8
 """The most rows of an invocation. Their totals stay in registers."""
+_CHUNK = 8
+"""Columns of WIDE rows that an invocation reads at once, of which it remembers only the first where
+indices are asked for."""
 
 
 def _sizes(desc: Any) -> Ints:
@@ -97,6 +100,8 @@ def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
     parts = -(-columns.count // part_columns)
 
     words = 3 if kind == "argument" else 2
+    chunks = kind == "argument" and x.data_type.itemsize < 8 and (contiguous or wide > 1)
+    chunk = {"CHUNK": each if contiguous else _CHUNK} if chunks else {}
     source, target = p.read("input_tensor"), p.write("output_tensor")
     totals = p.temporary(4, rows.count * parts * words) if parts > 1 else None
     fused = fused_activation(d)
@@ -111,7 +116,7 @@ def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
         y=UNUSED if totals else target, totals=totals or UNUSED, **p.read_tail(), params=params,
         push=push | {"rows": units, "parts": parts, "part_columns": part_columns,
                      "parts_to_read": 0},
-        spec=spec | {
+        spec=spec | chunk | {
             "WIDE": wide,
             "LOCAL_SIZE": share * height, "SHARE": share, "ROWS_FIRST": rows_first,
             "CONTIGUOUS": contiguous, "ONE_STRIDE": len(columns.sizes) == 1, "FROM_PARTS": False,

@@ -13,6 +13,7 @@ from ..dtypes import DataType
 from ..errors import UnsupportedError, expect
 from ..layout import Ints, begin_with_vectors, product
 from ..lowering.builder import PlanBuilder
+from ..lowering.elementwise import float_bits
 from ..lowering.neighbours import Neighbours
 from ..tuning import work_key
 from .base import Output, operator
@@ -175,13 +176,17 @@ def _planes(d: Any, p: PlanBuilder, axes: list[_Axis]) -> bool:
         return False
     down, across = (f for f in found if f is not None)
 
-    def bits(weights: tuple[float, ...], count: int) -> Ints:
-        return tuple(int(np.float32(w).view(np.uint32)) for w in pad(weights, count))
-
-    def pad(weights: tuple[float, ...], count: int) -> tuple[float, ...]:
-        return (*weights, *(0.0,) * count)[:count]
+    def weights(axis: str, values: tuple[float, ...]) -> dict[str, int]:
+        return {f"WEIGHT_{axis}{i}": float_bits(w) for i, w in enumerate(values)}
 
     step = each if layout == "last" else 1
+    # What a block takes is a chunk, and a few elements beside it.
+    nbytes, chunks = across.step * x.data_type.itemsize, {}
+    if (layout == "first" and nbytes in (4, 8, 16)
+            and 0 <= -across.begin <= across.span - across.step
+            and x.sizes[3] * block[1] == y.sizes[3] * across.step
+            and begin_with_vectors(across.step, x.strides, 3)):
+        chunks = {"WORDS": nbytes // 4, "LEAD": -across.begin}
     blocks = product([-(-y.sizes[i] // n) for i, n in zip((2, 3), block)])
     p.dispatch(
         f"resample_planes.{layout}", -(-x.sizes[0] * channels * blocks // _LOCAL_SIZE),
@@ -190,11 +195,11 @@ def _planes(d: Any, p: PlanBuilder, axes: list[_Axis]) -> bool:
               "y_sizes": y.sizes[2:], "begin": (down.begin, across.begin),
               "x_strides": (x.strides[0], x.strides[1] * step, *x.strides[2:]),
               "y_strides": (y.strides[0], y.strides[1] * step, *y.strides[2:]),
-              "step": (down.step, across.step), "weights_y": bits(down.weights, 4),
-              "weights_x": bits(across.weights, 8)},
+              "step": (down.step, across.step)},
         spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": x.data_type.code, "ROWS": block[0],
               "COLUMNS": block[1], "SPAN_Y": down.span, "SPAN_X": across.span,
-              "FIRST_Y": down.firsts, "FIRST_X": across.firsts})
+              "FIRST_Y": down.firsts, "FIRST_X": across.firsts, **chunks,
+              **weights("Y", down.weights), **weights("X", across.weights)})
     return True
 
 

@@ -8,15 +8,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..attributes import InterpolationMode
+from ..dtypes import DataType
 from ..errors import expect
-from ..layout import Ints
+from ..layout import Ints, begin_with_vectors, product
 from ..lowering.builder import PlanBuilder
+from ..lowering.elementwise import float_bits
 from ..lowering.neighbours import Neighbours
+from ..tuning import work_key
 from .base import operator
 from .gradients import refuse_long_sums
 from .resample import DOWN, HALVES_UP, check_scales, rounding_of
 
 _MOST_TAPS = 8
+_MOST_SCALE = 4
+"""The largest factor of resample_grad_planes.comp."""
+_LOCAL_SIZE = 256
 
 
 def _check(d: Any, strict: bool) -> None:
@@ -79,12 +85,102 @@ def _readers(n: int, made: int, scale: float, x_offset: float, y_offset: float,
     return _Readers(first, count, weights)
 
 
+class _Stencil(NamedTuple):
+    """An axis whose elements all have the same weights: those of the outputs from ``scale`` * i -
+    ``before`` on. Outputs beyond an edge are those mirrored at it."""
+
+    scale: int
+    before: int
+    weights: tuple[float, ...]
+
+
+def _stencil(readers: _Readers, made: int) -> _Stencil | None:
+    n = len(readers.counts)
+    scale, most = made // n, int(readers.counts.max())
+    if made != scale * n or not 2 <= scale <= _MOST_SCALE or most > 2 * scale:
+        return None
+    begins = np.cumsum(readers.counts) - readers.counts
+    middle = n // 2
+    first, begin = int(readers.firsts[middle]), int(begins[middle])
+    before = scale * middle - first
+    weights = readers.weights[begin : begin + int(readers.counts[middle])]
+    taps = len(weights)
+    if not (taps == most and before >= 0 and before + scale <= taps):
+        return None
+    lows = scale * np.arange(n) - before
+    inside = (lows >= 0) & (lows + taps <= made)
+    if not ((readers.firsts == lows) & (readers.counts == taps))[inside].all() or (
+            readers.weights[begins[inside][:, None] + np.arange(taps)] != weights).any():
+        return None
+    for i in np.flatnonzero(~inside):
+        sums = np.zeros(made, np.float32)
+        at = lows[i] + np.arange(taps)
+        at = np.where(at < 0, -1 - at, np.where(at >= made, 2 * made - 1 - at, at))
+        if at.min() < 0 or at.max() >= made:
+            return None
+        np.add.at(sums, at, weights)
+        own = slice(int(readers.firsts[i]), int(readers.firsts[i]) + int(readers.counts[i]))
+        sums[own] -= readers.weights[begins[i] : begins[i] + readers.counts[i]]
+        if sums.any():
+            return None
+    return _Stencil(scale, before, tuple(map(float, weights)))
+
+
+def _planes(d: Any, p: PlanBuilder, readers: dict[int, _Readers]) -> bool:
+    """Add the dispatch for planes of floats if it is chosen. Returns whether it is."""
+    dy, dx = d.input_gradient_tensor, d.output_gradient_tensor
+    each = 16 // dx.data_type.itemsize
+    if (dx.dimension_count != 4 or sorted(readers) != [2, 3]
+            or dx.data_type not in (DataType.FLOAT16, DataType.FLOAT32)
+            or not (dx.is_aligned and dy.is_aligned)):
+        return False
+
+    def of_vectors(inner: int) -> bool:
+        return all(t.sizes[inner] % each == 0 and begin_with_vectors(each, t.strides, inner)
+                   for t in (dx, dy))
+
+    # Blocks as measured on an H200.
+    if of_vectors(3):
+        layout, block, step = "first", (1 if each == 4 else 2, each), 1
+    elif of_vectors(1):
+        layout, block, step = "last", (3, 1), each
+    else:
+        return False
+    work = work_key(f"resample_grad {layout} {dx.data_type.family}", dx.element_count)
+    names = ["general", "planes"] if p.device.is_cpu else ["planes", "general"]
+    stencils = [_stencil(readers[i], dy.sizes[i]) for i in (2, 3)]
+    if None in stencils or p.choose(work, names) == "general":
+        return False
+    down, across = (s for s in stencils if s is not None)
+    channels = dx.sizes[1] // step
+    blocks = product([-(-dx.sizes[i] // n) for i, n in zip((2, 3), block)])
+
+    def eight(weights: tuple[float, ...]) -> Ints:
+        return tuple(float_bits(w) for w in (*weights, *(0.0,) * (8 - len(weights))))
+
+    p.dispatch(
+        f"resample_grad_planes.{layout}", -(-dx.sizes[0] * channels * blocks // _LOCAL_SIZE),
+        dy=p.read("input_gradient_tensor"), dx=p.write("output_gradient_tensor"),
+        push={"batches": dx.sizes[0], "channels": channels, "x_sizes": dx.sizes[2:],
+              "y_sizes": dy.sizes[2:],
+              "dx_strides": (dx.strides[0], dx.strides[1] * step, *dx.strides[2:]),
+              "dy_strides": (dy.strides[0], dy.strides[1] * step, *dy.strides[2:]),
+              "weights_y": eight(down.weights), "weights_x": eight(across.weights)},
+        spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": dx.data_type.code, "ROWS": block[0],
+              "COLUMNS": block[1], "SCALE_Y": down.scale, "SCALE_X": across.scale,
+              "TAPS_Y": len(down.weights), "TAPS_X": len(across.weights),
+              "BEFORE_Y": down.before, "BEFORE_X": across.before})
+    return True
+
+
 def _lower(d: Any, p: PlanBuilder) -> None:
     dy, dx = d.input_gradient_tensor, d.output_gradient_tensor
     rounding = None if d.interpolation_mode == InterpolationMode.LINEAR else rounding_of(d)
     readers = {i: found for i, axis in enumerate(zip(
         dx.sizes, dy.sizes, d.scales, d.output_pixel_offsets, d.input_pixel_offsets))
         if not (found := _readers(*axis, rounding)).are_the_same}
+    if rounding is None and _planes(d, p, readers):
+        return
     near = Neighbours(dx)
     along = near.inner in readers
     if not along and dy.strides[near.inner] != 1:
@@ -116,6 +212,6 @@ def _lower(d: Any, p: PlanBuilder) -> None:
 
 
 ResampleGradOperatorDesc = operator(
-    "RESAMPLE_GRAD", shaders=("resample_grad",), check=_check)(_lower)
+    "RESAMPLE_GRAD", shaders=("resample_grad", "resample_grad_planes"), check=_check)(_lower)
 ResampleGrad1OperatorDesc = operator(
-    "RESAMPLE_GRAD1", shaders=("resample_grad",), check=_check)(_lower)
+    "RESAMPLE_GRAD1", shaders=("resample_grad", "resample_grad_planes"), check=_check)(_lower)

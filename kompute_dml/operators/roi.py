@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..attributes import ReduceFunction
 from ..desc import TensorDesc
 from ..errors import UnsupportedError, expect
-from ..layout import pad_left
+from ..layout import Ints, begin_with_vectors, pad_left
 from ..lowering.builder import PlanBuilder
 from ..lowering.walk import Walk
 from .base import Output, operator
@@ -20,14 +20,26 @@ _MOST_ON_CPU = 500_000
 """The most elements of a plane for ROI_POOLING within that limit."""
 
 
+_CHANNELS = (8, 4, 2, 1)
+"""The most channels first that an invocation of ROI_ALIGN computes."""
+
+
 def _bits(x: float) -> int:
     return int(struct.unpack("<I", struct.pack("<f", x))[0])
 
 
-def _walk(y: TensorDesc) -> Walk:
-    """A walk of y and its coordinates: region, channel, height, width."""
-    unit = [tuple(int(i == axis) for i in range(4)) for axis in range(4)]
-    return Walk(y.sizes, y.strides, *unit)
+def _walk(y: TensorDesc, channels: int = 1) -> Walk:
+    """A walk of y in the order of its memory, and its coordinates: region, channel, height, width.
+    It visits each ``channels``-th channel."""
+    steps = (1, channels, 1, 1)
+    order = sorted(range(4), key=lambda i: (y.sizes[i] > steps[i], -y.strides[i] * steps[i]))
+
+    def ordered(values: Sequence[int]) -> Ints:
+        return tuple(values[i] for i in order)
+
+    units = [ordered([n * (i == axis) for i, n in enumerate(steps)]) for axis in range(4)]
+    return Walk(ordered([n // m for n, m in zip(y.sizes, steps)]),
+                ordered([n * m for n, m in zip(y.strides, steps)]), *units)
 
 
 def _regions(desc: Any, fields: int) -> int:
@@ -111,7 +123,12 @@ def _check_align(desc: Any, strict: bool) -> None:
 
 
 def _align(d: Any, p: PlanBuilder) -> None:
-    x, y, walk = d.input_tensor, d.output_tensor, _walk(d.output_tensor)
+    x, y = d.input_tensor, d.output_tensor
+    vector = 16 // x.data_type.itemsize
+    vectors = all(t.is_aligned and t.sizes[1] % vector == 0
+                  and begin_with_vectors(vector, t.strides, 1) for t in (x, y))
+    each = vector if vectors else next(n for n in _CHANNELS if y.sizes[1] % n == 0)
+    walk = _walk(y, each)
     high = min(d.maximum_samples_per_output, MOST_SAMPLES)
     p.dispatch(
         "roi_align", _groups(walk.count, p), x=p.read("input_tensor"),
@@ -124,9 +141,10 @@ def _align(d: Any, p: PlanBuilder) -> None:
               "in_offset": _bits(getattr(d, "input_pixel_offset", 0.5)),
               "out_offset": _bits(getattr(d, "output_pixel_offset", -0.5)),
               "outside": _bits(d.out_of_bounds_input_value),
-              "samples": (d.minimum_samples_per_output, high)},
+              "samples": (d.minimum_samples_per_output, high), "y_channel": y.strides[1]},
         spec={"LOCAL_SIZE": p.device.local_size, "TYPE": x.data_type.code,
               "BATCH_TYPE": d.batch_indices_tensor.data_type.code,
+              "EACH": each, "VECTORS": vectors,
               "MAXIMUM": d.reduction_function == ReduceFunction.MAX,
               "LINEAR": d.interpolation_mode == 1, "IEEE_UNITS": p.device.ieee_units,
               "CORNERS": bool(getattr(d, "align_regions_to_corners", 0))},

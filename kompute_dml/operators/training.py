@@ -93,8 +93,9 @@ def AdamOptimizerOperatorDesc(d: Any, p: PlanBuilder) -> None:
         p.add(dispatch)
 
 
-_BUSY = 8
-"""Rows are divided if there are fewer workgroups for each core, ..."""
+_BUSY, _BUSY_GRADIENT = 4, 8
+"""Rows are divided if there are fewer workgroups for each core (fewer where a workgroup reads one
+tensor, not two), ..."""
 _LEAST = 4096
 """... into parts of at least so many columns, ..."""
 _MOST_PARTS = 64
@@ -155,20 +156,19 @@ class _Parts:
     span: int
     local_size: int
     column_rank: int
-    """What a CPU is told of it; else 0."""
     each: int
     """Elements of a column."""
 
     @classmethod
-    def of(cls, rows: Walk, columns: Walk, each: int, p: PlanBuilder) -> _Parts:
+    def of(cls, rows: Walk, columns: Walk, each: int, p: PlanBuilder, busy: int) -> _Parts:
         local_size = min(256, p.device.max_invocations)
         while local_size > 32 and local_size >= 2 * columns.count:
             local_size //= 2  # short rows
-        wanted = _BUSY * p.device.cores // rows.count
+        wanted = busy * p.device.cores // rows.count
         parts = max(1, min(wanted, columns.count * each // _LEAST, _MOST_PARTS))
         span = -(-columns.count // parts)
         return cls(rows.count, columns.count, -(-columns.count // span), span, local_size,
-                   len(columns.sizes) if p.device.is_cpu else 0, each)
+                   len(columns.sizes), each)
 
     @property
     def groups(self) -> int:
@@ -192,16 +192,19 @@ def BatchNormalizationTrainingOperatorDesc(d: Any, p: PlanBuilder) -> None:
     rows, columns, each = _rows(
         d, ("input_tensor", "fused_add_tensor", "output_tensor"),
         ("scale_tensor", "bias_tensor", "output_mean_tensor", "output_variance_tensor"))
-    fused, parts = fused_activation(d), _Parts.of(rows, columns, each, p)
+    fused, parts = fused_activation(d), _Parts.of(rows, columns, each, p, _BUSY)
     sums = p.temporary(4, 2 * parts.groups)
-    for step, y, statistics in (
-        ("means", UNUSED, UNUSED), ("squares", UNUSED, p.write("output_mean_tensor")),
-        ("outputs", p.write("output_tensor"), p.write("output_variance_tensor")),
+    by_row = -(-parts.rows // parts.local_size)
+    for step, groups, y, variance in (
+        ("statistics", parts.groups, UNUSED, UNUSED),
+        ("moments", by_row, p.write("output_mean_tensor"), p.write("output_variance_tensor")),
+        ("outputs", parts.groups, p.write("output_tensor"), UNUSED),
     ):
         p.dispatch(
-            f"batch_normalization_training.{step}", parts.groups, x=p.read("input_tensor"),
+            f"batch_normalization_training.{step}", groups, x=p.read("input_tensor"),
             scale=p.read("scale_tensor"), bias=p.read("bias_tensor"),
-            added=p.read("fused_add_tensor"), sums=sums, y=y, statistics=statistics,
+            added=p.read("fused_add_tensor"),
+            sums=sums if step == "statistics" else sums.reading(), y=y, variance=variance,
             params=[*rows.words, *columns.words, *fused.words],
             push={**parts.push, "columns_at": len(rows.words),
                   "activation_at": len(rows.words) + len(columns.words),
@@ -215,7 +218,7 @@ def _lower_gradient(d: Any, p: PlanBuilder, training: bool) -> None:
     rows, columns, each = _rows(
         d, ("input_tensor", "input_gradient_tensor", "output_gradient_tensor"),
         ("mean_tensor", "variance_tensor", "scale_tensor"))
-    parts = _Parts.of(rows, columns, each, p)
+    parts = _Parts.of(rows, columns, each, p, _BUSY_GRADIENT)
     spec = {"TYPE": d.input_tensor.data_type.code}
     epsilon = float_bits(d.epsilon)
     sums = p.temporary(4, 3 * parts.groups)

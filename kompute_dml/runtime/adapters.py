@@ -63,7 +63,7 @@ _FEATURE_STRUCTS = {
 }
 _CORE_FEATURES = ("shaderInt16", "shaderInt64", "shaderFloat64")
 
-UNASKED_FEATURES = frozenset({"subgroupArithmetic"})
+UNASKED_FEATURES = frozenset({"subgroupArithmetic", "subgroupShuffle"})
 """Names of our own for properties, which need not be enabled."""
 FEATURE_EXTENSIONS = tuple(_FEATURE_STRUCTS)
 """Extensions to request at device creation, so that their features can be enabled."""
@@ -233,9 +233,11 @@ def _describe(vk: Any, instance: Any, index: int, device: Any) -> Adapter:
     present = [names for ext, (_, names) in _FEATURE_STRUCTS.items() if ext in extensions]
     for struct, names in zip(structs, present):
         features.update(name for name in names if getattr(struct, name))
-    if subgroup.supportedStages & vk.VK_SHADER_STAGE_COMPUTE_BIT \
-            and subgroup.supportedOperations & vk.VK_SUBGROUP_FEATURE_ARITHMETIC_BIT:
-        features.add("subgroupArithmetic")
+    if subgroup.supportedStages & vk.VK_SHADER_STAGE_COMPUTE_BIT:
+        for name, bit in (("subgroupArithmetic", vk.VK_SUBGROUP_FEATURE_ARITHMETIC_BIT),
+                          ("subgroupShuffle", vk.VK_SUBGROUP_FEATURE_SHUFFLE_BIT)):
+            if subgroup.supportedOperations & bit:
+                features.add(name)
 
     memory = vk.vkGetPhysicalDeviceMemoryProperties(device)
     heaps = [memory.memoryHeaps[i] for i in range(memory.memoryHeapCount)]

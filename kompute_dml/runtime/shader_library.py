@@ -26,6 +26,7 @@ _FEATURES_OF: dict[str, tuple[str, ...]] = {
     "Shader": (),
     "GroupNonUniform": (),  # for gl_SubgroupID: a part of Vulkan 1.1
     "GroupNonUniformArithmetic": ("subgroupArithmetic",),
+    "GroupNonUniformShuffle": ("subgroupShuffle",),
     "Int8": ("shaderInt8",),
     "Int16": ("shaderInt16",),
     "Int64": ("shaderInt64",),

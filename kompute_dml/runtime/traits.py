@@ -15,6 +15,7 @@ _IEEE_UNITS = {"llvmpipe": ("Mesa 22.", "Mesa 25.0.")}
 _MASKS_ALL = ("llvmpipe",)
 _SLOW_BARRIERS = ("llvmpipe",)
 _FRAGMENTS_ALIKE = ("NVIDIA",)
+_REGISTERS = {"NVIDIA": 1 << 16}
 _ASSUMED_CORES = 64
 _CORES_BY_NAME = {"H200": 132, "H100": 132, "A100": 108, "L40": 142, "RTX 4090": 128}
 """Multiprocessors of GPUs whose Vulkan driver does not report them."""
@@ -53,6 +54,8 @@ class DeviceTraits:
     Attention uses sums as operands. Tests confirm it."""
     masks_all: bool
     """Both sides of a branch are executed, under masks."""
+    registers: int
+    """32-bit registers that the invocations of a workgroup share; 0 if that is not known."""
     slow_barriers: bool
     """Barriers and shared memory take longer than reading buffers again."""
 
@@ -79,5 +82,6 @@ def of(adapter: Adapter) -> DeviceTraits:
         ieee_units=adapter.driver_version.startswith(_IEEE_UNITS.get(adapter.driver, ())),
         fragments_alike=adapter.driver in _FRAGMENTS_ALIKE,
         masks_all=adapter.driver in _MASKS_ALL,
+        registers=_REGISTERS.get(adapter.driver, 0),
         slow_barriers=adapter.driver in _SLOW_BARRIERS,
     )

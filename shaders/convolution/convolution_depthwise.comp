@@ -7,8 +7,8 @@
 // Depthwise convolutions: each channel has one filter, of at most two axes. They are bound by memory, so
 // each read serves several outputs.
 // Channels first: an invocation computes EACH neighbours of OUTPUTS rows, of one channel.
-// Channels last: it computes a vector of channels for LINES rows and OUTPUTS columns. Shared memory
-// holds the filters of the workgroup's LANES vectors of channels.
+// Channels last: it computes four channels of LINES rows and OUTPUTS columns. Shared memory holds the
+// filters of the workgroup's 4 * LANES channels.
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool HAS_BIAS = false;
 layout(constant_id = 3) const uint TAPS_Y = 3u;
@@ -20,6 +20,7 @@ layout(constant_id = 8) const uint DILATION_X = 1u;
 layout(constant_id = 9) const uint EACH = 1u;      // 2: a word of two FLOAT16
 layout(constant_id = 10) const bool ODD = false;   // whether a window begins inside a word
 layout(constant_id = 11) const uint LANES = 1u;
+layout(constant_id = 12) const uint EARLY = 1u;  // rows of the input that are read before the filters: 1 to ROWS
 #include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint batches;
@@ -58,10 +59,6 @@ float filter_at(uint channel, uint ky, uint kx) {
                    kx * w_strides[2]);
 }
 
-vec2 halves(uint word) {
-    return vec2(half_to_float(word & 0xFFFFu), half_to_float(word >> 16));
-}
-
 #if defined(LAYOUT_first)
 const uint OUTPUTS = 4u;
 const uint SPAN = (EACH - 1u) * STRIDE_X + (TAPS_X - 1u) * DILATION_X + 1u;
@@ -96,7 +93,7 @@ void main() {
             [[unroll]] for (uint v = 0u; v < (SPAN + SHIFT + 1u) / 2u; ++v) {
                 uint at = uint(first) - SHIFT + 2u * v;  // a word is inside the row, or outside
                 bool inside = row_inside && at < x_sizes[1];
-                vec2 two = halves(x_words[inside ? (row + at) / 2u : 0u]);
+                vec2 two = halves_to_floats(x_words[inside ? (row + at) / 2u : 0u]);
                 [[unroll]] for (uint e = 0u; e < 2u; ++e)
                     if (2u * v + e >= SHIFT)
                         line[2u * v + e - SHIFT] = inside && at + e < x_sizes[1] ? two[e] : 0.0;
@@ -126,9 +123,7 @@ void main() {
         uint at = to + p * y_strides[2];
         float one = finish(sums[p][0] + added, at - y_offset);
         if (EACH == 2u)
-            y_words[at / 2u] = float_to_half(one) |
-                               float_to_half(finish(sums[p][1] + added, at + 1u - y_offset))
-                                   << 16;
+            y_words[at / 2u] = floats_to_halves(one, finish(sums[p][1] + added, at + 1u - y_offset));
         else
             y_store_float(at, one);
     }
@@ -145,102 +140,86 @@ const uint LINES = 2u, OUTPUTS = 4u;
 #else
 const uint LINES = 4u, OUTPUTS = 2u;
 #endif
-const uint VECTOR = BYTES_OF(TYPE) == 2u ? 8u : 4u;
 const uint SPAN = (OUTPUTS - 1u) * STRIDE_X + (TAPS_X - 1u) * DILATION_X + 1u;
 const uint ROWS = (LINES - 1u) * STRIDE_Y + (TAPS_Y - 1u) * DILATION_Y + 1u;
-shared vec4 s_taps[1024];
+const bool HALVES = BYTES_OF(TYPE) == 2u;
+layout(binding = 0) readonly buffer XPairs { uvec2 x_pairs[]; };
+layout(binding = 2) writeonly buffer YPairs { uvec2 y_pairs[]; };
+shared vec4 s_taps[TAPS_Y * TAPS_X * LANES];
 
-void four(uvec4 vector, out vec4 low, out vec4 high) {
-    if (BYTES_OF(TYPE) == 2u) {
-        low = vec4(halves(vector.x), halves(vector.y));
-        high = vec4(halves(vector.z), halves(vector.w));
-    } else {
-        low = uintBitsToFloat(vector);
-        high = vec4(0.0);
-    }
+// Four channels of a pixel, of a row that begins at ``row``.
+uvec4 read(uint row, bool row_inside, uint column) {
+    bool inside = row_inside && column < x_sizes[1];
+    uint at = inside ? (row + column * x_strides[3]) / 4u : 0u;
+    uvec4 bits = HALVES ? uvec4(x_pairs[at], 0u, 0u) : x_vectors[at];
+    return inside ? bits : uvec4(0u);
 }
 
-// Computes block ``place`` of outputs, for a vector of channels.
-void make_block(uint place, uint lane, uint channel, vec4 added[2]) {
-    const uint FOURS = LANES * VECTOR / 4u;
-    uint across = (y_sizes[1] - 1u) / OUTPUTS + 1u;
+vec4 four(uvec4 bits) {
+    return HALVES ? vec4(halves_to_floats(bits.x), halves_to_floats(bits.y)) : uintBitsToFloat(bits);
+}
+
+void main() {
+    uint lanes = (channels / 4u - 1u) / LANES + 1u;  // workgroups along the channels
+    uint group = group_index(), i = gl_LocalInvocationIndex;
+    uint first_channel = group % lanes * LANES * 4u;
+    uint lane = i % LANES, channel = first_channel + lane * 4u;
+    uint place = group / lanes * (gl_WorkGroupSize.x / LANES) + i / LANES;
+    uint across = (y_sizes[1] - 1u) / OUTPUTS + 1u, down = (y_sizes[0] - 1u) / LINES + 1u;
     uint next = place / across;
     uint ox = (place - next * across) * OUTPUTS;
-    uint down = (y_sizes[0] - 1u) / LINES + 1u;
     uint batch = next / down, oy = (next - batch * down) * LINES;
-    if (batch >= batches) return;
-
-    vec4 low[LINES][OUTPUTS], high[LINES][OUTPUTS];
-    [[unroll]] for (uint q = 0u; q < LINES; ++q)
-        [[unroll]] for (uint p = 0u; p < OUTPUTS; ++p) low[q][p] = high[q][p] = vec4(0.0);
-    int first = int(ox * STRIDE_X) - padding[1];
+    bool there = batch < batches && channel < channels;
+    uint left = uint(int(ox * STRIDE_X) - padding[1]), top = uint(int(oy * STRIDE_Y) - padding[0]);
     uint from = x_offset + batch * x_strides[0] + channel;
+
+    // The first rows are on their way while the taps are placed.
+    uvec4 early[EARLY][SPAN];
+    [[unroll]] for (uint r = 0u; r < EARLY; ++r)
+        [[unroll]] for (uint e = 0u; e < SPAN; ++e)
+            early[r][e] = read(from + (top + r) * x_strides[2], there && top + r < x_sizes[0], left + e);
+    for (uint n = i; n < TAPS_Y * TAPS_X * LANES; n += gl_WorkGroupSize.x) {
+        uint own = first_channel + n % LANES * 4u, tap = n / LANES;
+        vec4 some;
+        [[unroll]] for (uint e = 0u; e < 4u; ++e)
+            some[e] = filter_at(min(own + e, channels - 1u), tap / TAPS_X, tap % TAPS_X);
+        s_taps[n] = some;
+    }
+    barrier();
+    if (!there) return;
+
+    vec4 sums[LINES][OUTPUTS];
+    [[unroll]] for (uint q = 0u; q < LINES; ++q)
+        [[unroll]] for (uint p = 0u; p < OUTPUTS; ++p) sums[q][p] = vec4(0.0);
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        uint iy = uint(int(oy * STRIDE_Y + r) - padding[0]);
-        bool row_inside = iy < x_sizes[0];
-        uint row = from + iy * x_strides[2];
-        [[unroll]] for (uint e = 0u; e < SPAN; ++e) {
-            uint at = uint(first) + e;
-            bool inside = row_inside && at < x_sizes[1];
-            uvec4 vector = x_vectors[inside ? (row + at * x_strides[3]) / VECTOR : 0u];
-            vec4 x_low, x_high;
-            four(inside ? vector : uvec4(0u), x_low, x_high);
-            [[unroll]] for (uint q = 0u; q < LINES; ++q) {
-                if (r < q * STRIDE_Y || (r - q * STRIDE_Y) % DILATION_Y != 0u) continue;
-                uint ky = (r - q * STRIDE_Y) / DILATION_Y;
-                if (ky >= TAPS_Y) continue;
-                [[unroll]] for (uint p = 0u; p < OUTPUTS; ++p) {
-                    if (e < p * STRIDE_X || (e - p * STRIDE_X) % DILATION_X != 0u) continue;
-                    uint kx = (e - p * STRIDE_X) / DILATION_X;
-                    if (kx >= TAPS_X) continue;
-                    uint tap = (ky * TAPS_X + kx) * FOURS + lane * (VECTOR / 4u);
-                    low[q][p] += x_low * s_taps[tap];
-                    if (VECTOR == 8u) high[q][p] += x_high * s_taps[tap + 1u];
-                }
+        vec4 line[SPAN];
+        [[unroll]] for (uint e = 0u; e < SPAN; ++e)
+            line[e] = four(r < EARLY ? early[min(r, EARLY - 1u)][e]
+                                     : read(from + (top + r) * x_strides[2], top + r < x_sizes[0], left + e));
+        [[unroll]] for (uint q = 0u; q < LINES; ++q) {
+            if (r < q * STRIDE_Y || (r - q * STRIDE_Y) % DILATION_Y != 0u) continue;
+            uint ky = (r - q * STRIDE_Y) / DILATION_Y;
+            if (ky >= TAPS_Y) continue;
+            [[unroll]] for (uint kx = 0u; kx < TAPS_X; ++kx) {
+                vec4 tap = s_taps[(ky * TAPS_X + kx) * LANES + lane];  // read once for all columns
+                [[unroll]] for (uint p = 0u; p < OUTPUTS; ++p)
+                    sums[q][p] += line[p * STRIDE_X + kx * DILATION_X] * tap;
             }
         }
     }
+    vec4 added;
+    [[unroll]] for (uint e = 0u; e < 4u; ++e)
+        added[e] = HAS_BIAS ? bias_float(bias_offset + (channel + e) * bias_stride) : 0.0;
     uint to = y_offset + batch * y_strides[0] + channel;
     [[unroll]] for (uint q = 0u; q < LINES; ++q) {
         [[unroll]] for (uint p = 0u; p < OUTPUTS; ++p) {
             if (oy + q >= y_sizes[0] || ox + p >= y_sizes[1]) continue;
-            vec4 a = low[q][p] + added[0], b = high[q][p] + added[1];
+            vec4 made = sums[q][p] + added;
             uint at = to + (oy + q) * y_strides[2] + (ox + p) * y_strides[3];
-            [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-                a[e] = finish(a[e], at + e - y_offset);
-                if (VECTOR == 8u) b[e] = finish(b[e], at + 4u + e - y_offset);
-            }
-            uvec4 bits = floatBitsToUint(a);
-            if (VECTOR == 8u)
-                bits = uvec4(float_to_half(a.x) | float_to_half(a.y) << 16,
-                             float_to_half(a.z) | float_to_half(a.w) << 16,
-                             float_to_half(b.x) | float_to_half(b.y) << 16,
-                             float_to_half(b.z) | float_to_half(b.w) << 16);
-            y_vectors[at / VECTOR] = bits;
+            [[unroll]] for (uint e = 0u; e < 4u; ++e) made[e] = finish(made[e], at + e - y_offset);
+            if (HALVES) y_pairs[at / 4u] = uvec2(floats_to_halves(made.x, made.y), floats_to_halves(made.z, made.w));
+            else y_vectors[at / 4u] = floatBitsToUint(made);
         }
     }
-}
-
-void main() {
-    uint lanes = (channels / VECTOR - 1u) / LANES + 1u;  // workgroups along the channels
-    uint group = group_index();
-    uint i = gl_LocalInvocationIndex;
-    uint first_channel = group % lanes * LANES * VECTOR;
-    const uint FOURS = LANES * VECTOR / 4u;
-    for (uint n = i; n < TAPS_Y * TAPS_X * FOURS; n += gl_WorkGroupSize.x) {
-        uint channel = first_channel + n % FOURS * 4u, tap = n / FOURS;
-        vec4 some;
-        [[unroll]] for (uint e = 0u; e < 4u; ++e)
-            some[e] = filter_at(min(channel + e, channels - 1u), tap / TAPS_X, tap % TAPS_X);
-        s_taps[n] = some;
-    }
-    barrier();
-    uint lane = i % LANES, channel = first_channel + lane * VECTOR;
-    if (channel >= channels) return;
-    vec4 added[2];
-    [[unroll]] for (uint e = 0u; e < 8u; ++e)
-        added[e / 4u][e % 4u] = HAS_BIAS && e < VECTOR
-            ? bias_float(bias_offset + (channel + e) * bias_stride) : 0.0;
-    make_block(group / lanes * (gl_WorkGroupSize.x / LANES) + i / LANES, lane, channel, added);
 }
 #endif

@@ -1,10 +1,11 @@
 //@ op DML_OPERATOR_BATCH_NORMALIZATION_TRAINING
-//@ variants STEP: means squares outputs
+//@ variants STEP: statistics moments outputs
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// ``means`` sums elements. ``squares`` sums squared distances from the mean, and writes the mean.
-// ``outputs`` writes the variance and the outputs. All is computed in float32.
+// ``statistics`` finds the mean of each part, and the sum of squared distances from it: of a few elements at
+// a time, which are then joined. ``moments`` joins the parts of each row and writes mean and variance,
+// ``outputs`` joins them again and writes the outputs. All is computed in float32.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool ADDS = false;
@@ -20,9 +21,9 @@ layout(push_constant) uniform Push {
     uint scale_offset;
     uint bias_offset;
     uint added_offset;
-    uint sums_offset;  // sums of elements by row and part; then those of squares
-    uint y_offset;
-    uint statistics_offset;
+    uint sums_offset;  // means by row and part; then sums of squares
+    uint y_offset;  // with ``moments``, where means go
+    uint variance_offset;
     uint params_offset;
 };
 #include "include/grid.glsl"
@@ -40,7 +41,7 @@ INPUT_EACH(added, TYPE, true)
 layout(binding = 4) buffer Sums { float sums[]; };
 OUTPUT_TENSOR(y, 5, TYPE)
 OUTPUT_EACH(y, TYPE)
-OUTPUT_TENSOR(statistics, 6, TYPE)  // the mean in step squares, else the variance
+OUTPUT_TENSOR(variance, 6, TYPE)
 WALK(row_walk, 7)
 layout(constant_id = 36) const uint COLUMN_RANK = 0u;  // where it is known
 WALK_OF_RANK(column_walk, 3, COLUMN_RANK)
@@ -48,69 +49,98 @@ WALK_OF_RANK(column_walk, 3, COLUMN_RANK)
 float plus(float a, float b) { return a + b; }
 WORKGROUP_REDUCE(total, float, plus, subgroupAdd)
 
-float average_of(uint which, uint row) {
-    float sum = 0.0;
-    for (uint n = 0u; n < parts; ++n) sum += sums[sums_offset + (which * rows + row) * parts + n];
-    return sum / float(columns * EACH);
+// Elements, their mean, and the sum of their squared distances from it.
+struct Spread {
+    float count;
+    float mean;
+    float squares;
+};
+
+// ``b`` is of at least one element.
+Spread joined(Spread a, Spread b) {
+    float count = a.count + b.count, apart = b.mean - a.mean, share = b.count / count;
+    return Spread(count, a.mean + apart * share, a.squares + b.squares + apart * apart * a.count * share);
 }
 
+Spread spread_of(uint row) {
+    Spread all = Spread(0.0, 0.0, 0.0);
+    for (uint n = 0u; n < parts; ++n) {
+        uint from = sums_offset + row * parts + n;
+        float count = float(min(span, columns - n * span)) * float(EACH);
+        all = joined(all, Spread(count, sums[from], sums[from + rows * parts]));
+    }
+    return all;
+}
+
+#if defined(STEP_moments)
+void main() {
+    uint row = invocation_index();
+    if (row >= rows) return;
+    uint[7] at = row_walk(0u, row);
+    Spread all = spread_of(row);
+    y_store_float(y_offset + at[5], all.mean);
+    variance_store_float(variance_offset + at[6], all.squares / all.count);
+}
+#elif defined(STEP_statistics)
 void main() {
     Part p;
     if (!find_part(p)) return;
     uint[7] at = row_walk(0u, p.row);
-    float center = 0.0, sum = 0.0;
-#if !defined(STEP_means)
-    center = average_of(0u, p.row);
-    if (gl_LocalInvocationIndex == 0u && p.part == 0u) {
-#if defined(STEP_squares)
-        statistics_store_float(statistics_offset + at[5], center);
-#else
-        statistics_store_float(statistics_offset + at[6], average_of(1u, p.row));
-#endif
-    }
-#endif
-#if defined(STEP_outputs)
-    float factor = scale_float(scale_offset + at[3]) * inversesqrt(average_of(1u, p.row) + epsilon);
-    float shift = bias_float(bias_offset + at[4]);
-#endif
+    Spread own = Spread(0.0, 0.0, 0.0);
     EACH_COLUMN(p) {
         float x[TOGETHER][EACH];
-#if defined(STEP_outputs)
-        float added[TOGETHER][EACH];
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n)
+            x_load_each(x_offset + at[0] + column_walk(columns_at, min(COLUMN(n), p.end - 1u))[0], x[n]);
+        Spread some = Spread(0.0, 0.0, 0.0);
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
+            float sum = 0.0;
+            [[unroll]] for (uint e = 0u; e < EACH; ++e) sum += x[n][e];
+            bool there = COLUMN(n) < p.end;
+            some.count += there ? float(EACH) : 0.0;
+            some.mean += there ? sum : 0.0;
+        }
+        some.mean /= some.count;
+        [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
+            float sum = 0.0;
+            [[unroll]] for (uint e = 0u; e < EACH; ++e) sum += (x[n][e] - some.mean) * (x[n][e] - some.mean);
+            some.squares += COLUMN(n) < p.end ? sum : 0.0;
+        }
+        own = joined(own, some);
+    }
+    float mean = total(own.count * own.mean) / (float(p.end - p.part * span) * float(EACH));
+    float apart = own.mean - mean;
+    float squares = total(own.squares + own.count * apart * apart);
+    if (gl_LocalInvocationIndex != 0u) return;
+    sums[sums_offset + p.row * parts + p.part] = mean;
+    sums[sums_offset + (rows + p.row) * parts + p.part] = squares;
+}
+#else
+void main() {
+    Part p;
+    if (!find_part(p)) return;
+    uint[7] at = row_walk(0u, p.row);
+    Spread all = spread_of(p.row);
+    float factor = scale_float(scale_offset + at[3]) * inversesqrt(all.squares / all.count + epsilon);
+    float shift = bias_float(bias_offset + at[4]);
+    EACH_COLUMN(p) {
+        float x[TOGETHER][EACH], added[TOGETHER][EACH];
         uint to[TOGETHER];
-#endif
         [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
             uint[3] from = column_walk(columns_at, min(COLUMN(n), p.end - 1u));
             x_load_each(x_offset + at[0] + from[0], x[n]);
-#if defined(STEP_outputs)
             if (ADDS) added_load_each(added_offset + at[1] + from[1], added[n]);
             to[n] = y_offset + at[2] + from[2];
-#endif
         }
         [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
             if (COLUMN(n) >= p.end) continue;
-#if defined(STEP_outputs)
             uvec2 made[EACH];
             [[unroll]] for (uint e = 0u; e < EACH; ++e) {
-                float value = (x[n][e] - center) * factor + shift;
+                float value = (x[n][e] - all.mean) * factor + shift;
                 if (ADDS) value += added[n][e];
                 made[e] = uvec2(bits_of(activate(value), TYPE), 0u);
             }
             y_store_each(to[n], made);
-#elif defined(STEP_squares)
-            [[unroll]] for (uint e = 0u; e < EACH; ++e) sum += (x[n][e] - center) * (x[n][e] - center);
-#else
-            [[unroll]] for (uint e = 0u; e < EACH; ++e) sum += x[n][e];
-#endif
         }
     }
-#if !defined(STEP_outputs)
-    sum = total(sum);
-    if (gl_LocalInvocationIndex != 0u) return;
-#if defined(STEP_squares)
-    sums[sums_offset + (rows + p.row) * parts + p.part] = sum;
-#else
-    sums[sums_offset + p.row * parts + p.part] = sum;
-#endif
-#endif
 }
+#endif

@@ -7,7 +7,14 @@
 layout(constant_id = 37) const uint EACH = 1u;
 #include "include/each.glsl"
 
-const uint TOGETHER = EACH == 1u ? 4u : 2u;  // columns that an invocation loads at once
+const uint TOGETHER = EACH == 8u ? 2u : 4u;  // columns that an invocation loads at once
+
+// What was read last by the step before comes first, because a cache may still hold it.
+#if defined(STEP_outputs)
+const bool BACKWARDS = true;
+#else
+const bool BACKWARDS = false;
+#endif
 
 // This invocation takes columns first, first + step, ... of the workgroup's part.
 struct Part {
@@ -18,14 +25,28 @@ struct Part {
 };
 
 bool find_part(out Part p) {
-    p.row = group_index() / parts;
-    p.part = group_index() % parts;
+    uint group = group_index(), count = rows * parts;
+    if (group >= count) return false;
+    if (BACKWARDS) group = count - 1u - group;
+    p.row = group / parts;
+    p.part = group % parts;
     p.first = p.part * span + gl_LocalInvocationIndex;
     p.end = min(columns, p.part * span + span);
-    return p.row < rows;
+    return true;
+}
+
+const uint AT_ONCE = TOGETHER * gl_WorkGroupSize.x;
+
+uint turns_of(Part p) {
+    return p.first < p.end ? (p.end - p.first - 1u) / AT_ONCE + 1u : 0u;
+}
+
+uint base_of(Part p, uint turns, uint turn) {
+    return p.first + (BACKWARDS ? turns - 1u - turn : turn) * AT_ONCE;
 }
 
 // Iterates over columns, TOGETHER at a time. Only COLUMN(n) below p.end are valid.
 #define EACH_COLUMN(p) \
-    for (uint base = p.first; base < p.end; base += TOGETHER * gl_WorkGroupSize.x)
+    for (uint turns = turns_of(p), turn = 0u, base = base_of(p, turns, turn); turn < turns; \
+         ++turn, base = base_of(p, turns, turn))
 #define COLUMN(n) (base + (n) * gl_WorkGroupSize.x)

@@ -32,6 +32,17 @@ uint float_to_half(float x) {
     return result | ((bits >> 16) & 0x8000u);
 }
 
+// Two in a word, the first in the lower half.
+vec2 halves_to_floats(uint word) {
+    if (HAS_EXACT_UNITS) return unpackHalf2x16(word);
+    return vec2(half_to_float(word & 0xFFFFu), half_to_float(word >> 16));
+}
+
+uint floats_to_halves(float low, float high) {
+    if (HAS_EXACT_UNITS) return packHalf2x16(vec2(low, high));
+    return float_to_half(low) | float_to_half(high) << 16;
+}
+
 // The nearest float16, as a float. Compilers remove a pair of packing and unpacking, unless something
 // happens to the bits between: dispatches have one workgroup along z, which compilers do not know.
 float rounded_to_half(float x) {

@@ -2,8 +2,9 @@
 // a chain of up to four elementwise operators follows, which graphs fuse. Its operands are that value and
 // a tensor with the output's strides; ``at`` is the element's place in both. With FLOAT16 each result is
 // rounded, as if it were stored. ``finish_beside`` takes the tensor's element instead of the place;
-// ``tail_four`` reads four elements that are an aligned vector. The includer includes include/params.glsl and include/tailed.glsl, and
-// defines TAIL_BINDING, TAIL_TYPE and a push field activation_at.
+// ``tail_four`` reads four elements that are an aligned vector. The includer includes
+// include/params.glsl and include/tailed.glsl, and defines TAIL_BINDING, TAIL_TYPE and a push field
+// activation_at.
 #if defined(TAIL)
 layout(constant_id = 40) const uint TAIL_0 = 0u;
 layout(constant_id = 41) const uint TAIL_1 = 0u;

@@ -9,6 +9,9 @@ layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint EACH = 1u;    // elements of a piece
 layout(constant_id = 3) const uint PIECES = 1u;
 layout(constant_id = 4) const bool CONTIGUOUS = false;  // parameters are read as vectors, too
+// A workgroup's pieces lie in one line, along the last dimension. They share mean, variance, scale and bias. The
+// walk is over lines.
+layout(constant_id = 5) const bool LINES = false;
 #include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint pieces;
@@ -20,10 +23,15 @@ layout(push_constant) uniform Push {
     uint scale_offset;
     uint bias_offset;
     uint y_offset;
+    uint line_pieces;   // of a line
+    uint line_parts;    // workgroups of a line
+    uint x_step;        // from one piece of a line to the next
+    uint y_step;
     TAIL_FIELD
     uint params_offset;
 };
 #include "include/grid.glsl"
+#define WALK_RANKED
 #include "include/walk.glsl"
 #include "include/typed.glsl"
 #define TAIL_BINDING 6
@@ -39,7 +47,7 @@ OUTPUT_TENSOR(y, 5, TYPE)
 WALK(walk, 6)
 
 float element(uvec4 vector, uint e) {
-    if (EACH == 8u) return half_to_float(vector[e / 2u] >> (e % 2u * 16u) & 0xFFFFu);
+    if (EACH == 8u) return halves_to_floats(vector[e / 2u])[e % 2u];
     return uintBitsToFloat(vector[e]);
 }
 
@@ -47,14 +55,55 @@ float factor_of(float variance, float scale) {
     return scale / sqrt_of(variance + uintBitsToFloat(epsilon));
 }
 
+#define PARAMETER(name, o) name##_float(name##_offset + at[o])
+
 float normalized(float x, float mean, float factor, float bias, uint at) {
     return finish((x - mean) * factor + bias, at);
 }
 
-#define PARAMETER(name, o) name##_float(name##_offset + at[o])
 #define PARAMETERS(name, o) name##_vectors[(name##_offset + at[o]) / EACH]
 
+// Normalizes a piece whose elements share the parameters.
+void store(uint to, uvec4 x, float mean, float factor, float bias) {
+    if (EACH == 1u) {
+        y_store_float(y_offset + to, normalized(uintBitsToFloat(x.x), mean, factor, bias, to));
+        return;
+    }
+    uvec4 made = uvec4(0u);
+    float before = 0.0;
+    [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+        float value = normalized(element(x, e), mean, factor, bias, to + e);
+        if (EACH == 4u) made[e] = floatBitsToUint(value);
+        else if (e % 2u == 1u) made[e / 2u] = floats_to_halves(before, value);
+        before = value;
+    }
+    y_vectors[(y_offset + to) / EACH] = made;
+}
+
+// The divisions are by what the workgroup has in common, and no read waits for a parameter.
+void normalize_line() {
+    uint[6] at = walk(0u, group_index() / line_parts);
+    uint first = group_index() % line_parts * gl_WorkGroupSize.x * PIECES + gl_LocalInvocationIndex;
+    if (group_index() / line_parts * line_pieces >= pieces) return;
+    uvec4 vectors[PIECES];
+    [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
+        uint from = x_offset + at[0] + min(first + p * gl_WorkGroupSize.x, line_pieces - 1u) * x_step;
+        if (EACH == 1u) vectors[p].x = floatBitsToUint(x_float(from));
+        else vectors[p] = x_vectors[from / EACH];
+    }
+    float mean = PARAMETER(mean, 2), bias = PARAMETER(bias, 5);
+    float factor = factor_of(PARAMETER(variance, 3), PARAMETER(scale, 4));
+    [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
+        uint piece = first + p * gl_WorkGroupSize.x;
+        if (piece < line_pieces) store(at[1] + piece * y_step, vectors[p], mean, factor, bias);
+    }
+}
+
 void main() {
+    if (LINES) {
+        normalize_line();
+        return;
+    }
     uint first = group_index() * gl_WorkGroupSize.x * PIECES + gl_LocalInvocationIndex;
     uint places[PIECES][6];
     uvec4 vectors[PIECES];
@@ -68,34 +117,20 @@ void main() {
     [[unroll]] for (uint p = 0u; p < PIECES; ++p) {
         if (first + p * gl_WorkGroupSize.x >= pieces) return;
         uint[6] at = places[p];
-        uvec4 x = vectors[p], made = uvec4(0u);
-        float mean = 0.0, factor = 0.0, bias = 0.0;
         if (!CONTIGUOUS) {
-            mean = PARAMETER(mean, 2);
-            factor = factor_of(PARAMETER(variance, 3), PARAMETER(scale, 4));
-            bias = PARAMETER(bias, 5);
-        }
-        if (EACH == 1u) {
-            float value = normalized(uintBitsToFloat(x.x), mean, factor, bias, at[1]);
-            y_store_float(y_offset + at[1], value);
+            float factor = factor_of(PARAMETER(variance, 3), PARAMETER(scale, 4));
+            store(at[1], vectors[p], PARAMETER(mean, 2), factor, PARAMETER(bias, 5));
             continue;
         }
-        uvec4 means = uvec4(0u), variances = uvec4(0u), scales = uvec4(0u), biases = uvec4(0u);
-        if (CONTIGUOUS) {
-            means = PARAMETERS(mean, 2);
-            variances = PARAMETERS(variance, 3);
-            scales = PARAMETERS(scale, 4);
-            biases = PARAMETERS(bias, 5);
-        }
+        uvec4 means = PARAMETERS(mean, 2), variances = PARAMETERS(variance, 3);
+        uvec4 scales = PARAMETERS(scale, 4), biases = PARAMETERS(bias, 5), made = uvec4(0u);
+        float before = 0.0;
         [[unroll]] for (uint e = 0u; e < EACH; ++e) {
-            if (CONTIGUOUS) {
-                mean = element(means, e);
-                factor = factor_of(element(variances, e), element(scales, e));
-                bias = element(biases, e);
-            }
-            float value = normalized(element(x, e), mean, factor, bias, at[1] + e);
-            if (EACH == 8u) made[e / 2u] |= float_to_half(value) << (e % 2u * 16u);
-            else made[e] = floatBitsToUint(value);
+            float factor = factor_of(element(variances, e), element(scales, e));
+            float value = normalized(element(vectors[p], e), element(means, e), factor, element(biases, e), at[1] + e);
+            if (EACH == 4u) made[e] = floatBitsToUint(value);
+            else if (e % 2u == 1u) made[e / 2u] = floats_to_halves(before, value);
+            before = value;
         }
         y_vectors[(y_offset + at[1]) / EACH] = made;
     }

@@ -6,6 +6,7 @@
 #extension GL_EXT_control_flow_attributes : require
 #if defined(SUB_subgroups)
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #define SUBGROUPS
 #endif
 // A team of invocations computes one row, or one part of it. The row is read in pieces: elements, or
@@ -86,27 +87,23 @@ WORKGROUP_REDUCE(workgroup_sum, float, plus, subgroupAdd)
 WORKGROUP_REDUCE(workgroup_largest, uint, larger, subgroupMax)
 
 #if defined(SUBGROUPS)
-#define TEAM_REDUCE(name, T, subgroup, of_workgroup) \
+#define TEAM_REDUCE(name, T, combine, subgroup, of_workgroup) \
     T name(T x) { \
         if (TEAM == 1u) return x; \
         if (TEAM == gl_WorkGroupSize.x) return of_workgroup(x); \
-        T result = T(0); \
-        uint mine = gl_SubgroupInvocationID / TEAM; \
-        for (uint team = 0u; team < gl_SubgroupSize / TEAM; ++team) { \
-            T of_team = subgroup(team == mine ? x : T(0)); \
-            if (team == mine) result = of_team; \
-        } \
-        return result; \
+        if (TEAM == gl_SubgroupSize) return subgroup(x); \
+        [[unroll]] for (uint step = 1u; step < TEAM; step *= 2u) x = combine(x, subgroupShuffleXor(x, step)); \
+        return x; \
     }
 #else
-#define TEAM_REDUCE(name, T, subgroup, of_workgroup) \
+#define TEAM_REDUCE(name, T, combine, subgroup, of_workgroup) \
     T name(T x) { \
         if (TEAM == 1u) return x; \
         return of_workgroup(x); \
     }
 #endif
-TEAM_REDUCE(team_sum, float, subgroupAdd, workgroup_sum)
-TEAM_REDUCE(team_largest, uint, subgroupMax, workgroup_largest)
+TEAM_REDUCE(team_sum, float, plus, subgroupAdd, workgroup_sum)
+TEAM_REDUCE(team_largest, uint, larger, subgroupMax, workgroup_largest)
 
 // Codes have the order of numbers, with NaN above all. No number has code 0.
 uint code_of(float x) {
@@ -122,6 +119,7 @@ float number_with(uint code) {
 // exp(x) for x <= 0
 float power_of(float x) {
     if (!EXACT_UNITS) return exp_of(x);
+    if (BYTES_OF(TYPE) == 2u) return short_exp(x);
     return exp_below_one(x < -104.0 ? -104.0 : x, 0.0);
 }
 
@@ -131,7 +129,7 @@ uint[4] column(uint index) {
 }
 
 float element(uvec4 vector, uint e) {
-    if (EACH == 8u) return half_to_float(vector[e / 2u] >> (e % 2u * 16u) & 0xFFFFu);
+    if (EACH == 8u) return halves_to_floats(vector[e / 2u])[e % 2u];
     return uintBitsToFloat(vector[e]);
 }
 
@@ -281,14 +279,16 @@ void store(uint[4] at, uint piece, uvec4 vector, Knowledge row, vec2 mapping) {
     if (SCALE == VECTORS) factors = scale_vectors[(scale_offset + at[2]) / EACH + piece];
     if (BIAS == WALKED) added = bias_float(bias_offset + at[3] + to[3]);
     if (BIAS == VECTORS) sums = bias_vectors[(bias_offset + at[3]) / EACH + piece];
+    float before = 0.0;
     [[unroll]] for (uint e = 0u; e < EACH; ++e) {
         if (SCALE == VECTORS) factor = element(factors, e);
         if (BIAS == VECTORS) added = element(sums, e);
         float value = result_of(element(vector, e), piece * EACH + e, row, mapping, factor, added);
         value = finish(value, at[1] + to[1] + e);
         if (EACH == 1u) y_store_float(y_offset + at[1] + to[1], value);
-        else if (EACH == 8u) made[e / 2u] |= float_to_half(value) << (e % 2u * 16u);
-        else made[e] = floatBitsToUint(value);
+        else if (EACH == 4u) made[e] = floatBitsToUint(value);
+        else if (e % 2u == 1u) made[e / 2u] = floats_to_halves(before, value);
+        before = value;
     }
     if (EACH != 1u) y_vectors[(y_offset + at[1]) / EACH + piece] = made;
     if (TOTAL) {

@@ -2,13 +2,16 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation computes one element of the output: the average or the maximum of samples.
+// An invocation computes the averages or the maxima of the samples of one bin for EACH channels, which share
+// places and weights.
 #define PARAMS_BINDING 4
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint BATCH_TYPE = 4u;
 layout(constant_id = 3) const bool MAXIMUM = false;
 layout(constant_id = 4) const bool LINEAR = true;
 layout(constant_id = 5) const bool CORNERS = false;
+layout(constant_id = 6) const uint EACH = 1u;
+layout(constant_id = 7) const bool VECTORS = false;  // the channels are a vector, of input and output
 layout(constant_id = 34) const bool IEEE_UNITS = false;
 #define HAS_IEEE_UNITS IEEE_UNITS
 layout(push_constant) uniform Push {
@@ -23,6 +26,7 @@ layout(push_constant) uniform Push {
     float out_offset;
     float outside;
     uint samples[2];  // at least, at most
+    uint y_channel;   // the output's stride between channels
     uint x_offset;
     uint roi_offset;
     uint batch_offset;
@@ -41,6 +45,17 @@ OUTPUT_TENSOR(y, 3, TYPE)
 // y, region, channel, height, width
 WALK(walk, 5)
 
+void load(uint at, out float values[EACH]) {
+    if (VECTORS) {
+        uvec4 vector = x_vectors[at / EACH];
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) values[e] = number_of(element_of(vector, e, TYPE), TYPE);
+    } else {
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) values[e] = x_float(at + e * x_strides[1]);
+    }
+}
+
+float blend(float a, float b, float second) { return second == 0.0 ? a : a * (1.0 - second) + b * second; }
+
 void main() {
     uint item = invocation_index();
     if (item >= count) return;
@@ -53,7 +68,8 @@ void main() {
     uint n = batch.y != 0u ? in_sizes[0] - 1u : min(batch.x, in_sizes[0] - 1u);
     uint plane = x_offset + n * x_strides[0] + at[2] * x_strides[1];
 
-    float total = MAXIMUM ? infinity(0x80000000u) : 0.0;
+    float totals[EACH];
+    [[unroll]] for (uint e = 0u; e < EACH; ++e) totals[e] = MAXIMUM ? infinity(0x80000000u) : 0.0;
     for (uint i = 0u; i < down.count; ++i) {
         float v = coordinate(down, at[3] * down.count + i);
         bool row_inside = is_inside(v, in_sizes[2]);
@@ -68,21 +84,34 @@ void main() {
             bool inside = row_inside && is_inside(u, in_sizes[3]);
             u = clamp(inside ? u : 0.0, 0.0, float(in_sizes[3] - 1u));
             uint left = LINEAR ? uint(u) : min(uint(u + 0.5), in_sizes[3] - 1u);
-            float sampled = x_float(upper + left * x_strides[3]);
+            float sampled[EACH];
+            load(upper + left * x_strides[3], sampled);
             if (LINEAR) {
                 uint right = min(left + 1u, in_sizes[3] - 1u);
                 float beside = u - float(left);
-                float up = sampled, up_right = x_float(upper + right * x_strides[3]);
-                float low = x_float(lower + left * x_strides[3]);
-                float low_right = x_float(lower + right * x_strides[3]);
-                float above_row = beside == 0.0 ? up : up * (1.0 - beside) + up_right * beside;
-                float below_row = beside == 0.0 ? low : low * (1.0 - beside) + low_right * beside;
-                sampled = below == 0.0 ? above_row : above_row * (1.0 - below) + below_row * below;
+                float up_right[EACH], low[EACH], low_right[EACH];
+                load(upper + right * x_strides[3], up_right);
+                load(lower + left * x_strides[3], low);
+                load(lower + right * x_strides[3], low_right);
+                [[unroll]] for (uint e = 0u; e < EACH; ++e)
+                    sampled[e] = blend(blend(sampled[e], up_right[e], beside),
+                                       blend(low[e], low_right[e], beside), below);
             }
-            sampled = inside ? sampled : outside;
-            total = MAXIMUM ? maximum(total, sampled) : total + sampled;
+            [[unroll]] for (uint e = 0u; e < EACH; ++e) {
+                float one = inside ? sampled[e] : outside;
+                totals[e] = MAXIMUM ? maximum(totals[e], one) : totals[e] + one;
+            }
         }
     }
-    if (!MAXIMUM) total /= float(down.count * across.count);
-    y_store_float(y_offset + at[0], total);
+    uint to = y_offset + at[0];
+    if (!MAXIMUM)
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) totals[e] /= float(down.count * across.count);
+    if (VECTORS) {
+        uvec4 bits = uvec4(0u);
+        [[unroll]] for (uint e = 0u; e < EACH; ++e)
+            set_element(bits, e, uvec2(bits_of(totals[e], TYPE), 0u), TYPE);
+        y_vectors[to / EACH] = bits;
+    } else {
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) y_store_float(to + e * y_channel, totals[e]);
+    }
 }

@@ -11,6 +11,7 @@
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const bool CONTIGUOUS = false;
 layout(constant_id = 2) const bool NEXT = false;
+layout(constant_id = 3) const uint EACH = 4u;
 layout(push_constant) uniform Push {
     uint count;
     uint state_stride;
@@ -51,8 +52,6 @@ uvec2 product(uint x, uint y) {
     return halves;
 #endif
 }
-
-const uint EACH = 4u;
 
 void main() {
     uint local_size = gl_WorkGroupSize.x;

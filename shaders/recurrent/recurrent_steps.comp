@@ -4,7 +4,8 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // A workgroup computes all steps of one direction of one sequence, with the state in shared memory. Teams
-// of eight invocations multiply it by lines of R.
+// of eight invocations multiply it by lines of R. Registers keep as many lines as fit, the others are read
+// in each step.
 #define PARAMS_BINDING 5
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 3) const bool LENGTHS = false;
@@ -17,6 +18,7 @@ layout(constant_id = 9) const bool COUPLE = false;
 layout(constant_id = 10) const uint TEAMS = 32u;
 layout(constant_id = 11) const uint UNITS = 32u;  // a multiple of 32
 layout(constant_id = 12) const bool BACKWARD = false;
+layout(constant_id = 13) const uint KEPT = 0u;  // lines of a team that stay in registers
 layout(push_constant) uniform Push {
     uint direction;
     uint steps;
@@ -65,12 +67,22 @@ float product(uint line) {
     return sum;
 }
 
+// Vector ``q`` of an invocation's part of a line. A team whose lines end sooner reads the last one again.
+vec4 line_of_r(uint line, uint lane, int q) {
+    uint first = r_offset / 4u + min(line, GATES * UNITS - 1u) * (param(0u) / 4u);
+    return uintBitsToFloat(r_vectors[first + uint(q) * LANES + lane]);
+}
+
 void main() {
     const uint i = gl_LocalInvocationIndex, lane = i % LANES, team = i / LANES;
     uint sequence = group_index();
     if (sequence >= batches) return;
     for (uint unit = i; unit < UNITS; unit += INVOCATIONS)
         s_h[unit / 4u][unit % 4u] = state(before + sequence * UNITS + unit);
+    vec4 kept[KEPT * uint(QUADS) + 1u];
+    [[unroll]] for (int n = 0; n < int(KEPT); ++n)
+        [[unroll]] for (int q = 0; q < QUADS; ++q)
+            kept[n * QUADS + q] = line_of_r(team + uint(n) * TEAMS, lane, q);
     uint length = LENGTHS ? lengths_words[lengths_offset + sequence * param(2u)] : steps;
 
     for (uint step = 0u; step < steps; ++step) {
@@ -79,10 +91,9 @@ void main() {
         barrier();
         [[unroll]] for (int n = 0; n < LINES; ++n) {
             uint line = team + uint(n) * TEAMS;
-            uint from = r_offset / 4u + min(line, GATES * UNITS - 1u) * (param(0u) / 4u) + lane;
             float sum = 0.0;
             [[unroll]] for (int q = 0; q < QUADS; ++q)
-                sum += dot(uintBitsToFloat(r_vectors[from + uint(q) * LANES]),
+                sum += dot(n < int(KEPT) ? kept[n * QUADS + q] : line_of_r(line, lane, q),
                            s_h[uint(q) * LANES + lane]);
             s_parts[line * (LANES + 1u) + lane] = sum;
         }

@@ -56,6 +56,11 @@ WALK(walk_columns, 1)
 
 // A TOTAL accumulates any number of elements, a FEW only some. take() adds an element to a FEW, combine()
 // adds two totals. store_total() and load_total() move WORDS words.
+#if defined(KIND_extreme) || defined(KIND_argument)
+const bool MAY_REPEAT = true;  // an element that is taken twice changes nothing
+#else
+const bool MAY_REPEAT = false;
+#endif
 #if defined(KIND_float)
 // Sums are pairs of float32. Their error hardly grows with the number of terms.
 #define TOTAL PAIR
@@ -163,7 +168,7 @@ uvec3 words_of(TOTAL t) { return uvec3(t, 0u); }
 TOTAL total_from(uvec3 words) { return words.xy; }
 uvec2 result(TOTAL total) { return with_precedence(total, TYPE, OF_LEAST); }
 #else
-// The rank, in two words, and the index.
+// The rank, in two words, and the index: of an element, or of the first element of a chunk.
 #define TOTAL uvec3
 #define FEW uvec3
 const uint WORDS = 3u;
@@ -177,9 +182,36 @@ bool is_before(uvec3 a, uvec3 b) {
 
 TOTAL combine(TOTAL a, TOTAL b) { return is_before(b, a) ? b : a; }
 
+// A chunk is CHUNK neighbouring columns, if not 1, that an invocation reads at once. Its largest element is found
+// as MAX finds it, and kept with the index of the chunk's first column. At the end the element's own index is
+// looked for in the chunk that won.
+layout(constant_id = 12) const uint CHUNK = 1u;
+#define HALVES (TYPE == 34u)  // FLOAT16
+
+// The precedence of an element. With HALVES it is the upper half of a word, and also of the result: what lies
+// below it decides nothing.
+uint precedence_in(uint word) {
+    if (!HALVES) return precedence(uvec2(word, 0u), TYPE, OF_LEAST).x;
+    uint key = key_of(word);
+    return (OF_LEAST ? ~key : key) + (infinity_of(TYPE) | 0x10000u);
+}
+
+// The rank for which -0 is 0 and all NaN are equal, from what precedence_in() gave.
+uint equal_of(uint most) {
+    if (!IS_FLOAT(TYPE)) return most;
+    if (HALVES) most >>= 16;
+    uint infinite = HALVES ? infinity_of(TYPE) >> 16 : infinity_of(TYPE);
+    most -= uint(most > infinite);
+    return min(most, 2u * infinite + 1u);
+}
+
+uint equal_of_element(uvec2 x) {
+    return equal_of(precedence_in(HALVES ? x.x << 16 : x.x));
+}
+
 // Indices come in ascending order. Selections instead of branches make unrolled loops fast to compile.
 void take(inout FEW few, uvec2 x, uint index) {
-    uvec2 rank = equal_precedence(x, TYPE, OF_LEAST);
+    uvec2 rank = CHUNK > 1u ? uvec2(equal_of_element(x), 0u) : equal_precedence(x, TYPE, OF_LEAST);
     bool before;
     if (BYTES_OF(TYPE) < 8u) {
         bool more = rank.x > few.x, equal = rank.x == few.x, first = few.z == 0xFFFFFFFFu;
@@ -195,6 +227,13 @@ TOTAL total_of(FEW few) { return few; }
 uvec3 words_of(TOTAL t) { return t; }
 TOTAL total_from(uvec3 words) { return words; }
 uvec2 result(TOTAL total) { return uvec2(total.z, 0u); }
+
+// Takes the chunk that begins at ``index``, after all before it.
+void take_chunk(inout TOTAL total, uint most, uint index) {
+    uint rank = equal_of(most);
+    bool before = LAST_WINS ? rank >= total.x : rank > total.x || total.z == 0xFFFFFFFFu;
+    total = before ? uvec3(rank, 0u, index) : total;
+}
 #endif
 
 shared TOTAL s_totals[gl_WorkGroupSize.x];
@@ -210,8 +249,30 @@ void store_total(uint i, TOTAL total) {
 }
 
 const uint PER_VECTOR = 16u / BYTES_OF(TYPE);
+// Columns that an invocation with WIDE rows reads at once are neighbours, where chunks are.
+#if defined(KIND_argument)
+#define COLUMN_STEP (CHUNK > 1u ? 1u : SHARE)
+#define NEXT_LANE (CHUNK > 1u ? CHUNK : 1u)
+#else
+#define COLUMN_STEP SHARE
+#define NEXT_LANE 1u
+#endif
 
 void take_vector(inout TOTAL total, uvec4 vector, uint index) {
+#if defined(KIND_argument)
+    if (CHUNK > 1u) {
+        uint most = 0u;
+        if (HALVES) {
+            [[unroll]] for (uint w = 0u; w < 4u; ++w)
+                most = max(max(most, precedence_in(vector[w])), precedence_in(vector[w] << 16));
+        } else {
+            [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e)
+                most = max(most, precedence_in(element_of(vector, e, TYPE).x));
+        }
+        take_chunk(total, most, index);
+        return;
+    }
+#endif
     FEW few = NOTHING;
     [[unroll]] for (uint e = 0u; e < PER_VECTOR; ++e)
         take(few, element_of(vector, e, TYPE), index + e);
@@ -240,6 +301,10 @@ TOTAL of_vectors(uint row, uint share, uint from, uint to) {
     return combine(total, total_of(few));
 }
 
+uint column_at(uint column) {
+    return ONE_STRIDE ? column * column_stride : walk_columns(columns_at, column)[0];
+}
+
 TOTAL of_elements(uint row, uint share, uint from, uint to) {
     TOTAL total = NO_TOTAL;
     uint c = from + share;
@@ -247,7 +312,7 @@ TOTAL of_elements(uint row, uint share, uint from, uint to) {
         uvec2 x[8];
         [[unroll]] for (uint i = 0u; i < 8u; ++i) {
             uint at = c + i * SHARE;
-            x[i] = x_bits(row + (ONE_STRIDE ? at * column_stride : walk_columns(columns_at, at)[0]));
+            x[i] = x_bits(row + column_at(at));
         }
         FEW few = NOTHING;
         [[unroll]] for (uint i = 0u; i < 8u; ++i) take(few, x[i], c + i * SHARE);
@@ -255,15 +320,55 @@ TOTAL of_elements(uint row, uint share, uint from, uint to) {
     }
     FEW few = NOTHING;
     for (; c < to; c += SHARE)
-        take(few, x_bits(row + (ONE_STRIDE ? c * column_stride : walk_columns(columns_at, c)[0])), c);
+        take(few, x_bits(row + column_at(c)), c);
     return combine(total, total_of(few));
 }
+
+#if defined(KIND_argument)
+void take_columns(inout TOTAL total[WIDE], uvec4 vectors[8], uint column) {
+    [[unroll]] for (uint u = 0u; u < WIDE; ++u) {
+        uint most = 0u;
+        [[unroll]] for (uint v = 0u; v < 8u; ++v) {
+            uint word = vectors[v][u / 2u & 3u];
+            if (HALVES) word = u % 2u == 0u ? word << 16 : word;
+            else word = element_of(vectors[v], u, TYPE).x;
+            most = max(most, precedence_in(word));
+        }
+        take_chunk(total[u], most, column);
+    }
+}
+
+const uint OWN_ROWS = (WIDE + SHARE - 1u) / SHARE;
+
+// The element of a chunk that has its rank.
+TOTAL element_in(TOTAL chunk, uint row) {
+    if (chunk.z >= columns) return chunk;
+    uint ranks[CHUNK], found = LAST_WINS ? 0u : 0xFFFFFFFFu;
+    [[unroll]] for (uint i = 0u; i < CHUNK; ++i) {
+        uint column = min(chunk.z + i, columns - 1u);
+        ranks[i] = equal_of_element(x_bits(row + (CONTIGUOUS ? column : column_at(column))));
+    }
+    [[unroll]] for (uint i = 0u; i < CHUNK; ++i) {
+        uint column = min(chunk.z + i, columns - 1u);
+        if (ranks[i] == chunk.x) found = LAST_WINS ? max(found, column) : min(found, column);
+    }
+    return uvec3(chunk.xy, found);
+}
+#endif
 
 uvec2 finished(uvec2 bits, uint at) {
 #if defined(TAIL)
     bits.x = bits_of(finish(number_of(bits, RESULT_TYPE), at), RESULT_TYPE);
 #endif
     return bits;
+}
+
+// Stores the total of row ``u`` of the WIDE.
+void give(uint row, uint u, uint part, uint at[2], TOTAL total) {
+    uint own = row * WIDE + u;
+    uint to = (u == 0u ? at : walk_rows(0u, own))[1];
+    if (TO_PARTS) store_total(own * parts + part, total);
+    else y_store_bits(y_offset + to, finished(result(total), to));
 }
 
 void main() {
@@ -281,17 +386,21 @@ void main() {
             for (uint p = share; p < parts_to_read; p += SHARE)
                 total[0] = combine(total[0], load_total(row * parts_to_read + p));
         else if (WIDE > 1u)
-            for (uint c = from + share; c < to; c += 8u * SHARE) {
+            for (uint c = from + share * NEXT_LANE; c < to; c += 8u * SHARE) {
                 uvec4 vectors[8];  // each has a column of WIDE rows
-                [[unroll]] for (uint v = 0u; v < 8u; ++v) {
-                    uint column = min(c + v * SHARE, to - 1u);
-                    column = ONE_STRIDE ? column * column_stride : walk_columns(columns_at, column)[0];
-                    vectors[v] = x_vectors[(x_row + column) / PER_VECTOR];
+                [[unroll]] for (uint v = 0u; v < 8u; ++v)
+                    vectors[v] = x_vectors[(x_row + column_at(min(c + v * COLUMN_STEP, to - 1u))) / PER_VECTOR];
+#if defined(KIND_argument)
+                if (CHUNK > 1u) {
+                    take_columns(total, vectors, c);
+                    continue;
                 }
+#endif
                 [[unroll]] for (uint u = 0u; u < WIDE; ++u) {
                     FEW few = NOTHING;
                     [[unroll]] for (uint v = 0u; v < 8u; ++v)
-                        if (c + v * SHARE < to) take(few, element_of(vectors[v], u, TYPE), c + v * SHARE);
+                        if (MAY_REPEAT || c + v * COLUMN_STEP < to)
+                            take(few, element_of(vectors[v], u, TYPE), c + v * COLUMN_STEP);
                     total[u] = combine(total[u], total_of(few));
                 }
             }
@@ -300,6 +409,9 @@ void main() {
         else
             total[0] = of_elements(x_row, share, from, to);
     }
+#if defined(KIND_argument)
+    TOTAL own_total[OWN_ROWS];
+#endif
     [[unroll]] for (uint u = 0u; u < WIDE; ++u) {
         if (u > 0u) barrier();
         s_totals[i] = total[u];
@@ -308,11 +420,21 @@ void main() {
             if (share < half_share)
                 s_totals[i] = combine(s_totals[i], s_totals[i + half_share * (ROWS_FIRST ? height : 1u)]);
         }
-        if (share == 0u && row < rows) {
-            uint own = row * WIDE + u;
-            uint to = (u == 0u ? at : walk_rows(0u, own))[1];
-            if (TO_PARTS) store_total(own * parts + part, s_totals[i]);
-            else y_store_bits(y_offset + to, finished(result(s_totals[i]), to));
+#if defined(KIND_argument)
+        if (CHUNK > 1u) {
+            // Which element it was is looked up for several rows at once, each by another invocation.
+            if (SHARE > 1u) barrier();
+            if (share == u % SHARE) own_total[u / SHARE] = s_totals[ROWS_FIRST ? i % height : i - share];
+            continue;
         }
+#endif
+        if (share == 0u && row < rows) give(row, u, part, at, s_totals[i]);
     }
+#if defined(KIND_argument)
+    if (CHUNK == 1u || row >= rows) return;
+    [[unroll]] for (uint n = 0u; n < OWN_ROWS; ++n) {
+        uint u = share + n * SHARE;
+        if (u < WIDE) give(row, u, part, at, element_in(own_total[n], x_row + u));
+    }
+#endif
 }

@@ -13,6 +13,22 @@ layout(constant_id = 4) const uint SPAN_Y = 4u;   // elements of input that a bl
 layout(constant_id = 5) const uint SPAN_X = 4u;
 layout(constant_id = 6) const uint FIRST_Y = 0u;  // the first tap of each row, 4 bits each
 layout(constant_id = 7) const uint FIRST_X = 0u;
+// The weights of second taps, as bits: constants spare instructions.
+layout(constant_id = 8) const uint WEIGHT_Y0 = 0u;
+layout(constant_id = 9) const uint WEIGHT_Y1 = 0u;
+layout(constant_id = 10) const uint WEIGHT_Y2 = 0u;
+layout(constant_id = 11) const uint WEIGHT_Y3 = 0u;
+layout(constant_id = 12) const uint WEIGHT_X0 = 0u;
+layout(constant_id = 13) const uint WEIGHT_X1 = 0u;
+layout(constant_id = 14) const uint WEIGHT_X2 = 0u;
+layout(constant_id = 15) const uint WEIGHT_X3 = 0u;
+layout(constant_id = 16) const uint WEIGHT_X4 = 0u;
+layout(constant_id = 17) const uint WEIGHT_X5 = 0u;
+layout(constant_id = 18) const uint WEIGHT_X6 = 0u;
+layout(constant_id = 19) const uint WEIGHT_X7 = 0u;
+// Channels first: the elements from the LEAD-th on that a block takes are a chunk of so many words, unless 0.
+layout(constant_id = 20) const uint WORDS = 0u;  // 1, 2 or 4
+layout(constant_id = 21) const uint LEAD = 0u;
 layout(push_constant) uniform Push {
     uint batches;
     uint channels;       // or vectors of channels
@@ -22,8 +38,6 @@ layout(push_constant) uniform Push {
     uint y_strides[4];
     int begin[2];        // first tap of the first block
     int step[2];         // elements of the input from block to block
-    float weights_y[4];  // weights of second taps
-    float weights_x[8];
     uint x_offset;
     uint y_offset;
 };
@@ -38,6 +52,8 @@ const uint MOST_SPAN = 16u;
 
 #if defined(LAYOUT_first)
 #define VALUE float
+layout(binding = 0) readonly buffer XPairs { uvec2 x_pairs[]; };
+const uint PER_WORD = 4u / BYTES_OF(TYPE), CHUNK = WORDS * PER_WORD;
 VALUE load(uint at) { return x_float(at); }
 #else
 const bool HALVES = BYTES_OF(TYPE) == 2u;
@@ -49,10 +65,8 @@ struct Eight {
 VALUE load(uint at) {
     uvec4 v = x_vectors[at / (HALVES ? 8u : 4u)];
     if (!HALVES) return Eight(uintBitsToFloat(v), vec4(0.0));
-    return Eight(vec4(half_to_float(v.x & 0xFFFFu), half_to_float(v.x >> 16),
-                      half_to_float(v.y & 0xFFFFu), half_to_float(v.y >> 16)),
-                 vec4(half_to_float(v.z & 0xFFFFu), half_to_float(v.z >> 16),
-                      half_to_float(v.w & 0xFFFFu), half_to_float(v.w >> 16)));
+    return Eight(vec4(halves_to_floats(v.x), halves_to_floats(v.y)),
+                 vec4(halves_to_floats(v.z), halves_to_floats(v.w)));
 }
 #endif
 
@@ -64,9 +78,12 @@ VALUE blend(VALUE a, VALUE b, float second) {
 #endif
 }
 
-uint halves(float a, float b) { return float_to_half(a) | float_to_half(b) << 16; }
-
 void main() {
+    float weights_y[4] = float[4](uintBitsToFloat(WEIGHT_Y0), uintBitsToFloat(WEIGHT_Y1), uintBitsToFloat(WEIGHT_Y2),
+                                  uintBitsToFloat(WEIGHT_Y3));
+    float weights_x[8] = float[8](uintBitsToFloat(WEIGHT_X0), uintBitsToFloat(WEIGHT_X1), uintBitsToFloat(WEIGHT_X2),
+                                  uintBitsToFloat(WEIGHT_X3), uintBitsToFloat(WEIGHT_X4), uintBitsToFloat(WEIGHT_X5),
+                                  uintBitsToFloat(WEIGHT_X6), uintBitsToFloat(WEIGHT_X7));
     uint index = invocation_index();
 #if defined(LAYOUT_last)
     uint channel = index % channels;
@@ -93,7 +110,21 @@ void main() {
     [[unroll]] for (uint r = 0u; r < SPAN_Y; ++r) {
         uint row = from + uint(clamp(top + int(r), 0, x_sizes[0] - 1)) * x_strides[2];
         VALUE line[MOST_SPAN];
+#if defined(LAYOUT_first)
+        uint word = (row + block_x * CHUNK) / PER_WORD;
+        uvec4 chunk;
+        if (WORDS == 4u) chunk = x_vectors[word / 4u];
+        if (WORDS == 2u) chunk.xy = x_pairs[word / 2u];
+        if (WORDS == 1u) chunk.x = x_words[word];
+        [[unroll]] for (uint i = 0u; i < CHUNK; ++i) {
+            uint bits = chunk[i / PER_WORD & 3u];
+            line[LEAD + i] = PER_WORD == 2u ? halves_to_floats(bits)[i % 2u] : uintBitsToFloat(bits);
+        }
+        [[unroll]] for (uint i = 0u; i < SPAN_X; ++i)
+            if (i < LEAD || i >= LEAD + CHUNK) line[i] = load(row + columns[i]);
+#else
         [[unroll]] for (uint i = 0u; i < SPAN_X; ++i) line[i] = load(row + columns[i]);
+#endif
         [[unroll]] for (uint e = 0u; e < COLUMNS; ++e) {
             uint first = FIRST_X >> 4u * e & 15u;
             here[e] = blend(line[first], line[first + 1u], weights_x[e]);
@@ -117,15 +148,15 @@ void main() {
                 vec4(made[q][0], made[q][1], made[q][2], made[q][3]));
         else
             y_vectors[at / 8u] = uvec4(
-                halves(made[q][0], made[q][1]), halves(made[q][2], made[q][3]),
-                halves(made[q][4], made[q][5]), halves(made[q][6], made[q][7]));
+                floats_to_halves(made[q][0], made[q][1]), floats_to_halves(made[q][2], made[q][3]),
+                floats_to_halves(made[q][4], made[q][5]), floats_to_halves(made[q][6], made[q][7]));
 #else
         [[unroll]] for (uint e = 0u; e < COLUMNS; ++e) {
             if (x + e >= y_sizes[1]) continue;
             vec4 low = made[q][e].low, high = made[q][e].high;
             y_vectors[(at + e * y_strides[3]) / (HALVES ? 8u : 4u)] =
-                HALVES ? uvec4(halves(low.x, low.y), halves(low.z, low.w),
-                               halves(high.x, high.y), halves(high.z, high.w))
+                HALVES ? uvec4(floats_to_halves(low.x, low.y), floats_to_halves(low.z, low.w),
+                               floats_to_halves(high.x, high.y), floats_to_halves(high.z, high.w))
                        : floatBitsToUint(low);
         }
 #endif

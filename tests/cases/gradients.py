@@ -58,6 +58,10 @@ def _slice_case(name: str, sizes: Sizes, part: Sizes, offsets: Sizes, windows: S
 _SLICES = [
     _slice_case("forwards-and-back", (5, 7, 9), (2, 3, 8), (1, 0, 1), (4, 7, 8), (2, -3, 1), FEW),
     _slice_case("vector", (11,), (2,), (3,), (8,), (-4,)),
+    # Rows of whole vectors: steps within a vector and beyond, in both directions, of a part.
+    _slice_case("vectors", (3, 5, 32), (2, 4, 9), (1, 1, 3), (2, 4, 28), (-1, 1, 3)),
+    _slice_case("vectors-back", (4, 3, 48), (2, 3, 20), (0, 0, 5), (4, 3, 41), (2, 1, -2), FEW),
+    _slice_case("vectors-apart", (2, 3, 64), (2, 3, 3), (0, 0, 1), (2, 3, 63), (1, 1, 21), FEW),
     _slice_case("eight-dimensions", (2, 1, 3, 2, 2, 3, 1, 4), (1, 1, 2, 2, 2, 3, 1, 2),
                 (1, 0, 0, 0, 0, 0, 0, 0), (1, 1, 3, 2, 2, 3, 1, 4), (1, 1, -2, 1, -1, 1, 1, 2)),
 ]

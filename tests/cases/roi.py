@@ -136,7 +136,7 @@ def _aligned(x: Arrays, a: Mapping[str, Any], types: Types) -> np.ndarray:
     return result
 
 
-def _align_case(operator: str, name: str, rank: int = 2, **more: Any) -> Case:
+def _align_case(operator: str, name: str, rank: int = 2, channels: int = 3, **more: Any) -> Case:
     function, out = 2, (3, 4)
     attributes: dict[str, Any] = dict(
         reduction_function=function, interpolation_mode=1, spatial_scale_x=0.5,
@@ -159,9 +159,9 @@ def _align_case(operator: str, name: str, rank: int = 2, **more: Any) -> Case:
     count = len(_ROIS)
     return Case(
         operator, name,
-        {"input_tensor": (2, 3, 11, 13), "roi_tensor": (*(1,) * (rank - 2), count, 4),
+        {"input_tensor": (2, channels, 11, 13), "roi_tensor": (*(1,) * (rank - 2), count, 4),
          "batch_indices_tensor": (*(1,) * (rank - 1 if rank > 2 else 0), count),
-         "output_tensor": (count, 3, *out)},
+         "output_tensor": (count, channels, *out)},
         reference, attributes=attributes, room=room, layouts=layouts,
         values={"input_tensor": _numbers,
                 "roi_tensor": _ROIS.reshape(*(1,) * (rank - 2), count, 4),
@@ -293,6 +293,7 @@ CASES = [
     _align_case("ROI_ALIGN", "maximum", 4, reduction_function=7, layouts=[PACKED]),
     _align_case("ROI_ALIGN", "few-samples", layouts=[PACKED], maximum_samples_per_output=2,
                 minimum_samples_per_output=2, out_of_bounds_input_value=3.5),
+    _align_case("ROI_ALIGN", "channels", layouts=[PACKED], channels=12),
     _align_case("ROI_ALIGN1", "average", input_pixel_offset=0.0),
     _align_case("ROI_ALIGN1", "maximum", 4, reduction_function=7, layouts=[PACKED]),
     _align_case("ROI_ALIGN1", "corners", layouts=[PACKED], align_regions_to_corners=1,

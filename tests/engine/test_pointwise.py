@@ -40,9 +40,9 @@ def _block(x: Any, w: Any, bias: Any, residual: Any) -> Any:
     return dml.activation_relu(total)
 
 
-@pytest.mark.parametrize("sizes", [(2, 5, 7), (1, 1, 1), (4, 1, 1)],
-                         ids=["images", "one position", "a position each"])
-@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize(("data_type", "sizes"), [
+    ("float32", (2, 5, 7)), ("float32", (1, 1, 1)), ("float32", (4, 1, 1)),
+    ("float16", (1, 2, 3)), ("float16", (4, 1, 1))])
 def test_products_of_positions(
     data_type: str, sizes: tuple[int, ...], gpu: dml.Device, rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
@@ -71,4 +71,12 @@ def test_products_of_positions(
 def test_convolutions_that_stay(build: Any, gpu: dml.Device) -> None:
     operators, _ = _run(gpu, build, np.ones((2, 4, 4, 4), np.float32),
                         np.ones((4, 4, 1, 1), np.float32))
+    assert operators == ["CONVOLUTION"]
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+def test_many_positions_stay_a_convolution(data_type: str, gpu: dml.Device) -> None:
+    gpu._target = replace(gpu._target, traits=replace(gpu._target.traits, cores=1))
+    shapes = (1, 65, 64, 4), (4, 4, 1, 1), (1, 4, 1, 1), (1, 65, 64, 4)
+    operators, _ = _run(gpu, _block, *[np.ones(s, data_type) for s in shapes])
     assert operators == ["CONVOLUTION"]

@@ -16,6 +16,7 @@ pytest.importorskip("cffi", reason="the provider needs cffi")
 import onnxruntime as ort
 
 import kompute_dml.onnxruntime as kompute
+from kompute_dml.graph.recorded import Result
 from kompute_dml.onnxruntime import allocation, capi
 from kompute_dml.onnxruntime.memory import SMALL, DeviceMemory
 from onnx_graphs import FLOAT, INT64, cpu, model, needs_provider, node, options, placement
@@ -209,6 +210,38 @@ def test_copies_are_offered_for_these_devices_only() -> None:
     for ends, wanted in (((ours, host), True), ((host, ours), True), ((ours, ours), True),
                          ((other, host), False), ((ours, other), False), ((other, ours), False)):
         assert allocation._can_copy(null, *ends) == wanted
+
+
+def test_a_result_is_copied_once(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From where the device puts it to the tensor that ``run`` returns."""
+    targets: list[np.ndarray | None] = []
+    values = Result.values
+
+    def noted(self: Result, out: np.ndarray | None = None) -> np.ndarray:
+        targets.append(out)
+        return values(self, out)
+
+    monkeypatch.setattr(Result, "values", noted)
+    made = session(model([node("Neg", "x", "y")], [("x", FLOAT, [6])], [("y", FLOAT, [6])]),
+                   claim="all")
+    x = rng.standard_normal(6).astype(np.float32)
+    y = made.run(None, {"x": x})[0]
+    np.testing.assert_array_equal(y, -x)
+    (target,) = targets
+    assert target is not None and target.ctypes.data == y.ctypes.data
+
+
+def test_parts_of_what_an_address_holds() -> None:
+    memory, out = DeviceMemory(5), np.empty(6, np.uint8)
+    at = memory.allocate(64)
+    memory.write(at, np.arange(4, dtype=np.uint8))
+    memory.write(at + 4, np.arange(4, 8, dtype=np.uint8))
+    for begin, count in ((0, 4), (4, 4), (5, 2), (2, 6)):
+        memory.read_to(at + begin, out[:count])
+        assert out[:count].tolist() == list(range(begin, begin + count))
+    memory.free(at)
 
 
 def test_what_reaches_beyond_a_part_of_a_value_stays() -> None:

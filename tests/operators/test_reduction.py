@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,14 +11,6 @@ import pytest
 import kompute_dml as dml
 from cases.reduction import sorted_indices
 from kompute_dml.attributes import ReduceFunction
-
-
-@pytest.fixture
-def gpu(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> dml.Device:
-    """A device that lowerings treat as a GPU."""
-    traits = dataclasses.replace(own._target.traits, is_cpu=False)
-    monkeypatch.setattr(own, "_target", dataclasses.replace(own._target, traits=traits))
-    return own
 
 
 def _numbers(*sizes: int) -> np.ndarray:
@@ -52,6 +43,43 @@ def test_parts_of_a_search(gpu: dml.Device) -> None:
     assert dml.argmax(given, axes=-1).numpy().tolist() == x.argmax(-1)[:, None].tolist()
     last = dml.argmax(given, axes=-1, axis_direction=dml.AxisDirection.DECREASING).numpy()
     assert last[0, 0] == 99_999
+
+
+def _first_of(x: np.ndarray, axis: int, least: bool, last: bool) -> np.ndarray:
+    """ARGMAX or ARGMIN: NaN, of either sign, comes first."""
+    numbers = -x.astype(np.float64) if least else x.astype(np.float64)
+    numbers = np.where(np.isnan(numbers), np.inf, np.clip(numbers, -1e300, 1e300))
+    if not last:
+        return numbers.argmax(axis)
+    return x.shape[axis] - 1 - np.flip(numbers, axis).argmax(axis)
+
+
+@pytest.mark.parametrize("posing", [False, True], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("data_type", ["float16", "float32", "int8"])
+def test_indices_of_every_share(
+    request: pytest.FixtureRequest, posing: bool, data_type: str
+) -> None:
+    """Few different values: ties within and between what an invocation reads at once."""
+    device = request.getfixturevalue("gpu" if posing else "device")
+    rng = np.random.default_rng(8)
+    values = np.array([0, 1, 2, 3, 100], data_type)
+    if values.dtype.kind == "f":
+        nan = np.array([np.nan, -np.nan], data_type)
+        extremes = np.array([-np.inf, np.inf, 0.0, -0.0, -2, 2, 65504, -65504], data_type)
+        pools = [extremes[:1], extremes[2:4], extremes[2:6], extremes, np.append(extremes, nan)]
+    else:
+        pools = [values[:1], values, np.array([-128, 127], data_type)]
+    for sizes, axis in (((1203, 16), 0), ((2, 70, 32), 1), ((2, 40_011), 1)):
+        for pool in pools:
+            x = rng.choice(pool, sizes)
+            for given in (x, x[:, 3:]) if len(sizes) == 2 else (x,):
+                tensor = device.tensor(x) if given is x else device.tensor(x)[:, 3:]
+                for last in (False, True):
+                    more: Any = dict(axes=axis, axis_direction=int(last))
+                    for call in (dml.argmax, dml.argmin):
+                        got = call(tensor, **more).numpy()
+                        wanted = _first_of(given, axis, call is dml.argmin, last)
+                        assert (got == np.expand_dims(wanted, axis)).all()
 
 
 @pytest.mark.parametrize("backwards", [0, 1])

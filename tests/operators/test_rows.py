@@ -14,13 +14,14 @@ from kompute_dml.lowering.rows import Teams
 
 WAYS = {
     "quarter": Teams(2, 16, 8, True),
+    "half": Teams(4, 16, 4, True),
     "subgroup": Teams(8, 16, 2, True),
     "workgroup": Teams(16, 16, 1, True),
     "workgroup-again": Teams(4, 4, 1, False),
     "parts": Teams(4, 4, 1, False, 3),
 }
 """Teams for rows of up to 16 pieces and subgroups of 8. Parts of a subgroup need subgroup
-arithmetic."""
+shuffles."""
 VARIANTS = {"normalize_rows.tree", "normalize_rows.subgroups"}
 SIZES = (5, 16)
 
@@ -52,8 +53,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     name, subgroups = request.param
     device = dml.default_device()
     if subgroups and (
-            device.adapter.subgroup_size != 8 or "subgroupArithmetic" not in device.features):
-        pytest.skip("needs arithmetic in subgroups of 8")
+            device.adapter.subgroup_size != 8
+            or not device._target.library.find(rows.SHADER, "subgroups")):
+        pytest.skip("needs arithmetic and shuffles in subgroups of 8")
     monkeypatch.setattr(rows, "share_rows", lambda *_: WAYS[name])
     monkeypatch.setattr(rows, "uses_subgroups", lambda p: subgroups)
     device._compiled.clear()

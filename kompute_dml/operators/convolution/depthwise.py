@@ -15,8 +15,11 @@ _MAX_TAPS, _MAX_SPAN = 7, 24
 """Along an axis: the most taps of a filter, and the most input elements of a row of outputs."""
 _SHARED_FOURS = 1024
 """The most vectors of four taps in shared memory."""
-_LARGE = 28
 _INVOCATIONS = 256
+_CHANNELS = 4
+"""Channels of an invocation, if they come last."""
+_EARLY = 12
+"""The most input elements that an invocation reads before the filters, unless a row has more."""
 
 
 class Kernel(NamedTuple):
@@ -34,7 +37,9 @@ class Kernel(NamedTuple):
 
 _FIRST = Kernel("first", 4, 1)
 _LAST = [Kernel(f"last{rows}x{columns}", rows, columns)
-         for rows, columns in ((1, 4), (2, 4), (4, 2), (1, 8), (1, 1))]
+         for rows, columns in ((2, 4), (1, 4), (4, 2), (1, 8), (1, 1))]
+_LEAST = (256, 64)
+"""The least invocations for each core with which the first of them are the fastest."""
 
 
 def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
@@ -47,29 +52,28 @@ def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
             or spans[1] + 1 > _MAX_SPAN):
         return False
     data_type = p.tensor("input_tensor").data_type
-    each = 16 // data_type.itemsize
     found = [_FIRST]
-    if c.groups % each == 0 and all(_of_vectors(p, slot, each, strides) for slot, strides in (
+    if c.groups % _CHANNELS == 0 and all(_of_fours(p, slot, strides) for slot, strides in (
             ("input_tensor", c.x_strides), ("output_tensor", c.y_strides))):
-        # As measured on an H200: large FLOAT16 images are read in rows.
-        rows = data_type.itemsize == 2 and axes[0].out_size > _LARGE
-        found = sorted(_LAST, key=lambda k: k.rows > 1 if rows else k.rows != 2)
-        # Large blocks read less, if they are enough for all cores. Else single outputs are.
-        if found[0].blocks(c) * (c.groups // each) < p.device.cores * _INVOCATIONS:
-            found.sort(key=lambda k: k.rows * k.columns)
+        # Large blocks read less, if they are enough for all cores. As measured on an H200.
+        invocations = [k.blocks(c) * c.groups // _CHANNELS for k in _LAST]
+        best = next((i for i, (n, least) in enumerate(zip(invocations, _LEAST))
+                     if n >= p.device.cores * least), len(_LAST) - 1)
+        found = [_LAST[best], *_LAST[:best], *_LAST[best + 1 :]]
     work = work_key(f"depthwise {data_type.family} {found[0].name}", c.rows, c.groups,
                     axes[1].out_size)
-    _dispatch(p, c, p.choose(work, found, lambda k: k.name), each, fused)
+    _dispatch(p, c, p.choose(work, found, lambda k: k.name), fused)
     return True
 
 
-def _of_vectors(p: PlanBuilder, slot: str, each: int, strides: Ints) -> bool:
-    """Whether channels are contiguous, in whole vectors."""
+def _of_fours(p: PlanBuilder, slot: str, strides: Ints) -> bool:
+    """Whether channels are contiguous, in whole groups of _CHANNELS."""
     others = (strides[0], *strides[2:])
-    return p.tensor(slot).is_aligned and strides[1] == 1 and not any(s % each for s in others)
+    return (p.tensor(slot).is_aligned and strides[1] == 1
+            and not any(s % _CHANNELS for s in others))
 
 
-def _dispatch(p: PlanBuilder, c: Problem, kernel: Kernel, each: int, fused: Fused) -> None:
+def _dispatch(p: PlanBuilder, c: Problem, kernel: Kernel, fused: Fused) -> None:
     y_axis, x_axis = c.axes[1:]
     bias = p.tensor("bias_tensor")
     data_type = p.tensor("input_tensor").data_type
@@ -91,14 +95,18 @@ def _dispatch(p: PlanBuilder, c: Problem, kernel: Kernel, each: int, fused: Fuse
         lines = -(-x_axis.out_size // neighbours) * -(-y_axis.out_size // kernel.rows)
         groups = -(-c.batches * c.groups * lines // _INVOCATIONS)
     else:
-        vectors = c.groups // each
-        most = min(64, _SHARED_FOURS // (y_axis.filter_size * x_axis.filter_size * each // 4))
-        lanes = max(n for n in range(1, most + 1) if vectors % n == 0)
-        if 4 * lanes < min(vectors, most):
-            lanes = min(vectors, most)
+        fours = c.groups // _CHANNELS
+        most = min(64, _SHARED_FOURS // (y_axis.filter_size * x_axis.filter_size))
+        lanes = max(n for n in range(1, most + 1) if fours % n == 0)
+        if 4 * lanes < min(fours, most):
+            lanes = min(fours, most)
         places = _INVOCATIONS // lanes
-        spec |= {"LOCAL_SIZE": lanes * places, "LANES": lanes}
-        groups = -(-vectors // lanes) * -(-kernel.blocks(c) // places)
+        lines, span = [
+            (n - 1) * a.input_step + (a.filter_size - 1) * a.tap_step + 1
+            for n, a in zip((kernel.rows, kernel.columns), (y_axis, x_axis))]
+        spec |= {"LOCAL_SIZE": lanes * places, "LANES": lanes,
+                 "EARLY": min(max(_EARLY // span, 1), lines)}
+        groups = -(-fours // lanes) * -(-kernel.blocks(c) // places)
     p.dispatch(
         fused.variant(f"{SHADER}.{kernel.name}"), groups,
         x=p.read("input_tensor"), w=p.read("filter_tensor"), y=p.write("output_tensor"),

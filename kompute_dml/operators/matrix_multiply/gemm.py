@@ -278,8 +278,8 @@ def _microseconds(kernel: FloatKernel, g: FloatProduct, cores: int) -> float:
     """The estimated time: of the core with the most workgroups, and of adding up parts."""
     part_k = kernel.part_k(g, cores)
     parts, speed = -(-g.k // part_k), _SPEEDS[kernel.shader]
-    most = -(-kernel.tiles(g) * parts // cores)
-    if kernel is _WIDE and g.columns <= kernel.columns:
+    most: float = -(-kernel.tiles(g) * parts // cores)
+    if kernel.shader == _WIDE.shader and g.columns <= kernel.columns:
         most *= 1.25  # nothing else reads the same rows
     time = part_k * max(most * speed.step, speed.alone)
     if parts == 1:

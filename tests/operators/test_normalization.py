@@ -1,0 +1,81 @@
+"""Normalizations as lowerings divide them for a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml.operators import normalization
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize("sizes, turned", [
+    ((2, 3, 20, 36), False), ((3, 2, 17, 33), False), ((2, 3, 9, 16), True)], ids=str)
+def test_lines_that_workgroups_divide(
+    gpu: dml.Device, monkeypatch: pytest.MonkeyPatch, data_type: str, sizes: tuple[int, ...],
+    turned: bool, rng: np.random.Generator,
+) -> None:
+    monkeypatch.setattr(normalization, "_LONG_LINE", 2)
+    monkeypatch.setattr(normalization, "_LOCAL_SIZE", 32)
+    x = rng.uniform(-1, 1, sizes).astype(data_type)
+    given = gpu.tensor(x)
+    if turned:
+        x, given = x.swapaxes(2, 3), given.transpose((0, 1, 3, 2))
+    mean, variance, scale, bias = (
+        rng.uniform(0.5, 1.5, (1, sizes[1], 1, 1)).astype(data_type) for _ in range(4))
+    y = dml.batch_normalization(given, *map(gpu.tensor, (mean, variance, scale, bias)))
+    exact = (x.astype(np.float64) - mean) / np.sqrt(variance.astype(np.float64) + 1e-5)
+    exact = exact * scale + bias
+    unit = float(np.finfo(data_type).eps)
+    np.testing.assert_allclose(y.numpy(), exact, rtol=unit, atol=unit + 2e-6)
+
+
+@pytest.mark.parametrize("offset", [0.0, 3000.0])
+def test_spread_of_parts(gpu: dml.Device, offset: float, rng: np.random.Generator) -> None:
+    """Numbers that lie close together, far from 0. The first few lie far from the others."""
+    x = (rng.normal(0, 1, (3, 2, 70, 60)) + offset).astype(np.float32)
+    x[0, :, 0, :8] += 100
+    ones, zeros = (np.full((1, 2, 1, 1), v, np.float32) for v in (1, 0))
+    y, mean, variance = dml.batch_normalization_training(*map(gpu.tensor, (x, ones, zeros)))
+    exact, axes = x.astype(np.float64), (0, 2, 3)
+    np.testing.assert_allclose(mean.numpy(), exact.mean(axes, keepdims=True), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(variance.numpy(), exact.var(axes, keepdims=True), rtol=2e-5)
+    normal = (exact - exact.mean(axes, keepdims=True)) / np.sqrt(
+        exact.var(axes, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(y.numpy(), normal, rtol=1e-4, atol=1e-3 if offset else 1e-5)
+
+
+def _response_gradient(x: np.ndarray, dy: np.ndarray, size: int, alpha: float, beta: float,
+                       bias: float) -> np.ndarray:
+    """By the matrix of elements and the windows that contain them."""
+    channels = np.arange(x.shape[1])
+    apart = channels[None] - channels[:, None]
+    windows = ((apart >= -((size - 1) // 2)) & (apart <= size // 2)).astype(np.float64)
+    sums = bias + alpha / size * np.einsum("ij,njhw->nihw", windows, x * x)
+    terms = dy * x * sums ** (-beta - 1)
+    return np.asarray(dy * sums**-beta - 2 * alpha / size * beta * x * np.einsum(
+        "ij,nihw->njhw", windows, terms))
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize("size", [1, 4, 5])
+@pytest.mark.parametrize("channels, beta", [(3, 0.75), (50, 0.6)])
+def test_response_along_channels(
+    gpu: dml.Device, data_type: str, size: int, channels: int, beta: float,
+    rng: np.random.Generator,
+) -> None:
+    x, dy = (rng.uniform(-2, 2, (2, channels, 3, 5)).astype(data_type) for _ in range(2))
+    more: dict[str, Any] = dict(alpha=0.5, beta=beta, bias=1.0)
+    for given, gradient in ((x, dy), (x.swapaxes(2, 3), dy.swapaxes(2, 3))):
+        turned = given is not x
+        tensors = [gpu.tensor(t).transpose((0, 1, 3, 2)) if turned else gpu.tensor(t)
+                   for t in (x, dy)]
+        dx = dml.local_response_normalization_grad(
+            *tensors, cross_channel=True, local_size=size, **more)
+        exact = _response_gradient(
+            given.astype(np.float64), gradient.astype(np.float64), size, **more)
+        unit = float(np.finfo(data_type).eps)
+        np.testing.assert_allclose(dx.numpy(), exact, rtol=unit, atol=unit + 1e-5)

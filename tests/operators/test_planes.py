@@ -1,0 +1,186 @@
+"""The kernels for planes of floats compute what the general kernels do, which a CPU chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml import tuning
+from kompute_dml.lowering import builder
+from switches import SWIFTSHADER
+from test_convolution import EveryWork
+
+PLANES = {
+    *(f"{shader}.{op}.{layout}" for shader in ("pooling_planes", "pooling_grad_planes")
+      for op in ("max", "average") for layout in ("first", "last")),
+    "pooling_planes.winner.first", "pooling_planes.winner.last",
+    *(f"{shader}.{layout}" for shader in ("resample_planes", "resample_grad_planes")
+      for layout in ("first", "last")),
+}
+"""Variants that these tests run."""
+_TYPES = pytest.mark.parametrize("data_type", ["float32", "float16"])
+_LAYOUTS = pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+_WINDOWS = pytest.mark.parametrize(("size", "window", "strides", "padding"), [
+    ((9, 16), (3, 3), (2, 2), 1), ((8, 16), (2, 2), (2, 2), 0), ((7, 8), (3, 2), (1, 1), 1),
+    ((11, 16), (4, 2), (3, 4), 1),
+], ids=str)
+
+
+@pytest.fixture
+def exact(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[dml.Device]:
+    """A device whose units count as exact: kernels for planes compare floats."""
+    real = builder.traits.of
+    monkeypatch.setattr(builder.traits, "of", lambda a: replace(real(a), exact_units=True))
+    device = dml.Device(own.adapter)
+    yield device
+    device.close()
+
+
+def _tensor(device: dml.Device, values: np.ndarray, last: bool) -> dml.Tensor:
+    if not last:
+        return device.tensor(values)
+    return device.tensor(np.ascontiguousarray(values.transpose(0, 2, 3, 1))).transpose((0, 3, 1, 2))
+
+
+def _both(device: dml.Device, call: Callable[[], dml.Tensor], *kernels: str) -> list[np.ndarray]:
+    """The results of the general kernels and of ``kernels``."""
+    results = []
+    for which in ("general", "planes"):
+        device._compiled.clear()
+        with tuning.trial(EveryWork(which)):
+            results.append(call().numpy())
+    names = {n for each in device._compiled.values() for n in each.variants}
+    assert names == set(kernels) <= PLANES
+    return results
+
+
+def _special(x: np.ndarray) -> np.ndarray:
+    """With numbers that comparisons may lose, in some channels."""
+    x[0, 1, 2, 3], x[1, 1, 3, 3], x[1, 2] = np.nan, np.inf, -np.inf
+    x[1, 2, 3, 4], x[1, 3] = 1, -0.0
+    x[1, 3, ::2] = 0
+    return x
+
+
+def _skip_halves(data_type: str) -> None:
+    if SWIFTSHADER and data_type == "float16":
+        pytest.skip("SwiftShader rounds 9 to 9.016, so its units are not exact")
+
+
+def _window(size: tuple[int, ...], window: tuple[int, ...], strides: tuple[int, ...],
+            padding: int) -> tuple[list[int], dict[str, Any]]:
+    """The sizes of the output, rows of it of whole words of bytes, and the arguments."""
+    made = [(n + 2 * padding - w) // s + 1 for n, w, s in zip(size, window, strides)]
+    made[1] -= made[1] % 4
+    ends = [max((m - 1) * s + w - n - padding, 0)
+            for n, w, s, m in zip(size, window, strides, made)]
+    return made, dict(window_size=window, strides=strides, start_padding=(padding,) * 2,
+                      end_padding=tuple(ends))
+
+
+@_TYPES
+@_LAYOUTS
+@_WINDOWS
+@pytest.mark.parametrize("op", ["max", "average"])
+def test_pooling(
+    op: str, size: tuple[int, int], window: tuple[int, int], strides: tuple[int, int],
+    padding: int, last: bool, data_type: str, exact: dml.Device, rng: np.random.Generator,
+) -> None:
+    _skip_halves(data_type)
+    x = rng.integers(-9, 10, (2, 8, *size)).astype(data_type)
+    made, arguments = _window(size, window, strides, padding)
+    if op == "max":
+        x = _special(x)
+    elif padding:
+        arguments["include_padding"] = 1
+    given, out = _tensor(exact, x, last), _tensor(exact, np.zeros((2, 8, *made), data_type), last)
+    call = dml.max_pooling if op == "max" else dml.average_pooling
+    results = _both(exact, lambda: call(given, out=out, **arguments),
+                    f"pooling_planes.{op}.{'last' if last else 'first'}")
+    assert np.array_equal(*results, equal_nan=True)
+
+
+@_TYPES
+@_LAYOUTS
+@_WINDOWS
+@pytest.mark.parametrize("op", ["max", "average"])
+def test_pooling_grad(
+    op: str, size: tuple[int, int], window: tuple[int, int], strides: tuple[int, int],
+    padding: int, last: bool, data_type: str, exact: dml.Device, rng: np.random.Generator,
+) -> None:
+    _skip_halves(data_type)
+    x = _special(rng.integers(-9, 10, (2, 8, *size)).astype(data_type))
+    made, arguments = _window(size, window, strides, padding)
+    # Multiples of all numbers of elements, so that sums are exact.
+    dy = rng.integers(-9, 10, (2, 8, *made)).astype(data_type) * np.array(72, data_type)
+    given, image = _tensor(exact, dy, last), _tensor(exact, x, last)
+    out = _tensor(exact, np.zeros(x.shape, data_type), last)
+
+    def call() -> dml.Tensor:
+        if op == "max":
+            return dml.max_pooling_grad(image, given, dilations=(1, 1), out=out, **arguments)
+        return dml.average_pooling_grad(given, include_padding=padding, out=out, **arguments)
+
+    layout = "last" if last else "first"
+    winners = [f"pooling_planes.winner.{layout}"] if op == "max" else []
+    results = _both(exact, call, f"pooling_grad_planes.{op}.{layout}", *winners)
+    assert np.array_equal(*results)
+
+
+@_TYPES
+@pytest.mark.parametrize(("last", "scale"), [(False, 2.0), (False, 4.0), (True, 2.0)])
+def test_resample(
+    last: bool, scale: float, data_type: str, own: dml.Device, rng: np.random.Generator
+) -> None:
+    x = _tensor(own, rng.integers(-9, 10, (2, 8, 5, 8)).astype(data_type), last)
+    size = int(5 * scale), int(8 * scale)
+    out = _tensor(own, np.zeros((2, 8, *size), data_type), last)
+    results = _both(own, lambda: dml.resample(
+        x, interpolation_mode="LINEAR", scales=(1, 1, scale, scale), out=out),
+        f"resample_planes.{'last' if last else 'first'}")
+    assert (results[0] == results[1]).all()  # weights are multiples of 1/8
+
+
+@_TYPES
+@pytest.mark.parametrize(("last", "scales"), [
+    (False, (2.0, 2.0)), (False, (2.0, 4.0)), (True, (4.0, 2.0)), (True, (2.0, 2.0))], ids=str)
+def test_resample_grad(
+    last: bool, scales: tuple[float, float], data_type: str, own: dml.Device,
+    rng: np.random.Generator,
+) -> None:
+    size = [int(n * s) for n, s in zip((5, 8), scales)]
+    dy = _tensor(own, rng.integers(-9, 10, (2, 8, *size)).astype(data_type), last)
+    out = _tensor(own, np.zeros((2, 8, 5, 8), data_type), last)
+    results = _both(own, lambda: dml.resample_grad(
+        dy, interpolation_mode=1, scales=(1, 1, *scales), input_pixel_offsets=(-0.5,) * 4,
+        output_pixel_offsets=(0.5,) * 4, out=out),
+        f"resample_grad_planes.{'last' if last else 'first'}")
+    assert (results[0] == results[1]).all()  # weights are multiples of 1/64
+
+
+@_TYPES
+@_LAYOUTS
+def test_regions(
+    last: bool, data_type: str, own: dml.Device, rng: np.random.Generator
+) -> None:
+    """Channels that an invocation computes together are what each is alone."""
+    x = rng.integers(-9, 10, (2, 16, 11, 13)).astype(data_type)
+    lows = rng.uniform(-2, 6, (5, 2))
+    rois = own.tensor(np.hstack([lows, lows + rng.uniform(1, 9, (5, 2))]).astype(data_type))
+    batches = own.tensor(np.array([0, 1, 1, 0, 1], np.uint32))
+
+    def aligned(x: np.ndarray) -> np.ndarray:
+        out = _tensor(own, np.zeros((5, x.shape[1], 3, 4), data_type), last)
+        return dml.roi_align(
+            _tensor(own, x, last), rois, batches, reduction_function=2, interpolation_mode=1,
+            spatial_scale_x=1.0, spatial_scale_y=0.75, out_of_bounds_input_value=0.5,
+            minimum_samples_per_output=2, maximum_samples_per_output=3, out=out).numpy()
+
+    together = aligned(x)
+    for channel in range(x.shape[1]):
+        assert (aligned(x[:, channel : channel + 1]) == together[:, channel : channel + 1]).all()
