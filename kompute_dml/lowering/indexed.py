@@ -108,8 +108,8 @@ def gather(p: PlanBuilder, how: Indexed) -> None:
         spec = {"LOCAL_SIZE": _LOCAL_SIZE, "PARTS": parts}
         groups = -(-walk.sizes[-1] // (_ROW_LOCAL_SIZE * _ROW_PARTS))
         span = groups * _ROW_LOCAL_SIZE * _ROW_PARTS
-        if (not p.device.is_cpu and not how.tuples[how.last] and len(walk.sizes) > 1
-                and 8 * span <= 9 * walk.sizes[-1]):
+        if (not p.device.is_cpu and len(walk.sizes) > 1 and 8 * span <= 9 * walk.sizes[-1]
+                and [s[-1] for s in walk.strides] == [1, 0, 1]):  # rows that one index chooses
             size = walk.sizes[-1]
             walk = Walk(walk.sizes[:-1], *(s[:-1] for s in walk.strides))
             invocations = walk.count * groups * _ROW_LOCAL_SIZE

@@ -42,6 +42,7 @@ from test_matrix_multiply_kernels import (
     plans_of,
     variants_tested,
 )
+from test_movement import WALKED
 from test_operators import FEW_BINDINGS
 from test_planes import PLANES
 from test_random import WITHOUT_LONGS
@@ -263,7 +264,8 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
             chosen.update(d.variant.name for d in run.plan().execute)
     for disabled in switches():
         chosen |= variants_tested(target(disabled)) | VARIANTS | WIDE_TILES | COMBINED
-        chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | BLOCKED | PLANES | SLICED
+        chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | BLOCKED
+        chosen |= PLANES | SLICED | WALKED
     allowed = {
         variant
         for definition in _DEFINITIONS.values()

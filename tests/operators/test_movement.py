@@ -13,6 +13,8 @@ from kompute_dml.lowering.plan import Target
 from kompute_dml.operators import movement
 from kompute_dml.runtime.shader_library import ShaderLibrary
 
+WALKED = {f"join_walked.{how}.p{most}" for how in ("join", "split") for most in (6, 14)}
+"""What joins and splits tensors of any strides on a GPU."""
 _NUMPY_MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
@@ -102,9 +104,13 @@ def test_tensors_of_any_strides_are_joined_and_split(
         sections = tuple(x.shape[axis] for x in parts)
         for got, part in zip(dml.split(out[place], sections=sections, axis=axis), parts):
             assert np.array_equal(got.numpy(), part), (order, axis)
-        joins = [key for key in paths._compiled if key[0] is dml.JoinOperatorDesc]
-        dispatches = len(paths._compiled[joins[-1]].plan.execute)
-        assert dispatches == (16 if paths._target.traits.is_cpu else -(-16 // most))
+        for how, kind in (("join", dml.JoinOperatorDesc), ("split", dml.SplitOperatorDesc)):
+            last = [key for key in paths._compiled if key[0] is kind][-1]
+            names = [d.variant.name for d in paths._compiled[last].plan.execute]
+            if paths._target.traits.is_cpu:
+                assert len(names) == 16 and not WALKED & {*names}
+            else:
+                assert names == [f"join_walked.{how}.p{most}"] * -(-16 // most)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
@@ -145,6 +151,10 @@ def test_rows_of_whole_vectors_are_gathered(
         chosen = rng.integers(-30, 30, (5, 2)).astype(np.int32)
         got = dml.gather(paths.tensor(x[None]), chosen[None, None], axis=2, index_dimensions=2)
         assert np.array_equal(got.numpy(), x[:, chosen]), vectors
+    # Rows that are not contiguous.
+    x = rng.integers(0, 100, (256, 30)).astype(dtype)
+    got = dml.gather(paths.tensor(x).permute((1, 0)), chosen[:1], axis=0, index_dimensions=1)
+    assert np.array_equal(got.numpy(), x.T[chosen[0]])
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64"])
