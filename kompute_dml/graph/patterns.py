@@ -28,7 +28,9 @@ from .draft import (
 from .memory import Storage
 
 _MANY_KEYS = 256
-"""With more keys, FLOAT32 attention is faster as separate matrix products."""
+"""With more keys, FLOAT32 attention is faster as separate matrix products on CPUs, and elsewhere if
+values have more than _WIDE elements: their scores are computed several times."""
+_WIDE = 128
 _CLOSE = 1e-3
 """The relative error of a constant that stands for a number, as FLOAT16 rounds it."""
 
@@ -141,7 +143,8 @@ def attention(g: Drafts) -> None:
             continue
         product = user[0]
         sizes = output_of(scores).sizes
-        if output_of(scores).data_type is DataType.FLOAT32 and sizes[-1] > _MANY_KEYS:
+        apart = g.traits.is_cpu or output_of(product).sizes[-1] > _WIDE
+        if output_of(scores).data_type is DataType.FLOAT32 and sizes[-1] > _MANY_KEYS and apart:
             continue
         if product.tensor("a_tensor").sizes != output_of(scores).sizes or not _packed(
                 product, "a_tensor"):

@@ -15,7 +15,7 @@ from ..lowering.elementwise import float_bits
 from ..lowering.plan import TEMPORARY, UNUSED, Operand
 from ..lowering.walk import Walk
 from ..tuning import work_key
-from .attention_kernels import SHADERS, Kernel, Lines, few_rows, matrix_tiles, units
+from .attention_kernels import SHADERS, Kernel, Lines, kernels
 from .base import Output, operator
 
 _PASSES_ON_CPU = 30_000
@@ -297,20 +297,24 @@ class _Lowering:
         p, h, desc = self.p, self.h, self.desc
         given = [Lines(*operand, self._begins_aligned(operand[0]), size) for operand, size in (
             (query, h.head_size), (key, h.head_size), (value, h.value_size))]
-        kernels = [*matrix_tiles(self, given), *few_rows(self, given), *units(self, given)]
         work = work_key(f"attention f{8 * self.type.itemsize}", h.heads // h.key_heads * h.queries,
                         h.keys, h.head_size, h.batches * h.key_heads)
-        kernel = p.choose(work, kernels, lambda k: k.name)
+        kernel = p.choose(work, kernels(self, given), lambda k: k.name)
         groups = kernel.tiles * h.batches * h.key_heads
         parts, span = self._split(groups, kernel)
-        split = parts > 1 or kernel.makes_parts
+        split = not kernel.finishes and (parts > 1 or kernel.makes_parts)
+        rows = h.batches * h.heads * h.queries
         to = p.write("output_tensor")
+        more: dict[str, Any] = {}
         if split:
-            rows = h.batches * h.heads * h.queries
             to = p.temporary(4, rows * parts * kernel.shares * (h.value_size + 2))
+        if kernel.finishes:
+            more["records"] = p.temporary(4, rows * parts * kernel.shares * (h.value_size + 4))
+            more["arrived"] = p.zeroed(4, groups)
         y, bias = h.output("output_tensor"), desc.relative_position_bias_tensor
         relative = bias.strides[-4:] if bias is not None else (0,) * 4
         lengths = getattr(desc, h.lengths) if h.lengths else None
+        by = (query[1], key[1], value[1], y.strides)
         variant = p.library.get(*kernel.shader.split("."))
         spec = {"TYPE": self.type.code, "RELATIVE": bias is not None, "MASK": int(desc.mask_type),
                 "CAUSAL": h.lengths is not None, "SPLIT": split, **kernel.spec}
@@ -318,13 +322,14 @@ class _Lowering:
             variant, groups * parts,
             q=query[0], k=key[0], v=value[0], mask=p.read("mask_tensor"),
             relative=p.read("relative_position_bias_tensor"),
-            lengths=p.read(h.lengths) if h.lengths else UNUSED, y=to,
-            params=[*query[1], *key[1], *value[1], *y.strides, *relative, *self.mask_strides()],
+            lengths=p.read(h.lengths) if h.lengths else UNUSED, y=to, **more,
+            params=[*(x[3] for x in by), *relative, *self.mask_strides()],
             push={"batches": h.batches, "key_heads": h.key_heads,
                   "group": h.heads // h.key_heads, "queries": h.queries, "keys": h.keys,
                   "parts": parts, "span": span, "scale": float_bits(desc.scale),
                   "filter_value": float_bits(desc.mask_filter_value),
-                  "lengths_stride": lengths.strides[-1] if lengths else 0, **kernel.push},
+                  "lengths_stride": lengths.strides[-1] if lengths else 0, **kernel.push,
+                  **{f"{name}_by": x[:3] for name, x in zip("qkvy", by)}},
             spec={name: value for name, value in spec.items() if name in variant.spec_ids})
         if split:
             sizes = (h.batches, h.heads, h.queries, h.value_size)

@@ -50,8 +50,8 @@ class DeviceTraits:
     """Division, sqrt, floor, ceil, trunc and roundEven are IEEE's, also for denormals. Tests
     confirm it. llvmpipe of Mesa 26 treats denormals as 0."""
     fragments_alike: bool
-    """In a 16 x 16 FLOAT16 left operand an invocation holds the same elements as in a sum.
-    Attention uses sums as operands. Tests confirm it."""
+    """It is known which elements of a 16 x 16 matrix an invocation holds, the same of a FLOAT16
+    left operand as of a sum: attention_decode.comp says which. Tests of attention confirm it."""
     masks_all: bool
     """Both sides of a branch are executed, under masks."""
     registers: int

@@ -7,15 +7,18 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
 // FLOAT16 attention on matrix units. A subgroup of 32 computes FRAGMENTS x 16 rows of the output of one
 // key head, in all columns. Rows are the queries of all query heads that share the key head. Keys are
 // processed in tiles of KEYS, which the subgroups of a workgroup share.
 //
-// Scores are float32, times LOG2_E. The driver decides which invocation holds an element of a matrix, so
-// a row's maximum and sum go through shared memory. That is rare: exponents are relative to a stabilizer,
-// which changes only when the row's maximum has grown by ROOM.
+// Scores are float32, times LOG2_E. Exponents are relative to a stabilizer, which changes only when the
+// row's maximum has grown by ROOM. In general the driver decides which invocation holds an element of a
+// matrix, so a row's maximum and sum go through shared memory. With SAME_PLACES it is known: element i of
+// lane n is in row n / 4 + i / 4 * 8 and column n % 4 * 2 + i % 2 + i / 2 % 2 * 8, of sums and of left
+// operands. Then four neighbours share a row, and the powers are operands where they are.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint SUBGROUPS = 8u;
 layout(constant_id = 2) const uint KEYS = 64u;
@@ -34,38 +37,10 @@ layout(constant_id = 15) const bool WHOLE = false;  // each 16 rows belong to on
 layout(constant_id = 16) const bool SPLIT_KEYS = false;  // subgroups take the same rows and divide the keys
 layout(constant_id = 17) const bool IDLE = false;  // some subgroups have no rows
 layout(constant_id = 18) const bool RAGGED = false;  // parts of the keys may end inside a tile
-layout(push_constant) uniform Push {
-    uint batches;
-    uint key_heads;
-    uint group;  // query heads of a key head
-    uint queries;
-    uint keys;
-    uint parts;
-    uint span;  // keys of a part
-    float scale;
-    float filter_value;
-    uint lengths_stride;
-    uint q_offset;
-    uint k_offset;
-    uint v_offset;
-    uint mask_offset;
-    uint relative_offset;
-    uint lengths_offset;
-    uint y_offset;
-    uint params_offset;
-};
-#include "include/grid.glsl"
-#include "include/params.glsl"
-#include "include/typed.glsl"
-#include "include/exponentials.glsl"
-
-INPUT_TENSOR(q, 0, 34u)
-INPUT_TENSOR(k, 1, 34u)
-INPUT_TENSOR(v, 2, 34u)
-INPUT_TENSOR(mask, 3, 20u)
-INPUT_TENSOR(relative, 4, 34u)
-INPUT_TENSOR(lengths, 5, 20u)
-OUTPUT_TENSOR(y, 6, 34u)
+layout(constant_id = 19) const bool AHEAD = false;  // scores of the next tile are computed with these powers
+#define ATTENTION_TYPE 34u
+#define OUTPUT_TYPE 34u
+#include "include/attention.glsl"
 
 const uint INVOCATIONS = 32u * SUBGROUPS;
 const uint OWN_ROWS = 16u * FRAGMENTS;
@@ -76,19 +51,25 @@ const int KEY_TILES = int(OWN_KEYS / 16u);
 const int HEAD_TILES = int(HEAD_SIZE / 16u);
 const int VALUE_TILES = int(VALUE_SIZE / 16u);
 const int DOWN = int(FRAGMENTS);
+// Rows of a matrix, as an invocation sees them: what it keeps by row. Else it keeps that by element.
+const int LINES = SAME_PLACES ? 2 : 8;
+#define LINE(i) (SAME_PLACES ? (i) / 4 : (i))
 // Rows of vectors of eight elements, with a vector of padding against bank conflicts.
 const uint K_PITCH = HEAD_SIZE / 8u + 1u;
 const uint V_PITCH = VALUE_SIZE / 8u + 1u;
 const uint P_PITCH = OWN_KEYS / 8u + 1u;
 const uint V_AT = KEYS * K_PITCH;
+const uint TILE = KEYS * (K_PITCH + V_PITCH);
 const uint STRIP_PITCH = 5u;  // 16 float32, and a vector of padding
 const uint STRIP = 16u * STRIP_PITCH;
 const uint POWERS = SAME_PLACES ? 0u : OWN_ROWS * P_PITCH;
-shared uvec4 s_tile[KEYS * (K_PITCH + V_PITCH)];
-shared uvec4 s_own[SUBGROUPS * (STRIP + POWERS)];
-shared uvec4 s_numbers[16 * 4];  // 0.0 to 255.0
+// With SAME_PLACES, only the end needs strips: they take the place of tiles.
+const uint OWN_AT = SAME_PLACES ? 0u : TILE;
+const uint OWN_END = OWN_AT + SUBGROUPS * (STRIP + POWERS);
+shared uvec4 s_tile[OWN_END > TILE ? OWN_END : TILE];
+shared uvec4 s_numbers[SAME_PLACES ? 1 : 64];  // 0.0 to 255.0
 shared float s_by_key[KEYS];
-shared uint s_limits[ROWS];  // the number of keys that a row sees
+shared uint s_limits[CAUSAL ? ROWS : 1u];  // the number of keys that a row sees
 shared uvec2 s_rows[BY_ROW ? ROWS : 1u];  // where the relative bias and the mask of a row begin
 
 const int K_LOADS = int((KEYS * HEAD_SIZE / 8u + INVOCATIONS - 1u) / INVOCATIONS);
@@ -104,23 +85,29 @@ const float LOWEST = -3.0e38;
 const float ROOM = 8.0;
 const float LIFT = 6.0;  // powers reach 2^(LIFT + ROOM), so that small ones keep their bits in FLOAT16
 
-uvec4 strides(uint operand) {
-    return uvec4(param(4u * operand), param(4u * operand + 1u), param(4u * operand + 2u),
-                 param(4u * operand + 3u));
-}
-
 void share() {
     subgroupMemoryBarrierShared();
     subgroupBarrier();
 }
 
-vec4 strip(uint at) { return uintBitsToFloat(s_own[at]); }
+vec4 strip(uint at) { return uintBitsToFloat(s_tile[at]); }
+
+// Over the four invocations that share a row.
+float row_max(float x) {
+    x = max(x, subgroupShuffleXor(x, 1u));
+    return max(x, subgroupShuffleXor(x, 2u));
+}
+
+float row_sum(float x) {
+    x += subgroupShuffleXor(x, 1u);
+    return x + subgroupShuffleXor(x, 2u);
+}
 
 // The bias and the mask's value for the score of a key.
 float added(uvec2 at, bool kept, uint key) {
     float sum = 0.0;
-    if (RELATIVE) sum = relative_float(at.x + key * param(19u));
-    if (MASK == 4u) kept = mask_words[at.y + key * param(23u)] != 0u;
+    if (RELATIVE) sum = relative_float(at.x + key * param(7u));
+    if (MASK == 4u) kept = mask_words[at.y + key * param(11u)] != 0u;
     return kept ? sum : sum + filter_value;
 }
 
@@ -130,10 +117,10 @@ float bounded(float x) {
 }
 
 // The loads and stores of a tile of keys or values, by vectors.
-#define LOAD(side, SIDE, SIZE, base, by) \
+#define LOAD(side, SIDE, SIZE, base, by, next) \
     [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) { \
         uint n = gl_LocalInvocationIndex + uint(i) * INVOCATIONS; \
-        uint key = min(next + n / (SIZE / 8u), end - 1u); \
+        uint key = min((next) + n / (SIZE / 8u), end - 1u); \
         side##_next[i] = side##_vectors[(base + key * by + n % (SIZE / 8u) * 8u) / 8u]; \
     }
 #define STORE(side, SIDE, SIZE, at) \
@@ -143,59 +130,68 @@ float bounded(float x) {
             s_tile[at + n / (SIZE / 8u) * SIDE##_PITCH + n % (SIZE / 8u)] = side##_next[i]; \
     }
 
-#define ADD_VALUES(j) \
-    [[unroll]] for (int n = 0; n < VALUE_TILES; ++n) { \
+// Scores of the 16 keys of tile ``j``.
+#define SCORES(s, j) \
+    [[unroll]] for (int f = 0; f < DOWN; ++f) s[f * KEY_TILES + j] = Sums(0.0); \
+    [[unroll]] for (int d = 0; d < HEAD_TILES; ++d) { \
         ColumnFragment z; \
-        coopMatLoad(z, s_tile, V_AT + (own_key + uint(j) * 16u) * V_PITCH + uint(n) * 2u, V_PITCH, \
-                    gl_CooperativeMatrixLayoutRowMajor); \
+        coopMatLoad(z, s_tile, (own_key + uint(j) * 16u) * K_PITCH + uint(d) * 2u, K_PITCH, \
+                    gl_CooperativeMatrixLayoutColumnMajor); \
         [[unroll]] for (int f = 0; f < DOWN; ++f) \
-            o[f * VALUE_TILES + n] = coopMatMulAdd(p[f], z, o[f * VALUE_TILES + n]); \
+            s[f * KEY_TILES + j] = coopMatMulAdd(x[f * HEAD_TILES + d], z, s[f * KEY_TILES + j]); \
     }
+
 void main() {
     const uint lane = gl_SubgroupInvocationID, own_row = SPLIT_KEYS ? 0u : gl_SubgroupID * OWN_ROWS;
     const uint own_key = SPLIT_KEYS ? gl_SubgroupID * OWN_KEYS : 0u;
-    const uint own = gl_SubgroupID * (STRIP + POWERS), powers = own + STRIP;
+    const uint own = OWN_AT + gl_SubgroupID * (STRIP + POWERS), powers = own + STRIP;
     uint rows = group * queries, tiles = (rows + ROWS - 1u) / ROWS;
-    uint rest = group_index();
-    uint tile = tiles - 1u - rest % tiles;  // with CAUSAL, the last tiles take longest and come first
-    rest /= tiles;
+    // With CAUSAL, the last tiles take longest and come first.
+    uint rest = group_index(), tile = tiles - 1u - rest % tiles;
+    if (CAUSAL) {
+        uint others = parts * key_heads * batches;
+        if (rest >= tiles * others) return;
+        tile = tiles - 1u - rest / others;
+        rest %= others;
+    } else {
+        rest /= tiles;
+    }
     uint part = rest % parts;
     rest /= parts;
     uint head = rest % key_heads, batch = rest / key_heads;
     if (batch >= batches) return;
 
-    uvec4 q_by = strides(0u), k_by = strides(1u), v_by = strides(2u);
-    uvec4 y_by = strides(3u), relative_by = strides(4u), mask_by = strides(5u);
-    uint k_base = k_offset + batch * k_by.x + head * k_by.y;
-    uint v_base = v_offset + batch * v_by.x + head * v_by.y;
+    uvec4 relative_by = RELATIVE_STRIDES, mask_by = MASK_STRIDES;
+    uint k_base = k_offset + batch * k_by[0] + head * k_by[1];
+    uint v_base = v_offset + batch * v_by[0] + head * v_by[1];
 
-    uint low = 0u, high = keys, past = 0u;
-    if (CAUSAL)
-        past = uint(clamp(int(lengths_words[lengths_offset + batch * lengths_stride]), 0, int(keys)));
-    if (MASK >= 1u && MASK <= 3u)
-        high = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x]), 0, int(keys)));
-    if (MASK == 2u)
-        low = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x + mask_by.y]), 0, int(keys)));
+    Seen seen = seen_by(batch, mask_by);
+    uint low = seen.low, high = seen.high, past = seen.past;
     // Unless BY_ROW, all rows have the same bias and mask.
     uint relative_at = relative_offset + batch * relative_by.x + head * group * relative_by.y;
     uint mask_at = mask_offset + batch * mask_by.x + head * group * mask_by.y;
 
+    // All rows see the keys before ``all_see``, those of this subgroup before ``own_all_see``.
     uint begin = part * span, end = min(keys, begin + span), all_see = keys;
+    uint own_end = end, own_all_see = keys;
     if (CAUSAL) {
         uint from = tile * ROWS, to = min(from + ROWS, rows) - 1u;
         bool one_head = from / queries == to / queries;
         end = min(end, past + (one_head ? to % queries : queries - 1u) + 1u);
         all_see = past + (one_head ? from % queries : 0u) + 1u;
+        from = min(from + own_row, rows - 1u);
+        own_end = min(end, past + (one_head ? min(from % queries + OWN_ROWS, queries) : queries));
+        own_all_see = past + (one_head ? from % queries : 0u) + 1u;
     }
 
     for (uint i = gl_LocalInvocationIndex; i < ROWS; i += INVOCATIONS) {
         uint row = min(tile * ROWS + i, rows - 1u), position = row % queries;
-        s_limits[i] = past + position + 1u;
+        if (CAUSAL) s_limits[i] = past + position + 1u;
         if (BY_ROW)
             s_rows[i] = uvec2(relative_at, mask_at) + position * uvec2(relative_by.z, mask_by.z)
                         + row / queries * uvec2(relative_by.y, mask_by.y);
     }
-    for (uint i = gl_LocalInvocationIndex; i < 64u; i += INVOCATIONS)
+    for (uint i = gl_LocalInvocationIndex; !SAME_PLACES && i < 64u; i += INVOCATIONS)
         s_numbers[i] = floatBitsToUint(vec4(4u * i, 4u * i + 1u, 4u * i + 2u, 4u * i + 3u));
 
     // Queries: loaded directly, or through the shared memory of the keys.
@@ -203,10 +199,10 @@ void main() {
     if (WHOLE)
         [[unroll]] for (int f = 0; f < DOWN; ++f) {
             uint row = min(tile * ROWS + own_row + uint(f) * 16u, rows - 16u);
-            uint from = q_offset + batch * q_by.x + (head * group + row / queries) * q_by.y
-                        + row % queries * q_by.z;
+            uint from = q_offset + batch * q_by[0] + (head * group + row / queries) * q_by[1]
+                        + row % queries * q_by[2];
             [[unroll]] for (int d = 0; d < HEAD_TILES; ++d)
-                coopMatLoad(x[f * HEAD_TILES + d], q_vectors, from / 8u + uint(d) * 2u, q_by.z / 8u,
+                coopMatLoad(x[f * HEAD_TILES + d], q_vectors, from / 8u + uint(d) * 2u, q_by[2] / 8u,
                             gl_CooperativeMatrixLayoutRowMajor);
         }
     for (uint first = 0u; !WHOLE && first < ROWS; first += KEYS) {
@@ -214,42 +210,51 @@ void main() {
         [[unroll]] for (int i = 0; i < K_LOADS; ++i) {
             uint n = gl_LocalInvocationIndex + uint(i) * INVOCATIONS;
             uint line = n / (HEAD_SIZE / 8u), row = min(tile * ROWS + first + line, rows - 1u);
-            uint from = q_offset + batch * q_by.x + (head * group + row / queries) * q_by.y
-                        + row % queries * q_by.z + n % (HEAD_SIZE / 8u) * 8u;
+            uint from = q_offset + batch * q_by[0] + (head * group + row / queries) * q_by[1]
+                        + row % queries * q_by[2] + n % (HEAD_SIZE / 8u) * 8u;
             if (line < KEYS) s_tile[line * K_PITCH + n % (HEAD_SIZE / 8u)] = q_vectors[from / 8u];
         }
         barrier();
-        if (own_row >= first && own_row < first + KEYS)
-            [[unroll]] for (int f = 0; f < DOWN; ++f)
+        [[unroll]] for (int f = 0; f < DOWN; ++f) {
+            uint line = own_row + uint(f) * 16u - first;
+            if (line < KEYS)
                 [[unroll]] for (int d = 0; d < HEAD_TILES; ++d)
-                    coopMatLoad(x[f * HEAD_TILES + d], s_tile,
-                                (own_row - first + uint(f) * 16u) * K_PITCH + uint(d) * 2u, K_PITCH,
+                    coopMatLoad(x[f * HEAD_TILES + d], s_tile, line * K_PITCH + uint(d) * 2u, K_PITCH,
                                 gl_CooperativeMatrixLayoutRowMajor);
+        }
     }
 
-    Sums o[DOWN * VALUE_TILES], sum[DOWN], most[DOWN];
+    Sums o[DOWN * VALUE_TILES];
+    float sum[DOWN * LINES], most[DOWN * LINES];
     float own_most[DOWN];  // of the row that this lane reduces half of
     [[unroll]] for (int f = 0; f < DOWN; ++f) {
-        sum[f] = Sums(0.0);
-        most[f] = Sums(LOWEST);
         own_most[f] = LOWEST;
         [[unroll]] for (int n = 0; n < VALUE_TILES; ++n) o[f * VALUE_TILES + n] = Sums(0.0);
+        [[unroll]] for (int l = 0; l < LINES; ++l) {
+            sum[f * LINES + l] = 0.0;
+            most[f * LINES + l] = LOWEST;
+        }
     }
 
     bool works = tile * ROWS + own_row < rows;
     uvec4 k_next[K_LOADS], v_next[V_LOADS];
-    uint next = begin;
+    Sums s[DOWN * KEY_TILES], t[AHEAD ? DOWN * KEY_TILES : 1];
     if (begin < end) {
-        LOAD(k, K, HEAD_SIZE, k_base, k_by.z)
-        LOAD(v, V, VALUE_SIZE, v_base, v_by.z)
+        LOAD(k, K, HEAD_SIZE, k_base, k_by[2], begin)
+        LOAD(v, V, VALUE_SIZE, v_base, v_by[2], begin)
+    }
+    if (AHEAD && begin < end) {
+        if (!WHOLE) barrier();  // the queries have been read
+        STORE(k, K, HEAD_SIZE, 0u)
+        LOAD(k, K, HEAD_SIZE, k_base, k_by[2], begin + KEYS)
+        barrier();
+        [[unroll]] for (int j = 0; j < KEY_TILES; ++j) { SCORES(s, j) }
     }
     for (uint first = begin; first < end; first += KEYS) {
-        // Single scores matter only at edges.
-        bool alters = BY_KEY || ((CAUSAL || RAGGED) && first + KEYS > min(end, all_see));
         barrier();  // the previous tile has been read
         STORE(k, K, HEAD_SIZE, 0u)
         STORE(v, V, VALUE_SIZE, V_AT)
-        if (alters)
+        if (BY_KEY || ((CAUSAL || RAGGED) && first + KEYS > min(end, all_see)))
             for (uint i = gl_LocalInvocationIndex; i < KEYS; i += INVOCATIONS) {
                 uint key = first + i, safe = min(key, keys - 1u);
                 bool kept = key >= low && key < high;
@@ -259,110 +264,150 @@ void main() {
             }
         barrier();
         // The next tile loads while this one is used.
-        next = first + KEYS < end ? first + KEYS : first;
-        LOAD(k, K, HEAD_SIZE, k_base, k_by.z)
-        LOAD(v, V, VALUE_SIZE, v_base, v_by.z)
+        LOAD(k, K, HEAD_SIZE, k_base, k_by[2], first + (AHEAD ? 2u * KEYS : KEYS))
+        LOAD(v, V, VALUE_SIZE, v_base, v_by[2], first + KEYS)
 
-        if (IDLE && !works) continue;
-        Sums s[DOWN * KEY_TILES];
-        [[unroll]] for (int n = 0; n < DOWN * KEY_TILES; ++n) s[n] = Sums(0.0);
-        [[unroll]] for (int j = 0; j < KEY_TILES; ++j)
-            [[unroll]] for (int d = 0; d < HEAD_TILES; ++d) {
-                ColumnFragment z;
-                coopMatLoad(z, s_tile,
-                            (own_key + uint(j) * 16u) * K_PITCH + uint(d) * 2u, K_PITCH,
-                            gl_CooperativeMatrixLayoutColumnMajor);
-                [[unroll]] for (int f = 0; f < DOWN; ++f)
-                    s[f * KEY_TILES + j] =
-                        coopMatMulAdd(x[f * HEAD_TILES + d], z, s[f * KEY_TILES + j]);
-            }
+        bool takes = !IDLE || works;
+        if (CAUSAL || RAGGED) takes = takes && first + own_key < own_end;
+        if (takes) {
+            if (!AHEAD)
+                [[unroll]] for (int j = 0; j < KEY_TILES; ++j) { SCORES(s, j) }
 
-        float factor = scale * LOG2_E;
-        if (alters) {
-            Sums numbers;
-            coopMatLoad(numbers, s_numbers, 0u, 4u, gl_CooperativeMatrixLayoutRowMajor);
-            [[unroll]] for (int f = 0; f < DOWN; ++f)
-                [[unroll]] for (int j = 0; j < KEY_TILES; ++j)
-                    [[unroll]] for (int i = 0; i < numbers.length(); ++i) {
-                        uint number = uint(numbers[i]), key = own_key + uint(j) * 16u + number % 16u;
-                        uint row = own_row + uint(f) * 16u + number / 16u;
-                        float score = fma(s[f * KEY_TILES + j][i], factor, s_by_key[key]);
-                        if (BY_ROW)
-                            score += bounded(added(s_rows[row], true, min(first + key, keys - 1u)));
-                        if (CAUSAL && first + key >= s_limits[row]) score = ABSENT;
-                        s[f * KEY_TILES + j][i] = score;
-                    }
-            factor = 1.0;
-        }
-
-        [[unroll]] for (int f = 0; f < DOWN; ++f) {
-            Sums largest = s[f * KEY_TILES];
-            bool grown = false;
-            [[unroll]] for (int i = 0; i < largest.length(); ++i) {
-                [[unroll]] for (int j = 1; j < KEY_TILES; ++j)
-                    largest[i] = max(largest[i], s[f * KEY_TILES + j][i]);
-                largest[i] *= factor;
-                grown = grown || largest[i] > most[f][i] + ROOM;
-            }
-            if (subgroupOr(uint(grown)) != 0u) {
-                uint at = own + lane / 2u * STRIP_PITCH;
-                coopMatStore(largest, s_own, own, STRIP_PITCH, gl_CooperativeMatrixLayoutRowMajor);
-                share();
-                vec4 four = max(max(strip(at), strip(at + 1u)), max(strip(at + 2u), strip(at + 3u)));
-                own_most[f] =
-                    max(own_most[f], max(max(four.x, four.y), max(four.z, four.w)) - LIFT);
-                share();
-                s_own[at + lane % 2u * 2u] = s_own[at + lane % 2u * 2u + 1u] =
-                    uvec4(floatBitsToUint(own_most[f]));
-                share();
-                Sums now;
-                coopMatLoad(now, s_own, own, STRIP_PITCH, gl_CooperativeMatrixLayoutRowMajor);
-                share();
-                [[unroll]] for (int i = 0; i < now.length(); ++i) {
-                    float shrink = exp2(most[f][i] - now[i]);
-                    sum[f][i] *= shrink;
-                    [[unroll]] for (int n = 0; n < VALUE_TILES; ++n)
-                        o[f * VALUE_TILES + n][i] *= shrink;
-                }
-                most[f] = now;
-            }
-            [[unroll]] for (int j = 0; j < KEY_TILES; ++j) {
-                [[unroll]] for (int i = 0; i < largest.length(); ++i) {
-                    float power = exp2(fma(s[f * KEY_TILES + j][i], factor, -most[f][i]));
-                    sum[f][i] += power;
-                    s[f * KEY_TILES + j][i] = power;
-                }
+            // Single scores matter only at edges.
+            float factor = scale * LOG2_E;
+            if (BY_KEY || ((CAUSAL || RAGGED) && first + own_key + OWN_KEYS > min(end, own_all_see))) {
+                Sums numbers;
                 if (!SAME_PLACES)
-                    coopMatStore(Halves(s[f * KEY_TILES + j]), s_own,
-                                 powers + uint(f) * 16u * P_PITCH + uint(j) * 2u, P_PITCH,
-                                 gl_CooperativeMatrixLayoutRowMajor);
+                    coopMatLoad(numbers, s_numbers, 0u, 4u, gl_CooperativeMatrixLayoutRowMajor);
+                [[unroll]] for (int f = 0; f < DOWN; ++f)
+                    [[unroll]] for (int j = 0; j < KEY_TILES; ++j)
+                        [[unroll]] for (int i = 0; i < numbers.length(); ++i) {
+                            uint line = lane / 4u + uint(LINE(i)) * 8u;
+                            uint column = lane % 4u * 2u + uint(i) % 2u + uint(i) / 2u % 2u * 8u;
+                            if (!SAME_PLACES) {
+                                line = uint(numbers[i]) / 16u;
+                                column = uint(numbers[i]) % 16u;
+                            }
+                            uint row = own_row + uint(f) * 16u + line;
+                            uint key = own_key + uint(j) * 16u + column;
+                            float score = fma(s[f * KEY_TILES + j][i], factor, s_by_key[key]);
+                            if (BY_ROW)
+                                score += bounded(added(s_rows[row], true, min(first + key, keys - 1u)));
+                            if (CAUSAL && first + key >= s_limits[row]) score = ABSENT;
+                            s[f * KEY_TILES + j][i] = score;
+                        }
+                factor = 1.0;
             }
-        }
-        if (!SAME_PLACES) share();
 
-        [[unroll]] for (int j = 0; j < KEY_TILES; ++j) {
-            RowFragment p[DOWN];
             [[unroll]] for (int f = 0; f < DOWN; ++f) {
-                if (SAME_PLACES)
-                    [[unroll]] for (int i = 0; i < p[f].length(); ++i)
-                        p[f][i] = float16_t(s[f * KEY_TILES + j][i]);
-                else
-                    coopMatLoad(p[f], s_own, powers + uint(f) * 16u * P_PITCH + uint(j) * 2u,
-                                P_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+                float largest[LINES];
+                [[unroll]] for (int l = 0; l < LINES; ++l) largest[l] = ABSENT;
+                [[unroll]] for (int i = 0; i < s[0].length(); ++i)
+                    [[unroll]] for (int j = 0; j < KEY_TILES; ++j)
+                        largest[LINE(i)] = max(largest[LINE(i)], s[f * KEY_TILES + j][i]);
+                bool grown = false;
+                [[unroll]] for (int l = 0; l < LINES; ++l) {
+                    largest[l] *= factor;
+                    grown = grown || largest[l] > most[f * LINES + l] + ROOM;
+                }
+                if (subgroupOr(uint(grown)) != 0u) {
+                    float now[LINES], shrink[LINES];
+                    if (SAME_PLACES) {
+                        [[unroll]] for (int l = 0; l < LINES; ++l)
+                            now[l] = max(most[f * LINES + l], row_max(largest[l]) - LIFT);
+                    } else {
+                        Sums strips;
+                        [[unroll]] for (int i = 0; i < strips.length(); ++i) strips[i] = largest[LINE(i)];
+                        uint at = own + lane / 2u * STRIP_PITCH;
+                        coopMatStore(strips, s_tile, own, STRIP_PITCH,
+                                     gl_CooperativeMatrixLayoutRowMajor);
+                        share();
+                        vec4 four =
+                            max(max(strip(at), strip(at + 1u)), max(strip(at + 2u), strip(at + 3u)));
+                        own_most[f] =
+                            max(own_most[f], max(max(four.x, four.y), max(four.z, four.w)) - LIFT);
+                        share();
+                        s_tile[at + lane % 2u * 2u] = s_tile[at + lane % 2u * 2u + 1u] =
+                            uvec4(floatBitsToUint(own_most[f]));
+                        share();
+                        coopMatLoad(strips, s_tile, own, STRIP_PITCH,
+                                    gl_CooperativeMatrixLayoutRowMajor);
+                        share();
+                        [[unroll]] for (int i = 0; i < strips.length(); ++i) now[LINE(i)] = strips[i];
+                    }
+                    [[unroll]] for (int l = 0; l < LINES; ++l) {
+                        shrink[l] = exp2(most[f * LINES + l] - now[l]);
+                        most[f * LINES + l] = now[l];
+                        sum[f * LINES + l] *= shrink[l];
+                    }
+                    [[unroll]] for (int n = 0; n < VALUE_TILES; ++n)
+                        [[unroll]] for (int i = 0; i < o[0].length(); ++i)
+                            o[f * VALUE_TILES + n][i] *= shrink[LINE(i)];
+                }
             }
-            ADD_VALUES(j)
+            RowFragment p[SAME_PLACES ? DOWN * KEY_TILES : 1];
+            [[unroll]] for (int j = 0; j < KEY_TILES; ++j) {
+                if (AHEAD) { SCORES(t, j) }
+                [[unroll]] for (int f = 0; f < DOWN; ++f) {
+                    [[unroll]] for (int i = 0; i < s[0].length(); ++i) {
+                        float power =
+                            exp2(fma(s[f * KEY_TILES + j][i], factor, -most[f * LINES + LINE(i)]));
+                        sum[f * LINES + LINE(i)] += power;
+                        if (SAME_PLACES) p[f * KEY_TILES + j][i] = float16_t(power);
+                        else s[f * KEY_TILES + j][i] = power;
+                    }
+                    if (!SAME_PLACES)
+                        coopMatStore(Halves(s[f * KEY_TILES + j]), s_tile,
+                                     powers + uint(f) * 16u * P_PITCH + uint(j) * 2u, P_PITCH,
+                                     gl_CooperativeMatrixLayoutRowMajor);
+                }
+            }
+            if (!SAME_PLACES) share();
+
+            [[unroll]] for (int j = 0; j < KEY_TILES; ++j) {
+                RowFragment own_p[DOWN];
+                [[unroll]] for (int f = 0; f < DOWN; ++f) {
+                    if (SAME_PLACES)
+                        own_p[f] = p[f * KEY_TILES + j];
+                    else
+                        coopMatLoad(own_p[f], s_tile, powers + uint(f) * 16u * P_PITCH + uint(j) * 2u,
+                                    P_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+                }
+                [[unroll]] for (int n = 0; n < VALUE_TILES; ++n) {
+                    ColumnFragment z;
+                    coopMatLoad(z, s_tile, V_AT + (own_key + uint(j) * 16u) * V_PITCH + uint(n) * 2u,
+                                V_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+                    [[unroll]] for (int f = 0; f < DOWN; ++f)
+                        o[f * VALUE_TILES + n] = coopMatMulAdd(own_p[f], z, o[f * VALUE_TILES + n]);
+                }
+            }
+            if (!SAME_PLACES) share();
+            if (AHEAD)
+                [[unroll]] for (int n = 0; n < DOWN * KEY_TILES; ++n) s[n] = t[n];
         }
-        if (!SAME_PLACES) share();
     }
+    if (SAME_PLACES) barrier();  // all tiles have been read
 
     // Two lanes write a row, eight columns at a time.
     [[unroll]] for (int f = 0; f < DOWN; ++f) {
         uint at = own + lane / 2u * STRIP_PITCH;
-        coopMatStore(sum[f], s_own, own, STRIP_PITCH, gl_CooperativeMatrixLayoutRowMajor);
-        share();
-        vec4 four = (strip(at) + strip(at + 1u)) + (strip(at + 2u) + strip(at + 3u));
-        float total = (four.x + four.y) + (four.z + four.w);
-        share();
+        float total;
+        if (SAME_PLACES) {
+            float low = subgroupShuffle(row_sum(sum[f * LINES]), lane / 2u % 8u * 4u);
+            float high = subgroupShuffle(row_sum(sum[f * LINES + 1]), lane / 2u % 8u * 4u);
+            total = lane < 16u ? low : high;
+            low = subgroupShuffle(most[f * LINES], lane / 2u % 8u * 4u);
+            high = subgroupShuffle(most[f * LINES + 1], lane / 2u % 8u * 4u);
+            own_most[f] = lane < 16u ? low : high;
+        } else {
+            Sums strips;
+            [[unroll]] for (int i = 0; i < strips.length(); ++i) strips[i] = sum[f * LINES + LINE(i)];
+            coopMatStore(strips, s_tile, own, STRIP_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+            share();
+            vec4 four = (strip(at) + strip(at + 1u)) + (strip(at + 2u) + strip(at + 3u));
+            total = (four.x + four.y) + (four.z + four.w);
+            share();
+        }
         uint row = tile * ROWS + own_row + uint(f) * 16u + lane / 2u;
         bool exists = row < rows;
         uint own_head = head * group + row / queries, position = row % queries;
@@ -374,10 +419,10 @@ void main() {
             y_words[y_offset + record + VALUE_SIZE] = floatBitsToUint(own_most[f] / LOG2_E);
             y_words[y_offset + record + VALUE_SIZE + 1u] = floatBitsToUint(total);
         }
-        uint to = y_offset + batch * y_by.x + own_head * y_by.y + position * y_by.z;
+        uint to = y_offset + batch * y_by[0] + own_head * y_by[1] + position * y_by[2];
         float share_of = total == 0.0 ? 0.0 : 1.0 / total;
         [[unroll]] for (int n = 0; n < VALUE_TILES; ++n) {
-            coopMatStore(o[f * VALUE_TILES + n], s_own, own, STRIP_PITCH,
+            coopMatStore(o[f * VALUE_TILES + n], s_tile, own, STRIP_PITCH,
                          gl_CooperativeMatrixLayoutRowMajor);
             share();
             vec4 a = strip(at + lane % 2u * 2u), b = strip(at + lane % 2u * 2u + 1u);
@@ -399,8 +444,8 @@ void main() {
                     float_to_half(b.z) | float_to_half(b.w) << 16u);
             if (!SPLIT && exists && !VECTORS)
                 [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-                    y_store_float(to + (column + e) * y_by.w, a[e]);
-                    y_store_float(to + (column + 4u + e) * y_by.w, b[e]);
+                    y_store_float(to + (column + e) * param(3u), a[e]);
+                    y_store_float(to + (column + 4u + e) * param(3u), b[e]);
                 }
         }
     }

@@ -13,26 +13,6 @@ layout(constant_id = 3) const uint MASK = 0u;
 layout(constant_id = 4) const bool CAUSAL = false;
 layout(constant_id = 5) const uint HEAD_VECTORS = 16u;  // vectors of 16 bytes in a head
 layout(constant_id = 6) const uint VALUE_VECTORS = 16u;
-layout(push_constant) uniform Push {
-    uint batches;
-    uint key_heads;
-    uint group;  // query heads of a key head
-    uint queries;
-    uint keys;
-    uint parts;
-    uint span;  // keys of a part, at most SPAN
-    float scale;
-    float filter_value;
-    uint lengths_stride;
-    uint q_offset;
-    uint k_offset;
-    uint v_offset;
-    uint mask_offset;
-    uint relative_offset;
-    uint lengths_offset;
-    uint y_offset;
-    uint params_offset;
-};
 #if defined(ROWS_r8)
 #define QUADS 2u
 #define LOADS 2u  // loads in flight
@@ -43,18 +23,9 @@ layout(push_constant) uniform Push {
 #define SPAN 512u
 #endif
 const uint ROWS = 4u * QUADS;
-#include "include/grid.glsl"
-#include "include/params.glsl"
-#include "include/typed.glsl"
-#include "include/exponentials.glsl"
-
-INPUT_TENSOR(q, 0, TYPE)
-INPUT_TENSOR(k, 1, TYPE)
-INPUT_TENSOR(v, 2, TYPE)
-INPUT_TENSOR(mask, 3, 20u)
-INPUT_TENSOR(relative, 4, TYPE)
-INPUT_TENSOR(lengths, 5, 20u)
-OUTPUT_TENSOR(y, 6, 36u)
+#define ATTENTION_TYPE TYPE
+#define OUTPUT_TYPE 36u
+#include "include/attention.glsl"
 
 const uint INVOCATIONS = 256u;
 const uint EACH = 16u / BYTES_OF(TYPE);
@@ -65,11 +36,6 @@ const uint PITCH = HEAD_VECTORS + 1u;
 shared vec4 s_parts[QUADS][INVOCATIONS * LOADS * 5u / 4u];  // HEAD_VECTORS is at least 4
 shared float s_powers[ROWS][SPAN];
 shared float s_most[ROWS], s_sum[ROWS];
-
-uvec4 strides(uint operand) {
-    return uvec4(param(4u * operand), param(4u * operand + 1u), param(4u * operand + 2u),
-                 param(4u * operand + 3u));
-}
 
 // Four elements of a vector of eight, or all elements of a vector of four.
 vec4 quarter(uvec4 x, uint n) {
@@ -93,17 +59,11 @@ void main() {
     uint head = rest % key_heads, batch = rest / key_heads;
     if (batch >= batches) return;
 
-    uvec4 q_by = strides(0u), k_by = strides(1u), v_by = strides(2u);
-    uvec4 relative_by = strides(4u), mask_by = strides(5u);
-    uint k_base = k_offset + batch * k_by.x + head * k_by.y;
-    uint v_base = v_offset + batch * v_by.x + head * v_by.y;
-    uint low = 0u, high = keys, past = 0u;
-    if (CAUSAL)
-        past = uint(clamp(int(lengths_words[lengths_offset + batch * lengths_stride]), 0, int(keys)));
-    if (MASK >= 1u && MASK <= 3u)
-        high = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x]), 0, int(keys)));
-    if (MASK == 2u)
-        low = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x + mask_by.y]), 0, int(keys)));
+    uvec4 by_element = ELEMENT_STRIDES, relative_by = RELATIVE_STRIDES, mask_by = MASK_STRIDES;
+    uint k_base = k_offset + batch * k_by[0] + head * k_by[1];
+    uint v_base = v_offset + batch * v_by[0] + head * v_by[1];
+    Seen seen = seen_by(batch, mask_by);
+    uint low = seen.low, high = seen.high, past = seen.past;
     uint begin = part * span, end = min(keys, begin + span);
     if (CAUSAL) end = min(end, past + queries);
     uint count = end > begin ? end - begin : 0u;
@@ -114,16 +74,16 @@ void main() {
     [[unroll]] for (uint r = 0u; r < ROWS; ++r)
         [[unroll]] for (uint n = 0u; n < EACH / 4u; ++n) {
             uint row = min(r, rows - 1u);
-            uint from = q_offset + batch * q_by.x + (head * group + row / queries) * q_by.y
-                        + row % queries * q_by.z + (vector * EACH + 4u * n) * q_by.w;
-            x[r][n] = vec4(q_float(from), q_float(from + q_by.w), q_float(from + 2u * q_by.w),
-                           q_float(from + 3u * q_by.w));
+            uint from = q_offset + batch * q_by[0] + (head * group + row / queries) * q_by[1]
+                        + row % queries * q_by[2] + (vector * EACH + 4u * n) * by_element[0];
+            x[r][n] = vec4(q_float(from), q_float(from + by_element[0]), q_float(from + 2u * by_element[0]),
+                           q_float(from + 3u * by_element[0]));
         }
     for (uint first = 0u; first < count; first += K_LINES * LOADS) {
         uvec4 found[LOADS];
         [[unroll]] for (uint n = 0u; n < LOADS; ++n) {
             uint key = begin + min(first + n * K_LINES + line, count - 1u);
-            found[n] = k_vectors[(k_base + key * k_by.z) / EACH + vector];
+            found[n] = k_vectors[(k_base + key * k_by[2]) / EACH + vector];
         }
         barrier();  // the previous parts have been read
         [[unroll]] for (uint n = 0u; n < LOADS; ++n)
@@ -196,7 +156,7 @@ void main() {
             uvec4 found[LOADS];
             [[unroll]] for (uint n = 0u; n < LOADS; ++n) {
                 uint key = begin + min(first + n * V_LINES, count - 1u);
-                found[n] = v_vectors[(v_base + key * v_by.z) / EACH + column];
+                found[n] = v_vectors[(v_base + key * v_by[2]) / EACH + column];
             }
             [[unroll]] for (uint n = 0u; n < LOADS; ++n) {
                 uint at = first + n * V_LINES;

@@ -9,6 +9,7 @@ import onnx
 import onnx.shape_inference
 import pytest
 
+import kompute_dml as dml
 import onnx_graphs as graphs
 from kompute_dml import onnx_backend
 from kompute_dml.graph.array import Array
@@ -340,6 +341,17 @@ def test_attention_spelled_out(
     fused, plain = _both(monkeypatch, nodes, inputs, constants, ["y"])
     assert fused[0] == ["GEMM", "MULTIHEAD_ATTENTION"]
     assert "ACTIVATION_SOFTMAX1" in plain[0]
+    np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=1e-5)
+
+
+def test_attention_of_many_keys_stays_products_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = {w: _numbers(8, 8) / 4 for w in ("wq", "wk", "wv")} | {"scale": 8**-0.5}
+    shapes = [node("Constant", "", n, value_ints=list(s))
+              for n, s in (("heads", (1, 300, 2, 4)), ("whole", (1, 300, 8)))]
+    fused, plain = _both(
+        monkeypatch, [*shapes, *_attention("")], {"x": _numbers(1, 300, 8)}, constants, ["y"])
+    on_cpu = dml.default_device()._target.traits.is_cpu
+    assert ("ACTIVATION_SOFTMAX1" in fused[0]) == on_cpu
     np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=1e-5)
 
 

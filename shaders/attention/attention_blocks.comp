@@ -1,0 +1,348 @@
+//@ op DML_OPERATOR_MULTIHEAD_ATTENTION DML_OPERATOR_MULTIHEAD_ATTENTION1
+//@ variants TILE: h32 h64 b64 b128
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// A workgroup of ACROSS x 16 invocations computes ROWS rows by COLUMNS columns of the output of one key
+// head. Rows are the queries of all query heads that share the key head. Keys are processed in tiles of
+// KEYS. For each of its 4 ROW_QUADS rows, an invocation holds the scores of 4 KEY_QUADS keys and 4
+// COLUMN_QUADS columns of the output, in float32: blocks large enough that multiplications outweigh
+// reading shared memory. Both products read slices there; while one is multiplied, the next one is stored
+// beside it. The second product takes PART keys at a time, of which each invocation gives four.
+#define PARAMS_BINDING 7
+layout(constant_id = 1) const uint TYPE = 36u;
+layout(constant_id = 2) const bool VECTORS = false;  // head sizes are whole, contiguous vectors
+layout(constant_id = 3) const bool RELATIVE = false;
+layout(constant_id = 4) const uint MASK = 0u;
+layout(constant_id = 5) const bool CAUSAL = false;  // with the past sequence lengths
+layout(constant_id = 6) const bool SPLIT = false;  // workgroups divide the keys
+layout(constant_id = 7) const bool BY_ROW = false;  // masks or biases depend on the row, too
+layout(constant_id = 8) const bool STORES_VECTORS = false;
+#if defined(TILE_h32)
+#define ROW_QUADS 1u
+#define KEY_QUADS 2u
+#define COLUMN_QUADS 1u
+#define ACROSS 8u
+#elif defined(TILE_h64)
+#define ROW_QUADS 1u
+#define KEY_QUADS 2u
+#define COLUMN_QUADS 2u
+#define ACROSS 8u
+#elif defined(TILE_b64)
+#define ROW_QUADS 2u
+#define KEY_QUADS 2u
+#define COLUMN_QUADS 2u
+#define ACROSS 8u
+#elif defined(TILE_b128)
+#define ROW_QUADS 2u
+#define KEY_QUADS 2u
+#define COLUMN_QUADS 2u
+#define ACROSS 16u
+#endif
+const uint ROWS = 64u * ROW_QUADS;
+const uint COLUMNS = 4u * COLUMN_QUADS * ACROSS;
+const uint KEYS = 4u * KEY_QUADS * ACROSS;
+const uint PART = 4u * ACROSS;
+const uint INVOCATIONS = 16u * ACROSS;
+#define MORE_PUSH uint head_size; uint value_size;
+#define ATTENTION_TYPE TYPE
+#define OUTPUT_TYPE TYPE
+#include "include/attention.glsl"
+
+const uint CHUNK = 8u;
+// Vectors of rows, keys or columns, and a vector of padding against bank conflicts.
+const uint ROW_LINE = ROWS / 4u + 1u;
+const uint KEY_LINE = KEYS / 4u + 1u;
+const uint COLUMN_LINE = COLUMNS / 4u;
+const uint KEYS_AT = CHUNK * ROW_LINE;
+const uint SLICE = KEYS_AT + CHUNK * KEY_LINE;  // queries and keys, transposed
+// Powers by key, and values. The slice of values is a vector for each invocation, or more.
+const uint VALUES = COLUMN_LINE * CHUNK < INVOCATIONS ? INVOCATIONS / COLUMN_LINE : CHUNK;
+const uint VALUES_AT = PART * ROW_LINE;
+const uint VALUES_SLICE = VALUES * COLUMN_LINE;
+const uint PARTS_END = VALUES_AT + 2u * VALUES_SLICE;
+shared vec4 s_tile[2u * SLICE > PARTS_END ? 2u * SLICE : PARTS_END];
+
+#define LOWEST uintBitsToFloat(0xFF800000u)
+
+#define LOAD4(x) \
+    vec4 x##_four(uint at, uint stride, uint there) { \
+        if (VECTORS && x##_offset % 4u == 0u) { \
+            if (BYTES_OF(TYPE) == 4u) return uintBitsToFloat(x##_vectors[at / 4u]); \
+            if (HAS_EXACT_UNITS) \
+                return vec4(unpackHalf2x16(x##_words[at / 2u]), \
+                            unpackHalf2x16(x##_words[at / 2u + 1u])); \
+        } \
+        vec4 result = vec4(0.0); \
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) \
+            if (i < there) result[i] = x##_float(at + i * stride); \
+        return result; \
+    }
+LOAD4(q)
+LOAD4(k)
+LOAD4(v)
+
+float power(float x) {
+    return HAS_EXACT_UNITS ? exp2(x * LOG2_E) : exp_of(x);
+}
+
+// Stores four elements of a row, transposed.
+void put(uint first, uint pitch, uint line, uint part, vec4 x) {
+    [[unroll]] for (uint i = 0u; i < 4u; ++i)
+        s_tile[first + (4u * part + i) * pitch + line / 4u][line % 4u] = x[i];
+}
+
+const int Q_LOADS = int(ROWS * CHUNK / 4u / INVOCATIONS);
+const int K_LOADS = int(KEYS * CHUNK / 4u / INVOCATIONS);
+const int V_LOADS = int(VALUES_SLICE / INVOCATIONS);
+const int ALL_ROWS = int(4u * ROW_QUADS);
+
+void main() {
+    // A subgroup of 32 takes 4 x 8 invocations' blocks: it reads the fewest vectors.
+    const uint i = gl_LocalInvocationIndex;
+    const uint tx = i % 8u + i / 32u % (ACROSS / 8u) * 8u, ty = i / 8u % 4u + i / (4u * ACROSS) * 4u;
+    // Tiles of rows change fastest: neighbours read the same keys.
+    uint rows = group * queries, tiles = (rows + ROWS - 1u) / ROWS;
+    uint chunks = (value_size + COLUMNS - 1u) / COLUMNS;
+    uint rest = group_index();
+    uint tile = rest % tiles;
+    rest /= tiles;
+    uint column = rest % chunks * COLUMNS;
+    rest /= chunks;
+    uint part = rest % parts;
+    rest /= parts;
+    uint head = rest % key_heads, batch = rest / key_heads;
+    if (batch >= batches) return;
+
+    uvec4 by_element = ELEMENT_STRIDES, relative_by = RELATIVE_STRIDES, mask_by = MASK_STRIDES;
+    uint k_base = k_offset + batch * k_by[0] + head * k_by[1];
+    uint v_base = v_offset + batch * v_by[0] + head * v_by[1];
+
+    Seen seen = seen_by(batch, mask_by);
+    uint low = seen.low, high = seen.high, past = seen.past;
+
+    // The rows of this invocation, and those whose queries it loads.
+    uint position[ALL_ROWS];
+    uvec2 added_at[BY_ROW ? ALL_ROWS : 1];
+    [[unroll]] for (int r = 0; r < ALL_ROWS; ++r) {
+        uint known = min(tile * ROWS + uint(r) / 4u * 64u + 4u * ty + uint(r) % 4u, rows - 1u);
+        uint own_head = head * group + known / queries;
+        position[r] = known % queries;
+        if (BY_ROW || r == 0)
+            added_at[BY_ROW ? r : 0] = added_from(batch, own_head, position[r], relative_by, mask_by);
+    }
+    uint q_at[Q_LOADS];
+    [[unroll]] for (int n = 0; n < Q_LOADS; ++n) {
+        uint known = min(tile * ROWS + (i + uint(n) * INVOCATIONS) / (CHUNK / 4u), rows - 1u);
+        q_at[n] = q_offset + batch * q_by[0] + (head * group + known / queries) * q_by[1]
+                  + known % queries * q_by[2];
+    }
+
+    uint begin = part * span, end = min(keys, begin + span);
+    if (CAUSAL) {
+        uint from = tile * ROWS, to = min(from + ROWS, rows) - 1u;
+        uint most = from / queries == to / queries ? to % queries : queries - 1u;
+        end = min(end, past + most + 1u);
+    }
+
+    vec4 o[ALL_ROWS][COLUMN_QUADS];
+    float most[ALL_ROWS], sum[ALL_ROWS];
+    [[unroll]] for (int r = 0; r < ALL_ROWS; ++r) {
+        most[r] = LOWEST;
+        sum[r] = 0.0;
+        [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c) o[r][c] = vec4(0.0);
+    }
+
+    const uint d_loaded = 4u * (i % (CHUNK / 4u));
+    for (uint first = begin; first < end; first += KEYS) {
+        vec4 s[ALL_ROWS][KEY_QUADS];
+        [[unroll]] for (int r = 0; r < ALL_ROWS; ++r)
+            [[unroll]] for (uint k = 0u; k < KEY_QUADS; ++k) s[r][k] = vec4(0.0);
+        vec4 query[Q_LOADS], fresh[K_LOADS];
+        uint k_at[K_LOADS];
+        [[unroll]] for (int n = 0; n < K_LOADS; ++n)
+            k_at[n] = k_base + min(first + (i + uint(n) * INVOCATIONS) / (CHUNK / 4u), end - 1u) * k_by[2];
+        // Keys beyond the end are the last one, elements beyond a vector are multiplied by zeros.
+#define LOAD_CHUNK(chunk) \
+        { \
+            uint d = (chunk) + d_loaded, there = d < head_size ? min(4u, head_size - d) : 0u; \
+            uint safe = VECTORS ? min(d, head_size - 4u) : d; \
+            [[unroll]] for (int n = 0; n < Q_LOADS; ++n) { \
+                query[n] = q_four(q_at[n] + safe * by_element[0], by_element[0], there); \
+                if (there == 0u) query[n] = vec4(0.0); \
+            } \
+            [[unroll]] for (int n = 0; n < K_LOADS; ++n) \
+                fresh[n] = k_four(k_at[n] + safe * by_element[1], by_element[1], there); \
+        }
+#define PUT_CHUNK(at) \
+        [[unroll]] for (int n = 0; n < Q_LOADS; ++n) \
+            put(at, ROW_LINE, (i + uint(n) * INVOCATIONS) / (CHUNK / 4u), d_loaded / 4u, query[n]); \
+        [[unroll]] for (int n = 0; n < K_LOADS; ++n) \
+            put((at) + KEYS_AT, KEY_LINE, (i + uint(n) * INVOCATIONS) / (CHUNK / 4u), d_loaded / 4u, \
+                fresh[n]);
+        LOAD_CHUNK(0u)
+        barrier();  // the previous tile has been read
+        PUT_CHUNK(0u)
+        barrier();
+        uint current = 0u;
+        for (uint chunk = 0u; chunk < head_size; chunk += CHUNK) {
+            LOAD_CHUNK(chunk + CHUNK)  // during the product
+            [[unroll]] for (uint e = 0u; e < CHUNK; ++e) {
+                vec4 a[ROW_QUADS], b[KEY_QUADS];
+                [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad)
+                    a[quad] = s_tile[current + e * ROW_LINE + quad * 16u + ty];
+                [[unroll]] for (uint k = 0u; k < KEY_QUADS; ++k)
+                    b[k] = s_tile[current + KEYS_AT + e * KEY_LINE + k * ACROSS + tx];
+                [[unroll]] for (int r = 0; r < ALL_ROWS; ++r)
+                    [[unroll]] for (uint k = 0u; k < KEY_QUADS; ++k) s[r][k] += a[r / 4][r % 4] * b[k];
+            }
+            current = SLICE - current;
+            PUT_CHUNK(current)
+            barrier();
+        }
+
+        // Values in the order of parts: first the first of each invocation's four keys.
+        vec4 values[V_LOADS];
+#define LOAD_VALUES(from) \
+        [[unroll]] for (int n = 0; n < V_LOADS; ++n) { \
+            uint at = i + INVOCATIONS * uint(n), d = column + 4u * (at % COLUMN_LINE); \
+            uint e = (from) + at / COLUMN_LINE; \
+            uint key = first + e / PART * PART + 4u * (e % ACROSS) + e / ACROSS % 4u; \
+            uint there = d < value_size ? min(4u, value_size - d) : 0u; \
+            values[n] = v_four(v_base + min(key, end - 1u) * v_by[2] \
+                               + (VECTORS ? min(d, value_size - 4u) : d) * by_element[2], by_element[2], there); \
+        }
+#define PUT_VALUES(at) \
+        [[unroll]] for (int n = 0; n < V_LOADS; ++n) \
+            s_tile[VALUES_AT + (at) + i + INVOCATIONS * uint(n)] = values[n];
+        LOAD_VALUES(0u)
+
+        // Single scores matter only at edges.
+        bool edge = first + KEYS > end;
+        if (CAUSAL) edge = true;
+        if (RELATIVE) edge = true;
+        if (MASK != 0u) edge = true;
+        vec4 largest[ROW_QUADS];
+        [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad) largest[quad] = vec4(LOWEST);
+        [[unroll]] for (uint k = 0u; k < KEY_QUADS; ++k) {
+            if (edge) {
+                [[unroll]] for (uint c = 0u; c < 4u; ++c) {
+                    uint key = first + 4u * (k * ACROSS + tx) + c, safe = min(key, keys - 1u);
+                    float more = 0.0;
+#define ADDED(r) \
+                    { \
+                        more = 0.0; \
+                        if (RELATIVE) more = relative_float(added_at[r].x + safe * relative_by.w); \
+                        bool kept = true; \
+                        if (MASK == 4u) kept = mask_words[added_at[r].y + safe * mask_by.w] != 0u; \
+                        else if (MASK != 0u) kept = key >= low && key < high; \
+                        if (!kept) more += filter_value; \
+                    }
+                    if (!BY_ROW) ADDED(0)
+                    [[unroll]] for (int r = 0; r < ALL_ROWS; ++r) {
+                        if (BY_ROW) ADDED(r)
+                        float score = s[r][k][c] * scale + more;
+                        if (key >= end || (CAUSAL && key > past + position[r])) score = LOWEST;
+                        s[r][k][c] = score;
+                    }
+                }
+            } else {
+                [[unroll]] for (int r = 0; r < ALL_ROWS; ++r) s[r][k] *= scale;
+            }
+            [[unroll]] for (int r = 0; r < ALL_ROWS; ++r)
+                largest[r / 4][r % 4] = max(largest[r / 4][r % 4], max(
+                    max(s[r][k].x, s[r][k].y), max(s[r][k].z, s[r][k].w)));
+        }
+        [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad)
+            s_tile[tx * ROW_LINE + quad * 16u + ty] = largest[quad];
+        barrier();
+        [[dont_unroll]] for (uint t = 0u; t < ACROSS; ++t)
+            [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad)
+                largest[quad] = max(largest[quad], s_tile[t * ROW_LINE + quad * 16u + ty]);
+
+        [[unroll]] for (int r = 0; r < ALL_ROWS; ++r) {
+            float now = max(most[r], largest[r / 4][r % 4]);
+            float base = now == LOWEST ? 0.0 : now;
+            float shrink = power(most[r] - base);
+            most[r] = now;
+            sum[r] *= shrink;
+            [[unroll]] for (uint k = 0u; k < KEY_QUADS; ++k) {
+                [[unroll]] for (uint c = 0u; c < 4u; ++c) s[r][k][c] = power(s[r][k][c] - base);
+                sum[r] += (s[r][k].x + s[r][k].y) + (s[r][k].z + s[r][k].w);
+            }
+            [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c) o[r][c] *= shrink;
+        }
+        [[unroll]] for (uint k = 0u; k < KEY_QUADS; ++k) {
+            barrier();  // the maxima, or the powers before, have been read
+            [[unroll]] for (uint c = 0u; c < 4u; ++c)
+                [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad)
+                    s_tile[(c * ACROSS + tx) * ROW_LINE + quad * 16u + ty] =
+                        vec4(s[4u * quad][k][c], s[4u * quad + 1u][k][c], s[4u * quad + 2u][k][c],
+                             s[4u * quad + 3u][k][c]);
+            PUT_VALUES(0u)
+            barrier();
+            current = 0u;
+            [[dont_unroll]] for (uint some = 0u; some < PART; some += VALUES) {
+                LOAD_VALUES(k * PART + some + VALUES)
+                [[unroll]] for (uint n = 0u; n < VALUES; ++n) {
+                    vec4 p[ROW_QUADS], x[COLUMN_QUADS];
+                    [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad)
+                        p[quad] = s_tile[(some + n) * ROW_LINE + quad * 16u + ty];
+                    [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c)
+                        x[c] = s_tile[VALUES_AT + current + n * COLUMN_LINE + c * ACROSS + tx];
+                    [[unroll]] for (int r = 0; r < ALL_ROWS; ++r)
+                        [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c)
+                            o[r][c] += p[r / 4][r % 4] * x[c];
+                }
+                if (some + VALUES < PART) {
+                    current = VALUES_SLICE - current;
+                    PUT_VALUES(current)
+                    barrier();
+                }
+            }
+        }
+    }
+
+    // The sums of all invocations of a row.
+    barrier();
+    [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad)
+        s_tile[tx * ROW_LINE + quad * 16u + ty] =
+            vec4(sum[4u * quad], sum[4u * quad + 1u], sum[4u * quad + 2u], sum[4u * quad + 3u]);
+    barrier();
+    vec4 total[ROW_QUADS];
+    [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad) {
+        total[quad] = vec4(0.0);
+        [[unroll]] for (uint t = 0u; t < ACROSS; ++t)
+            total[quad] += s_tile[t * ROW_LINE + quad * 16u + ty];
+    }
+
+    [[unroll]] for (int r = 0; r < ALL_ROWS; ++r) {
+        uint row = tile * ROWS + uint(r) / 4u * 64u + 4u * ty + uint(r) % 4u;
+        if (row >= rows) continue;
+        float own_total = total[r / 4][r % 4];
+        uint own_head = head * group + row / queries;
+        // Records by row and part: the undivided output, the maximum, the sum.
+        uint record = (((batch * key_heads * group + own_head) * queries + position[r]) * parts + part)
+                      * (value_size + 2u);
+        if (SPLIT && tx == 0u && column == 0u) {
+            y_words[y_offset + record + value_size] = floatBitsToUint(most[r]);
+            y_words[y_offset + record + value_size + 1u] = floatBitsToUint(own_total);
+        }
+        uint to = y_offset + batch * y_by[0] + own_head * y_by[1] + position[r] * y_by[2];
+        float share_of = own_total == 0.0 ? 0.0 : 1.0 / own_total;
+        [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c) {
+            uint four = column + 4u * (ACROSS * c + tx);
+            if (!SPLIT && STORES_VECTORS) {
+                if (four < value_size)
+                    y_vectors[(to + four) / 4u] = floatBitsToUint(o[r][c] * share_of);
+                continue;
+            }
+            [[unroll]] for (uint e = 0u; e < 4u; ++e) {
+                uint d = four + e;
+                if (d >= value_size) continue;
+                if (SPLIT) y_words[y_offset + record + d] = floatBitsToUint(o[r][c][e]);
+                else y_store_float(to + d * by_element[3], o[r][c][e] * share_of);
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+// What the shaders of attention share. Rows are the queries of all query heads that share a key head. The
+// includer defines PARAMS_BINDING and ATTENTION_TYPE, the code of the tensors' type, and has the constants
+// RELATIVE, MASK and CAUSAL. It may define MORE_PUSH, up to two more words.
+#ifndef MORE_PUSH
+#define MORE_PUSH
+#endif
+layout(push_constant) uniform Push {
+    uint batches;
+    uint key_heads;
+    uint group;  // query heads of a key head
+    uint queries;
+    uint keys;
+    uint parts;
+    uint span;  // keys of a part
+    float scale;
+    float filter_value;
+    uint lengths_stride;
+    uint q_by[3];  // strides by batch, head and position
+    uint k_by[3];
+    uint v_by[3];
+    uint y_by[3];
+    uint q_offset;
+    uint k_offset;
+    uint v_offset;
+    uint mask_offset;
+    uint relative_offset;
+    uint lengths_offset;
+    uint y_offset;
+    uint params_offset;
+    MORE_PUSH
+};
+#include "include/grid.glsl"
+#include "include/params.glsl"
+#include "include/typed.glsl"
+#include "include/exponentials.glsl"
+
+INPUT_TENSOR(q, 0, ATTENTION_TYPE)
+INPUT_TENSOR(k, 1, ATTENTION_TYPE)
+INPUT_TENSOR(v, 2, ATTENTION_TYPE)
+INPUT_TENSOR(mask, 3, 20u)
+INPUT_TENSOR(relative, 4, ATTENTION_TYPE)
+INPUT_TENSOR(lengths, 5, 20u)
+OUTPUT_TENSOR(y, 6, OUTPUT_TYPE)
+
+uvec4 four_params(uint i) {
+    return uvec4(param(i), param(i + 1u), param(i + 2u), param(i + 3u));
+}
+
+// The strides of the elements of a head of queries, keys, values and output. Then those of biases and of
+// masks, by batch, head, position and key.
+#define ELEMENT_STRIDES four_params(0u)
+#define RELATIVE_STRIDES four_params(4u)
+#define MASK_STRIDES four_params(8u)
+
+// A mask of lengths keeps the keys of a batch from ``low`` to ``high``. With CAUSAL, a query sees those up to
+// its position after ``past`` ones.
+struct Seen {
+    uint low;
+    uint high;
+    uint past;
+};
+
+Seen seen_by(uint batch, uvec4 mask_by) {
+    Seen seen = Seen(0u, keys, 0u);
+    if (CAUSAL)
+        seen.past = uint(clamp(int(lengths_words[lengths_offset + batch * lengths_stride]), 0, int(keys)));
+    if (MASK >= 1u && MASK <= 3u)
+        seen.high = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x]), 0, int(keys)));
+    if (MASK == 2u)
+        seen.low = uint(clamp(int(mask_words[mask_offset + batch * mask_by.x + mask_by.y]), 0, int(keys)));
+    return seen;
+}
+
+// Where the biases (x) and the mask (y) of a query begin.
+uvec2 added_from(uint batch, uint query_head, uint position, uvec4 relative_by, uvec4 mask_by) {
+    return uvec2(relative_offset, mask_offset) + batch * uvec2(relative_by.x, mask_by.x)
+           + query_head * uvec2(relative_by.y, mask_by.y) + position * uvec2(relative_by.z, mask_by.z);
+}
