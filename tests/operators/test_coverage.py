@@ -45,6 +45,7 @@ from test_matrix_multiply_kernels import (
 from test_operators import FEW_BINDINGS
 from test_pooling_vectors import PLANES
 from test_random import WITHOUT_LONGS
+from test_reduction import SELECTED
 from test_rows import VARIANTS
 from test_slice_gradient import SLICED
 from test_tails import TAILED
@@ -263,7 +264,7 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
             chosen.update(d.variant.name for d in run.plan().execute)
     for disabled in switches():
         chosen |= variants_tested(target(disabled)) | VARIANTS | WIDE_TILES | COMBINED
-        chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | BLOCKED | PLANES | SLICED
+        chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | BLOCKED | PLANES | SLICED | SELECTED
     allowed = {
         variant
         for definition in _DEFINITIONS.values()

@@ -14,6 +14,10 @@ from cases.reduction import sorted_indices
 from kompute_dml.attributes import ReduceFunction
 
 
+SELECTED = {"top_k_subgroups"}
+"""Variants that run here, and on no CPU by themselves."""
+
+
 @pytest.fixture
 def gpu(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> dml.Device:
     """A device that lowerings treat as a GPU."""
