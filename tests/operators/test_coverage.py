@@ -264,7 +264,8 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
             chosen.update(d.variant.name for d in run.plan().execute)
     for disabled in switches():
         chosen |= variants_tested(target(disabled)) | VARIANTS | WIDE_TILES | COMBINED
-        chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | BLOCKED | PLANES | SLICED | SELECTED
+        chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | BLOCKED | PLANES | SLICED
+        chosen |= SELECTED
     allowed = {
         variant
         for definition in _DEFINITIONS.values()

@@ -13,7 +13,6 @@ import kompute_dml as dml
 from cases.reduction import sorted_indices
 from kompute_dml.attributes import ReduceFunction
 
-
 SELECTED = {"top_k_subgroups"}
 """Variants that run here, and on no CPU by themselves."""
 
