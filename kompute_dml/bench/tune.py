@@ -14,6 +14,7 @@ from .convolution import convolution
 from .gemm import gemm
 from .limits import LAYERS
 from .products import Product, product
+from .reduction import first_k
 from .timing import Loop, measure, repeats
 
 _WORTH = 1.03
@@ -42,8 +43,8 @@ class Choice:
 
 
 def recipes() -> Iterator[Recipe]:
-    """The cases to tune, at full scale: products of integers and of floats, then layers of
-    convolutions. Products take turns by their numbers of rows (1, 32, ...), so that a run cut
+    """The cases to tune, at full scale: products of integers and of floats, layers of convolutions,
+    then TOP_K. Products take turns by their numbers of rows (1, 32, ...), so that a run cut
     short has measured each number."""
     for k, n in ((1024, 1024), (4096, 4096), (512, 512), (512, 2048), (2048, 512),
                  (4096, 16384), (16384, 4096)):
@@ -55,6 +56,9 @@ def recipes() -> Iterator[Recipe]:
     for layer in LAYERS:
         for data_type in (DataType.FLOAT16, DataType.FLOAT32):
             yield convolution(data_type, layer)
+    for rows, columns in ((65536, 2048), (16384, 16384), (512, 131072)):
+        for data_type in (DataType.FLOAT32, DataType.FLOAT16):
+            yield first_k(data_type, rows, columns)
 
 
 def choices(

@@ -10,8 +10,9 @@ from ..dtypes import DataType
 from ..errors import expect
 from ..layout import power_of_two
 from ..lowering.builder import PlanBuilder
-from ..lowering.plan import UNUSED
+from ..lowering.plan import UNUSED, Operand
 from ..lowering.walk import Walk
+from ..tuning import work_key
 from .base import Output, axis_in, operator
 
 _FEW = 128
@@ -38,7 +39,15 @@ _WORDS = 3
 """Words of an entry."""
 _LONGEST = 1 << 20
 """The most columns of a part: llvmpipe ends longer loops."""
-_SHADERS = ("top_k", "top_k_few", "top_k_sort")
+_WIDEST = 512
+"""The most invocations that keep a part in registers. Each may have 128 of them on NVIDIA, ..."""
+_PER_LANE = 64
+"""... and keeps up to so many elements, which have a mark each in two words."""
+_PASSING = 1.8
+"""Times K: about the entries that pass a bound."""
+_MOST_RANKED = 4
+"""Entries that an invocation ranks at a time."""
+_SHADERS = ("top_k", "top_k_few", "top_k_subgroups", "top_k_sort")
 
 
 def _selected(desc: Any) -> Mapping[str, Output | list[Output]]:
@@ -62,19 +71,24 @@ def _lower(p: PlanBuilder, d: Any, least: bool) -> None:
     if d.k > _MOST:
         _sort(p, x.sizes[d.axis], rows, push, spec)
     elif d.k <= _FEW:
-        _select_few(p, d.k, x.sizes[d.axis], rows, push, spec)
+        _select_few(p, d.k, x.sizes[d.axis], rows, push, spec, x.is_aligned)
     else:
         _select(p, d.k, x.sizes[d.axis], rows, push, spec)
 
 
 def _select_few(
-    p: PlanBuilder, k: int, columns: int, rows: Walk, push: dict[str, int], spec: dict[str, int]
+    p: PlanBuilder, k: int, columns: int, rows: Walk, push: dict[str, int], spec: dict[str, int],
+    aligned: bool
 ) -> None:
     device, itemsize = p.device, spec["TYPE"] % 16
     most = min(_FEW_GATHERED, device.max_invocations)
     # About 1.6 K entries pass a bound that is found among 1.25 K groups.
     groups = min(power_of_two(-(-5 * k // 4)), most)
     source, made = p.read("input_tensor"), UNUSED
+    if _in_subgroups(p, itemsize, work_key("top_k", rows.count, columns, k, itemsize)):
+        made, columns = _first_of_parts(p, k, columns, rows, push, spec, aligned)
+        if made is UNUSED:
+            return
     while True:
         first = made is UNUSED
         fits = first and not device.is_cpu
@@ -109,6 +123,57 @@ def _select_few(
         if last:
             return
         made, columns = taken.reading(), parts * k
+
+
+def _in_subgroups(p: PlanBuilder, itemsize: int, work: str) -> bool:
+    """Whether subgroups find the bound, and marks in registers what passes it. No GPU has timed
+    that yet, so ``kompute-dml tune`` has to choose it."""
+    return (itemsize <= 4 and not p.device.is_cpu
+            and p.library.find("top_k_subgroups") is not None
+            and p.choose(work, ("groups", "subgroups")) == "subgroups")
+
+
+def _first_of_parts(
+    p: PlanBuilder, k: int, columns: int, rows: Walk, push: dict[str, int], spec: dict[str, int],
+    aligned: bool
+) -> tuple[Operand, int]:
+    """The first K of each row, or of each part: then the entries made, and how many for a row."""
+    device, itemsize = p.device, spec["TYPE"] % 16
+    widest = min(_WIDEST, device.max_invocations)
+    parts = -(-columns // (widest * _PER_LANE))
+    # More parts pay off if they leave few of the row's entries.
+    wanted = 8 * device.cores // rows.count
+    parts = max(min(wanted, columns // (16 * k), columns // 8192), parts)
+    each = 16 // itemsize
+    if (not aligned or push["x_stride"] != 1 or columns % each
+            or any(n % each for n in rows.strides[0])):
+        each = 1
+    part_columns = -(-columns // parts)
+    part_columns = -(-part_columns // each) * each
+    parts = -(-columns // part_columns)
+    local = min(max(power_of_two(-(-part_columns // _PER_LANE)), _LEAST), widest)
+    kept = -(-part_columns // (local * each))
+    leads = min(power_of_two(-(-5 * k // (4 * local))), kept)
+    if local * leads < k and part_columns > _FEW_GATHERED:
+        each, kept = 1, -(-part_columns // local)
+        leads = min(power_of_two(-(-5 * k // (4 * local))), kept)
+    most = _FEW_GATHERED // 2 if k <= _FEW // 2 else _FEW_GATHERED
+    last = parts == 1
+    made = UNUSED if last else p.temporary(4, _WORDS * rows.count * parts * k)
+    words = (itemsize == 2 and k % 2 == 0 and push["y_stride"] == 1
+             and not any(n % 2 for n in rows.strides[1]))
+    p.dispatch(
+        "top_k_subgroups", rows.count * parts, x=p.read("input_tensor"),
+        y=p.write("output_value_tensor") if last else UNUSED,
+        z=p.write("output_index_tensor") if last else UNUSED, made=made, params=rows.words,
+        push=push | {"columns": columns, "parts": parts, "part_columns": part_columns},
+        spec=spec | {
+            "LOCAL_SIZE": local, "TO_ENTRIES": not last, "EACH": each, "KEPT": kept,
+            "LEADS": leads, "MOST": most, "MOST_PAIRS": most if itemsize == 4 else 1,
+            "OWN": min(int(_PASSING * k) // local + 1, _MOST_RANKED), "WORDS": words,
+            "AS_FLOATS": bool(spec["TYPE"] & 32) and device.exact_units},
+    )
+    return (UNUSED, 0) if last else (made.reading(), parts * k)
 
 
 def _select(

@@ -46,6 +46,7 @@ from test_movement import WALKED
 from test_operators import FEW_BINDINGS
 from test_planes import PLANES
 from test_random import WITHOUT_LONGS
+from test_reduction import SELECTED
 from test_rows import VARIANTS
 from test_slice_gradient import SLICED
 from test_tails import TAILED
@@ -265,7 +266,7 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
     for disabled in switches():
         chosen |= variants_tested(target(disabled)) | VARIANTS | WIDE_TILES | COMBINED
         chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | BLOCKED
-        chosen |= PLANES | SLICED | WALKED
+        chosen |= PLANES | SLICED | WALKED | SELECTED
     allowed = {
         variant
         for definition in _DEFINITIONS.values()

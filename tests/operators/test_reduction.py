@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,12 @@ import pytest
 
 import kompute_dml as dml
 from cases.reduction import sorted_indices
+from kompute_dml import tuning
 from kompute_dml.attributes import ReduceFunction
+from test_convolution import EveryWork
+
+SELECTED = {"top_k_subgroups"}
+"""Variants that run here, and on no CPU by themselves."""
 
 
 def _numbers(*sizes: int) -> np.ndarray:
@@ -120,10 +126,12 @@ def test_a_long_scan_of_halves_rounds_each_sum_once(device: dml.Device) -> None:
     assert (abs(y.astype(np.float64) - exact) <= half + 26 * 2.0**-24 * exact).all()
 
 
-@pytest.mark.parametrize("k", [1, 50, 200])
-def test_parts_of_a_selection(gpu: dml.Device, k: int) -> None:
+@pytest.mark.parametrize("k, kernel", [
+    (1, "groups"), (50, "groups"), (200, "groups"), (1, "subgroups"), (50, "subgroups")])
+def test_parts_of_a_selection(gpu: dml.Device, k: int, kernel: str) -> None:
     x = _numbers(2, 100_003).round()  # many equal ones
-    values, indices = dml.top_k(gpu.tensor(x), k=k)
+    with tuning.trial(EveryWork(kernel)):
+        values, indices = dml.top_k(gpu.tensor(x), k=k)
     order = np.argsort(-x, -1, kind="stable")[:, :k]
     assert (indices.numpy() == order).all()
     assert (values.numpy() == np.take_along_axis(x, order, -1)).all()
@@ -142,23 +150,28 @@ ROWS: dict[str, Callable[[int], np.ndarray]] = {
 """Rows of which a bound may leave many."""
 
 
-@pytest.mark.parametrize("posing", [False, True], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("columns, k", [(33, 33), (2048, 50), (16_385, 128)], ids=str)
-@pytest.mark.parametrize("data_type", ["float32", "float16", "uint8", "uint64"])
+@pytest.mark.parametrize("data_type, kernel", [
+    *itertools.product(["float32", "float16", "uint8"], ["cpu", "groups", "subgroups"]),
+    ("uint64", "cpu"), ("uint64", "groups")])  # wide types have one kernel
 def test_first_few_of_a_row(
-    request: pytest.FixtureRequest, posing: bool, columns: int, k: int, data_type: str
+    request: pytest.FixtureRequest, kernel: str, columns: int, k: int, data_type: str
 ) -> None:
-    device = request.getfixturevalue("gpu" if posing else "device")
+    device = request.getfixturevalue("device" if kernel == "cpu" else "gpu")
     bits = np.frombuffer(_bits(columns), data_type)[:columns]  # NaN, infinities and zeros
     with np.errstate(invalid="ignore", over="ignore"):
         x = np.stack([bits, *(make(columns).astype(data_type) for make in ROWS.values())])
+    asked: set[str] = set()
     for direction in dml.AxisDirection:
         # Rows that begin between vectors have elements before and after them.
         for begin in (0, 1):
             given = x[:, begin:] if columns - begin >= k else x
-            values, indices = dml.top_k1(
-                device.tensor(x)[:, x.shape[1] - given.shape[1] :], k=k, axis_direction=direction)
+            tensor = device.tensor(x)[:, x.shape[1] - given.shape[1] :]
+            with tuning.trial(EveryWork(kernel)) as trial:
+                values, indices = dml.top_k1(tensor, k=k, axis_direction=direction)
+            asked |= trial.asked.keys()
             with np.errstate(invalid="ignore"):
                 order = sorted_indices(given, 1, direction == dml.AxisDirection.INCREASING)[:, :k]
             assert (indices.numpy() == order).all()
             assert values.numpy().tobytes() == np.take_along_axis(given, order, 1).tobytes()
+    assert bool(asked) == (kernel != "cpu" and data_type != "uint64")
