@@ -43,6 +43,7 @@ from test_matrix_multiply_kernels import (
     variants_tested,
 )
 from test_movement import WALKED
+from test_normalization import CHANNELS
 from test_operators import FEW_BINDINGS
 from test_planes import PLANES
 from test_random import WITHOUT_LONGS
@@ -266,7 +267,7 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
     for disabled in switches():
         chosen |= variants_tested(target(disabled)) | VARIANTS | WIDE_TILES | COMBINED
         chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | BLOCKED
-        chosen |= PLANES | SLICED | WALKED | SELECTED
+        chosen |= PLANES | SLICED | WALKED | SELECTED | CHANNELS
     allowed = {
         variant
         for definition in _DEFINITIONS.values()

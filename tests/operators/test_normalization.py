@@ -10,6 +10,9 @@ import pytest
 import kompute_dml as dml
 from kompute_dml.operators import normalization
 
+CHANNELS = {"local_response_normalization_channels_grad"}
+"""What computes gradients across channels on a GPU."""
+
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize("sizes, turned", [
