@@ -100,8 +100,10 @@ def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
     parts = -(-columns.count // part_columns)
 
     words = 3 if kind == "argument" else 2
-    chunks = kind == "argument" and x.data_type.itemsize < 8 and (contiguous or wide > 1)
-    chunk = {"CHUNK": each if contiguous else _CHUNK} if chunks else {}
+    # Other CPUs than lavapipe compile the search in chunks for minutes.
+    searches = (kind == "argument" and x.data_type.itemsize < 8 and (contiguous or wide > 1)
+                and (device.masks_all or not device.is_cpu))
+    chunk = {"CHUNK": each if contiguous else _CHUNK} if searches else {}
     source, target = p.read("input_tensor"), p.write("output_tensor")
     totals = p.temporary(4, rows.count * parts * words) if parts > 1 else None
     fused = fused_activation(d)
@@ -112,7 +114,7 @@ def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
             "activation_at": len(rows.words) + len(columns.words)}
     params = [*rows.words, *columns.words, *fused.words]
     p.dispatch(
-        fused.variant(f"reduction.{kind}"), groups * parts, x=source,
+        fused.variant(f"reduction.{'search' if searches else kind}"), groups * parts, x=source,
         y=UNUSED if totals else target, totals=totals or UNUSED, **p.read_tail(), params=params,
         push=push | {"rows": units, "parts": parts, "part_columns": part_columns,
                      "parts_to_read": 0},

@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_REDUCE DML_OPERATOR_ARGMIN DML_OPERATOR_ARGMAX DML_OPERATOR_AVERAGE_POOLING DML_OPERATOR_AVERAGE_POOLING1
-//@ variants KIND: float exponential integer extreme argument
+//@ variants KIND: float exponential integer extreme argument search
 //@ tail float exponential extreme
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -56,7 +56,11 @@ WALK(walk_columns, 1)
 
 // A TOTAL accumulates any number of elements, a FEW only some. take() adds an element to a FEW, combine()
 // adds two totals. store_total() and load_total() move WORDS words.
-#if defined(KIND_extreme) || defined(KIND_argument)
+// "search" is "argument" in chunks. SwiftShader takes minutes to compile it.
+#if defined(KIND_search)
+#define CHUNKS
+#endif
+#if defined(KIND_extreme)
 const bool MAY_REPEAT = true;  // an element that is taken twice changes nothing
 #else
 const bool MAY_REPEAT = false;
@@ -185,7 +189,11 @@ TOTAL combine(TOTAL a, TOTAL b) { return is_before(b, a) ? b : a; }
 // A chunk is CHUNK neighbouring columns, if not 1, that an invocation reads at once. Its largest element is found
 // as MAX finds it, and kept with the index of the chunk's first column. At the end the element's own index is
 // looked for in the chunk that won.
-layout(constant_id = 12) const uint CHUNK = 1u;
+#if defined(CHUNKS)
+layout(constant_id = 12) const uint CHUNK = 8u;
+#else
+const uint CHUNK = 1u;
+#endif
 #define HALVES (TYPE == 34u)  // FLOAT16
 
 // The precedence of an element. With HALVES it is the upper half of a word, and also of the result: what lies
@@ -250,7 +258,7 @@ void store_total(uint i, TOTAL total) {
 
 const uint PER_VECTOR = 16u / BYTES_OF(TYPE);
 // Columns that an invocation with WIDE rows reads at once are neighbours, where chunks are.
-#if defined(KIND_argument)
+#if defined(CHUNKS)
 #define COLUMN_STEP (CHUNK > 1u ? 1u : SHARE)
 #define NEXT_LANE (CHUNK > 1u ? CHUNK : 1u)
 #else
@@ -259,7 +267,7 @@ const uint PER_VECTOR = 16u / BYTES_OF(TYPE);
 #endif
 
 void take_vector(inout TOTAL total, uvec4 vector, uint index) {
-#if defined(KIND_argument)
+#if defined(CHUNKS)
     if (CHUNK > 1u) {
         uint most = 0u;
         if (HALVES) {
@@ -324,7 +332,7 @@ TOTAL of_elements(uint row, uint share, uint from, uint to) {
     return combine(total, total_of(few));
 }
 
-#if defined(KIND_argument)
+#if defined(CHUNKS)
 void take_columns(inout TOTAL total[WIDE], uvec4 vectors[8], uint column) {
     [[unroll]] for (uint u = 0u; u < WIDE; ++u) {
         uint most = 0u;
@@ -390,7 +398,7 @@ void main() {
                 uvec4 vectors[8];  // each has a column of WIDE rows
                 [[unroll]] for (uint v = 0u; v < 8u; ++v)
                     vectors[v] = x_vectors[(x_row + column_at(min(c + v * COLUMN_STEP, to - 1u))) / PER_VECTOR];
-#if defined(KIND_argument)
+#if defined(CHUNKS)
                 if (CHUNK > 1u) {
                     take_columns(total, vectors, c);
                     continue;
@@ -409,7 +417,7 @@ void main() {
         else
             total[0] = of_elements(x_row, share, from, to);
     }
-#if defined(KIND_argument)
+#if defined(CHUNKS)
     TOTAL own_total[OWN_ROWS];
 #endif
     [[unroll]] for (uint u = 0u; u < WIDE; ++u) {
@@ -420,7 +428,7 @@ void main() {
             if (share < half_share)
                 s_totals[i] = combine(s_totals[i], s_totals[i + half_share * (ROWS_FIRST ? height : 1u)]);
         }
-#if defined(KIND_argument)
+#if defined(CHUNKS)
         if (CHUNK > 1u) {
             // Which element it was is looked up for several rows at once, each by another invocation.
             if (SHARE > 1u) barrier();
@@ -430,7 +438,7 @@ void main() {
 #endif
         if (share == 0u && row < rows) give(row, u, part, at, s_totals[i]);
     }
-#if defined(KIND_argument)
+#if defined(CHUNKS)
     if (CHUNK == 1u || row >= rows) return;
     [[unroll]] for (uint n = 0u; n < OWN_ROWS; ++n) {
         uint u = share + n * SHARE;
