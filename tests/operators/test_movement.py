@@ -12,7 +12,7 @@ import kompute_dml as dml
 from kompute_dml.lowering.plan import Target
 from kompute_dml.operators import movement
 from kompute_dml.runtime.shader_library import ShaderLibrary
-from switches import SWIFTSHADER
+from switches import SWIFTSHADER, long_pipelines
 
 WALKED = {f"join_walked.{how}.p{most}" for how in ("join", "split") for most in (6, 14)}
 """What joins and splits tensors of any strides on a GPU."""
@@ -116,6 +116,7 @@ def test_tensors_of_any_strides_are_joined_and_split(
                 assert names == [f"join_walked.{how}.p{most}"] * -(-16 // most)
 
 
+@long_pipelines
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
 @pytest.mark.parametrize("mode", dml.PaddingMode)
 def test_borders_in_several_workgroups(
