@@ -23,7 +23,7 @@ _WORKERS = str(min(4, os.cpu_count() or 1))
 # What makes many pipelines, and depends neither on the driver nor on kp, is left out.
 _ENGINE = ["tests/engine", *(
     f"--ignore=tests/engine/test_{name}.py"
-    for name in ("arrays", "expression", "fusion", "pointwise")
+    for name in ("arrays", "expression", "fusion", "pointwise", "tails")
 )]
 # Tests of memory, order and recorded commands, which the validation layer checks.
 _VALIDATED = [
