@@ -16,6 +16,10 @@ from ..layout import channels_last_strides, pad_left, product
 from .graph import Node
 from .lowerings import Build, Inputs, Seen, emit_elementwise, given, seen
 
+_COUNTS_WHAT_IT_HAS = 19
+"""The version from which AveragePool divides by the elements of a window that is cut off, before by
+the whole window. It is the same where the padding does not count, and to other operators."""
+
 
 def _unsigned(x: Array) -> Array:
     """Indices as unsigned numbers for DirectML. They are never negative."""
@@ -54,6 +58,12 @@ def _window(node: Node, spatial: Sequence[int]) -> tuple[list[int], dict[str, An
             pads[i], pads[rank + i] = ((less, total - less) if auto == "SAME_UPPER"
                                        else (total - less, less))
         room = n + pads[i] + pads[rank + i] - reach
+        if -strides[i] < room < 0:  # ONNX's quotient is rounded towards 0: there is one window
+            if node.since < _COUNTS_WHAT_IT_HAS:
+                pads[rank + i] -= room
+            else:
+                window[i] = (reach + room - 1) // dilations[i] + 1
+            room = 0
         size = room // strides[i] + 1
         if node.attributes.get("ceil_mode", 0) and room % strides[i]:
             # A window that begins in the end padding is left out.

@@ -231,6 +231,25 @@ def test_an_attribute_of_pooling_is_not_lost_to_convolution(rng: np.random.Gener
     np.testing.assert_array_equal(got, cpu(built).run(None, {"x": x})[0])
 
 
+@needs_provider
+@pytest.mark.parametrize("opset", [18, 19])
+@pytest.mark.parametrize("op, size, more", [
+    ("MaxPool", 1, {}), ("LpPool", 1, {}), ("MaxPool", 2, {"dilations": [2, 1]}),
+    ("AveragePool", 1, {}), ("AveragePool", 1, {"pads": [0, 1, 0, 1], "count_include_pad": 1}),
+], ids=str)
+def test_a_window_larger_than_the_input(
+    op: str, size: int, more: dict[str, Any], opset: int, rng: np.random.Generator
+) -> None:
+    """By less than a stride: ONNX's quotient of a negative number is 0, so that there is one."""
+    built = model([node(op, "x", "y", kernel_shape=[2, 2], strides=[2, 2], **more)],
+                  [("x", FLOAT, [1, 2, "n", 4])], [("y", FLOAT, [1, 2, "m", "k"])], opset=opset)
+    x = rng.standard_normal((1, 2, size, 4)).astype(np.float32)
+    got = session(built, False, claim="all", strict=True).run(None, {"x": x})[0]
+    wanted = cpu(built).run(None, {"x": x})[0]
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, strict=True)
+    assert got.shape[2] == 1
+
+
 @pytest.mark.slow
 @needs_provider
 def test_real_models_run_in_one_region() -> None:
