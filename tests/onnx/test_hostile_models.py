@@ -23,6 +23,7 @@ from onnx_graphs import FLOAT, INT64, model, needs_provider, node
 from provider_tools import session
 
 pytestmark = needs_provider
+INT32 = onnx.TensorProto.INT32
 SECONDS = 120
 """Within which 60 wrong models must be done."""
 
@@ -115,7 +116,10 @@ def test_an_index_out_of_range(
     ([node("Attention", "x w b - past", "y present", "com.microsoft", num_heads=2)],
      {"x": [1, 3, 8], "w": [8, 24], "b": [24], "past": [1, 1, 2, 5, 4]},
      r"expected elements of \[1, 1, 2, 5, 4\]"),
-], ids=["wide cosines", "cosines of more", "keys without values"])
+    ([node("Cast", "lengths", "mask", to=INT32),
+      node("MultiHeadAttention", "q q q - mask", "y", "com.microsoft", num_heads=2)],
+     {"q": [1, 3, 8], "lengths": [4]}, r"mask of 1 lengths, or by key, but got one of \[4\]"),
+], ids=["wide cosines", "cosines of more", "keys without values", "lengths of others"])
 def test_sizes_of_several_inputs_that_are_at_odds(
     nodes: list[onnx.NodeProto], sizes: dict[str, list[int]], words: str
 ) -> None:
