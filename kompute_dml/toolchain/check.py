@@ -174,10 +174,10 @@ def suite_checks(arguments: list[str]) -> list[Check]:
 
 
 def all_checks(arguments: list[str]) -> list[Check]:
-    """Everything in every configuration, and more wrong models: for before a release."""
+    """Everything in every configuration, and more random models: for before a release."""
     every = configurations()
-    return [*(_tests(c, ["--wrong-models", "1000" if c is every[0] else "60", *arguments])
-              for c in every),
+    more = ["--wrong-models", "1000", "--random-models", "1000"]
+    return [*(_tests(c, [*(more if c is every[0] else []), *arguments]) for c in every),
             *_memory_checks(every, arguments), *_several_devices(every, arguments)]
 
 
