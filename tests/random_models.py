@@ -67,7 +67,8 @@ def _in_float32(model: bytes) -> bytes:
             values = numpy_helper.to_array(constant).astype(F32)
             constant.CopyFrom(numpy_helper.from_array(values, constant.name))
     for info in wide.graph.input:
-        info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        if info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16:
+            info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     return bytes(wide.SerializeToString())
 
 
