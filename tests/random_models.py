@@ -92,12 +92,13 @@ def _differs(got: np.ndarray, wanted: np.ndarray, exact: np.ndarray, rounds: boo
 def compare(model: bytes, feed: dict[str, np.ndarray]) -> str:
     """Whether the results of a model are alike; else what is wrong."""
     try:
-        wanted = cpu(model).run(None, feed)
+        # Not optimized: the optimizer of ONNX Runtime 1.32 crashes at some FLOAT16 graphs.
+        wanted = cpu(model, False).run(None, feed)
     except Exception:  # ONNX Runtime's exceptions have no class in common
         return REFUSED
     exact = wanted
     if any(x.dtype == F16 for x in feed.values()) and all(y.dtype == F16 for y in wanted):
-        exact = cpu(_in_float32(model)).run(None, {
+        exact = cpu(_in_float32(model), False).run(None, {
             name: x.astype(F32) if x.dtype == F16 else x for name, x in feed.items()})
     own = session(model, claim="all")
     placed = {part.ep_name for part in own.get_provider_graph_assignment_info()}
