@@ -46,7 +46,9 @@ def _seen(x: Array | None, ones: int = 0) -> Seen | None:
 
 
 def _activations(node: Node, kind: str, directions: int) -> tuple[Any, ...]:
-    names = node.attributes.get("activations", _USUAL[kind] * directions)
+    usual = _USUAL[kind]
+    # ONNX's default of RNN has names for two directions, whether there are two or not.
+    names = node.attributes.get("activations", usual * directions)[:len(usual) * directions]
     lists = {k: iter(node.attributes.get(f"activation_{k}", ())) for k in ("alpha", "beta")}
     result = []
     for name in names:

@@ -64,6 +64,8 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("Slice", [V, I([1]), I([2**62])], {}), ("Slice", [V, I([-1]), I([-(2**62)]), I([0]), I([-2])],
                                               {}),
     ("Slice", [X, I([1, -3]), I([2, -1]), I([1, -1])], {}),
+    ("Slice", [V, I([2]), I([2**63 - 1]), I([0]), I([-1])], {}),
+    ("Slice", [V, I([-9]), I([-9]), I([0]), I([-1])], {}),
     ("Split", [V, I([3, 1])], {"axis": 0}), ("Split", [X], {"axis": 2, "num_outputs": 2}),
     ("Tile", [V, I([3])], {}), ("Range", [I(9), I(-2), I(-4)], {}),
     ("Range", [np.float32(1), np.float32(2), np.float32(0.25)], {}),
