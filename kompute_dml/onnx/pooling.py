@@ -69,8 +69,6 @@ def _window(node: Node, spatial: Sequence[int]) -> tuple[list[int], dict[str, An
         if node.attributes.get("ceil_mode", 0) and room % strides[i]:
             # A window that begins in the end padding is left out.
             size += (size * strides[i] < n + pads[i])
-            if size == 1 and not node.attributes.get("count_include_pad", 0):
-                pads[rank + i] -= min(room, 0)  # DirectML's windows reach no further
         sizes.append(size)
     extra = 1 if rank == 1 else 0  # the height
 
