@@ -15,6 +15,7 @@ from ..errors import ValidationError
 from . import epilogues, patterns, spelled
 from .chains import fuse_chains
 from .draft import Draft, Drafts
+from .factors import factors
 from .memory import Storage
 from .pointwise import pointwise
 from .scales import fold_normalizations
@@ -116,7 +117,7 @@ PASSES: dict[str, Callable[[Drafts], None]] = {
     VIEWS: views, "copies": epilogues.copies, "layer_norms": spelled.layer_norms,
     "gelu": patterns.gelu, "tanh_gelus": spelled.tanh_gelus, "gates": patterns.gates,
     "attention": patterns.attention, "blocked_weights": blocked_weights, "sums": epilogues.sums,
-    "residuals": epilogues.residuals,
+    "factors": factors, "residuals": epilogues.residuals,
     "activations": epilogues.activations, "chains": fuse_chains, "joins": epilogues.joins,
 }
 """The passes, in the order in which they run."""
