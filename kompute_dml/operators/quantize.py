@@ -138,14 +138,14 @@ def DynamicQuantizeLinearOperatorDesc(d: Any, p: PlanBuilder) -> None:
         raise UnsupportedError(
             f"DYNAMIC_QUANTIZE_LINEAR of {count} elements: more than {most} are not supported")
 
-    operands = {
+    operands: dict[str, Any] = {
         "in": p.read("input_tensor"), "zeroed": p.zeroed(4, 3) if groups > 1 else UNUSED,
         "scale": p.write("output_scale_tensor"), "zero": p.write("output_zero_point_tensor")}
-    step: dict[str, Any] = dict(
+    p.dispatch(
+        _RANGE, groups, **operands,
         push={"count": count, "rank": len(sizes), "sizes": sizes, "in_strides": strides},
         spec={"LOCAL_SIZE": _LOCAL_SIZE, "GROUPS": groups, "IN_TYPE": x.data_type.code,
               "OUT_TYPE": y.data_type.code, "PACKED": strides == (1,)})
-    p.dispatch(_RANGE, groups, **operands, **step)
     nowhere = (0,) * x.dimension_count
     each_scale, each_zero = (t.replace(sizes=x.sizes, strides=nowhere) for t in (scale, zero))
     _linear(p, "quantize", ("input_tensor", x), ("output_scale_tensor", each_scale),
