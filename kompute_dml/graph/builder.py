@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..compiler import Operator
 from ..dtypes import Scalar
 from ..errors import DmlError, OutOfMemoryError, ValidationError
 from ..layout import (
@@ -194,11 +195,17 @@ class Builder:
 
     def add(self, desc: OperatorDesc, storages: dict[str, Storage]) -> None:
         """Add an operator whose tensors begin with these storages. Raises if it is not valid."""
-        operator = self.device.create_operator(desc)
+        self._add(self.device.create_operator(desc), storages)
+
+    def add_own(self, desc: OperatorDesc, storages: dict[str, Storage]) -> None:
+        """Add an operator that DirectML does not have, whose description is right."""
+        self._add(Operator(self.device, desc), storages)
+
+    def _add(self, operator: Operator, storages: dict[str, Storage]) -> None:
         if self._trial:
             self.device.compile_operator(operator)
             return
-        self.drafts.append(Draft(desc, storages, self.label))
+        self.drafts.append(Draft(operator.desc, storages, self.label))
 
     def lower(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Step]:
         """Run the fusion passes, and compile the operators that are left."""
