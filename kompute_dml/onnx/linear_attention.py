@@ -96,7 +96,7 @@ def _carried(
 ) -> tuple[Array, Array, Array]:
     """What each chunk sees of the state before it, the chunks' updates, and the last state."""
     matrices, chunks, each, width = v.shape
-    seen, height = into.shape[-2:]
+    seen = into.shape[-2]
     rows = seen if taken is None else seen + each
     state = builder.pack(state)
     y = builder.new((matrices, chunks, rows, width), _FLOAT)
