@@ -18,6 +18,7 @@ from .draft import Draft, Drafts
 from .factors import factors
 from .memory import Storage
 from .pointwise import pointwise
+from .repeats import repeats
 from .scales import fold_normalizations
 from .siblings import Make, join_products
 from .tails import tails
@@ -114,7 +115,8 @@ def left_out() -> set[str]:
 
 
 PASSES: dict[str, Callable[[Drafts], None]] = {
-    VIEWS: views, "copies": epilogues.copies, "layer_norms": spelled.layer_norms,
+    "repeats": repeats, VIEWS: views, "copies": epilogues.copies,
+    "layer_norms": spelled.layer_norms,
     "gelu": patterns.gelu, "tanh_gelus": spelled.tanh_gelus, "gates": patterns.gates,
     "attention": patterns.attention, "blocked_weights": blocked_weights, "sums": epilogues.sums,
     "factors": factors, "residuals": epilogues.residuals,

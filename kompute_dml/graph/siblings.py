@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..attributes import MatrixTransform, PaddingMode
 from ..desc import MINIMUM_ALIGNMENT, TensorDesc
-from ..layout import is_packed, product, rewalked
+from ..layout import Ints, is_packed, product, rewalked
 from ..operators.base import bits, definitions
 from .draft import Draft, Drafts, changed, moved
 from .memory import Storage
@@ -104,28 +104,49 @@ def _width(draft: Draft) -> int:
     return draft.tensor("output_tensor").sizes[-1]
 
 
-def _users(g: Drafts, draft: Draft, begin: int, width: int) -> list[tuple[Draft, str, Any]] | None:
-    """The readers of the result, and the tensors that they read once it is the columns of a joint
-    result from ``begin`` on. None where a reader cannot."""
+def _users(
+    g: Drafts, draft: Draft, begin: int, width: int
+) -> list[tuple[Draft, str, int, TensorDesc]] | None:
+    """The readers of the result, and what they read once it is the columns of a joint result from
+    ``begin`` on: the first element, and the tensor. None where a reader cannot."""
     y, found = draft.tensor("output_tensor"), []
     many = y.sizes[-2] > _MANY_ROWS
     for user, slot in g.users(draft):
         if user.name in _ONLY_PACKED or (many and user.name not in _TAKE_COLUMNS):
             return None
         seen, storage = user.tensor(slot), user.storages[slot]
-        strides = rewalked((y.sizes[-2], y.sizes[-1]), (y.sizes[-1], 1), (width, 1), seen.sizes,
-                           seen.strides)
-        if strides is None or storage.begin or "[" in slot or (
-                seen.data_type is not y.data_type):
+        at = _in_columns(y, seen, storage.begin, width)
+        if at is None or "[" in slot or seen.data_type is not y.data_type:
             return None
         if "addend_tensor" in user.storages:
             return None  # a normalization walks both of its summands alike
+        first, strides = at
         # A dimension of size 1 may have any stride: one of whole vectors.
         strides = tuple(s if n > 1 else width for n, s in zip(seen.sizes, strides))
-        at = begin * y.data_type.itemsize % MINIMUM_ALIGNMENT
-        found.append((user, slot, TensorDesc(y.data_type, seen.sizes, strides,
-                                             guaranteed_base_offset_alignment=at & -at)))
+        aligned = (begin + first) * y.data_type.itemsize % MINIMUM_ALIGNMENT
+        found.append((user, slot, begin + first, TensorDesc(
+            y.data_type, seen.sizes, strides, guaranteed_base_offset_alignment=aligned & -aligned)))
     return found
+
+
+def _in_columns(y: TensorDesc, seen: TensorDesc, offset: int, width: int
+                ) -> tuple[int, Ints] | None:
+    """A view of a packed result, as one of columns of a matrix of ``width``: the first element, and
+    strides. None where a dimension goes from one row to the next."""
+    columns = y.sizes[-1]
+    row, column = divmod(offset // y.data_type.itemsize, columns)
+    strides, last = [], column
+    for n, s in zip(seen.sizes, seen.strides):
+        by_row, by_column = divmod(s, columns)
+        if n > 1 and by_row and by_column:
+            return None
+        strides.append(by_row * width + by_column)
+        last += (n - 1) * by_column
+    if last < columns:
+        return row * width + column, tuple(strides)
+    whole = None if offset else rewalked(
+        (y.sizes[-2], columns), (columns, 1), (width, 1), seen.sizes, seen.strides)
+    return None if whole is None else (0, whole)
 
 
 def _join(g: Drafts, group: list[Draft], make: Make) -> None:
@@ -158,12 +179,13 @@ def _join(g: Drafts, group: list[Draft], make: Make) -> None:
             made["beta"] = 1.0
     begin = 0
     for draft in group:
-        part = joint.part(begin * itemsize) if begin else joint
-        tensors: dict[Draft, dict[str, Any]] = {}
-        for user, slot, seen in _users(g, draft, begin, width) or ():
-            tensors.setdefault(user, {})[slot] = seen  # a square reads the result twice
+        tensors: dict[Draft, dict[str, tuple[Storage, TensorDesc]]] = {}
+        for user, slot, first_element, seen in _users(g, draft, begin, width) or ():
+            part = joint.part(first_element * itemsize) if first_element else joint
+            tensors.setdefault(user, {})[slot] = part, seen  # a square reads the result twice
         for user, fields in tensors.items():
-            g.replace([user], changed(user, dict.fromkeys(fields, part), **fields))
+            g.replace([user], changed(user, {slot: part for slot, (part, _) in fields.items()},
+                                      **{slot: seen for slot, (_, seen) in fields.items()}))
         begin += _width(draft)
     g.replace(group, changed(first, dict(storages), **made), first=True)
 

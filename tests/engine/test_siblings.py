@@ -81,6 +81,30 @@ def test_many_rows_are_joined_for_readers_by_rows_alone(
     assert (operators != plain) == joins and plain == ["GEMM"] * 2
 
 
+def test_readers_of_parts(
+    device: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rotary embeddings read halves of each head."""
+    x, weights = _small(rng, 6, _WIDTH), _small(rng, 2, _WIDTH, _WIDTH)
+
+    def build(x: Any) -> Any:
+        a, b = x @ weights[0], x @ weights[1]
+        heads = a.reshape(6, 2, 8)
+        return dml.multiply(heads[1:, :, :4], heads[1:, :, 4:]), dml.activation_relu(b[2:, ::2])
+
+    found = []
+    for name in ("", "siblings"):
+        monkeypatch.setenv(SWITCH, name)
+        with dml.Graph(device) as g:
+            run = g.compile(list(build(g.input(x.shape))))
+        found.append((run.operators.count("GEMM"), run(x)))
+    assert [count for count, _ in found] == [1, 2]
+    for ours, theirs in zip(found[0][1], found[1][1]):
+        np.testing.assert_array_equal(ours, theirs)
+    left = (x @ weights[0]).reshape(6, 2, 8)[1:]
+    np.testing.assert_array_equal(found[0][1][0], left[..., :4] * left[..., 4:])
+
+
 @pytest.mark.parametrize("by_column", [False, True])
 def test_integer_products(
     by_column: bool, device: dml.Device, rng: np.random.Generator,
