@@ -397,7 +397,7 @@ def test_convolutions_hand_on_channels_side_by_side(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(DeviceTraits, "multiplies", lambda *shape: True)
     nodes = [node("Conv", "x w", "p", pads=[1] * 4), node("Relu", "p", "r"),
              node("MaxPool", "r", "m", kernel_shape=[2, 2], strides=[2, 2]),
-             node("Conv", "m v", "q", pads=[1] * 4), node("Conv", "m v", "s", pads=[1] * 4),
+             node("Conv", "m v", "q", pads=[1] * 4), node("Conv", "m u", "s", pads=[1] * 4),
              node("Add", "q s", "t"), node("Softmax", "t", "y", axis=1)]
     layouts: list[bool] = []
     copied = Builder.copy
@@ -408,7 +408,7 @@ def test_convolutions_hand_on_channels_side_by_side(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Builder, "copy", copy)
     fused, plain = _both(monkeypatch, nodes, IMAGE, {
-        **FILTER, "v": _numbers(4, 4, 3, 3)}, ["y"], np.float16)
+        **FILTER, "v": _numbers(4, 4, 3, 3), "u": _numbers(4, 4, 3, 3)}, ["y"], np.float16)
     assert layouts == [True]
     assert fused[0] == ["CONVOLUTION", "MAX_POOLING", "CONVOLUTION", "CONVOLUTION",
                         "ELEMENT_WISE_IDENTITY", "ACTIVATION_SOFTMAX1"]
