@@ -61,6 +61,8 @@ class Mapping:
     """Whether it is a product or a convolution: work that is worth a transfer."""
     results: tuple[str | None, ...] = ()
     """The DirectML tensor of each output, if its type differs from the table's."""
+    repetition: Callable[[Node], float] = lambda node: 1.0
+    """How many times as much the device multiplies as the CPU."""
 
     @property
     def is_view(self) -> bool:
