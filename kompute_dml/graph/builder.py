@@ -85,6 +85,7 @@ class Builder:
         self._prepared = [] if prepared is None else prepared
         self._trial = trial
         self._storages: list[Storage] = []
+        self._lines: set[Storage] = set()
         self._indices: list[tuple[Array, Ints, str]] = []
         self._compiled_before: dict[Any, CompiledOperator] = {}
 
@@ -111,21 +112,29 @@ class Builder:
     def like(self, arrays: Sequence[Array], shape: Sequence[int], dtype: Any) -> Array:
         """A new array. It is channels-last if one of ``arrays`` has the same shape and is.
 
-        With three dimensions, that layout may be a transposed matrix.
+        With three dimensions, that layout may be a transposed matrix, unless a convolution made it.
         """
         made = self.new(shape, dtype)
-        last = any(a.is_channels_last and a.shape == made.shape for a in arrays)
-        if last and len(made.shape) > 3:
-            return made.view(made.shape, channels_last_strides(made.shape))
-        return made
+        last = any(a.is_channels_last and a.shape == made.shape and (
+            len(a.shape) > 3 or self._is_line(a)) for a in arrays)
+        return self._with_channels_last(made) if last else made
 
     def for_channels(self, shape: Sequence[int], dtype: Any) -> Array:
         """A new array for the output of a convolution, channels-last where convolutions read
         that."""
         made = self.new(shape, dtype)
-        if len(made.shape) > 3 and self._puts_channels_last(made.dtype):
-            return made.view(made.shape, channels_last_strides(made.shape))
+        if len(made.shape) > 2 and self._puts_channels_last(made.dtype):
+            return self._with_channels_last(made)
         return made
+
+    def _with_channels_last(self, made: Array) -> Array:
+        if len(made.shape) == 3 and made.storage is not None:
+            self._lines.add(made.storage)
+        return made.view(made.shape, channels_last_strides(made.shape))
+
+    def _is_line(self, x: Array) -> bool:
+        """Whether it is an image of one dimension that a convolution has made."""
+        return x.storage is not None and x.storage.root in self._lines
 
     def _puts_channels_last(self, dtype: np.dtype[Any]) -> bool:
         if CHANNELS_LAST in left_out():

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...graph.array import BOOL
-from .. import attention, composed, einsum, experts, gather, legacy, losses, lowerings, microsoft, movement
+from .. import (
+    attention,
+    composed,
+    einsum,
+    experts,
+    gather,
+    legacy,
+    losses,
+    lowerings,
+    microsoft,
+    movement,
+)
 from ..graph import Node
 from ..row import COPY, FOLDED, MICROSOFT, TWO, Mapping, Refusal, elementwise, quantization
 
