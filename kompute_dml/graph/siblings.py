@@ -41,14 +41,20 @@ def join_products(g: Drafts, make: Make) -> None:
 
     Their Bs are joined once. Readers of a result read columns of the joint result.
     """
+    while groups := _groups(g):
+        for group in groups:
+            if all(map(g.has, group)):  # not those that read columns of a joint result now
+                _join(g, group, make)
+
+
+def _groups(g: Drafts) -> list[list[Draft]]:
+    """Products that may become one."""
     groups: dict[Any, list[Draft]] = {}
     for draft in g:
-        if draft.name in _KINDS and (key := _key(g, draft)) is not None:
+        if draft.name in _KINDS and (key := _key(g, draft)) is not None and (
+                _users(g, draft, 0, 2 * _width(draft)) is not None):
             groups.setdefault(key, []).append(draft)
-    for group in groups.values():
-        group = [d for d in group if _users(g, d, 0, 2 * _width(d)) is not None]
-        if len(group) > 1:
-            _join(g, group, make)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _key(g: Drafts, draft: Draft) -> Any:
@@ -71,11 +77,11 @@ def _key(g: Drafts, draft: Draft) -> Any:
         return None
     seen = [(f, s.root, s.begin, draft.tensor(f)) for f in ("a_tensor", *kind.shared)
             if (s := draft.storages.get(f)) is not None]
-    more = (d.trans_a, bits(d.alpha)) if draft.name == "GEMM" else (type(d),)
+    more = (d.trans_a, bits(d.alpha)) if draft.name == "GEMM" else ()
     # What is joined has one type, and is there for all or for none.
     types = tuple(t and t.data_type for t in (
         y, b, *(getattr(d, f) for f in kind.by_column)))
-    return (draft.name, *seen, *more, types, len(y.sizes), row is None and _keeps_none(draft))
+    return (type(d), *seen, *more, types, len(y.sizes), row is None and _keeps_none(draft))
 
 
 _EACH = 8

@@ -136,3 +136,17 @@ def test_integer_products(
     assert [count for count, _ in found] == [1, 3]
     for ours, theirs in zip(found[0][1], found[1][1]):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_products_of_products(
+    device: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the second layer read columns of the first's joint result."""
+    weights = _small(rng, 4, _WIDTH, _WIDTH)
+
+    def build(x: Any) -> Any:
+        a, b = x @ weights[0], x @ weights[1]
+        return dml.multiply(a @ weights[2], a @ weights[3]) * b
+
+    operators, plain, _ = _both(device, monkeypatch, build, _small(rng, 6, _WIDTH))
+    assert operators.count("GEMM") == 2 and plain.count("GEMM") == 4
