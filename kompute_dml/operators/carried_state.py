@@ -51,8 +51,7 @@ def _fours(matrices: int, columns: int, height: int, target: Target) -> int:
     """Columns of a workgroup, in vectors of four: as many as fit, but work for every core."""
     if height > _MOST:
         raise UnsupportedError(
-            f"a state of {height} rows with a chunk's tokens: more than {_MOST} do not fit a "
-            "workgroup")
+            f"a state of {height} rows with a chunk's tokens: more than {_MOST} are not supported")
     fours = min(4, 1 << (-(-columns // 4) - 1).bit_length())
     while fours > 1 and (height * fours > _MOST or (
             matrices * -(-columns // (4 * fours)) < target.traits.cores)):
