@@ -28,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--hostile", type=int, default=400, help="random gathers of each kind")
     parser.addoption("--wrong-models", type=int, default=60,
                      help="ONNX models changed at random, other ones for each --turn")
+    parser.addoption("--random-models", type=int, default=60,
+                     help="random ONNX models of one node, and as many of several")
     parser.addoption(
         "--sample",
         type=int,

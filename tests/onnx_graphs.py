@@ -6,9 +6,11 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnxruntime as ort
 import pytest
 
+import kompute_dml.onnx_backend as backend
 from kompute_dml.errors import UnsupportedError
 from kompute_dml.toolchain import native
 from made_models import (
@@ -28,8 +30,8 @@ from made_models import (
 )
 
 __all__ = [
-    "BOOL", "FLOAT", "INT8", "INT64", "NO_PROVIDER", "RELEASE", "UINT8", "Info", "cpu", "encoder",
-    "exact_cpu", "installed", "model", "needs_provider", "node", "options", "placement",
+    "BOOL", "FLOAT", "INT8", "INT64", "NO_PROVIDER", "RELEASE", "UINT8", "Info", "both", "cpu",
+    "encoder", "exact_cpu", "installed", "model", "needs_provider", "node", "options", "placement",
     "provider_works", "quantized_dense", "weights",
 ]
 
@@ -49,6 +51,17 @@ def placement(session: ort.InferenceSession, provider: str) -> list[str]:
         n.op_type for part in session.get_provider_graph_assignment_info()
         if part.ep_name == provider for n in part.get_nodes()
     )
+
+
+def both(built: Any, given: dict[str, np.ndarray]) -> list[list[np.ndarray]]:
+    """The results of a model by the backend, and by the provider where it works, where ONNX Runtime
+    spells out attributes that a model leaves out."""
+    results = [list(backend.run_model(built, given))]
+    if provider_works:
+        from provider_tools import session
+
+        results.append(session(built, claim="all", strict=True).run(None, given))
+    return results
 
 
 def installed(model: Callable[[], Any]) -> Any:

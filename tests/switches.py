@@ -15,7 +15,7 @@ SWIFTSHADER = "SwiftShader" in choose(None).name
 
 long_pipelines = pytest.mark.skipif(
     SWIFTSHADER,
-    reason="SwiftShader takes minutes and gigabytes to compile these pipelines",
+    reason="SwiftShader takes 15 seconds to minutes, and gigabytes, to compile these pipelines",
 )
 
 shared_blocks = pytest.mark.skipif(

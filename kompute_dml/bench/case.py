@@ -84,5 +84,10 @@ def product_operations(a: TensorDesc, output: TensorDesc) -> int:
     return 2 * output.element_count * a.sizes[-1]
 
 
+def image_sizes(scale: Scale, least: int = 8) -> tuple[int, ...]:
+    """The sizes of images, and at least so many rows and columns at every scale."""
+    return scale.of(32), scale.of(64), *(max(scale.of(112), least) for _ in range(2))
+
+
 def shape(sizes: Iterable[int]) -> str:
     return f"[{', '.join(map(str, sizes))}]"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,8 @@ from .case import Case, Peer, Recipe, shape, touched_bytes
 from .values import host
 
 _NAME = "DML_OPERATOR_CONVOLUTION"
+TO_NCHW = (0, 3, 1, 2)
+"""Permutes channels-last tensors."""
 _CHECKED = 64
 """Elements of an output that are checked."""
 
@@ -41,6 +43,17 @@ class Layer:
                 + (f", {self.groups} groups" if self.groups > 1 else ""))
 
 
+def both_formats(torch: Any, function: Callable[..., Any], *given: Any, **more: Any
+                 ) -> Iterator[Peer]:
+    """PyTorch's function of tensors in both of its memory formats."""
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = False
+    for name, form in (("torch", torch.contiguous_format),
+                       ("torch channels-last", torch.channels_last)):
+        yield Peer(name, partial(
+            function, *(t.contiguous(memory_format=form) for t in given), **more))
+
+
 def convolution(data_type: DataType, layer: Layer, channels_last: bool = True) -> Recipe:
     """A layer. Smaller scales have fewer images of fewer pixels."""
     types = f"{data_type.family}{' channels-last' if channels_last else ''}, {layer}"
@@ -64,18 +77,17 @@ def _case(device: Any, types: str, data_type: DataType, layer: Layer, last: bool
     x = rng.uniform(-1, 1, (n, side, side, layer.channels)).astype(data_type.dtype)
     w = rng.uniform(-1, 1, (layer.filters, layer.kernel, layer.kernel, given)).astype(
         data_type.dtype)
-    order = (0, 3, 1, 2)  # permutes channels-last tensors
 
     def tensor(values: np.ndarray) -> Any:
         if last:
-            return device.tensor(values).transpose(order)
-        return device.tensor(np.ascontiguousarray(values.transpose(order)))
+            return device.tensor(values).transpose(TO_NCHW)
+        return device.tensor(np.ascontiguousarray(values.transpose(TO_NCHW)))
 
     image, taps = tensor(x), tensor(w)
     sizes = (n, layer.filters, out_side, out_side)
     out = device.empty(sizes, data_type)
     if last:
-        out = device.empty((n, out_side, out_side, layer.filters), data_type).transpose(order)
+        out = device.empty((n, out_side, out_side, layer.filters), data_type).transpose(TO_NCHW)
 
     def check(output: Any) -> str:
         got = host(output)
@@ -101,19 +113,14 @@ def _case(device: Any, types: str, data_type: DataType, layer: Layer, last: bool
 
     def torch_peers(library: Any) -> Iterator[Peer]:
         torch = library.torch
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.allow_tf32 = False
-        a, b = (library.send(np.ascontiguousarray(v.transpose(order))) for v in (x, w))
-        for name, form in (("torch", torch.contiguous_format),
-                           ("torch channels-last", torch.channels_last)):
-            pair = [v.contiguous(memory_format=form) for v in (a, b)]
-            yield Peer(name, partial(torch.nn.functional.conv2d, *pair, stride=layer.stride,
-                                     padding=start, groups=layer.groups))
+        pair = (library.send(np.ascontiguousarray(v.transpose(TO_NCHW))) for v in (x, w))
+        return both_formats(torch, torch.nn.functional.conv2d, *pair, stride=layer.stride,
+                            padding=start, groups=layer.groups)
 
     def onnxruntime_peers(library: Any) -> Iterator[Peer]:
         if data_type is DataType.FLOAT32:
             yield Peer("onnxruntime", library.session(
-                "Conv", [np.ascontiguousarray(v.transpose(order)) for v in (x, w)],
+                "Conv", [np.ascontiguousarray(v.transpose(TO_NCHW)) for v in (x, w)],
                 strides=[layer.stride] * 2, pads=[start, start, end, end], group=layer.groups))
 
     return Case(_NAME, types, str(layer), dispatch, check,

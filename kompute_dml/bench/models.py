@@ -22,7 +22,7 @@ from ..runtime.adapters import Adapter
 from . import peers, sessions
 from .formats import goals_text
 from .peers import PeerTime
-from .rows import Judged
+from .rows import Judged, figures
 from .sessions import Open
 from .start import Start, started
 from .timing import Clock, Loop, Stats, Timings, measure
@@ -106,8 +106,7 @@ class ModelRow:
 
     def record(self) -> dict[str, Any]:
         """The figures by name, as JSON has them."""
-        fields = dataclasses.asdict(dataclasses.replace(self, timings=None))
-        del fields["timings"]
+        fields = figures(self)
         begin = fields.pop("start") or dict.fromkeys(Start.__dataclass_fields__)
         in_new = {f"new_process_{name}": begin.pop(name) for name in ("session_ms", "first_ms")}
         return {**fields, **begin, **in_new}

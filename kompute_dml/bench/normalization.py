@@ -12,12 +12,11 @@ from ..cases import case as cases
 from ..cases.images import normal
 from ..cases.reduction import softmax
 from ..dtypes import DataType
-from .case import Peer, Recipe
+from .case import Peer, Recipe, image_sizes
 from .ordinary import ordinary
 
 ROWS = ((1 << 20, 128), (65536, 2048), (16384, 16384), (512, 131072))
 KINDS = ("SOFTMAX", "LOG_SOFTMAX", "LAYER", "RMS")
-_IMAGES = (32, 64, 112, 112)
 _EPSILON = 1e-5
 _OPERATORS = {
     "SOFTMAX": "ACTIVATION_SOFTMAX1", "LOG_SOFTMAX": "ACTIVATION_LOG_SOFTMAX1",
@@ -69,7 +68,7 @@ def images(data_type: DataType, per_instance: bool) -> Recipe:
     dtype = data_type.dtype
 
     def entry(s: Scale) -> cases.Case:
-        sizes = (s.of(_IMAGES[0]), s.of(_IMAGES[1]), *(max(s.of(n), 8) for n in _IMAGES[2:]))
+        sizes = image_sizes(s)
         x = cases.Given(sizes, -1, 1, dtype)
 
         def channels(low: float, high: float) -> cases.Given:

@@ -9,17 +9,16 @@ import numpy as np
 
 from ..cases import Scale
 from ..dtypes import DataType
-from .case import Case, Peer, Recipe, shape, touched_bytes
+from .case import Case, Peer, Recipe, image_sizes, shape, touched_bytes
+from .convolution import TO_NCHW
 from .values import host, numbers
-
-_SIZES = (32, 64, 112, 112)
 
 
 def _image(device: Any, data_type: DataType, sizes: tuple[int, ...], channels_last: bool) -> Any:
     if not channels_last:
         return device.empty(sizes, data_type)
     n, c, h, w = sizes
-    return device.empty((n, h, w, c), data_type).transpose((0, 3, 1, 2))
+    return device.empty((n, h, w, c), data_type).transpose(TO_NCHW)
 
 
 def _close(reference: Callable[[], np.ndarray], room: float) -> Callable[[Any], str]:
@@ -50,8 +49,7 @@ def pooling(data_type: DataType, what: str, channels_last: bool = False) -> Reci
     def make(device: Any, scale: Scale) -> Iterator[Case]:
         import kompute_dml as dml
 
-        # Large enough for several windows at every scale.
-        n, c, h, w = (max(scale.of(size), least) for size, least in zip(_SIZES, (1, 1, 7, 7)))
+        n, c, h, w = image_sizes(scale, 7)  # several windows at every scale
         pattern = numbers(data_type.dtype, n * c * h * w, 1, 100, 2)
         image = pattern.host().reshape(n, c, h, w)
         x = _image(device, data_type, (n, c, h, w), channels_last)

@@ -9,11 +9,8 @@ import numpy as np
 from ..cases import Scale
 from ..cases import case as cases
 from .case import Recipe
-from .convolution import Layer
+from .convolution import TO_NCHW, Layer
 from .ordinary import ordinary
-
-_ORDER = (0, 3, 1, 2)
-"""Permutes channels-last tensors."""
 
 
 def quantized_convolution(layer: Layer) -> Recipe:
@@ -35,13 +32,13 @@ def quantized_convolution(layer: Layer) -> Recipe:
             total = sum(
                 padded[:, i : i + side, j : j + side] @ w[:, i, j].T.astype(np.float64)
                 for i in range(layer.kernel) for j in range(layer.kernel))
-            return np.clip(np.rint(total / y), -128, 127).transpose(0, 3, 1, 2)
+            return np.clip(np.rint(total / y), -128, 127).transpose(TO_NCHW)
 
         def call(f: Any, x: Any, x_scale: Any, w: Any, w_scale: Any, y_scale: Any, /,
                  out: Any = None, **more: Any) -> Any:
             if out is None:
-                out = x.device.empty((n, side, side, layer.filters), "int8").transpose(_ORDER)
-            return f(x.transpose(_ORDER), x_scale, None, w.transpose(_ORDER), w_scale, None,
+                out = x.device.empty((n, side, side, layer.filters), "int8").transpose(TO_NCHW)
+            return f(x.transpose(TO_NCHW), x_scale, None, w.transpose(TO_NCHW), w_scale, None,
                      y_scale, out=out, **more)
 
         return cases.case(

@@ -15,7 +15,7 @@ from ..cases.reduction import top
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, shape, touched_bytes
 from .ordinary import ordinary
-from .values import Pattern, host, numbers, offsets, sampled
+from .values import Pattern, host, numbers, offsets, room, sampled
 
 _SIDE = 16384
 _MATRICES = (_SIDE, _SIDE)
@@ -69,13 +69,12 @@ def reduction(data_type: DataType, function: str, where: str) -> Recipe:
              else f"{family} {function.lower()} {where}")
     if where == "all":
         return _whole(name, types, data_type, function, attributes)
-    room = 1e-3 if data_type is DataType.FLOAT16 else 1e-5
 
     def entry(s: Scale) -> cases.Case:
         return cases.case(
             lambda x: _REFERENCES[function](x, axes[0], keepdims=True),
             cases.Given(_sizes(s, where), _low(function), 1, data_type.dtype), axes=axes,
-            room=room, **attributes)
+            room=room(data_type.dtype), **attributes)
 
     return ordinary(name, types, entry, torch=_torch(function, axes),
                     axis=1 if where == "first" else 0)
@@ -105,9 +104,8 @@ def _whole(name: str, types: str, data_type: DataType, function: str,
 
         def check(output: Any) -> str:
             got, wanted = float(host(output).reshape(-1)[0]), expected()
-            room = 0.0 if function == "ARGMAX" else abs(wanted) * (
-                1e-3 if data_type is DataType.FLOAT16 else 1e-5)
-            return "" if abs(got - wanted) <= room else f"{got}, which must be {wanted}"
+            most = 0.0 if function == "ARGMAX" else abs(wanted) * room(data_type.dtype)
+            return "" if abs(got - wanted) <= most else f"{got}, which must be {wanted}"
 
         def torch_peers(library: Any) -> Iterator[Peer]:
             return _torch(function, axes)(library.torch, library.tensor(pattern).reshape(*sizes))

@@ -11,11 +11,10 @@ from ..cases import Scale
 from ..cases import case as cases
 from ..cases.images import TWICE, doubled
 from ..dtypes import DataType
-from .case import Case, Peer, Recipe, shape, touched_bytes
+from .case import Case, Peer, Recipe, image_sizes, shape, touched_bytes
 from .ordinary import ordinary
-from .values import host, numbers
+from .values import host, numbers, room
 
-_IMAGES = (32, 64, 112, 112)
 _REGIONS = 1000
 _CHECKED = 4
 """Regions that are checked at each end."""
@@ -25,10 +24,9 @@ def resampled(data_type: DataType) -> Recipe:
     """RESAMPLE to twice the height and width."""
 
     def entry(s: Scale) -> cases.Case:
-        sizes = (*map(s.of, _IMAGES[:2]), *(max(s.of(n), 8) for n in _IMAGES[2:]))
         return cases.case(
-            doubled, cases.Given(sizes, -1, 1, data_type.dtype), **TWICE,
-            room=1e-3 if data_type is DataType.FLOAT16 else 1e-5)
+            doubled, cases.Given(image_sizes(s), -1, 1, data_type.dtype), **TWICE,
+            room=room(data_type.dtype))
 
     def torch_peers(torch: Any, x: Any) -> Iterator[Peer]:
         yield Peer("torch", lambda: torch.nn.functional.interpolate(

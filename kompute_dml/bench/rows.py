@@ -105,9 +105,14 @@ class Row:
 
     def record(self) -> dict[str, Any]:
         """The figures by name, as JSON has them."""
-        fields = dataclasses.asdict(dataclasses.replace(self, timings=None))
-        del fields["timings"]
-        return fields
+        return figures(self)
+
+
+def figures(row: Any) -> dict[str, Any]:
+    """The fields of a row by name, without its ``timings``."""
+    fields = dataclasses.asdict(dataclasses.replace(row, timings=None))
+    del fields["timings"]
+    return fields
 
 
 def _speed_ratio(row: Row, other: Row | None) -> float | None:

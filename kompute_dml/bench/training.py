@@ -12,18 +12,17 @@ from ..cases import CASES, Scale
 from ..cases import case as cases
 from ..cases.gradients import batch_gradient
 from ..cases.images import RESPONSE, normal
-from .case import Peer, Recipe
+from .case import Peer, Recipe, image_sizes
 from .ordinary import Peers, ordinary
 
-_IMAGES = (32, 64, 112, 112)
 _EPSILON = 1e-5
 _POOL: dict[str, Any] = dict(
     window_size=(3, 3), strides=(2, 2), start_padding=(1, 1), end_padding=(0, 0))
 
 
 def _sizes(s: Scale, smaller: int = 1) -> tuple[int, ...]:
-    plane = (max(s.of(n), 8) // smaller for n in _IMAGES[2:])
-    return (s.of(_IMAGES[0]), s.of(_IMAGES[1]), *plane)
+    n, c, h, w = image_sizes(s)
+    return n, c, h // smaller, w // smaller
 
 
 def _peer(call: Callable[..., Any], checked: bool = True) -> Peers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,9 @@ from ..cases import Scale
 from ..cases import case as cases
 from ..dtypes import DataType
 from .case import Peer, Recipe
+from .convolution import TO_NCHW, both_formats
 from .ordinary import ordinary
-
-_ORDER = (0, 3, 1, 2)
-"""Permutes channels-last tensors."""
+from .values import room
 
 
 def transposed_convolution(
@@ -35,30 +33,24 @@ def transposed_convolution(
                 for j in range(kernel):
                     whole[:, i : i + 2 * h : 2, j : j + 2 * h : 2] += x @ w[:, :, i, j]
             inside = slice(start, start + 2 * h)
-            return whole[:, inside, inside].transpose(0, 3, 1, 2)
+            return whole[:, inside, inside].transpose(TO_NCHW)
 
         def call(f: Any, x: Any, w: Any, /, out: Any = None, **more: Any) -> Any:
             if out is None:
-                out = x.device.empty((n, 2 * h, 2 * h, k), data_type).transpose(_ORDER)
-            return f(x.transpose(_ORDER), w, out=out, **more)
+                out = x.device.empty((n, 2 * h, 2 * h, k), data_type).transpose(TO_NCHW)
+            return f(x.transpose(TO_NCHW), w, out=out, **more)
 
         return cases.case(
             reference, cases.Given((n, h, h, c), -1, 1, dtype),
             cases.Given((c, k, kernel, kernel), -1, 1, dtype, shared=True), call=call,
             strides=2, start_padding=start, end_padding=start,
             direction=ConvolutionDirection.BACKWARD,
-            room=1e-3 if data_type is DataType.FLOAT16 else 1e-5,
+            room=room(dtype),
             operations=2 * n * h * h * c * k * kernel**2)
 
     def torch_peers(torch: Any, x: Any, w: Any) -> Iterator[Peer]:
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.allow_tf32 = False
-        image = x.permute(_ORDER)
-        for name, form in (("torch", torch.contiguous_format),
-                           ("torch channels-last", torch.channels_last)):
-            pair = [t.contiguous(memory_format=form) for t in (image, w)]
-            yield Peer(name, partial(torch.nn.functional.conv_transpose2d, *pair, stride=2,
-                                     padding=start))
+        return both_formats(torch, torch.nn.functional.conv_transpose2d, x.permute(TO_NCHW), w,
+                            stride=2, padding=start)
 
     return ordinary(
         "DML_OPERATOR_CONVOLUTION",

@@ -138,13 +138,17 @@ def same_bits(got: np.ndarray, expected: np.ndarray) -> str:
     return _first(wrong, got, expected, "differ")
 
 
+def room(dtype: Any) -> float:
+    """How far a float may be off, relative to its size: one unit of FLOAT16."""
+    return 1e-3 if dtype == np.float16 else 1e-5
+
+
 def close(got: np.ndarray, expected: np.ndarray) -> str:
-    """Compare integers exactly, floats to 1e-5, float16 to 1e-3 (one unit)."""
+    """Compare integers exactly, floats to :func:`room`."""
     if got.shape != expected.shape:
         return f"expected sizes {list(expected.shape)}, but got {list(got.shape)}"
     if got.dtype.kind == "f":
-        rtol = 1e-3 if got.dtype == np.float16 else 1e-5
-        wrong = ~np.isclose(got.astype(np.float64), expected, rtol=rtol, atol=1e-6)
+        wrong = ~np.isclose(got.astype(np.float64), expected, rtol=room(got.dtype), atol=1e-6)
     else:
         wrong = got != expected
     return _first(wrong, got, expected, "are off")

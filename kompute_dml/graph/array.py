@@ -11,6 +11,7 @@ import numpy as np
 from .. import layout
 from ..desc import MINIMUM_ALIGNMENT, TensorDesc
 from ..dtypes import DataType
+from ..errors import ValidationError
 from ..layout import Ints, product
 from .memory import Storage
 
@@ -55,7 +56,12 @@ class Array:
                           guaranteed_base_offset_alignment=begin & -begin)
 
     def view(self, shape: Sequence[int], strides: Sequence[int], start: int = 0) -> Array:
-        """Other sizes and strides, from element ``start`` on."""
+        """Other sizes and strides, from element ``start`` on, of no more memory than this has."""
+        reach = start + layout.extent(shape, strides)
+        if product(shape) and (start < 0 or reach > layout.extent(self.shape, self.strides)):
+            raise ValidationError(
+                f"expected elements of {list(self.shape)}, but got {list(shape)} with strides "
+                f"{list(strides)} from {start} on")
         storage = self.storage if product(shape) else None
         if storage is not None and start:
             storage = storage.part(start * self.dtype.itemsize)

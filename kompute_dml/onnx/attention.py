@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..attributes import MultiheadAttentionMaskType as MaskType
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, ValidationError
 from ..graph.array import BOOL, Array
 from ..graph.builder import Builder
 from ..layout import packed_strides
@@ -46,7 +46,9 @@ def _seen(x: Array | None, ones: int = 0) -> Seen | None:
 
 
 def _activations(node: Node, kind: str, directions: int) -> tuple[Any, ...]:
-    names = node.attributes.get("activations", _USUAL[kind] * directions)
+    usual = _USUAL[kind]
+    # ONNX's default of RNN has names for two directions, whether there are two or not.
+    names = node.attributes.get("activations", usual * directions)[:len(usual) * directions]
     lists = {k: iter(node.attributes.get(f"activation_{k}", ())) for k in ("alpha", "beta")}
     result = []
     for name in names:
@@ -174,6 +176,9 @@ def mask_of(mask: Array, sizes: tuple[int, int, int, int]) -> tuple[MaskType, Se
         return MaskType.KEY_SEQUENCE_LENGTH, (mask, (1, batches), (0, 1))
     if mask.shape == (3 * batches + 2,):
         return MaskType.KEY_QUERY_SEQUENCE_LENGTH_START_END, (mask, mask.shape, (1,))
+    if len(mask.shape) < 2:
+        raise ValidationError(f"expected a mask of {batches} lengths, or by key, but got one of "
+                              f"{list(mask.shape)}")
     *outer, keys = mask.shape
     by_head = {1: (outer[0], 1, 1, keys), 2: (outer[0], 1, *outer[1:], keys)}.get(
         len(outer), mask.shape)

@@ -15,6 +15,7 @@ from ..graph.builder import Builder, scalar, supported
 from ..layout import channels_last_strides, pad_left
 from .graph import Node
 from .lowerings import Build, Inputs, Seen, dimension, given, host
+from .shapes import window
 
 _MODES = {"constant": PaddingMode.CONSTANT, "edge": PaddingMode.EDGE,
           "reflect": PaddingMode.REFLECTION, "wrap": PaddingMode.WRAP}
@@ -56,15 +57,8 @@ def slice_(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     begins, sizes, strides = [0] * rank, list(x.shape), [1] * rank
     for start, end, axis, step in zip(starts, ends, axes, steps):
         d = dimension(axis, rank)
-        n = x.shape[d]
-        if step == 0:
-            raise ValidationError("expected steps other than 0")
-        start, end = (v + n if v < 0 else v for v in (start, end))
-        low, high = (0, n) if step > 0 else (-1, n - 1)
-        start = min(max(start, 0), high)
-        end = min(max(end, low), high)
-        begins[d], strides[d] = start, step
-        sizes[d] = max(-(-(end - start) // step), 0)
+        strides[d] = step
+        begins[d], sizes[d] = window(x.shape[d], start, end, step)
     if min(strides, default=1) > 0 or 0 in sizes:
         return [part(x, begins, sizes, strides)]
     y = builder.new(sizes, x.dtype)

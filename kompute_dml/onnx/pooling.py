@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from ..attributes import InterpolationMode, ReduceFunction, Size2d
+from ..attributes import InterpolationMode, ReduceFunction, ScaleBias, Size2d
 from ..errors import UnsupportedError, ValidationError
 from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import channels_last_strides, pad_left, product
 from .graph import Node
 from .lowerings import Build, Inputs, Seen, emit_elementwise, given, seen
+from .movement import joined, part
+
+_COUNTS_WHAT_IT_HAS = 19
+"""The version from which AveragePool divides by the elements of a window that is cut off, before by
+the whole window. It is the same where the padding does not count, and to other operators."""
 
 
 def _unsigned(x: Array) -> Array:
@@ -54,10 +59,18 @@ def _window(node: Node, spatial: Sequence[int]) -> tuple[list[int], dict[str, An
             pads[i], pads[rank + i] = ((less, total - less) if auto == "SAME_UPPER"
                                        else (total - less, less))
         room = n + pads[i] + pads[rank + i] - reach
+        if -strides[i] < room < 0:  # ONNX's quotient is rounded towards 0: there is one window
+            if node.since < _COUNTS_WHAT_IT_HAS:
+                pads[rank + i] -= room
+            else:
+                window[i] = (reach + room - 1) // dilations[i] + 1
+            room = 0
         size = room // strides[i] + 1
         if node.attributes.get("ceil_mode", 0) and room % strides[i]:
             # A window that begins in the end padding is left out.
             size += (size * strides[i] < n + pads[i])
+            if size == 1 and not node.attributes.get("count_include_pad", 0):
+                pads[rank + i] -= min(room, 0)  # DirectML's windows reach no further
         sizes.append(size)
     extra = 1 if rank == 1 else 0  # the height
 
@@ -222,6 +235,8 @@ def roi_align(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
                  "output_half_pixel" if node.since < 16 else "half_pixel")
     ratio = node.attributes.get("sampling_ratio", 0)
     scale = float(node.attributes.get("spatial_scale", 1.0))
+    if mode == "output_half_pixel":
+        rois = _of_whole_elements(builder, rois, scale)
     builder.emit(
         "ROI_ALIGN1",
         {"input_tensor": seen(x), "roi_tensor": seen(rois),
@@ -232,6 +247,15 @@ def roi_align(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         out_of_bounds_input_value=0.0, minimum_samples_per_output=ratio or 1,
         maximum_samples_per_output=ratio or 2**32 - 1, align_regions_to_corners=0)
     return [y]
+
+
+def _of_whole_elements(builder: Builder, rois: Array, scale: float) -> Array:
+    """Regions, {x1, y1, x2, y2} each, that span at least one element of the scaled image."""
+    begin, end = (part(rois, (0, at), (rois.shape[0], 2), (1, 1)) for at in (0, 2))
+    least = emit_elementwise(builder, "ELEMENT_WISE_IDENTITY", [begin], rois.dtype,
+                             {"scale_bias": ScaleBias(1.0, 1 / scale)})
+    end = emit_elementwise(builder, "ELEMENT_WISE_MAX", [least, end], rois.dtype, {})
+    return joined(builder, [begin, end], 1)
 
 
 def roi_align_refused(node: Node) -> str | None:

@@ -47,8 +47,8 @@ def blocked_weights(node: Node) -> str | None:
     a, zero = node.input(0), node.input(3)
     if zero is not None and zero.dtype != np.uint8 and (a is None or zero.dtype != a.dtype):
         return "zero points that are neither packed as B is nor of A's type"
-    if a is None or a.shape is None or not a.shape:
-        return "matrices of unknown rank"
+    if a is None or a.shape == ():
+        return "a matrix without dimensions"
     return None
 
 

@@ -58,7 +58,8 @@ def _resized(node: Node, inputs: Inputs, x: Array) -> tuple[list[int], list[floa
                 raise ValidationError(f"expected scales to be above 0 and finite, but got {scale}")
             factors[a] = float(scale)
             # Of crops, too: onnx's reference and ONNX Runtime do not multiply by the region's size.
-            sizes[a] = math.floor(float(scale) * x.shape[a])
+            # The product is rounded to float32, as theirs is.
+            sizes[a] = math.floor(scale * np.float32(x.shape[a]))
     else:
         raise ValidationError("expected sizes or scales")
     return sizes, factors

@@ -59,6 +59,8 @@ class Mapping:
     """Why this mapping refuses the node, or None."""
     multiplies: bool = False
     """Whether it is a product or a convolution: work that is worth a transfer."""
+    function: str | None = None
+    """The function of a reduction, on which the data types depend."""
     results: tuple[str | None, ...] = ()
     """The DirectML tensor of each output, if its type differs from the table's."""
     repetition: Callable[[Node], float] = lambda node: 1.0
@@ -87,7 +89,7 @@ class Mapping:
             return f"{name} is not implemented"
         if supported(device, name, entry.tensors[0].name) is None:
             return f"{name} needs feature level {entry.introduced}, not {device.feature_level}"
-        tensors = entry.support_at(device.feature_level) or {}
+        tensors = entry.support_at(device.feature_level, self.function) or {}
         most = device._runtime.engine.max_buffer
         for i, value in enumerate(node.inputs):
             if value is not None:

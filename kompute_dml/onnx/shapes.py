@@ -16,6 +16,7 @@ from .graph import DTYPES, Node, Value
 
 HOST_BYTES = 4 << 10
 """The most bytes of a constant of which the host keeps a copy: sizes, axes and bounds are small."""
+_WHOLE = (2**31 - 1, 2**63 - 1)
 LARGE = 1 << 20
 """The most elements that the host computes if a row can compute them on the device."""
 
@@ -120,16 +121,29 @@ def _concat(node: Node, inputs: Arrays) -> np.ndarray:
     return np.concatenate([x for x in inputs if x is not None], node.attributes.get("axis", 1))
 
 
+def window(size: int, start: int, end: int, step: int) -> tuple[int, int]:
+    """The first element, and the number of elements, that Slice takes of a dimension."""
+    if step == 0:
+        raise ValidationError("expected steps other than 0")
+    if step < 0 and end in _WHOLE:
+        end = -1  # ONNX Runtime takes them for "to the end", whatever the direction
+    elif end < 0:
+        end += size
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    begin = min(max(start + size if start < 0 else start, 0), high)
+    return begin, max(-(-(min(max(end, low), high) - begin) // step), 0)
+
+
 def _slice(node: Node, inputs: Arrays) -> np.ndarray:
     x = _given(inputs, 0)
     starts = _numbers(node, inputs, 1, "starts") or []
     ends = _numbers(node, inputs, 2, "ends") or []
     axes = _numbers(node, inputs, 3, "axes") or list(range(len(starts)))
     steps = _numbers(node, inputs, 4, "steps") or [1] * len(starts)
-    parts = [slice(None)] * x.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        parts[axis] = slice(start, end, step)
-    return x[tuple(parts)]
+        begin, count = window(x.shape[axis], start, end, step)
+        x = np.take(x, begin + step * np.arange(count), axis)
+    return x
 
 
 def _split(node: Node, inputs: Arrays) -> list[np.ndarray]:

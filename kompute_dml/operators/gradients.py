@@ -22,8 +22,8 @@ from ..lowering.copy import View, copied
 from ..lowering.elementwise import float_bits
 from ..lowering.neighbours import Neighbours
 from ..lowering.plan import UNUSED
+from ..lowering.planes import block_strides, chosen
 from ..lowering.walk import Walk, reciprocal
-from ..tuning import work_key
 from .base import like, operator
 from .elementwise import row
 from .fill_value import SHADER, fill
@@ -190,9 +190,7 @@ def _planes(p: PlanBuilder, d: Any, window: Window, maximum: bool) -> bool:
         op, blocks = "max", blocks_of("winner", d, p, winners)
         if blocks is None or blocks.layout != layout:
             return False
-    work = work_key(f"pooling_grad {op} {layout} {dx.data_type.family}", dx.element_count)
-    names = ["general", "planes"] if p.device.is_cpu else ["planes", "general"]
-    if p.choose(work, names) == "general":
+    if not chosen(p, f"pooling_grad {op}", layout, dx):
         return False
     found = UNUSED
     if blocks is not None:
@@ -201,18 +199,15 @@ def _planes(p: PlanBuilder, d: Any, window: Window, maximum: bool) -> bool:
         found = made.reading()
     channels = dx.sizes[1] // lanes
     count = -(-dx.sizes[2] // rows) * -(-dx.sizes[3] // columns)
-
-    def strides(t: TensorDesc) -> Ints:
-        return (t.strides[0], t.strides[1] * lanes, *t.strides[2:])
-
     p.dispatch(
         f"pooling_grad_planes.{op}.{layout}", -(-dx.sizes[0] * channels * count // _LOCAL_SIZE),
         dy=p.read("input_gradient_tensor"), winners=found, dx=p.write("output_gradient_tensor"),
         push={"batches": dx.sizes[0], "channels": channels, "x_sizes": dx.sizes[2:],
               "y_sizes": dy.sizes[2:],
               "padded_ends": [n + e for n, e in zip(dx.sizes[2:], window.end)],
-              "first": firsts, "padding": window.start, "dy_strides": strides(dy),
-              "dx_strides": strides(dx), "winners_strides": strides(winners)},
+              "first": firsts, "padding": window.start,
+              "dy_strides": block_strides(dy, lanes), "dx_strides": block_strides(dx, lanes),
+              "winners_strides": block_strides(winners, lanes)},
         spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": dx.data_type.code, "WINDOW_Y": window.sizes[0],
               "WINDOW_X": window.sizes[1], "STRIDE_Y": window.strides[0],
               "STRIDE_X": window.strides[1], "ROWS": rows, "COLUMNS": columns,

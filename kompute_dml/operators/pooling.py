@@ -14,7 +14,7 @@ from ..layout import Ints, begin_with_vectors, coalesce, pad_left, power_of_two,
 from ..lowering.builder import PlanBuilder
 from ..lowering.neighbours import Neighbours
 from ..lowering.plan import UNUSED, Operand
-from ..tuning import work_key
+from ..lowering.planes import block_strides, chosen
 from .base import Output, operator
 from .reduce import lower as lower_reduction
 
@@ -231,8 +231,8 @@ def planes(op: str, d: Any, p: PlanBuilder, y: TensorDesc, made: Operand, blocks
         push={"batches": x.sizes[0], "channels": channels, "x_sizes": x.sizes[2:],
               "y_sizes": y.sizes[2:], "padding": shape.paddings[1:],
               "padded_ends": shape.ends[1:],
-              "x_strides": (x.strides[0], x.strides[1] * blocks.lanes, *x.strides[2:]),
-              "y_strides": (y.strides[0], y.strides[1] * blocks.lanes, *y.strides[2:])},
+              "x_strides": block_strides(x, blocks.lanes),
+              "y_strides": block_strides(y, blocks.lanes)},
         spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": x.data_type.code, "WINDOW_Y": shape.window[1],
               "WINDOW_X": shape.window[2], "STRIDE_Y": shape.steps[1],
               "STRIDE_X": shape.steps[2], "PHASE": blocks.phase, "COLUMNS": blocks.columns,
@@ -250,12 +250,10 @@ def _pool(op: str, d: Any, p: PlanBuilder) -> None:
         lower_reduction(p, d, tuple(range(2, x.dimension_count)), ReduceFunction.AVERAGE)
         return
     if (not wide and indices is None and op in ("average", "max")
-            and (blocks := blocks_of(op, d, p, y)) is not None):
-        names = ["general", "planes"] if p.device.is_cpu else ["planes", "general"]
-        work = work_key(f"pooling {blocks.layout} {x.data_type.family}", y.element_count)
-        if p.choose(work, names) == "planes":
-            planes(op, d, p, y, p.write("output_tensor"), blocks)
-            return
+            and (blocks := blocks_of(op, d, p, y)) is not None
+            and chosen(p, "pooling", blocks.layout, y)):
+        planes(op, d, p, y, p.write("output_tensor"), blocks)
+        return
     _windows(op, d, p, y, p.write("output_tensor"), indices,
              UNUSED if indices is None else p.write("output_indices_tensor"))
 

@@ -15,7 +15,7 @@ from ..layout import Ints, begin_with_vectors, product
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import float_bits
 from ..lowering.neighbours import Neighbours
-from ..tuning import work_key
+from ..lowering.planes import block_strides, chosen
 from .base import Output, operator
 
 HALVES_UP, UP, DOWN = range(3)
@@ -170,9 +170,7 @@ def _planes(d: Any, p: PlanBuilder, axes: list[_Axis]) -> bool:
     order = sorted(axes)
     found = [_blocks(a, x.sizes[a.dimension], y.sizes[a.dimension], n)
              for a, n in zip(order, block)]
-    work = work_key(f"resample {layout} {x.data_type.family}", y.element_count)
-    names = ["general", "planes"] if p.device.is_cpu else ["planes", "general"]
-    if None in found or p.choose(work, names) == "general":
+    if None in found or not chosen(p, "resample", layout, y):
         return False
     down, across = (f for f in found if f is not None)
 
@@ -193,8 +191,7 @@ def _planes(d: Any, p: PlanBuilder, axes: list[_Axis]) -> bool:
         x=p.read("input_tensor"), y=p.write("output_tensor"),
         push={"batches": x.sizes[0], "channels": channels, "x_sizes": x.sizes[2:],
               "y_sizes": y.sizes[2:], "begin": (down.begin, across.begin),
-              "x_strides": (x.strides[0], x.strides[1] * step, *x.strides[2:]),
-              "y_strides": (y.strides[0], y.strides[1] * step, *y.strides[2:]),
+              "x_strides": block_strides(x, step), "y_strides": block_strides(y, step),
               "step": (down.step, across.step)},
         spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": x.data_type.code, "ROWS": block[0],
               "COLUMNS": block[1], "SPAN_Y": down.span, "SPAN_X": across.span,

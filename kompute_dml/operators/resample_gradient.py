@@ -14,7 +14,7 @@ from ..layout import Ints, begin_with_vectors, product
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import float_bits
 from ..lowering.neighbours import Neighbours
-from ..tuning import work_key
+from ..lowering.planes import block_strides, chosen
 from .base import operator
 from .gradients import refuse_long_sums
 from .resample import DOWN, HALVES_UP, check_scales, rounding_of
@@ -146,10 +146,8 @@ def _planes(d: Any, p: PlanBuilder, readers: dict[int, _Readers]) -> bool:
         layout, block, step = "last", (3, 1), each
     else:
         return False
-    work = work_key(f"resample_grad {layout} {dx.data_type.family}", dx.element_count)
-    names = ["general", "planes"] if p.device.is_cpu else ["planes", "general"]
     stencils = [_stencil(readers[i], dy.sizes[i]) for i in (2, 3)]
-    if None in stencils or p.choose(work, names) == "general":
+    if None in stencils or not chosen(p, "resample_grad", layout, dx):
         return False
     down, across = (s for s in stencils if s is not None)
     channels = dx.sizes[1] // step
@@ -163,8 +161,7 @@ def _planes(d: Any, p: PlanBuilder, readers: dict[int, _Readers]) -> bool:
         dy=p.read("input_gradient_tensor"), dx=p.write("output_gradient_tensor"),
         push={"batches": dx.sizes[0], "channels": channels, "x_sizes": dx.sizes[2:],
               "y_sizes": dy.sizes[2:],
-              "dx_strides": (dx.strides[0], dx.strides[1] * step, *dx.strides[2:]),
-              "dy_strides": (dy.strides[0], dy.strides[1] * step, *dy.strides[2:]),
+              "dx_strides": block_strides(dx, step), "dy_strides": block_strides(dy, step),
               "weights_y": eight(down.weights), "weights_x": eight(across.weights)},
         spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": dx.data_type.code, "ROWS": block[0],
               "COLUMNS": block[1], "SCALE_Y": down.scale, "SCALE_X": across.scale,

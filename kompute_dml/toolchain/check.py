@@ -20,23 +20,31 @@ from .system import ToolchainError, cache_dir, needed_checkout, say
 # More workers would only share the drivers' threads.
 _WORKERS = str(min(4, os.cpu_count() or 1))
 
+
+def _without(*names: str) -> list[str]:
+    return [f"--ignore=tests/engine/test_{name}.py" for name in names]
+
+
 # What makes many pipelines, and depends neither on the driver nor on kp, is left out.
-_ENGINE = ["tests/engine", *(
-    f"--ignore=tests/engine/test_{name}.py"
-    for name in ("arrays", "expression", "fusion", "pointwise", "tails")
-)]
+_ENGINE = ["tests/engine", *_without("arrays", "expression", "fusion", "pointwise", "tails")]
+# Processes and the choice of devices, kernels and types are the same wherever memory is.
+_WITH_MEMORY = [*_ENGINE, *_without(
+    "adapters", "clock", "dtypes", "layout", "plan_switches", "process", "several_devices",
+    "shader_library", "tuning")]
 # Tests of memory, order and recorded commands, which the validation layer checks.
 _VALIDATED = [
     f"tests/engine/test_{name}.py"
     for name in ("engine", "hazards", "heap", "life_cycle", "recorder", "transfer")
 ]
-# Tests that depend on the driver or on kp. The others read tables and need only one driver.
-_ON_DEVICE = [
-    *_ENGINE,
+# Tests that depend on kp. What a kernel computes depends on the driver alone.
+_ON_KP = [*_ENGINE, "tests/operators/test_operators.py"]
+# Tests that depend on the driver. The others read tables and need only one. Several devices have
+# a check of their own, with both drivers.
+_ON_DRIVER = [
+    *_ON_KP, *_without("several_devices"),
     *(f"tests/operators/test_{name}.py" for name in (
         "attention", "convolution", "elementwise", "four_bits", "gather", "matrix_multiply_kernels",
-        "movement", "operators", "pooling_vectors", "random", "random_descs", "rows",
-        "special_values",
+        "movement", "pooling_vectors", "random", "random_descs", "rows", "special_values",
     )),
 ]
 
@@ -168,16 +176,16 @@ def suite_checks(arguments: list[str]) -> list[Check]:
     for c in every[1:]:
         if c.driver != every[0].driver and c.stock != every[0].stock:
             continue
-        part = ["-m", "not slow", *_sample(c, 40 if c.stock else 16)]
-        checks.append(_tests(c, [*part, *_ON_DEVICE, *arguments], scale=4))
+        part = [*_sample(c, 40), *_ON_KP] if c.stock else [*_sample(c, 16), *_ON_DRIVER]
+        checks.append(_tests(c, ["-m", "not slow", *part, *arguments], scale=4))
     return [*checks, *_memory_checks(every, arguments), *_several_devices(every, arguments)]
 
 
 def all_checks(arguments: list[str]) -> list[Check]:
-    """Everything in every configuration, and more wrong models: for before a release."""
+    """Everything in every configuration, and more random models: for before a release."""
     every = configurations()
-    return [*(_tests(c, ["--wrong-models", "1000" if c is every[0] else "60", *arguments])
-              for c in every),
+    more = ["--wrong-models", "1000", "--random-models", "1000"]
+    return [*(_tests(c, [*(more if c is every[0] else []), *arguments]) for c in every),
             *_memory_checks(every, arguments), *_several_devices(every, arguments)]
 
 
@@ -187,7 +195,7 @@ def _memory_checks(every: list[Configuration], arguments: list[str]) -> list[Che
     for c in every[:1]:
         name = f"engine, memory out of reach: {c.name}"
         env = c.environment() | {"KOMPUTE_DML_TEST_STAGED": "1"}
-        command = _pytest(name, ["-m", "not slow", *_ENGINE, *arguments])
+        command = _pytest(name, ["-m", "not slow", *_WITH_MEMORY, *arguments])
         checks.append((name, partial(_run_tests, command, env)))
     return checks
 

@@ -14,11 +14,10 @@
 // key head, in all columns. Rows are the queries of all query heads that share the key head. Keys are
 // processed in tiles of KEYS, which the subgroups of a workgroup share.
 //
-// Scores are float32, times LOG2_E. Exponents are relative to a stabilizer, which changes only when the
-// row's maximum has grown by ROOM. In general the driver decides which invocation holds an element of a
-// matrix, so a row's maximum and sum go through shared memory. With SAME_PLACES it is known: element i of
-// lane n is in row n / 4 + i / 4 * 8 and column n % 4 * 2 + i % 2 + i / 2 % 2 * 8, of sums and of left
-// operands. Then four neighbours share a row, and the powers are operands where they are.
+// In general the driver decides which invocation holds an element of a matrix, so a row's maximum and sum go
+// through shared memory. With SAME_PLACES it is known: element i of lane n is in row n / 4 + i / 4 * 8 and
+// column n % 4 * 2 + i % 2 + i / 2 % 2 * 8, of sums and of left operands. Then four neighbours share a row,
+// and the powers are operands where they are.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint SUBGROUPS = 8u;
 layout(constant_id = 2) const uint KEYS = 64u;
@@ -38,9 +37,7 @@ layout(constant_id = 16) const bool SPLIT_KEYS = false;  // subgroups take the s
 layout(constant_id = 17) const bool IDLE = false;  // some subgroups have no rows
 layout(constant_id = 18) const bool RAGGED = false;  // parts of the keys may end inside a tile
 layout(constant_id = 19) const bool AHEAD = false;  // scores of the next tile are computed with these powers
-#define ATTENTION_TYPE 34u
-#define OUTPUT_TYPE 34u
-#include "include/attention.glsl"
+#include "include/attention_matrices.glsl"
 
 const uint INVOCATIONS = 32u * SUBGROUPS;
 const uint OWN_ROWS = 16u * FRAGMENTS;
@@ -75,15 +72,7 @@ shared uvec2 s_rows[BY_ROW ? ROWS : 1u];  // where the relative bias and the mas
 const int K_LOADS = int((KEYS * HEAD_SIZE / 8u + INVOCATIONS - 1u) / INVOCATIONS);
 const int V_LOADS = int((KEYS * VALUE_SIZE / 8u + INVOCATIONS - 1u) / INVOCATIONS);
 
-#define Sums coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
 #define Halves coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
-#define RowFragment coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
-#define ColumnFragment coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
-
-const float LOWEST = -3.0e38;
-#define ABSENT uintBitsToFloat(0xFF800000u)
-const float ROOM = 8.0;
-const float LIFT = 6.0;  // powers reach 2^(LIFT + ROOM), so that small ones keep their bits in FLOAT16
 
 void share() {
     subgroupMemoryBarrierShared();
@@ -92,28 +81,12 @@ void share() {
 
 vec4 strip(uint at) { return uintBitsToFloat(s_tile[at]); }
 
-// Over the four invocations that share a row.
-float row_max(float x) {
-    x = max(x, subgroupShuffleXor(x, 1u));
-    return max(x, subgroupShuffleXor(x, 2u));
-}
-
-float row_sum(float x) {
-    x += subgroupShuffleXor(x, 1u);
-    return x + subgroupShuffleXor(x, 2u);
-}
-
 // The bias and the mask's value for the score of a key.
 float added(uvec2 at, bool kept, uint key) {
     float sum = 0.0;
     if (RELATIVE) sum = relative_float(at.x + key * param(7u));
     if (MASK == 4u) kept = mask_words[at.y + key * param(11u)] != 0u;
     return kept ? sum : sum + filter_value;
-}
-
-// A score times LOG2_E. Only ABSENT is infinite.
-float bounded(float x) {
-    return x == ABSENT ? x : max(x * LOG2_E, LOWEST);
 }
 
 // The loads and stores of a tile of keys or values, by vectors.
@@ -437,11 +410,7 @@ void main() {
             a *= share_of;
             b *= share_of;
             if (!SPLIT && exists && VECTORS)
-                y_vectors[(to + column) / 8u] = uvec4(
-                    float_to_half(a.x) | float_to_half(a.y) << 16u,
-                    float_to_half(a.z) | float_to_half(a.w) << 16u,
-                    float_to_half(b.x) | float_to_half(b.y) << 16u,
-                    float_to_half(b.z) | float_to_half(b.w) << 16u);
+                y_vectors[(to + column) / 8u] = uvec4(floats_to_halves(a), floats_to_halves(b));
             if (!SPLIT && exists && !VECTORS)
                 [[unroll]] for (uint e = 0u; e < 4u; ++e) {
                     y_store_float(to + (column + e) * param(3u), a[e]);

@@ -28,9 +28,7 @@ layout(constant_id = 5) const uint MASK = 0u;
 layout(constant_id = 6) const bool CAUSAL = false;  // with the past sequence lengths
 layout(constant_id = 7) const bool STORES_VECTORS = false;
 #define MORE_PUSH uint records_offset; uint arrived_offset;
-#define ATTENTION_TYPE 34u
-#define OUTPUT_TYPE 34u
-#include "include/attention.glsl"
+#include "include/attention_matrices.glsl"
 // By key head, part and subgroup, and row: undivided outputs, then the maximum and the sum.
 layout(binding = 7) coherent buffer Records { vec4 records[]; };
 layout(binding = 8) coherent buffer Arrived { uint arrived[]; };
@@ -41,31 +39,6 @@ const uint TILE = 16u;
 const int CHUNKS = int(HEAD_SIZE / 32u);
 const int COLUMN_CHUNKS = int(VALUE_SIZE / 64u);
 const uint RECORD = VALUE_SIZE / 4u + 1u;
-
-#define Sums coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
-#define RowFragment coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
-#define ColumnFragment coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
-
-const float LOWEST = -3.0e38;
-#define ABSENT uintBitsToFloat(0xFF800000u)
-const float ROOM = 8.0;
-const float LIFT = 6.0;  // powers reach 2^(LIFT + ROOM), so that small ones keep their bits in FLOAT16
-
-// A score times LOG2_E. Only ABSENT is infinite.
-float bounded(float x) {
-    return x == ABSENT ? x : max(x * LOG2_E, LOWEST);
-}
-
-// Over the four invocations that share a row.
-float row_max(float x) {
-    x = max(x, subgroupShuffleXor(x, 1u));
-    return max(x, subgroupShuffleXor(x, 2u));
-}
-
-float row_sum(float x) {
-    x += subgroupShuffleXor(x, 1u);
-    return x + subgroupShuffleXor(x, 2u);
-}
 
 #define LOAD_KEYS(first) \
     [[unroll]] for (int h = 0; h < 2; ++h) { \
@@ -232,8 +205,9 @@ void main() {
         uint to = y_offset + batch * y_by[0] + (head * group + row / queries) * y_by[1]
                   + row % queries * y_by[2];
         if (STORES_VECTORS) {
-            y_words[(to + column) / 2u] = float_to_half(total.x) | float_to_half(total.y) << 16u;
-            y_words[(to + column) / 2u + 1u] = float_to_half(total.z) | float_to_half(total.w) << 16u;
+            uvec2 pairs = floats_to_halves(total);
+            y_words[(to + column) / 2u] = pairs.x;
+            y_words[(to + column) / 2u + 1u] = pairs.y;
         } else {
             [[unroll]] for (uint e = 0u; e < 4u; ++e) y_store_float(to + (column + e) * param(3u), total[e]);
         }

@@ -153,9 +153,7 @@ void main() {
             if (BYTES_OF(OUTPUT_TYPE) == 4u)
                 y_vectors[to_column / 4u] = floatBitsToUint(four);
             else
-                y_pairs[to_column / 4u] =
-                    uvec2(float_to_half(four.x) | float_to_half(four.y) << 16,
-                          float_to_half(four.z) | float_to_half(four.w) << 16);
+                y_pairs[to_column / 4u] = floats_to_halves(four);
         }
     }
 }

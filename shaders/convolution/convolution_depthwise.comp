@@ -217,7 +217,7 @@ void main() {
             vec4 made = sums[q][p] + added;
             uint at = to + (oy + q) * y_strides[2] + (ox + p) * y_strides[3];
             [[unroll]] for (uint e = 0u; e < 4u; ++e) made[e] = finish(made[e], at + e - y_offset);
-            if (HALVES) y_pairs[at / 4u] = uvec2(floats_to_halves(made.x, made.y), floats_to_halves(made.z, made.w));
+            if (HALVES) y_pairs[at / 4u] = floats_to_halves(made);
             else y_vectors[at / 4u] = floatBitsToUint(made);
         }
     }

@@ -91,7 +91,7 @@ void main() {
         to[e] = at;
     }
     if (TYPE == 34u && to.x % 2u == 0u && to.y == to.x + 1u) {
-        y_words[to.x / 2u] = float_to_half(result.x) | float_to_half(result.y) << 16;
+        y_words[to.x / 2u] = floats_to_halves(result.x, result.y);
         return;
     }
     [[unroll]] for (uint e = 0u; e < 2u; ++e)

@@ -217,9 +217,7 @@ void main() {
                     if (BYTES_OF(OUTPUT_TYPE) == 4u)
                         y_vectors[at / 4u] = floatBitsToUint(four);
                     else
-                        y_pairs[at / 4u] =
-                            uvec2(float_to_half(four.x) | float_to_half(four.y) << 16,
-                                  float_to_half(four.z) | float_to_half(four.w) << 16);
+                        y_pairs[at / 4u] = floats_to_halves(four);
                     continue;
                 }
                 [[unroll]] for (uint e = 0u; e < 4u; ++e)

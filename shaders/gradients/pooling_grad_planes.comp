@@ -40,11 +40,10 @@ layout(push_constant) uniform Push {
 #include "include/typed.glsl"
 #include "include/float_bits.glsl"
 #include "include/chunks.glsl"
+#include "include/planes.glsl"
 INPUT_TENSOR(dy, 0, TYPE)
 layout(binding = 1) readonly buffer Winners { uint winners[]; };  // four in a word
 OUTPUT_TENSOR(dx, 2, TYPE)
-const bool HALVES = BYTES_OF(TYPE) == 2u;
-const uint VECTOR = HALVES ? 8u : 4u;
 #if defined(LAYOUT_first)
 const uint LANES = 1u;
 #define WIDTH COLUMNS
@@ -53,9 +52,6 @@ ROW_OF_CHUNKS(dy, 0, TYPE, WORDS, PHASE, COUNT_X)
 #else
 const uint LANES = VECTOR;
 const uint WIDTH = COLUMNS * LANES, WINDOWS = COUNT_X * LANES;
-float element(uvec4 vector, uint e) {
-    return HALVES ? halves_to_floats(vector[e / 2u & 3u])[e % 2u] : uintBitsToFloat(vector[e & 3u]);
-}
 #endif
 
 // The incoming gradients of a row of windows. Those of windows that do not exist are 0.
@@ -89,26 +85,13 @@ float counted(int o, uint stride, uint window, int axis) {
 #endif
 
 void main() {
-    uint index = invocation_index();
-#if defined(LAYOUT_last)
-    uint channel = index % channels;
-    index /= channels;
-#endif
-    uint across = (uint(x_sizes[1]) - 1u) / COLUMNS + 1u, down = (uint(x_sizes[0]) - 1u) / ROWS + 1u;
-    uint next = index / across;
-    uint block_x = index - next * across;
-    index = next / down;
-    uint block_y = next - index * down;
-#if defined(LAYOUT_first)
-    next = index / channels;
-    uint channel = index - next * channels;
-    index = next;
-#endif
-    if (index >= batches) return;
-    uint plane = dy_offset + index * dy_strides[0] + channel * dy_strides[1];
-    int wy = int(block_y * (ROWS / STRIDE_Y)) + first[0], wx = int(block_x * (COLUMNS / STRIDE_X)) + first[1];
-    uint oy = block_y * ROWS, ox = block_x * COLUMNS;
-    uint to = dx_offset + index * dx_strides[0] + channel * dx_strides[1] + oy * dx_strides[2] + ox * dx_strides[3];
+    Block block = block_at(invocation_index(), uint(x_sizes[0]), uint(x_sizes[1]));
+    if (block.batch >= batches) return;
+    uint plane = dy_offset + block.batch * dy_strides[0] + block.channel * dy_strides[1];
+    int wy = int(block.y * (ROWS / STRIDE_Y)) + first[0], wx = int(block.x * (COLUMNS / STRIDE_X)) + first[1];
+    uint oy = block.y * ROWS, ox = block.x * COLUMNS;
+    uint to = dx_offset + block.batch * dx_strides[0] + block.channel * dx_strides[1] + oy * dx_strides[2]
+              + ox * dx_strides[3];
     float made[ROWS][WIDTH];
     [[unroll]] for (uint r = 0u; r < ROWS; ++r)
         [[unroll]] for (uint e = 0u; e < WIDTH; ++e) made[r][e] = 0.0;
@@ -135,7 +118,7 @@ void main() {
                 [[unroll]] for (uint e = 0u; e < WIDTH; ++e) made[r][e] += line[e];
     }
 #else
-    uint found = winners_offset + index * winners_strides[0] + channel * winners_strides[1];
+    uint found = winners_offset + block.batch * winners_strides[0] + block.channel * winners_strides[1];
     [[unroll]] for (uint j = 0u; j < COUNT_Y; ++j) {
         float gradients[WINDOWS];
         gradients_of(plane, wy + int(j), wx, gradients);
@@ -167,10 +150,7 @@ void main() {
             if (ox + v >= uint(x_sizes[1])) continue;
 #endif
             uvec4 bits;
-            [[unroll]] for (uint w = 0u; w < 4u; ++w)
-                bits[w] = HALVES ? floats_to_halves(made[r][v * VECTOR + (2u * w & VECTOR - 1u)],
-                                           made[r][v * VECTOR + (2u * w + 1u & VECTOR - 1u)])
-                                 : floatBitsToUint(made[r][v * VECTOR + w]);
+            PACK(bits, made[r], v * VECTOR)
             dx_vectors[(to + r * dx_strides[2] + v * dx_strides[3]) / VECTOR] = bits;
         }
     }

@@ -29,10 +29,9 @@ layout(push_constant) uniform Push {
 };
 #include "include/grid.glsl"
 #include "include/typed.glsl"
+#include "include/planes.glsl"
 INPUT_TENSOR(dy, 0, TYPE)
 OUTPUT_TENSOR(dx, 1, TYPE)
-const bool HALVES = BYTES_OF(TYPE) == 2u;
-const uint VECTOR = HALVES ? 8u : 4u;
 const uint SPAN = (COLUMNS - 1u) * SCALE_X + TAPS_X;
 const uint LINES = (ROWS - 1u) * SCALE_Y + TAPS_Y;
 #if defined(LAYOUT_first)
@@ -47,10 +46,6 @@ uint mirrored(int i, int size) {
     return uint(clamp(i, 0, size - 1));
 }
 
-float element(uvec4 vector, uint e) {
-    return HALVES ? halves_to_floats(vector[e / 2u & 3u])[e % 2u] : uintBitsToFloat(vector[e & 3u]);
-}
-
 // Adds gradient ``k`` of a row to the columns that it belongs to.
 void take(inout float line[WIDTH], uint lane, uint k, float x) {
     [[unroll]] for (uint e = 0u; e < COLUMNS; ++e)
@@ -59,23 +54,10 @@ void take(inout float line[WIDTH], uint lane, uint k, float x) {
 }
 
 void main() {
-    uint index = invocation_index();
-#if defined(LAYOUT_last)
-    uint channel = index % channels;
-    index /= channels;
-#endif
-    uint across = (x_sizes[1] - 1u) / COLUMNS + 1u, down = (x_sizes[0] - 1u) / ROWS + 1u;
-    uint next = index / across;
-    uint ox = (index - next * across) * COLUMNS;
-    index = next / down;
-    uint oy = (next - index * down) * ROWS;
-#if defined(LAYOUT_first)
-    next = index / channels;
-    uint channel = index - next * channels;
-    index = next;
-#endif
-    if (index >= batches) return;
-    uint from = dy_offset + index * dy_strides[0] + channel * dy_strides[1];
+    Block block = block_at(invocation_index(), x_sizes[0], x_sizes[1]);
+    if (block.batch >= batches) return;
+    uint oy = block.y * ROWS, ox = block.x * COLUMNS;
+    uint from = dy_offset + block.batch * dy_strides[0] + block.channel * dy_strides[1];
     int left = int(ox * SCALE_X) - int(BEFORE_X), top = int(oy * SCALE_Y) - int(BEFORE_Y);
     uint places[SPAN];
     [[unroll]] for (uint k = 0u; k < SPAN; ++k)
@@ -110,7 +92,8 @@ void main() {
                     made[q][e] += weights_y[r - q * SCALE_Y] * line[e];
     }
 
-    uint to = dx_offset + index * dx_strides[0] + channel * dx_strides[1] + oy * dx_strides[2] + ox * dx_strides[3];
+    uint to = dx_offset + block.batch * dx_strides[0] + block.channel * dx_strides[1] + oy * dx_strides[2]
+              + ox * dx_strides[3];
     const uint VECTORS = COLUMNS * LANES / VECTOR;
     [[unroll]] for (uint q = 0u; q < ROWS; ++q) {
         if (oy + q >= x_sizes[0]) continue;
@@ -119,10 +102,7 @@ void main() {
             if (ox + v >= x_sizes[1]) continue;
 #endif
             uvec4 bits;
-            [[unroll]] for (uint w = 0u; w < 4u; ++w)
-                bits[w] = HALVES ? floats_to_halves(made[q][v * VECTOR + (2u * w & VECTOR - 1u)],
-                                           made[q][v * VECTOR + (2u * w + 1u & VECTOR - 1u)])
-                                 : floatBitsToUint(made[q][v * VECTOR + w]);
+            PACK(bits, made[q], v * VECTOR)
             dx_vectors[(to + q * dx_strides[2] + v * dx_strides[3]) / VECTOR] = bits;
         }
     }

@@ -43,6 +43,8 @@ uint floats_to_halves(float low, float high) {
     return float_to_half(low) | float_to_half(high) << 16;
 }
 
+uvec2 floats_to_halves(vec4 x) { return uvec2(floats_to_halves(x.x, x.y), floats_to_halves(x.z, x.w)); }
+
 // The nearest float16, as a float. Compilers remove a pair of packing and unpacking, unless something
 // happens to the bits between: dispatches have one workgroup along z, which compilers do not know.
 float rounded_to_half(float x) {

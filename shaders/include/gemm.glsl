@@ -161,9 +161,7 @@ void store_four(Tile t, uint row, uint column, vec4 sums) {
         y_vectors[to / 4u] = floatBitsToUint(x);
         return;
     }
-    uvec2 halves = HAS_EXACT_UNITS ? uvec2(packHalf2x16(x.xy), packHalf2x16(x.zw))
-                                   : uvec2(float_to_half(x.x) | (float_to_half(x.y) << 16),
-                                           float_to_half(x.z) | (float_to_half(x.w) << 16));
+    uvec2 halves = floats_to_halves(x);
     if (whole) {
         y_pairs[to / 4u] = halves;
         return;

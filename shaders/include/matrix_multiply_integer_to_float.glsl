@@ -176,7 +176,7 @@ void finish_pair(uint batch, uint row, uint column, uvec2 sum, uvec2 next_sum, F
         out_words[to] = floatBitsToUint(x);
         if (has_next) out_words[next_to] = floatBitsToUint(y);
     } else if (has_next && out_strides[2] == 1u && to % 2u == 0u) {
-        out_words[to / 2u] = float_to_half(x) | (float_to_half(y) << 16);
+        out_words[to / 2u] = floats_to_halves(x, y);
     } else {
         STORE_HALF(out_words, to, float_to_half(x))
         if (has_next) STORE_HALF(out_words, next_to, float_to_half(y))

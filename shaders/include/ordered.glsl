@@ -9,22 +9,22 @@
 #include "include/float_bits.glsl"
 
 uint infinity_of(uint type) {
-    return BYTES_OF(type) == 2u ? 0x7C000000u : 0x7F800000u;
+    return mix(0x7F800000u, 0x7C000000u, BYTES_OF(type) == 2u);
 }
 
+// Selections instead of branches and early returns: SwiftShader takes minutes to compile loops of the latter.
 uvec2 integer_precedence(uvec2 bits, uint type, bool least) {
-    if (BYTES_OF(type) == 8u) {
-        if (IS_SIGNED(type)) bits.y ^= 0x80000000u;
-        return least ? ~bits : bits;
-    }
-    if (IS_SIGNED(type)) bits.x ^= 0x80000000u;
-    return uvec2(least ? ~bits.x : bits.x, 0u);
+    bool wide = BYTES_OF(type) == 8u;
+    uvec2 sign = mix(uvec2(0x80000000u, 0u), uvec2(0u, 0x80000000u), bvec2(wide));
+    bits ^= mix(uvec2(0u), sign, bvec2(IS_SIGNED(type)));
+    bits = mix(bits, ~bits, bvec2(least));
+    return uvec2(bits.x, mix(0u, bits.y, wide));
 }
 
 uvec2 precedence(uvec2 bits, uint type, bool least) {
-    if (!IS_FLOAT(type)) return integer_precedence(bits, type, least);
-    uint key = key_of(BYTES_OF(type) == 2u ? bits.x << 16 : bits.x);
-    return uvec2(least ? infinity_of(type) - key : key - ~infinity_of(type), 0u);
+    uint infinite = infinity_of(type), key = key_of(mix(bits.x, bits.x << 16, BYTES_OF(type) == 2u));
+    uvec2 of_float = uvec2(mix(key - ~infinite, infinite - key, least), 0u);
+    return mix(integer_precedence(bits, type, least), of_float, bvec2(IS_FLOAT(type)));
 }
 
 uvec2 with_precedence(uvec2 x, uint type, bool least) {
@@ -39,9 +39,8 @@ uvec2 with_precedence(uvec2 x, uint type, bool least) {
 }
 
 uvec2 equal_precedence(uvec2 bits, uint type, bool least) {
-    if (!IS_FLOAT(type)) return integer_precedence(bits, type, least);
-    uint infinite = infinity_of(type);
-    uint rank = uint(rank_of(BYTES_OF(type) == 2u ? bits.x << 16 : bits.x));
-    return uvec2(min(least ? infinite - rank : rank + infinite, 2u * infinite + 1u), 0u);
+    uint infinite = infinity_of(type), rank = uint(rank_of(mix(bits.x, bits.x << 16, BYTES_OF(type) == 2u)));
+    uvec2 of_float = uvec2(min(mix(rank + infinite, infinite - rank, least), 2u * infinite + 1u), 0u);
+    return mix(integer_precedence(bits, type, least), of_float, bvec2(IS_FLOAT(type)));
 }
 #endif

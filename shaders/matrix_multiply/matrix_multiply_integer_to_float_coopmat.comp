@@ -276,10 +276,6 @@ int finished(int x, int row_zero, int row_sum, float row_scale, int column_zero,
     return floatBitsToInt(result);
 }
 
-uint halves(vec2 x) {
-    return EXACT_UNITS ? packHalf2x16(x) : float_to_half(x.x) | (float_to_half(x.y) << 16);
-}
-
 // The word of four quantized sums.
 uint quantized(uint row, float row_scale, Columns c, ivec4 sums) {
     float to_y = y_scale[bias_offset + row * bias_strides[1]];
@@ -320,7 +316,7 @@ void store_row(uint batch, uint row, bool whole, float row_scale, Columns c, ive
                                                    min(c.first + i, columns - 1u) *
                                                        bias_strides[2]);
     }
-    uvec2 pairs = uvec2(halves(x.xy), halves(x.zw));
+    uvec2 pairs = floats_to_halves(x);
     uint to = out_offset + batch * out_strides[0] + row * out_strides[1] + c.first * out_strides[2];
     if (c.are_vectors) {
         if (HALF) out_pairs[to / 4u] = pairs;
@@ -365,7 +361,7 @@ void store_strip(uint batch, uint row, bool whole, uint tile_row, uint part, uin
             uint at = (to + r * out_strides[1]) / 4u;
             vec4 x = intBitsToFloat(bits[n]);
             if (QUANTIZED) out_words[at] = quantized(row + line, s_scale[line], c, bits[n]);
-            else if (HALF) out_pairs[at] = uvec2(halves(x.xy), halves(x.zw));
+            else if (HALF) out_pairs[at] = floats_to_halves(x);
             else out_vectors[at] = floatBitsToUint(x);
         }
         return;

@@ -35,6 +35,7 @@ layout(push_constant) uniform Push {
 #include "include/typed.glsl"
 #include "include/float_bits.glsl"
 #include "include/chunks.glsl"
+#include "include/planes.glsl"
 INPUT_TENSOR(x, 0, TYPE)
 #if defined(OP_winner)
 OUTPUT_BITS(y, 1, 1u)
@@ -42,7 +43,6 @@ OUTPUT_BITS(y, 1, 1u)
 OUTPUT_TENSOR(y, 1, TYPE)
 #endif
 layout(binding = 1) writeonly buffer YPairs { uvec2 y_pairs[]; };
-const bool HALVES = BYTES_OF(TYPE) == 2u;
 const uint PER_WORD = HALVES ? 2u : 1u;
 const uint SPAN = (COLUMNS - 1u) * STRIDE_X + WINDOW_X;
 const uint LINES = (ROWS - 1u) * STRIDE_Y + WINDOW_Y;
@@ -51,7 +51,7 @@ const uint LANES = 1u;
 #define WIDTH COLUMNS
 ROW_OF_CHUNKS(x, 0, TYPE, WORDS, PHASE, SPAN)
 #else
-const uint LANES = 4u * PER_WORD, WIDTH = COLUMNS * LANES;
+const uint LANES = VECTOR, WIDTH = COLUMNS * LANES;
 #endif
 
 #if defined(OP_average)
@@ -75,8 +75,6 @@ float counted(int start, int window, int axis) {
     if (INCLUDE_PADDING) return float(min(window, padded_ends[axis] - start));
     return float(max(min(start + window, x_sizes[axis]) - max(start, 0), 0));
 }
-
-float element(uint word, uint i) { return HALVES ? halves_to_floats(word)[i] : uintBitsToFloat(word); }
 
 // Merges element ``k`` of a row into the columns that have it in their windows.
 void take(inout float line[WIDTH], uint lane, uint k, float x) {
@@ -122,23 +120,10 @@ void store_exactly(uint from, int top, int left, uint to, uint rows, uint column
 #endif
 
 void main() {
-    uint index = invocation_index();
-#if defined(LAYOUT_last)
-    uint channel = index % channels;
-    index /= channels;
-#endif
-    uint across = (y_sizes[1] - 1u) / COLUMNS + 1u, down = (y_sizes[0] - 1u) / ROWS + 1u;
-    uint next = index / across;
-    uint ox = (index - next * across) * COLUMNS;
-    index = next / down;
-    uint oy = (next - index * down) * ROWS;
-#if defined(LAYOUT_first)
-    next = index / channels;
-    uint channel = index - next * channels;
-    index = next;
-#endif
-    if (index >= batches) return;
-    uint from = x_offset + index * x_strides[0] + channel * x_strides[1];
+    Block block = block_at(invocation_index(), y_sizes[0], y_sizes[1]);
+    if (block.batch >= batches) return;
+    uint oy = block.y * ROWS, ox = block.x * COLUMNS;
+    uint from = x_offset + block.batch * x_strides[0] + block.channel * x_strides[1];
     int left = int(ox * STRIDE_X) - padding[1], top = int(oy * STRIDE_Y) - padding[0];
 
     float made[ROWS][WIDTH];
@@ -163,10 +148,10 @@ void main() {
         [[unroll]] for (uint k = 0u; k < SPAN; ++k) {
             int at = left + int(k);
             bool inside = row_inside && uint(at) < uint(x_sizes[1]);
-            uvec4 vector = x_vectors[inside ? (row + uint(at) * x_strides[3]) / (4u * PER_WORD) : 0u];
+            uvec4 vector = x_vectors[inside ? (row + uint(at) * x_strides[3]) / VECTOR : 0u];
             vector = inside ? vector : uvec4(EMPTY);
             [[unroll]] for (uint l = 0u; l < LANES; ++l)
-                take(line, l, k, element(vector[l / PER_WORD], l % PER_WORD));
+                take(line, l, k, element(vector, l));
         }
 #endif
         [[unroll]] for (uint q = 0u; q < ROWS; ++q)
@@ -180,7 +165,8 @@ void main() {
                 }
     }
 
-    uint to = y_offset + index * y_strides[0] + channel * y_strides[1] + oy * y_strides[2] + ox * y_strides[3];
+    uint to = y_offset + block.batch * y_strides[0] + block.channel * y_strides[1] + oy * y_strides[2]
+              + ox * y_strides[3];
 #if !defined(OP_average)
     bool lost = is_nan(all_elements);
 #if defined(OP_winner)
@@ -239,11 +225,8 @@ void main() {
         [[unroll]] for (uint e = 0u; e < COLUMNS; ++e) {
             if (ox + e >= y_sizes[1]) continue;
             uvec4 bits;
-            [[unroll]] for (uint w = 0u; w < 4u; ++w)
-                bits[w] = HALVES ? floats_to_halves(made[q][e * LANES + (2u * w & LANES - 1u)],
-                                                    made[q][e * LANES + (2u * w + 1u & LANES - 1u)])
-                                 : floatBitsToUint(made[q][e * LANES + w]);
-            y_vectors[(at + e * y_strides[3]) / (4u * PER_WORD)] = bits;
+            PACK(bits, made[q], e * LANES)
+            y_vectors[(at + e * y_strides[3]) / VECTOR] = bits;
         }
 #endif
     }

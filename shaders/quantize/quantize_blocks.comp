@@ -148,8 +148,7 @@ void store_part(uint to, Part part, Factors factors) {
     if (BYTES_OF(TYPE) == 2u) {
         uvec4 pairs;
         [[unroll]] for (uint i = 0u; i < 4u; ++i)
-            pairs[i] = HAS_EXACT_UNITS ? packHalf2x16(vec2(made[2u * i], made[2u * i + 1u]))
-                : float_to_half(made[2u * i]) | float_to_half(made[2u * i + 1u]) << 16;
+            pairs[i] = floats_to_halves(made[2u * i], made[2u * i + 1u]);
         y_vectors[to / 8u] = pairs;
         return;
     }

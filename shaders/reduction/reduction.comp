@@ -135,15 +135,18 @@ const uint WORDS = 2u;
 #define NO_TOTAL uvec2(FUNCTION == MULTIPLY ? 1u : 0u, 0u)
 #define NOTHING NO_TOTAL
 
+// Selections, as in include/ordered.glsl.
 TOTAL combine(TOTAL a, TOTAL b) {
-    if (BYTES_OF(TYPE) < 8u) return uvec2(FUNCTION == MULTIPLY ? a.x * b.x : a.x + b.x, 0u);
-    return FUNCTION == MULTIPLY ? multiply64(a, b) : add64(a, b);
+    uvec2 narrow = uvec2(mix(a.x + b.x, a.x * b.x, FUNCTION == MULTIPLY), 0u);
+    uvec2 wide = mix(add64(a, b), multiply64(a, b), bvec2(FUNCTION == MULTIPLY));
+    return mix(narrow, wide, bvec2(BYTES_OF(TYPE) == 8u));
 }
 
 void take(inout FEW few, uvec2 x, uint index) {
-    uint upper = BYTES_OF(TYPE) == 8u ? x.y : x.x;
-    if (FUNCTION == L1 && IS_SIGNED(TYPE) && int(upper) < 0) x = negate64(x);
-    if (FUNCTION == SUM_SQUARE) x = BYTES_OF(TYPE) == 8u ? multiply64(x, x) : uvec2(x.x * x.x, 0u);
+    bool negative = mix(false, int(mix(x.x, x.y, BYTES_OF(TYPE) == 8u)) < 0, IS_SIGNED(TYPE));
+    x = mix(x, negate64(x), bvec2(mix(false, negative, FUNCTION == L1)));
+    uvec2 square = mix(uvec2(x.x * x.x, 0u), multiply64(x, x), bvec2(BYTES_OF(TYPE) == 8u));
+    x = mix(x, square, bvec2(FUNCTION == SUM_SQUARE));
     few = combine(few, x);
 }
 

@@ -43,6 +43,7 @@ layout(push_constant) uniform Push {
 };
 #include "include/grid.glsl"
 #include "include/typed.glsl"
+#include "include/planes.glsl"
 INPUT_TENSOR(x, 0, TYPE)
 OUTPUT_TENSOR(y, 1, TYPE)
 const uint MOST_SPAN = 16u;
@@ -56,14 +57,13 @@ layout(binding = 0) readonly buffer XPairs { uvec2 x_pairs[]; };
 const uint PER_WORD = 4u / BYTES_OF(TYPE), CHUNK = WORDS * PER_WORD;
 VALUE load(uint at) { return x_float(at); }
 #else
-const bool HALVES = BYTES_OF(TYPE) == 2u;
 struct Eight {
     vec4 low;
     vec4 high;
 };
 #define VALUE Eight
 VALUE load(uint at) {
-    uvec4 v = x_vectors[at / (HALVES ? 8u : 4u)];
+    uvec4 v = x_vectors[at / VECTOR];
     if (!HALVES) return Eight(uintBitsToFloat(v), vec4(0.0));
     return Eight(vec4(halves_to_floats(v.x), halves_to_floats(v.y)),
                  vec4(halves_to_floats(v.z), halves_to_floats(v.w)));
@@ -84,25 +84,11 @@ void main() {
     float weights_x[8] = float[8](uintBitsToFloat(WEIGHT_X0), uintBitsToFloat(WEIGHT_X1), uintBitsToFloat(WEIGHT_X2),
                                   uintBitsToFloat(WEIGHT_X3), uintBitsToFloat(WEIGHT_X4), uintBitsToFloat(WEIGHT_X5),
                                   uintBitsToFloat(WEIGHT_X6), uintBitsToFloat(WEIGHT_X7));
-    uint index = invocation_index();
-#if defined(LAYOUT_last)
-    uint channel = index % channels;
-    index /= channels;
-#endif
-    uint across = (y_sizes[1] - 1u) / COLUMNS + 1u, down = (y_sizes[0] - 1u) / ROWS + 1u;
-    uint next = index / across;
-    uint block_x = index - next * across;
-    index = next / down;
-    uint block_y = next - index * down;
-#if defined(LAYOUT_first)
-    next = index / channels;
-    uint channel = index - next * channels;
-    index = next;
-#endif
-    if (index >= batches) return;
+    Block block = block_at(invocation_index(), y_sizes[0], y_sizes[1]);
+    if (block.batch >= batches) return;
 
-    uint from = x_offset + index * x_strides[0] + channel * x_strides[1];
-    int top = begin[0] + int(block_y) * step[0], left = begin[1] + int(block_x) * step[1];
+    uint from = x_offset + block.batch * x_strides[0] + block.channel * x_strides[1];
+    int top = begin[0] + int(block.y) * step[0], left = begin[1] + int(block.x) * step[1];
     uint columns[MOST_SPAN];
     [[unroll]] for (uint i = 0u; i < SPAN_X; ++i)
         columns[i] = uint(clamp(left + int(i), 0, x_sizes[1] - 1)) * x_strides[3];
@@ -111,7 +97,7 @@ void main() {
         uint row = from + uint(clamp(top + int(r), 0, x_sizes[0] - 1)) * x_strides[2];
         VALUE line[MOST_SPAN];
 #if defined(LAYOUT_first)
-        uint word = (row + block_x * CHUNK) / PER_WORD;
+        uint word = (row + block.x * CHUNK) / PER_WORD;
         uvec4 chunk;
         if (WORDS == 4u) chunk = x_vectors[word / 4u];
         if (WORDS == 2u) chunk.xy = x_pairs[word / 2u];
@@ -136,9 +122,9 @@ void main() {
         [[unroll]] for (uint e = 0u; e < COLUMNS; ++e) above[e] = here[e];
     }
 
-    uint to = y_offset + index * y_strides[0] + channel * y_strides[1];
+    uint to = y_offset + block.batch * y_strides[0] + block.channel * y_strides[1];
     [[unroll]] for (uint q = 0u; q < ROWS; ++q) {
-        uint y = block_y * ROWS + q, x = block_x * COLUMNS;
+        uint y = block.y * ROWS + q, x = block.x * COLUMNS;
         if (y >= y_sizes[0]) continue;
         uint at = to + y * y_strides[2] + x * y_strides[3];
 #if defined(LAYOUT_first)
@@ -154,10 +140,8 @@ void main() {
         [[unroll]] for (uint e = 0u; e < COLUMNS; ++e) {
             if (x + e >= y_sizes[1]) continue;
             vec4 low = made[q][e].low, high = made[q][e].high;
-            y_vectors[(at + e * y_strides[3]) / (HALVES ? 8u : 4u)] =
-                HALVES ? uvec4(floats_to_halves(low.x, low.y), floats_to_halves(low.z, low.w),
-                               floats_to_halves(high.x, high.y), floats_to_halves(high.z, high.w))
-                       : floatBitsToUint(low);
+            y_vectors[(at + e * y_strides[3]) / VECTOR] =
+                HALVES ? uvec4(floats_to_halves(low), floats_to_halves(high)) : floatBitsToUint(low);
         }
 #endif
     }

@@ -139,6 +139,9 @@ _FLOATS = [
            mode=_MIRRORED, strides=(2, 3), dilations=(3, 2), group_count=2, bias=False),
     _float("transposed-stride-past-the-kernel", (1, 2, 3), (2, 3, 2), (1, 3, 12), types=_F32,
            direction=_BACKWARD, strides=(5,)),
+    _float("transposed-without-taps", (1, 3, 1, 1), (3, 1, 3, 2), (1, 1, 2, 1), direction=_BACKWARD,
+           strides=(2, 2), dilations=(1, 2), start_padding=(1, 1), end_padding=(1, 1),
+           output_padding=(1, 0), types=_F32),
     _float("transposed-space", (1, 2, 2, 3, 2), (2, 1, 2, 2, 3), (1, 1, 4, 4, 6),
            direction=_BACKWARD, strides=(2, 1, 3), types=_F32),
 ]

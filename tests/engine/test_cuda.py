@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from collections.abc import Iterator
 
@@ -12,6 +11,7 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml.runtime import libcuda
+from threads import in_threads
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if libcuda.library() is None or not torch.cuda.is_available():
@@ -74,33 +74,24 @@ def test_nobody_waits_but_the_gpu(gpu: dml.Device) -> None:
 
 def test_concurrent_streams(gpu: dml.Device) -> None:
     """In four threads, each stream and the device take turns with a tensor of their own."""
-    failed: list[BaseException] = []
 
     def take_turns(who: int) -> None:
-        try:
-            x = gpu.tensor(np.full(100_003, who, np.int32))
-            view = kc.view(x)
-            stream = torch.cuda.Stream(view.__dlpack_device__()[1])
-            with torch.cuda.stream(stream):
-                for turn in range(12):
-                    with kc.stream(x, stream):
-                        if (turn + who) % 3 == 0:
-                            _keep_busy()
-                        torch.from_dlpack(view).mul_(3)
-                    x += 1
-            expected = who
-            for _ in range(12):
-                expected = 3 * expected + 1
-            assert (x.numpy() == expected).all()
-        except BaseException as error:
-            failed.append(error)
+        x = gpu.tensor(np.full(100_003, who, np.int32))
+        view = kc.view(x)
+        stream = torch.cuda.Stream(view.__dlpack_device__()[1])
+        with torch.cuda.stream(stream):
+            for turn in range(12):
+                with kc.stream(x, stream):
+                    if (turn + who) % 3 == 0:
+                        _keep_busy()
+                    torch.from_dlpack(view).mul_(3)
+                x += 1
+        expected = who
+        for _ in range(12):
+            expected = 3 * expected + 1
+        assert (x.numpy() == expected).all()
 
-    threads = [threading.Thread(target=take_turns, args=[who]) for who in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    in_threads(4, take_turns)
 
 
 def test_one_tensor_on_several_streams(gpu: dml.Device) -> None:

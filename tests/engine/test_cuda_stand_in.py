@@ -24,6 +24,7 @@ import kompute_dml as dml
 import kompute_dml.cuda as kc
 from kompute_dml.cuda import dlpack, driver, exports
 from kompute_dml.runtime import adapters, libcuda
+from threads import in_threads
 
 F32 = np.float32
 EXPORT = {"VK_KHR_external_memory_fd", "VK_KHR_external_semaphore_fd"}
@@ -220,30 +221,21 @@ def test_concurrent_streams_of_threads(
     """Each stream and the device take turns with a tensor of their own. Streams end in any order;
     the stand-in fails where a semaphore's values do not grow."""
     turns, naps = 8, rng.uniform(0, 0.004, (4, 8))
-    failed: list[BaseException] = []
 
     def take_turns(who: int) -> None:
-        try:
-            x = gpu.tensor(np.full(5000, who, np.int32))
-            array, stream = host(kc.view(x)), cuda.new_stream()
-            for nap in naps[who]:
-                with kc.stream(x, stream):
-                    cuda.launch(stream, lambda nap=nap: time.sleep(nap))
-                    cuda.launch(stream, lambda: np.multiply(array, 3, array))
-                x += 1
-            expected = who
-            for _ in range(turns):
-                expected = 3 * expected + 1
-            assert (x.numpy() == expected).all()
-        except BaseException as error:
-            failed.append(error)
+        x = gpu.tensor(np.full(5000, who, np.int32))
+        array, stream = host(kc.view(x)), cuda.new_stream()
+        for nap in naps[who]:
+            with kc.stream(x, stream):
+                cuda.launch(stream, lambda nap=nap: time.sleep(nap))
+                cuda.launch(stream, lambda: np.multiply(array, 3, array))
+            x += 1
+        expected = who
+        for _ in range(turns):
+            expected = 3 * expected + 1
+        assert (x.numpy() == expected).all()
 
-    threads = [threading.Thread(target=take_turns, args=[who]) for who in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failed
+    in_threads(4, take_turns)
 
 
 class _TorchStream:

@@ -14,6 +14,7 @@ import pytest
 
 import kompute_dml as dml
 from switches import SCALE
+from threads import in_threads
 
 pytestmark = pytest.mark.stress
 
@@ -183,24 +184,14 @@ def _no_device() -> Iterator[None]:
 
 
 def test_eight_threads_on_one_device(own: dml.Device, seed: int) -> None:
-    errors: list[BaseException] = []
     start = threading.Barrier(8)
 
     def work(number: int) -> None:
-        try:
-            start.wait(30)
-            dtype = ("float32", "float16")[number % 2]
-            Chain(own, np.random.default_rng([seed, number]), dtype).run(240 // SCALE)
-        except BaseException as error:
-            errors.append(error)
+        start.wait(30)
+        dtype = ("float32", "float16")[number % 2]
+        Chain(own, np.random.default_rng([seed, number]), dtype).run(240 // SCALE)
 
-    threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(120)
-    assert not any(t.is_alive() for t in threads), "a thread hangs"
-    assert not errors, errors
+    in_threads(8, work)
     own.synchronize()
 
 

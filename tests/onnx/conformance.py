@@ -1,12 +1,13 @@
 """ONNX's own node tests, for every node that the mapping table claims.
 
-    python tests/onnx/conformance.py      prints passed / claimed / all
+    python tests/onnx/conformance.py [OPERATOR ...]      prints passed / claimed / all
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -108,7 +109,7 @@ def _array(value: Any) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    result = run(default_device())
+    result = run(default_device(), sys.argv[1:] or None)
     print(result)
     for name, why in result.failed.items():
         print(f"FAILED {name}: {why}")

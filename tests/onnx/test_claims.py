@@ -16,7 +16,7 @@ import kompute_dml.onnxruntime as kompute
 from kompute_dml.onnx import cost
 from kompute_dml.onnx.graph import Graph, Node, Value
 from kompute_dml.onnx.placement import place
-from onnx_graphs import FLOAT, model, needs_provider, node
+from onnx_graphs import FLOAT, INT64, model, needs_provider, node
 
 F32 = np.dtype("float32")
 
@@ -113,6 +113,15 @@ def test_elementwise_work_is_taken_where_it_moves_more_than_it_transfers(
     whole = Graph(region, [regions[0][0].outputs[0]], graph.outputs)
     (reason,) = cost.refusals([region], placed, whole)
     assert (reason is None) == taken
+
+
+@needs_provider
+@pytest.mark.parametrize("function, claimed", [("Mean", False), ("Max", True), ("L2", False)])
+def test_a_reduction_takes_the_types_of_its_function(function: str, claimed: bool) -> None:
+    built = model([node("Reduce" + function, "x", "y")], [("x", INT64, ["n", 2])],
+                  [("y", INT64, [1, 1])])
+    (decision,) = kompute.decided(built, claim="all")
+    assert (decision.where != "CPU") is claimed, decision.why
 
 
 @needs_provider

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from kompute_dml.onnxruntime import allocation, capi
 from kompute_dml.onnxruntime.memory import SMALL, DeviceMemory
 from onnx_graphs import FLOAT, INT64, cpu, model, needs_provider, node, options, placement
 from provider_tools import NAME, session
+from threads import in_threads
 
 pytestmark = needs_provider
 HEADS, LENGTH, DEPTH = 2, 5, 3
@@ -178,7 +178,6 @@ def test_where_tensors_lie_changes_no_result(memory: str, rng: np.random.Generat
 def test_several_threads_share_a_session(rng: np.random.Generator) -> None:
     made = session(model([node("Neg", "x", "y")], [("x", FLOAT, [64])], [("y", FLOAT, [64])]),
                    claim="all")
-    wrong: list[int] = []
 
     def work(seed: int) -> None:
         numbers = np.random.default_rng(seed)
@@ -189,15 +188,9 @@ def test_several_threads_share_a_session(rng: np.random.Generator) -> None:
             binding.bind_ortvalue_input("x", _on_device(x))
             binding.bind_ortvalue_output("y", y)
             made.run_with_iobinding(binding)
-            if not np.array_equal(y.numpy(), -x):
-                wrong.append(seed)
+            assert np.array_equal(y.numpy(), -x)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(4, work)
 
 
 def test_copies_are_offered_for_these_devices_only() -> None:

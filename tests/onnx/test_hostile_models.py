@@ -23,6 +23,7 @@ from onnx_graphs import FLOAT, INT64, model, needs_provider, node
 from provider_tools import session
 
 pytestmark = needs_provider
+INT32 = onnx.TensorProto.INT32
 SECONDS = 120
 """Within which 60 wrong models must be done."""
 
@@ -105,3 +106,27 @@ def test_an_index_out_of_range(
     said = "taken" if constant else rf"{op} 'taken': expected indices to be in \[-\d"
     with pytest.raises(Exception, match=said):
         run(wrong)
+
+
+@pytest.mark.parametrize("nodes, sizes, words", [
+    ([node("RotaryEmbedding", "x cos sin", "y")], {"x": [1, 2, 3, 4], "cos": [1, 3, 64],
+                                                  "sin": [1, 3, 64]}, "of 4 in a head"),
+    ([node("RotaryEmbedding", "x cos sin", "y", rotary_embedding_dim=2)],
+     {"x": [1, 2, 3, 4], "cos": [1, 3, 2], "sin": [1, 3, 2]}, "of 4 in a head"),
+    ([node("Attention", "x w b - past", "y present", "com.microsoft", num_heads=2)],
+     {"x": [1, 3, 8], "w": [8, 24], "b": [24], "past": [1, 1, 2, 5, 4]},
+     r"expected elements of \[1, 1, 2, 5, 4\]"),
+    ([node("Cast", "lengths", "mask", to=INT32),
+      node("MultiHeadAttention", "q q q - mask", "y", "com.microsoft", num_heads=2)],
+     {"q": [1, 3, 8], "lengths": [4]}, r"mask of 1 lengths, or by key, but got one of \[4\]"),
+], ids=["wide cosines", "cosines of more", "keys without values", "lengths of others"])
+def test_sizes_of_several_inputs_that_are_at_odds(
+    nodes: list[onnx.NodeProto], sizes: dict[str, list[int]], words: str
+) -> None:
+    """What is read past one's end would be another tensor."""
+    built = model(nodes, [(name, FLOAT, [f"{name}{d}" for d in range(len(n))])
+                          for name, n in sizes.items()],
+                  [(name, FLOAT, None) for name in nodes[-1].output], opset=23)
+    feed = {name: np.ones(n, np.float32) for name, n in sizes.items()}
+    with pytest.raises(Exception, match=words):
+        session(built, False, claim="all", strict=True).run(None, feed)

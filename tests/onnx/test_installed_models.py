@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from kompute_dml.onnxruntime import provider
 from onnx_graphs import cpu, needs_provider
 from provider_tools import session
 from real_models import package_file
+from threads import in_threads
 
 pytestmark = [needs_provider, pytest.mark.slow]
 BOUND = 2**-16
@@ -67,20 +67,13 @@ def test_voice_detectors(name: str, regions: int, rng: np.random.Generator) -> N
 def test_a_voice_detector_in_twelve_threads() -> None:
     path = _file("silero_vad", "data/silero_vad_op18_ifless.onnx")
     ours, theirs = session(path), cpu(path)
-    wrong: list[int] = []
 
     def work(seed: int) -> None:
         feed = _voice(path, 1 + seed % 3, np.random.default_rng(seed))
         for got, wanted in zip(ours.run(None, feed), theirs.run(None, feed), strict=True):
-            if not np.allclose(got, wanted, rtol=0, atol=BOUND):
-                wrong.append(seed)
+            np.testing.assert_allclose(got, wanted, rtol=0, atol=BOUND)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(12, work)
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])

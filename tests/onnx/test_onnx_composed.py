@@ -110,3 +110,14 @@ def test_max_pool_counts_by_columns(size: tuple[int, ...], rng: np.random.Genera
     places = np.unravel_index(by_rows % plane, size)
     wanted = by_rows // plane * plane + np.ravel_multi_index(places, size, order="F")
     np.testing.assert_array_equal(by_columns, wanted)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+def test_a_window_larger_than_what_it_pools(op: str, rng: np.random.Generator) -> None:
+    """With ceil_mode, one window hangs over the end."""
+    x = rng.standard_normal((2, 3, 4, 9)).astype(np.float32)
+    window = {"kernel_shape": [3, 2], "strides": [3, 2], "dilations": [2, 1], "ceil_mode": 1}
+    (got,) = backend.run_model(model(
+        [node(op, "x", "y", **window)], [("x", FLOAT, x.shape)], [("y", FLOAT, [None] * 4)],
+        opset=22), [x])
+    np.testing.assert_allclose(got, onnx_cpu.result(op, x, opset=22, **window), rtol=1e-5)

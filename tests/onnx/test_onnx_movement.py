@@ -26,7 +26,11 @@ def _check(nodes: list, outputs: str, constants: dict, x: np.ndarray) -> None:
         np.testing.assert_array_equal(got, wanted)
 
 
-@pytest.mark.parametrize("start, end, step", [(1, 4, 1), (0, 9, 2), (-1, -9, -1), (5, 0, -2)])
+@pytest.mark.parametrize("start, end, step", [
+    (1, 4, 1), (0, 9, 2), (-1, -9, -1), (5, 0, -2),
+    (4, 2**31 - 1, -2),  # "to the end" in either direction
+    (-9, -9, -1),  # begins before the first element
+])
 def test_slices(start: int, end: int, step: int, rng: np.random.Generator) -> None:
     x = rng.normal(size=(6, 7)).astype(np.float32)
     _check([node("Slice", "x b e a s", "y"), node("Relu", "y", "z")], "z y",

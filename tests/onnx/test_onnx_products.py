@@ -12,7 +12,7 @@ onnx = pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("onnxruntime", reason="the models' helpers import it")
 
 import kompute_dml.onnx_backend as backend  # noqa: E402
-from onnx_graphs import FLOAT, model, node  # noqa: E402
+from onnx_graphs import FLOAT, INT64, model, node  # noqa: E402
 
 
 def _transposed(x: np.ndarray) -> np.ndarray:
@@ -49,6 +49,19 @@ def test_product(
                   [(n, FLOAT, s) for n, s in zip(names, shapes)], [("y", FLOAT, y.shape)])
     got = backend.prepare(built).run(values)[0]
     np.testing.assert_allclose(got, y, rtol=1e-5, atol=1e-5, strict=True)
+
+
+def test_matrices_whose_rank_only_a_run_knows(rng: np.random.Generator) -> None:
+    b = rng.standard_normal((4, 5)).astype(np.float32)
+    built = model([node("Reshape", "x sizes", "a"), node("MatMul", "a b", "ab"),
+                   node("Reshape", "ab all", "y")],
+                  [("x", FLOAT, ["n"]), ("sizes", INT64, ["rank"])], [("y", FLOAT, ["m"])],
+                  {"b": b, "all": np.array([-1])})
+    prepared = backend.prepare(built)
+    for sizes in ((4,), (3, 4), (2, 3, 4), (3, 4)):
+        a = rng.standard_normal(sizes).astype(np.float32)
+        got = prepared.run([a.reshape(-1), np.array(sizes)])[0]
+        np.testing.assert_allclose(got, (a @ b).reshape(-1), rtol=1e-5, atol=1e-5)
 
 
 def _packed(x: np.ndarray, bits: int) -> np.ndarray:

@@ -79,6 +79,19 @@ def test_crop(attributes: dict[str, Any], rng: np.random.Generator) -> None:
                                   cpu(built, False).run(None, {"x": x})[0])
 
 
+@needs_provider
+@pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
+def test_regions_thinner_than_an_element(mode: str, rng: np.random.Generator) -> None:
+    """Without the shift of half an element, such regions grow to a whole one."""
+    x = rng.standard_normal((2, 3, 9, 8)).astype(np.float32)
+    rois = np.float32([[1.3, 3.5, 7.6, 3.9], [2, 2, 2, 2], [1, 2, 13, 14]])
+    (got,), built, feed = _ours(
+        "RoiAlign", [x, rois, np.array([0, 1, 1])], opset=16, spatial_scale=0.5, output_height=2,
+        output_width=3, sampling_ratio=2, coordinate_transformation_mode=mode)
+    (wanted,) = cpu(built, False).run(None, feed)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
 A = np.arange(-6, 6, dtype=np.float32).reshape(2, 3, 2) / 2
 B = np.float32([3, -1, 2])
 

@@ -6,15 +6,21 @@ import numpy as np
 import pytest
 
 pytest.importorskip("onnx", reason="the models are built with onnx")
-pytest.importorskip("onnxruntime", reason="the models are compared with ONNX Runtime's")
+pytest.importorskip("onnxruntime", "1.24", reason="the provider needs onnxruntime >= 1.24")
+pytest.importorskip("cffi", reason="the provider needs cffi")
 
 import kompute_dml.onnx_backend as backend
-from onnx_graphs import FLOAT, cpu, model, node
+from onnx_graphs import FLOAT, cpu, model, needs_provider, node
+from provider_tools import session
 
 
 @pytest.mark.parametrize("op, gates", [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
-def test_weights_that_are_constants(op: str, gates: int, rng: np.random.Generator) -> None:
-    """No input of a recurrent network may be OWNED_BY_DML, not even a large one."""
+@pytest.mark.parametrize("runs", ["backend", pytest.param("provider", marks=needs_provider)])
+def test_weights_that_are_constants(
+    op: str, gates: int, runs: str, rng: np.random.Generator
+) -> None:
+    """No input of a recurrent network may be OWNED_BY_DML, not even a large one. ONNX Runtime gives
+    the provider an RNN with the default activations of two directions."""
     units, inputs = 32, 40
     weights = {
         "w": rng.normal(0, 0.2, (1, gates * units, inputs)).astype(np.float32),
@@ -23,5 +29,7 @@ def test_weights_that_are_constants(op: str, gates: int, rng: np.random.Generato
     built = model([node(op, "x w r", "y h", hidden_size=units)], [("x", FLOAT, [3, 2, inputs])],
                   [("y", FLOAT, [3, 1, 2, units]), ("h", FLOAT, [1, 2, units])], weights)
     x = {"x": rng.standard_normal((3, 2, inputs)).astype(np.float32)}
-    for ours, theirs in zip(backend.run_model(built, x), cpu(built).run(None, x)):
+    results = (backend.run_model(built, x) if runs == "backend"
+               else session(built, False, claim="all", strict=True).run(None, x))
+    for ours, theirs in zip(results, cpu(built).run(None, x), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)

@@ -68,6 +68,12 @@ def test_five_dimensions_are_resized(mode: str) -> None:
     np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-5)
 
 
+def test_sizes_are_those_of_a_product_in_float32() -> None:
+    """5 times the float32 next to 2.6 is below 13, and rounds to 13."""
+    got, _ = _run(np.zeros((1, 1, 2, 5), np.float32), [1, 1, 1, 2.6], [], mode="linear")
+    assert got.shape == (1, 1, 2, 13)
+
+
 def test_resize_of_integers_is_rounded() -> None:
     x = np.arange(0, 240, 6, dtype=np.uint8).reshape(1, 1, 5, 8)
     got, _ = _run(x, [], [1, 1, 9, 5], mode="cubic")

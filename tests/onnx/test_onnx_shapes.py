@@ -64,6 +64,8 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("Slice", [V, I([1]), I([2**62])], {}), ("Slice", [V, I([-1]), I([-(2**62)]), I([0]), I([-2])],
                                               {}),
     ("Slice", [X, I([1, -3]), I([2, -1]), I([1, -1])], {}),
+    ("Slice", [V, I([2]), I([2**63 - 1]), I([0]), I([-1])], {}),
+    ("Slice", [V, I([-9]), I([-9]), I([0]), I([-1])], {}),
     ("Split", [V, I([3, 1])], {"axis": 0}), ("Split", [X], {"axis": 2, "num_outputs": 2}),
     ("Tile", [V, I([3])], {}), ("Range", [I(9), I(-2), I(-4)], {}),
     ("Range", [np.float32(1), np.float32(2), np.float32(0.25)], {}),
@@ -229,6 +231,25 @@ def test_an_attribute_of_pooling_is_not_lost_to_convolution(rng: np.random.Gener
     x = rng.standard_normal((1, 1, 5, 5)).astype(np.float32)
     got = session(built, False, claim="all", strict=True).run(None, {"x": x})[0]
     np.testing.assert_array_equal(got, cpu(built).run(None, {"x": x})[0])
+
+
+@needs_provider
+@pytest.mark.parametrize("opset", [18, 19])
+@pytest.mark.parametrize("op, size, more", [
+    ("MaxPool", 1, {}), ("LpPool", 1, {}), ("MaxPool", 2, {"dilations": [2, 1]}),
+    ("AveragePool", 1, {}), ("AveragePool", 1, {"pads": [0, 1, 0, 1], "count_include_pad": 1}),
+], ids=str)
+def test_a_window_larger_than_the_input(
+    op: str, size: int, more: dict[str, Any], opset: int, rng: np.random.Generator
+) -> None:
+    """By less than a stride: ONNX's quotient of a negative number is 0, so that there is one."""
+    built = model([node(op, "x", "y", kernel_shape=[2, 2], strides=[2, 2], **more)],
+                  [("x", FLOAT, [1, 2, "n", 4])], [("y", FLOAT, [1, 2, "m", "k"])], opset=opset)
+    x = rng.standard_normal((1, 2, size, 4)).astype(np.float32)
+    got = session(built, False, claim="all", strict=True).run(None, {"x": x})[0]
+    wanted = cpu(built).run(None, {"x": x})[0]
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, strict=True)
+    assert got.shape[2] == 1
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +45,7 @@ from provider_tools import (  # noqa: E402
     session,
 )
 from switches import SCALE  # noqa: E402
+from threads import in_threads  # noqa: E402
 
 pytestmark = needs_provider
 
@@ -237,7 +237,6 @@ def test_sessions_leave_nothing_behind(dense: bytes) -> None:
 
 def test_several_threads(dense: bytes, rng: np.random.Generator) -> None:
     shared, theirs = session(dense), cpu(dense)
-    wrong: list[Any] = []
 
     def work(seed: int) -> None:
         own, numbers = session(dense), np.random.default_rng(seed)
@@ -246,15 +245,9 @@ def test_several_threads(dense: bytes, rng: np.random.Generator) -> None:
             expected = theirs.run(None, x)[0]
             for made in (shared, own):
                 got = made.run(None, x)[0]
-                if not np.allclose(got, expected, rtol=1e-5, atol=1e-5):
-                    wrong.append((seed, rows))
+                np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(4, work)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from onnx_graphs import (  # noqa: E402
     node,
 )
 from provider_tools import session  # noqa: E402
-from real_models import Magika, TextRecognizer, quantized, sample_files  # noqa: E402
+from real_models import Magika, TextRecognizer, package_file, quantized, sample_files  # noqa: E402
 
 pytestmark = [needs_provider, pytest.mark.slow, exact_cpu]
 BOUND = 2**-8
@@ -90,6 +90,22 @@ def test_text_recognizer(tmp_path: Path) -> None:
     got, expected = _in_one_region(path, feed)
     np.testing.assert_allclose(got, expected, rtol=0, atol=4 * BOUND)
     assert reader.text(got[0]) == reader.text(expected[0]) == "Vulkan"
+
+
+@pytest.mark.parametrize("keeps_types", [False, True])
+def test_float16(keeps_types: bool, tmp_path: Path, rng: np.random.Generator) -> None:
+    """A classifier of small images. The CPU rounds at other places than this."""
+    float16 = pytest.importorskip(
+        "onnxruntime.transformers.float16", reason="ONNX Runtime's converter is not installed")
+    path = installed(lambda: package_file("rapidocr", "models/*cls*.onnx"))
+    made = float16.convert_float_to_float16(onnx.load(str(path)), keep_io_types=keeps_types)
+    built = made.SerializeToString()
+    feed = {"x": rng.uniform(-1, 1, (2, 3, 48, 64)).astype(np.float32 if keeps_types
+                                                            else np.float16)}
+    got, expected = _in_one_region(built, feed)
+    unrounded = cpu(str(path)).run(None, {"x": feed["x"].astype(np.float32)})[0]
+    assert np.abs(got - expected).max() <= BOUND
+    assert np.abs(got - unrounded).max() <= BOUND + np.abs(expected - unrounded).max()
 
 
 def _of_four_bits(built: bytes, block: int, zeros: bool) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -25,10 +25,36 @@ PLANES = {
 """Variants that these tests run."""
 _TYPES = pytest.mark.parametrize("data_type", ["float32", "float16"])
 _LAYOUTS = pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-_WINDOWS = pytest.mark.parametrize(("size", "window", "strides", "padding"), [
-    ((9, 16), (3, 3), (2, 2), 1), ((8, 16), (2, 2), (2, 2), 0), ((7, 8), (3, 2), (1, 1), 1),
-    ((11, 16), (4, 2), (3, 4), 1),
-], ids=str)
+
+
+class _Pool(NamedTuple):
+    op: str
+    size: tuple[int, int]
+    window: tuple[int, int]
+    strides: tuple[int, int]
+    padding: int
+
+    @property
+    def made(self) -> list[int]:
+        """The sizes of the output, rows of it of whole words of bytes."""
+        made = [(n + 2 * self.padding - w) // s + 1
+                for n, w, s in zip(self.size, self.window, self.strides)]
+        made[1] -= made[1] % 4
+        return made
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        ends = [max((m - 1) * s + w - n - self.padding, 0)
+                for n, w, s, m in zip(self.size, self.window, self.strides, self.made)]
+        return dict(window_size=self.window, strides=self.strides,
+                    start_padding=(self.padding,) * 2, end_padding=tuple(ends))
+
+
+_POOLS = pytest.mark.parametrize("pool", [
+    _Pool(op, *window) for op in ("max", "average") for window in (
+        ((9, 16), (3, 3), (2, 2), 1), ((8, 16), (2, 2), (2, 2), 0), ((7, 8), (3, 2), (1, 1), 1),
+        ((11, 16), (4, 2), (3, 4), 1))
+], ids=lambda pool: f"{pool.op}-{pool.size}")
 
 
 @pytest.fixture
@@ -72,63 +98,48 @@ def _skip_halves(data_type: str) -> None:
         pytest.skip("SwiftShader rounds 9 to 9.016, so its units are not exact")
 
 
-def _window(size: tuple[int, ...], window: tuple[int, ...], strides: tuple[int, ...],
-            padding: int) -> tuple[list[int], dict[str, Any]]:
-    """The sizes of the output, rows of it of whole words of bytes, and the arguments."""
-    made = [(n + 2 * padding - w) // s + 1 for n, w, s in zip(size, window, strides)]
-    made[1] -= made[1] % 4
-    ends = [max((m - 1) * s + w - n - padding, 0)
-            for n, w, s, m in zip(size, window, strides, made)]
-    return made, dict(window_size=window, strides=strides, start_padding=(padding,) * 2,
-                      end_padding=tuple(ends))
-
-
 @_TYPES
 @_LAYOUTS
-@_WINDOWS
-@pytest.mark.parametrize("op", ["max", "average"])
+@_POOLS
 def test_pooling(
-    op: str, size: tuple[int, int], window: tuple[int, int], strides: tuple[int, int],
-    padding: int, last: bool, data_type: str, exact: dml.Device, rng: np.random.Generator,
+    pool: _Pool, last: bool, data_type: str, exact: dml.Device, rng: np.random.Generator
 ) -> None:
     _skip_halves(data_type)
-    x = rng.integers(-9, 10, (2, 8, *size)).astype(data_type)
-    made, arguments = _window(size, window, strides, padding)
-    if op == "max":
+    x, arguments = rng.integers(-9, 10, (2, 8, *pool.size)).astype(data_type), pool.arguments
+    if pool.op == "max":
         x = _special(x)
-    elif padding:
+    elif pool.padding:
         arguments["include_padding"] = 1
-    given, out = _tensor(exact, x, last), _tensor(exact, np.zeros((2, 8, *made), data_type), last)
-    call = dml.max_pooling if op == "max" else dml.average_pooling
+    given = _tensor(exact, x, last)
+    out = _tensor(exact, np.zeros((2, 8, *pool.made), data_type), last)
+    call = dml.max_pooling if pool.op == "max" else dml.average_pooling
     results = _both(exact, lambda: call(given, out=out, **arguments),
-                    f"pooling_planes.{op}.{'last' if last else 'first'}")
+                    f"pooling_planes.{pool.op}.{'last' if last else 'first'}")
     assert np.array_equal(*results, equal_nan=True)
 
 
 @_TYPES
 @_LAYOUTS
-@_WINDOWS
-@pytest.mark.parametrize("op", ["max", "average"])
+@_POOLS
 def test_pooling_grad(
-    op: str, size: tuple[int, int], window: tuple[int, int], strides: tuple[int, int],
-    padding: int, last: bool, data_type: str, exact: dml.Device, rng: np.random.Generator,
+    pool: _Pool, last: bool, data_type: str, exact: dml.Device, rng: np.random.Generator
 ) -> None:
     _skip_halves(data_type)
-    x = _special(rng.integers(-9, 10, (2, 8, *size)).astype(data_type))
-    made, arguments = _window(size, window, strides, padding)
+    x = _special(rng.integers(-9, 10, (2, 8, *pool.size)).astype(data_type))
     # Multiples of all numbers of elements, so that sums are exact.
-    dy = rng.integers(-9, 10, (2, 8, *made)).astype(data_type) * np.array(72, data_type)
+    dy = rng.integers(-9, 10, (2, 8, *pool.made)).astype(data_type) * np.array(72, data_type)
     given, image = _tensor(exact, dy, last), _tensor(exact, x, last)
     out = _tensor(exact, np.zeros(x.shape, data_type), last)
 
     def call() -> dml.Tensor:
-        if op == "max":
-            return dml.max_pooling_grad(image, given, dilations=(1, 1), out=out, **arguments)
-        return dml.average_pooling_grad(given, include_padding=padding, out=out, **arguments)
+        if pool.op == "max":
+            return dml.max_pooling_grad(image, given, dilations=(1, 1), out=out, **pool.arguments)
+        return dml.average_pooling_grad(
+            given, include_padding=pool.padding, out=out, **pool.arguments)
 
     layout = "last" if last else "first"
-    winners = [f"pooling_planes.winner.{layout}"] if op == "max" else []
-    results = _both(exact, call, f"pooling_grad_planes.{op}.{layout}", *winners)
+    winners = [f"pooling_planes.winner.{layout}"] if pool.op == "max" else []
+    results = _both(exact, call, f"pooling_grad_planes.{pool.op}.{layout}", *winners)
     assert np.array_equal(*results)
 
 

@@ -708,6 +708,10 @@ def test_the_suite_runs_on_both_drivers_and_with_both_states_of_kp(two_drivers: 
         assert command[-2:] == ["-k", "x"]
         assert ("kp-stock" in env.get("PYTHONPATH", "")) == ("stock" in name)
         assert ("KOMPUTE_DML_TEST_STAGED" in env) == name.startswith("engine")
+        # Kernels of all files run on both drivers, those of the sample with both kps.
+        samples = [name.startswith("tests: Swift"), "--sample" in command]
+        assert samples == [f"tests/operators/test_{file}.py" in command
+                           for file in ("movement", "operators")]
     everywhere = [what.args[0] for name, what in check.all_checks([]) if name.startswith("tests")]
     assert len(everywhere) == 4 and not any("--sample" in command for command in everywhere)
     assert [name for name, _ in check._sampled_validation([])] == [

@@ -11,9 +11,14 @@ _TRANSPOSED = ("alpha", "transA", "transB", "transBatchA", "transBatchB")
 
 
 def _matrices(node: Node) -> str | None:
-    for value in node.inputs[:2]:
-        if value is None or value.shape is None or len(value.shape) < 1:
-            return "matrices of unknown rank"
+    return _no_matrix(node, 0, 1)
+
+
+def _no_matrix(node: Node, *indices: int) -> str | None:
+    """Only a run may know the rank of a matrix."""
+    for value in map(node.input, indices):
+        if value is None or value.shape == ():
+            return "a matrix without dimensions"
     return None
 
 
@@ -25,10 +30,7 @@ def _qlinear_matrices(node: Node) -> str | None:
         if len(vector.shape) > 1 and any(
                 n != 1 for d, n in enumerate(vector.shape, -len(vector.shape)) if d != axis):
             return "a scale or zero point for each batch"
-    for value in (node.input(0), node.input(3)):
-        if value is None or value.shape is None or len(value.shape) < 1:
-            return "matrices of unknown rank"
-    return None
+    return _no_matrix(node, 0, 3)
 
 
 def _vectors(*, a: tuple[int, ...], b: tuple[int, ...]) -> Refusal:

@@ -28,6 +28,7 @@ def _normalization(node: Node) -> str | None:
 ROWS: tuple[Mapping, ...] = (
     # Reductions
     *[Mapping(op, since, "REDUCE", reduction.reduction(function), host=(1,),
+          function="DML_REDUCE_FUNCTION_" + function.name,
           attributes=("axes", "keepdims", "noop_with_empty_axes"))
       for op, since, function in (
           ("ReduceSum", (1, 11, 13), ReduceFunction.SUM),

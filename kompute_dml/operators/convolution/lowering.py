@@ -36,7 +36,7 @@ def _tile(p: PlanBuilder, c: Problem) -> int:
 
 def splits_of(p: PlanBuilder, tiles: int, steps: int) -> int:
     """The number of splits of K, enough for a workgroup on every core."""
-    least = -(-steps // _MAX_STEPS)
+    least = max(-(-steps // _MAX_STEPS), 1)  # no step at all where all taps miss the input
     if p.device.is_cpu:
         return least
     return max(least, min(2 * p.device.cores // tiles, steps // _MIN_STEPS, _MAX_SPLITS))
