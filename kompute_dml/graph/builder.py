@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..compiler import Operator
 from ..dtypes import Scalar
 from ..errors import DmlError, OutOfMemoryError, ValidationError
 from ..layout import (
@@ -84,6 +85,7 @@ class Builder:
         self._prepared = [] if prepared is None else prepared
         self._trial = trial
         self._storages: list[Storage] = []
+        self._lines: set[Storage] = set()
         self._indices: list[tuple[Array, Ints, str]] = []
         self._compiled_before: dict[Any, CompiledOperator] = {}
 
@@ -110,21 +112,29 @@ class Builder:
     def like(self, arrays: Sequence[Array], shape: Sequence[int], dtype: Any) -> Array:
         """A new array. It is channels-last if one of ``arrays`` has the same shape and is.
 
-        With three dimensions, that layout may be a transposed matrix.
+        With three dimensions, that layout may be a transposed matrix, unless a convolution made it.
         """
         made = self.new(shape, dtype)
-        last = any(a.is_channels_last and a.shape == made.shape for a in arrays)
-        if last and len(made.shape) > 3:
-            return made.view(made.shape, channels_last_strides(made.shape))
-        return made
+        last = any(a.is_channels_last and a.shape == made.shape and (
+            len(a.shape) > 3 or self._is_line(a)) for a in arrays)
+        return self._with_channels_last(made) if last else made
 
     def for_channels(self, shape: Sequence[int], dtype: Any) -> Array:
         """A new array for the output of a convolution, channels-last where convolutions read
         that."""
         made = self.new(shape, dtype)
-        if len(made.shape) > 3 and self._puts_channels_last(made.dtype):
-            return made.view(made.shape, channels_last_strides(made.shape))
+        if len(made.shape) > 2 and self._puts_channels_last(made.dtype):
+            return self._with_channels_last(made)
         return made
+
+    def _with_channels_last(self, made: Array) -> Array:
+        if len(made.shape) == 3 and made.storage is not None:
+            self._lines.add(made.storage)
+        return made.view(made.shape, channels_last_strides(made.shape))
+
+    def _is_line(self, x: Array) -> bool:
+        """Whether it is an image of one dimension that a convolution has made."""
+        return x.storage is not None and x.storage.root in self._lines
 
     def _puts_channels_last(self, dtype: np.dtype[Any]) -> bool:
         if CHANNELS_LAST in left_out():
@@ -132,6 +142,8 @@ class Builder:
         target = self.device._target
         if dtype == np.float16:
             return target.traits.multiplies(16, 16, 16, "f16", "f32")
+        if dtype.kind in "iu" and dtype.itemsize == 1:
+            return target.traits.multiplies(16, 16, 32, "i8", "i32")
         of_lines = target.library.find("convolution_lines", "t64")
         return dtype == np.float32 and not target.traits.is_cpu and of_lines is not None
 
@@ -194,11 +206,17 @@ class Builder:
 
     def add(self, desc: OperatorDesc, storages: dict[str, Storage]) -> None:
         """Add an operator whose tensors begin with these storages. Raises if it is not valid."""
-        operator = self.device.create_operator(desc)
+        self._add(self.device.create_operator(desc), storages)
+
+    def add_own(self, desc: OperatorDesc, storages: dict[str, Storage]) -> None:
+        """Add an operator that DirectML does not have, whose description is right."""
+        self._add(Operator(self.device, desc), storages)
+
+    def _add(self, operator: Operator, storages: dict[str, Storage]) -> None:
         if self._trial:
             self.device.compile_operator(operator)
             return
-        self.drafts.append(Draft(desc, storages, self.label))
+        self.drafts.append(Draft(operator.desc, storages, self.label))
 
     def lower(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Step]:
         """Run the fusion passes, and compile the operators that are left."""

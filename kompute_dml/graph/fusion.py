@@ -15,8 +15,10 @@ from ..errors import ValidationError
 from . import epilogues, patterns, spelled
 from .chains import fuse_chains
 from .draft import Draft, Drafts
+from .factors import factors
 from .memory import Storage
 from .pointwise import pointwise
+from .repeats import repeats
 from .scales import fold_normalizations
 from .siblings import Make, join_products
 from .tails import tails
@@ -113,10 +115,11 @@ def left_out() -> set[str]:
 
 
 PASSES: dict[str, Callable[[Drafts], None]] = {
-    VIEWS: views, "copies": epilogues.copies, "layer_norms": spelled.layer_norms,
+    "repeats": repeats, VIEWS: views, "copies": epilogues.copies,
+    "layer_norms": spelled.layer_norms,
     "gelu": patterns.gelu, "tanh_gelus": spelled.tanh_gelus, "gates": patterns.gates,
     "attention": patterns.attention, "blocked_weights": blocked_weights, "sums": epilogues.sums,
-    "residuals": epilogues.residuals,
+    "factors": factors, "residuals": epilogues.residuals,
     "activations": epilogues.activations, "chains": fuse_chains, "joins": epilogues.joins,
 }
 """The passes, in the order in which they run."""

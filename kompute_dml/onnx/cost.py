@@ -12,6 +12,7 @@ from dataclasses import astuple, dataclass
 from math import sqrt
 
 from ..layout import product
+from . import experts
 from .graph import Graph, Node, Value
 from .placement import Placement
 
@@ -79,6 +80,9 @@ def multiplications(node: Node) -> float:
         # Each of a result's elements, or of a transposed convolution's input's, meets one filter.
         each = elements(w) / max(w.shape[0] or UNKNOWN, 1)
         return each * elements(x if "Transpose" in node.op else node.outputs[0])
+    if node.op == "MoE":
+        rows = elements(tensors[0]) / max((tensors[0].shape or (1,))[-1] or UNKNOWN, 1)
+        return experts.multiplications(node, rows)
     if node.op in ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"):
         sizes = (tensors[0].shape or (None, None))[:2]
         rows = product([UNKNOWN if n is None else n for n in sizes])
@@ -99,11 +103,13 @@ def estimates(
     crossing |= {v for v in made if v is not None and v in outside}
     transferred = sum(nbytes(v) for v in crossing if v.constant is None)
     moved = sum(nbytes(v) for n in work for v in (*n.inputs, *n.outputs) if v is not None)
-    multiplied = sum(multiplications(n) for n in work if placed.rows[n].multiplies)
+    products = {n: multiplications(n) for n in work if placed.rows[n].multiplies}
+    more = sum(placed.rows[n].repetition(n) * count for n, count in products.items())
     return (
         Estimate(RUN, transferred / TRANSFERRED, LAUNCH * len(work), moved / DEVICE_BYTES,
-                 multiplied / DEVICE_PRODUCTS),
-        Estimate(0.0, 0.0, CALL * len(nodes), moved / CPU_BYTES, multiplied / CPU_PRODUCTS),
+                 more / DEVICE_PRODUCTS),
+        Estimate(0.0, 0.0, CALL * len(nodes), moved / CPU_BYTES,
+                 sum(products.values()) / CPU_PRODUCTS),
     )
 
 

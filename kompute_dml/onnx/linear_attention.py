@@ -4,7 +4,7 @@
 
 where the update is the value or, by the delta rules, beta * (value - key . exp(decay) * state).
 Tokens are taken in chunks. What a chunk's own tokens do to each other are products of matrices, for
-all chunks at once; only the state goes from chunk to chunk.
+all chunks at once; only the state goes from chunk to chunk, within one dispatch (CARRIED_STATE).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ..attributes import ReduceFunction
 from ..errors import ValidationError
 from ..graph.array import Array
 from ..graph.builder import Builder
+from ..operators.carried_state import CarriedStateDesc
 from . import movement
 from .graph import Node
 from .lowerings import Inputs, converted, emit_elementwise, given, optional
@@ -46,7 +47,8 @@ def linear_attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array
     k = layout.split(builder, _shared(builder, given(inputs, 1), size, heads), heads)
     v = layout.split(builder, given(inputs, 2), heads)
     width = v.shape[-1]
-    q = builder.reshape(q, (batches * heads, groups, *q.shape[1:]))
+    # [batch and head, chunk, group, token, feature]: groups share keys, values and states.
+    q = builder.reshape(q, (batches * heads, groups, *q.shape[1:])).transpose((0, 2, 1, 3, 4))
     scale = float(read.get("scale", 0.0)) or size ** -0.5
     q = _times(builder, q, builder.constant(np.full((), scale, _FLOAT)))
     if before is None:
@@ -58,8 +60,8 @@ def linear_attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array
 
     decay = _Decay(builder, layout.split(builder, given(inputs, 4), heads)
                    if rule.startswith("gated") else None, each)
-    shares = decay.products(q, k, 1)
-    into, out_of = decay.since_begin(q, 1), decay.until_end(k)
+    shares = _rows(builder, decay.products(_rows(builder, q), k, groups))
+    into, out_of = _rows(builder, decay.since_begin(q, 1)), decay.until_end(k)
     taken = None
     if rule.endswith("delta"):
         beta = given(inputs, 5)
@@ -72,24 +74,44 @@ def linear_attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array
             v, old = product_of(builder, solved, v), product_of(builder, solved, old)
         taken = _times(builder, old, builder.constant(np.full((), -1, _FLOAT)))
 
-    results = []
-    for i in range(layout.chunks):
-        update = _at(builder, v, i)
-        if taken is not None:
-            update = product_of(builder, _at(builder, taken, i), state, update)
-        seen, made = (builder.reshape(t, (batches * heads, 1, *t.shape[1:]))
-                      for t in (state, update))
-        results.append(product_of(builder, _at(builder, shares, i), made,
-                                  product_of(builder, _at(builder, into, i), seen)))
-        kept = decay.of_chunk(state, i)
-        state = product_of(builder, transposed(_at(builder, out_of, i), 1), update, kept)
-    y = movement.joined(builder, results, 2)  # [batch and head, group, token, feature]
-    y = builder.reshape(y, (batches, heads * groups, y.shape[2], width)).transpose((0, 2, 1, 3))
-    y = movement.part(y, (0,) * 4, (batches, tokens, heads * groups, width), (1,) * 4)
-    y = builder.reshape(y, (batches, tokens, heads * groups * width))
+    seen, update, state = _carried(builder, v, out_of, taken, into, decay.of_chunks(size), state)
+    y = product_of(builder, shares, update, seen)
+    y = builder.reshape(y, (batches, heads, layout.chunks, groups, each, width))
+    y = builder.reshape(y.transpose((0, 2, 4, 1, 3, 5)),
+                        (batches, layout.chunks * each, heads * groups * width))
+    y = movement.part(y, (0,) * 3, (batches, tokens, heads * groups * width), (1,) * 3)
     state = builder.reshape(state, (batches, heads, size, width))
     return [converted(builder, y, first.dtype),
             converted(builder, state, first.dtype if before is None else before.dtype)]
+
+
+def _rows(builder: Builder, x: Array) -> Array:
+    """The tokens of all groups as rows of one matrix for each chunk."""
+    return builder.reshape(x, (*x.shape[:2], x.shape[2] * x.shape[3], x.shape[4]))
+
+
+def _carried(
+    builder: Builder, v: Array, keys: Array, taken: Array | None, into: Array, kept: Array | None,
+    state: Array,
+) -> tuple[Array, Array, Array]:
+    """What each chunk sees of the state before it, the chunks' updates, and the last state."""
+    matrices, chunks, each, width = v.shape
+    seen = into.shape[-2]
+    rows = seen if taken is None else seen + each
+    state = builder.pack(state)
+    y = builder.new((matrices, chunks, rows, width), _FLOAT)
+    last = builder.new(state.shape, _FLOAT)
+    arrays = {"a_tensor": v, "b_tensor": keys, "taken_tensor": taken, "into_tensor": into,
+              "kept_tensor": kept, "state_tensor": state, "output_tensor": y, "last_tensor": last}
+    present = {slot: x for slot, x in arrays.items() if x is not None and x.storage is not None}
+    builder.add_own(
+        CarriedStateDesc(**{slot: None if x is None else x.desc(x.shape, x.strides)
+                            for slot, x in arrays.items()}),
+        {slot: x.storage for slot, x in present.items() if x.storage is not None})
+    by = (y.strides[0], y.strides[1], width, 1)
+    return (y.view((matrices, chunks, seen, width), by),
+            v if taken is None else y.view((matrices, chunks, each, width), by, seen * width),
+            last)
 
 
 def _shared(builder: Builder, x: Array, size: int, heads: int) -> Array:
@@ -165,20 +187,21 @@ class _Decay:
         self._begin = _exponential(builder, product_of(builder, lower, logs))
 
     def products(self, a: Array, k: Array, groups: int) -> Array:
-        """Of a's tokens and the keys up to each, times what is left of these. ``groups``: a has
-        groups of heads after the first dimension."""
-        builder, between = self._builder, self._between
-        k = _spread(builder, k, groups)
-        if between is None:
-            later = builder.constant(np.tri(self._each, dtype=_FLOAT))
-            return _times(builder, product_of(builder, a, transposed(k, 1)), later)
-        between = _spread(builder, between, groups)
-        if between.shape[-1] == 1:
+        """Of a's tokens and the keys up to each, times what is left of these. a has the tokens of
+        ``groups``, one after the other, and so does the result: [.., group, token, earlier token].
+        """
+        builder, between, each = self._builder, self._between, self._each
+        if between is None or between.shape[-1] == 1:
             plain = product_of(builder, a, transposed(k, 1))
-            return _times(builder, plain, builder.reshape(between, between.shape[:-1]))
+            plain = _apart(builder, plain, groups, each)
+            if between is None:
+                return _times(builder, plain, builder.constant(np.tri(each, dtype=_FLOAT)))
+            return _times(builder, plain, _spread(
+                builder, builder.reshape(between, between.shape[:-1]), groups))
+        a = _apart(builder, a, groups, each)
         a = builder.reshape(a, (*a.shape[:-1], 1, a.shape[-1]))
         k = builder.reshape(k, (*k.shape[:-2], 1, *k.shape[-2:]))
-        whole = _times(builder, a, between, k)
+        whole = _times(builder, a, _spread(builder, between, groups), _spread(builder, k, groups))
         (y,) = reduced(builder, "REDUCE", whole, [len(whole.shape) - 1], False, _FLOAT,
                        function=ReduceFunction.SUM)
         return y
@@ -196,13 +219,13 @@ class _Decay:
                              (a, b, 1, self._each, e), (1,) * 5)
         return _times(self._builder, x, self._builder.reshape(last, (a, b, self._each, e)))
 
-    def of_chunk(self, state: Array, i: int) -> Array:
-        """What is left of the state after a chunk."""
+    def of_chunks(self, size: int) -> Array | None:
+        """What is left of the state after each chunk, by feature. None for all."""
         if self._begin is None:
-            return state
-        a, _, _, e = self._begin.shape
-        last = movement.part(self._begin, (0, i, self._each - 1, 0), (a, 1, 1, e), (1,) * 4)
-        return _times(self._builder, state, self._builder.reshape(last, (a, e, 1)))
+            return None
+        a, b, each, e = self._begin.shape
+        last = movement.part(self._begin, (0, 0, each - 1, 0), (a, b, 1, e), (1,) * 4)
+        return self._builder.reshape(last, (a, b, e)).broadcast_to((a, b, size))
 
 
 def _solved(builder: Builder, lower: Array) -> Array | None:
@@ -232,17 +255,13 @@ def _solved(builder: Builder, lower: Array) -> Array | None:
     return None if solved is None else builder.reshape(solved, (*outer, each, each))
 
 
-def _at(builder: Builder, x: Array, chunk: int) -> Array:
-    """One chunk, whose dimension is the third from the end."""
-    begins = [0] * len(x.shape)
-    begins[-3] = chunk
-    sizes = (*x.shape[:-3], 1, *x.shape[-2:])
-    part = movement.part(x, begins, sizes, (1,) * len(sizes))
-    return part.view((*x.shape[:-3], *x.shape[-2:]), (*part.strides[:-3], *part.strides[-2:]))
+def _apart(builder: Builder, x: Array, groups: int, each: int) -> Array:
+    """Rows by group, unless there are none."""
+    return builder.reshape(x, (*x.shape[:-2], groups, each, x.shape[-1])) if groups else x
 
 
 def _spread(builder: Builder, x: Array, groups: int) -> Array:
-    return builder.reshape(x, (x.shape[0], 1, *x.shape[1:])) if groups else x
+    return builder.reshape(x, (*x.shape[:2], 1, *x.shape[2:])) if groups else x
 
 
 def _times(builder: Builder, x: Array, *factors: Array) -> Array:

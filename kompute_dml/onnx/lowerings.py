@@ -232,8 +232,9 @@ def dynamic_quantize(builder: Builder, node: Node, inputs: Inputs) -> list[Array
 
 def quantized_sum(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     """com.microsoft QLinearAdd: inputs in DirectML's order, scales of a single element."""
-    shape = _broadcast([given(inputs, 0), given(inputs, 3)])
-    y = builder.new(shape, given(inputs, 0).dtype)
+    terms = [given(inputs, 0), given(inputs, 3)]
+    shape = _broadcast(terms)
+    y = builder.like(terms, shape, terms[0].dtype)
     if y.storage is None:
         return [y]
     a, b = (given(inputs, i).broadcast_to(shape) for i in (0, 3))

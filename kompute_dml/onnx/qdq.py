@@ -1,8 +1,10 @@
-"""Finds products and convolutions between a DequantizeLinear of each input and a QuantizeLinear.
+"""Finds products, convolutions and sums between a DequantizeLinear of each input and a
+QuantizeLinear.
 
     DequantizeLinear x 2 -> Conv [-> Relu] -> QuantizeLinear    becomes one QLinearConv
     DequantizeLinear x 2 -> MatMul -> QuantizeLinear            becomes one QLinearMatMul
     DequantizeLinear x 2 -> MatMul [-> Add]                     becomes one MatMulIntegerToFloat
+    DequantizeLinear x 2 -> Add [-> Relu] -> QuantizeLinear     becomes one QLinearAdd
 
 Gemm is a MatMul; with C it becomes a MatMulIntegerToFloat, whose bias C is.
 """
@@ -26,6 +28,8 @@ def of_bytes(
     is_bias: Callable[[Value, Value | None], bool],
 ) -> Node | None:
     """The quantized node that replaces a float node and its neighbours, or None."""
+    if node.label == "Add":
+        return _sum(node, made_by, only_user)
     if node.label not in ("Conv", "MatMul", "Gemm"):
         return None
     transposed = node.op == "Gemm" and bool(node.attributes.get("transB", 0))
@@ -70,6 +74,21 @@ def of_bytes(
         "MatMulIntegerToFloat", "com.microsoft", 1,
         (a, b, a_scale, b_scale, a_zero, b_zero, bias), parts[-1].outputs, {}, node.name,
         tuple(parts))
+
+
+def _sum(add: Node, made_by: dict[Value, Node], only_user: OnlyUser) -> Node | None:
+    operands = [_dequantized(v, made_by) for v in add.inputs]
+    last = _quantized(add, only_user)
+    if last is None or not all(d is not None and _scalar(d.input(1)) for d in operands):
+        return None
+    a, b = (d for d in operands if d is not None)
+    y, zero, given = last[-1], last[-1].input(2), a.input(0)
+    if a is b or zero is None or given is None or zero.dtype != given.dtype:
+        return None
+    parts = [d for d in (a, b) if only_user(d, ("Add",)) is add]
+    values = (*_triple(a), *_triple(b), y.input(1), zero)
+    return Node("QLinearAdd", "com.microsoft", 1, values, y.outputs, {}, add.name,
+                (*parts, add, *last))
 
 
 def is_product(gemm: Node, is_bias: Callable[[Value, Value | None], bool]) -> bool:

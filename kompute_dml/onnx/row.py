@@ -63,6 +63,8 @@ class Mapping:
     """The function of a reduction, on which the data types depend."""
     results: tuple[str | None, ...] = ()
     """The DirectML tensor of each output, if its type differs from the table's."""
+    repetition: Callable[[Node], float] = lambda node: 1.0
+    """How many times as much the device multiplies as the CPU."""
 
     @property
     def is_view(self) -> bool:

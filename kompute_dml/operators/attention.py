@@ -233,7 +233,7 @@ class _Lowering:
         query: tuple[Operand, Ints] = h.query.read(self.p), h.query.strides
         if self.desc.bias_tensor is not None:
             to = self._made(h.query.sizes)
-            self._put(h.query, to, 0, 0, h.queries, None)
+            self._put([(h.query, 0, 0)], to, whole=True)
             query = to[0].reading(), to[1]
         at = h.heads * h.head_size
         key = self._collected("key", h.key, h.past_key, at, h.head_size)
@@ -256,40 +256,65 @@ class _Lowering:
             to = self.p.write(slot), h.output(slot).strides
         else:
             to = self._made((h.batches, h.key_heads, h.keys, size))
-        if past is not None:
-            self._put(past, to, None, 0, h.keys, h.lengths)
-        if new is not None:
-            self._put(new, to, bias, h.past, h.keys, h.lengths)
+        parts = [(view, begin, first) for view, begin, first in (
+            (past, None, 0), (new, bias, h.past)) if view is not None]
+        # Where both are vectors, or neither is, one dispatch writes both.
+        if len({self._in_vectors(view, to, begin) for view, begin, _ in parts}) == 1:
+            self._put(parts, to)
+        else:
+            for part in parts:
+                self._put([part], to)
         return to[0].reading(), to[1]
 
-    def _put(self, view: View, to: tuple[Operand, Ints], bias: int | None, first: int,
-             capacity: int, lengths: str | None) -> None:
-        """Copy heads and add their bias, which begins at element ``bias``. None: they are past
-        heads."""
-        p, desc = self.p, self.desc
-        biased = bias is not None and desc.bias_tensor is not None
-        by = desc.bias_tensor.strides[-1] if biased else 0
-        by_length = getattr(desc, lengths).strides[-1] if lengths else 0
+    def _is_biased(self, bias: int | None) -> bool:
+        return bias is not None and self.desc.bias_tensor is not None
+
+    def _in_vectors(self, view: View, to: tuple[Operand, Ints], bias: int | None) -> bool:
+        """Whether heads may be copied in vectors of 16 bytes."""
         lines = [Lines(*ends, self._begins_aligned(ends[0]), view.sizes[3])
-                 for ends in ((view.read(p), view.strides), to)]
-        each = 16 // self.type.itemsize
-        vectors = not biased and all(x.aligned(self.type.itemsize) for x in lines)
-        sizes, unit = view.sizes, 1
-        if vectors:
-            sizes, unit = (*sizes[:3], sizes[3] // each), each
-        # Strides count vectors. The next vector is contiguous.
-        strides = [(*(s // unit for s in x.strides[:3]), x.strides[3]) for x in lines]
-        walk = Walk(sizes, *strides, (0, view.sizes[3] * by, 0, by), (by_length, 0, 0, 0),
-                    (0, 0, 1, 0))
+                 for ends in ((view.read(self.p), view.strides), to)]
+        return not self._is_biased(bias) and all(x.aligned(self.type.itemsize) for x in lines)
+
+    def _put(self, parts: list[tuple[View, int | None, int]], to: tuple[Operand, Ints],
+             whole: bool = False) -> None:
+        """Copy heads and add their bias. Of each part: the heads, the element at which their bias
+        begins (None: they are past heads), and their first row. ``whole``: the rows are not those
+        of a cache."""
+        p, desc, h = self.p, self.desc, self.h
+        lengths = None if whole else h.lengths
+        capacity = h.queries if whole else h.keys
+        by_length = getattr(desc, lengths).strides[-1] if lengths else 0
+        vectors = self._in_vectors(parts[0][0], to, parts[0][1])
+        unit = 16 // self.type.itemsize if vectors else 1
+
+        def in_units(strides: Ints) -> Ints:
+            """Strides count vectors. The next vector is contiguous."""
+            return (*(s // unit for s in strides[:3]), strides[3])
+
+        walks = []
+        for view, bias, _ in parts:
+            by = desc.bias_tensor.strides[-1] if self._is_biased(bias) else 0
+            walks.append(Walk(
+                (*view.sizes[:3], view.sizes[3] // unit), in_units(view.strides), in_units(to[1]),
+                (0, view.sizes[3] * by, 0, by), (by_length, 0, 0, 0), (0, 0, 1, 0)))
+        (view, _, first), (last, bias, then) = parts[0], parts[-1]
+        biased = self._is_biased(bias)
+        by = desc.bias_tensor.strides[-1] if biased else 0
+        joins = len(parts) > 1
+        count = sum(walk.count for walk in walks)
         p.dispatch(
-            "attention_cache", -(-walk.count // self.local_size), x=view.read(p),
+            "attention_cache", -(-count // self.local_size), x=view.read(p),
             bias=p.read("bias_tensor", (bias or 0) * by, 1 + (
-                view.sizes[1] * view.sizes[3] - 1) * by) if biased else UNUSED,
-            lengths=p.read(lengths) if lengths else UNUSED, y=to[0], params=walk.words,
-            push={"count": walk.count, "first": first, "capacity": capacity,
-                  "row_stride": strides[1][2]},
+                last.sizes[1] * last.sizes[3] - 1) * by) if biased else UNUSED,
+            lengths=p.read(lengths) if lengths else UNUSED, y=to[0],
+            more=last.read(p) if joins else UNUSED,
+            params=[word for walk in walks for word in walk.words],
+            push={"count": walks[0].count, "first": first, "capacity": capacity,
+                  "row_stride": in_units(to[1])[2], "more_count": walks[1].count if joins else 0,
+                  "more_first": then, "more_walk": len(walks[0].words)},
             spec={"LOCAL_SIZE": self.local_size, "TYPE": self.type.code, "BIAS": biased,
-                  "LENGTHS": bool(lengths), "PAST": bias is None, "VECTORS": vectors},
+                  "LENGTHS": bool(lengths), "PAST": parts[0][1] is None, "VECTORS": vectors,
+                  "JOINS": joins},
         )
 
     def _attend(self, query: tuple[Operand, Ints], key: tuple[Operand, Ints],

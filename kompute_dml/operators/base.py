@@ -523,10 +523,12 @@ def _made(name: str, fields: list[Any], base: type, namespace: dict[str, Any] | 
 
 
 def widened(
-    desc_class: type[OperatorDesc], *more: Field, name: str = "", lower: Lower | None = None
+    desc_class: type[OperatorDesc], *more: Field, name: str = "", lower: Lower | None = None,
+    in_place: bool = True,
 ) -> type[OperatorDesc]:
     """The descriptor class of an operator with optional fields that DirectML's does not have.
-    Graphs use it. It is not in the registry."""
+    Graphs use it. It is not in the registry. ``in_place``: it may write over inputs, if DirectML's
+    operator may."""
     key = desc_class, more
     if (made := _widened.get(key)) is not None:
         return made
@@ -539,7 +541,8 @@ def widened(
         definition.spec, fields=(*definition.spec.fields, *more),
         name=f"DML_OPERATOR_{name}" if name else definition.name)
     _by_class[made] = dataclasses.replace(
-        definition, spec=entry, desc_class=made, lower=lower or definition.lower)
+        definition, spec=entry, desc_class=made, lower=lower or definition.lower,
+        in_place=definition.in_place and in_place)
     _widened[key] = made
     return made
 

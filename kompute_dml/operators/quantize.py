@@ -11,6 +11,7 @@ from ..errors import UnsupportedError, expect
 from ..layout import coalesce, product
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import elementwise_lowering
+from ..lowering.plan import UNUSED
 from ..spec import FeatureLevel
 from .base import operator
 
@@ -123,7 +124,8 @@ def _check_dynamic(desc: Any, strict: bool) -> None:
 
 @operator("DYNAMIC_QUANTIZE_LINEAR", shaders=(_RANGE, _LINEAR), check=_check_dynamic)
 def DynamicQuantizeLinearOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    """Compute ranges of parts of the input, then the range of all, then convert the elements."""
+    """Compute the range, whose last workgroup makes scale and zero point, then convert the
+    elements."""
     x, y = d.input_tensor, d.output_tensor
     scale, zero = d.output_scale_tensor, d.output_zero_point_tensor
     sizes, (strides,) = coalesce(x.sizes, x.strides)
@@ -136,17 +138,14 @@ def DynamicQuantizeLinearOperatorDesc(d: Any, p: PlanBuilder) -> None:
         raise UnsupportedError(
             f"DYNAMIC_QUANTIZE_LINEAR of {count} elements: more than {most} are not supported")
 
-    def step(name: str, groups_of_step: int, **operands: Any) -> None:
-        p.dispatch(
-            f"{_RANGE}.{name}", groups_of_step, **operands,
-            push={"count": count, "rank": len(sizes), "sizes": sizes, "in_strides": strides},
-            spec={"LOCAL_SIZE": _LOCAL_SIZE, "GROUPS": groups, "IN_TYPE": x.data_type.code,
-                  "OUT_TYPE": y.data_type.code, "PACKED": strides == (1,)})
-
-    ranges = p.temporary(4, 2 * groups)
-    step("partial", groups, **{"in": p.read("input_tensor")}, ranges=ranges)
-    step("final", 1, ranges=ranges.reading(), scale=p.write("output_scale_tensor"),
-         zero=p.write("output_zero_point_tensor"))
+    operands: dict[str, Any] = {
+        "in": p.read("input_tensor"), "zeroed": p.zeroed(4, 3) if groups > 1 else UNUSED,
+        "scale": p.write("output_scale_tensor"), "zero": p.write("output_zero_point_tensor")}
+    p.dispatch(
+        _RANGE, groups, **operands,
+        push={"count": count, "rank": len(sizes), "sizes": sizes, "in_strides": strides},
+        spec={"LOCAL_SIZE": _LOCAL_SIZE, "GROUPS": groups, "IN_TYPE": x.data_type.code,
+              "OUT_TYPE": y.data_type.code, "PACKED": strides == (1,)})
     nowhere = (0,) * x.dimension_count
     each_scale, each_zero = (t.replace(sizes=x.sizes, strides=nowhere) for t in (scale, zero))
     _linear(p, "quantize", ("input_tensor", x), ("output_scale_tensor", each_scale),

@@ -22,6 +22,7 @@ layout(constant_id = 6) const bool HALF = false;
 layout(constant_id = 7) const bool CONTINUES = false;
 layout(constant_id = 8) const bool UNFINISHED = false;
 layout(constant_id = 17) const bool INTEGER = false;
+layout(constant_id = 21) const bool SCALES_FIRST = false;
 #else
 #define FLAG(bit) ((flags & (1u << bit)) != 0u)
 #define A_SIGNED FLAG(0)
@@ -35,6 +36,7 @@ layout(constant_id = 17) const bool INTEGER = false;
 #define CONTINUES FLAG(6)
 #define UNFINISHED FLAG(7)
 #define INTEGER FLAG(8)  // the output is the sum, modulo 2^32
+#define SCALES_FIRST FLAG(9)  // A's scale, which is one number, times B's scale is rounded, too
 #endif
 
 layout(binding = 0) readonly buffer A { uint a[]; };
@@ -128,6 +130,11 @@ Finish finish_at(uint batch, uint row, uint column) {
     Finish f;
     f.a_scale = LOAD_FLOAT(a_scale, a_scale_offset + row * a_scale_stride);
     f.b_scale = LOAD_FLOAT(b_scale, b_scale_offset + column * b_scale_stride);
+    if (SCALES_FIRST) {
+        precise float both = f.a_scale * f.b_scale;
+        f.b_scale = both;
+        f.a_scale = 1.0;
+    }
     f.shift = HAS_BIAS ? LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] +
                                               row * bias_strides[1] + column * bias_strides[2])
                        : 0.0;

@@ -206,6 +206,11 @@ void begin_lines(uint batch, uint row, uint column) {
     int column_sum = GIVEN_COLUMNS ? column_sums[column_at.x] : 0;
     float row_scale = LOAD_FLOAT(a_scale, a_scale_offset + row * a_scale_stride);
     float column_scale = LOAD_FLOAT(b_scale, b_scale_offset + column * b_scale_stride);
+    if (SCALES_FIRST) {
+        precise float both = row_scale * column_scale;
+        column_scale = both;
+        row_scale = 1.0;
+    }
     float shift = HAS_BIAS ? LOAD_FLOAT(bias, bias_offset + batch * bias_strides[0] +
                                                   column * bias_strides[2])
                            : 0.0;

@@ -1,5 +1,4 @@
 //@ op DML_OPERATOR_DYNAMIC_QUANTIZE_LINEAR
-//@ variants STEP: partial final
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -8,23 +7,19 @@
 #include "include/float16.glsl"
 #include "include/quantization.glsl"
 
-// The range of a tensor, then its scale and zero point. The range includes 0 and ignores NaN. Step
-// partial: each workgroup stores the range of its elements in ``ranges``. Step final: one workgroup
-// combines the ranges.
+// The range of a tensor, then its scale and zero point. The range includes 0 and ignores NaN. The last
+// workgroup to arrive finds the ranges of all in ``zeroed``: the rank of the highest number, that of the
+// lowest one negated, and the number of workgroups that have arrived.
 layout(constant_id = 1) const uint IN_TYPE = 36u;
 layout(constant_id = 2) const uint OUT_TYPE = 1u;
 layout(constant_id = 3) const uint GROUPS = 1u;
 layout(constant_id = 4) const bool PACKED = false;  // the elements are contiguous
 
-#if defined(STEP_final)
-layout(binding = 0) readonly buffer Ranges { uint ranges[]; };
-layout(binding = 1) writeonly buffer Scale { uint out_scale[]; };
-layout(binding = 2) buffer Zero { uint out_zero[]; };
-#else
 layout(binding = 0) readonly buffer Input { uint in_words[]; };
 layout(binding = 0) readonly buffer InputVectors { uvec4 in_vectors[]; };
-layout(binding = 1) writeonly buffer Ranges { uint ranges[]; };
-#endif
+layout(binding = 1) coherent buffer Zeroed { uint zeroed[]; };
+layout(binding = 2) writeonly buffer Scale { uint out_scale[]; };
+layout(binding = 3) buffer Zero { uint out_zero[]; };
 
 layout(push_constant) uniform Push {
     uint count;
@@ -32,7 +27,7 @@ layout(push_constant) uniform Push {
     uint sizes[8];
     uint in_strides[8];
     uint in_offset;
-    uint ranges_offset;
+    uint zeroed_offset;
     uint scale_offset;
     uint zero_offset;
 };
@@ -41,7 +36,6 @@ const uint INVOCATIONS = 256u;  // as the workgroup size
 shared int s_low[INVOCATIONS];
 shared int s_high[INVOCATIONS];
 
-#if defined(STEP_final)
 float number_of_rank(int x) {
     return uintBitsToFloat(x < 0 ? uint(-x) | 0x80000000u : uint(x));
 }
@@ -60,7 +54,7 @@ void finish(int low_rank, int high_rank) {
     atomicAnd(out_zero[zero_offset / 4u], ~(0xFFu << shift));
     atomicOr(out_zero[zero_offset / 4u], zero << shift);
 }
-#else
+
 const bool IS_HALF = BYTES_OF(IN_TYPE) == 2u;
 const uint PER_VECTOR = IS_HALF ? 8u : 4u;
 
@@ -135,18 +129,9 @@ void take_all() {
     if (PACKED) take_packed();
     else take_strided();
 }
-#endif
 
 void main() {
     uint i = gl_LocalInvocationIndex;
-    int low = 0;
-    int high = 0;
-#if defined(STEP_final)
-    for (uint g = i; g < GROUPS; g += INVOCATIONS) {
-        low = min(low, int(ranges[ranges_offset + 2u * g]));
-        high = max(high, int(ranges[ranges_offset + 2u * g + 1u]));
-    }
-#else
     take_all();
     if (is_nan(lowest) || is_nan(uint(highest))) {  // the bits of NaN are beyond those of all numbers
         skips_nan = true;
@@ -154,11 +139,8 @@ void main() {
         highest = 0;
         take_all();
     }
-    low = rank_of_bits(lowest);
-    high = rank_of_bits(uint(highest));
-#endif
-    s_low[i] = low;
-    s_high[i] = high;
+    s_low[i] = rank_of_bits(lowest);
+    s_high[i] = rank_of_bits(uint(highest));
     for (uint step = INVOCATIONS / 2u; step > 0u; step /= 2u) {
         barrier();
         if (i < step) {
@@ -166,12 +148,18 @@ void main() {
             s_high[i] = max(s_high[i], s_high[i + step]);
         }
     }
-    if (i != 0u) return;
-#if defined(STEP_final)
-    if (group_index() == 0u) finish(s_low[0], s_high[0]);
-#else
-    if (group_index() >= GROUPS) return;
-    ranges[ranges_offset + 2u * group_index()] = uint(s_low[0]);
-    ranges[ranges_offset + 2u * group_index() + 1u] = uint(s_high[0]);
-#endif
+    if (i != 0u || group_index() >= GROUPS) return;
+    int low = s_low[0];
+    int high = s_high[0];
+    if (GROUPS > 1u) {
+        atomicMax(zeroed[zeroed_offset], uint(high));
+        atomicMax(zeroed[zeroed_offset + 1u], uint(-low));
+        memoryBarrierBuffer();
+        if (atomicAdd(zeroed[zeroed_offset + 2u], 1u) != GROUPS - 1u) return;
+        memoryBarrierBuffer();
+        high = int(atomicExchange(zeroed[zeroed_offset], 0u));
+        low = -int(atomicExchange(zeroed[zeroed_offset + 1u], 0u));
+        zeroed[zeroed_offset + 2u] = 0u;
+    }
+    finish(low, high);
 }

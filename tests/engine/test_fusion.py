@@ -397,7 +397,7 @@ def test_convolutions_hand_on_channels_side_by_side(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(DeviceTraits, "multiplies", lambda *shape: True)
     nodes = [node("Conv", "x w", "p", pads=[1] * 4), node("Relu", "p", "r"),
              node("MaxPool", "r", "m", kernel_shape=[2, 2], strides=[2, 2]),
-             node("Conv", "m v", "q", pads=[1] * 4), node("Conv", "m v", "s", pads=[1] * 4),
+             node("Conv", "m v", "q", pads=[1] * 4), node("Conv", "m u", "s", pads=[1] * 4),
              node("Add", "q s", "t"), node("Softmax", "t", "y", axis=1)]
     layouts: list[bool] = []
     copied = Builder.copy
@@ -408,12 +408,43 @@ def test_convolutions_hand_on_channels_side_by_side(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Builder, "copy", copy)
     fused, plain = _both(monkeypatch, nodes, IMAGE, {
-        **FILTER, "v": _numbers(4, 4, 3, 3)}, ["y"], np.float16)
+        **FILTER, "v": _numbers(4, 4, 3, 3), "u": _numbers(4, 4, 3, 3)}, ["y"], np.float16)
     assert layouts == [True]
     assert fused[0] == ["CONVOLUTION", "MAX_POOLING", "CONVOLUTION", "CONVOLUTION",
                         "ELEMENT_WISE_IDENTITY", "ACTIVATION_SOFTMAX1"]
     assert len(plain[0]) == len(nodes)
     np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=2e-3)
+
+
+def test_convolutions_along_a_line_hand_on_channels_side_by_side(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sound is [batch, channel, time], and what follows reads [batch, time, channel]."""
+    monkeypatch.setattr(DeviceTraits, "multiplies", lambda *shape: True)
+    nodes = [node("Conv", "x w", "p", pads=[1, 1]), node("Mul", "p p", "s"),
+             node("Conv", "s v", "q", pads=[1, 1], strides=[2]), node("Relu", "q", "r"),
+             node("Transpose", "r", "t", perm=[0, 2, 1]), node("Softmax", "t", "y", axis=2)]
+    strides: list[tuple[int, ...]] = []
+    emit = Builder.emit
+
+    def noted(builder: Builder, name: str, tensors: Any, **more: Any) -> None:
+        if name in ("CONVOLUTION", "ELEMENT_WISE_MULTIPLY"):
+            strides.append(tuple(tensors["output_tensor"][2])[-2:])
+        assert name != "ELEMENT_WISE_IDENTITY", "a copy"
+        emit(builder, name, tensors, **more)
+
+    monkeypatch.setattr(Builder, "emit", noted)
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "")
+    half = onnx.TensorProto.FLOAT16
+    built = graphs.model(nodes, [("x", half, [2, 3, 12])], [("y", half, [2, 6, 5])], {
+        "w": _numbers(4, 3, 3).astype(np.float16), "v": _numbers(5, 4, 3).astype(np.float16)})
+    given = {"x": _numbers(2, 3, 12).astype(np.float16)}
+    (got,) = onnx_backend.run_model(onnx.load_model_from_string(built), given)
+    assert strides[-3:] == [(1, 4), (1, 4), (1, 5)]  # before them are those of trials
+    monkeypatch.setattr(Builder, "emit", emit)
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "channels_last")
+    (wanted,) = onnx_backend.run_model(onnx.load_model_from_string(built), given)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-3)
 
 
 def test_an_unknown_pass_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

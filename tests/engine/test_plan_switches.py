@@ -92,11 +92,32 @@ def test_branches_run_without_barriers(
     def build(x: Any) -> Any:
         return dml.join([dml.activation_softmax1(x) for _ in range(4)], axis=0)
 
-    for name in ("", "branches"):
+    for name in ("repeats", "repeats,branches"):
         monkeypatch.setenv(SWITCH, name)
         counts.append(0)
         run, _ = _run(own, build, x)
     assert counts[1] - counts[0] == 3 and run.operators == ["ACTIVATION_SOFTMAX1"] * 4
+
+
+def test_what_is_computed_twice(
+    device: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two softmaxes of equal sums, and constants of equal values. Another axis is another value."""
+    def build(x: Any) -> Any:
+        sums = [dml.add(x, np.full((1, 1), 2, np.float32)) for _ in range(3)]
+        first, second = (dml.activation_softmax1(s, axes=(1,)) for s in sums[:2])
+        return dml.multiply(first, second), dml.activation_softmax1(sums[2], axes=(0,))
+
+    x = rng.normal(0, 1, (6, 8)).astype(np.float32)
+    found = []
+    for name in ("chains,tails", "chains,tails,repeats"):
+        monkeypatch.setenv(SWITCH, name)
+        run, results = _run(device, lambda x: list(build(x)), x)
+        found.append((run.operators, results))
+    (operators, results), (plain, others) = found
+    assert len(operators) == 4 and len(plain) == 7
+    for ours, theirs in zip(results, others):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 SLICED: dict[str, Build] = {

@@ -11,6 +11,9 @@ import pytest
 
 import onnx_graphs as graphs
 from kompute_dml import onnx_backend
+from kompute_dml.graph.array import Array
+from kompute_dml.graph.builder import Builder
+from kompute_dml.runtime.traits import DeviceTraits
 from onnx_graphs import node
 
 RNG = np.random.default_rng(5)
@@ -31,6 +34,8 @@ CONV = {**ZEROS, "w": _bytes(4, 3, 3, 3), "ws": W_SCALE * np.arange(1, 5, dtype=
 CONV |= {"bs": X_SCALE * CONV["ws"], "bz": np.zeros(4, np.int32)}
 MATMUL = {**ZEROS, "w": _bytes(3, 8), "ws": np.array(W_SCALE), "wz": np.array(np.int8(3)),
           "c": RNG.normal(0, 1, 8).astype(np.float32)}
+REST = {"r": RNG.integers(0, 256, (5, 3)).astype(np.uint8), "rs": np.float32(0.03),
+        "rz": np.uint8(99)}
 INPUTS = [_linear("x"), _linear("w", axis=0), _linear("b", axis=0)]
 TO_BYTES = node("QuantizeLinear", "v ys yz", "y")
 GRAPHS: dict[str, tuple[list[Any], dict[str, np.ndarray], list[str]]] = {
@@ -55,6 +60,15 @@ GRAPHS: dict[str, tuple[list[Any], dict[str, np.ndarray], list[str]]] = {
         [*INPUTS[:1], _linear("a"), node("Gemm", "x_ a_", "v", transA=1), TO_BYTES],
         {**MATMUL, "a": _bytes(5, 8), "as": np.array(W_SCALE), "az": np.array(np.int8(3))},
         ["ELEMENT_WISE_DEQUANTIZE_LINEAR", "GEMM", "ELEMENT_WISE_QUANTIZE_LINEAR"]),
+    "a sum": (
+        [_linear("x"), _linear("r"), node("Add", "x_ r_", "v"), TO_BYTES],
+        {**ZEROS, **REST}, ["ELEMENT_WISE_QUANTIZED_LINEAR_ADD"]),
+    "a sum with Relu": (
+        [_linear("r"), _linear("x"), node("Add", "r_ x_", "u"), node("Relu", "u", "v"), TO_BYTES],
+        {**ZEROS, **REST}, ["ELEMENT_WISE_QUANTIZED_LINEAR_ADD"]),
+    "a sum with a float": (
+        [_linear("x"), node("Add", "x_ ys", "v"), TO_BYTES], ZEROS,
+        ["ELEMENT_WISE_DEQUANTIZE_LINEAR", "ELEMENT_WISE_ADD", "ELEMENT_WISE_QUANTIZE_LINEAR"]),
     "a product that stays a float one": (
         [*INPUTS[:1], _linear("w"), node("MatMul", "x_ w_", "v"), node("Add", "v c", "y")], MATMUL,
         ["MATRIX_MULTIPLY_INTEGER_TO_FLOAT"]),
@@ -84,6 +98,40 @@ def test_quantized(
     for other in (plain, wanted):
         assert np.abs(result.astype(np.float64) - other).max() <= step
     assert np.ptp(wanted.astype(np.float64)) > 10 * step
+
+
+def test_convolutions_of_bytes_hand_on_channels_side_by_side(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of floats, where matrix units read that. A sum of two takes their layout."""
+    monkeypatch.setattr(DeviceTraits, "multiplies", lambda *shape: True)
+    nodes = [node("QLinearConv", "x xs xz w ws wz ys yz b", "p", pads=[1] * 4),
+             node("QLinearConv", "x xs xz w ws wz ys yz", "q", pads=[1] * 4),
+             node("DequantizeLinear", "p ys yz", "p_"), node("DequantizeLinear", "q ys yz", "q_"),
+             node("Add", "p_ q_", "s"), node("QuantizeLinear", "s ys yz", "t"),
+             node("QLinearConv", "t ys yz v ws wz ys yz", "y")]
+    constants = {n: np.asarray(CONV[n]) for n in ("xs", "xz", "ys", "yz", "w", "ws", "wz", "b")}
+    constants["v"] = _bytes(4, 4, 3, 3)
+    given = {"x": rng.integers(0, 255, (2, 3, 7, 6)).astype(np.uint8)}
+    built = onnx.load_model_from_string(graphs.model(
+        nodes, [("x", graphs.UINT8, given["x"].shape)],
+        [("y", graphs.UINT8, ["n", "c", "h", "w"])], constants))
+    layouts: list[bool] = []
+    like = Builder.like
+
+    def noted(builder: Builder, arrays: list[Array], *more: Any) -> Array:
+        layouts.append(arrays[0].is_channels_last)
+        return like(builder, arrays, *more)
+
+    monkeypatch.setattr(Builder, "like", noted)
+    results, last = [], []
+    for name in ("", "channels_last"):
+        monkeypatch.setenv("KOMPUTE_DML_UNFUSED", name)
+        results.append(onnx_backend.run_model(built, given)[0])
+        last.append(any(layouts))
+        layouts.clear()
+    assert last == [True, False]
+    np.testing.assert_array_equal(*results)
 
 
 @pytest.mark.parametrize(("kind", "op", "block", "has_zero"), [

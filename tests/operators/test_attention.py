@@ -142,3 +142,20 @@ def _plan(heads: int, queries: int, keys: int, size: int, kind: str = "float16")
 def test_which_kernel_is_taken(work: Any, shaders: list[str]) -> None:
     plan = _plan(*work)
     assert [d.variant.name for d in plan.execute] == shaders
+
+
+@pytest.mark.parametrize(("stride", "dispatches"), [(128, 1), (129, 2)])
+def test_past_and_new_keys_are_copied_together(stride: int, dispatches: int) -> None:
+    """Unless only one of them consists of vectors. Keys and values are copied side by side."""
+    new = dml.TensorDesc("float32", (2, 3, 128), (3 * stride, stride, 1))
+    cache = dml.TensorDesc("float32", (2, 2, 16, 64))
+    desc = dml.MultiheadAttention1OperatorDesc(
+        query_tensor=dml.TensorDesc("float32", (2, 3, 256)), key_tensor=new, value_tensor=new,
+        past_key_tensor=cache, past_value_tensor=cache,
+        past_sequence_lengths_tensor=dml.TensorDesc("int32", (2,)),
+        output_tensor=dml.TensorDesc("float32", (2, 3, 256)), output_present_key_tensor=cache,
+        output_present_value_tensor=cache, scale=1.0, query_head_count=4,
+        key_value_head_count=2, **_PLAIN)
+    plan = desc.operator.lower(desc, dml.default_device()._target)
+    copies = [d for d in plan.execute if d.variant.name == "attention_cache"]
+    assert len(copies) == 2 * dispatches

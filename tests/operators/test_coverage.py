@@ -189,7 +189,7 @@ def test_large_plans_stay_within_the_memory_that_they_ask_for(
 ) -> None:
     monkeypatch.setattr(Adapter, "is_cpu", False)
     plan = desc.operator.lower(desc, target(""))
-    assert len(plan.execute) == 3 and plan.temporary_bytes
+    assert len(plan.execute) > 1 and plan.temporary_bytes + plan.zeroed_bytes
     assert _outside(plan, {f.snake: t for f in desc.operator.spec.tensors
                            if (t := getattr(desc, f.snake)) is not None}) == []
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...graph.array import BOOL
-from .. import attention, composed, einsum, gather, legacy, losses, lowerings, microsoft, movement
+from .. import (
+    attention,
+    composed,
+    einsum,
+    experts,
+    gather,
+    legacy,
+    losses,
+    lowerings,
+    microsoft,
+    movement,
+)
 from ..graph import Node
 from ..row import COPY, FOLDED, MICROSOFT, TWO, Mapping, Refusal, elementwise, quantization
 
@@ -50,6 +61,11 @@ ROWS: tuple[Mapping, ...] = (
         fields=("InputTensor",)),
     Mapping("Einsum", (12, 28), "GEMM", einsum.einsum, fields=("ATensor",),
         attributes=("equation",), multiplies=True),
+    Mapping("MoE", (1,), "GEMM", experts.mixture, MICROSOFT, fields=("ATensor",),
+        attributes=("activation_alpha", "activation_beta", "activation_type", "k",
+                    "normalize_routing_weights", "swiglu_fusion", "swiglu_limit",
+                    "swiglu_limit_after_activation", "use_sparse_mixer"),
+        refuses=experts.refusal, multiplies=True, repetition=experts.repetition),
     Mapping("SwiGLU", (28,), "ACTIVATION_SWISH", composed.swiglu, fields=("InputTensor",),
         attributes=("alpha",)),
     Mapping("AffineGrid", (20,), "GEMM", composed.affine_grid, fields=("ATensor", None),

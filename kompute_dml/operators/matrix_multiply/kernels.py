@@ -327,7 +327,7 @@ class _Lowering:
                ) -> tuple[dict[str, int], dict[str, int]]:
         """Push fields and specialization constants for the kind of product."""
         kinds = {**self.product.kinds, "CONTINUES": begin > 0, "UNFINISHED": unfinished,
-                 "INTEGER": self.product.integer}
+                 "INTEGER": self.product.integer, "SCALES_FIRST": self.product.scales_first}
         if "flags" in variant.push_fields:
             return {"flags": sum(on << bit for bit, on in enumerate(kinds.values()))}, {}
         return {}, {name: int(on) for name, on in kinds.items()}

@@ -80,6 +80,9 @@ class Product:
         self.y_scale = getattr(desc, "output_scale_tensor", None)
         self.y_zero = getattr(desc, "output_zero_point_tensor", None)
         self.quantized = self.y_scale is not None
+        self.scales_first = bool(getattr(desc, "scales_first", None))
+        """Whether A's scale, one number, times B's scale is rounded before sums are scaled. Graphs
+        say so."""
 
     def side(self, name: str) -> tuple[TensorDesc, int, int]:
         """A or B, its axis of K, and its other axis (A's rows or B's columns)."""

@@ -1,0 +1,89 @@
+"""com.microsoft MoE beside ONNX Runtime's CPU provider, and when the cost model refuses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+pytest.importorskip("onnxruntime", reason="results are compared with ONNX Runtime's")
+
+import kompute_dml as dml
+import kompute_dml.onnx_backend as backend
+from kompute_dml.onnx import cost, placement
+from kompute_dml.onnx.graph import Graph, Node, Value
+from kompute_dml.onnx.row import MICROSOFT
+from onnx_graphs import FLOAT, RELEASE, cpu, model, node
+
+_SIZE, _INNER, _EXPERTS = 12, 20, 5
+needs_experts = pytest.mark.skipif(
+    RELEASE < [1, 26], reason="older CPU providers have no MoE, or other activations")
+
+
+def _given(rng: np.random.Generator, parts: int, biased: bool, *tokens: int
+           ) -> dict[str, np.ndarray]:
+    sizes: dict[str, tuple[int, ...]] = {
+        "x": (*tokens, _SIZE), "r": (int(np.prod(tokens)), _EXPERTS),
+        "w1": (_EXPERTS, parts * _INNER, _SIZE), "w2": (_EXPERTS, _SIZE, _INNER)}
+    if biased:
+        sizes |= {"b1": (_EXPERTS, parts * _INNER), "b2": (_EXPERTS, _SIZE)}
+    return {n: rng.standard_normal(s).astype(np.float32) for n, s in sizes.items()}
+
+
+@needs_experts
+@pytest.mark.parametrize(("kind", "biased", "tokens", "more"), [
+    ("relu", True, (7,), {"k": 2}), ("gelu", False, (7,), {"k": 1}),
+    ("silu", True, (2, 4), {"k": 3, "normalize_routing_weights": 1}),
+    ("identity", False, (1,), {"k": _EXPERTS}),
+    ("swiglu", True, (6,), {"k": 2, "swiglu_fusion": 1, "activation_alpha": 1.702,
+                            "activation_beta": 1.0, "swiglu_limit": 2.0}),
+    ("swiglu", False, (6,), {"k": 2, "swiglu_fusion": 1, "normalize_routing_weights": 1}),
+])
+@pytest.mark.parametrize("constant", [False, True])
+def test_experts(
+    kind: str, biased: bool, tokens: tuple[int, ...], more: dict[str, Any], constant: bool,
+    rng: np.random.Generator,
+) -> None:
+    given = _given(rng, 2 if kind == "swiglu" else 1, biased, *tokens)
+    fed = {n: x for n, x in given.items() if n in "xr" or not constant}
+    names = "x r w1 b1 w2 b2" if biased else "x r w1 - w2"
+    built = model(
+        [node("MoE", names, "y", MICROSOFT, activation_type=kind, **more)],
+        [(n, FLOAT, x.shape) for n, x in fed.items()], [("y", FLOAT, given["x"].shape)],
+        {n: x for n, x in given.items() if n not in fed})
+    (got,) = backend.run_model(onnx.load_model_from_string(built), fed)
+    (wanted,) = cpu(built).run(None, fed)
+    # Sums of up to EXPERTS * INNER products, which are taken in another order.
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+
+
+def _reason(device: dml.Device, experts: int, k: int, **more: Any) -> str | None:
+    def value(name: str, *shape: int, constant: bool = False) -> Value:
+        return Value(name, np.dtype("float32"), shape,
+                     np.broadcast_to(np.float32(0), shape) if constant else None)
+
+    x, y = value("x", 4096, 256), value("y", 4096, 256)
+    weights = [value("w1", experts, 64, 256, constant=True),
+               value("w2", experts, 256, 64, constant=True)]
+    moe = Node("MoE", MICROSOFT, 1, (x, value("r", 4096, experts), weights[0], None, weights[1]),
+               (y,), {"k": k, "activation_type": "relu", **more})
+    graph = Graph([moe], [x, moe.inputs[1]], [y])  # type: ignore[list-item]
+    placed = placement.place([moe], device)
+    if placed.reasons:
+        return placed.reasons[moe]
+    return cost.refusals([[moe]], placed, graph)[0]
+
+
+def test_many_experts_of_which_few_are_chosen_stay(device: dml.Device) -> None:
+    """All of them are computed, which takes longer than the chosen ones on the CPU."""
+    assert _reason(device, 8, 2) is None and _reason(device, 64, 32) is None
+    assert "on the CPU" in str(_reason(device, 128, 1))
+
+
+@pytest.mark.parametrize(("more", "why"), [
+    ({"activation_type": "tanh"}, "activation_type"), ({"use_sparse_mixer": 1}, "sparse"),
+    ({"activation_type": "swiglu", "swiglu_fusion": 2}, "swiglu_fusion=2")])
+def test_experts_that_are_refused(device: dml.Device, more: dict[str, Any], why: str) -> None:
+    assert why in str(_reason(device, 8, 2, **more))
