@@ -2,6 +2,8 @@
 
     python tests/random_models.py nodes FIRST COUNT     of one node, of the seeds from FIRST on
     python tests/random_models.py graphs FIRST COUNT    of several nodes
+
+with tests and benchmarks in PYTHONPATH.
 """
 
 from __future__ import annotations
