@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from random_nodes import F16, F32, Draw
+from random_draw import F16, F32, Draw
 
 Sizes = tuple[int, ...]
 _MOST = 60_000

@@ -2,91 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-F32, F16 = np.float32, np.float16
-MICROSOFT = "com.microsoft"
-_END = 2**31 - 1
-
-
-@dataclass
-class RandomNode:
-    """A node and what it is given. An input of None is absent."""
-
-    op: str
-    inputs: Sequence[np.ndarray | None]
-    attributes: dict[str, Any] = field(default_factory=dict)
-    outputs: int = 1
-    domain: str = ""
-    opset: int = 21
-    host: Sequence[int] = ()
-    """Inputs that are constants, as in models."""
-
-
-class Draw:
-    """Random numbers, and what is made of them."""
-
-    def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
-
-    def whole(self, low: int, high: int) -> int:
-        """A whole number from ``low`` to ``high``, both included."""
-        return int(self.rng.integers(low, high + 1))
-
-    def of(self, *items: Any) -> Any:
-        return items[self.rng.integers(len(items))]
-
-    def chance(self, share: float = 0.5) -> bool:
-        return bool(self.rng.random() < share)
-
-    def some(self, **values: Any) -> dict[str, Any]:
-        """Each of the values, or not."""
-        return {name: value for name, value in values.items() if self.chance()}
-
-    def sizes(self, least: int = 1, most: int = 4, longest: int = 6) -> list[int]:
-        return [self.whole(1, longest) for _ in range(self.whole(least, most))]
-
-    def wholes(self, count: int, low: int, high: int) -> list[int]:
-        return [self.whole(low, high) for _ in range(count)]
-
-    def axis(self, sizes: Sequence[int]) -> int:
-        return self.whole(-len(sizes), len(sizes) - 1)
-
-    def axes(self, sizes: Sequence[int], least: int = 0) -> list[int]:
-        """Different axes, some counted from the last."""
-        count = self.whole(least, len(sizes))
-        found = self.rng.permutation(len(sizes))[:count]
-        return [int(a) - self.of(0, len(sizes)) for a in found]
-
-    def floats(self, *sizes: int, dtype: Any = F32) -> np.ndarray:
-        return (self.rng.standard_normal(sizes) * 2).astype(dtype)
-
-    def integers(self, sizes: Sequence[int], dtype: Any, low: int = -9, high: int = 9) -> Any:
-        low = 0 if np.dtype(dtype).kind == "u" else low
-        return np.asarray(self.rng.integers(low, high + 1, sizes)).astype(dtype)
-
-    def numbers(self, sizes: Sequence[int], *dtypes: Any) -> np.ndarray:
-        dtype = self.of(*dtypes)
-        return (self.floats(*sizes, dtype=dtype) if np.dtype(dtype).kind == "f"
-                else self.integers(sizes, dtype))
-
-    def anything(self, sizes: Sequence[int]) -> np.ndarray:
-        return self.numbers(sizes, F32, F32, F16, np.float64, np.int8, np.uint8, np.int32, np.int64)
-
-    def indices(self, size: int, shape: Sequence[int]) -> np.ndarray:
-        return self.integers(shape, np.int64, -size, size - 1)
-
-
-Maker = Callable[[Draw], RandomNode]
-
-
-def _long(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
-
+from random_draw import END, F16, F32, Draw, Maker, RandomNode, long
+from random_microsoft import MICROSOFTS
+from random_older import older
 
 # Convolution, pooling, resampling
 
@@ -161,7 +84,7 @@ def resize(d: Draw) -> RandomNode:
     if d.chance():
         scales = np.array([1, 1, d.of(0.5, 0.7, 1, 2, 1.3, 3), d.of(0.5, 0.6, 1, 2, 2.6)], F32)
         return RandomNode("Resize", [x, None, scales], attributes, opset=19, host=(2,))
-    sizes = _long(*x.shape[:2], *d.wholes(2, 1, 15))
+    sizes = long(*x.shape[:2], *d.wholes(2, 1, 15))
     return RandomNode("Resize", [x, None, None, sizes], attributes, opset=19, host=(3,))
 
 
@@ -206,14 +129,6 @@ def matmul(d: Draw) -> RandomNode:
     return RandomNode("MatMul", [d.numbers(shape, dtype) for shape in shapes])
 
 
-def fused_matmul(d: Draw) -> RandomNode:
-    m, k, n = d.wholes(3, 1, 40)
-    batch, a, b = d.sizes(0, 2, 3), d.of(0, 1), d.of(0, 1)
-    return RandomNode("FusedMatMul", [d.floats(*batch, *((k, m) if a else (m, k))),
-                                      d.floats(*batch, *((n, k) if b else (k, n)))],
-                      {"transA": a, "transB": b, "alpha": d.of(1.0, 0.5)}, domain=MICROSOFT)
-
-
 def integer_matmul(d: Draw) -> RandomNode:
     m, k, n = d.wholes(3, 1, 40)
     kinds = d.of((np.uint8, np.int8), (np.uint8, np.uint8), (np.int8, np.int8))
@@ -225,16 +140,6 @@ def integer_matmul(d: Draw) -> RandomNode:
     return RandomNode("QLinearMatMul", [
         a, F32(0.02), d.integers([], kinds[0]), b, scale, d.integers(columns, kinds[1]), F32(0.5),
         d.integers([], kinds[0])])
-
-
-def blocks_of_4_bits(d: Draw) -> RandomNode:
-    k, n, block = 32 * d.whole(1, 4), d.whole(1, 40), d.of(16, 32, 64)
-    blocks = -(-k // block)
-    zero = [d.integers([n * -(-blocks // 2)], np.uint8, 0, 255)] if d.chance() else []
-    return RandomNode("MatMulNBits", [
-        d.floats(d.whole(1, 5), k), d.integers([n, blocks, block // 2], np.uint8, 0, 255),
-        d.rng.random([n * blocks]).astype(F32), *zero],
-        {"K": k, "N": n, "bits": 4, "block_size": block}, domain=MICROSOFT, host=(1, 2, 3))
 
 
 def quantized_convolution(d: Draw) -> RandomNode:
@@ -287,15 +192,6 @@ def of_rows(d: Draw) -> RandomNode:
                       {"axis": axis, "epsilon": 1e-3}, d.of(1, 1, 3))
 
 
-def skipped(d: Draw) -> RandomNode:
-    sizes = [2, d.whole(1, 5), d.whole(1, 70)]
-    op = d.of("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
-    lines = d.whole(2, 3) if op == "SkipLayerNormalization" else d.whole(1, 2)
-    return RandomNode(op, [d.floats(*sizes), d.floats(*sizes),
-                           *(d.floats(sizes[-1]) for _ in range(lines))],
-                      {"epsilon": 1e-3}, domain=MICROSOFT)
-
-
 def of_planes(d: Draw) -> RandomNode:
     channels, planes = d.whole(1, 5), d.sizes(1, 3, 9)
     if d.chance():
@@ -336,7 +232,7 @@ def reduction(d: Draw) -> RandomNode:
         x = np.abs(x) + np.ones((), x.dtype)
     axes = d.axes(sizes)
     return RandomNode(
-        "Reduce" + function, [x, *([_long(*axes)] if axes or d.chance(0.3) else [])],
+        "Reduce" + function, [x, *([long(*axes)] if axes or d.chance(0.3) else [])],
         {"keepdims": d.of(0, 1), **d.some(noop_with_empty_axes=d.of(0, 1))}, opset=20, host=(1,))
 
 
@@ -351,7 +247,7 @@ def top_k(d: Draw) -> RandomNode:
     sizes = d.sizes(1, 4, 9)
     axis = d.axis(sizes)
     x = d.rng.permutation(int(np.prod(sizes))).reshape(sizes).astype(d.of(F32, np.int32, np.int64))
-    return RandomNode("TopK", [x, _long(d.whole(1, sizes[axis]))],
+    return RandomNode("TopK", [x, long(d.whole(1, sizes[axis]))],
                       {"axis": axis, "largest": d.of(0, 1)}, 2, host=(1,))
 
 
@@ -368,10 +264,10 @@ def running_sum(d: Draw) -> RandomNode:
 def slice_(d: Draw) -> RandomNode:
     sizes = d.sizes(1, 4, 8)
     axes = d.axes(sizes, 1)
-    ends = [d.of(d.whole(-9, 9), _END, -_END) for _ in axes]
+    ends = [d.of(d.whole(-9, 9), END, -END) for _ in axes]
     steps = [d.of(1, 1, 2, -1, -2, 3) for _ in axes]
-    return RandomNode("Slice", [d.anything(sizes), _long(*d.wholes(len(axes), -9, 9)), _long(*ends),
-                                _long(*axes), _long(*steps)], host=(1, 2, 3, 4))
+    return RandomNode("Slice", [d.anything(sizes), long(*d.wholes(len(axes), -9, 9)), long(*ends),
+                                long(*axes), long(*steps)], host=(1, 2, 3, 4))
 
 
 def split(d: Draw) -> RandomNode:
@@ -400,17 +296,17 @@ def pad(d: Draw) -> RandomNode:
     low, high = (-1, 4) if mode == "constant" else (0, 0)
     pads = [d.whole(low, high or sizes[a] - 1) for a in axes * 2]
     value = np.array(3, x.dtype) if d.chance() else None
-    return RandomNode("Pad", [x, _long(*pads), value, _long(*axes)], {"mode": mode},
+    return RandomNode("Pad", [x, long(*pads), value, long(*axes)], {"mode": mode},
                       host=(1, 2, 3))
 
 
 def repeat(d: Draw) -> RandomNode:
     sizes = d.sizes()
     if d.chance():
-        times = _long(*d.wholes(len(sizes), 1, 3))
+        times = long(*d.wholes(len(sizes), 1, 3))
         return RandomNode("Tile", [d.anything(sizes), times], host=(1,))
     wider = [*d.sizes(0, 2, 3), *(n if n > 1 else d.whole(1, 3) for n in sizes)]
-    return RandomNode("Expand", [d.anything(sizes), _long(*wider)], host=(1,))
+    return RandomNode("Expand", [d.anything(sizes), long(*wider)], host=(1,))
 
 
 def permuted(d: Draw) -> RandomNode:
@@ -431,7 +327,7 @@ def blocks(d: Draw) -> RandomNode:
 def reversed_(d: Draw) -> RandomNode:
     sizes, batch = [*d.wholes(2, 1, 6), *d.sizes(0, 2)], d.of(0, 1)
     lengths = d.wholes(sizes[batch], 1, sizes[1 - batch])
-    return RandomNode("ReverseSequence", [d.anything(sizes), _long(*lengths)],
+    return RandomNode("ReverseSequence", [d.anything(sizes), long(*lengths)],
                       {"batch_axis": batch, "time_axis": 1 - batch})
 
 
@@ -545,7 +441,8 @@ def recurrent(d: Draw) -> RandomNode:
         attributes["linear_before_reset"] = d.of(0, 1)
     if d.chance(0.4):
         attributes["activations"] = [
-            d.of("Tanh", "Sigmoid", "Relu", "Softsign", "Softplus") for _ in range(kinds * n)]
+            d.of("Tanh", "Sigmoid", "Softsign", *(["Relu", "Softplus"] if op == "RNN" else []))
+            for _ in range(kinds * n)]  # gates without a bound make states that overflow
     return RandomNode(op, inputs, attributes, 3 if op == "LSTM" else 2, opset=14)
 
 
@@ -571,27 +468,12 @@ def attention(d: Draw) -> RandomNode:
     return RandomNode("Attention", [*inputs, mask, *caches], attributes, 3 if past else 1, opset=23)
 
 
-def multi_head(d: Draw) -> RandomNode:
-    batch, heads, size, queries, keys = d.whole(1, 3), d.of(2, 4), d.of(4, 8), *d.wholes(2, 1, 6)
-    width = heads * size
-    inputs: list[np.ndarray | None] = [
-        d.floats(batch, queries, width), d.floats(batch, keys, width), d.floats(batch, keys, width),
-        d.floats(3 * width) if d.chance() else None]
-    if d.chance(0.3):
-        inputs.append(np.maximum(d.integers([batch, keys], np.int32, 0, 1), np.arange(keys) == 0))
-        inputs[-1] = inputs[-1].astype(np.int32)
-    elif d.chance():
-        inputs += [None, d.floats(d.of(1, batch), heads, queries, keys)]
-    return RandomNode("MultiHeadAttention", inputs, {"num_heads": heads, **d.some(scale=0.4)},
-                      domain=MICROSOFT)
-
-
 MAKERS: tuple[Maker, ...] = (
     convolution, transposed, pooling, whole_planes, resize, grid_sample, roi_align,
-    gemm, matmul, fused_matmul, integer_matmul, blocks_of_4_bits, quantized_convolution,
-    quantization, einsum,
-    softmax, of_rows, skipped, of_planes, of_batches, local_response, norms, reduction, extreme,
+    gemm, matmul, integer_matmul, quantized_convolution, quantization, einsum,
+    softmax, of_rows, of_planes, of_batches, local_response, norms, reduction, extreme,
     top_k, running_sum,
     slice_, split, join, pad, repeat, permuted, blocks, reversed_, gather, gather_nd, scatter,
-    one_hot, triangle, of_two, of_one, recurrent, attention, multi_head,
+    one_hot, triangle, older, older, of_two, of_one, recurrent, attention,
+    *MICROSOFTS,
 )

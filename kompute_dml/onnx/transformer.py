@@ -9,7 +9,7 @@ import numpy as np
 
 from ..attributes import MultiheadAttentionMaskType as MaskType
 from ..errors import ValidationError
-from ..graph.array import Array
+from ..graph.array import BOOL, Array
 from ..graph.builder import Builder
 from ..layout import product
 from .attention import mask_of
@@ -263,6 +263,11 @@ def grouped(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         "output_present_value_tensor": _seen(present[1])}
     if past_k is not None and past_v is not None and past_k.storage is not None:
         tensors |= {"past_key_tensor": _seen(past_k), "past_value_tensor": _seen(past_v)}
+    window = read.get("local_window_size", -1)
+    if 0 < window < total_length:
+        hidden = _beyond(builder, before, length, capacity, window, q.dtype)
+        added = hidden if added is None else emit_elementwise(
+            builder, "ELEMENT_WISE_ADD", [added, hidden], q.dtype, {})
     if added is not None:
         tensors["relative_position_bias_tensor"] = _seen(
             added.broadcast_to((batches, heads, length, capacity)))
@@ -273,9 +278,22 @@ def grouped(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [y, *present]
 
 
+def _beyond(builder: Builder, before: Array, length: int, keys: int, window: int, dtype: Any
+            ) -> Array:
+    """-infinity for keys before the last ``window`` ones that a query may see, by batch: 0 for
+    others. ``before``: the number of past keys of each batch."""
+    ahead = np.arange(keys)[None, :] - np.arange(length)[:, None] + window - 1
+    near = emit_elementwise(
+        builder, "ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL",
+        [builder.constant(ahead.astype(before.dtype)),
+         builder.reshape(before, (before.shape[0], 1, 1, 1))], BOOL, {})
+    zero, hidden = (builder.constant(np.full((), n, dtype)) for n in (0, -np.inf))
+    return emit_elementwise(builder, "ELEMENT_WISE_IF", [near, zero, hidden], dtype, {})
+
+
 def grouped_refusal(node: Node) -> str | None:
     """Why GroupQueryAttention is not supported, or None."""
-    usual = {"local_window_size": -1, "softcap": 0.0, "smooth_softmax": 0, "qk_output": 0,
+    usual = {"softcap": 0.0, "smooth_softmax": 0, "qk_output": 0,
              "causal": 1, "k_quant_type": "NONE", "v_quant_type": "NONE", "kv_cache_bit_width": 0,
              "sliding_window_cache": 0}
     for name, value in usual.items():

@@ -80,12 +80,13 @@ def test_quantized_attention(causal: int, rng: np.random.Generator) -> None:
           {"y": 3}, num_heads=_N, unidirectional=causal, constants=("w", "b", "ws", "wz"))
 
 
-@pytest.mark.parametrize(("length", "packed", "rotary"), [
-    (1, False, 1), (_S, False, 0), (_S, True, 1),
+@pytest.mark.parametrize(("length", "packed", "rotary", "window"), [
+    (1, False, 1, -1), (_S, False, 0, -1), (_S, True, 1, -1), (1, False, 1, 2), (_S, False, 0, 2),
 ])
-def test_grouped_attention(length: int, packed: bool, rotary: int, rng: np.random.Generator
-                           ) -> None:
-    """One token, or several at the beginning, with caches of a larger capacity."""
+def test_grouped_attention(length: int, packed: bool, rotary: int, window: int,
+                           rng: np.random.Generator) -> None:
+    """One token, or several at the beginning, with caches of a larger capacity. A window counts
+    the query's own key."""
     before = _P if length == 1 else 0
     capacity = before + length + 4
     q, kv = _N * _H, _G * _H
@@ -101,7 +102,8 @@ def test_grouped_attention(length: int, packed: bool, rotary: int, rng: np.rando
         given |= {"cos": np.cos(angles), "sin": np.sin(angles)}
         names += " cos sin"
     _same("GroupQueryAttention", names, given, {"y": 3, "k2": 4, "v2": 4}, before + length,
-          ("total",), num_heads=_N, kv_num_heads=_G, do_rotary=rotary, rotary_interleaved=0)
+          ("total",), num_heads=_N, kv_num_heads=_G, do_rotary=rotary, rotary_interleaved=0,
+          local_window_size=window)
 
 
 @pytest.mark.parametrize(("interleaved", "first"), [(0, True), (1, False)])
