@@ -166,7 +166,7 @@ def grouped(d: Draw) -> RandomNode:
         d.floats(batch, key_heads, past, size), np.full([batch], total - 1, np.int32),
         np.array(total, np.int32), *tables],
         {"num_heads": heads, "kv_num_heads": key_heads, "do_rotary": int(rotates),
-         **d.some(scale=0.3, local_window_size=2, rotary_interleaved=d.of(0, 1))}, 3)
+         **d.some(scale=0.3, softcap=2.0, local_window_size=2, rotary_interleaved=d.of(0, 1))}, 3)
 
 
 def rotary(d: Draw) -> RandomNode:

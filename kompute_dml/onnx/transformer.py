@@ -3,6 +3,7 @@ embedding."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ from ..errors import ValidationError
 from ..graph.array import BOOL, Array
 from ..graph.builder import Builder
 from ..layout import product
+from . import attention_parts
 from .attention import mask_of
-from .gather import gather
+from .gather import gather, tensor_scatter
 from .graph import Node
 from .lowerings import Inputs, Seen, emit_elementwise, given, host, optional
-from .movement import concat
+from .movement import concat, joined
 from .products import gemm, matmul_integer_to_float
 
 _FILTER = -10000.0
@@ -253,6 +255,18 @@ def grouped(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
             return builder.reshape(y, (batches, length, count * size))
 
         q, k = rotated(q, heads), rotated(k, key_heads)
+    window = read.get("local_window_size", -1)
+    if read.get("softcap", 0.0):
+        caches = [_appended(builder, node, past, builder.reshape(x, (
+            batches, length, key_heads, n)).transpose((0, 2, 1, 3)), before, capacity)
+            for past, x, n in ((past_k, k, size), (past_v, v, value_size))]
+        so_far = emit_elementwise(builder, "ELEMENT_WISE_ADD", [
+            before, builder.constant(np.full((), length, before.dtype))], before.dtype, {})
+        (y,) = attention_parts.attention(builder, replace(node, outputs=(None,), attributes={
+            "q_num_heads": heads, "is_causal": 1, "scale": read.get("scale", 0.0),
+            "softcap": read["softcap"], "left_window_size": max(window, 0) - 1,
+        }), [q, *caches, added, None, None, so_far])
+        return [y, *caches]
     y = builder.new((batches, length, heads * value_size), q.dtype)
     present = [builder.new((batches, key_heads, capacity, n), q.dtype)
                for n in (size, value_size)]
@@ -263,7 +277,6 @@ def grouped(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         "output_present_value_tensor": _seen(present[1])}
     if past_k is not None and past_v is not None and past_k.storage is not None:
         tensors |= {"past_key_tensor": _seen(past_k), "past_value_tensor": _seen(past_v)}
-    window = read.get("local_window_size", -1)
     if 0 < window < total_length:
         hidden = _beyond(builder, before, length, capacity, window, q.dtype)
         added = hidden if added is None else emit_elementwise(
@@ -276,6 +289,20 @@ def grouped(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         query_head_count=heads, key_value_head_count=key_heads, mask_type=MaskType.NONE,
         mask_filter_value=_FILTER)
     return [y, *present]
+
+
+def _appended(builder: Builder, node: Node, past: Array | None, new: Array, before: Array,
+              capacity: int) -> Array:
+    """A cache of ``capacity`` positions: past keys (or values), and new ones from ``before`` on, by
+    batch."""
+    batches, heads, _, size = new.shape
+    kept = 0 if past is None else past.shape[2]
+    parts = [past] if past is not None and kept else []
+    if kept < capacity:
+        zeros = builder.constant(np.zeros((), new.dtype))
+        parts.append(zeros.broadcast_to((batches, heads, capacity - kept, size)))
+    cache = parts[0] if len(parts) == 1 else joined(builder, parts, 2)
+    return tensor_scatter(builder, replace(node, attributes={"axis": 2}), [cache, new, before])[0]
 
 
 def _beyond(builder: Builder, before: Array, length: int, keys: int, window: int, dtype: Any
@@ -293,7 +320,7 @@ def _beyond(builder: Builder, before: Array, length: int, keys: int, window: int
 
 def grouped_refusal(node: Node) -> str | None:
     """Why GroupQueryAttention is not supported, or None."""
-    usual = {"softcap": 0.0, "smooth_softmax": 0, "qk_output": 0,
+    usual = {"smooth_softmax": 0, "qk_output": 0,
              "causal": 1, "k_quant_type": "NONE", "v_quant_type": "NONE", "kv_cache_bit_width": 0,
              "sliding_window_cache": 0}
     for name, value in usual.items():

@@ -80,10 +80,13 @@ def test_quantized_attention(causal: int, rng: np.random.Generator) -> None:
           {"y": 3}, num_heads=_N, unidirectional=causal, constants=("w", "b", "ws", "wz"))
 
 
-@pytest.mark.parametrize(("length", "packed", "rotary", "window"), [
-    (1, False, 1, -1), (_S, False, 0, -1), (_S, True, 1, -1), (1, False, 1, 2), (_S, False, 0, 2),
+@pytest.mark.parametrize(("length", "packed", "rotary", "more"), [
+    (1, False, 1, {}), (_S, False, 0, {}), (_S, True, 1, {}),
+    (1, False, 1, {"local_window_size": 2}), (_S, False, 0, {"local_window_size": 2}),
+    (1, True, 1, {"softcap": 2.0}),
+    (_S, False, 0, {"softcap": 2.0, "local_window_size": 2}),
 ])
-def test_grouped_attention(length: int, packed: bool, rotary: int, window: int,
+def test_grouped_attention(length: int, packed: bool, rotary: int, more: dict[str, Any],
                            rng: np.random.Generator) -> None:
     """One token, or several at the beginning, with caches of a larger capacity. A window counts
     the query's own key."""
@@ -102,8 +105,7 @@ def test_grouped_attention(length: int, packed: bool, rotary: int, window: int,
         given |= {"cos": np.cos(angles), "sin": np.sin(angles)}
         names += " cos sin"
     _same("GroupQueryAttention", names, given, {"y": 3, "k2": 4, "v2": 4}, before + length,
-          ("total",), num_heads=_N, kv_num_heads=_G, do_rotary=rotary, rotary_interleaved=0,
-          local_window_size=window)
+          ("total",), num_heads=_N, kv_num_heads=_G, do_rotary=rotary, rotary_interleaved=0, **more)
 
 
 @pytest.mark.parametrize(("interleaved", "first"), [(0, True), (1, False)])
