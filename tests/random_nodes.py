@@ -14,10 +14,10 @@ from random_older import older
 # Convolution, pooling, resampling
 
 
-def _window(d: Draw, rank: int, kernel: Sequence[int], most: int) -> dict[str, Any]:
+def _window(d: Draw, kernel: Sequence[int]) -> dict[str, Any]:
     if d.chance(0.3):
         return {"auto_pad": d.of("SAME_UPPER", "SAME_LOWER", "VALID")}
-    return {"pads": [d.whole(0, min(most, n - 1)) for n in (*kernel, *kernel)]}
+    return {"pads": [d.whole(0, min(3, n - 1)) for n in (*kernel, *kernel)]}
 
 
 def convolution(d: Draw) -> RandomNode:
@@ -29,7 +29,7 @@ def convolution(d: Draw) -> RandomNode:
     bias = [d.floats(filters)] if d.chance() else []
     return RandomNode("Conv", [x, w, *bias], {
         "group": groups, "kernel_shape": kernel, "dilations": d.wholes(rank, 1, 2),
-        "strides": d.wholes(rank, 1, 3), **_window(d, rank, kernel, 3)})
+        "strides": d.wholes(rank, 1, 3), **_window(d, kernel)})
 
 
 def transposed(d: Draw) -> RandomNode:
@@ -48,7 +48,7 @@ def pooling(d: Draw) -> RandomNode:
     kernel = d.wholes(rank, 1, 4)
     attributes: dict[str, Any] = {
         "kernel_shape": kernel, "strides": d.wholes(rank, 1, 3), "ceil_mode": d.of(0, 1),
-        **_window(d, rank, kernel, 3)}
+        **_window(d, kernel)}
     # ONNX Runtime ignores dilations where it pads by itself.
     if "pads" in attributes:
         attributes |= d.some(dilations=d.wholes(rank, 1, 3))

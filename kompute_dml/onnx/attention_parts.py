@@ -115,7 +115,7 @@ def _biases(
             filling = np.zeros((), bool) if mask.dtype == BOOL else np.full((), -np.inf, mask.dtype)
             rest = builder.constant(filling).broadcast_to((*mask.shape[:-1], short))
             mask = movement.joined(builder, [mask, rest], -1)
-        biases.append(_from_truth(builder, mask, dtype) if mask.dtype == BOOL else mask)
+        biases.append(from_truth(builder, mask, dtype) if mask.dtype == BOOL else mask)
     # A key's place less the query's, if the first query comes after no key.
     ahead = np.arange(keys)[None, :] - np.arange(queries)[:, None]
     if lengths is None:
@@ -141,10 +141,11 @@ def _biases(
         tests.append(compared("LESS_THAN_OR_EQUAL", ahead + queries - right))
     if left >= 0:
         tests.append(compared("GREATER_THAN_OR_EQUAL", ahead + queries + left))
-    return [*biases, *(_from_truth(builder, t, dtype) for t in tests)]
+    return [*biases, *(from_truth(builder, t, dtype) for t in tests)]
 
 
-def _from_truth(builder: Builder, seen: Array, dtype: np.dtype[Any]) -> Array:
+def from_truth(builder: Builder, seen: Array, dtype: np.dtype[Any]) -> Array:
+    """What is added to scores: 0 where a key is seen, else -infinity."""
     zero, hidden = (builder.constant(np.full((), n, dtype)) for n in (0, -np.inf))
     return _of(builder, "ELEMENT_WISE_IF", dtype, seen, zero, hidden)
 

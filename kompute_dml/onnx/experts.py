@@ -25,7 +25,7 @@ _ACTIVATIONS = {"relu": "ACTIVATION_RELU", "identity": None, "silu": "ACTIVATION
 def refusal(node: Node) -> str | None:
     """Why a node is not served, or None."""
     read = node.attributes.get
-    kind = _text(read("activation_type", "relu"))
+    kind = read("activation_type", "relu")
     if kind not in _ACTIVATIONS:
         return f"activation_type={kind!r}"
     if kind == "swiglu" and read("swiglu_fusion", 0) != 1:
@@ -39,10 +39,6 @@ def refusal(node: Node) -> str | None:
             tensors[0] is None or tensors[0].shape is None):
         return "tokens or experts of unknown sizes"
     return None
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def multiplications(node: Node, tokens: float) -> float:
@@ -62,7 +58,7 @@ def repetition(node: Node) -> float:
 def mixture(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     x, router, first, second = (given(inputs, i) for i in (0, 1, 2, 4))
     experts, wide, size = first.shape
-    kind = _text(node.attributes.get("activation_type", "relu"))
+    kind = node.attributes.get("activation_type", "relu")
     inner = wide // 2 if kind == "swiglu" else wide
     tokens = x.size // size if size else 0
     if not x.size or second.shape != (experts, size, inner) or router.shape != (tokens, experts):

@@ -18,7 +18,7 @@ from .attention import mask_of
 from .gather import gather, tensor_scatter
 from .graph import Node
 from .lowerings import Inputs, Seen, emit_elementwise, given, host, optional
-from .movement import concat, joined
+from .movement import joined
 from .products import gemm, matmul_integer_to_float
 
 _FILTER = -10000.0
@@ -58,11 +58,11 @@ def _rotated(builder: Builder, x: Array, cos: Array, sin: Array, interleaved: bo
     rotated = [combined("ELEMENT_WISE_SUBTRACT", cos, sin), combined("ELEMENT_WISE_ADD", sin, cos)]
     if interleaved:
         rotated = [builder.reshape(t, (*t.shape, 1)) for t in rotated]
-    (y,) = concat(builder, _plain("Concat", axis=-1), rotated)
+    y = joined(builder, rotated, -1)
     y = builder.reshape(y, (*x.shape[:3], 2 * pairs))
     rest = x.shape[3] - 2 * pairs
     if rest:
-        (y,) = concat(builder, _plain("Concat", axis=-1), [y, _part(x, 2 * pairs, rest)])
+        y = joined(builder, [y, _part(x, 2 * pairs, rest)], -1)
     return y
 
 
@@ -314,8 +314,7 @@ def _beyond(builder: Builder, before: Array, length: int, keys: int, window: int
         builder, "ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL",
         [builder.constant(ahead.astype(before.dtype)),
          builder.reshape(before, (before.shape[0], 1, 1, 1))], BOOL, {})
-    zero, hidden = (builder.constant(np.full((), n, dtype)) for n in (0, -np.inf))
-    return emit_elementwise(builder, "ELEMENT_WISE_IF", [near, zero, hidden], dtype, {})
+    return attention_parts.from_truth(builder, near, dtype)
 
 
 def grouped_refusal(node: Node) -> str | None:
