@@ -137,8 +137,11 @@ class _Step:
 class CompiledOperator(Dispatchable):
     """An operator with its shaders chosen (IDMLCompiledOperator)."""
 
-    def __init__(self, operator: Operator, plan: Plan) -> None:
+    def __init__(
+        self, operator: Operator, plan: Plan, flags: ExecutionFlags = ExecutionFlags.NONE
+    ) -> None:
         self.operator = operator
+        self.is_volatile = bool(flags & ExecutionFlags.DESCRIPTORS_VOLATILE)
         self.device = operator.device
         self.definition = operator.definition
         self.name = self.definition.name

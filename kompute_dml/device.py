@@ -29,8 +29,10 @@ from .errors import (
     expect,
     whole,
 )
+from .graph.checked import Checked
 from .instead import SnakeCase
 from .lowering.builder import target_of
+from .lowering.plan import Plan
 from .operators.base import OperatorDesc
 from .runtime import clock
 from .runtime.adapters import Adapter, choose
@@ -264,6 +266,7 @@ class Device(SnakeCase):
         self._target = target_of(self._runtime.library, self.adapter)
         self._recorder = self._runtime.recorder
         self._compiled = _Compiled()
+        self._checked = Checked()
         self._numbers: OrderedDict[Any, Tensor] = OrderedDict()
         self._finalizer = weakref.finalize(self, self._runtime.close)
         self._finalizer.atexit = False  # _close_all() sees to it
@@ -389,14 +392,16 @@ class Device(SnakeCase):
         a recording is replayed with what its tables are bound to then.
         """
         self._own(operator, "compile_operator")
-        flags, target = _flags("compile_operator", flags), self._target
+        flags = _flags("compile_operator", flags)
+        return CompiledOperator(operator, self._plan(operator, flags), flags)
+
+    def _plan(self, operator: Operator, flags: ExecutionFlags) -> Plan:
+        target = self._target
         if flags & ExecutionFlags.ALLOW_HALF_PRECISION_COMPUTATION:
             target = replace(target, halves=True)
         if flags & ExecutionFlags.DISABLE_META_COMMANDS:
             target = replace(target, traits=replace(target.traits, cooperative_matrices=()))
-        compiled = CompiledOperator(operator, operator.definition.lower(operator.desc, target))
-        compiled.is_volatile = bool(flags & ExecutionFlags.DESCRIPTORS_VOLATILE)
-        return compiled
+        return operator.definition.lower(operator.desc, target)
 
     def compile_graph(
         self, desc: GraphDesc, flags: ExecutionFlags = ExecutionFlags.NONE

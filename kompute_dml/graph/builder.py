@@ -206,7 +206,7 @@ class Builder:
 
     def add(self, desc: OperatorDesc, storages: dict[str, Storage]) -> None:
         """Add an operator whose tensors begin with these storages. Raises if it is not valid."""
-        self._add(self.device.create_operator(desc), storages)
+        self._add(self.device._checked.operator(self.device, desc), storages)
 
     def add_own(self, desc: OperatorDesc, storages: dict[str, Storage]) -> None:
         """Add an operator that DirectML does not have, whose description is right."""
@@ -214,7 +214,7 @@ class Builder:
 
     def _add(self, operator: Operator, storages: dict[str, Storage]) -> None:
         if self._trial:
-            self.device.compile_operator(operator)
+            self.device._checked.compile(operator)
             return
         self.drafts.append(Draft(operator.desc, storages, self.label))
 
