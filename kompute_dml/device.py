@@ -136,6 +136,7 @@ class _Runtime:
         """Leave the device to the process that made it, or to the end of this one."""
         self.closed = True
         self.recorder.lost = DeviceLostError(f"{self.engine.adapter.name}: {reason}")
+        self.pipelines.abandon()
         # kp's destructors would call the driver, which may crash here. So they must never run.
         for kept in (self, *self.engine.command_lists):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
@@ -145,10 +146,12 @@ class _Runtime:
             return
         self.closed = True
         with self.lock:
+            self.pipelines.stop()
             # kp destroys its objects in the right order, but the device must be idle.
             if self.recorder.lost is None:
                 with contextlib.suppress(DmlError):
                     self.recorder.synchronize()
+                    self.engine.keep_compiled()
                 self.recorder.lost = DeviceLostError(f"{self.engine.adapter.name}: it was closed")
             self.engine.close()
             self._clock.close()
@@ -156,6 +159,7 @@ class _Runtime:
     def close_at_exit(self) -> None:
         # A daemon thread may hold the lock forever, for example inside a recording.
         if not self.lock.acquire(timeout=_EXIT_SECONDS):
+            self.pipelines.stop()
             self.abandon("the process ends")
             return
         try:

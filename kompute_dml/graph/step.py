@@ -84,6 +84,19 @@ def _layout(desc: TensorDesc | None) -> Any:
     return None if desc is None else (desc.sizes, desc.strides, desc.data_type.itemsize)
 
 
+def begin(device: Device, operators: Iterable[CompiledOperator], *, once: bool = False) -> None:
+    """Let threads compile the shaders of a graph's operators, or with ``once`` those that run
+    before its first dispatch.
+
+    Once all operators are known: a thread that begins takes the interpreter from the one that
+    plans.
+    """
+    runtime = device._runtime
+    with runtime.lock:
+        runtime.pipelines.begin(
+            [key for compiled in operators for key in compiled.pipelines(once=once)])
+
+
 def compile_repacking(
     device: Device, desc: OperatorDesc, constants: Iterable[str],
     flags: ExecutionFlags = ExecutionFlags.NONE,
