@@ -59,6 +59,7 @@ class Pipelines:
         self._engine = engine
         self._cache: OrderedDict[_Key, Pipeline] = OrderedDict()
         self._compiled: OrderedDict[tuple[Variant, bytes], Compiled] = OrderedDict()
+        self._abandoned = self._compiled
         most = THREADS_OF_CPU if engine.adapter.is_cpu else THREADS
         self._ahead = _Ahead(min(most, os.cpu_count() or 1), engine.keep_compiled)
 
@@ -115,8 +116,9 @@ class Pipelines:
         self._ahead.stop()
 
     def abandon(self) -> None:
-        """Forget the threads of another process."""
-        self._compiled.clear()
+        """Forget the threads of another process, which may hold locks here."""
+        # Kept, because kp's destructors would call the driver.
+        self._abandoned, self._compiled = self._compiled, OrderedDict()
         self._ahead = _Ahead(0, lambda: None)
         self._ahead.stop()
 

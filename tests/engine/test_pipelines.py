@@ -412,3 +412,41 @@ def test_a_process_ends_while_threads_compile() -> None:
         from test_pipelines import _graph
         _graph(dml.default_device())
     """)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_leaves_its_parents_threads_alone(sharing: dml.Device) -> None:
+    assert succeeds("""
+        import os, sys, threading, time, warnings
+        sys.path.insert(0, "tests/engine"); sys.path.insert(0, "tests")
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: drivers have threads
+        import kompute_dml as dml
+        from kompute_dml.runtime.kp_engine import Engine
+        from test_pipelines import EXPECTED, _graph, _run
+        compile, begun = Engine.compile, threading.Event()
+
+        def slow(self, variant, spec):
+            begun.set()
+            time.sleep(0.2)
+            return compile(self, variant, spec)
+
+        device = dml.Device()
+        dml.negate(device.tensor([1.0], "float32")).numpy()
+        pipelines = device._runtime.pipelines
+        Engine.compile = slow
+        graph = _graph(device)
+        assert begun.wait(60)
+        before = len(pipelines._compiled)
+        child = os.fork()
+        if child == 0:
+            assert (len(pipelines._compiled), len(pipelines._abandoned)) == (0, before)
+            try:
+                _run(device, graph)
+            except dml.DeviceLostError:
+                sys.exit(0)
+            os._exit(7)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0, status
+        assert (_run(device, graph) == EXPECTED.max(1)).all()
+        print("both")
+    """) == "both\n"
