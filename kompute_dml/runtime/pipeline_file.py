@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import threading
 import zlib
 from pathlib import Path
 
@@ -21,8 +20,6 @@ MAX_BYTES = 128 << 20
 """A larger file is begun anew."""
 _MAGIC = b"kompute_dml pipelines 1\n"
 _CHECKSUM = struct.Struct("<I")
-_writing = threading.Lock()
-"""Held while a file is written: a process has one name for what is not complete."""
 
 
 def folder() -> Path | None:
@@ -76,7 +73,7 @@ class PipelineFile:
         is_any = data.startswith(self._header) and len(data) > len(self._header) > 0
         if self.path is None or not is_any or holds == self._holds:
             return
-        with _writing, contextlib.suppress(OSError), replaced(self.path) as partial:
+        with contextlib.suppress(OSError), replaced(self.path) as partial:
             partial.write_bytes(_before(data) + data)
         self._seen, self._holds = self._state(), holds
 

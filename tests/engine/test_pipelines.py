@@ -134,6 +134,27 @@ def test_the_files_lie_in_the_users_cache(
     assert pipeline_file.folder() == tmp_path / "kompute_dml" / "pipelines"
 
 
+def test_threads_that_write_at_once_leave_a_whole_file(
+    file: PipelineFile, adapter: Adapter
+) -> None:
+    def write(n: bytes) -> None:
+        own = PipelineFile(adapter)
+        for turn in range(200):
+            own.save(HEADER + n * (5000 + turn))
+            read.append(own.load())
+
+    read: list[bytes] = []
+    writers = [threading.Thread(target=write, args=(n,)) for n in (b"1", b"2")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(read) == 400
+    assert all(read), "a part of a file"
+    assert file.path is not None
+    assert os.listdir(file.path.parent) == [file.path.name]
+
+
 def test_processes_that_write_at_once_leave_a_whole_file(
     file: PipelineFile, adapter: Adapter
 ) -> None:
