@@ -44,8 +44,8 @@ _SHORTEST = 512
 _USUAL, _WIDEST = 128, 256
 """Invocations that keep a part in registers: as a rule, and the most."""
 _FEW_PER_LANE, _PER_LANE = 16, 64
-"""Elements of each: fewer invocations than usual have up to so many, more have up to 64, with a mark
-each in two words."""
+"""Elements of each: with up to 16 there are fewer than usual, with more than 64 more. They have a
+mark each in two words."""
 _PASSING = 1.8
 """Times K: about the entries that pass a bound."""
 _MOST_RANKED = 4
