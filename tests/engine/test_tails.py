@@ -173,7 +173,7 @@ def test_a_tail_of_contiguous_channels_reads_vectors(
         fused = _run(own, build, x, w, r)
         monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "tails")
         plain = _run(own, build, x, w, r)
-    assert fused[0][-1] == "convolution_lines.t128.tail"
+    assert fused[0][-1].endswith(".t128.tail")  # on matrix units where the device has them
     np.testing.assert_array_equal(fused[1], plain[1])
 
 

@@ -166,7 +166,9 @@ def test_pooling_grad(
     layout = "last" if last else "first"
     winners = [f"pooling_planes.winner.{layout}"] if pool.op == "max" else []
     results = _both(exact, call, f"pooling_grad_planes.{pool.op}.{layout}", *winners)
-    assert np.array_equal(*results)
+    # A division may be 2.5 units off on a GPU. The sums themselves are exact.
+    bound = 2.0**-21 * np.abs(results[1].astype(np.float32)).max()
+    np.testing.assert_allclose(*results, rtol=0, atol=bound)
 
 
 @_TYPES
