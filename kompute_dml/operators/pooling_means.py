@@ -11,12 +11,12 @@ from ..lowering.elementwise import float_bits
 from ..lowering.plan import UNUSED
 
 SHADER = "pooling_means"
-_LOCAL_SIZE, _DEEP = 128, 4
-"""Invocations of a workgroup, and vectors that each reads at once."""
+_DEEP = 4
+"""Vectors that an invocation reads at once."""
 _LANES = 8
 """The most vectors of channels of a workgroup."""
-_RESIDENT = 8
-"""Workgroups for each core."""
+_SIZES = {"first": (128, 8), "last": (256, 4)}
+"""Invocations of a workgroup, and the workgroups for each core. As measured on an H200."""
 
 
 class _Planes(NamedTuple):
@@ -59,9 +59,9 @@ def lower(p: PlanBuilder, d: Any) -> bool:
     channels = 1 if first else lanes * 16 // x.data_type.itemsize
     per_image = -(-vectors // lanes)
     groups = x.sizes[0] * per_image
+    size, resident = _SIZES[layout]
     # In parts, each worth a turn of all invocations.
-    parts = max(1, min(_RESIDENT * p.device.cores // groups,
-                       pixels * lanes // (_LOCAL_SIZE * _DEEP)))
+    parts = max(1, min(resident * p.device.cores // groups, pixels * lanes // (size * _DEEP)))
     part = -(-pixels // parts)
     parts = -(-pixels // part)
     totals = arrived = UNUSED
@@ -73,5 +73,5 @@ def lower(p: PlanBuilder, d: Any) -> bool:
         push={"groups": groups, "per_image": per_image, "vectors": vectors, "pixels": pixels,
               "parts": parts, "part_pixels": part, "x_strides": strides,
               "y_strides": y.strides[:2], "count": float_bits(product(x.sizes[2:]))},
-        spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": x.data_type.code, "LANES": lanes, "DEEP": _DEEP})
+        spec={"LOCAL_SIZE": size, "TYPE": x.data_type.code, "LANES": lanes, "DEEP": _DEEP})
     return True
