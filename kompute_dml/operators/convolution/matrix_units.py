@@ -103,7 +103,7 @@ def chosen(p: PlanBuilder, c: Problem, shared: bool = True) -> Choice | None:
     if data_type.is_float and p.device.slow_barriers:
         kernels = [*kernels, *_BLOCKS]
     found: list[Choice | None] = [
-        choice for k in kernels for splits in (_SPLITS if shared else (1,))
+        choice for k in kernels if _is_there(p, c, k) for splits in (_SPLITS if shared else (1,))
         if _serves(p, c, choice := Choice(k, splits))]
     if not found:
         return None
@@ -115,15 +115,21 @@ def chosen(p: PlanBuilder, c: Problem, shared: bool = True) -> Choice | None:
     return p.choose(work, found, lambda choice: "core" if choice is None else choice.name)
 
 
+def _is_there(p: PlanBuilder, c: Problem, kernel: Kernel) -> bool:
+    """Whether the device has a kernel for this filter."""
+    variant = p.library.find(kernel.shader, *kernel.axes.split("."))
+    return variant is not None and variant.shared_bytes <= p.device.max_shared_memory and not (
+        kernel in _BLOCKS and c.k > blocks.MAX_K)
+
+
 def _serves(p: PlanBuilder, c: Problem, choice: Choice) -> bool:
-    variant = p.library.find(choice.kernel.shader, *choice.kernel.axes.split("."))
-    if choice.kernel in _BLOCKS and (choice.splits > 1 or c.k > blocks.MAX_K):
+    """Whether a kernel that is there serves with these splits."""
+    if choice.splits > 1 and choice.kernel in _BLOCKS:
         return False
     if choice.kernel is _FLOATS[0] and choice.splits == 1 and getattr(p.desc, "tail", None) and (
             not is_plain(p, c, p.write("output_tensor"), c.y_strides, 4)):
         return False  # sums go to memory where so many tails are computed one by one
-    return variant is not None and variant.shared_bytes <= p.device.max_shared_memory and (
-        choice.splits == 1 or c.k >= choice.splits * choice.kernel.tile[2] * _LEAST_STEPS)
+    return choice.splits == 1 or c.k >= choice.splits * choice.kernel.tile[2] * _LEAST_STEPS
 
 
 def _microseconds(p: PlanBuilder, c: Problem, choice: Choice | None) -> float:
@@ -196,13 +202,30 @@ def packed(p: PlanBuilder, c: Problem, to: Packed, fill: Operand = UNUSED
         (c.x_strides[0], *c.x_strides[2:], c.in_channels * c.x_strides[1]), c.x_strides[1],
         {"limit": last.in_size, "step": 1, "apart": last.tap_step,
          "shift": axes[-1].in_size - last.in_size}, fill)
-    w, w_steps = _lines(
-        p, "filter_tensor", c, to, (c.groups, c.out_channels, *(a.filter_size for a in axes)),
-        (*c.w_strides[:2], *c.w_strides[3:]), c.w_strides[2],
-        {"limit": last.filter_size, "step": to.neighbours, "apart": 1, "shift": 0}, UNUSED)
+    w, w_steps = _filter(p, c, to)
     return to.problem._replace(
         x_strides=(x_steps[0], 1, *x_steps[1:4]), w_strides=(*w_steps[:2], 1, *w_steps[2:]),
     ), {"x": x, "w": w}
+
+
+def _filter(p: PlanBuilder, c: Problem, to: Packed) -> tuple[Operand, Ints]:
+    """The packed filter, and the strides of {group, output channel, axes}."""
+    axes, last = to.problem.axes, c.axes[-1]
+    return _lines(
+        p, "filter_tensor", c, to, (c.groups, c.out_channels, *(a.filter_size for a in axes)),
+        (*c.w_strides[:2], *c.w_strides[3:]), c.w_strides[2],
+        {"limit": last.filter_size, "step": to.neighbours, "apart": 1, "shift": 0}, UNUSED)
+
+
+def packed_filter(p: PlanBuilder, c: Problem, to: Packed) -> Operand:
+    """The filter as lines of vectors."""
+    return _filter(p, c, to)[0]
+
+
+def keeps_filter(p: PlanBuilder, c: Problem) -> bool:
+    """Whether a kernel that keeps the filter in registers is taken, of those that can."""
+    work = work_key("kept filter", c.rows, c.in_channels, c.k, c.out_channels)
+    return p.choose(work, ["kept", "tiles"]) == "kept"
 
 
 def channels_last(t: TensorDesc, order: Ints = (0, 1)) -> TensorDesc:

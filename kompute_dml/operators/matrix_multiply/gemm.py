@@ -83,6 +83,8 @@ class MatrixView:
     """The position of the first element is a multiple of so many bytes."""
     padded: bool = False
     """Whether its rows, or columns, are padded to whole vectors of eight elements."""
+    constant: bool = False
+    """Whether it is OWNED_BY_DML."""
 
 
 class FloatProduct:
@@ -143,6 +145,8 @@ class FloatProduct:
     @property
     def work(self) -> str:
         ways = [self.vectors(side, 16 // self.itemsize) or "strided" for side in "ab"]
+        if self.views["b"].constant:
+            ways.append("constant")
         return work_key(f"gemm f{8 * self.itemsize} {' '.join(ways)}", self.rows, self.k,
                         self.columns, self.batches)
 
@@ -169,6 +173,8 @@ class FloatKernel:
     """The parts of K that split-K makes; 0: as many as ``busy`` asks for."""
     spec: tuple[tuple[str, int], ...] = ()
     """Specialization constants that only this kernel has."""
+    packed_b: bool = False
+    """Whether it reads B in the order of matrix units (gemm_pack.comp)."""
 
     @property
     def name(self) -> str:
@@ -177,6 +183,10 @@ class FloatKernel:
 
     def tiles(self, g: FloatProduct) -> int:
         return g.batches * -(-g.rows // self.rows) * -(-g.columns // self.columns)
+
+    def area(self, g: FloatProduct) -> int:
+        """Elements of all tiles."""
+        return self.tiles(g) * self.rows * self.columns
 
     def part_k(self, g: FloatProduct, cores: int) -> int:
         """K of one workgroup."""
@@ -209,6 +219,11 @@ _COOPMAT = [
         ("t32x64", 32, 64, 128, 1), ("t32", 32, 32, 128, 4), ("t16", 16, 32, 256, 2),
     )
 ]
+_LARGE = _COOPMAT[0]
+_PACKED = FloatKernel("gemm_coopmat.t64x256p", 64, 256, 32, 2, 8, packed_b=True)
+_CONSTANT_ROWS, _VARIABLE_ROWS, _PACKED_K = 512, 1536, 512
+"""The least rows for which a packed B pays off if it is constant, and if it is packed for each
+product; and the least K."""
 _DEEP, _FLAT = _COOPMAT[2:4]
 """Tiles for products of fewer tiles than cores."""
 _LONG_K, _MOST_PARTS = 2048, 8
@@ -220,14 +235,16 @@ _FEW_ROWS = {
         ("k", "k_contiguous", 8, 1024, _MAX_K), ("mn", "n_contiguous", 128, 32, _MAX_K))
 }
 _FRAGMENTS = "gemm_few_rows_coopmat"
-SHADERS = ("gemm", "gemm_blocks", "gemm_coopmat", "gemm_few_rows", _FRAGMENTS,
+_PACK, _STRIP = "gemm_pack", 64
+"""Packs B in strips of so many columns, and so many of K at a time."""
+SHADERS = ("gemm", "gemm_blocks", "gemm_coopmat", _PACK, "gemm_few_rows", _FRAGMENTS,
            "gemm_blocked_weights", *COPIES)
 
 
 def _candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
     """The kernels that this device can run on a product, the presumably fastest first."""
     if g.views["y"].operand.itemsize != g.itemsize:  # of factors that were rounded
-        return _sorted(_COOPMAT, g, p)
+        return _on_matrix_units(g, p)
     few = [k for k in _few_rows(g) if k.variant(p)]
     tiles = _tiles(g, p)
     work = g.batches * g.rows * g.k * g.columns
@@ -238,7 +255,7 @@ def _candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
         return [*blocks, *few, *tiles] if work >= _WORTH_BLOCKS else [*few, *tiles, *blocks]
     if g.itemsize == 2 and p.device.multiplies(16, 16, 16, "f16", "f32") and (
             work >= _WORTH_REPACKING or all(g.vectors(side, 8) for side in "ab")):
-        tiles = [*_sorted(_COOPMAT, g, p), *tiles]
+        tiles = [*_on_matrix_units(g, p), *tiles]
         if few and g.rows > 1:  # matrix units are as fast as memory for any number of rows
             few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
         way = g.vectors("b", 8)
@@ -346,6 +363,19 @@ def _microseconds(kernel: FloatKernel, g: FloatProduct, cores: int) -> float:
     return 1.1 * time + _SPLIT + parts * _MORE_BYTES * g.batches * g.rows * g.columns
 
 
+def _on_matrix_units(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
+    """The kernels on matrix units, the presumably fastest first."""
+    found = _sorted(_COOPMAT, g, p)
+    if not p.device.fragments_alike or not _PACKED.variant(p) or g.k < _PACKED_K:
+        return found
+    # As measured, its tiles pay off even if a tenth of the cores has none.
+    fills = found[0] == _LARGE or 10 * _PACKED.tiles(g) >= 9 * p.device.cores
+    wastes = 10 * _PACKED.area(g) > 11 * _LARGE.area(g)
+    least = _CONSTANT_ROWS if g.views["b"].constant else _VARIABLE_ROWS
+    worth = fills and not wastes and g.rows >= least
+    return [_PACKED, *found] if worth else [found[0], _PACKED, *found[1:]]
+
+
 def _sorted(kernels: list[FloatKernel], g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
     """The largest tile that gives each core a workgroup comes first, else the smallest, with
     split-K."""
@@ -390,8 +420,9 @@ def matrix_views(d: Any, p: PlanBuilder, y: MatrixView) -> dict[str, MatrixView]
                                   ("c", "c_tensor", 0)):
         t = getattr(d, slot)
         if t is not None and (name != "c" or d.beta != 0):
-            views[name] = MatrixView(p.read(slot), oriented(t.strides, transform),
-                                     t.base_alignment)
+            views[name] = MatrixView(
+                p.read(slot), oriented(t.strides, transform), t.base_alignment,
+                constant=name == "b" and t.owned_by_dml)
     return views
 
 
@@ -403,8 +434,11 @@ def _plain(d: Any, p: PlanBuilder, y: MatrixView) -> None:
     kernel = p.choose(g.work, _candidates(g, p), lambda k: k.name)
     if kernel.each == 8:
         for side, transform in (("a", d.trans_a), ("b", d.trans_b)):
-            if not g.vectors(side, 8):
-                views[side] = _repacked(p, side, getattr(d, f"{side}_tensor"), transform)
+            t, way = getattr(d, f"{side}_tensor"), g.vectors(side, 8)
+            if side == "b" and kernel.packed_b:
+                views[side] = _packed(p, views[side], t, transform, way)
+            elif not way:
+                views[side] = _repacked(p, side, t, transform)
         g = FloatProduct(sizes, k, kind.itemsize, views)
     dispatch_product(d, p, g, kernel)
 
@@ -426,6 +460,25 @@ def _repacked(p: PlanBuilder, side: str, t: TensorDesc, transform: int) -> Matri
     steps = tuple(0 if n == 1 and i < len(sizes) - 2 else s
                   for i, (n, s) in enumerate(zip(sizes, to)))
     return MatrixView(made.reading(), steps, 16, padded=True)
+
+
+def _packed(p: PlanBuilder, b: MatrixView, t: TensorDesc, transform: int, way: str) -> MatrixView:
+    """B in the order of matrix units. If it is OWNED_BY_DML, it is packed once. ``way``: the axis
+    with vectors."""
+    *heads, k, columns = oriented(t.sizes, transform)
+    *steps, b_k, b_column = b.strides
+    heads = [n if s else 1 for n, s in zip(heads, steps)]
+    each = _STRIP * _STRIP * -(-k // _STRIP) * -(-columns // _STRIP)
+    walk = Walk(heads or (1,), steps or (0,))
+    make = p.persistent if t.owned_by_dml else lambda _, *size: p.temporary(*size)
+    made = make("b_tensor", 2, walk.count * each)
+    p.dispatch(
+        _PACK, walk.count * each // _STRIP**2, once=t.owned_by_dml, params=walk.words,
+        push={"batches": walk.count, "K": k, "columns": columns, "b_k": b_k, "b_column": b_column},
+        spec={"LOCAL_SIZE": 256, "VECTORS": {"k": 1, "mn": 2}.get(way, 0)},
+        b=b.operand, packed=made)
+    to = [0 if n == 1 else s * each for n, s in zip(heads, packed_strides(heads))]
+    return MatrixView(made.reading(), (*to, 1, each), 16, padded=True)
 
 
 def dispatch_product(
@@ -459,7 +512,7 @@ def dispatch_product(
         **dict(kernel.spec), **fused.spec,
     }
     if kernel.each:
-        for side in "ab":
+        for side in "a" if kernel.packed_b else "ab":
             way = g.vectors(side, kernel.each)
             stride, k_stride, _ = g.layout(side)
             spec[f"{side.upper()}_MN_CONTIGUOUS"] = way == "mn" if way else stride < k_stride
