@@ -222,7 +222,7 @@ void main() {
         [[unroll]] for (uint m = 0u; m < TOGETHER; ++m)
             [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
                 float sum = sums[(row + m) * COLUMNS + c];
-                [[unroll]] for (uint d = 1u; d < 32u; d *= 2u)
+                [[unroll]] for (uint d = 1u; d < 128u; d *= 2u)
                     if (d < width) sum += subgroupShuffleXor(sum, d);
                 if (gl_LocalInvocationIndex % width == 0u)
                     s_sums[(own * TOGETHER + m) * COLUMNS + c] = sum;
