@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..attributes import AxisDirection
+from ..dtypes import DataType
 from ..layout import begin_with_vectors, power_of_two
 from ..lowering.builder import PlanBuilder
 from ..lowering.plan import UNUSED
@@ -32,7 +33,6 @@ _LEAST_BYTES = 64
 """... bytes of a column, ..."""
 _BUSY = 0.7
 """... and share of the cores with which one workgroup for each core pays off."""
-_COMBINED = 4
 _MOST_TILES = 4096
 """The most tiles: llvmpipe ends longer loops."""
 _SHARE_ON_CPU = 8
@@ -43,14 +43,21 @@ def _check(desc: Any, strict: bool) -> None:
     axis_in(desc.operator.name, desc.axis, desc.input_tensor)
 
 
-def _of_a_core(device: DeviceTraits, rows: int, columns: int, itemsize: int) -> int:
+def _fits(device: DeviceTraits, width: int, data_type: DataType) -> bool:
+    """Whether the device has workgroups of this width, with their shared memory."""
+    number, carry = 4 if data_type.is_float else 8, 8
+    return (width <= device.max_invocations
+            and width * (2 * _STRIPES * number + carry) <= device.max_shared_memory)
+
+
+def _of_a_core(device: DeviceTraits, rows: int, columns: int, data_type: DataType) -> int:
     """How many neighbouring rows a workgroup takes, if one workgroup for each core, or nearly for
     each, scans all. Such rows need no parts, which are read twice. Else 0."""
-    if device.is_cpu or device.max_invocations < _WIDEST:
+    if device.is_cpu or not _fits(device, _WIDEST, data_type):
         return 0
     for side in (_SIDE_BY_SIDE, _SIDE_BY_SIDE // 2):
         tile = _WIDEST // side * _STRIPES * _UNIT
-        if (side * itemsize >= _LEAST_BYTES and columns >= _LEAST_TILES * tile
+        if (side * data_type.itemsize >= _LEAST_BYTES and columns >= _LEAST_TILES * tile
                 and _BUSY * device.cores <= -(-rows // side) <= device.cores):
             return side
     return 0
@@ -67,9 +74,10 @@ def _lower(p: PlanBuilder, d: Any, product: bool, exclusive: bool) -> None:
         begin_with_vectors(each, t.strides, d.axis) for t in (x, y))
     rows_first = not vectors and rows.strides[0][-1] < x_stride
     unit = each if vectors else _UNIT if rows_first else 1
-    long = vectors and columns >= _LONG
-    width, side_by_side = min(_WIDE if long else _WIDTH, device.max_invocations), _SIDE_BY_SIDE
-    own = _of_a_core(device, rows.count, columns, x.data_type.itemsize) if rows_first else 0
+    long = (vectors and columns >= _LONG and not device.is_cpu
+            and _fits(device, _WIDE, x.data_type))
+    width, side_by_side = _WIDE if long else min(_WIDTH, device.max_invocations), _SIDE_BY_SIDE
+    own = _of_a_core(device, rows.count, columns, x.data_type) if rows_first else 0
     if own:
         width, side_by_side = _WIDEST, own
     share = power_of_two(-(-columns // (_STRIPES * unit)))
@@ -95,7 +103,7 @@ def _lower(p: PlanBuilder, d: Any, product: bool, exclusive: bool) -> None:
     spec = {"LOCAL_SIZE": share * height, "TYPE": x.data_type.code, "PRODUCT": product,
             "EXCLUSIVE": exclusive, "BACKWARDS": d.axis_direction == AxisDirection.DECREASING,
             "SHARE": share, "ROWS_FIRST": rows_first, "VECTORS": vectors, "WIDTH": unit,
-            "AHEAD": not device.is_cpu, "COMBINED": 2 if device.is_cpu else _COMBINED}
+            "AHEAD": not device.is_cpu, "COMBINED": 2 if device.is_cpu else 4}
     source, target = p.read("input_tensor"), p.write("output_tensor")
     totals = UNUSED
     if parts > 1:

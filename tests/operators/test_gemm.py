@@ -13,7 +13,7 @@ from kompute_dml import tuning
 from kompute_dml.desc import TensorDesc
 from kompute_dml.lowering.builder import PlanBuilder, target_of
 from kompute_dml.lowering.copy import View, copied
-from kompute_dml.lowering.plan import TEMPORARY, Plan
+from kompute_dml.lowering.plan import TEMPORARY, Plan, Target
 from kompute_dml.operators.matrix_multiply import gemm
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from switches import long_pipelines
@@ -163,8 +163,8 @@ def test_products_of_few_tiles_keep_the_cores_of_an_h200_busy(
     assert all((o.offset + o.length) * o.itemsize <= plan.temporary_bytes for o in used)
 
 
-def _plan(kind: str, rows: int, columns: int, trans_b: int, known: bool = True) -> Plan:
-    """The plan for an H200's matrix units. ``known``: where their elements lie."""
+def h200(known: bool = True) -> Target:
+    """An H200 with its matrix units. ``known``: where their elements lie."""
     every = _library_of_everything()
     if every.find("gemm_coopmat", "t64") is None:
         pytest.skip("the cooperative-matrix shader needs a newer glslang")
@@ -173,8 +173,12 @@ def _plan(kind: str, rows: int, columns: int, trans_b: int, known: bool = True) 
         max_workgroup_invocations=1024,
         cooperative_matrices=tuple(CooperativeMatrix(
             16, n, 16, "f16", "f16", "f32", "f32", "subgroup") for n in (8, 16))))
-    target = replace(target, traits=replace(
+    return replace(target, traits=replace(
         target.traits, is_cpu=False, slow_barriers=False, fragments_alike=known))
+
+
+def _plan(kind: str, rows: int, columns: int, trans_b: int, known: bool = True) -> Plan:
+    target = h200(known)
     b = (columns, 4096) if trans_b else (4096, columns)
     a, b, y = (dml.TensorDesc(kind, s) for s in ((rows, 4096), b, (rows, columns)))
     desc = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=y, trans_a=0,
@@ -188,8 +192,14 @@ def _plan(kind: str, rows: int, columns: int, trans_b: int, known: bool = True) 
     ("float16", 1, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r1", 344),
     ("float16", 1, 11008, 0, True, "gemm_few_rows_coopmat.n_contiguous.r1", 172),
     ("float16", 2, 4096, 0, True, "gemm_few_rows_coopmat.n_contiguous.r8", 128),
-    ("float16", 8, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r8", 86),
-    ("float16", 9, 11008, 1, True, "gemm_coopmat.t16", 344),
+    ("float16", 8, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r8", 344),
+    ("float16", 8, 14336, 1, True, "gemm_few_rows_coopmat.k_contiguous.r8", 112),
+    ("float16", 8, 11008, 0, True, "gemm_few_rows_coopmat.n_contiguous.r8", 258),
+    ("float16", 8, 14336, 0, True, "gemm_few_rows_coopmat.n_contiguous.r8", 112),
+    ("float16", 9, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r16", 172),
+    ("float16", 16, 11008, 0, True, "gemm_few_rows_coopmat.n_contiguous.r16", 129),
+    ("float16", 9, 4096, 1, True, "gemm_coopmat.t16", 0),
+    ("float16", 17, 11008, 1, True, "gemm_coopmat.t32", 0),
     ("float16", 1, 1024, 1, True, "gemm_few_rows.k_contiguous.r1", 512),
     ("float16", 8, 11008, 1, False, "gemm_coopmat.t16", 344),
     ("float32", 4, 11008, 0, True, "gemm_few_rows.n_contiguous.r4", 516),

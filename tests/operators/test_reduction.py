@@ -120,16 +120,23 @@ def test_a_core_scans_neighbouring_rows(
     gpu: dml.Device, monkeypatch: pytest.MonkeyPatch, cores: int, side: int, backwards: int
 ) -> None:
     traits = dataclasses.replace(gpu._target.traits, cores=cores)
-    if traits.max_invocations < 1024:
-        pytest.skip("needs workgroups of 1,024")
+    monkeypatch.setattr(scan, "_WIDEST", 512)  # 20 KiB of shared memory instead of 40
     monkeypatch.setattr(gpu, "_target", dataclasses.replace(gpu._target, traits=traits))
-    columns = 8300
-    assert scan._of_a_core(traits, 91, columns, 4) == side
+    columns = 4200
+    assert scan._of_a_core(traits, 91, columns, dml.DataType.FLOAT32) == side
     x = np.random.default_rng(5).integers(-9, 10, (columns, 91)).astype(np.float32)
     y = dml.cumulative_summation(gpu.tensor(x), axis=0, axis_direction=backwards).numpy()
     turned = x[::-1] if backwards else x
     expected = turned.cumsum(0)  # small whole numbers: exact
     assert (y == (expected[::-1] if backwards else expected)).all()
+
+
+def test_wide_scans_need_shared_memory(device: dml.Device) -> None:
+    traits = dataclasses.replace(
+        device._target.traits, is_cpu=False, cores=64, max_invocations=1024,
+        max_shared_memory=40 << 10)
+    for data_type, side in ((dml.DataType.FLOAT32, 32), (dml.DataType.INT32, 0)):
+        assert scan._of_a_core(traits, 2048, 10_000, data_type) == side
 
 
 @pytest.mark.parametrize("columns, data_type", [

@@ -33,6 +33,8 @@ _WORTH_BLOCKS, _WORTH_LARGE_BLOCKS = 1 << 20, 1 << 27
 """The least multiplications for which kernels without shared memory pay off."""
 WORTH_FRAGMENTS = 1 << 23
 """The least elements of B for which few rows are multiplied by elements straight from memory."""
+MANY_COLUMNS = 8192
+"""The columns from which fewer subgroups share one, and from which 16 rows are multiplied so."""
 
 
 # The description
@@ -198,7 +200,8 @@ class FloatKernel:
         found = p.library.find(*self.shader.split("."))
         fits = found is not None and (
             found.shared_bytes <= p.device.max_shared_memory
-            and math.prod(found.workgroup_size) <= p.device.max_invocations)
+            and dict(self.spec).get("LOCAL_SIZE", math.prod(found.workgroup_size))
+            <= p.device.max_invocations)
         return found if fits else None
 
 
@@ -257,8 +260,9 @@ def _candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
             few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
         way = g.vectors("b", 8)
         if way and not g.views["b"].padded and (best := fragments(g, p, way)):
-            # It was measured for large B and up to eight rows.
-            if g.rows <= 8 and g.batches * g.k * g.columns >= WORTH_FRAGMENTS:
+            # It was measured for large B.
+            worth = g.batches * g.k * g.columns >= WORTH_FRAGMENTS
+            if worth and (g.rows <= 8 or g.batches * g.columns >= MANY_COLUMNS):
                 return [best, *few, *tiles]
             few = [*few[:1], best] if few else []
             return [*few, *tiles] if few else [*tiles[:1], best, *tiles[1:]]
@@ -284,20 +288,29 @@ def fragments(g: FloatProduct, p: PlanBuilder, way: str) -> FloatKernel | None:
     if not height or g.itemsize != 2 or not p.device.fragments_alike or not (
             p.device.multiplies(16, across, 16, "f16", "f32")):
         return None
-    # Subgroups, those of them that divide K, fragments of 16 columns for each, workgroups for each
-    # core: the fastest of five or more on an H200, but that 16 rows were not measured so.
-    wide = g.columns * g.batches >= 8192
+    # Subgroups, those of them that divide K, fragments of 16 columns for each, vectors of A that an
+    # invocation reads at a time, workgroups for each core: the fastest of many on an H200.
+    every = g.columns * g.batches
+    wide = every >= MANY_COLUMNS
     axis, step = {
         "k": ("k_contiguous", 64), "mn": ("n_contiguous", 32), "blocks": ("blocks", 128)}[way]
-    subgroups, along, count, busy = {
-        ("k", 1): (8, 8, 2, 1) if wide else (8, 8, 1, 2),
-        ("k", 8): (16, 4, 2, 1), ("k", 16): (16, 4, 2, 1),
-        ("mn", 1): (8, 8, 4, 2), ("mn", 8): (16, 8, 4, 1) if wide else (16, 16, 4, 1),
-        ("mn", 16): (8, 4, 4, 1),
-        ("blocks", 1): (8, 8, 1, 2), ("blocks", 8): (16, 4, 1, 1), ("blocks", 16): (16, 2, 1, 1),
-    }[way, height]
-    spec = {"SUBGROUPS_K": along, "FRAGMENTS": count,
-            "A_VECTORS": g.vectors("a", 8) == "k" and not g.views["a"].padded,
+    if way == "k" and height == 8 and wide and every <= 32 * 3 * p.device.cores:
+        shape = 8, 4, 1, 1, 1  # all of its workgroups run at a time
+    elif way == "mn" and height == 8 and wide and every <= 128 * 0.8 * p.device.cores:
+        shape = 8, 4, 4, 1, 2  # else too many cores have no workgroup
+    else:
+        shape = {
+            ("k", 1): (8, 8, 2, 1, 1) if wide else (8, 8, 1, 1, 2),
+            ("k", 8): (16, 4, 2, 1, 1), ("k", 16): (16, 4, 1, 1, 1),
+            ("mn", 1): (8, 8, 4, 1, 2),
+            ("mn", 8): (16, 8, 4, 1, 1) if wide else (16, 16, 4, 1, 1),
+            ("mn", 16): (8, 2, 4, 1, 1),
+            ("blocks", 1): (8, 8, 1, 1, 1) if wide else (16, 16, 1, 1, 1),
+            ("blocks", 8): (16, 4, 1, 1, 1), ("blocks", 16): (16, 4, 2, 2, 1),
+        }[way, height]
+    subgroups, along, count, reads, busy = shape
+    spec = {"LOCAL_SIZE": 32 * subgroups, "SUBGROUPS_K": along, "FRAGMENTS": count,
+            "A_READS": reads, "A_VECTORS": g.vectors("a", 8) == "k" and not g.views["a"].padded,
             "ENDS_INSIDE": g.k % step != 0}
     if way == "mn":
         del spec["FRAGMENTS"]
