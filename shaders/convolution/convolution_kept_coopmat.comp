@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_CONVOLUTION
-//@ variants TILE: c1f2 c1f2s8 c2f1 c2f2 c4f1 c4f2
+//@ variants TILE: c1f2 c1f2s8
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
@@ -12,8 +12,8 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_shader_16bit_storage : require
 // Convolutions with small filters on matrix units, channels last. The filter stays for one tile of the image after
-// the other. A tile, with the pixels around it, lies in shared memory. Outputs are counted along its rows with these pixels, so that rows of a matrix
-// are always one pixel apart, and a tap is a distance.
+// the other. A tile, with the pixels around it, lies in shared memory. Outputs are counted along its rows with these
+// pixels, so that rows of a matrix are always one pixel apart, and a tap is a distance.
 layout(constant_id = 1) const bool HAS_BIAS = false;
 layout(constant_id = 2) const uint TAPS_Y = 1u;
 layout(constant_id = 3) const uint TAPS_X = 1u;
@@ -24,7 +24,6 @@ layout(constant_id = 7) const uint SHARED = 1u;  // vectors of shared memory for
 layout(constant_id = 8) const uint LOADS = 4u;   // vectors of a tile for each invocation
 #include "include/tailed.glsl"
 layout(push_constant) uniform Push {
-    uint column_tiles;
     uint x_tiles;
     uint y_tiles;
     uint batches;
@@ -47,18 +46,11 @@ layout(push_constant) uniform Push {
 #define PARAMS_BINDING AFTER_TAIL(4)
 layout(binding = 0) readonly buffer Input { uvec4 x_vectors[]; };
 #if defined(TILE_c1f2s8)
-const uint COLUMNS = 1u, FRAGMENTS = 2u, SUBGROUPS = 8u;
-#elif defined(TILE_c2f1)
-const uint COLUMNS = 2u, FRAGMENTS = 1u, SUBGROUPS = 4u;
-#elif defined(TILE_c2f2)
-const uint COLUMNS = 2u, FRAGMENTS = 2u, SUBGROUPS = 4u;
-#elif defined(TILE_c4f1)
-const uint COLUMNS = 4u, FRAGMENTS = 1u, SUBGROUPS = 4u;
-#elif defined(TILE_c4f2)
-const uint COLUMNS = 4u, FRAGMENTS = 2u, SUBGROUPS = 4u;
+const uint SUBGROUPS = 8u;
 #else
-const uint COLUMNS = 1u, FRAGMENTS = 2u, SUBGROUPS = 4u;
+const uint SUBGROUPS = 4u;
 #endif
+const uint COLUMNS = 1u, FRAGMENTS = 2u;  // of a subgroup at a time
 const uint SIDEWAYS = 4u;  // subgroups that share the pixels of a fragment
 const uint STEPS = TAPS_Y * TAPS_X * VECTORS / 2u;
 #include "include/kept_filter.glsl"
@@ -84,25 +76,21 @@ Place place_of(uint tile) {
 }
 
 #define STORE_FRAGMENT(r) \
-    if (r < FRAGMENTS) { \
+    { \
         uint output_ = (f + r) * FRAGMENT + gl_SubgroupInvocationID / 2u, column = output_ % WIDTH; \
         uint y = at.y + output_ / WIDTH, x = at.x + column; \
         bool there = column < TILE_X && output_ < OUTPUTS && y < out_sizes[0] && x < out_sizes[1]; \
         uint place = at.batch * y_strides[0] + y * y_strides[1] + x * y_strides[2]; \
-        STORE(products[min(r, FRAGMENTS - 1u)], 0, there, place) \
-        STORE(products[min(r, FRAGMENTS - 1u)], 1, there, place) \
-        STORE(products[min(r, FRAGMENTS - 1u)], 2, there, place) \
-        STORE(products[min(r, FRAGMENTS - 1u)], 3, there, place) \
+        STORE(products[r], 0, there, place) \
     }
 
 void main() {
     uint i = gl_LocalInvocationIndex;
-    uint group = gl_WorkGroupID.x;
-    uint column_tile = group % column_tiles * TILE_COLUMNS;
-    uint apart = gl_NumWorkGroups.x / column_tiles;
+    const uint column_tile = 0u;
+    uint apart = gl_NumWorkGroups.x;
     uint tiles = batches * y_tiles * x_tiles;
     uint part_column = gl_SubgroupID % SIDEWAYS * PART_COLUMNS;
-    uint tile = group / column_tiles;
+    uint tile = gl_WorkGroupID.x;
     uvec4 next[LOADS];
     uint kept;
     // Asks for a tile. Nothing waits for it before it is stored.

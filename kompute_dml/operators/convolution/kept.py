@@ -106,7 +106,7 @@ def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
         fused.variant(f"{SHADER}.{kernel.name}"), min(places, batches * x_tiles * y_tiles),
         x=operands["x"], w=operands["w"], y=p.write("output_tensor"), bias=p.read("bias_tensor"),
         **p.read_tail(), params=fused.words or (0,),
-        push={"column_tiles": 1, "x_tiles": x_tiles, "y_tiles": y_tiles, "batches": batches,
+        push={"x_tiles": x_tiles, "y_tiles": y_tiles, "batches": batches,
               "out_channels": c.out_channels, "in_sizes": sizes, "out_sizes": outs,
               "first": [a.phases[0][2] for a in axes], "steps": [a.input_step for a in axes],
               "x_strides": (made.x_strides[0], *x_strides),
