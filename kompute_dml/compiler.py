@@ -19,6 +19,7 @@ from .spec import Field
 
 if TYPE_CHECKING:
     from .device import Device, _Runtime
+    from .runtime.shader_library import Variant
 
 
 class ExecutionFlags(enum.IntFlag):
@@ -137,8 +138,11 @@ class _Step:
 class CompiledOperator(Dispatchable):
     """An operator with its shaders chosen (IDMLCompiledOperator)."""
 
-    def __init__(self, operator: Operator, plan: Plan) -> None:
+    def __init__(
+        self, operator: Operator, plan: Plan, flags: ExecutionFlags = ExecutionFlags.NONE
+    ) -> None:
         self.operator = operator
+        self.is_volatile = bool(flags & ExecutionFlags.DESCRIPTORS_VOLATILE)
         self.device = operator.device
         self.definition = operator.definition
         self.name = self.definition.name
@@ -210,6 +214,12 @@ class CompiledOperator(Dispatchable):
     def variants(self) -> tuple[str, ...]:
         """Names of the shader variants that run at every dispatch."""
         return tuple(d.variant.name for d in self.plan.execute)
+
+    def pipelines(self, *, once: bool = False) -> list[tuple[Variant, bytes]]:
+        """The shaders and constants of its dispatches. With ``once`` those of its initialization;
+        an operator of constants has none, and runs once itself."""
+        steps = (self._initialize or self._execute) if once else self._execute
+        return [(step.variant, step.spec) for step in steps]
 
     def run(self, places: Sequence[Place | None]) -> None:
         """Record the dispatches with checked places, one per entry of ``slots``."""

@@ -29,8 +29,10 @@ from .errors import (
     expect,
     whole,
 )
+from .graph.checked import Checked
 from .instead import SnakeCase
 from .lowering.builder import target_of
+from .lowering.plan import Plan
 from .operators.base import OperatorDesc
 from .runtime import clock
 from .runtime.adapters import Adapter, choose
@@ -134,6 +136,7 @@ class _Runtime:
         """Leave the device to the process that made it, or to the end of this one."""
         self.closed = True
         self.recorder.lost = DeviceLostError(f"{self.engine.adapter.name}: {reason}")
+        self.pipelines.abandon()
         # kp's destructors would call the driver, which may crash here. So they must never run.
         for kept in (self, *self.engine.command_lists):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
@@ -143,10 +146,12 @@ class _Runtime:
             return
         self.closed = True
         with self.lock:
+            self.pipelines.stop()
             # kp destroys its objects in the right order, but the device must be idle.
             if self.recorder.lost is None:
                 with contextlib.suppress(DmlError):
                     self.recorder.synchronize()
+                    self.engine.keep_compiled()
                 self.recorder.lost = DeviceLostError(f"{self.engine.adapter.name}: it was closed")
             self.engine.close()
             self._clock.close()
@@ -154,6 +159,7 @@ class _Runtime:
     def close_at_exit(self) -> None:
         # A daemon thread may hold the lock forever, for example inside a recording.
         if not self.lock.acquire(timeout=_EXIT_SECONDS):
+            self.pipelines.stop()
             self.abandon("the process ends")
             return
         try:
@@ -264,6 +270,7 @@ class Device(SnakeCase):
         self._target = target_of(self._runtime.library, self.adapter)
         self._recorder = self._runtime.recorder
         self._compiled = _Compiled()
+        self._checked = Checked()
         self._numbers: OrderedDict[Any, Tensor] = OrderedDict()
         self._finalizer = weakref.finalize(self, self._runtime.close)
         self._finalizer.atexit = False  # _close_all() sees to it
@@ -389,14 +396,16 @@ class Device(SnakeCase):
         a recording is replayed with what its tables are bound to then.
         """
         self._own(operator, "compile_operator")
-        flags, target = _flags("compile_operator", flags), self._target
+        flags = _flags("compile_operator", flags)
+        return CompiledOperator(operator, self._plan(operator, flags), flags)
+
+    def _plan(self, operator: Operator, flags: ExecutionFlags) -> Plan:
+        target = self._target
         if flags & ExecutionFlags.ALLOW_HALF_PRECISION_COMPUTATION:
             target = replace(target, halves=True)
         if flags & ExecutionFlags.DISABLE_META_COMMANDS:
             target = replace(target, traits=replace(target.traits, cooperative_matrices=()))
-        compiled = CompiledOperator(operator, operator.definition.lower(operator.desc, target))
-        compiled.is_volatile = bool(flags & ExecutionFlags.DESCRIPTORS_VOLATILE)
-        return compiled
+        return operator.definition.lower(operator.desc, target)
 
     def compile_graph(
         self, desc: GraphDesc, flags: ExecutionFlags = ExecutionFlags.NONE

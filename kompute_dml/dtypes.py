@@ -94,6 +94,8 @@ class DataType(enum.Enum):
         """The data type of a DirectML name, a NumPy name, dtype or scalar type."""
         if isinstance(value, cls):
             return value
+        if isinstance(value, np.dtype) and value in _BY_DTYPE:
+            return _BY_DTYPE[value]
         if isinstance(value, str):
             name = value.upper().removeprefix("DML_TENSOR_DATA_TYPE_")
             if name in cls.__members__:
@@ -108,6 +110,9 @@ class DataType(enum.Enum):
             f"expected a data type among {names} (or its NumPy name; truth values are UINT8), "
             f"but got {value!r}"
         )
+
+
+_BY_DTYPE = {t._dtype: t for t in DataType if t._dtype is not None}
 
 
 def _narrow(name: str) -> np.dtype[Any]:

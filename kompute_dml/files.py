@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ def replaced(path: Path) -> Iterator[Path]:
     The suffix is that of ``path``, by which writers choose a format.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{os.getpid()}.{path.name}")
+    partial = path.with_name(f".{os.getpid()}.{threading.get_ident()}.{path.name}")
     try:
         yield partial
         partial.replace(path)

@@ -26,11 +26,14 @@ _FORMAT = 1
 
 def file() -> Path | None:
     """The file of choices."""
-    named = os.environ.get("KOMPUTE_DML_TUNING")
+    return _named(os.environ.get("KOMPUTE_DML_TUNING"), os.environ.get("XDG_CACHE_HOME"))
+
+
+@functools.lru_cache(maxsize=1)
+def _named(named: str | None, cache: str | None) -> Path | None:
     if named is not None:
         return Path(named) if named else None
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "kompute_dml" / "tuning.json"
+    return Path(cache or "~/.cache").expanduser() / "kompute_dml" / "tuning.json"
 
 
 def device_key(adapter: Adapter) -> str:

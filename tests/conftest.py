@@ -68,8 +68,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.hypothesis_seed = str(config.getoption("seed"))
     settings.register_profile("repeatable", database=None, deadline=None, print_blob=True)
     settings.load_profile("repeatable")
-    # Measurements on this machine must not affect the tests.
+    # What this machine measured and compiled must not affect the tests.
     os.environ["KOMPUTE_DML_TUNING"] = ""
+    os.environ["KOMPUTE_DML_PIPELINES"] = ""
     config.addinivalue_line("markers", "slow: seconds long, on any driver with any kp the same")
     config.addinivalue_line("markers", "values: of what shaders compute, however kp records them")
     config.addinivalue_line("markers", "stress: many calls, threads or much memory")

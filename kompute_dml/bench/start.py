@@ -1,7 +1,7 @@
 """The start of a model in a process of its own, and the device's time in its runs.
 
 ``python -m kompute_dml.bench.start MODEL.onnx FEED.npz ADAPTER`` prints JSON. A new process knows
-no pipelines, so its first run takes what the driver's own cache leaves to do.
+only the pipelines that earlier ones have kept, and compiles the others.
 """
 
 from __future__ import annotations

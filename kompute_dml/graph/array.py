@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,12 @@ BOOL = np.dtype("bool")
 def device_type(dtype: np.dtype[Any]) -> DataType:
     """The data type on the device for a NumPy type: UINT8 for bool, else the same type."""
     return DataType.UINT8 if dtype == BOOL else DataType.of(dtype)
+
+
+@functools.lru_cache(maxsize=4096)
+def _described(data_type: DataType, sizes: Ints, strides: Ints, alignment: int) -> TensorDesc:
+    """A description. A model has many tensors of few kinds."""
+    return TensorDesc(data_type, sizes, strides, guaranteed_base_offset_alignment=alignment)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +59,8 @@ class Array:
 
     def desc(self, sizes: Sequence[int], strides: Sequence[int]) -> TensorDesc:
         begin = 0 if self.storage is None else self.storage.begin % MINIMUM_ALIGNMENT
-        return TensorDesc(device_type(self.dtype), tuple(sizes) or (1,), tuple(strides) or (1,),
-                          guaranteed_base_offset_alignment=begin & -begin)
+        return _described(device_type(self.dtype), tuple(sizes) or (1,), tuple(strides) or (1,),
+                          begin & -begin)
 
     def view(self, shape: Sequence[int], strides: Sequence[int], start: int = 0) -> Array:
         """Other sizes and strides, from element ``start`` on, of no more memory than this has."""

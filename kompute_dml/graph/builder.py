@@ -43,7 +43,7 @@ from .fusion import (
 )
 from .memory import Storage, aligned, share, side_by_side
 from .recorded import RecordedPlan, check_indices
-from .step import Step, compile_repacking, plan_memory
+from .step import Step, begin, compile_repacking, plan_memory
 
 if TYPE_CHECKING:
     from ..compiler import CompiledOperator
@@ -88,6 +88,9 @@ class Builder:
         self._lines: set[Storage] = set()
         self._indices: list[tuple[Array, Ints, str]] = []
         self._compiled_before: dict[Any, CompiledOperator] = {}
+        self._preparing: list[tuple[Prepared, CompiledOperator, Callable[[], None]]] = []
+        """Constants to prepare once all operators are compiled, by which operators, and what
+        records that."""
 
     def new(self, shape: Sequence[int], dtype: Any) -> Array:
         """A packed array for a step to write."""
@@ -206,7 +209,7 @@ class Builder:
 
     def add(self, desc: OperatorDesc, storages: dict[str, Storage]) -> None:
         """Add an operator whose tensors begin with these storages. Raises if it is not valid."""
-        self._add(self.device.create_operator(desc), storages)
+        self._add(self.device._checked.operator(self.device, desc), storages)
 
     def add_own(self, desc: OperatorDesc, storages: dict[str, Storage]) -> None:
         """Add an operator that DirectML does not have, whose description is right."""
@@ -214,7 +217,7 @@ class Builder:
 
     def _add(self, operator: Operator, storages: dict[str, Storage]) -> None:
         if self._trial:
-            self.device.compile_operator(operator)
+            self.device._checked.compile(operator)
             return
         self.drafts.append(Draft(operator.desc, storages, self.label))
 
@@ -235,7 +238,22 @@ class Builder:
                 if storage is not None:
                     storage.touch(len(steps))
             steps.append(step)
+        self._prepare()
         return steps
+
+    def _prepare(self) -> None:
+        """Record what prepares constants."""
+        begin(self.device, (compiled for _, compiled, _ in self._preparing), once=True)
+        for prepared, _, record in self._preparing:
+            with self.device._runtime.lock:
+                record()
+            self._prepared.append(prepared)
+        self._preparing.clear()
+
+    def _found(self, *key: Any) -> Prepared | None:
+        """Constants that are prepared already, or are to be."""
+        known = (*self._prepared, *[prepared for prepared, _, _ in self._preparing])
+        return next((p for p in known if (p.places, p.dispatches, p.params) == key), None)
 
     def _fold(self, draft: Draft, seen: Collection[int]) -> bool:
         """Run an operator of constants now, so that its result is a constant. Not if the result is
@@ -248,20 +266,22 @@ class Builder:
         compiled = self._compile(draft.desc, frozenset())
         places = [inputs[f].slot() if f in inputs else None for f in compiled.slots[:-2]]
         key = places, compiled.plan.execute, compiled.plan.params
-        result = next((p.result for p in self._prepared
-                       if (p.places, p.dispatches, p.params) == key), None)
-        if result is None:
+        found = self._found(*key)
+        if found is None:
             room = room_for_weights(device, device._runtime.engine.reserved)
             if not is_of_constants(draft, room):
                 return False
-            with device._runtime.lock:
-                result = device._allocate(storage.nbytes)
-                temporary = compiled.plan.temporary_bytes
+            found = Prepared(*key, device._allocate(storage.nbytes))
+            temporary, result = compiled.plan.temporary_bytes, found.result
+
+            def record() -> None:
+                assert result is not None
                 scratch = Slot(device._allocate(temporary), 0) if temporary else None
                 compiled.run([*(Slot(result, 0) if f == slot else place
                                 for f, place in zip(compiled.slots, places)), scratch, None])
-            self._prepared.append(Prepared(*key, result))
-        storage.allocation, storage.constant = result, True
+
+            self._preparing.append((found, compiled, record))
+        storage.allocation, storage.constant = found.result, True
         return True
 
     def _compile(self, desc: OperatorDesc, constants: frozenset[str]) -> CompiledOperator:
@@ -297,19 +317,19 @@ class Builder:
         ]
         reads_params = any(o.slot == PARAMS for d in plan.initialize for o in d.operands)
         key = places, plan.initialize, plan.params if reads_params else ()
-        for before in self._prepared:
-            if (before.places, before.dispatches, before.params) == key:
-                return before.result
-        with device._runtime.lock:
-            temporary, result = [
-                device._allocate(n) if n else None
-                for n in (plan.temporary_bytes, plan.persistent_bytes)
-            ]
-            compiled.initialize(
-                [*places, *[None if a is None else Slot(a, 0) for a in (temporary, result)]]
-            )
-        self._prepared.append(Prepared(*key, result))
-        return result
+        found = self._found(*key)
+        if found is None:
+            nbytes = plan.persistent_bytes
+            found = Prepared(*key, device._allocate(nbytes) if nbytes else None)
+            result = found.result
+
+            def record() -> None:
+                temporary = device._allocate(plan.temporary_bytes) if plan.temporary_bytes else None
+                compiled.initialize(
+                    [*places, *[None if a is None else Slot(a, 0) for a in (temporary, result)]])
+
+            self._preparing.append((found, compiled, record))
+        return found.result
 
     def finish(
         self, inputs: Sequence[Array], outputs: Sequence[Array], resident: Sequence[Array] = ()
@@ -339,7 +359,9 @@ class Builder:
         ]
         inner, memory = plan_memory(steps, inner)
         self._allocate(inner, memory.planned, side_by_side if MEMORY in left_out() else share)
-        return RecordedPlan(self.device, steps, inputs, together, ends, memory, indices)
+        plan = RecordedPlan(self.device, steps, inputs, together, ends, memory, indices)
+        begin(self.device, (step.compiled for step in steps))
+        return plan
 
     def _fitting(self, arrays: Sequence[Array]) -> list[Array]:
         """The smallest arrays, as many as fit one transfer."""

@@ -17,7 +17,7 @@ from .desc import GraphDesc
 from .draft import Draft
 from .fusion import BRANCHES, fuse, is_of_constants, left_out, room_for_weights
 from .memory import Storage, aligned, side_by_side
-from .step import Step, compile_repacking, plan_memory
+from .step import Step, begin, compile_repacking, plan_memory
 from .wiring import Node, Source, Wiring, check
 
 if TYPE_CHECKING:
@@ -158,6 +158,8 @@ class _Planner:
             if not self._fold(draft, flags):
                 self._add(draft, flags)
         self._finish(numbers)
+        begin(device, (c for c, _ in (*self._prepare, *self._folded)), once=True)
+        begin(device, (step.compiled for step in self._steps))
 
     def _needs_of_inputs(self) -> tuple[list[Need], list[Need]]:
         """The bindings of the graph's inputs, for a dispatch and for the initialization."""

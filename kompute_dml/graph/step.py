@@ -6,14 +6,13 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..compiler import ExecutionFlags, Operator
+from ..compiler import CompiledOperator, ExecutionFlags, Operator
 from ..desc import TensorDesc, TensorFlags
 from ..operators.base import OperatorDesc
 from .fusion import IN_PLACE, MEMORY, REPACKING, left_out
 from .memory import MemoryUse, Storage, share
 
 if TYPE_CHECKING:
-    from ..compiler import CompiledOperator
     from ..device import Device
 
 
@@ -85,6 +84,19 @@ def _layout(desc: TensorDesc | None) -> Any:
     return None if desc is None else (desc.sizes, desc.strides, desc.data_type.itemsize)
 
 
+def begin(device: Device, operators: Iterable[CompiledOperator], *, once: bool = False) -> None:
+    """Let threads compile the shaders of a graph's operators, or with ``once`` those that run
+    before its first dispatch.
+
+    Once all operators are known: a thread that begins takes the interpreter from the one that
+    plans.
+    """
+    runtime = device._runtime
+    with runtime.lock:
+        runtime.pipelines.begin(
+            [key for compiled in operators for key in compiled.pipelines(once=once)])
+
+
 def compile_repacking(
     device: Device, desc: OperatorDesc, constants: Iterable[str],
     flags: ExecutionFlags = ExecutionFlags.NONE,
@@ -95,11 +107,9 @@ def compile_repacking(
     """
     repacks = desc.operator.owned and REPACKING not in left_out()
     wanted = frozenset(constants if repacks else ())
-    compiled = device.compile_operator(Operator(device, _owning(desc, wanted)), flags)
-    if compiled.plan.repacked == wanted:
-        return compiled
-    owned = _owning(desc, compiled.plan.repacked)
-    return device.compile_operator(Operator(device, owned), flags)
+    plan = device._plan(Operator(device, _owning(desc, wanted)), flags)
+    # What is not repacked is read where it lies: the plan is the same if it is not OWNED_BY_DML.
+    return CompiledOperator(Operator(device, _owning(desc, plan.repacked)), plan, flags)
 
 
 def _owning(desc: OperatorDesc, slots: Collection[str]) -> OperatorDesc:

@@ -71,12 +71,12 @@ class PlanBuilder:
         if t.data_type.bits < 8:  # counted in bytes of two elements
             total = extent(t.sizes, t.strides)
             return Operand(slot, None, 1, (total + 1) // 2 if length is None else length, offset)
-        return replace(reads(slot, t, "", offset, length), offset_field=None)
+        return reads(slot, t, None, offset, length)
 
     def write(self, slot: str, offset: int = 0, length: int | None = None) -> Operand:
         """The tensor of a slot, written. :data:`UNUSED` where it is absent."""
-        operand = self.read(slot, offset, length)
-        return operand if operand is UNUSED else replace(operand, writes=True)
+        o = self.read(slot, offset, length)
+        return o if o is UNUSED else Operand(slot, None, o.itemsize, o.length, offset, writes=True)
 
     def read_tail(self) -> dict[str, Any]:
         """The binding of a fused tail's tensor; empty without a tail."""
@@ -131,7 +131,8 @@ class PlanBuilder:
             field = f"{name}_offset"
             if (operand.offset_field != field and operand.slot is not None
                     and field in variant.push_fields):
-                operand = replace(operand, offset_field=field)
+                operand = Operand(operand.slot, field, operand.itemsize, operand.length,
+                                  operand.offset, operand.writes, operand.first)
             bound.append(operand)
         words = tuple(params or ())
         if params is not None:

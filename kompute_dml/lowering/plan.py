@@ -58,7 +58,7 @@ class Operand:
         return replace(self, offset=self.offset + first, length=length)
 
 
-def reads(slot: str, desc: TensorDesc, offset_field: str, offset: int = 0,
+def reads(slot: str, desc: TensorDesc, offset_field: str | None, offset: int = 0,
           length: int | None = None) -> Operand:
     """The operand that reads tensor ``slot``; ``length`` defaults to all that ``desc`` reaches."""
     if length is None:

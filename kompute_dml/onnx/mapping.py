@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def match(node: Node, device: Device) -> Mapping | str:
     """The mapping of ``node`` on ``device``, or why there is none."""
     mapping = candidate(node, device)
-    return mapping if isinstance(mapping, str) else _trial(mapping, node, device) or mapping
+    return mapping if isinstance(mapping, str) else trial(mapping, node, device) or mapping
 
 
 def find(node: Node, device: Device) -> Mapping:
@@ -47,7 +47,7 @@ def candidate(node: Node, device: Device) -> Mapping | str:
     return reason
 
 
-def _trial(mapping: Mapping, node: Node, device: Device) -> str | None:
+def trial(mapping: Mapping, node: Node, device: Device) -> str | None:
     """Why the node does not compile on the device, which may lack a feature, or None."""
     builder = Builder(device, trial=True)
     inputs: list[Array | None] = []

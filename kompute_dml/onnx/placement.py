@@ -37,16 +37,13 @@ def place(
     nodes: Sequence[Node], device: Device, claimed: Callable[[Node], bool] = lambda node: True
 ) -> Placement:
     """Place ``nodes``, which are in an order in which they can run."""
-    candidates = {}
-    for node in nodes:
-        row = mapping.candidate(node, device)
-        if isinstance(row, Mapping) and claimed(node):
-            candidates[node] = row
+    found = {node: mapping.candidate(node, device) for node in nodes if claimed(node)}
+    candidates = {node: row for node, row in found.items() if isinstance(row, Mapping)}
     result = Placement(wanted=_wanted(nodes, candidates, set()))
     known: set[Value] = set()
     made: set[Value] = set()
     for node in nodes:
-        if not claimed(node):
+        if node not in found:
             result.reasons[node] = "the claim leaves it out"
             continue
         if shapes.can(node) and all(
@@ -55,9 +52,10 @@ def place(
             result.host.add(node)
             known.update(v for v in node.outputs if v is not None)
         else:
-            row = mapping.match(node, device)
-            if isinstance(row, str):
-                result.reasons[node] = row
+            row = found[node]
+            refused = row if isinstance(row, str) else mapping.trial(row, node, device)
+            if isinstance(row, str) or refused is not None:
+                result.reasons[node] = str(refused)
                 continue
             if any((v := node.input(i)) is not None and not _knows(v, known, made, result.wanted)
                    for i in row.host):

@@ -252,6 +252,8 @@ class _Outs(threading.local):
         self.shape = ffi.new("const int64_t **")
         self.rank = ffi.new("size_t *")
         self.nbytes = ffi.new("size_t *")
+        self.kinds: dict[str, Any] = {}
+        """Memory for a value of each C type."""
 
 
 class Api:
@@ -296,8 +298,10 @@ class Api:
 
     def get(self, function: Callable[..., Any], kind: str, *arguments: Any) -> Any:
         """Call a function and return what it writes through its last argument."""
-        out = ffi.new(kind + " *")
-        self.check(function(*arguments, out))
+        kinds = self._outs.kinds
+        out = kinds.get(kind) or kinds.setdefault(kind, ffi.new(kind + " *"))
+        if status := function(*arguments, out):  # true unless NULL, and faster than a comparison
+            self.check(status)
         return out[0]
 
     def text(self, function: Callable[..., Any], of: Any) -> str:

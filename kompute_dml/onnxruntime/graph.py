@@ -10,6 +10,10 @@ from ..errors import UnsupportedError
 from ..onnx.graph import DTYPES, Graph, Node, Value
 from .capi import Api, ffi
 
+_USUAL_BYTES = 1024
+"""Of an attribute: more take a second call."""
+_SIZES = {"int64_t": 8, "float": 4}
+_POINTERS = {name: ffi.typeof(f"{name} *") for name in _SIZES}
 # OrtOpAttrType
 _INT, _INTS, _FLOAT, _FLOATS, _STRING, _STRINGS, _GRAPH, _TENSOR = range(1, 9)
 
@@ -20,6 +24,7 @@ class GraphReader:
     def __init__(self, api: Api, graph: Any) -> None:
         self._api = api
         self._values: dict[str, Value] = {}
+        self._data, self._needed = ffi.new("char[]", _USUAL_BYTES), ffi.new("size_t *")
         self.is_nested = api.get(api.Graph_GetParentNode, "const void *", graph) != ffi.NULL
         """Whether it is a nested graph, such as a branch of an If."""
         self.handles: dict[Node, Any] = {}
@@ -113,15 +118,14 @@ class GraphReader:
             api.ReleaseValue(value)
 
     def _read(self, handle: Any, kind: int, element: str) -> Any:
-        api, size = self._api, ffi.sizeof(element)
-        needed = ffi.new("size_t *")
-        status = api.ReadOpAttr(handle, kind, ffi.NULL, 0, needed)
+        api, data, needed = self._api, self._data, self._needed
+        needed[0] = 0
+        status = api.ReadOpAttr(handle, kind, data, _USUAL_BYTES, needed)
         if status != ffi.NULL:
-            # The expected error: it comes with the number of bytes.
             api.ReleaseStatus(status)
-        data = ffi.new("char[]", max(needed[0], size))
-        if needed[0]:
-            api.check(api.ReadOpAttr(handle, kind, data, needed[0], needed))
+            if needed[0] > _USUAL_BYTES:  # the error came with the number of bytes
+                data = ffi.new("char[]", needed[0])
+                api.check(api.ReadOpAttr(handle, kind, data, needed[0], needed))
         if element == "char":
             return ffi.unpack(data, needed[0])
-        return ffi.unpack(ffi.cast(element + " *", data), needed[0] // size)
+        return ffi.unpack(ffi.cast(_POINTERS[element], data), needed[0] // _SIZES[element])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -419,15 +420,30 @@ def _ep_name(this: Any) -> Any:
     return _name
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage collection inside the block, which makes a plan's many objects and no garbage. A
+    full collection takes as long as the block where a process has loaded large libraries."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
 @guarded("(Ep *, const void *, void *)")
 def _get_capability(this: Any, graph: Any, support: Any) -> None:
     ort = api()
-    reader = GraphReader(ort, graph)
+    with _uncollected():
+        reader = GraphReader(ort, graph)
+        wanted = _owner(this).wanted_regions(reader)
     # Constants are taken over when a kernel is made; then they are no inputs of the fused node.
     options = ffi.new("FusionOptions *", {
         "version": capi.API_VERSION, "drop_constant_initializers": True,
     })
-    for region in _owner(this).wanted_regions(reader):
+    for region in wanted:
         nodes = ffi.new("const void *[]", [reader.handles[node] for node in region])
         ort.check(ort.AddNodesToFuse(support, nodes, len(region), options))
 
@@ -440,7 +456,8 @@ def _compile(
     if provider.options.strict:  # of what GetCapability reports ONNX Runtime only makes a log entry
         check_strict(provider.decisions)
     shared = Constants()
-    made = [Kernel(provider, GraphReader(api(), graphs[i]), shared) for i in range(count)]
+    with _uncollected():
+        made = [Kernel(provider, GraphReader(api(), graphs[i]), shared) for i in range(count)]
     provider.kernels += count
     for i, kernel in enumerate(made):
         kernels[i] = keep(kernel)

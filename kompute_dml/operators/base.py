@@ -14,6 +14,7 @@ import inspect
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from keyword import iskeyword
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -451,6 +452,7 @@ def like(field: str) -> Infer:
 
 
 _definitions: dict[str, Definition] = {}
+_seen_definitions = MappingProxyType(_definitions)
 _by_class: dict[type, Definition] = {}
 _widened: dict[tuple[type[OperatorDesc], tuple[Field, ...]], type[OperatorDesc]] = {}
 
@@ -573,6 +575,6 @@ def operator(
     return register
 
 
-def definitions() -> dict[str, Definition]:
+def definitions() -> Mapping[str, Definition]:
     """The implemented operators by DirectML name."""
-    return dict(_definitions)
+    return _seen_definitions

@@ -10,6 +10,7 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import Any
 
 from ..errors import NoDeviceError, whole
@@ -61,6 +62,8 @@ _FEATURE_STRUCTS = {
         ("timelineSemaphore",),
     ),
 }
+_PIPELINE_HEADER = Struct("<4I16s")
+"""VkPipelineCacheHeaderVersionOne: its size and version, then vendor, device and UUID."""
 _CORE_FEATURES = ("shaderInt16", "shaderInt64", "shaderFloat64")
 
 UNASKED_FEATURES = frozenset({"subgroupArithmetic", "subgroupShuffle"})
@@ -120,6 +123,8 @@ class Adapter:
     """Vulkan feature names that the device supports (kp may enable fewer)."""
     extensions: frozenset[str] = field(default=frozenset(), repr=False)
     cooperative_matrices: tuple[CooperativeMatrix, ...] = field(default=(), repr=False)
+    pipeline_header: bytes = field(default=b"", repr=False)
+    """The beginning of the driver's pipeline cache data (VkPipelineCacheHeaderVersionOne)."""
 
     @property
     def is_cpu(self) -> bool:
@@ -274,6 +279,9 @@ def _describe(vk: Any, instance: Any, index: int, device: Any) -> Adapter:
         cooperative_matrices=(
             _cooperative_matrices(vk, instance, device) if "cooperativeMatrix" in features else ()
         ),
+        pipeline_header=_PIPELINE_HEADER.pack(
+            _PIPELINE_HEADER.size, vk.VK_PIPELINE_CACHE_HEADER_VERSION_ONE, properties.vendorID,
+            properties.deviceID, bytes(properties.pipelineCacheUUID)),
     )
 
 

@@ -17,6 +17,7 @@ import sys
 import sysconfig
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,7 @@ from ..errors import DeviceLostError, DmlError, NoDeviceError, OutOfMemoryError
 from ..layout import power_of_two
 from .adapters import FEATURE_EXTENSIONS, SHARING_EXTENSIONS, UNASKED_FEATURES, Adapter
 from .longs import by_longs
+from .pipeline_file import PipelineFile
 from .shader_library import Variant, disabled_features
 
 KP_VERSION = "0.9.0"
@@ -233,6 +235,7 @@ class Engine:
         self.submits_async = self.rerecords = self.reports_errors
         # Polling would take the processor from a CPU driver.
         self.polls = self.submits_async and not adapter.is_cpu
+        self.shares_pipelines = self.reports_errors and hasattr(kp, "Pipeline")
         self.timestamps_valid = self.reports_errors and adapter.timestamp_period > 0
         wanted = (*FEATURE_EXTENSIONS, *SHARING_EXTENSIONS)
         extensions = [e for e in wanted if e in adapter.extensions]
@@ -250,6 +253,9 @@ class Engine:
             (adapter.features & UNASKED_FEATURES).union(self.manager.enabled_features())
             if self.reports_errors else frozenset()
         )
+        self._file = PipelineFile(adapter)
+        if self.shares_pipelines:
+            self._share_pipelines()
         self.moves_longs = adapter.is_cpu and "shaderInt64" in self.features - disabled_features()
         # A CPU driver's device memory is host memory, so copies need no shader.
         self.host_writes_storage = adapter.is_cpu and not os.environ.get(_STAGED)
@@ -334,14 +340,45 @@ class Engine:
         """Compile ``variant`` for these buffers (in binding order) and constants."""
         grid = group_grid(grid_key) if grid_key else (1, 1, 1)
         push = np.zeros(variant.push_words, np.uint32)
-        code = by_longs(variant.spirv) if self.moves_longs else variant.spirv
+        with self._making(variant):
+            return Pipeline(
+                self.manager.algorithm(buffers, self._code(variant), grid, spec, push))
+
+    def compile(self, variant: Variant, spec: np.ndarray) -> Any:
+        """Compile ``variant`` for any buffers, in any thread, if ``shares_pipelines``."""
+        with self._making(variant):
+            return self.manager.pipeline(
+                self._code(variant), variant.bindings, spec, variant.push_words)
+
+    def bound(self, variant: Variant, compiled: Any, buffers: list[Any]) -> Pipeline:
+        """What :meth:`compile` made, for these buffers (in binding order)."""
+        with self._making(variant):
+            return Pipeline(self.manager.algorithm(compiled, buffers, (1, 1, 1)))
+
+    def _code(self, variant: Variant) -> bytes:
+        return by_longs(variant.spirv) if self.moves_longs else variant.spirv
+
+    @contextlib.contextmanager
+    def _making(self, variant: Variant) -> Iterator[None]:
         try:
-            algorithm = self.manager.algorithm(buffers, code, grid, spec, push)
+            yield
         except RuntimeError as error:
             raise translate(
                 error, f"making the pipeline {variant.name} on {self.adapter.name}"
             ) from None
-        return Pipeline(algorithm)
+
+    def _share_pipelines(self) -> None:
+        try:
+            self.manager.share_pipelines(self._file.load())
+        except RuntimeError:  # the driver refuses its own data
+            self.manager.share_pipelines()
+
+    def keep_compiled(self) -> None:
+        """Write the compiled pipelines to the file, for other processes. In any thread."""
+        if not self.shares_pipelines or self._file.path is None:
+            return
+        with contextlib.suppress(RuntimeError):  # the driver refuses
+            self._file.save(self.manager.pipeline_data(self._file.others()))
 
     def command_list(self, timestamps: int = 0) -> CommandList:
         return CommandList(self, timestamps)

@@ -1,8 +1,17 @@
-"""A bounded cache of pipelines, by variant, constants, blocks and groups."""
+"""Pipelines, by variant and constants, and their bindings to blocks. Both caches are bounded.
+
+A pipeline takes the driver up to a second. So graphs say early what they need
+(:meth:`Pipelines.begin`), and threads compile it while the host plans on.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import contextlib
+import os
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -11,19 +20,48 @@ from .kp_engine import Engine, Pipeline
 from .shader_library import ShaderLibrary, Variant
 
 MAX_PIPELINES = 512
+"""The most pipelines that are bound to blocks, ..."""
+MAX_COMPILED = 1024
+"""... and the most that are compiled for any blocks."""
+THREADS, THREADS_OF_CPU = 16, 4
+"""The most threads that compile ahead, for a GPU and for a CPU driver, which takes up to gigabytes
+for a pipeline."""
 
 _Key = tuple[Variant, bytes, tuple[Block, ...], int]
 
 
+class Compiled:
+    """A pipeline for any blocks. Who needs it first compiles it, and others wait."""
+
+    def __init__(self, engine: Engine, variant: Variant, spec: bytes) -> None:
+        self._engine = engine
+        self._variant = variant
+        self._spec = spec
+        self._lock = threading.Lock()
+        self._made: Any = None
+
+    def get(self) -> Any:
+        """kp's pipeline. Raises DmlError; the next call then tries again."""
+        with self._lock:
+            if self._made is None:
+                self._made = self._engine.compile(
+                    self._variant, np.frombuffer(self._spec, np.uint32))
+            return self._made
+
+
 class Pipelines:
-    """The cache. The least recently used pipeline is dropped first."""
+    """The caches. The least recently used pipeline is dropped first."""
 
     def __init__(self, engine: Engine, library: ShaderLibrary) -> None:
         self.library = library
         self.made = 0
-        """Pipelines compiled so far."""
+        """Pipelines bound to blocks so far."""
         self._engine = engine
         self._cache: OrderedDict[_Key, Pipeline] = OrderedDict()
+        self._compiled: OrderedDict[tuple[Variant, bytes], Compiled] = OrderedDict()
+        self._abandoned = self._compiled
+        most = THREADS_OF_CPU if engine.adapter.is_cpu else THREADS
+        self._ahead = _Ahead(min(most, os.cpu_count() or 1), engine.keep_compiled)
 
     def __len__(self) -> int:
         return len(self._cache)
@@ -36,9 +74,13 @@ class Pipelines:
         key = (variant, spec, blocks, grid)
         pipeline = self._cache.get(key)
         if pipeline is None:
-            pipeline = self._engine.pipeline(
-                variant, [b.buffer for b in blocks], np.frombuffer(spec, np.uint32), grid
-            )
+            buffers = [b.buffer for b in blocks]
+            if self._engine.shares_pipelines:
+                compiled = self._shared(variant, spec).get()
+                pipeline = self._engine.bound(variant, compiled, buffers)
+            else:
+                pipeline = self._engine.pipeline(
+                    variant, buffers, np.frombuffer(spec, np.uint32), grid)
             self.made += 1
             self._cache[key] = pipeline
             if len(self._cache) > MAX_PIPELINES:
@@ -47,7 +89,100 @@ class Pipelines:
             self._cache.move_to_end(key)
         return pipeline
 
+    def begin(self, wanted: Iterable[tuple[Variant, bytes]]) -> None:
+        """Let threads compile what :meth:`get` will ask for. It reports what goes wrong."""
+        if self._engine.shares_pipelines:
+            new = [key for key in dict.fromkeys(wanted) if key not in self._compiled]
+            self._ahead.add([self._shared(*key) for key in new])
+
+    def _shared(self, variant: Variant, spec: bytes) -> Compiled:
+        key = variant, spec
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self._compiled[key] = Compiled(self._engine, variant, spec)
+            if len(self._compiled) > MAX_COMPILED:
+                self._compiled.popitem(last=False)
+        else:
+            self._compiled.move_to_end(key)
+        return compiled
+
     def forget(self, block: Block) -> None:
         """Drop the pipelines that are bound to ``block``."""
         for key in [k for k in self._cache if block in k[2]]:
             del self._cache[key]
+
+    def stop(self) -> None:
+        """Compile nothing ahead any more. Waits for what is being compiled."""
+        self._ahead.stop()
+
+    def abandon(self) -> None:
+        """Forget the threads of another process, which may hold locks here."""
+        # Kept, because kp's destructors would call the driver.
+        self._abandoned, self._compiled = self._compiled, OrderedDict()
+        self._ahead = _Ahead(0, lambda: None)
+        self._ahead.stop()
+
+
+class _Ahead:
+    """Threads that compile. They end when there is nothing left to do."""
+
+    def __init__(self, most: int, at_end: Callable[[], None]) -> None:
+        """There are at most so many. The last one calls ``at_end`` before it ends."""
+        self._most = most
+        self._at_end = at_end
+        self._waiting: deque[Compiled] = deque()
+        self._threads: set[threading.Thread] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def add(self, new: list[Compiled]) -> None:
+        if self._stopped or not new:
+            return
+        self._waiting.extend(new)
+        # No thread can start while the interpreter ends. Then get() compiles.
+        with contextlib.suppress(RuntimeError):
+            for _ in new:
+                with self._lock:
+                    if len(self._threads) >= self._most:
+                        return
+                    thread = threading.Thread(
+                        target=self._work, name="kompute_dml-compile", daemon=True)
+                    self._threads.add(thread)
+                    try:
+                        thread.start()
+                    except BaseException:
+                        self._threads.discard(thread)
+                        raise
+
+    def _work(self) -> None:
+        try:
+            while self._has_more():
+                with contextlib.suppress(IndexError):  # another thread has it
+                    compiled = self._waiting.popleft()
+                    with contextlib.suppress(Exception):  # get() tries again, and reports it
+                        compiled.get()
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def _has_more(self) -> bool:
+        """Whether this thread goes on."""
+        with self._lock:
+            if self._waiting:
+                return True
+            if self._stopped or len(self._threads) > 1:
+                self._threads.discard(threading.current_thread())
+                return False
+        self._at_end()
+        with self._lock:
+            if not self._waiting:
+                self._threads.discard(threading.current_thread())
+            return bool(self._waiting)
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._waiting.clear()
+        with self._lock:
+            threads = self._threads - {threading.current_thread()}
+        for thread in threads:
+            thread.join()

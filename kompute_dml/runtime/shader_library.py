@@ -116,7 +116,7 @@ class Variant:
         places: Mapping[str, tuple[int, int, int]],
         words: int,
     ) -> np.ndarray:
-        packed = np.zeros(words, np.uint32)
+        packed = [0] * words
         for offset, _, default in places.values():
             packed[offset] = default
         for name, value in values.items():
@@ -127,7 +127,7 @@ class Variant:
             if len(items) > length:
                 raise ValueError(f"{self.name}: {kind} {name!r} holds {length}, got {len(items)}")
             packed[offset : offset + len(items)] = [v & 0xFFFFFFFF for v in items]
-        return packed
+        return np.array(packed, np.uint32)
 
 
 @functools.cache

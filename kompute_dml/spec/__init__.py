@@ -173,6 +173,7 @@ def _union(tables: list[dict[str, TensorSupport]]) -> dict[str, TensorSupport]:
     return result
 
 
+@functools.cache
 def snake_case(name: str) -> str:
     """``DiagonalFillBegin`` -> ``diagonal_fill_begin``, ``AScaleTensor`` -> ``a_scale_tensor``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,10 @@ import onnx  # noqa: E402
 from onnx import helper  # noqa: E402
 
 import kompute_dml.onnxruntime as kompute  # noqa: E402
+from kompute_dml.device import shared_device  # noqa: E402
 from kompute_dml.graph import builder  # noqa: E402
+from kompute_dml.graph import checked as checked_module  # noqa: E402
+from kompute_dml.graph.checked import Checked  # noqa: E402
 from kompute_dml.lowering.plan import (  # noqa: E402
     PERSISTENT,
     Dispatch,
@@ -35,6 +40,7 @@ from kompute_dml.onnx.region import MAX_PLANS, Region  # noqa: E402
 from kompute_dml.onnx.row import WITHOUT_EFFECT  # noqa: E402
 from kompute_dml.onnx.rows import TABLE  # noqa: E402
 from kompute_dml.onnxruntime import capi, provider  # noqa: E402
+from kompute_dml.onnxruntime.graph import GraphReader  # noqa: E402
 from kompute_dml.operators import base  # noqa: E402
 from kompute_dml.runtime import recorder as recorder_module  # noqa: E402
 from kompute_dml.runtime import windows  # noqa: E402
@@ -238,6 +244,84 @@ def test_attributes_of_every_kind(rng: np.random.Generator) -> None:
     feed = {"x": x, "bits": np.arange(1, 6, dtype=np.uint8), "one": x[0, :1, :, None]}
     for got, wanted in zip(made.run(None, feed), cpu(built, False).run(None, feed)):
         np.testing.assert_array_equal(got, wanted)
+
+
+def test_long_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Node] = []
+
+    class Noted(GraphReader):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            read.extend(self.graph.nodes)
+
+    monkeypatch.setattr(provider, "GraphReader", Noted)
+    words = {"pool_int64s": list(range(1000)), "ngram_indexes": list(range(1000)),
+             "weights": [i / 4 for i in range(1000)]}
+    nodes = [node("TfIdfVectorizer", "x", "y", mode="IDF", min_gram_length=1, max_gram_length=1,
+                  max_skip_count=0, ngram_counts=[0], **words)]
+    with pytest.warns(UserWarning, match="TfIdfVectorizer"):
+        session(model(nodes, [("x", INT64, [4])], [("y", FLOAT, [1000])]), False, claim="all")
+    assert {name: read[0].attributes[name] for name in words} == words
+    assert read[0].attributes["mode"] == "IDF"
+
+
+def test_equal_operators_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = []
+    create = dml.Device.create_operator
+
+    def noted(self: dml.Device, desc: Any) -> Any:
+        checked.append(base.bits(desc))
+        return create(self, desc)
+
+    device = shared_device()
+    monkeypatch.setattr(dml.Device, "create_operator", noted)
+    monkeypatch.setattr(device, "_checked", Checked())
+    nodes = [node("Sqrt" if i % 2 else "Erf", *names) for i, names in enumerate(
+        itertools.pairwise("xabcdy"))]
+    made = session(model(nodes, [("x", FLOAT, [3])], [("y", FLOAT, [3])]), False, claim="all")
+    assert len(checked) == len({*checked}) == 2
+    x = np.float32([0, 1, 4])
+    expected = x
+    for n in nodes:
+        expected = np.sqrt(expected) if n.op_type == "Sqrt" else np.vectorize(math.erf)(expected)
+    np.testing.assert_allclose(made.run(None, {"x": x})[0], expected, rtol=1e-5)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checked_module, "MAX_CHECKED", 2)
+    device, checked = shared_device(), Checked()
+    for size in (1, 2, 3, 1):
+        x = dml.TensorDesc("float32", [size])
+        checked.operator(device, dml.ElementWiseSqrtOperatorDesc(input_tensor=x, output_tensor=x))
+        assert 1 <= len(checked._valid) <= 2
+    wrong = dml.ElementWiseSqrtOperatorDesc(
+        input_tensor=x, output_tensor=dml.TensorDesc("float32", [2]))
+    for _ in range(2):
+        with pytest.raises(dml.ValidationError, match="OutputTensor"):
+            checked.operator(device, wrong)
+
+
+@pytest.mark.parametrize("usual", [True, False], ids=["on", "off"])
+def test_no_garbage_is_collected_while_a_session_is_made(
+    usual: bool, dense: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def fails(*_: Any) -> Any:
+        seen.append(gc.isenabled())
+        raise ValueError("afterwards")
+
+    was = gc.isenabled()
+    try:
+        (gc.enable if usual else gc.disable)()
+        session(dense)
+        assert gc.isenabled() == usual
+        monkeypatch.setattr(provider, "Kernel", fails)
+        with pytest.raises(Exception, match="afterwards"):
+            session(dense)
+        assert (seen, gc.isenabled()) == ([False], usual)
+    finally:
+        (gc.enable if was else gc.disable)()
 
 
 def test_what_a_nested_graph_reads(rng: np.random.Generator) -> None:

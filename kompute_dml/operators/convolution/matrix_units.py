@@ -103,7 +103,7 @@ def chosen(p: PlanBuilder, c: Problem, shared: bool = True) -> Choice | None:
     if data_type.is_float and p.device.slow_barriers:
         kernels = [*kernels, *_BLOCKS]
     found: list[Choice | None] = [
-        choice for k in kernels for splits in (_SPLITS if shared else (1,))
+        choice for k in kernels if _is_there(p, c, k) for splits in (_SPLITS if shared else (1,))
         if _serves(p, c, choice := Choice(k, splits))]
     if not found:
         return None
@@ -115,15 +115,21 @@ def chosen(p: PlanBuilder, c: Problem, shared: bool = True) -> Choice | None:
     return p.choose(work, found, lambda choice: "core" if choice is None else choice.name)
 
 
+def _is_there(p: PlanBuilder, c: Problem, kernel: Kernel) -> bool:
+    """Whether the device has a kernel for this filter."""
+    variant = p.library.find(kernel.shader, *kernel.axes.split("."))
+    return variant is not None and variant.shared_bytes <= p.device.max_shared_memory and not (
+        kernel in _BLOCKS and c.k > blocks.MAX_K)
+
+
 def _serves(p: PlanBuilder, c: Problem, choice: Choice) -> bool:
-    variant = p.library.find(choice.kernel.shader, *choice.kernel.axes.split("."))
-    if choice.kernel in _BLOCKS and (choice.splits > 1 or c.k > blocks.MAX_K):
+    """Whether a kernel that is there serves with these splits."""
+    if choice.splits > 1 and choice.kernel in _BLOCKS:
         return False
     if choice.kernel is _FLOATS[0] and choice.splits == 1 and getattr(p.desc, "tail", None) and (
             not is_plain(p, c, p.write("output_tensor"), c.y_strides, 4)):
         return False  # sums go to memory where so many tails are computed one by one
-    return variant is not None and variant.shared_bytes <= p.device.max_shared_memory and (
-        choice.splits == 1 or c.k >= choice.splits * choice.kernel.tile[2] * _LEAST_STEPS)
+    return choice.splits == 1 or c.k >= choice.splits * choice.kernel.tile[2] * _LEAST_STEPS
 
 
 def _microseconds(p: PlanBuilder, c: Problem, choice: Choice | None) -> float:

@@ -1,0 +1,473 @@
+"""Pipelines that threads compile ahead, and the file that keeps them for other processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml.runtime import pipeline_file, pipelines
+from kompute_dml.runtime.kp_engine import Engine
+from kompute_dml.runtime.pipeline_file import PipelineFile
+from switches import shared_blocks
+from test_process import python, succeeds
+
+Adapter = Any
+HEADER = bytes([32, 0, 0, 0, 1, 0, 0, 0]) + bytes(range(24))
+DATA = HEADER + b"pipelines" * 100
+
+
+@pytest.fixture
+def adapter(device: dml.Device) -> Adapter:
+    return dataclasses.replace(device.adapter, pipeline_header=HEADER)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KOMPUTE_DML_PIPELINES", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def file(folder: Path, adapter: Adapter) -> PipelineFile:
+    return PipelineFile(adapter)
+
+
+# The file
+
+
+def test_what_was_saved_is_loaded(file: PipelineFile, adapter: Adapter) -> None:
+    assert file.load() == b""
+    file.save(DATA)
+    assert file.path is not None
+    assert file.path.name == f"3020100-7060504-{bytes(range(8, 24)).hex()}.bin"
+    assert PipelineFile(adapter).load() == DATA
+    assert os.listdir(file.path.parent) == [file.path.name], "nothing else stays there"
+
+
+def test_the_adapter_tells_the_header_of_its_driver(device: dml.Device) -> None:
+    engine = device._runtime.engine
+    if not engine.shares_pipelines:
+        pytest.skip("this kp has no pipelines to share")
+    assert engine.manager.pipeline_data().startswith(device.adapter.pipeline_header)
+
+
+@pytest.mark.parametrize("broken", [
+    pytest.param(lambda kept: b"", id="empty"),
+    pytest.param(lambda kept: kept[:20], id="nothing but the beginning"),
+    pytest.param(lambda kept: kept[:-1], id="cut off"),
+    pytest.param(lambda kept: kept + b"x", id="too long"),
+    pytest.param(lambda kept: kept[:-9] + b"P" + kept[-8:], id="a byte changed"),
+    pytest.param(lambda kept: kept.replace(b"1\n", b"2\n", 1), id="of another format"),
+    pytest.param(lambda kept: pipeline_file._before(b"x" + DATA[1:]) + b"x" + DATA[1:],
+                 id="of another driver"),
+])
+def test_a_file_that_is_not_valid_is_ignored_and_replaced(
+    file: PipelineFile, adapter: Adapter, broken: Callable[[bytes], bytes]
+) -> None:
+    file.save(DATA)
+    assert file.path is not None
+    file.path.write_bytes(broken(file.path.read_bytes()))
+    after = PipelineFile(adapter)
+    assert after.load() == b""
+    after.save(DATA)
+    assert PipelineFile(adapter).load() == DATA
+
+
+def test_a_file_that_has_grown_too_large_is_begun_anew(
+    file: PipelineFile, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.save(DATA)
+    monkeypatch.setattr(pipeline_file, "MAX_BYTES", 100)
+    assert PipelineFile(adapter).load() == b""
+
+
+def test_only_what_is_new_is_written(file: PipelineFile, adapter: Adapter) -> None:
+    file.save(HEADER)  # a driver that keeps nothing
+    file.save(b"not what this driver writes" * 9)
+    assert file.path is not None
+    assert not file.path.exists()
+    file.save(DATA)
+    written = file.path.stat().st_ino
+    again = PipelineFile(adapter)
+    again.save(again.load())
+    file.save(DATA)
+    assert file.path.stat().st_ino == written
+
+
+def test_what_another_process_writes_is_seen(file: PipelineFile, adapter: Adapter) -> None:
+    assert file.others() == b""
+    PipelineFile(adapter).save(DATA)
+    assert file.others() == DATA
+    assert file.others() == b"", "it is not new any more"
+    file.save(DATA + b"more")
+    assert file.others() == b"", "it is this file's own"
+
+
+@pytest.mark.parametrize("place", ["taken by a file", "switched off", "not to be written"])
+def test_without_a_folder_nothing_is_kept(
+    place: str, tmp_path: Path, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "taken").touch()
+    names = {"taken by a file": str(tmp_path / "taken"), "switched off": "",
+             "not to be written": "/proc/self"}
+    monkeypatch.setenv("KOMPUTE_DML_PIPELINES", names[place])
+    file = PipelineFile(adapter)
+    file.save(DATA)
+    assert (file.load(), file.others()) == (b"", b"")
+    assert (file.path is None) == (place == "switched off")
+
+
+def test_the_files_lie_in_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KOMPUTE_DML_PIPELINES")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert pipeline_file.folder() == tmp_path / "kompute_dml" / "pipelines"
+
+
+def test_threads_that_write_at_once_leave_a_whole_file(
+    file: PipelineFile, adapter: Adapter
+) -> None:
+    def write(n: bytes) -> None:
+        own = PipelineFile(adapter)
+        for turn in range(200):
+            own.save(HEADER + n * (5000 + turn))
+            read.append(own.load())
+
+    read: list[bytes] = []
+    writers = [threading.Thread(target=write, args=(n,)) for n in (b"1", b"2")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(read) == 400
+    assert all(read), "a part of a file"
+    assert file.path is not None
+    assert os.listdir(file.path.parent) == [file.path.name]
+
+
+def test_processes_that_write_at_once_leave_a_whole_file(
+    file: PipelineFile, adapter: Adapter
+) -> None:
+    script = f"""
+        import dataclasses, sys
+        import kompute_dml as dml
+        from kompute_dml.runtime.pipeline_file import PipelineFile
+        adapter = dataclasses.replace(dml.list_devices()[0], pipeline_header={HEADER!r})
+        file = PipelineFile(adapter)
+        for turn in range(200):
+            file.save({HEADER!r} + b"%d" % turn * WRITER * 5000)
+            assert file.load(), "a part of a file"
+    """
+    results: list[Any] = []
+    writers = [threading.Thread(target=lambda n=n: results.append(
+        python(script.replace("WRITER", str(n))))) for n in (1, 2)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [(r.returncode, r.stderr) for r in results] == [(0, "")] * 2
+    assert file.load().startswith(HEADER)
+    assert file.path is not None
+    assert os.listdir(file.path.parent) == [file.path.name]
+
+
+# The device
+
+
+class _Manager:
+    """kp's manager, with other methods."""
+
+    def __init__(self, manager: Any, **methods: Any) -> None:
+        self._manager = manager
+        self.__dict__.update(methods)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+
+@pytest.fixture
+def sharing(own: dml.Device) -> dml.Device:
+    """A device whose kp shares pipelines."""
+    if not own._runtime.engine.shares_pipelines:
+        pytest.skip("this kp has no pipelines to share")
+    return own
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """(variant, thread) of each pipeline that is compiled."""
+    done: list[tuple[str, str]] = []
+    compile = Engine.compile
+
+    def noted(self: Engine, variant: Any, spec: np.ndarray) -> Any:
+        done.append((variant.name, threading.current_thread().name))
+        return compile(self, variant, spec)
+
+    monkeypatch.setattr(Engine, "compile", noted)
+    return done
+
+
+def _graph(device: dml.Device) -> Any:
+    """A graph of a reduction and a product, which nothing fuses."""
+    a, b = (dml.TensorDesc("float32", [1, 1, 4, 4]) for _ in range(2))
+    total = dml.TensorDesc("float32", [1, 1, 4, 1])
+    product = dml.GemmOperatorDesc(
+        a_tensor=a, b_tensor=b, c_tensor=None, output_tensor=a, trans_a=dml.MatrixTransform.NONE,
+        trans_b=dml.MatrixTransform.NONE, alpha=1.0, beta=0.0)
+    reduce = dml.ReduceOperatorDesc(function=dml.ReduceFunction.MAX, input_tensor=a,
+                                    output_tensor=total, axes=[3])
+    return device.compile_graph(dml.GraphDesc(
+        input_count=2, output_count=1,
+        nodes=[dml.OperatorGraphNodeDesc(device.create_operator(d)) for d in (product, reduce)],
+        input_edges=[dml.InputGraphEdgeDesc(i, 0, i) for i in range(2)],
+        intermediate_edges=[dml.IntermediateGraphEdgeDesc(0, 0, 1, 0)],
+        output_edges=[dml.OutputGraphEdgeDesc(1, 0, 0)],
+    ))
+
+
+def _run(device: dml.Device, graph: Any) -> np.ndarray:
+    x, y = device.create_buffer(64), device.create_buffer(16)
+    x.write(np.arange(16, dtype=np.float32))
+    table = device.create_binding_table(graph)
+    table.bind_inputs([dml.BufferBinding(x), dml.BufferBinding(x)])
+    table.bind_outputs([dml.BufferBinding(y)])
+    if needed := graph.binding_properties.temporary_resource_size:
+        table.bind_temporary_resource(dml.BufferBinding(device.create_buffer(needed)))
+    device.record_dispatch(graph, table)
+    return y.read().view(np.float32)
+
+
+def _wait(device: dml.Device) -> None:
+    end = time.monotonic() + 60
+    while device._runtime.pipelines._ahead._threads and time.monotonic() < end:
+        time.sleep(0.001)
+
+
+EXPECTED = np.arange(16.0).reshape(4, 4) @ np.arange(16.0).reshape(4, 4)
+
+
+def test_a_graph_is_compiled_in_threads(
+    sharing: dml.Device, compiled: list[tuple[str, str]]
+) -> None:
+    graph = _graph(sharing)
+    _wait(sharing)
+    assert sorted(name for name, _ in compiled) == sorted(graph.variants)
+    assert {thread for _, thread in compiled} == {"kompute_dml-compile"}
+    done = len(compiled)
+    np.testing.assert_array_equal(_run(sharing, graph), EXPECTED.max(1))
+    assert not {name for name, _ in compiled[done:]} & {*graph.variants}, "compiled twice"
+
+
+def test_a_pipeline_is_compiled_once_for_all_blocks(
+    sharing: dml.Device, compiled: list[tuple[str, str]]
+) -> None:
+    cache = sharing._runtime.pipelines
+    x, y = (sharing.tensor(np.ones(4 << 20, np.float32)) for _ in range(2))
+    assert x.allocation.block is not y.allocation.block
+    del compiled[:]
+    made = cache.made
+    for tensor in (x, y):
+        assert dml.activation_relu(tensor).numpy()[-1] == 1
+    names = [name for name, _ in compiled]
+    assert len(names) == len({*names}) >= 1
+    assert cache.made - made >= 2 * len(names)
+
+
+def test_what_fails_in_a_thread_fails_where_it_is_needed(
+    sharing: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile = Engine.compile
+
+    def fails(self: Engine, variant: Any, spec: np.ndarray) -> Any:
+        raise dml.OutOfMemoryError(f"making {variant.name}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "compile", fails)
+        graph = _graph(sharing)
+        _wait(sharing)
+        with pytest.raises(dml.OutOfMemoryError, match=r"making "):
+            _run(sharing, graph)
+    assert Engine.compile is compile
+    np.testing.assert_array_equal(_run(sharing, graph), EXPECTED.max(1))
+
+
+def test_who_needs_a_pipeline_waits_for_the_thread_that_compiles_it(
+    sharing: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile, begun, go_on = Engine.compile, threading.Event(), threading.Event()
+    names = []
+
+    def slow(self: Engine, variant: Any, spec: np.ndarray) -> Any:
+        names.append(variant.name)
+        begun.set()
+        assert go_on.wait(60)
+        return compile(self, variant, spec)
+
+    monkeypatch.setattr(Engine, "compile", slow)
+    graph = _graph(sharing)
+    assert begun.wait(60)
+    threading.Timer(0.05, go_on.set).start()
+    np.testing.assert_array_equal(_run(sharing, graph), EXPECTED.max(1))
+    assert [names.count(name) for name in graph.variants] == [1] * len(graph.variants)
+
+
+def test_closing_waits_for_what_is_being_compiled_and_leaves_the_rest(
+    sharing: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile, begun, names = Engine.compile, threading.Event(), []
+
+    def slow(self: Engine, variant: Any, spec: np.ndarray) -> Any:
+        names.append(variant.name)
+        begun.set()
+        time.sleep(0.1)
+        return compile(self, variant, spec)
+
+    monkeypatch.setattr(Engine, "compile", slow)
+    sharing._runtime.pipelines._ahead._most = 1
+    graph = _graph(sharing)
+    assert begun.wait(60)
+    sharing.close()
+    assert not sharing._runtime.pipelines._ahead._threads
+    assert len(names) == 1 < len(graph.variants)
+    with pytest.raises(dml.DeviceLostError, match="closed"):
+        _run(sharing, graph)
+
+
+def test_where_no_thread_can_start_the_run_compiles(
+    sharing: dml.Device, compiled: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuses)
+        graph = _graph(sharing)
+    assert not compiled
+    np.testing.assert_array_equal(_run(sharing, graph), EXPECTED.max(1))
+    assert "kompute_dml-compile" not in {thread for _, thread in compiled}
+
+
+@shared_blocks
+def test_compiled_pipelines_are_bounded(
+    sharing: dml.Device, compiled: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelines, "MAX_COMPILED", 2)
+    monkeypatch.setattr(pipelines, "MAX_PIPELINES", 2)
+    x = sharing.tensor(np.arange(64, dtype=np.float32))
+    for _ in range(2):
+        for use in (dml.abs, dml.negate, dml.sqrt):
+            use(x).numpy()
+            assert len(sharing._runtime.pipelines._compiled) <= 2
+    assert len(compiled) > len({name for name, _ in compiled}), "the oldest were compiled again"
+
+
+@pytest.fixture
+def keeping(
+    folder: Path, device: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dml.Device]:
+    """A device whose driver keeps data, which CPU drivers do not, and whose file is a test's."""
+    own = dml.Device(device.adapter)
+    engine = own._runtime.engine
+    if not engine.shares_pipelines:
+        pytest.skip("this kp has no pipelines to share")
+    header = device.adapter.pipeline_header
+    engine.manager = _Manager(engine.manager, pipeline_data=lambda more=b"": (
+        max(more, header, key=len) + b"+"))
+    yield own
+    own.close()
+
+
+def test_what_was_compiled_is_kept_when_a_graph_is(keeping: dml.Device, folder: Path) -> None:
+    _graph(keeping)
+    _wait(keeping)
+    assert PipelineFile(keeping.adapter).load() == keeping.adapter.pipeline_header + b"+"
+
+
+def test_what_was_compiled_is_kept_when_a_device_is_closed(keeping: dml.Device) -> None:
+    kept = PipelineFile(keeping.adapter)
+    kept.save(keeping.adapter.pipeline_header + b"of another process")
+    keeping.close()
+    assert kept.others().endswith(b"of another process+"), "both are there"
+
+
+def test_a_driver_that_refuses_its_own_data_begins_anew(sharing: dml.Device) -> None:
+    given = []
+
+    def share(data: bytes = b"") -> None:
+        given.append(data)
+        if data:
+            raise RuntimeError("vkCreatePipelineCache: VK_ERROR_UNKNOWN")
+
+    engine = sharing._runtime.engine
+    engine.manager = _Manager(engine.manager, share_pipelines=share)
+    engine._file = type("File", (), {"load": lambda self: b"data", "path": None})()
+    engine._share_pipelines()
+    assert given == [b"data", b""]
+
+
+def test_a_device_opens_with_a_broken_file(folder: Path, device: dml.Device) -> None:
+    file = PipelineFile(device.adapter)
+    assert file.path is not None
+    file.path.parent.mkdir(parents=True)
+    file.path.write_bytes(b"nonsense" * 1000)
+    with_it = dml.Device(device.adapter)
+    assert dml.negate(with_it.tensor(np.float32([1]))).numpy() == [-1]
+    with_it.close()
+
+
+def test_a_process_ends_while_threads_compile() -> None:
+    succeeds("""
+        import sys
+        sys.path.insert(0, "tests/engine"); sys.path.insert(0, "tests")
+        import kompute_dml as dml
+        from test_pipelines import _graph
+        _graph(dml.default_device())
+    """)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_leaves_its_parents_threads_alone(sharing: dml.Device) -> None:
+    assert succeeds("""
+        import os, sys, threading, time, warnings
+        sys.path.insert(0, "tests/engine"); sys.path.insert(0, "tests")
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: drivers have threads
+        import kompute_dml as dml
+        from kompute_dml.runtime.kp_engine import Engine
+        from test_pipelines import EXPECTED, _graph, _run
+        compile, begun = Engine.compile, threading.Event()
+
+        def slow(self, variant, spec):
+            begun.set()
+            time.sleep(0.2)
+            return compile(self, variant, spec)
+
+        device = dml.Device()
+        dml.negate(device.tensor([1.0], "float32")).numpy()
+        pipelines = device._runtime.pipelines
+        Engine.compile = slow
+        graph = _graph(device)
+        assert begun.wait(60)
+        before = len(pipelines._compiled)
+        child = os.fork()
+        if child == 0:
+            assert (len(pipelines._compiled), len(pipelines._abandoned)) == (0, before)
+            try:
+                _run(device, graph)
+            except dml.DeviceLostError:
+                sys.exit(0)
+            os._exit(7)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0, status
+        assert (_run(device, graph) == EXPECTED.max(1)).all()
+        print("both")
+    """) == "both\n"
