@@ -71,13 +71,6 @@ def _stores_vectors(work: Any, each: int) -> bool:
         s % each for s in (*y.strides[-3:-1], work.h.value_size))
 
 
-def _adds(work: Any) -> bool:
-    """Whether there are masks or biases."""
-    desc = work.desc
-    return (desc.mask_type != MaskType.NONE
-            or desc.relative_position_bias_tensor is not None)
-
-
 def _by_row(work: Any) -> bool:
     """Whether masks or biases differ between the rows of a key head."""
     h, desc = work.h, work.desc
@@ -170,9 +163,6 @@ _FEW_QUERIES = 256
 _MANY_QUERIES = 1024
 """From so many rows on, two fragments are fastest for values of up to _SMALL_VALUES elements."""
 _SMALL_VALUES = 64
-_HEADS_AT_ONCE = 8
-"""Key heads whose longest tiles come first, where later rows see more keys. Of fewer, too many
-workgroups read the same keys. The keys of more do not fit in a cache."""
 _DECODING_BINDINGS, _DECODING_SUBGROUPS = 10, 4
 _SPLIT_KEYS = ((2, 32), (4, 64))
 """Subgroups and keys of a tile whose subgroups take the same rows and divide the keys. The fastest
@@ -189,25 +179,21 @@ def _matrix_kernels(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
     if any(n % 16 or n > 256 for n in sizes) or not all(x.aligned(2) for x in lines):
         return []
     rows, heads = h.heads // h.key_heads * h.queries, h.batches * h.key_heads
-    # Subgroups, keys of a tile, fragments, and what the shader does otherwise.
-    small: list[tuple[int, int, int, str]] = [(4, 32, 1, "")]
+    # Subgroups, keys of a tile, fragments, and whether the next scores are computed ahead.
+    small = [(4, 32, 1, False)]
     if 64 < rows <= _FEW_QUERIES and 32 < sizes[1] <= _SMALL_VALUES and (
             -(-rows // 128) * heads >= 2 * p.device.cores):
-        small.insert(0, (8, 32, 1, ""))
-    large = (8, 64, 1, "AHEAD" if max(sizes) > _SMALL_VALUES else "")
+        small.insert(0, (8, 32, 1, False))
+    large = (8, 64, 1, max(sizes) > _SMALL_VALUES)
     if rows <= _FEW_QUERIES or -(-rows // 128) * heads < p.device.cores:
         tiles = [*small, large]
     elif rows >= _MANY_QUERIES and sizes[1] <= _SMALL_VALUES:
-        tiles = [(4, 64, 2, ""), large, *small]
+        tiles = [(4, 64, 2, False), large, *small]
     else:
         tiles = [large, *small]
-    if rows > 64 and max(sizes) <= 128 and p.device.fragments_alike:
-        best = max(sizes) > _SMALL_VALUES and h.lengths is None and not _adds(work) and (
-            -(-rows // 256) * heads >= 2 * p.device.cores)
-        tiles.insert(0 if best else len(tiles), (8, 64, 2, "IN_TURNS"))
     made = [_matrix_tile(work, *tile) for tile in tiles]
     if rows <= 16:
-        split = [_matrix_tile(work, subgroups, keys, 1, "SPLIT_KEYS")
+        split = [_matrix_tile(work, subgroups, keys, 1, False, True)
                  for subgroups, keys in _SPLIT_KEYS]
         made = [*split, *made] if h.keys >= _MANY_KEYS else [*made, *split]
     found = [kernel for kernel, shared in made if shared <= p.device.max_shared_memory]
@@ -231,12 +217,13 @@ def _decoding(work: Any, rows: int) -> Kernel | None:
         least=2, finishes=True, shares=_DECODING_SUBGROUPS)
 
 
-def _matrix_tile(work: Any, subgroups: int, keys: int, fragments: int, way: str
-                 ) -> tuple[Kernel, int]:
-    """The kernel, and its bytes of shared memory. ``way``: a constant of the shader, or none."""
-    p, h, split_keys = work.p, work.h, way == "SPLIT_KEYS"
+def _matrix_tile(work: Any, subgroups: int, keys: int, fragments: int, ahead: bool,
+                 split_keys: bool = False) -> tuple[Kernel, int]:
+    """The kernel, and its bytes of shared memory."""
+    p, h, desc = work.p, work.h, work.desc
     group, sizes, own = h.heads // h.key_heads, (h.head_size, h.value_size), 16 * fragments
     rows, tile = group * h.queries, own if split_keys else subgroups * own
+    added = desc.mask_type != MaskType.NONE or desc.relative_position_bias_tensor is not None
     by_row, same = _by_row(work), p.device.fragments_alike
     vectors, strips = keys * (sum(sizes) // 8 + 2), subgroups * 80
     if same:
@@ -250,9 +237,8 @@ def _matrix_tile(work: Any, subgroups: int, keys: int, fragments: int, way: str
         -(-rows // tile), keys,
         {"LOCAL_SIZE": 32 * subgroups, "SUBGROUPS": subgroups, "KEYS": keys,
          "FRAGMENTS": fragments, "HEAD_SIZE": sizes[0], "VALUE_SIZE": sizes[1],
-         "BY_KEY": _adds(work), "BY_ROW": by_row, "VECTORS": _stores_vectors(work, 8),
-         "SAME_PLACES": same, "WHOLE": h.queries % 16 == 0, **({way: True} if way else {}),
-         "IDLE": not split_keys and rows <= tile - own,
+         "BY_KEY": added, "BY_ROW": by_row, "VECTORS": _stores_vectors(work, 8),
+         "SAME_PLACES": same, "WHOLE": h.queries % 16 == 0, "SPLIT_KEYS": split_keys,
+         "AHEAD": ahead, "IDLE": not split_keys and rows <= tile - own,
          "RAGGED": h.keys % keys != 0},
-        {"heads_at_once": 1 if h.lengths is None else _HEADS_AT_ONCE}, least=2,
-        makes_parts=split_keys, shares=subgroups if split_keys else 1), shared
+        least=2, makes_parts=split_keys, shares=subgroups if split_keys else 1), shared

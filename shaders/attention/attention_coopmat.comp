@@ -18,10 +18,6 @@
 // through shared memory. With SAME_PLACES it is known: element i of lane n is in row n / 4 + i / 4 * 8 and
 // column n % 4 * 2 + i % 2 + i / 2 % 2 * 8, of sums and of left operands. Then four neighbours share a row,
 // and the powers are operands where they are.
-//
-// Two fragments halve what is read of tiles, but leave no registers for queries of 128 elements. So with
-// IN_TURNS the queries are in an array that the driver keeps in local memory, in the cache, and are read
-// again for each tile. Keys and values are stored in turns: each while the other is used.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint SUBGROUPS = 8u;
 layout(constant_id = 2) const uint KEYS = 64u;
@@ -41,8 +37,6 @@ layout(constant_id = 16) const bool SPLIT_KEYS = false;  // subgroups take the s
 layout(constant_id = 17) const bool IDLE = false;  // some subgroups have no rows
 layout(constant_id = 18) const bool RAGGED = false;  // parts of the keys may end inside a tile
 layout(constant_id = 19) const bool AHEAD = false;  // scores of the next tile are computed with these powers
-layout(constant_id = 20) const bool IN_TURNS = false;  // with SAME_PLACES, without AHEAD and SPLIT_KEYS
-#define MORE_PUSH uint heads_at_once;
 #include "include/attention_matrices.glsl"
 
 const uint INVOCATIONS = 32u * SUBGROUPS;
@@ -109,36 +103,6 @@ float added(uvec2 at, bool kept, uint key) {
             s_tile[at + n / (SIZE / 8u) * SIDE##_PITCH + n % (SIZE / 8u)] = side##_next[i]; \
     }
 
-// What is added to the scores of a tile's keys.
-#define ADDED_BY_KEY(first) \
-    if (BY_KEY || ((CAUSAL || RAGGED) && (first) + KEYS > min(end, all_see))) \
-        for (uint i = gl_LocalInvocationIndex; i < KEYS; i += INVOCATIONS) { \
-            uint key = (first) + i, safe = min(key, keys - 1u); \
-            bool kept = key >= low && key < high; \
-            float sum = BY_ROW ? kept ? 0.0 : filter_value \
-                               : added(uvec2(relative_at, mask_at), kept, safe); \
-            s_by_key[i] = key < end ? bounded(sum) : ABSENT; \
-        }
-
-// Scores of all keys of a tile, with queries from local memory.
-#define SCORES_IN_TURNS() \
-    [[unroll]] for (int n = 0; n < DOWN * KEY_TILES; ++n) s[n] = Sums(0.0); \
-    [[unroll]] for (int d = 0; d < HEAD_TILES; ++d) { \
-        RowFragment a[DOWN]; \
-        [[unroll]] for (int f = 0; f < DOWN; ++f) { \
-            uvec4 words = local_x[zero + f * HEAD_TILES + d]; \
-            [[unroll]] for (int i = 0; i < 8; ++i) \
-                a[f][i] = unpackFloat2x16(words[i / 4 + i / 2 % 2 * 2])[i % 2]; \
-        } \
-        [[unroll]] for (int j = 0; j < KEY_TILES; ++j) { \
-            ColumnFragment z; \
-            coopMatLoad(z, s_tile, uint(j) * 16u * K_PITCH + uint(d) * 2u, K_PITCH, \
-                        gl_CooperativeMatrixLayoutColumnMajor); \
-            [[unroll]] for (int f = 0; f < DOWN; ++f) \
-                s[f * KEY_TILES + j] = coopMatMulAdd(a[f], z, s[f * KEY_TILES + j]); \
-        } \
-    }
-
 // Scores of the 16 keys of tile ``j``.
 #define SCORES(s, j) \
     [[unroll]] for (int f = 0; f < DOWN; ++f) s[f * KEY_TILES + j] = Sums(0.0); \
@@ -155,17 +119,20 @@ void main() {
     const uint own_key = SPLIT_KEYS ? gl_SubgroupID * OWN_KEYS : 0u;
     const uint own = OWN_AT + gl_SubgroupID * (STRIP + POWERS), powers = own + STRIP;
     uint rows = group * queries, tiles = (rows + ROWS - 1u) / ROWS;
-    // The last tiles of some heads come first, as they take longest with CAUSAL.
-    uint rest = group_index(), others = parts * key_heads * batches;
-    if (rest >= tiles * others) return;
-    uint first_head = rest / (tiles * heads_at_once) * heads_at_once;
-    uint at_once = min(heads_at_once, others - first_head);
-    rest -= tiles * first_head;
-    uint tile = tiles - 1u - rest / at_once;
-    rest = first_head + rest % at_once;
+    // With CAUSAL, the last tiles take longest and come first.
+    uint rest = group_index(), tile = tiles - 1u - rest % tiles;
+    if (CAUSAL) {
+        uint others = parts * key_heads * batches;
+        if (rest >= tiles * others) return;
+        tile = tiles - 1u - rest / others;
+        rest %= others;
+    } else {
+        rest /= tiles;
+    }
     uint part = rest % parts;
     rest /= parts;
     uint head = rest % key_heads, batch = rest / key_heads;
+    if (batch >= batches) return;
 
     uvec4 relative_by = RELATIVE_STRIDES, mask_by = MASK_STRIDES;
     uint k_base = k_offset + batch * k_by[0] + head * k_by[1];
@@ -230,14 +197,6 @@ void main() {
         }
     }
 
-    // The words of operands, in the order in which NVIDIA's matrix units take them.
-    uvec4 local_x[IN_TURNS ? DOWN * HEAD_TILES : 1];
-    int zero = int(parts >> 31u);  // not known to the compiler, so that the array has an address
-    if (IN_TURNS)
-        [[unroll]] for (int n = 0; n < DOWN * HEAD_TILES; ++n)
-            [[unroll]] for (int i = 0; i < 4; ++i)
-                local_x[n][i / 2 + i % 2 * 2] = packFloat2x16(f16vec2(x[n][2 * i], x[n][2 * i + 1]));
-
     Sums o[DOWN * VALUE_TILES];
     float sum[DOWN * LINES], most[DOWN * LINES];
     float own_most[DOWN];  // of the row that this lane reduces half of
@@ -256,11 +215,6 @@ void main() {
     if (begin < end) {
         LOAD(k, K, HEAD_SIZE, k_base, k_by[2], begin)
         LOAD(v, V, VALUE_SIZE, v_base, v_by[2], begin)
-        if (IN_TURNS) {
-            if (!WHOLE) barrier();  // the queries have been read
-            STORE(k, K, HEAD_SIZE, 0u)
-            ADDED_BY_KEY(begin)
-        }
     }
     if (AHEAD && begin < end) {
         if (!WHOLE) barrier();  // the queries have been read
@@ -271,23 +225,25 @@ void main() {
     }
     for (uint first = begin; first < end; first += KEYS) {
         barrier();  // the previous tile has been read
-        if (!IN_TURNS) {
-            STORE(k, K, HEAD_SIZE, 0u)
-            STORE(v, V, VALUE_SIZE, V_AT)
-            ADDED_BY_KEY(first)
-            barrier();
-            // The next tile loads while this one is used.
-            LOAD(k, K, HEAD_SIZE, k_base, k_by[2], first + (AHEAD ? 2u * KEYS : KEYS))
-            LOAD(v, V, VALUE_SIZE, v_base, v_by[2], first + KEYS)
-        }
+        STORE(k, K, HEAD_SIZE, 0u)
+        STORE(v, V, VALUE_SIZE, V_AT)
+        if (BY_KEY || ((CAUSAL || RAGGED) && first + KEYS > min(end, all_see)))
+            for (uint i = gl_LocalInvocationIndex; i < KEYS; i += INVOCATIONS) {
+                uint key = first + i, safe = min(key, keys - 1u);
+                bool kept = key >= low && key < high;
+                float sum = BY_ROW ? kept ? 0.0 : filter_value
+                                   : added(uvec2(relative_at, mask_at), kept, safe);
+                s_by_key[i] = key < end ? bounded(sum) : ABSENT;
+            }
+        barrier();
+        // The next tile loads while this one is used.
+        LOAD(k, K, HEAD_SIZE, k_base, k_by[2], first + (AHEAD ? 2u * KEYS : KEYS))
+        LOAD(v, V, VALUE_SIZE, v_base, v_by[2], first + KEYS)
 
         bool takes = !IDLE || works;
         if (CAUSAL || RAGGED) takes = takes && first + own_key < own_end;
-        RowFragment p[SAME_PLACES ? DOWN * KEY_TILES : 1];
-        if (takes && IN_TURNS) { SCORES_IN_TURNS() }
-        if (IN_TURNS) { STORE(v, V, VALUE_SIZE, V_AT) }
         if (takes) {
-            if (!AHEAD && !IN_TURNS)
+            if (!AHEAD)
                 [[unroll]] for (int j = 0; j < KEY_TILES; ++j) { SCORES(s, j) }
 
             // Single scores matter only at edges.
@@ -362,6 +318,7 @@ void main() {
                             o[f * VALUE_TILES + n][i] *= shrink[LINE(i)];
                 }
             }
+            RowFragment p[SAME_PLACES ? DOWN * KEY_TILES : 1];
             [[unroll]] for (int j = 0; j < KEY_TILES; ++j) {
                 if (AHEAD) { SCORES(t, j) }
                 [[unroll]] for (int f = 0; f < DOWN; ++f) {
@@ -379,13 +336,7 @@ void main() {
                 }
             }
             if (!SAME_PLACES) share();
-        }
-        if (IN_TURNS) {
-            barrier();
-            LOAD(k, K, HEAD_SIZE, k_base, k_by[2], first + KEYS)
-            LOAD(v, V, VALUE_SIZE, v_base, v_by[2], first + KEYS)
-        }
-        if (takes) {
+
             [[unroll]] for (int j = 0; j < KEY_TILES; ++j) {
                 RowFragment own_p[DOWN];
                 [[unroll]] for (int f = 0; f < DOWN; ++f) {
@@ -406,10 +357,6 @@ void main() {
             if (!SAME_PLACES) share();
             if (AHEAD)
                 [[unroll]] for (int n = 0; n < DOWN * KEY_TILES; ++n) s[n] = t[n];
-        }
-        if (IN_TURNS) {
-            STORE(k, K, HEAD_SIZE, 0u)
-            ADDED_BY_KEY(first + KEYS)
         }
     }
     if (SAME_PLACES) barrier();  // all tiles have been read

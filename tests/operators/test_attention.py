@@ -156,16 +156,6 @@ def test_which_kernel_is_taken(work: Any, shaders: list[str]) -> None:
     assert [d.variant.name for d in plan.execute] == shaders
 
 
-@pytest.mark.parametrize(("work", "fragments"), [
-    ((32, 4096, 4096, 128), 2), ((32, 1024, 4096, 128), 1), ((32, 4096, 4096, 160), 1),
-    ((96, 1024, 1024, 64), 2), ((32, 512, 512, 64), 1),
-])
-def test_two_fragments_are_taken_for_many_rows(work: Any, fragments: int) -> None:
-    (dispatch,) = _plan(*work).execute
-    assert dispatch.spec["FRAGMENTS"] == fragments
-    assert ("IN_TURNS" in dispatch.spec) == (fragments == 2 and work[3] > 64)
-
-
 @pytest.mark.parametrize(("stride", "dispatches"), [(128, 1), (129, 2)])
 def test_past_and_new_keys_are_copied_together(stride: int, dispatches: int) -> None:
     """Unless only one of them consists of vectors. Keys and values are copied side by side."""
