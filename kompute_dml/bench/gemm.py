@@ -11,6 +11,7 @@ import numpy as np
 from ..cases import Scale
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, product_operations, touched_bytes
+from .constants import initialized
 from .values import host
 
 _GEMM = "DML_OPERATOR_GEMM"
@@ -27,12 +28,13 @@ def _small(rng: np.random.Generator, sizes: tuple[int, ...], dtype: np.dtype[Any
 
 def gemm(
     data_type: DataType, m: int, k: int, n: int, *, trans_a: bool = False, trans_b: bool = False,
-    fused: bool = False, cold: bool = False, batches: int = 0,
+    fused: bool = False, cold: bool = False, constant: bool = False, batches: int = 0,
 ) -> Recipe:
     """``fused``: with a bias for each column, and GELU. ``cold``: B is read from memory, and only
-    its bytes count."""
+    its bytes count. ``constant``: B is OWNED_BY_DML, so its preparation is not timed."""
     types = " ".join([data_type.family, "NT"[trans_a] + "NT"[trans_b],
-                      *["bias, GELU"] * fused, *["cold B"] * cold])
+                      *["bias, GELU"] * fused, *["cold B"] * cold,
+                      *["constant B"] * constant])
 
     def make(device: Any, scale: Scale) -> Iterator[Case]:
         import kompute_dml as dml
@@ -75,13 +77,21 @@ def gemm(
             else:
                 yield Peer("torch", lambda: torch.matmul(x, next(each)))
 
+        def dispatch() -> Any:
+            return dml.gemm(given, next(turns), c, trans_a=trans_a, trans_b=trans_b,
+                            fused_activation=activation, out=out)
+
+        if constant:
+            tensors = {"a_tensor": given, "b_tensor": bs[0], "output_tensor": out}
+            dispatch = initialized(
+                device, dml.GemmOperatorDesc, "b_tensor",
+                tensors if c is None else {**tensors, "c_tensor": c}, trans_a=int(trans_a),
+                trans_b=int(trans_b), alpha=1.0, beta=1.0, fused_activation=activation)
         counted = (bs[0],) if cold else (given, bs[0], out)
         batch = f"{batches} of " if batches else ""
         yield Case(
             _GEMM, types, f"{batch}[{rows}, {inner}] x [{inner}, {columns}]",
-            lambda: dml.gemm(given, next(turns), c, trans_a=trans_a, trans_b=trans_b,
-                             fused_activation=activation, out=out),
-            check, touched_bytes(t.desc for t in counted),
+            dispatch, check, touched_bytes(t.desc for t in counted),
             2 * inner * out.desc.element_count, peers={"torch": torch_peers})
 
     return Recipe(_GEMM, types, make)

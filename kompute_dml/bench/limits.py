@@ -149,6 +149,8 @@ def _gemms() -> Iterator[Limit]:
     for recipe in (gemm(_F16, *(4096,) * 3, trans_b=True), gemm(_F16, *(4096,) * 3, trans_a=True),
                    gemm(_F16, 4095, 4097, 4093), gemm(_F16, *(4096,) * 3, fused=True)):
         yield Limit(recipe, ((plain[4096], 0.9),))
+    for side in (4096, 2048):
+        yield Limit(gemm(_F16, side, side, side, constant=True), ((plain[side], 1.0),))
     for n in (4096, 11008, 14336):
         for m in (1, 8, 16):
             for trans_b in (False, True):

@@ -13,6 +13,7 @@ import numpy as np
 from ..cases import Scale
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, product_operations, touched_bytes
+from .constants import initialized
 from .values import host, integers
 
 _NAME = "DML_OPERATOR_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
@@ -203,41 +204,7 @@ def _initialized(
                "output_tensor": out, **{f"{name}_tensor": t for name, t in options.items()}}
     if "bias_tensor" in tensors:
         tensors["bias_tensor"] = tensors["bias_tensor"].broadcast_to(out.sizes)
-    descs = {name: t.desc for name, t in tensors.items()}
-    descs["b_tensor"] = descs["b_tensor"].replace(flags=dml.TensorFlags.OWNED_BY_DML)
-    compiled = device.compile_operator(
-        device.create_operator(dml.MatrixMultiplyIntegerToFloatOperatorDesc(**descs)))
-    inputs = [field.snake for field in compiled.definition.spec.inputs]
-    persistent = device.create_buffer(compiled.binding_properties.persistent_resource_size)
-
-    def bound(name: str) -> Any:
-        t = tensors.get(name)
-        if t is None:
-            return None
-        size = t.desc.total_tensor_size_in_bytes
-        return dml.BufferBinding(dml.Buffer(device, t.allocation, size))
-
-    def table(dispatchable: Any, inputs: Any, outputs: Any) -> Any:
-        made = device.create_binding_table(dispatchable)
-        made.bind_inputs(inputs)
-        made.bind_outputs(outputs)
-        if size := dispatchable.binding_properties.temporary_resource_size:
-            made.bind_temporary_resource(dml.BufferBinding(device.create_buffer(size)))
-        return made
-
-    initializer = device.create_operator_initializer([compiled])
-    only_b = [bound(name) if name == "b_tensor" else None for name in inputs]
-    device.record_dispatch(
-        initializer, table(initializer, [only_b], [dml.BufferBinding(persistent)]))
-    others = table(compiled, [None if name == "b_tensor" else bound(name) for name in inputs],
-                   [bound("output_tensor")])
-    others.bind_persistent_resource(dml.BufferBinding(persistent))
-
-    def dispatch() -> Any:
-        device.record_dispatch(compiled, others)
-        return out
-
-    return dispatch
+    return initialized(device, dml.MatrixMultiplyIntegerToFloatOperatorDesc, "b_tensor", tensors)
 
 
 def _torch(library: Any, data: _Data, copies: int) -> Iterator[Peer]:

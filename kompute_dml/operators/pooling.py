@@ -15,6 +15,7 @@ from ..lowering.builder import PlanBuilder
 from ..lowering.neighbours import Neighbours
 from ..lowering.plan import UNUSED, Operand
 from ..lowering.planes import block_strides, chosen
+from . import pooling_means
 from .base import Output, operator
 from .reduce import lower as lower_reduction
 
@@ -165,7 +166,7 @@ def _shape(desc: Any, y: TensorDesc) -> _Shape:
 
 
 class Blocks(NamedTuple):
-    """What an invocation of pooling_planes.comp computes, and how it reads."""
+    """What an invocation of a shader of planes computes, and how it reads."""
 
     layout: str
     rows: int
@@ -176,6 +177,7 @@ class Blocks(NamedTuple):
     """Words of a chunk, if channels come first."""
     phase: int = 0
     """Where the first window of a block begins in its chunk."""
+    shader: str = "pooling_planes"
 
 
 def _chunks(x: TensorDesc, y: TensorDesc, step: int, least: int) -> tuple[int, int] | None:
@@ -216,28 +218,34 @@ def blocks_of(op: str, d: Any, p: PlanBuilder, y: TensorDesc) -> Blocks | None:
     if found is None:
         return None
     words, columns = found
-    return Blocks("first", 2 if each == 8 and overlapping else 1, columns, 1, words,
-                  -shape.paddings[2] % (words * each // 4))
+    phase = -shape.paddings[2] % (words * each // 4)
+    if op == "max" and each == 8 and p.library.find("pooling_planes_halves") is not None:
+        return Blocks("first", 1, columns, 1, words, phase, "pooling_planes_halves")
+    return Blocks("first", 2 if each == 8 and overlapping else 1, columns, 1, words, phase)
 
 
 def planes(op: str, d: Any, p: PlanBuilder, y: TensorDesc, made: Operand, blocks: Blocks) -> None:
-    """Add the dispatch of pooling_planes.comp that stores ``y`` in ``made``."""
+    """Add the dispatch of the blocks' shader that stores ``y`` in ``made``."""
     x, shape = d.input_tensor, _shape(d, y)
     channels = x.sizes[1] // blocks.lanes
     count = -(-y.sizes[2] // blocks.rows) * -(-y.sizes[3] // blocks.columns)
+    more: dict[str, int] = {}
+    variant = blocks.shader
+    if variant == "pooling_planes":
+        variant += f".{op}.{blocks.layout}"
+        more = {"TYPE": x.data_type.code,
+                "INCLUDE_PADDING": bool(getattr(d, "include_padding", 0))}
     p.dispatch(
-        f"pooling_planes.{op}.{blocks.layout}",
-        -(-x.sizes[0] * channels * count // _LOCAL_SIZE), x=p.read("input_tensor"), y=made,
+        variant, -(-x.sizes[0] * channels * count // _LOCAL_SIZE), x=p.read("input_tensor"), y=made,
         push={"batches": x.sizes[0], "channels": channels, "x_sizes": x.sizes[2:],
               "y_sizes": y.sizes[2:], "padding": shape.paddings[1:],
               "padded_ends": shape.ends[1:],
               "x_strides": block_strides(x, blocks.lanes),
               "y_strides": block_strides(y, blocks.lanes)},
-        spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": x.data_type.code, "WINDOW_Y": shape.window[1],
+        spec={"LOCAL_SIZE": _LOCAL_SIZE, "WINDOW_Y": shape.window[1],
               "WINDOW_X": shape.window[2], "STRIDE_Y": shape.steps[1],
               "STRIDE_X": shape.steps[2], "PHASE": blocks.phase, "COLUMNS": blocks.columns,
-              "ROWS": blocks.rows, "WORDS": blocks.words,
-              "INCLUDE_PADDING": bool(getattr(d, "include_padding", 0))})
+              "ROWS": blocks.rows, "WORDS": blocks.words, **more})
 
 
 def _pool(op: str, d: Any, p: PlanBuilder) -> None:
@@ -247,7 +255,8 @@ def _pool(op: str, d: Any, p: PlanBuilder) -> None:
     wide = _taps(shape) > _many(p)
     if wide and op == "average" and shape.window == shape.x_sizes and y.element_count == product(
             y.sizes[:2]) and not p.device.is_cpu:
-        lower_reduction(p, d, tuple(range(2, x.dimension_count)), ReduceFunction.AVERAGE)
+        if not pooling_means.lower(p, d):
+            lower_reduction(p, d, tuple(range(2, x.dimension_count)), ReduceFunction.AVERAGE)
         return
     if (not wide and indices is None and op in ("average", "max")
             and (blocks := blocks_of(op, d, p, y)) is not None
@@ -354,8 +363,8 @@ def _pooling(name: str, op: str, **more: Any) -> Any:
         defaults["dilations"] = None
     if name in ("MAX_POOLING1", "MAX_POOLING2"):
         defaults["data_type"] = None  # of the indices
-    shaders = {"average": (*WINDOWS, "pooling_planes", "reduction"),
-               "max": (*WINDOWS, "pooling_planes")}.get(op, WINDOWS)
+    shaders = {"average": (*WINDOWS, "pooling_planes", pooling_means.SHADER, "reduction"),
+               "max": (*WINDOWS, "pooling_planes", "pooling_planes_halves")}.get(op, WINDOWS)
     return operator(name, output=_output, shaders=shaders, **defaults, **more)(build)
 
 

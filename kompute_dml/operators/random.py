@@ -12,7 +12,7 @@ from ..lowering.walk import Walk
 from .base import operator
 
 _LOCAL_SIZE = 256
-_BLOCKS, _BLOCKS_ON_CPU = 2, 4
+_BLOCKS = 4
 """Blocks of four words for each invocation."""
 STATE_WORDS = 6
 """A counter of four words, the lowest first, and a key of two."""
@@ -30,15 +30,14 @@ def RandomGeneratorOperatorDesc(d: Any, p: PlanBuilder) -> None:
     state, y, following = d.input_state_tensor, d.output_tensor, d.output_state_tensor
     walk = Walk(y.sizes, y.strides)
     local_size = min(_LOCAL_SIZE, p.device.max_invocations)
-    blocks = _BLOCKS_ON_CPU if p.device.is_cpu else _BLOCKS
     longs = p.library.find("random_generator", "longs")
     p.dispatch(
         longs or p.library.get("random_generator", "words"),
-        -(-walk.count // (4 * blocks * local_size)),
+        -(-walk.count // (4 * _BLOCKS * local_size)),
         state=p.read("input_state_tensor"), y=p.write("output_tensor"),
         next=p.write("output_state_tensor"), params=walk.words,
         push={"count": walk.count, "state_stride": state.strides[-1],
               "next_stride": following.strides[-1] if following is not None else 0},
         spec={"LOCAL_SIZE": local_size, "CONTIGUOUS": walk.contiguous,
-              "NEXT": following is not None, "EACH": blocks},
+              "NEXT": following is not None, "EACH": _BLOCKS},
     )

@@ -24,8 +24,10 @@ _MOST = 4096
 """The most elements or vectors of an invocation: llvmpipe ends longer loops."""
 _SIDE_BY_SIDE = 64
 """Rows that neighbouring invocations take, if rows are neighbours in memory."""
-_VECTORS_SIDE_BY_SIDE = 32
+_VECTORS_SIDE_BY_SIDE = 16
 """The same, if each takes a vector of rows."""
+_PARTS, _PARTS_OF_VECTORS = 8, 4
+"""Workgroups for each core, if rows are split into parts: of rows, or of vectors of rows."""
 _MOST_WIDE = 8
 """The most rows of an invocation. Their totals stay in registers."""
 _CHUNK = 8
@@ -93,7 +95,8 @@ def lower(p: PlanBuilder, d: Any, axes: Ints, function: ReduceFunction,
     height = min(width // share, power_of_two(units))
     groups = -(-units // height)
 
-    wanted = 1 if device.is_cpu else 8 * device.cores // groups
+    wanted = (1 if device.is_cpu
+              else (_PARTS if wide == 1 else _PARTS_OF_VECTORS) * device.cores // groups)
     parts = max(1, min(wanted, columns.count // (share * each * 4 * own)),
                 -(-columns.count // (share * each * _MOST)))
     part_columns = -(-columns.count // (parts * each)) * each

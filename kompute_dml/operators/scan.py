@@ -5,16 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 from ..attributes import AxisDirection
+from ..dtypes import DataType
 from ..layout import begin_with_vectors, power_of_two
 from ..lowering.builder import PlanBuilder
 from ..lowering.plan import UNUSED
 from ..lowering.walk import Walk
+from ..runtime.traits import DeviceTraits
 from .base import axis_in, like, operator
 
 _STRIPES = 4
 """STRIPES of the shader: units of a tile for each invocation."""
+_UNIT = 4
+"""Neighbouring columns of an invocation, if rows are neighbours in memory."""
 _SIDE_BY_SIDE = 32
 """Rows that neighbouring invocations take, if rows are neighbours in memory."""
+_WIDTH, _WIDE, _WIDEST = 256, 512, 1024
+"""Invocations of a workgroup: as a rule, for long rows, and if one workgroup for each core scans
+neighbouring rows."""
+_LONG = 1 << 24
+"""The least columns of long rows."""
+_PARTS, _PARTS_OF_LONG = 16, 64
+"""Parts for each core, if rows are split. Those of long rows are small: then the cache still holds
+more of what was read last."""
+_LEAST_TILES = 8
+"""The least tiles, ..."""
+_LEAST_BYTES = 64
+"""... bytes of a column, ..."""
+_BUSY = 0.7
+"""... and share of the cores with which one workgroup for each core pays off."""
 _MOST_TILES = 4096
 """The most tiles: llvmpipe ends longer loops."""
 _SHARE_ON_CPU = 8
@@ -23,6 +41,26 @@ _SHARE_ON_CPU = 8
 
 def _check(desc: Any, strict: bool) -> None:
     axis_in(desc.operator.name, desc.axis, desc.input_tensor)
+
+
+def _fits(device: DeviceTraits, width: int, data_type: DataType) -> bool:
+    """Whether the device has workgroups of this width, with their shared memory."""
+    number, carry = 4 if data_type.is_float else 8, 8
+    return (width <= device.max_invocations
+            and width * (2 * _STRIPES * number + carry) <= device.max_shared_memory)
+
+
+def _of_a_core(device: DeviceTraits, rows: int, columns: int, data_type: DataType) -> int:
+    """How many neighbouring rows a workgroup takes, if one workgroup for each core, or nearly for
+    each, scans all. Such rows need no parts, which are read twice. Else 0."""
+    if device.is_cpu or not _fits(device, _WIDEST, data_type):
+        return 0
+    for side in (_SIDE_BY_SIDE, _SIDE_BY_SIDE // 2):
+        tile = _WIDEST // side * _STRIPES * _UNIT
+        if (side * data_type.itemsize >= _LEAST_BYTES and columns >= _LEAST_TILES * tile
+                and _BUSY * device.cores <= -(-rows // side) <= device.cores):
+            return side
+    return 0
 
 
 def _lower(p: PlanBuilder, d: Any, product: bool, exclusive: bool) -> None:
@@ -35,19 +73,25 @@ def _lower(p: PlanBuilder, d: Any, product: bool, exclusive: bool) -> None:
     vectors = columns % each == 0 and all(
         begin_with_vectors(each, t.strides, d.axis) for t in (x, y))
     rows_first = not vectors and rows.strides[0][-1] < x_stride
-    unit = each if vectors else 4 if rows_first else 1
-    width = min(256, device.max_invocations)
+    unit = each if vectors else _UNIT if rows_first else 1
+    long = (vectors and columns >= _LONG and not device.is_cpu
+            and _fits(device, _WIDE, x.data_type))
+    width, side_by_side = _WIDE if long else min(_WIDTH, device.max_invocations), _SIDE_BY_SIDE
+    own = _of_a_core(device, rows.count, columns, x.data_type) if rows_first else 0
+    if own:
+        width, side_by_side = _WIDEST, own
     share = power_of_two(-(-columns // (_STRIPES * unit)))
     if rows_first:
-        share = max(min(share, width // _SIDE_BY_SIDE), width // power_of_two(rows.count))
+        share = max(min(share, width // side_by_side), width // power_of_two(rows.count))
     share = min(share, _SHARE_ON_CPU if device.is_cpu else width)
     height = min(width // share, power_of_two(rows.count))
     groups = -(-rows.count // height)
 
     # With parts, a row is read twice. This pays off if the device would be idle otherwise.
     tiles = -(-columns // (share * _STRIPES * unit))
-    idle = not device.is_cpu and groups < 2 * device.cores
-    parts = max(1, min(16 * device.cores // groups, tiles // 4) if idle else 1,
+    idle = not device.is_cpu and not own and groups < 2 * device.cores
+    wanted = (_PARTS_OF_LONG if long else _PARTS) * device.cores // groups
+    parts = max(1, min(wanted, tiles // 4) if idle else 1,
                 -(-tiles // _MOST_TILES))
     part_tiles = -(-tiles // parts)
     parts = -(-tiles // part_tiles)

@@ -39,10 +39,13 @@ _WORDS = 3
 """Words of an entry."""
 _LONGEST = 1 << 20
 """The most columns of a part: llvmpipe ends longer loops."""
-_WIDEST = 512
-"""The most invocations that keep a part in registers. Each may have 128 of them on NVIDIA, ..."""
-_PER_LANE = 64
-"""... and keeps up to so many elements, which have a mark each in two words."""
+_SHORTEST = 512
+"""Rows of more columns are faster in subgroups."""
+_USUAL, _WIDEST = 128, 256
+"""Invocations that keep a part in registers: as a rule, and the most."""
+_FEW_PER_LANE, _PER_LANE = 16, 64
+"""Elements of each: with up to 16 there are fewer than usual, with more than 64 more. They have a
+mark each in two words."""
 _PASSING = 1.8
 """Times K: about the entries that pass a bound."""
 _MOST_RANKED = 4
@@ -85,7 +88,7 @@ def _select_few(
     # About 1.6 K entries pass a bound that is found among 1.25 K groups.
     groups = min(power_of_two(-(-5 * k // 4)), most)
     source, made = p.read("input_tensor"), UNUSED
-    if _in_subgroups(p, itemsize, work_key("top_k", rows.count, columns, k, itemsize)):
+    if _in_subgroups(p, rows.count, columns, k, itemsize):
         made, columns = _first_of_parts(p, k, columns, rows, push, spec, aligned)
         if made is UNUSED:
             return
@@ -125,12 +128,12 @@ def _select_few(
         made, columns = taken.reading(), parts * k
 
 
-def _in_subgroups(p: PlanBuilder, itemsize: int, work: str) -> bool:
-    """Whether subgroups find the bound, and marks in registers what passes it. No GPU has timed
-    that yet, so ``kompute-dml tune`` has to choose it."""
-    return (itemsize <= 4 and not p.device.is_cpu
-            and p.library.find("top_k_subgroups") is not None
-            and p.choose(work, ("groups", "subgroups")) == "subgroups")
+def _in_subgroups(p: PlanBuilder, rows: int, columns: int, k: int, itemsize: int) -> bool:
+    """Whether subgroups find the bound, and marks in registers tell what passes it."""
+    if itemsize > 4 or p.device.is_cpu or p.library.find("top_k_subgroups") is None:
+        return False
+    names = ("subgroups", "groups") if columns > _SHORTEST else ("groups", "subgroups")
+    return p.choose(work_key("top_k", rows, columns, k, itemsize), names) == "subgroups"
 
 
 def _first_of_parts(
@@ -151,7 +154,9 @@ def _first_of_parts(
     part_columns = -(-columns // parts)
     part_columns = -(-part_columns // each) * each
     parts = -(-columns // part_columns)
-    local = min(max(power_of_two(-(-part_columns // _PER_LANE)), _LEAST), widest)
+    local = power_of_two(-(-part_columns // _PER_LANE))
+    local = max(local, min(_USUAL, power_of_two(-(-part_columns // _FEW_PER_LANE))))
+    local = min(max(local, _LEAST), widest)
     kept = -(-part_columns // (local * each))
     leads = min(power_of_two(-(-5 * k // (4 * local))), kept)
     if local * leads < k and part_columns > _FEW_GATHERED:

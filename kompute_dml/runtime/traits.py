@@ -52,8 +52,8 @@ class DeviceTraits:
     fragments_alike: bool
     """In a 16 x 16 FLOAT16 left operand an invocation holds the same elements as in a sum, and
     invocation l of rows l / 4 and l / 4 + 8 those of columns 2 (l % 4), + 1, + 8 and + 9, in this
-    order. Attention uses sums as operands, products of few rows fill operands. Tests confirm
-    it."""
+    order. In right operands rows and columns are exchanged. Attention uses sums as operands,
+    products fill operands from memory. Tests confirm it."""
     masks_all: bool
     """Both sides of a branch are executed, under masks."""
     registers: int

@@ -157,6 +157,8 @@ def reflect(binary: bytes) -> dict[str, Any]:
     for (constant, decoration), spec_id in module.decorations.items():
         if decoration == _SPEC_ID:
             name = module.names.get(constant) or size_names.get(constant) or f"constant_{spec_id}"
+            if module.constants[constant][0] == _SPEC_OP:
+                raise ReflectionError(f"expected a number as the default of constant {name}")
             constants[name] = {"id": spec_id, "default": module.value(constant)}
     size_ids = [module.decorations.get((c, _SPEC_ID)) for c in module.local_size_ids]
     sizes = [module.value(c) for c in module.local_size_ids] or list(module.local_size)

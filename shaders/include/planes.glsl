@@ -1,12 +1,7 @@
 // What the shaders of planes of floats share. Each invocation computes a block of ROWS x COLUMNS elements of one
 // channel, or of a vector of contiguous channels with LAYOUT_last. The includer has the constants TYPE, ROWS and
 // COLUMNS, the push constant ``channels``, and includes include/typed.glsl before.
-const bool HALVES = BYTES_OF(TYPE) == 2u;
-const uint VECTOR = HALVES ? 8u : 4u;
-
-float element(uvec4 vector, uint e) {
-    return HALVES ? halves_to_floats(vector[e / 2u & 3u])[e % 2u] : uintBitsToFloat(vector[e & 3u]);
-}
+#include "include/planes_vector.glsl"
 
 // Makes a vector of the elements of an array of floats from ``first`` on.
 #define PACK(vector, floats, first) \

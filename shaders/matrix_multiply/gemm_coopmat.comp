@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_GEMM
-//@ variants TILE: t128 t64 t64d t32x64 t32 t16
+//@ variants TILE: t128 t64x256p t64 t64d t32x64 t32 t16
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
@@ -15,9 +15,16 @@
 // in SUBGROUPS_DOWN x SUBGROUPS_ACROSS parts. SUBGROUPS_K subgroups split K of each part. ALONE: each of
 // them reads its own slice, and no subgroup waits for another. A and B are read in vectors of eight
 // elements, which are contiguous along K or along the other axis.
+// PACKED_B: gemm_pack.comp has put B into the order of matrix units. Each subgroup reads it straight from
+// memory. Shared memory holds two slices of A: the next one is stored while this one is multiplied.
 #if defined(TILE_t128)
 const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, TILE_K = 32u;
 const uint SUBGROUPS_DOWN = 2u, SUBGROUPS_ACROSS = 2u, SUBGROUPS_K = 1u;
+const bool ALONE = false;
+#elif defined(TILE_t64x256p)
+#define PACKED_B
+const uint TILE_ROWS = 64u, TILE_COLUMNS = 256u, TILE_K = 32u;
+const uint SUBGROUPS_DOWN = 1u, SUBGROUPS_ACROSS = 4u, SUBGROUPS_K = 1u;
 const bool ALONE = false;
 #elif defined(TILE_t64)
 const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, TILE_K = 64u;
@@ -71,7 +78,11 @@ const uint READERS = INVOCATIONS / SHARES;
 const uint K_VECTORS = OWN_K / 8u;
 const uint A_SLICE = max(TILE_ROWS * (K_VECTORS + 1u), OWN_K * (TILE_ROWS / 8u + 1u));
 const uint B_SLICE = max(TILE_COLUMNS * (K_VECTORS + 1u), OWN_K * (TILE_COLUMNS / 8u + 1u));
+#ifdef PACKED_B
+const uint SLICE = 2u * A_SLICE;
+#else
 const uint SLICE = A_SLICE + B_SLICE;
+#endif
 const uint A_PITCH = A_MN_CONTIGUOUS ? TILE_ROWS / 8u + 1u : K_VECTORS + 1u;
 const uint B_PITCH = B_MN_CONTIGUOUS ? TILE_COLUMNS / 8u + 1u : K_VECTORS + 1u;
 const uint ROW_VECTORS = PART_COLUMNS / 4u;
@@ -125,7 +136,7 @@ void main() {
     uint b_slice = a_slice + A_SLICE;
 
     // Positions beyond the edges are clamped, and their sums dropped. They count vectors.
-    uint a_from[A_LOADS], b_from[B_LOADS];
+    uint a_from[A_LOADS];
 #define FIND_SIDE(side, SIDE, lines, line, count, step, where) \
     [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) { \
         uvec2 at = place(SIDE##_MN_CONTIGUOUS, lines, i); \
@@ -135,16 +146,12 @@ void main() {
         side##_from[i] = (side##_offset + t.at[where] + across + k * side##_k) / 8u; \
     }
     FIND_SIDE(a, A, TILE_ROWS, t.row, rows, a_row, 0)
-    FIND_SIDE(b, B, TILE_COLUMNS, t.column, columns, b_column, 1)
-    uint a_step = TILE_K / 8u * a_k, b_step = TILE_K / 8u * b_k;
+    uint a_step = TILE_K / 8u * a_k;
     // The next slice. Nothing uses it before it is stored, so that nothing waits for it.
-    uvec4 a_next[A_LOADS], b_next[B_LOADS];
+    uvec4 a_next[A_LOADS];
 #define LOAD_SIDE(side, SIDE, slice) \
     [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) \
         side##_next[i] = side##_vectors[side##_from[i] + (slice) * side##_step];
-#define LOAD(slice) \
-    LOAD_SIDE(a, A, slice) \
-    LOAD_SIDE(b, B, slice)
     // The rest of K, which does not fill a slice. What is beyond its end is 0.
 #define LOAD_REST(side, SIDE, lines) \
     [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) { \
@@ -160,15 +167,90 @@ void main() {
                         : left > (SIDE##_MN_CONTIGUOUS ? 0u : 2u * w) ? 0xFFFFu : 0u; \
         side##_next[i] = found; \
     }
-#define STORE_SLICE \
-    [[unroll]] for (int i = 0; i < A_LOADS; ++i) { \
-        uvec2 at = place(A_MN_CONTIGUOUS, TILE_ROWS, i); \
-        s_slice[a_slice + at.x * A_PITCH + at.y] = a_next[i]; \
-    } \
-    [[unroll]] for (int i = 0; i < B_LOADS; ++i) { \
-        uvec2 at = place(B_MN_CONTIGUOUS, TILE_COLUMNS, i); \
-        s_slice[b_slice + at.x * B_PITCH + at.y] = b_next[i]; \
+#define STORE_SIDE(side, SIDE, lines, to) \
+    [[unroll]] for (int i = 0; i < SIDE##_LOADS; ++i) { \
+        uvec2 at = place(SIDE##_MN_CONTIGUOUS, lines, i); \
+        s_slice[to + at.x * SIDE##_PITCH + at.y] = side##_next[i]; \
     }
+#define LOAD_ROWS(x, from, line, k) \
+    if (A_MN_CONTIGUOUS) \
+        coopMatLoad(x, s_slice, from + (k) * A_PITCH + (line) / 8u, A_PITCH, \
+                    gl_CooperativeMatrixLayoutColumnMajor); \
+    else \
+        coopMatLoad(x, s_slice, from + (line) * A_PITCH + (k) / 8u, A_PITCH, \
+                    gl_CooperativeMatrixLayoutRowMajor);
+
+    Sums sums[DOWN][ACROSS];
+    [[unroll]] for (int i = 0; i < DOWN; ++i)
+        [[unroll]] for (int j = 0; j < ACROSS; ++j) sums[i][j] = Sums(0.0);
+    uint slices = (t.end - t.begin) / TILE_K, rest = t.end - t.begin - slices * TILE_K;
+#ifdef PACKED_B
+    // B lies in strips of 64 columns and steps of 16 of K, filled up with zeros to whole strips and four
+    // steps. A vector holds what an invocation has of a fragment. While one of two steps is multiplied,
+    // the other is on its way; those past the end are not multiplied.
+    const uint STEP_VECTORS = 128u, OWN_STEPS = TILE_K / FRAGMENT;
+    uint all_steps = ((K - 1u) / 64u + 1u) * 4u;
+    uint strip = min((t.column + part_column) / 64u, (columns - 1u) / 64u);
+    uint b_from = (b_offset + t.at[1]) / 8u + strip * all_steps * STEP_VECTORS + gl_SubgroupInvocationID;
+    uint first_step = t.begin / FRAGMENT;
+    uvec4 b_even[ACROSS], b_odd[ACROSS];
+#define LOAD_STEP(which, step) { \
+        uint at = b_from + min(step, all_steps - 1u) * STEP_VECTORS; \
+        [[unroll]] for (int j = 0; j < ACROSS; ++j) which[j] = b_vectors[at + uint(j) * 32u]; \
+    }
+#define MULTIPLY_STEP(which, step, from, n) { \
+        ColumnFragment z[ACROSS]; \
+        RowFragment x; \
+        [[unroll]] for (int j = 0; j < ACROSS; ++j) \
+            [[unroll]] for (int w = 0; w < 4; ++w) { \
+                f16vec2 pair = unpackFloat2x16(which[j][w]); \
+                z[j][2 * w] = pair.x; \
+                z[j][2 * w + 1] = pair.y; \
+            } \
+        [[unroll]] for (int i = 0; i < DOWN; ++i) { \
+            LOAD_ROWS(x, from, part_row + uint(i) * FRAGMENT, n * FRAGMENT) \
+            [[unroll]] for (int j = 0; j < ACROSS; ++j) \
+                sums[i][j] = coopMatMulAdd(x, z[j], sums[i][j]); \
+        } \
+        LOAD_STEP(which, (step) + 2u) \
+    }
+#define MULTIPLY(slice, from) { \
+        uint step = first_step + (slice) * OWN_STEPS; \
+        MULTIPLY_STEP(b_even, step, from, 0u) \
+        MULTIPLY_STEP(b_odd, step + 1u, from, 1u) \
+    }
+    LOAD_STEP(b_even, first_step)
+    LOAD_STEP(b_odd, first_step + 1u)
+    if (!ENDS_INSIDE || slices > 0u) {
+        LOAD_SIDE(a, A, 0u)
+        STORE_SIDE(a, A, TILE_ROWS, 0u)
+        LOAD_SIDE(a, A, min(1u, slices - 1u))
+    }
+    for (uint slice = 0u; slice < slices; ++slice) {
+        uint from = slice % 2u * A_SLICE;
+        barrier();
+        STORE_SIDE(a, A, TILE_ROWS, A_SLICE - from)
+        LOAD_SIDE(a, A, min(slice + 2u, slices - 1u))
+        MULTIPLY(slice, from)
+    }
+    if (ENDS_INSIDE && rest > 0u) {
+        LOAD_REST(a, A, TILE_ROWS)
+        barrier();
+        STORE_SIDE(a, A, TILE_ROWS, 0u)
+        barrier();
+        MULTIPLY(slices, 0u)
+    }
+#else
+    uint b_from[B_LOADS];
+    FIND_SIDE(b, B, TILE_COLUMNS, t.column, columns, b_column, 1)
+    uint b_step = TILE_K / 8u * b_k;
+    uvec4 b_next[B_LOADS];
+#define LOAD(slice) \
+    LOAD_SIDE(a, A, slice) \
+    LOAD_SIDE(b, B, slice)
+#define STORE_SLICE \
+    STORE_SIDE(a, A, TILE_ROWS, a_slice) \
+    STORE_SIDE(b, B, TILE_COLUMNS, b_slice)
 #define MULTIPLY \
     [[unroll]] for (uint n = 0u; n < TILE_K / FRAGMENT / SUBGROUPS_K; ++n) { \
         uint k = (ALONE ? n : n * SUBGROUPS_K + member_of_k) * FRAGMENT; \
@@ -184,22 +266,12 @@ void main() {
                             gl_CooperativeMatrixLayoutColumnMajor); \
         } \
         [[unroll]] for (int i = 0; i < DOWN; ++i) { \
-            uint line = part_row + uint(i) * FRAGMENT; \
-            if (A_MN_CONTIGUOUS) \
-                coopMatLoad(x, s_slice, a_slice + k * A_PITCH + line / 8u, A_PITCH, \
-                            gl_CooperativeMatrixLayoutColumnMajor); \
-            else \
-                coopMatLoad(x, s_slice, a_slice + line * A_PITCH + k / 8u, A_PITCH, \
-                            gl_CooperativeMatrixLayoutRowMajor); \
+            LOAD_ROWS(x, a_slice, part_row + uint(i) * FRAGMENT, k) \
             [[unroll]] for (int j = 0; j < ACROSS; ++j) \
                 sums[i][j] = coopMatMulAdd(x, z[j], sums[i][j]); \
         } \
     }
 
-    Sums sums[DOWN][ACROSS];
-    [[unroll]] for (int i = 0; i < DOWN; ++i)
-        [[unroll]] for (int j = 0; j < ACROSS; ++j) sums[i][j] = Sums(0.0);
-    uint slices = (t.end - t.begin) / TILE_K, rest = t.end - t.begin - slices * TILE_K;
     if (!ENDS_INSIDE || slices > 0u) {
         LOAD(0u)
     }
@@ -220,6 +292,7 @@ void main() {
         share_slice();
         MULTIPLY
     }
+#endif
     barrier();
     // The subgroups of a part add up its strips in a fixed order. An invocation takes four columns of
     // a row at a time, and up to four such rows together.

@@ -18,17 +18,15 @@
 //   blocks: as k_contiguous, but vectors of 32 elements of 4 bits, with a scale for each block of K.
 // SUBGROUPS_K subgroups divide K of the same columns, and SUBGROUPS_ACROSS divide the columns of a tile.
 #if defined(ROWS_r1)
-const uint TILE_ROWS = 1u, SUBGROUPS = 8u;
+const uint TILE_ROWS = 1u;
 #elif defined(ROWS_r8)
-const uint TILE_ROWS = 8u, SUBGROUPS = 16u;
-#elif defined(B_n_contiguous)  // whose sums take more shared memory
-const uint TILE_ROWS = 16u, SUBGROUPS = 8u;
+const uint TILE_ROWS = 8u;
 #else
-const uint TILE_ROWS = 16u, SUBGROUPS = 16u;
+const uint TILE_ROWS = 16u;
 #endif
-const uint INVOCATIONS = 32u * SUBGROUPS;
-layout(local_size_x = INVOCATIONS) in;
-layout(constant_id = 11) const uint SUBGROUPS_K = SUBGROUPS;
+layout(local_size_x = 256, local_size_x_id = 0) in;
+const uint INVOCATIONS = gl_WorkGroupSize.x, SUBGROUPS = INVOCATIONS / 32u;
+layout(constant_id = 11) const uint SUBGROUPS_K = 8u;
 #ifdef B_n_contiguous
 const uint FRAGMENTS = 4u;
 #else
@@ -44,6 +42,10 @@ const uint TILE_COLUMNS = SUBGROUPS_ACROSS * OWN_COLUMNS;
 layout(constant_id = 6) const bool SIGNED = false;
 layout(constant_id = 8) const bool HAS_ZERO = false;
 layout(constant_id = 9) const uint BLOCK = 32u;
+// Steps take turns in two variables. Arrays of steps are put into memory.
+#ifndef ROWS_r16
+#define TWO_AHEAD
+#endif
 #endif
 #include "include/gemm.glsl"
 #ifdef B_blocks
@@ -52,7 +54,9 @@ layout(binding = 7) readonly buffer Zero { uint zero_words[]; };
 #endif
 
 // A step is what a subgroup multiplies at a time, a round one step of each subgroup along K, a chunk the
-// rounds for which A lies in shared memory: a vector for each invocation. The next one is read meanwhile.
+// rounds for which A lies in shared memory: A_READS vectors for each invocation. The next one is read
+// meanwhile.
+layout(constant_id = 13) const uint A_READS = 1u;
 #ifdef B_blocks
 const uint STEP = 128u;
 const uint READS = 2u * FRAGMENTS;
@@ -64,7 +68,7 @@ const uint STEP = 32u;
 const uint READS = 8u;
 #endif
 const uint STEP_VECTORS = STEP / 8u;
-const uint CHUNK_VECTORS = INVOCATIONS / TILE_ROWS;  // of a row of A
+const uint CHUNK_VECTORS = A_READS * INVOCATIONS / TILE_ROWS;  // of a row of A
 const uint ROUNDS = CHUNK_VECTORS / (STEP_VECTORS * SUBGROUPS_K);  // of a chunk
 
 const uint ACROSS = TILE_ROWS > 8u ? 16u : 8u;  // columns of a right operand, which are rows of A
@@ -214,9 +218,12 @@ void main() {
     }
 #endif
     Found found;
+#ifdef TWO_AHEAD
+    Found other;
+#endif
     // Past the end, steps are not multiplied, and vectors are 0.
 #ifdef B_n_contiguous
-#define READ(step) \
+#define READ(found, step) \
     { \
         uint first = t.begin + (step) * STEP + quad * 2u; \
         [[unroll]] for (uint i = 0u; i < 8u; ++i) { \
@@ -224,7 +231,7 @@ void main() {
             found.vectors[i] = b_vectors[(from + (ENDS_INSIDE ? min(k, t.end - 1u) : k) * b_k) / 8u]; \
         } \
     }
-#define CONSUME(step, held) \
+#define CONSUME(found, step, held) \
     { \
         uint first = t.begin + (step) * STEP + quad * 2u; \
         if (ENDS_INSIDE) \
@@ -242,7 +249,7 @@ void main() {
         } \
     }
 #elif defined(B_k_contiguous)
-#define READ(step) \
+#define READ(found, step) \
     { \
         uint first = (t.begin + (step) * STEP) / 8u; \
         [[unroll]] for (uint i = 0u; i < READS; ++i) { \
@@ -251,7 +258,7 @@ void main() {
             found.vectors[i] = b_vectors[from[i / 2u] + v]; \
         } \
     }
-#define CONSUME(step, held) \
+#define CONSUME(found, step, held) \
     { \
         uint first = (t.begin + (step) * STEP) / 8u + quad; \
         if (ENDS_INSIDE) \
@@ -267,7 +274,7 @@ void main() {
         } \
     }
 #else
-#define READ(step) \
+#define READ(found, step) \
     { \
         uint first = (t.begin + (step) * STEP) / 32u, v = min(first + quad, (K - 1u) / 32u); \
         [[unroll]] for (uint i = 0u; i < READS; ++i) { \
@@ -277,7 +284,7 @@ void main() {
                 found.zeros[i] = zero_words[(zero_from[i] + v * 32u / BLOCK * zero_block) / 8u]; \
         } \
     }
-#define CONSUME(step, held) \
+#define CONSUME(found, step, held) \
     { \
         uint v = (t.begin + (step) * STEP) / 32u + quad; \
         f16vec2 by[READS], taken[READS], taken_above[READS]; \
@@ -308,36 +315,64 @@ void main() {
     }
 #endif
 
-    // The vector of a chunk of A that an invocation reads.
-    uint a_line = gl_LocalInvocationIndex / CHUNK_VECTORS, a_place = gl_LocalInvocationIndex % CHUNK_VECTORS;
-    uint a_from = a_offset + t.at[0] + min(a_line, rows - 1u) * a_row;
-#define VECTOR_OF_CHUNK(chunk) vector_of_a(a_from, t.begin + ((chunk) * CHUNK_VECTORS + a_place) * 8u, t.end)
-    uvec4 a_next = VECTOR_OF_CHUNK(0u);
-    READ(min(member, steps - 1u))
+    uvec4 a_next[A_READS];
+#define READ_A(chunk) \
+    [[unroll]] for (uint i = 0u; i < A_READS; ++i) { \
+        uint n = gl_LocalInvocationIndex + i * INVOCATIONS, line = n / CHUNK_VECTORS; \
+        a_next[i] = vector_of_a(a_offset + t.at[0] + min(line, rows - 1u) * a_row, \
+                                t.begin + ((chunk) * CHUNK_VECTORS + n % CHUNK_VECTORS) * 8u, t.end); \
+    }
+#define HOLD_A(chunk) \
+    [[unroll]] for (uint i = 0u; i < A_READS; ++i) { \
+        uint n = gl_LocalInvocationIndex + i * INVOCATIONS; \
+        hold((chunk) % 2u * CHUNK + n / CHUNK_VECTORS * PITCH, n % CHUNK_VECTORS, a_next[i]); \
+    }
+    READ_A(0u)
+    READ(found, min(member, steps - 1u))
+#ifdef TWO_AHEAD
+    READ(other, min(SUBGROUPS_K + member, steps - 1u))
+#endif
     [[unroll]] for (uint f = 0u; f < FRAGMENTS; ++f) sums[f] = Sums(0.0);
-    hold(a_line * PITCH, a_place, a_next);
-    a_next = VECTOR_OF_CHUNK(1u);
+    HOLD_A(0u)
+    READ_A(1u)
     barrier();
-    // After the last round of a chunk, the next chunk takes the other half of shared memory. Two steps read
-    // ahead were slower: the compiler put the array into memory.
+    // After the last round of a chunk, the next chunk takes the other half of shared memory.
     uint rounds = (steps - 1u) / SUBGROUPS_K + 1u, round = 0u;
-#define ROUND(read) \
+#define ROUND(found, read) \
     { \
         uint step = round * SUBGROUPS_K + member, chunk = round / ROUNDS; \
         uint held = chunk % 2u * CHUNK + (round % ROUNDS * SUBGROUPS_K + member) * STEP_VECTORS; \
-        if (step < steps) CONSUME(step, held) \
+        if (step < steps) CONSUME(found, step, held) \
         read \
     }
-    for (; round + 1u < rounds; ++round) {
-        ROUND(READ(min(step + SUBGROUPS_K, steps - 1u)))
-        if (round % ROUNDS == ROUNDS - 1u) {
-            uint chunk = round / ROUNDS + 1u;
-            hold(chunk % 2u * CHUNK + a_line * PITCH, a_place, a_next);
-            a_next = VECTOR_OF_CHUNK(chunk + 1u);
-            barrier();
-        }
+#define NEXT_CHUNK \
+    if (round % ROUNDS == ROUNDS - 1u) { \
+        uint chunk = round / ROUNDS + 1u; \
+        HOLD_A(chunk) \
+        READ_A(chunk + 1u) \
+        barrier(); \
     }
-    ROUND(;)
+#define NEXT_ROUND(found, ahead) \
+    ROUND(found, READ(found, min(step + (ahead) * SUBGROUPS_K, steps - 1u))) \
+    NEXT_CHUNK \
+    ++round;
+#ifdef TWO_AHEAD
+    while (round + 2u < rounds) {
+        NEXT_ROUND(found, 2u)
+        NEXT_ROUND(other, 2u)
+    }
+    ROUND(found, ;)
+    if (round + 1u < rounds) {
+        NEXT_CHUNK
+        ++round;
+        ROUND(other, ;)
+    }
+#else
+    while (round + 1u < rounds) {
+        NEXT_ROUND(found, 1u)
+    }
+    ROUND(found, ;)
+#endif
 
     barrier();
     [[unroll]] for (uint f = 0u; f < FRAGMENTS; ++f)

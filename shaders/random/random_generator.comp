@@ -53,19 +53,8 @@ uvec2 product(uint x, uint y) {
 #endif
 }
 
-void main() {
-    uint local_size = gl_WorkGroupSize.x;
-    uint block = group_index() * local_size * EACH + gl_LocalInvocationIndex;
-    uint blocks = count / 4u + uint(count % 4u != 0u);
-    if (block >= blocks) return;
-    uvec2 key = uvec2(state(4u), state(5u));
-    if (NEXT && block == 0u) {
-        uvec4 next = counter_plus(blocks);
-        for (uint i = 0u; i < 4u; ++i) next_words[next_offset + i * next_stride] = next[i];
-        for (uint i = 0u; i < 2u; ++i) next_words[next_offset + (4u + i) * next_stride] = key[i];
-    }
-    uvec4 c[EACH];
-    [[unroll]] for (uint n = 0u; n < EACH; ++n) c[n] = counter_plus(block + n * local_size);
+// The words of blocks, from their counters.
+void make_words(inout uvec4 c[EACH], uvec2 key) {
     [[unroll]] for (uint r = 0u; r < 10u; ++r) {
         [[unroll]] for (uint n = 0u; n < EACH; ++n) {
             uvec2 first = product(0xD2511F53u, c[n].x), second = product(0xCD9E8D57u, c[n].z);
@@ -73,14 +62,35 @@ void main() {
         }
         key += uvec2(0x9E3779B9u, 0xBB67AE85u);
     }
-    bool vectors = CONTIGUOUS && y_offset % 4u == 0u;
+}
+
+void main() {
+    const uint size = gl_WorkGroupSize.x, span = size * EACH;
+    uint from = group_index() * span, own = from + gl_LocalInvocationIndex;
+    uint blocks = count / 4u + uint(count % 4u != 0u);
+    if (own >= blocks) return;
+    uvec2 key = uvec2(state(4u), state(5u));
+    if (NEXT && own == 0u) {
+        uvec4 next = counter_plus(blocks);
+        for (uint i = 0u; i < 4u; ++i) next_words[next_offset + i * next_stride] = next[i];
+        for (uint i = 0u; i < 2u; ++i) next_words[next_offset + (4u + i) * next_stride] = key[i];
+    }
+    uvec4 c[EACH], begin = counter_plus(from);
+    bool whole = CONTIGUOUS && y_offset % 4u == 0u && from + span <= count / 4u;
+    // Where the counter's first word does not wrap within a workgroup, its blocks share the other words. So
+    // compilers compute parts of the first two rounds once for all blocks of an invocation.
+    if (whole && begin.x <= 0xFFFFFFFFu - span) {
+        [[unroll]] for (uint n = 0u; n < EACH; ++n)
+            c[n] = uvec4(begin.x + gl_LocalInvocationIndex + n * size, begin.yzw);
+        make_words(c, key);
+        [[unroll]] for (uint n = 0u; n < EACH; ++n) y_vectors[y_offset / 4u + own + n * size] = c[n];
+        return;
+    }
+    [[unroll]] for (uint n = 0u; n < EACH; ++n) c[n] = counter_plus(own + n * size);
+    make_words(c, key);
     [[unroll]] for (uint n = 0u; n < EACH; ++n) {
-        uint own = block + n * local_size, first = 4u * own;
-        if (own >= blocks) break;
-        uint there = min(4u, count - first);
-        if (vectors && there == 4u) y_vectors[y_offset / 4u + own] = c[n];
-        else
-            for (uint i = 0u; i < there; ++i)
-                y_words[y_offset + (CONTIGUOUS ? first + i : walk(0u, first + i)[0])] = c[n][i];
+        uint first = 4u * (own + n * size);
+        for (uint i = 0u; i < 4u && first + i < count; ++i)
+            y_words[y_offset + (CONTIGUOUS ? first + i : walk(0u, first + i)[0])] = c[n][i];
     }
 }

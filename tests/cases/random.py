@@ -58,6 +58,7 @@ CASES = [
     _random("carries", (1, 6), (3, 7, 5), [0xFFFFFFF0, 0xFFFFFFFF, 0xFFFFFFFF, 5, 6, 7]),
     _random("wraps", (1, 6), (3, 7), [0xFFFFFFFF] * 4 + [6, 7], layouts=[PACKED, STEPPED]),
     _random("past-a-workgroup", (6,), (4103,)),
+    _random("wraps-in-a-workgroup", (6,), (9001,), [0xFFFFFA00, 0xFFFFFFFF, 3, 4, 5, 6]),
     _random("eight-dimensions", (1,) * 7 + (6,), (2, 1, 3, 2, 2, 3, 1, 2)),
 ]
 

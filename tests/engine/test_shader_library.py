@@ -169,7 +169,6 @@ def test_no_shader_binds_more_buffers_than_the_device_allows() -> None:
 
 
 _FAST = {"quantized_linear_add.scalars",
-         *(f"gemm_blocked_weights.r{rows}" for rows in (1, 2, 4, 8, 16)),
          *(f"join_many.{how}.p{most}" for how in ("join", "split") for most in (14, 28)),
          "join_walked.join.p14", "join_walked.split.p14"}
 """Variants for which there is a slower one, or two operators, with fewer bindings."""

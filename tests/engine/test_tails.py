@@ -288,11 +288,23 @@ def test_tails_of_matrix_units(own: dml.Device) -> None:
         dml.convolution(_last(x), g.input((96, 64, 3, 3), half), start_padding=1, end_padding=1,
                         out=_last(p))
         dml.activation_relu(_last(p) + _last(r), out=_last(y))
+        image, thin = g.input((32, 64, 64, 3), half), g.input((32, 28, 28, 64), half)
+        first, point = g.empty((32, 32, 32, 64), half), g.empty((32, 28, 28, 64), half)
+        kept = []
+        for given, filter_, made, options in (
+            (image, (64, 3, 7, 7), first, dict(strides=2, start_padding=3, end_padding=2)),
+            (thin, (64, 64, 1, 1), point, {}),
+        ):
+            sums = g.empty(made.sizes, half)
+            dml.convolution(_last(given), g.input(filter_, half), out=_last(sums), **options)
+            dml.activation_relu(_last(sums) + _last(g.input(made.sizes, half)), out=_last(made))
+            kept.append(made)
         a, b = g.input((1024, 256), half), g.input((256, 512), half)
         z = dml.activation_sigmoid(a @ b) * g.input((1024, 512), half)
-        run = g.compile([y, z])
+        run = g.compile([y, z, *kept])
     found = {v.partition(".")[0] for v in run.variants if v.endswith(".tail")}
-    assert found == {"convolution_coopmat", "gemm_coopmat"}, run.variants
+    assert found == {"convolution_coopmat", "convolution_kept_coopmat",
+                     "convolution_patches_coopmat", "gemm_coopmat"}, run.variants
     for compiled, _ in run._plan._steps:
         for d in compiled.plan.execute:
             d.variant.pack_spec(d.spec)

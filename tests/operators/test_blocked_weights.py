@@ -11,9 +11,10 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml import tuning
+from kompute_dml.operators.matrix_multiply.blocked_weights import BlockedGemmDesc
 from switches import long_pipelines
 from test_convolution import EveryWork, set_slow_barriers
-from test_gemm import runs_fragments
+from test_gemm import h200, runs_fragments
 
 pytestmark = [pytest.mark.usefixtures("_not_folded"), pytest.mark.skipif(
     find_spec("ml_dtypes") is None, reason="NumPy has no types of 4 bits")]
@@ -77,7 +78,7 @@ def _variants(run: Any) -> list[str]:
 
 
 def _of_rows(rows: int) -> str:
-    return f"gemm_blocked_weights.r{next(n for n in (1, 2, 4, 8, 16) if n >= rows)}"
+    return f"gemm_blocked_weights.r{next(n for n in (1, 2, 4, 8) if n >= rows)}"
 
 
 _CASES = [
@@ -92,7 +93,7 @@ _LONG = [
     ("uint8", "float32", 1, 272, 21, 16, True),
     ("int8", "float16", 5, 160, 12, 32, False),
 ]
-_FORCED = [("gemm_blocked_weights-r16-split", 11), ("gemm_blocked_weights-r8-split", 9),
+_FORCED = [("gemm_blocked_weights-r8-split", 11),  # in two tiles
            ("dequantize", 3),
            *((f"gemm_few_rows_coopmat-blocks-r{n}-split", n) for n in (1, 8, 16))]
 BLOCKED = {_of_rows(rows) for _, _, rows, *_ in (*_CASES, *_LONG)} | {
@@ -174,3 +175,27 @@ def test_what_is_left(what: str, device: dml.Device, rng: np.random.Generator) -
     if what == "N contiguous":
         weights.real = weights.real.T
     _close(run(a)[0], a, weights, None, rounds_weights=True)
+
+
+@pytest.mark.parametrize(("kind", "rows", "k", "columns", "variant", "groups"), [
+    ("float16", 1, 4096, 11008, "gemm_few_rows_coopmat.blocks.r1", 688),
+    ("float16", 1, 11008, 4096, "gemm_few_rows_coopmat.blocks.r1", 256),
+    ("float16", 5, 4096, 11008, "gemm_few_rows_coopmat.blocks.r8", 172),
+    ("float16", 16, 4096, 11008, "gemm_few_rows_coopmat.blocks.r16", 86),
+    ("float32", 1, 4096, 11008, "gemm_blocked_weights.r1", 344),
+    ("float32", 1, 11008, 4096, "gemm_blocked_weights.r1", 256),
+    ("float32", 4, 4096, 11008, "gemm_blocked_weights.r4", 344 * 2),  # half of K each
+    ("float32", 16, 4096, 11008, "gemm_blocked_weights.r8", 2 * 172 * 3),  # two tiles of rows
+])
+def test_kernels_for_an_h200(
+    kind: str, rows: int, k: int, columns: int, variant: str, groups: int
+) -> None:
+    a, b, y, scale = (dml.TensorDesc(kind, s) for s in (
+        (rows, k), (k, columns), (rows, columns), (columns, k // 32)))
+    d = BlockedGemmDesc(
+        a_tensor=a, b_tensor=dml.TensorDesc("uint4", b.sizes, (1, k)), output_tensor=y, trans_a=0,
+        trans_b=0, alpha=1.0, beta=0.0, b_scale_tensor=scale, block_size=32)
+    with tuning.trial({}):
+        dispatch, = d.operator.lower(d, h200()).execute
+    dispatch.variant.pack_spec(dispatch.spec)
+    assert (dispatch.variant.name, dispatch.groups) == (variant, groups)

@@ -76,7 +76,7 @@ def _matrix_units() -> Target:
 
 
 def _plan(x: tuple[int, ...], w: tuple[int, ...], *, owned: bool = False,
-          last: bool = False) -> Plan:
+          last: bool = False, stride: int = 1) -> Plan:
     """The plan for an H200's matrix units."""
     target = _matrix_units()
 
@@ -88,8 +88,9 @@ def _plan(x: tuple[int, ...], w: tuple[int, ...], *, owned: bool = False,
     flags = dml.TensorFlags.OWNED_BY_DML if owned else dml.TensorFlags.NONE
     described = dml.ConvolutionOperatorDesc(
         input_tensor=desc(*x), filter_tensor=desc(*w, flags=flags),
-        output_tensor=desc(x[0], w[0], *x[2:]), mode=dml.ConvolutionMode.CROSS_CORRELATION,
-        direction=dml.ConvolutionDirection.FORWARD, strides=(1, 1), dilations=(1, 1),
+        output_tensor=desc(x[0], w[0], *(-(-n // stride) for n in x[2:])),
+        mode=dml.ConvolutionMode.CROSS_CORRELATION,
+        direction=dml.ConvolutionDirection.FORWARD, strides=(stride,) * 2, dilations=(1, 1),
         start_padding=(w[2] // 2,) * 2, end_padding=(w[2] // 2,) * 2, output_padding=(0, 0),
         group_count=x[1] // w[1])
     plan = described.operator.lower(described, target)

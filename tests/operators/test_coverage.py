@@ -34,6 +34,7 @@ from test_attention import COMBINED
 from test_blocked_weights import BLOCKED
 from test_convolution import FORCED, WIDE_TILES
 from test_gemm import TESTED
+from test_kept_filters import KEPT_FILTERS
 from test_matrix_multiply_kernels import (
     PAIRS,
     SHAPES,
@@ -267,7 +268,7 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
     for disabled in switches():
         chosen |= variants_tested(target(disabled)) | VARIANTS | WIDE_TILES | COMBINED
         chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | BLOCKED
-        chosen |= PLANES | SLICED | WALKED | SELECTED | CHANNELS
+        chosen |= PLANES | SLICED | WALKED | SELECTED | CHANNELS | KEPT_FILTERS
     allowed = {
         variant
         for definition in _DEFINITIONS.values()

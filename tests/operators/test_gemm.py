@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import kompute_dml as dml
 from kompute_dml import tuning
-from kompute_dml.lowering.builder import target_of
-from kompute_dml.lowering.plan import TEMPORARY, Plan
+from kompute_dml.desc import TensorDesc
+from kompute_dml.lowering.builder import PlanBuilder, target_of
+from kompute_dml.lowering.copy import View, copied
+from kompute_dml.lowering.plan import TEMPORARY, Plan, Target
 from kompute_dml.operators.matrix_multiply import gemm
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from switches import long_pipelines
@@ -36,9 +39,13 @@ _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_few_rows_coopmat-n_contiguous-r1-split", "float16", (2, 1, 512, 136), 0, 0, False),
     ("gemm_few_rows_coopmat-n_contiguous-r8-split", "float16", (1, 7, 2307, 72), 0, 0, True),
     ("gemm_few_rows_coopmat-n_contiguous-r16-split", "float16", (1, 16, 1030, 136), 0, 0, True),
+    ("gemm_coopmat-t64x256p", "float16", (1, 128, 96, 256), 0, 0, False),
+    ("gemm_coopmat-t64x256p", "float16", (2, 130, 203, 141), 1, 0, True),  # edges, no vectors
+    ("gemm_coopmat-t64x256p", "float16", (2, 72, 72, 264), 0, 1, True),
+    ("gemm_coopmat-t64x256p", "float16", (1, 150, 24, 320), 1, 1, False),  # less than a slice
 ]
 TESTED = {kernel.removesuffix("-split").replace("-", ".") for kernel, *_ in _CASES} | {
-    "gemm.t128x64"}
+    "gemm.t128x64", "gemm_pack"}
 
 
 def runs_fragments(device: dml.Device) -> bool:
@@ -68,6 +75,7 @@ def test_kernels_compute_the_same(
         pytest.skip("it needs matrix units, and to know where their elements lie")
     if "coopmat" in kernel:  # also offered for small products of an A without vectors
         monkeypatch.setattr(gemm, "_WORTH_REPACKING", 0)
+    monkeypatch.setattr(gemm, "_PACKED_K", 0)
     with tuning.trial(EveryWork(kernel)):
         y = dml.gemm(
             given(a, trans_a), given(b, trans_b), own.tensor(c) if whole else None,
@@ -155,8 +163,8 @@ def test_products_of_few_tiles_keep_the_cores_of_an_h200_busy(
     assert all((o.offset + o.length) * o.itemsize <= plan.temporary_bytes for o in used)
 
 
-def _plan(kind: str, rows: int, columns: int, trans_b: int, known: bool = True) -> Plan:
-    """The plan for an H200's matrix units. ``known``: where their elements lie."""
+def h200(known: bool = True) -> Target:
+    """An H200 with its matrix units. ``known``: where their elements lie."""
     every = _library_of_everything()
     if every.find("gemm_coopmat", "t64") is None:
         pytest.skip("the cooperative-matrix shader needs a newer glslang")
@@ -165,8 +173,12 @@ def _plan(kind: str, rows: int, columns: int, trans_b: int, known: bool = True) 
         max_workgroup_invocations=1024,
         cooperative_matrices=tuple(CooperativeMatrix(
             16, n, 16, "f16", "f16", "f32", "f32", "subgroup") for n in (8, 16))))
-    target = replace(target, traits=replace(
+    return replace(target, traits=replace(
         target.traits, is_cpu=False, slow_barriers=False, fragments_alike=known))
+
+
+def _plan(kind: str, rows: int, columns: int, trans_b: int, known: bool = True) -> Plan:
+    target = h200(known)
     b = (columns, 4096) if trans_b else (4096, columns)
     a, b, y = (dml.TensorDesc(kind, s) for s in ((rows, 4096), b, (rows, columns)))
     desc = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=y, trans_a=0,
@@ -180,8 +192,14 @@ def _plan(kind: str, rows: int, columns: int, trans_b: int, known: bool = True) 
     ("float16", 1, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r1", 344),
     ("float16", 1, 11008, 0, True, "gemm_few_rows_coopmat.n_contiguous.r1", 172),
     ("float16", 2, 4096, 0, True, "gemm_few_rows_coopmat.n_contiguous.r8", 128),
-    ("float16", 8, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r8", 86),
-    ("float16", 9, 11008, 1, True, "gemm_coopmat.t16", 344),
+    ("float16", 8, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r8", 344),
+    ("float16", 8, 14336, 1, True, "gemm_few_rows_coopmat.k_contiguous.r8", 112),
+    ("float16", 8, 11008, 0, True, "gemm_few_rows_coopmat.n_contiguous.r8", 258),
+    ("float16", 8, 14336, 0, True, "gemm_few_rows_coopmat.n_contiguous.r8", 112),
+    ("float16", 9, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r16", 172),
+    ("float16", 16, 11008, 0, True, "gemm_few_rows_coopmat.n_contiguous.r16", 129),
+    ("float16", 9, 4096, 1, True, "gemm_coopmat.t16", 0),
+    ("float16", 17, 11008, 1, True, "gemm_coopmat.t32", 0),
     ("float16", 1, 1024, 1, True, "gemm_few_rows.k_contiguous.r1", 512),
     ("float16", 8, 11008, 1, False, "gemm_coopmat.t16", 344),
     ("float32", 4, 11008, 0, True, "gemm_few_rows.n_contiguous.r4", 516),
@@ -196,3 +214,72 @@ def test_few_rows_on_matrix_units(
     dispatch.variant.pack_spec(dispatch.spec)
     dispatch.variant.pack_push(dispatch.push)
     assert (dispatch.variant.name, dispatch.groups) == (variant, groups or dispatch.groups)
+
+
+def _packed(b: np.ndarray) -> np.ndarray:
+    """K x columns in the order of matrix units, by the places of elements."""
+    k, n = b.shape
+    whole = np.zeros((-(-k // 64) * 64, -(-n // 64) * 64), b.dtype)
+    whole[:k, :n] = b
+    strips = whole.reshape(-1, 2, 4, 2, whole.shape[1] // 64, 4, 2, 8)
+    # step, half, quad, element | strip, fragment, half, column
+    return strips.transpose(4, 0, 5, 7, 2, 6, 1, 3).reshape(-1)
+
+
+@pytest.mark.parametrize(("sizes", "trans_b", "vectors"), [
+    ((2, 70, 72), 0, 2), ((3, 72, 75), 1, 1), ((1, 129, 67), 0, 0), ((1, 67, 130), 1, 0)])
+def test_b_is_packed(
+    sizes: tuple[int, int, int], trans_b: int, vectors: int, own: dml.Device,
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The packed B, instead of the product."""
+    batches, k, n = sizes
+    b = rng.integers(-999, 999, sizes).astype(np.float16)
+    expected = np.concatenate([_packed(x) for x in b])
+    seen = []
+
+    def copy_b(d: Any, p: PlanBuilder, g: gemm.FloatProduct, kernel: gemm.FloatKernel) -> None:
+        seen.extend(x.spec["VECTORS"] for x in p._execute if x.variant.name == "gemm_pack")
+        x = TensorDesc("float16", (len(expected),))
+        p.add(copied(p.target, x.sizes, View(TEMPORARY, x, x.strides, g.views["b"].operand.offset),
+                     View("output_tensor", x, x.strides)))
+
+    monkeypatch.setattr(gemm, "_candidates", lambda g, p: [gemm._PACKED])
+    monkeypatch.setattr(gemm, "dispatch_product", copy_b)
+    given = own.tensor(np.ascontiguousarray(b.swapaxes(1, 2)) if trans_b else b)
+    rows = -(-len(expected) // (batches * n))
+    y = dml.gemm(own.tensor(np.zeros((batches, rows, k), np.float16)), given, trans_b=trans_b)
+    assert (y.numpy().reshape(-1)[:len(expected)] == expected).all()
+    assert seen == [vectors]
+
+
+@pytest.mark.parametrize(("owned", "sizes", "known", "once", "shaders"), [
+    (True, (2048, 1000, 2048), True, ["gemm_pack"], ["gemm_coopmat.t64x256p"]),
+    (False, (2048, 1000, 2048), True, [], ["gemm_pack", "gemm_coopmat.t64x256p"]),
+    (True, (512, 4096, 4096), True, ["gemm_pack"], ["gemm_coopmat.t64x256p"]),
+    (False, (512, 4096, 4096), True, [], ["gemm_coopmat.t64"]),
+    (True, (2048, 256, 2048), True, [], ["gemm_coopmat.t128"]),  # little K
+    (True, (8192, 1024, 320), True, [], ["gemm_coopmat.t128"]),  # wide tiles waste columns
+    (True, (1024, 1024, 1024), True, [], ["gemm_coopmat.t64"]),  # few tiles
+    (True, (2048, 1000, 2048), False, [], ["gemm_coopmat.t128"]),
+])
+def test_large_b_is_packed_for_matrix_units(
+    owned: bool, sizes: tuple[int, int, int], known: bool, once: list[str], shaders: list[str]
+) -> None:
+    """``known``: where their elements lie."""
+    m, k, n = sizes
+    flags = dml.TensorFlags.OWNED_BY_DML if owned else dml.TensorFlags.NONE
+    target = _matrix_units()
+    target = replace(target, traits=replace(target.traits, fragments_alike=known))
+    a, y = dml.TensorDesc("float16", (m, k)), dml.TensorDesc("float16", (m, n))
+    b = dml.TensorDesc("float16", (k, n), flags=flags)
+    d = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=y, trans_a=0, trans_b=0,
+                             alpha=1.0, beta=0.0)
+    with tuning.trial({}):
+        plan = d.operator.lower(d, target)
+    assert [x.variant.name for x in plan.initialize] == once
+    assert [x.variant.name for x in plan.execute] == shaders
+    assert plan.repacked == ({"b_tensor"} if once else set())
+    for x in (*plan.initialize, *plan.execute):
+        x.variant.pack_spec(x.spec)
+        x.variant.pack_push(x.push)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import kompute_dml as dml
 from cases.reduction import sorted_indices
 from kompute_dml import tuning
 from kompute_dml.attributes import ReduceFunction
+from kompute_dml.operators import scan
 from test_convolution import EveryWork
 
 SELECTED = {"top_k_subgroups"}
@@ -101,6 +103,40 @@ def test_parts_of_a_scan(
     assert (y.numpy() == (np.flip(expected, axis) if backwards else expected)).all()
     assert dml.cumulative_summation(given, axis=axis, axis_direction=backwards, out=given) is given
     assert (given.numpy() == y.numpy()).all()
+
+
+def test_a_long_row_is_scanned_in_small_parts(
+    gpu: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "_LONG", 1)
+    x = np.random.default_rng(5).integers(-9, 10, (2, 200_008)).astype(np.float32)
+    y = dml.cumulative_summation(gpu.tensor(x), axis=1).numpy()  # small whole numbers: exact
+    assert (y == x.cumsum(1)).all()
+
+
+@pytest.mark.parametrize("backwards", [0, 1])
+@pytest.mark.parametrize("cores, side", [(3, 32), (6, 16)], ids=str)
+def test_a_core_scans_neighbouring_rows(
+    gpu: dml.Device, monkeypatch: pytest.MonkeyPatch, cores: int, side: int, backwards: int
+) -> None:
+    traits = dataclasses.replace(gpu._target.traits, cores=cores)
+    monkeypatch.setattr(scan, "_WIDEST", 512)  # 20 KiB of shared memory instead of 40
+    monkeypatch.setattr(gpu, "_target", dataclasses.replace(gpu._target, traits=traits))
+    columns = 4200
+    assert scan._of_a_core(traits, 91, columns, dml.DataType.FLOAT32) == side
+    x = np.random.default_rng(5).integers(-9, 10, (columns, 91)).astype(np.float32)
+    y = dml.cumulative_summation(gpu.tensor(x), axis=0, axis_direction=backwards).numpy()
+    turned = x[::-1] if backwards else x
+    expected = turned.cumsum(0)  # small whole numbers: exact
+    assert (y == (expected[::-1] if backwards else expected)).all()
+
+
+def test_wide_scans_need_shared_memory(device: dml.Device) -> None:
+    traits = dataclasses.replace(
+        device._target.traits, is_cpu=False, cores=64, max_invocations=1024,
+        max_shared_memory=40 << 10)
+    for data_type, side in ((dml.DataType.FLOAT32, 32), (dml.DataType.INT32, 0)):
+        assert scan._of_a_core(traits, 2048, 10_000, data_type) == side
 
 
 @pytest.mark.parametrize("columns, data_type", [

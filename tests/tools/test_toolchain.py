@@ -322,6 +322,13 @@ def test_a_warning_is_an_error(tmp_path: Path) -> None:
         build(tmp_path, "//@ op -\n" + text)
 
 
+def test_the_default_of_a_constant_is_a_number(tmp_path: Path) -> None:
+    """Drivers leave it as it is if it is computed from another constant."""
+    line = "layout(constant_id = 9) const uint HALF = gl_WorkGroupSize.x / 2u;\n"
+    with pytest.raises(spirv.ShaderError, match="a number as the default of constant HALF"):
+        build(tmp_path, "//@ op -\n" + SHADER.replace("void main", line + "void main"))
+
+
 @pytest.fixture
 def compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """Paths of compilers: the system's, the cache's, the variable's. Only those a test makes

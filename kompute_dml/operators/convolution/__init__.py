@@ -18,8 +18,10 @@ from ..base import Output, operator
 from .blocks import SHADER as BLOCKS
 from .depthwise import SHADER as DEPTHWISE
 from .geometry import Axis, Window
+from .kept import SHADER as KEPT
 from .lowering import CORE, DIRECT, SUM, is_narrow, lower_float, lower_quantized, lower_sums
 from .matrix_units import LINES, PACK, SHADER
+from .patches import SHADER as PATCHES
 from .problem import problem_of
 
 _MAX_EXTENT = (1 << 31) - 1
@@ -135,7 +137,8 @@ def _check(d: Any, strict: bool) -> None:
 
 
 @operator("CONVOLUTION", output=_infer, check=_check,
-          shaders=(CORE, DIRECT, SUM, SHADER, LINES, BLOCKS, PACK, DEPTHWISE, *COPIES))
+          shaders=(CORE, DIRECT, SUM, SHADER, PATCHES, KEPT, LINES, BLOCKS, PACK, DEPTHWISE,
+                   *COPIES))
 def ConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
     transposed = _is_backward(d)
     axes = _axes(d, transposed, d.mode == ConvolutionMode.CONVOLUTION)

@@ -11,7 +11,7 @@ from ...lowering.builder import PlanBuilder
 from ...lowering.copy import View
 from ...lowering.plan import UNUSED, Operand
 from ...lowering.walk import Walk
-from . import depthwise, matrix_units
+from . import depthwise, kept, matrix_units, patches
 from .geometry import AXES
 from .problem import Problem
 
@@ -52,6 +52,8 @@ def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
     if c.groups > 1 and is_narrow(c) and c.k <= _MAX_DIRECT:
         if not depthwise.lower(p, c, fused):
             _direct(p, c, fused)
+        return
+    if patches.lower(p, c, fused) or kept.lower(p, c, fused):
         return
     plan = matrix_units.planned(p, c)
     choice = matrix_units.chosen(p, plan.problem)

@@ -202,13 +202,30 @@ def packed(p: PlanBuilder, c: Problem, to: Packed, fill: Operand = UNUSED
         (c.x_strides[0], *c.x_strides[2:], c.in_channels * c.x_strides[1]), c.x_strides[1],
         {"limit": last.in_size, "step": 1, "apart": last.tap_step,
          "shift": axes[-1].in_size - last.in_size}, fill)
-    w, w_steps = _lines(
-        p, "filter_tensor", c, to, (c.groups, c.out_channels, *(a.filter_size for a in axes)),
-        (*c.w_strides[:2], *c.w_strides[3:]), c.w_strides[2],
-        {"limit": last.filter_size, "step": to.neighbours, "apart": 1, "shift": 0}, UNUSED)
+    w, w_steps = _filter(p, c, to)
     return to.problem._replace(
         x_strides=(x_steps[0], 1, *x_steps[1:4]), w_strides=(*w_steps[:2], 1, *w_steps[2:]),
     ), {"x": x, "w": w}
+
+
+def _filter(p: PlanBuilder, c: Problem, to: Packed) -> tuple[Operand, Ints]:
+    """The packed filter, and the strides of {group, output channel, axes}."""
+    axes, last = to.problem.axes, c.axes[-1]
+    return _lines(
+        p, "filter_tensor", c, to, (c.groups, c.out_channels, *(a.filter_size for a in axes)),
+        (*c.w_strides[:2], *c.w_strides[3:]), c.w_strides[2],
+        {"limit": last.filter_size, "step": to.neighbours, "apart": 1, "shift": 0}, UNUSED)
+
+
+def packed_filter(p: PlanBuilder, c: Problem, to: Packed) -> Operand:
+    """The filter as lines of vectors."""
+    return _filter(p, c, to)[0]
+
+
+def keeps_filter(p: PlanBuilder, c: Problem) -> bool:
+    """Whether a kernel that keeps the filter in registers is taken, of those that can."""
+    work = work_key("kept filter", c.rows, c.in_channels, c.k, c.out_channels)
+    return p.choose(work, ["kept", "tiles"]) == "kept"
 
 
 def channels_last(t: TensorDesc, order: Ints = (0, 1)) -> TensorDesc:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from ...attributes import QuantizationType
@@ -15,6 +15,7 @@ from ...tuning import work_key
 from ..base import widened
 from ..quantize_blocks import DequantizeOperatorDesc
 from .gemm import (
+    MANY_COLUMNS,
     WORTH_FRAGMENTS,
     FloatKernel,
     FloatProduct,
@@ -26,10 +27,15 @@ from .gemm import (
     oriented,
 )
 
-_HEIGHTS = (1, 2, 4, 8, 16)
-_INVOCATIONS, _LANES, _COLUMNS, _FOURS = 128, 32, 4, 1024
-"""As the shader has them. An invocation computes four columns. Shared memory holds so many vectors
-of four elements of A."""
+_HEIGHTS = (1, 2, 4, 8)
+_INVOCATIONS, _COLUMNS = 256, 4
+"""As the shader has them. An invocation computes four columns."""
+_HELD_BYTES, _HELD_BYTES_OF_LITTLE = 1 << 14, 1 << 12
+"""Bytes of A in shared memory, and where a workgroup has less than twice as much."""
+_PLACES = {1: 3, 2: 2, 4: 2, 8: 2}
+"""Workgroups for which a core has registers, by rows of a tile."""
+_MOST_PARTS, _ADDING = 4, {1: 0.4, 2: 0.4, 4: 0.1, 8: 0.05}
+"""The most parts of K, and the time that each costs, by rows of a tile, if a tile takes 1."""
 
 
 def most_rows(traits: DeviceTraits) -> int:
@@ -45,13 +51,28 @@ def fits(b: TensorDesc, block: int) -> bool:
             and (block % vector == 0 or block == 16))
 
 
-def _kernels(rows: int, bits: int) -> list[FloatKernel]:
-    """The kernels for so many rows: of one tile, or of two."""
+def _kernel(g: FloatProduct, bits: int, device: DeviceTraits) -> FloatKernel:
+    """The kernel without matrix units. K is shared by the number of workgroups that keeps the cores
+    busiest."""
+    height = next((n for n in _HEIGHTS if n >= g.rows), _HEIGHTS[-1])
     vector = 128 // bits
-    heights = [n for n in _HEIGHTS if n >= rows][:1] + [8] * (rows > 8)
-    lanes = {n: min(_LANES, _FOURS // (n * vector // 4)) for n in heights}
-    return [FloatKernel(f"gemm_blocked_weights.r{n}", n, _INVOCATIONS // lanes[n] * _COLUMNS,
-                        lanes[n] * vector, 8, 0, split=True) for n in heights]
+    much = device.max_shared_memory >= 2 * _HELD_BYTES
+    held = (_HELD_BYTES if much else _HELD_BYTES_OF_LITTLE) // (height * vector * g.itemsize)
+    lanes = 32 if g.columns >= MANY_COLUMNS or height > 2 else 64
+    lanes = min(held, device.subgroup_size if device.is_cpu else lanes)
+    kernel = FloatKernel(
+        f"gemm_blocked_weights.r{height}", height, _INVOCATIONS // lanes * _COLUMNS,
+        lanes * vector, 0, 0, split=True, spec=(("LANES", lanes), ("HELD", held)))
+    if device.is_cpu:
+        return kernel
+    tiles, places = kernel.tiles(g), _PLACES[height] * device.cores
+
+    def time(parts: int) -> float:
+        return -(-tiles * parts // places) / parts + _ADDING[height] * parts
+
+    steps = -(-g.k // kernel.k)
+    counts = {-(-steps // -(-steps // n)) for n in range(1, _MOST_PARTS + 1)}
+    return replace(kernel, busy=(tiles * min(sorted(counts), key=time) + 0.5) / device.cores)
 
 
 def _lower(d: Any, target: Target) -> Plan:
@@ -60,7 +81,8 @@ def _lower(d: Any, target: Target) -> Plan:
     k = oriented(d.a_tensor.sizes, d.trans_a)[-1]
     views = matrix_views(d, p, MatrixView(p.write("output_tensor"), y.strides, y.base_alignment))
     g = FloatProduct(y.sizes, k, y.data_type.itemsize, views)
-    able = [kernel for kernel in _kernels(g.rows, b.data_type.bits) if kernel.variant(p)]
+    plain = _kernel(g, b.data_type.bits, p.device)
+    able = [plain] if plain.variant(p) else []
     vector = 128 // b.data_type.bits
     b_vectors = g.steps["b"][1] % vector == 0 and b.base_alignment % 16 == 0 and (
         d.block_size * d.b_scale_tensor.sizes[1] % vector == 0)

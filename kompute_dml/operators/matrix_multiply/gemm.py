@@ -33,6 +33,8 @@ _WORTH_BLOCKS, _WORTH_LARGE_BLOCKS = 1 << 20, 1 << 27
 """The least multiplications for which kernels without shared memory pay off."""
 WORTH_FRAGMENTS = 1 << 23
 """The least elements of B for which few rows are multiplied by elements straight from memory."""
+MANY_COLUMNS = 8192
+"""The columns from which fewer subgroups share one, and from which 16 rows are multiplied so."""
 
 
 # The description
@@ -81,6 +83,8 @@ class MatrixView:
     """The position of the first element is a multiple of so many bytes."""
     padded: bool = False
     """Whether its rows, or columns, are padded to whole vectors of eight elements."""
+    constant: bool = False
+    """Whether it is OWNED_BY_DML."""
 
 
 class FloatProduct:
@@ -141,6 +145,8 @@ class FloatProduct:
     @property
     def work(self) -> str:
         ways = [self.vectors(side, 16 // self.itemsize) or "strided" for side in "ab"]
+        if self.views["b"].constant:
+            ways.append("constant")
         return work_key(f"gemm f{8 * self.itemsize} {' '.join(ways)}", self.rows, self.k,
                         self.columns, self.batches)
 
@@ -167,6 +173,8 @@ class FloatKernel:
     """The parts of K that split-K makes; 0: as many as ``busy`` asks for."""
     spec: tuple[tuple[str, int], ...] = ()
     """Specialization constants that only this kernel has."""
+    packed_b: bool = False
+    """Whether it reads B in the order of matrix units (gemm_pack.comp)."""
 
     @property
     def name(self) -> str:
@@ -175,6 +183,10 @@ class FloatKernel:
 
     def tiles(self, g: FloatProduct) -> int:
         return g.batches * -(-g.rows // self.rows) * -(-g.columns // self.columns)
+
+    def area(self, g: FloatProduct) -> int:
+        """Elements of all tiles."""
+        return self.tiles(g) * self.rows * self.columns
 
     def part_k(self, g: FloatProduct, cores: int) -> int:
         """K of one workgroup."""
@@ -188,7 +200,8 @@ class FloatKernel:
         found = p.library.find(*self.shader.split("."))
         fits = found is not None and (
             found.shared_bytes <= p.device.max_shared_memory
-            and math.prod(found.workgroup_size) <= p.device.max_invocations)
+            and dict(self.spec).get("LOCAL_SIZE", math.prod(found.workgroup_size))
+            <= p.device.max_invocations)
         return found if fits else None
 
 
@@ -206,6 +219,11 @@ _COOPMAT = [
         ("t32x64", 32, 64, 128, 1), ("t32", 32, 32, 128, 4), ("t16", 16, 32, 256, 2),
     )
 ]
+_LARGE = _COOPMAT[0]
+_PACKED = FloatKernel("gemm_coopmat.t64x256p", 64, 256, 32, 2, 8, packed_b=True)
+_CONSTANT_ROWS, _VARIABLE_ROWS, _PACKED_K = 512, 1536, 512
+"""The least rows for which a packed B pays off if it is constant, and if it is packed for each
+product; and the least K."""
 _DEEP, _FLAT = _COOPMAT[2:4]
 """Tiles for products of fewer tiles than cores."""
 _LONG_K, _MOST_PARTS = 2048, 8
@@ -217,14 +235,16 @@ _FEW_ROWS = {
         ("k", "k_contiguous", 8, 1024, _MAX_K), ("mn", "n_contiguous", 128, 32, _MAX_K))
 }
 _FRAGMENTS = "gemm_few_rows_coopmat"
-SHADERS = ("gemm", "gemm_blocks", "gemm_coopmat", "gemm_few_rows", _FRAGMENTS,
+_PACK, _STRIP = "gemm_pack", 64
+"""Packs B in strips of so many columns, and so many of K at a time."""
+SHADERS = ("gemm", "gemm_blocks", "gemm_coopmat", _PACK, "gemm_few_rows", _FRAGMENTS,
            "gemm_blocked_weights", *COPIES)
 
 
 def _candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
     """The kernels that this device can run on a product, the presumably fastest first."""
     if g.views["y"].operand.itemsize != g.itemsize:  # of factors that were rounded
-        return _sorted(_COOPMAT, g, p)
+        return _on_matrix_units(g, p)
     few = [k for k in _few_rows(g) if k.variant(p)]
     tiles = _tiles(g, p)
     work = g.batches * g.rows * g.k * g.columns
@@ -235,13 +255,14 @@ def _candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
         return [*blocks, *few, *tiles] if work >= _WORTH_BLOCKS else [*few, *tiles, *blocks]
     if g.itemsize == 2 and p.device.multiplies(16, 16, 16, "f16", "f32") and (
             work >= _WORTH_REPACKING or all(g.vectors(side, 8) for side in "ab")):
-        tiles = [*_sorted(_COOPMAT, g, p), *tiles]
+        tiles = [*_on_matrix_units(g, p), *tiles]
         if few and g.rows > 1:  # matrix units are as fast as memory for any number of rows
             few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
         way = g.vectors("b", 8)
         if way and not g.views["b"].padded and (best := fragments(g, p, way)):
-            # It was measured for large B and up to eight rows.
-            if g.rows <= 8 and g.batches * g.k * g.columns >= WORTH_FRAGMENTS:
+            # It was measured for large B.
+            worth = g.batches * g.k * g.columns >= WORTH_FRAGMENTS
+            if worth and (g.rows <= 8 or g.batches * g.columns >= MANY_COLUMNS):
                 return [best, *few, *tiles]
             few = [*few[:1], best] if few else []
             return [*few, *tiles] if few else [*tiles[:1], best, *tiles[1:]]
@@ -267,20 +288,29 @@ def fragments(g: FloatProduct, p: PlanBuilder, way: str) -> FloatKernel | None:
     if not height or g.itemsize != 2 or not p.device.fragments_alike or not (
             p.device.multiplies(16, across, 16, "f16", "f32")):
         return None
-    # Subgroups, those of them that divide K, fragments of 16 columns for each, workgroups for each
-    # core: the fastest of five or more on an H200, but that 16 rows were not measured so.
-    wide = g.columns * g.batches >= 8192
+    # Subgroups, those of them that divide K, fragments of 16 columns for each, vectors of A that an
+    # invocation reads at a time, workgroups for each core: the fastest of many on an H200.
+    every = g.columns * g.batches
+    wide = every >= MANY_COLUMNS
     axis, step = {
         "k": ("k_contiguous", 64), "mn": ("n_contiguous", 32), "blocks": ("blocks", 128)}[way]
-    subgroups, along, count, busy = {
-        ("k", 1): (8, 8, 2, 1) if wide else (8, 8, 1, 2),
-        ("k", 8): (16, 4, 2, 1), ("k", 16): (16, 4, 2, 1),
-        ("mn", 1): (8, 8, 4, 2), ("mn", 8): (16, 8, 4, 1) if wide else (16, 16, 4, 1),
-        ("mn", 16): (8, 4, 4, 1),
-        ("blocks", 1): (8, 8, 1, 2), ("blocks", 8): (16, 4, 1, 1), ("blocks", 16): (16, 2, 1, 1),
-    }[way, height]
-    spec = {"SUBGROUPS_K": along, "FRAGMENTS": count,
-            "A_VECTORS": g.vectors("a", 8) == "k" and not g.views["a"].padded,
+    if way == "k" and height == 8 and wide and every <= 32 * 3 * p.device.cores:
+        shape = 8, 4, 1, 1, 1  # all of its workgroups run at a time
+    elif way == "mn" and height == 8 and wide and every <= 128 * 0.8 * p.device.cores:
+        shape = 8, 4, 4, 1, 2  # else too many cores have no workgroup
+    else:
+        shape = {
+            ("k", 1): (8, 8, 2, 1, 1) if wide else (8, 8, 1, 1, 2),
+            ("k", 8): (16, 4, 2, 1, 1), ("k", 16): (16, 4, 1, 1, 1),
+            ("mn", 1): (8, 8, 4, 1, 2),
+            ("mn", 8): (16, 8, 4, 1, 1) if wide else (16, 16, 4, 1, 1),
+            ("mn", 16): (8, 2, 4, 1, 1),
+            ("blocks", 1): (8, 8, 1, 1, 1) if wide else (16, 16, 1, 1, 1),
+            ("blocks", 8): (16, 4, 1, 1, 1), ("blocks", 16): (16, 4, 2, 2, 1),
+        }[way, height]
+    subgroups, along, count, reads, busy = shape
+    spec = {"LOCAL_SIZE": 32 * subgroups, "SUBGROUPS_K": along, "FRAGMENTS": count,
+            "A_READS": reads, "A_VECTORS": g.vectors("a", 8) == "k" and not g.views["a"].padded,
             "ENDS_INSIDE": g.k % step != 0}
     if way == "mn":
         del spec["FRAGMENTS"]
@@ -333,6 +363,19 @@ def _microseconds(kernel: FloatKernel, g: FloatProduct, cores: int) -> float:
     return 1.1 * time + _SPLIT + parts * _MORE_BYTES * g.batches * g.rows * g.columns
 
 
+def _on_matrix_units(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
+    """The kernels on matrix units, the presumably fastest first."""
+    found = _sorted(_COOPMAT, g, p)
+    if not p.device.fragments_alike or not _PACKED.variant(p) or g.k < _PACKED_K:
+        return found
+    # As measured, its tiles pay off even if a tenth of the cores has none.
+    fills = found[0] == _LARGE or 10 * _PACKED.tiles(g) >= 9 * p.device.cores
+    wastes = 10 * _PACKED.area(g) > 11 * _LARGE.area(g)
+    least = _CONSTANT_ROWS if g.views["b"].constant else _VARIABLE_ROWS
+    worth = fills and not wastes and g.rows >= least
+    return [_PACKED, *found] if worth else [found[0], _PACKED, *found[1:]]
+
+
 def _sorted(kernels: list[FloatKernel], g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
     """The largest tile that gives each core a workgroup comes first, else the smallest, with
     split-K."""
@@ -377,8 +420,9 @@ def matrix_views(d: Any, p: PlanBuilder, y: MatrixView) -> dict[str, MatrixView]
                                   ("c", "c_tensor", 0)):
         t = getattr(d, slot)
         if t is not None and (name != "c" or d.beta != 0):
-            views[name] = MatrixView(p.read(slot), oriented(t.strides, transform),
-                                     t.base_alignment)
+            views[name] = MatrixView(
+                p.read(slot), oriented(t.strides, transform), t.base_alignment,
+                constant=name == "b" and t.owned_by_dml)
     return views
 
 
@@ -390,8 +434,11 @@ def _plain(d: Any, p: PlanBuilder, y: MatrixView) -> None:
     kernel = p.choose(g.work, _candidates(g, p), lambda k: k.name)
     if kernel.each == 8:
         for side, transform in (("a", d.trans_a), ("b", d.trans_b)):
-            if not g.vectors(side, 8):
-                views[side] = _repacked(p, side, getattr(d, f"{side}_tensor"), transform)
+            t, way = getattr(d, f"{side}_tensor"), g.vectors(side, 8)
+            if side == "b" and kernel.packed_b:
+                views[side] = _packed(p, views[side], t, transform, way)
+            elif not way:
+                views[side] = _repacked(p, side, t, transform)
         g = FloatProduct(sizes, k, kind.itemsize, views)
     dispatch_product(d, p, g, kernel)
 
@@ -413,6 +460,25 @@ def _repacked(p: PlanBuilder, side: str, t: TensorDesc, transform: int) -> Matri
     steps = tuple(0 if n == 1 and i < len(sizes) - 2 else s
                   for i, (n, s) in enumerate(zip(sizes, to)))
     return MatrixView(made.reading(), steps, 16, padded=True)
+
+
+def _packed(p: PlanBuilder, b: MatrixView, t: TensorDesc, transform: int, way: str) -> MatrixView:
+    """B in the order of matrix units. If it is OWNED_BY_DML, it is packed once. ``way``: the axis
+    with vectors."""
+    *heads, k, columns = oriented(t.sizes, transform)
+    *steps, b_k, b_column = b.strides
+    heads = [n if s else 1 for n, s in zip(heads, steps)]
+    each = _STRIP * _STRIP * -(-k // _STRIP) * -(-columns // _STRIP)
+    walk = Walk(heads or (1,), steps or (0,))
+    make = p.persistent if t.owned_by_dml else lambda _, *size: p.temporary(*size)
+    made = make("b_tensor", 2, walk.count * each)
+    p.dispatch(
+        _PACK, walk.count * each // _STRIP**2, once=t.owned_by_dml, params=walk.words,
+        push={"batches": walk.count, "K": k, "columns": columns, "b_k": b_k, "b_column": b_column},
+        spec={"LOCAL_SIZE": 256, "VECTORS": {"k": 1, "mn": 2}.get(way, 0)},
+        b=b.operand, packed=made)
+    to = [0 if n == 1 else s * each for n, s in zip(heads, packed_strides(heads))]
+    return MatrixView(made.reading(), (*to, 1, each), 16, padded=True)
 
 
 def dispatch_product(
@@ -446,7 +512,7 @@ def dispatch_product(
         **dict(kernel.spec), **fused.spec,
     }
     if kernel.each:
-        for side in "ab":
+        for side in "a" if kernel.packed_b else "ab":
             way = g.vectors(side, kernel.each)
             stride, k_stride, _ = g.layout(side)
             spec[f"{side.upper()}_MN_CONTIGUOUS"] = way == "mn" if way else stride < k_stride

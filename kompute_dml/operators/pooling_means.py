@@ -1,0 +1,77 @@
+"""Means of whole planes of floats: global average pooling on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..dtypes import DataType
+from ..layout import Ints, coalesce, power_of_two, product
+from ..lowering.builder import PlanBuilder
+from ..lowering.elementwise import float_bits
+from ..lowering.plan import UNUSED
+
+SHADER = "pooling_means"
+_DEEP = 4
+"""Vectors that an invocation reads at once."""
+_LANES = 8
+"""The most vectors of channels of a workgroup."""
+_SIZES = {"first": (128, 8), "last": (256, 4)}
+"""Invocations of a workgroup, and the workgroups for each core. As measured on an H200."""
+
+
+class _Planes(NamedTuple):
+    layout: str
+    vectors: int
+    """Planes of an image, or vectors of channels."""
+    pixels: int
+    """Vectors of a plane, or pixels."""
+    strides: Ints
+    """From image, plane or vector of channels, and pixel to the next, in vectors."""
+
+
+def _planes(x: Any) -> _Planes | None:
+    """How the shader sees an image, if it consists of whole vectors."""
+    each = 16 // x.data_type.itemsize
+    channels = x.sizes[1]
+    sizes, (steps,) = coalesce(x.sizes[2:], x.strides[2:])
+    if len(sizes) > 1 or not x.is_aligned:
+        return None
+    (count,), (step,) = sizes, steps
+    image, channel = (s if n > 1 else 0 for n, s in zip(x.sizes, x.strides[:2]))
+    if step == 1 and not any(n % each for n in (count, image, channel)):
+        return _Planes("first", channels, count // each, (image // each, channel // each, 1))
+    if channel == 1 and not any(n % each for n in (channels, image, step)):
+        return _Planes("last", channels // each, count, (image // each, 1, step // each))
+    return None
+
+
+def lower(p: PlanBuilder, d: Any) -> bool:
+    """Average whole planes if the shader can. Returns whether it can."""
+    x, y = d.input_tensor, d.output_tensor
+    if x.data_type not in (DataType.FLOAT16, DataType.FLOAT32):
+        return False
+    planes = _planes(x)
+    if planes is None:
+        return False
+    layout, vectors, pixels, strides = planes
+    first = layout == "first"
+    lanes = 1 if first else min(power_of_two(vectors), _LANES)
+    channels = 1 if first else lanes * 16 // x.data_type.itemsize
+    per_image = -(-vectors // lanes)
+    groups = x.sizes[0] * per_image
+    size, resident = _SIZES[layout]
+    # In parts, each worth a turn of all invocations.
+    parts = max(1, min(resident * p.device.cores // groups, pixels * lanes // (size * _DEEP)))
+    part = -(-pixels // parts)
+    parts = -(-pixels // part)
+    totals = arrived = UNUSED
+    if parts > 1:
+        totals, arrived = p.temporary(4, groups * parts * channels), p.zeroed(4, groups)
+    p.dispatch(
+        f"{SHADER}.{layout}", groups * parts, x=p.read("input_tensor"),
+        y=p.write("output_tensor"), totals=totals, arrived=arrived,
+        push={"groups": groups, "per_image": per_image, "vectors": vectors, "pixels": pixels,
+              "parts": parts, "part_pixels": part, "x_strides": strides,
+              "y_strides": y.strides[:2], "count": float_bits(product(x.sizes[2:]))},
+        spec={"LOCAL_SIZE": size, "TYPE": x.data_type.code, "LANES": lanes, "DEEP": _DEEP})
+    return True
