@@ -65,7 +65,7 @@ _WORK = [
     # batches, heads, key heads, queries, keys, sizes, masks and biases
     (2, 4, 2, 2, 300, (64, 64), "none"), (1, 2, 2, 131, 70, (128, 80), "keys"),
     (2, 2, 1, 67, 131, (64, 96), "rows"), (1, 8, 1, 1, 600, (32, 32), "rows"),
-    (2, 8, 2, 1, 300, (96, 64), "rows"),
+    (2, 8, 2, 1, 300, (96, 64), "rows"), (1, 3, 3, 150, 230, (128, 96), "causal"),
 ]
 
 
@@ -77,24 +77,36 @@ def test_every_kernel_is_as_close_as_it_should_be(
     batches, heads, key_heads, queries, keys, (size, value_size), what = work
     q, k, v = (rng.normal(0, 2, (batches, h, n, s)).astype(kind) for h, n, s in (
         (heads, queries, size), (key_heads, keys, size), (key_heads, keys, value_size)))
-    added = rng.normal(0, 3, {"none": (1, 1, 1, 1), "keys": (batches, 1, 1, keys),
-                              "rows": (1, heads, queries, keys)}[what]).astype(kind)
+    past = keys - queries
+    if what == "causal":
+        later = np.arange(keys) > past + np.arange(queries)[:, None]
+        added = np.where(later, -np.inf, 0)[None, None]
+    else:
+        added = rng.normal(0, 3, {"none": (1, 1, 1, 1), "keys": (batches, 1, 1, keys),
+                                  "rows": (1, heads, queries, keys)}[what]).astype(kind)
     by_token = own.tensor(q.transpose(0, 2, 1, 3).reshape(batches, queries, heads * size))
-    relative = {} if what == "none" else {"relative_position_bias": own.tensor(added).broadcast_to(
-        batches, heads, queries, keys)}
+    more: dict[str, Any] = dict(zip(("past_key", "past_value"), map(own.tensor, (k, v))))
+    if what == "causal":
+        more |= {name: own.tensor(x[:, :, past:].swapaxes(1, 2).reshape(batches, queries, -1))
+                 for name, x in (("key", k), ("value", v))}
+        more |= dict(past_sequence_lengths=own.tensor(np.full(batches, past, np.int32)),
+                     output_present_key=True, output_present_value=True)
+    elif what != "none":
+        more["relative_position_bias"] = own.tensor(added).broadcast_to(
+            batches, heads, queries, keys)
     each = heads // key_heads
     expected, room = _reference(
         q.astype(float), *(np.repeat(x, each, 1).astype(float) for x in (k, v)), size**-0.5,
         0 * added.astype(float) if what == "none" else added.astype(float))
     room += np.spacing(abs(expected).astype(kind)).astype(float)
-    cached = [own.tensor(x) for x in (k, v)]
 
     def run(name: str) -> tuple[np.ndarray, list[str]]:
         own._compiled.clear()
         with tuning.trial(_Forced(name)) as tried:
             y = dml.multihead_attention1(
-                by_token, past_key=cached[0], past_value=cached[1], scale=size**-0.5,
-                query_head_count=heads, key_value_head_count=key_heads, **relative, **_PLAIN)
+                by_token, scale=size**-0.5, query_head_count=heads,
+                key_value_head_count=key_heads, **more, **_PLAIN)
+            y = y[0] if what == "causal" else y
             made = y.numpy().reshape(batches, queries, heads, value_size).transpose(0, 2, 1, 3)
         return made, [n for names in tried.asked.values() for n in names]
 
@@ -111,7 +123,7 @@ def test_every_kernel_is_as_close_as_it_should_be(
 def _plan(heads: int, queries: int, keys: int, size: int, kind: str = "float16") -> Plan:
     """The plan for an H200's matrix units."""
     every = _library_of_everything()
-    if every.find("attention_coopmat") is None:
+    if every.find("attention_coopmat.usual") is None:
         pytest.skip("the cooperative-matrix shader needs a newer glslang")
     target = target_of(every, replace(
         dml.default_device().adapter, cores=132, subgroup_size=32, max_shared_memory=48 << 10,
@@ -129,13 +141,13 @@ def _plan(heads: int, queries: int, keys: int, size: int, kind: str = "float16")
 
 
 @pytest.mark.parametrize(("work", "shaders"), [
-    ((32, 4096, 4096, 128), ["attention_coopmat"]),
+    ((32, 4096, 4096, 128), ["attention_coopmat.turns"]),
     ((32, 4096, 4096, 128, "float32"), ["attention_blocks.b128"]),
     ((384, 128, 128, 32, "float32"), ["attention_blocks.h32"]),
     ((96, 512, 512, 64, "float32"), ["attention_blocks.h64"]),
     ((6, 1500, 1500, 64, "float32"), ["attention_blocks.b64", "attention_combine"]),
     ((12, 128, 128, 32, "float32"), ["attention.c64"]),
-    ((2, 64, 4096, 64), ["attention_coopmat", "attention_combine"]),
+    ((2, 64, 4096, 64), ["attention_coopmat.usual", "attention_combine"]),
     ((64, 1, 4096, 128), ["attention_decode"]),
     ((40, 300, 300, 40), ["attention_blocks.h64"]),
 ])
