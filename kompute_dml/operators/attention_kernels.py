@@ -71,6 +71,13 @@ def _stores_vectors(work: Any, each: int) -> bool:
         s % each for s in (*y.strides[-3:-1], work.h.value_size))
 
 
+def _adds(work: Any) -> bool:
+    """Whether there are masks or biases."""
+    desc = work.desc
+    return (desc.mask_type != MaskType.NONE
+            or desc.relative_position_bias_tensor is not None)
+
+
 def _by_row(work: Any) -> bool:
     """Whether masks or biases differ between the rows of a key head."""
     h, desc = work.h, work.desc
@@ -172,7 +179,7 @@ for many keys comes first."""
 def _matrix_kernels(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
     p, h, desc = work.p, work.h, work.desc
     sizes = (h.head_size, h.value_size)
-    if work.type.itemsize != 2 or p.library.find("attention_coopmat") is None:
+    if work.type.itemsize != 2 or p.library.find("attention_coopmat.usual") is None:
         return []
     if not p.device.multiplies(16, 16, 16, "f16", "f32") or desc.scale < 0:
         return []
@@ -192,6 +199,9 @@ def _matrix_kernels(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
     else:
         tiles = [large, *small]
     made = [_matrix_tile(work, *tile) for tile in tiles]
+    if (_SMALL_VALUES < max(sizes) <= 128 and h.lengths is None and not _adds(work)
+            and p.device.fragments_alike and -(-rows // 256) * heads >= 2 * p.device.cores):
+        made.insert(0, _matrix_tile(work, 8, 64, 2, False, way="turns"))
     if rows <= 16:
         split = [_matrix_tile(work, subgroups, keys, 1, False, True)
                  for subgroups, keys in _SPLIT_KEYS]
@@ -218,12 +228,11 @@ def _decoding(work: Any, rows: int) -> Kernel | None:
 
 
 def _matrix_tile(work: Any, subgroups: int, keys: int, fragments: int, ahead: bool,
-                 split_keys: bool = False) -> tuple[Kernel, int]:
+                 split_keys: bool = False, way: str = "usual") -> tuple[Kernel, int]:
     """The kernel, and its bytes of shared memory."""
-    p, h, desc = work.p, work.h, work.desc
+    p, h = work.p, work.h
     group, sizes, own = h.heads // h.key_heads, (h.head_size, h.value_size), 16 * fragments
     rows, tile = group * h.queries, own if split_keys else subgroups * own
-    added = desc.mask_type != MaskType.NONE or desc.relative_position_bias_tensor is not None
     by_row, same = _by_row(work), p.device.fragments_alike
     vectors, strips = keys * (sum(sizes) // 8 + 2), subgroups * 80
     if same:
@@ -233,11 +242,12 @@ def _matrix_tile(work: Any, subgroups: int, keys: int, fragments: int, ahead: bo
         vectors += strips + subgroups * powers + 64
     shared = 16 * vectors + 4 * (keys + tile) + 8 * (tile if by_row else 1)
     return Kernel(
-        f"matrix-{subgroups}x{own}x{keys}{'-split' * split_keys}", "attention_coopmat",
+        f"matrix-{subgroups}x{own}x{keys}{'-split' * split_keys}",
+        f"attention_coopmat.{way}",
         -(-rows // tile), keys,
         {"LOCAL_SIZE": 32 * subgroups, "SUBGROUPS": subgroups, "KEYS": keys,
          "FRAGMENTS": fragments, "HEAD_SIZE": sizes[0], "VALUE_SIZE": sizes[1],
-         "BY_KEY": added, "BY_ROW": by_row, "VECTORS": _stores_vectors(work, 8),
+         "BY_KEY": _adds(work), "BY_ROW": by_row, "VECTORS": _stores_vectors(work, 8),
          "SAME_PLACES": same, "WHOLE": h.queries % 16 == 0, "SPLIT_KEYS": split_keys,
          "AHEAD": ahead, "IDLE": not split_keys and rows <= tile - own,
          "RAGGED": h.keys % keys != 0},

@@ -1,4 +1,5 @@
 //@ op DML_OPERATOR_MULTIHEAD_ATTENTION DML_OPERATOR_MULTIHEAD_ATTENTION1
+//@ variants WAY: usual turns
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
@@ -18,6 +19,10 @@
 // through shared memory. With SAME_PLACES it is known: element i of lane n is in row n / 4 + i / 4 * 8 and
 // column n % 4 * 2 + i % 2 + i / 2 % 2 * 8, of sums and of left operands. Then four neighbours share a row,
 // and the powers are operands where they are.
+//
+// Two fragments halve what is read of tiles, but leave no registers for queries of 128 elements. So WAY_turns,
+// which needs SAME_PLACES, has the queries in an array that the driver keeps in local memory, in the cache, and
+// reads them again for each tile. Keys and values are stored in turns: each while the other is used.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint SUBGROUPS = 8u;
 layout(constant_id = 2) const uint KEYS = 64u;
@@ -102,6 +107,38 @@ float added(uvec2 at, bool kept, uint key) {
         if (KEYS * SIZE / 8u % INVOCATIONS == 0u || n < KEYS * SIZE / 8u) \
             s_tile[at + n / (SIZE / 8u) * SIDE##_PITCH + n % (SIZE / 8u)] = side##_next[i]; \
     }
+
+// What is added to the scores of a tile's keys.
+#define ADDED_BY_KEY(first) \
+    if (BY_KEY || ((CAUSAL || RAGGED) && (first) + KEYS > min(end, all_see))) \
+        for (uint i = gl_LocalInvocationIndex; i < KEYS; i += INVOCATIONS) { \
+            uint key = (first) + i, safe = min(key, keys - 1u); \
+            bool kept = key >= low && key < high; \
+            float sum = BY_ROW ? kept ? 0.0 : filter_value \
+                               : added(uvec2(relative_at, mask_at), kept, safe); \
+            s_by_key[i] = key < end ? bounded(sum) : ABSENT; \
+        }
+
+#ifdef WAY_turns
+// Scores of all keys of a tile, with queries from local memory.
+#define SCORES_IN_TURNS() \
+    [[unroll]] for (int n = 0; n < DOWN * KEY_TILES; ++n) s[n] = Sums(0.0); \
+    [[unroll]] for (int d = 0; d < HEAD_TILES; ++d) { \
+        RowFragment a[DOWN]; \
+        [[unroll]] for (int f = 0; f < DOWN; ++f) { \
+            uvec4 words = local_x[zero + f * HEAD_TILES + d]; \
+            [[unroll]] for (int i = 0; i < 8; ++i) \
+                a[f][i] = unpackFloat2x16(words[i / 4 + i / 2 % 2 * 2])[i % 2]; \
+        } \
+        [[unroll]] for (int j = 0; j < KEY_TILES; ++j) { \
+            ColumnFragment z; \
+            coopMatLoad(z, s_tile, uint(j) * 16u * K_PITCH + uint(d) * 2u, K_PITCH, \
+                        gl_CooperativeMatrixLayoutColumnMajor); \
+            [[unroll]] for (int f = 0; f < DOWN; ++f) \
+                s[f * KEY_TILES + j] = coopMatMulAdd(a[f], z, s[f * KEY_TILES + j]); \
+        } \
+    }
+#endif
 
 // Scores of the 16 keys of tile ``j``.
 #define SCORES(s, j) \
@@ -197,6 +234,15 @@ void main() {
         }
     }
 
+#ifdef WAY_turns
+    // The words of operands, in the order in which NVIDIA's matrix units take them.
+    uvec4 local_x[DOWN * HEAD_TILES];
+    int zero = int(parts >> 31u);  // not known to the compiler, so that the array has an address
+    [[unroll]] for (int n = 0; n < DOWN * HEAD_TILES; ++n)
+        [[unroll]] for (int i = 0; i < 4; ++i)
+            local_x[n][i / 2 + i % 2 * 2] = packFloat2x16(f16vec2(x[n][2 * i], x[n][2 * i + 1]));
+#endif
+
     Sums o[DOWN * VALUE_TILES];
     float sum[DOWN * LINES], most[DOWN * LINES];
     float own_most[DOWN];  // of the row that this lane reduces half of
@@ -215,6 +261,11 @@ void main() {
     if (begin < end) {
         LOAD(k, K, HEAD_SIZE, k_base, k_by[2], begin)
         LOAD(v, V, VALUE_SIZE, v_base, v_by[2], begin)
+#ifdef WAY_turns
+        if (!WHOLE) barrier();  // the queries have been read
+        STORE(k, K, HEAD_SIZE, 0u)
+        ADDED_BY_KEY(begin)
+#endif
     }
     if (AHEAD && begin < end) {
         if (!WHOLE) barrier();  // the queries have been read
@@ -225,26 +276,28 @@ void main() {
     }
     for (uint first = begin; first < end; first += KEYS) {
         barrier();  // the previous tile has been read
+#ifndef WAY_turns
         STORE(k, K, HEAD_SIZE, 0u)
         STORE(v, V, VALUE_SIZE, V_AT)
-        if (BY_KEY || ((CAUSAL || RAGGED) && first + KEYS > min(end, all_see)))
-            for (uint i = gl_LocalInvocationIndex; i < KEYS; i += INVOCATIONS) {
-                uint key = first + i, safe = min(key, keys - 1u);
-                bool kept = key >= low && key < high;
-                float sum = BY_ROW ? kept ? 0.0 : filter_value
-                                   : added(uvec2(relative_at, mask_at), kept, safe);
-                s_by_key[i] = key < end ? bounded(sum) : ABSENT;
-            }
+        ADDED_BY_KEY(first)
         barrier();
         // The next tile loads while this one is used.
         LOAD(k, K, HEAD_SIZE, k_base, k_by[2], first + (AHEAD ? 2u * KEYS : KEYS))
         LOAD(v, V, VALUE_SIZE, v_base, v_by[2], first + KEYS)
+#endif
 
         bool takes = !IDLE || works;
         if (CAUSAL || RAGGED) takes = takes && first + own_key < own_end;
+#ifdef WAY_turns
+        RowFragment p[DOWN * KEY_TILES];
+        if (takes) { SCORES_IN_TURNS() }
+        STORE(v, V, VALUE_SIZE, V_AT)
+#endif
         if (takes) {
+#ifndef WAY_turns
             if (!AHEAD)
                 [[unroll]] for (int j = 0; j < KEY_TILES; ++j) { SCORES(s, j) }
+#endif
 
             // Single scores matter only at edges.
             float factor = scale * LOG2_E;
@@ -318,7 +371,9 @@ void main() {
                             o[f * VALUE_TILES + n][i] *= shrink[LINE(i)];
                 }
             }
+#ifndef WAY_turns
             RowFragment p[SAME_PLACES ? DOWN * KEY_TILES : 1];
+#endif
             [[unroll]] for (int j = 0; j < KEY_TILES; ++j) {
                 if (AHEAD) { SCORES(t, j) }
                 [[unroll]] for (int f = 0; f < DOWN; ++f) {
@@ -337,6 +392,13 @@ void main() {
             }
             if (!SAME_PLACES) share();
 
+#ifdef WAY_turns
+        }
+        barrier();
+        LOAD(k, K, HEAD_SIZE, k_base, k_by[2], first + KEYS)
+        LOAD(v, V, VALUE_SIZE, v_base, v_by[2], first + KEYS)
+        if (takes) {
+#endif
             [[unroll]] for (int j = 0; j < KEY_TILES; ++j) {
                 RowFragment own_p[DOWN];
                 [[unroll]] for (int f = 0; f < DOWN; ++f) {
@@ -358,6 +420,10 @@ void main() {
             if (AHEAD)
                 [[unroll]] for (int n = 0; n < DOWN * KEY_TILES; ++n) s[n] = t[n];
         }
+#ifdef WAY_turns
+        STORE(k, K, HEAD_SIZE, 0u)
+        ADDED_BY_KEY(first + KEYS)
+#endif
     }
     if (SAME_PLACES) barrier();  // all tiles have been read
 

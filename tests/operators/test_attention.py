@@ -123,7 +123,7 @@ def test_every_kernel_is_as_close_as_it_should_be(
 def _plan(heads: int, queries: int, keys: int, size: int, kind: str = "float16") -> Plan:
     """The plan for an H200's matrix units."""
     every = _library_of_everything()
-    if every.find("attention_coopmat") is None:
+    if every.find("attention_coopmat.usual") is None:
         pytest.skip("the cooperative-matrix shader needs a newer glslang")
     target = target_of(every, replace(
         dml.default_device().adapter, cores=132, subgroup_size=32, max_shared_memory=48 << 10,
@@ -141,13 +141,13 @@ def _plan(heads: int, queries: int, keys: int, size: int, kind: str = "float16")
 
 
 @pytest.mark.parametrize(("work", "shaders"), [
-    ((32, 4096, 4096, 128), ["attention_coopmat"]),
+    ((32, 4096, 4096, 128), ["attention_coopmat.turns"]),
     ((32, 4096, 4096, 128, "float32"), ["attention_blocks.b128"]),
     ((384, 128, 128, 32, "float32"), ["attention_blocks.h32"]),
     ((96, 512, 512, 64, "float32"), ["attention_blocks.h64"]),
     ((6, 1500, 1500, 64, "float32"), ["attention_blocks.b64", "attention_combine"]),
     ((12, 128, 128, 32, "float32"), ["attention.c64"]),
-    ((2, 64, 4096, 64), ["attention_coopmat", "attention_combine"]),
+    ((2, 64, 4096, 64), ["attention_coopmat.usual", "attention_combine"]),
     ((64, 1, 4096, 128), ["attention_decode"]),
     ((40, 300, 300, 40), ["attention_blocks.h64"]),
 ])
