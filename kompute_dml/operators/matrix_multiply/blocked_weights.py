@@ -32,10 +32,11 @@ _INVOCATIONS, _COLUMNS = 256, 4
 """As the shader has them. An invocation computes four columns."""
 _HELD_BYTES, _HELD_BYTES_OF_LITTLE = 1 << 14, 1 << 12
 """Bytes of A in shared memory, and where a workgroup has less than twice as much."""
-_PLACES = {1: 3, 2: 2, 4: 2, 8: 2}
+_PLACES = {1: 3, 2: 2}
 """Workgroups for which a core has registers, by rows of a tile."""
-_MOST_PARTS, _ADDING = 4, {1: 0.4, 2: 0.4, 4: 0.1, 8: 0.05}
-"""The most parts of K, and the time that each costs, by rows of a tile, if a tile takes 1."""
+_MOST_PARTS, _ADDING = 4, 0.4
+"""The most parts of K for one or two rows, and the time that each costs, if a tile takes 1. More
+rows are slower in parts."""
 
 
 def most_rows(traits: DeviceTraits) -> int:
@@ -52,8 +53,8 @@ def fits(b: TensorDesc, block: int) -> bool:
 
 
 def _kernel(g: FloatProduct, bits: int, device: DeviceTraits) -> FloatKernel:
-    """The kernel without matrix units. K is shared by the number of workgroups that keeps the cores
-    busiest."""
+    """The kernel without matrix units. For one or two rows, K is shared by the number of workgroups
+    that keeps the cores busiest."""
     height = next((n for n in _HEIGHTS if n >= g.rows), _HEIGHTS[-1])
     vector = 128 // bits
     much = device.max_shared_memory >= 2 * _HELD_BYTES
@@ -63,12 +64,12 @@ def _kernel(g: FloatProduct, bits: int, device: DeviceTraits) -> FloatKernel:
     kernel = FloatKernel(
         f"gemm_blocked_weights.r{height}", height, _INVOCATIONS // lanes * _COLUMNS,
         lanes * vector, 0, 0, split=True, spec=(("LANES", lanes), ("HELD", held)))
-    if device.is_cpu:
+    if device.is_cpu or height > 2:
         return kernel
     tiles, places = kernel.tiles(g), _PLACES[height] * device.cores
 
     def time(parts: int) -> float:
-        return -(-tiles * parts // places) / parts + _ADDING[height] * parts
+        return -(-tiles * parts // places) / parts + _ADDING * parts
 
     steps = -(-g.k // kernel.k)
     counts = {-(-steps // -(-steps // n)) for n in range(1, _MOST_PARTS + 1)}
