@@ -26,6 +26,7 @@ def record(adapter: Any) -> dict[str, Any]:
     import dataclasses
 
     fields = dataclasses.asdict(adapter)
+    del fields["pipeline_header"]  # bytes for the driver alone
     return {k: sorted(v) if isinstance(v, frozenset) else v for k, v in fields.items()}
 
 
