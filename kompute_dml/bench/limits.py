@@ -50,6 +50,8 @@ class Limit:
 
 _SIDE = 16384
 _F32, _F16 = DataType.FLOAT32, DataType.FLOAT16
+_GRAPH = "torch (graph)"
+"""What small products and attention are held to: a launch would take longer than they do."""
 _WIDTHS = (DataType.UINT8, DataType.FLOAT16, DataType.FLOAT32, DataType.FLOAT64)
 
 
@@ -138,10 +140,9 @@ def _products() -> Iterator[Limit]:
 
 def _gemms() -> Iterator[Limit]:
     """Products of floats, and products with quantized outputs."""
-    # Launches hide the smaller kernels of FLOAT16, so CUDA graphs are what they are held to.
-    graph, plain = "torch (graph)", {}
-    for side, peer, goal in ((8192, "torch", 0.65), (4096, "torch", 0.75), (2048, graph, 0.75),
-                             (1024, graph, 0.75), (512, graph, 0.9)):
+    plain = {}
+    for side, peer, goal in ((8192, "torch", 0.65), (4096, "torch", 0.75), (2048, _GRAPH, 0.75),
+                             (1024, _GRAPH, 0.75), (512, _GRAPH, 0.9)):
         plain[side] = gemm(_F16, side, side, side)
         yield Limit(plain[side], ((peer, goal),))
     for side in (8192, 4096, 2048, 1024):
@@ -156,8 +157,8 @@ def _gemms() -> Iterator[Limit]:
             for trans_b in (False, True):
                 yield Limit(gemm(_F16, m, 4096, n, trans_b=trans_b, cold=True), (("copy", 0.8),))
     for m, k, n in ((128, 384, 1536), (128, 3072, 768), (512, 768, 768), (512, 3072, 768)):
-        yield Limit(gemm(_F16, m, k, n), ((graph, 0.7),))
-    yield Limit(gemm(_F16, 128, 64, 128, batches=96), ((graph, 0.7),))
+        yield Limit(gemm(_F16, m, k, n), ((_GRAPH, 0.7),))
+    yield Limit(gemm(_F16, 128, 64, 128, batches=96), ((_GRAPH, 0.7),))
     for m, k, n in ((4096,) * 3, (1024,) * 3, (512, 768, 768)):
         same = product(Product(full=True), m, k, n)
         yield Limit(same)
@@ -223,16 +224,14 @@ def _convolutions() -> Iterator[Limit]:
 
 
 def _attention() -> Iterator[Limit]:
-    for kind, goal in (
-        (Heads(_F16, 1, 32, 32, 4096, 4096, 128), 0.45),
-        (Heads(_F16, 1, 32, 32, 4096, 4096, 128, causal=True), 0.45),
-        (Heads(_F16, 8, 16, 16, 1024, 1024, 64), 0.5),
-        (Heads(_F16, 32, 12, 12, 128, 128, 64), 0.7),
-        (Heads(_F16, 1, 16, 16, 16384, 16384, 128, causal=True), 0.45),
-        (Heads(_F32, 1, 32, 32, 4096, 4096, 128), 0.7),
+    for kind, peer, goal in (
+        (Heads(_F16, 1, 32, 32, 4096, 4096, 128), "torch", 0.45),
+        (Heads(_F16, 1, 32, 32, 4096, 4096, 128, causal=True), "torch", 0.45),
+        (Heads(_F16, 8, 16, 16, 1024, 1024, 64), "torch", 0.5),
+        (Heads(_F16, 32, 12, 12, 128, 128, 64), _GRAPH, 0.7),
+        (Heads(_F16, 1, 16, 16, 16384, 16384, 128, causal=True), "torch", 0.45),
+        (Heads(_F32, 1, 32, 32, 4096, 4096, 128), "torch", 0.7),
     ):
-        # A launch takes longer than the smallest.
-        peer = "torch (graph)" if kind.queries == 128 else "torch"
         yield Limit(attention(kind), ((peer, goal),))
     for keys in (4096, 16384):
         yield Limit(attention(Heads(_F16, 8, 32, 8, 1, keys, 128)), (("copy", 0.8),))

@@ -87,7 +87,7 @@ class ModelRow:
     """Half the interquartile range over the median."""
     off_by: float | None = None
     session_ms: float | None = None
-    """Making the session. Another process has made it before, and has kept its shaders."""
+    """Making the session. The process knows the shaders that were kept before it began."""
     first_ms: float | None = None
     """The first run, likewise."""
     start: Start | None = None
