@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...dtypes import DataType
 from ...layout import Ints, coalesce, product
 from ...lowering.activation import Fused
 from ...lowering.builder import PlanBuilder
@@ -77,9 +76,7 @@ def _kernel(c: Problem) -> Kernel | None:
 def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
     """Lower the convolution if a kernel can compute it. Returns whether one can."""
     kernel = _kernel(c)
-    if (kernel is None or not p.device.multiplies(16, 16, 16, "f16", "f32")
-            or any(p.tensor(f"{slot}_tensor").data_type is not DataType.FLOAT16
-                   for slot in ("input", "output"))
+    if (kernel is None or not matrix_units.takes_halves(p)
             or not matrix_units.is_plain(p, c, p.write("output_tensor"), c.y_strides)):
         return False
     variant = p.library.find(SHADER, kernel.name)

@@ -222,6 +222,12 @@ def packed_filter(p: PlanBuilder, c: Problem, to: Packed) -> Operand:
     return _filter(p, c, to)[0]
 
 
+def takes_halves(p: PlanBuilder) -> bool:
+    """Whether input and output are FLOAT16, and matrix units multiply that."""
+    return p.device.multiplies(16, 16, 16, "f16", "f32") and all(
+        p.tensor(f"{slot}_tensor").data_type is DataType.FLOAT16 for slot in ("input", "output"))
+
+
 def keeps_filter(p: PlanBuilder, c: Problem) -> bool:
     """Whether a kernel that keeps the filter in registers is taken, of those that can."""
     work = work_key("kept filter", c.rows, c.in_channels, c.k, c.out_channels)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...dtypes import DataType
 from ...lowering.activation import Fused
 from ...lowering.builder import PlanBuilder
 from . import matrix_units
@@ -34,8 +33,7 @@ def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
     # Rows of a fragment are whole vectors apart.
     lanes = 4 if stride % 2 == 0 else 8
     row_steps = -(-x_axis.filter_size * lanes // _FRAGMENT)
-    if (any(p.tensor(f"{slot}_tensor").data_type is not DataType.FLOAT16
-            for slot in ("input", "output")) or not p.device.multiplies(16, 16, 16, "f16", "f32")
+    if (not matrix_units.takes_halves(p)
             or c.groups > 1 or c.in_channels > _CHANNELS or c.out_channels % _FRAGMENT
             or z.in_size * z.out_size * z.filter_size != 1 or any(a.transposed for a in c.axes)
             or x_axis.tap_step != 1 or min(a.filter_step for a in c.axes) < 0
