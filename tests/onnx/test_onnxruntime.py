@@ -850,6 +850,16 @@ def test_regions_can_run_one_after_the_other_and_none_could_be_larger(seed: int)
         assert not _can_run(nodes, {n: a if r == b else r for n, r in region_of.items()})
 
 
+def test_parts_of_a_model_that_nothing_connects_are_one_region() -> None:
+    built = model([node("Relu", "a", "b"), node("Neg", "c", "d")],
+                  [("a", FLOAT, [2]), ("c", FLOAT, [3])], [("b", FLOAT, [2]), ("d", FLOAT, [3])])
+    with provider.decisions() as decisions:
+        made = session(built, claim="all")
+    assert {d.where for d in decisions} == {"region 0"}
+    b, d = made.run(None, {"a": np.float32([-1, 2]), "c": np.float32([3, 0, -4])})
+    assert b.tolist() == [0, 2] and d.tolist() == [-3, 0, 4]
+
+
 def _can_run(nodes: list[Node], region_of: dict[Node, int]) -> bool:
     """Whether regions, and nodes outside regions, have an order in which they can run."""
     waiting: dict[Any, list[Node]] = {}
