@@ -18,8 +18,8 @@ const uint TILE_ROWS = 4u;
 #else
 const uint TILE_ROWS = 8u;
 #endif
-const uint INVOCATIONS = 256u;
-layout(local_size_x = INVOCATIONS) in;
+layout(local_size_x = 256, local_size_x_id = 0) in;
+const uint INVOCATIONS = gl_WorkGroupSize.x;
 layout(constant_id = 5) const uint BITS = 4u;
 layout(constant_id = 6) const bool SIGNED = false;
 layout(constant_id = 7) const bool HAS_ZERO = false;
