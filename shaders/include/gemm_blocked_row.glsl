@@ -16,7 +16,7 @@ struct Found {
     uint zeros[4];
 };
 
-// Two pairs of elements of each byte of a word.
+// Four pairs of elements of a word, without their zero points.
 uvec4 reals(uint word, f16vec2 taken, f16vec2 taken_above) {
     uint other = word >> 8u;
     return uvec4(packFloat2x16(unpackFloat2x16(word & 0x000F000Fu | 0x64006400u) - taken),
