@@ -12,7 +12,7 @@ from ..lowering.plan import Operand
 
 _MANY_KEYS = 1024
 SHADERS = ("attention", "attention_blocks", "attention_coopmat", "attention_decode",
-           "attention_few_rows")
+           "attention_few_keys", "attention_few_rows")
 
 
 @dataclass(frozen=True)
@@ -170,6 +170,8 @@ _FEW_QUERIES = 256
 _MANY_QUERIES = 1024
 """From so many rows on, two fragments are fastest for values of up to _SMALL_VALUES elements."""
 _SMALL_VALUES = 64
+_FEW_KEYS = 128
+_TURNS_KEYS = 64
 _DECODING_BINDINGS, _DECODING_SUBGROUPS = 10, 4
 _SPLIT_KEYS = ((2, 32), (4, 64))
 """Subgroups and keys of a tile whose subgroups take the same rows and divide the keys. The fastest
@@ -199,17 +201,50 @@ def _matrix_kernels(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
     else:
         tiles = [large, *small]
     made = [_matrix_tile(work, *tile) for tile in tiles]
-    if (_SMALL_VALUES < max(sizes) <= 128 and h.lengths is None and not _adds(work)
-            and p.device.fragments_alike and -(-rows // 256) * heads >= 2 * p.device.cores):
-        made.insert(0, _matrix_tile(work, 8, 64, 2, False, way="turns"))
+    if _takes_turns(work):
+        turns = _matrix_tile(work, 8, _TURNS_KEYS, 2, False, way="turns")
+        made.insert(0 if -(-rows // 256) * heads >= 2 * p.device.cores else len(made), turns)
     if rows <= 16:
         split = [_matrix_tile(work, subgroups, keys, 1, False, True)
                  for subgroups, keys in _SPLIT_KEYS]
         made = [*split, *made] if h.keys >= _MANY_KEYS else [*made, *split]
+    if _are_few_keys(work):
+        made.insert(0 if rows > 16 else len(made), _few_keys(work, rows))
     found = [kernel for kernel, shared in made if shared <= p.device.max_shared_memory]
     if (decoding := _decoding(work, rows)) is not None:
         found.insert(0 if h.keys >= _MANY_KEYS else len(found), decoding)
     return found
+
+
+def _takes_turns(work: Any) -> bool:
+    """Whether queries may stay in local memory, see attention_coopmat.comp."""
+    h, desc = work.h, work.desc
+    return bool(
+        _SMALL_VALUES < max(h.head_size, h.value_size) <= 128 and not _adds(work)
+        and work.p.device.fragments_alike and desc.scale > 0
+        and (h.lengths is None or (h.queries % 16 == 0 and h.keys % _TURNS_KEYS == 0)))
+
+
+def _are_few_keys(work: Any) -> bool:
+    """Whether the scores of all keys fit in registers, and the output consists of vectors."""
+    h = work.h
+    return bool(
+        h.keys <= _FEW_KEYS and max(h.head_size, h.value_size) <= _SMALL_VALUES
+        and h.value_size % 32 == 0 and work.p.device.fragments_alike and h.lengths is None
+        and not _by_row(work) and _stores_vectors(work, 8))
+
+
+def _few_keys(work: Any, rows: int) -> tuple[Kernel, int]:
+    """The kernel, and its bytes of shared memory."""
+    h = work.h
+    subgroups, keys = min(8, -(-rows // 16)), -(-h.keys // 16) * 16
+    pitch = max(h.head_size, h.value_size) // 8 + 1
+    return Kernel(
+        "few-keys", "attention_few_keys", -(-rows // (16 * subgroups)), keys,
+        {"LOCAL_SIZE": 32 * subgroups, "SUBGROUPS": subgroups, "KEYS": keys,
+         "HEAD_SIZE": h.head_size, "VALUE_SIZE": h.value_size,
+         "BY_KEY": _adds(work) or h.keys != keys, "GROUPED": h.heads != h.key_heads},
+    ), 16 * max(keys, 16 * subgroups) * pitch + 4 * keys
 
 
 def _decoding(work: Any, rows: int) -> Kernel | None:

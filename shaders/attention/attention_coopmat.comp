@@ -20,9 +20,10 @@
 // column n % 4 * 2 + i % 2 + i / 2 % 2 * 8, of sums and of left operands. Then four neighbours share a row,
 // and the powers are operands where they are.
 //
-// Two fragments halve what is read of tiles, but leave no registers for queries of 128 elements. So WAY_turns,
-// which needs SAME_PLACES, has the queries in an array that the driver keeps in local memory, in the cache, and
-// reads them again for each tile. Keys and values are stored in turns: each while the other is used.
+// Two fragments halve what is read of tiles, but leave no registers for queries of 128 elements. So WAY_turns
+// has the queries in an array that the driver keeps in local memory, in the cache, and reads them again for each
+// tile. Keys and values are stored in turns: each while the other is used. It needs SAME_PLACES, takes neither
+// masks nor biases, and with CAUSAL needs WHOLE, and whole tiles.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint SUBGROUPS = 8u;
 layout(constant_id = 2) const uint KEYS = 64u;
@@ -70,9 +71,11 @@ const uint OWN_AT = SAME_PLACES ? 0u : TILE;
 const uint OWN_END = OWN_AT + SUBGROUPS * (STRIP + POWERS);
 shared uvec4 s_tile[OWN_END > TILE ? OWN_END : TILE];
 shared uvec4 s_numbers[SAME_PLACES ? 1 : 64];  // 0.0 to 255.0
+#ifndef WAY_turns
 shared float s_by_key[KEYS];
 shared uint s_limits[CAUSAL ? ROWS : 1u];  // the number of keys that a row sees
 shared uvec2 s_rows[BY_ROW ? ROWS : 1u];  // where the relative bias and the mask of a row begin
+#endif
 
 const int K_LOADS = int((KEYS * HEAD_SIZE / 8u + INVOCATIONS - 1u) / INVOCATIONS);
 const int V_LOADS = int((KEYS * VALUE_SIZE / 8u + INVOCATIONS - 1u) / INVOCATIONS);
@@ -118,27 +121,6 @@ float added(uvec2 at, bool kept, uint key) {
                                : added(uvec2(relative_at, mask_at), kept, safe); \
             s_by_key[i] = key < end ? bounded(sum) : ABSENT; \
         }
-
-#ifdef WAY_turns
-// Scores of all keys of a tile, with queries from local memory.
-#define SCORES_IN_TURNS() \
-    [[unroll]] for (int n = 0; n < DOWN * KEY_TILES; ++n) s[n] = Sums(0.0); \
-    [[unroll]] for (int d = 0; d < HEAD_TILES; ++d) { \
-        RowFragment a[DOWN]; \
-        [[unroll]] for (int f = 0; f < DOWN; ++f) { \
-            uvec4 words = local_x[zero + f * HEAD_TILES + d]; \
-            [[unroll]] for (int i = 0; i < 8; ++i) \
-                a[f][i] = unpackFloat2x16(words[i / 4 + i / 2 % 2 * 2])[i % 2]; \
-        } \
-        [[unroll]] for (int j = 0; j < KEY_TILES; ++j) { \
-            ColumnFragment z; \
-            coopMatLoad(z, s_tile, uint(j) * 16u * K_PITCH + uint(d) * 2u, K_PITCH, \
-                        gl_CooperativeMatrixLayoutColumnMajor); \
-            [[unroll]] for (int f = 0; f < DOWN; ++f) \
-                s[f * KEY_TILES + j] = coopMatMulAdd(a[f], z, s[f * KEY_TILES + j]); \
-        } \
-    }
-#endif
 
 // Scores of the 16 keys of tile ``j``.
 #define SCORES(s, j) \
@@ -194,6 +176,7 @@ void main() {
         own_all_see = past + (one_head ? from % queries : 0u) + 1u;
     }
 
+#ifndef WAY_turns
     for (uint i = gl_LocalInvocationIndex; i < ROWS; i += INVOCATIONS) {
         uint row = min(tile * ROWS + i, rows - 1u), position = row % queries;
         if (CAUSAL) s_limits[i] = past + position + 1u;
@@ -201,6 +184,7 @@ void main() {
             s_rows[i] = uvec2(relative_at, mask_at) + position * uvec2(relative_by.z, mask_by.z)
                         + row / queries * uvec2(relative_by.y, mask_by.y);
     }
+#endif
     for (uint i = gl_LocalInvocationIndex; !SAME_PLACES && i < 64u; i += INVOCATIONS)
         s_numbers[i] = floatBitsToUint(vec4(4u * i, 4u * i + 1u, 4u * i + 2u, 4u * i + 3u));
 
@@ -264,7 +248,6 @@ void main() {
 #ifdef WAY_turns
         if (!WHOLE) barrier();  // the queries have been read
         STORE(k, K, HEAD_SIZE, 0u)
-        ADDED_BY_KEY(begin)
 #endif
     }
     if (AHEAD && begin < end) {
@@ -274,157 +257,28 @@ void main() {
         barrier();
         [[unroll]] for (int j = 0; j < KEY_TILES; ++j) { SCORES(s, j) }
     }
-    for (uint first = begin; first < end; first += KEYS) {
-        barrier();  // the previous tile has been read
-#ifndef WAY_turns
-        STORE(k, K, HEAD_SIZE, 0u)
-        STORE(v, V, VALUE_SIZE, V_AT)
-        ADDED_BY_KEY(first)
-        barrier();
-        // The next tile loads while this one is used.
-        LOAD(k, K, HEAD_SIZE, k_base, k_by[2], first + (AHEAD ? 2u * KEYS : KEYS))
-        LOAD(v, V, VALUE_SIZE, v_base, v_by[2], first + KEYS)
-#endif
-
-        bool takes = !IDLE || works;
-        if (CAUSAL || RAGGED) takes = takes && first + own_key < own_end;
+    // Most tiles have no edges: all rows see all of their keys.
+    uint first = begin;
+    if (!BY_KEY)
+        for (; first + KEYS <= min(end, all_see); first += KEYS) {
+#define EDGES false
 #ifdef WAY_turns
-        RowFragment p[DOWN * KEY_TILES];
-        if (takes) { SCORES_IN_TURNS() }
-        STORE(v, V, VALUE_SIZE, V_AT)
+#include "include/attention_tile_in_turns.glsl"
+#else
+#include "include/attention_tile.glsl"
 #endif
-        if (takes) {
-#ifndef WAY_turns
-            if (!AHEAD)
-                [[unroll]] for (int j = 0; j < KEY_TILES; ++j) { SCORES(s, j) }
-#endif
-
-            // Single scores matter only at edges.
-            float factor = scale * LOG2_E;
-            if (BY_KEY || ((CAUSAL || RAGGED) && first + own_key + OWN_KEYS > min(end, own_all_see))) {
-                Sums numbers;
-                if (!SAME_PLACES)
-                    coopMatLoad(numbers, s_numbers, 0u, 4u, gl_CooperativeMatrixLayoutRowMajor);
-                [[unroll]] for (int f = 0; f < DOWN; ++f)
-                    [[unroll]] for (int j = 0; j < KEY_TILES; ++j)
-                        [[unroll]] for (int i = 0; i < numbers.length(); ++i) {
-                            uint line = lane / 4u + uint(LINE(i)) * 8u;
-                            uint column = lane % 4u * 2u + uint(i) % 2u + uint(i) / 2u % 2u * 8u;
-                            if (!SAME_PLACES) {
-                                line = uint(numbers[i]) / 16u;
-                                column = uint(numbers[i]) % 16u;
-                            }
-                            uint row = own_row + uint(f) * 16u + line;
-                            uint key = own_key + uint(j) * 16u + column;
-                            float score = fma(s[f * KEY_TILES + j][i], factor, s_by_key[key]);
-                            if (BY_ROW)
-                                score += bounded(added(s_rows[row], true, min(first + key, keys - 1u)));
-                            if (CAUSAL && first + key >= s_limits[row]) score = ABSENT;
-                            s[f * KEY_TILES + j][i] = score;
-                        }
-                factor = 1.0;
-            }
-
-            [[unroll]] for (int f = 0; f < DOWN; ++f) {
-                float largest[LINES];
-                [[unroll]] for (int l = 0; l < LINES; ++l) largest[l] = ABSENT;
-                [[unroll]] for (int i = 0; i < s[0].length(); ++i)
-                    [[unroll]] for (int j = 0; j < KEY_TILES; ++j)
-                        largest[LINE(i)] = max(largest[LINE(i)], s[f * KEY_TILES + j][i]);
-                bool grown = false;
-                [[unroll]] for (int l = 0; l < LINES; ++l) {
-                    largest[l] *= factor;
-                    grown = grown || largest[l] > most[f * LINES + l] + ROOM;
-                }
-                if (subgroupOr(uint(grown)) != 0u) {
-                    float now[LINES], shrink[LINES];
-                    if (SAME_PLACES) {
-                        [[unroll]] for (int l = 0; l < LINES; ++l)
-                            now[l] = max(most[f * LINES + l], row_max(largest[l]) - LIFT);
-                    } else {
-                        Sums strips;
-                        [[unroll]] for (int i = 0; i < strips.length(); ++i) strips[i] = largest[LINE(i)];
-                        uint at = own + lane / 2u * STRIP_PITCH;
-                        coopMatStore(strips, s_tile, own, STRIP_PITCH,
-                                     gl_CooperativeMatrixLayoutRowMajor);
-                        share();
-                        vec4 four =
-                            max(max(strip(at), strip(at + 1u)), max(strip(at + 2u), strip(at + 3u)));
-                        own_most[f] =
-                            max(own_most[f], max(max(four.x, four.y), max(four.z, four.w)) - LIFT);
-                        share();
-                        s_tile[at + lane % 2u * 2u] = s_tile[at + lane % 2u * 2u + 1u] =
-                            uvec4(floatBitsToUint(own_most[f]));
-                        share();
-                        coopMatLoad(strips, s_tile, own, STRIP_PITCH,
-                                    gl_CooperativeMatrixLayoutRowMajor);
-                        share();
-                        [[unroll]] for (int i = 0; i < strips.length(); ++i) now[LINE(i)] = strips[i];
-                    }
-                    [[unroll]] for (int l = 0; l < LINES; ++l) {
-                        shrink[l] = exp2(most[f * LINES + l] - now[l]);
-                        most[f * LINES + l] = now[l];
-                        sum[f * LINES + l] *= shrink[l];
-                    }
-                    [[unroll]] for (int n = 0; n < VALUE_TILES; ++n)
-                        [[unroll]] for (int i = 0; i < o[0].length(); ++i)
-                            o[f * VALUE_TILES + n][i] *= shrink[LINE(i)];
-                }
-            }
-#ifndef WAY_turns
-            RowFragment p[SAME_PLACES ? DOWN * KEY_TILES : 1];
-#endif
-            [[unroll]] for (int j = 0; j < KEY_TILES; ++j) {
-                if (AHEAD) { SCORES(t, j) }
-                [[unroll]] for (int f = 0; f < DOWN; ++f) {
-                    [[unroll]] for (int i = 0; i < s[0].length(); ++i) {
-                        float power =
-                            exp2(fma(s[f * KEY_TILES + j][i], factor, -most[f * LINES + LINE(i)]));
-                        sum[f * LINES + LINE(i)] += power;
-                        if (SAME_PLACES) p[f * KEY_TILES + j][i] = float16_t(power);
-                        else s[f * KEY_TILES + j][i] = power;
-                    }
-                    if (!SAME_PLACES)
-                        coopMatStore(Halves(s[f * KEY_TILES + j]), s_tile,
-                                     powers + uint(f) * 16u * P_PITCH + uint(j) * 2u, P_PITCH,
-                                     gl_CooperativeMatrixLayoutRowMajor);
-                }
-            }
-            if (!SAME_PLACES) share();
-
-#ifdef WAY_turns
+#undef EDGES
         }
-        barrier();
-        LOAD(k, K, HEAD_SIZE, k_base, k_by[2], first + KEYS)
-        LOAD(v, V, VALUE_SIZE, v_base, v_by[2], first + KEYS)
-        if (takes) {
-#endif
-            [[unroll]] for (int j = 0; j < KEY_TILES; ++j) {
-                RowFragment own_p[DOWN];
-                [[unroll]] for (int f = 0; f < DOWN; ++f) {
-                    if (SAME_PLACES)
-                        own_p[f] = p[f * KEY_TILES + j];
-                    else
-                        coopMatLoad(own_p[f], s_tile, powers + uint(f) * 16u * P_PITCH + uint(j) * 2u,
-                                    P_PITCH, gl_CooperativeMatrixLayoutRowMajor);
-                }
-                [[unroll]] for (int n = 0; n < VALUE_TILES; ++n) {
-                    ColumnFragment z;
-                    coopMatLoad(z, s_tile, V_AT + (own_key + uint(j) * 16u) * V_PITCH + uint(n) * 2u,
-                                V_PITCH, gl_CooperativeMatrixLayoutRowMajor);
-                    [[unroll]] for (int f = 0; f < DOWN; ++f)
-                        o[f * VALUE_TILES + n] = coopMatMulAdd(own_p[f], z, o[f * VALUE_TILES + n]);
-                }
-            }
-            if (!SAME_PLACES) share();
-            if (AHEAD)
-                [[unroll]] for (int n = 0; n < DOWN * KEY_TILES; ++n) s[n] = t[n];
-        }
+    if (BY_KEY || CAUSAL || RAGGED)
+        for (; first < end; first += KEYS) {
+#define EDGES true
 #ifdef WAY_turns
-        STORE(k, K, HEAD_SIZE, 0u)
-        ADDED_BY_KEY(first + KEYS)
+#include "include/attention_tile_in_turns.glsl"
+#else
+#include "include/attention_tile.glsl"
 #endif
-    }
+#undef EDGES
+        }
     if (SAME_PLACES) barrier();  // all tiles have been read
 
     // Two lanes write a row, eight columns at a time.

@@ -16,7 +16,8 @@ from kompute_dml.operators import attention
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from test_matrix_multiply_kernels import _library_of_everything
 
-COMBINED = {"attention_combine", "attention_decode", *(
+COMBINED = {"attention_combine", "attention_coopmat.turns", "attention_decode",
+            "attention_few_keys", *(
     f"attention_blocks.{v}" for v in ("h32", "h64", "b64", "b128"))}
 """Variants that a device does not choose for few tiles, or at all. The tests below run those that
 it has room for."""
@@ -66,6 +67,8 @@ _WORK = [
     (2, 4, 2, 2, 300, (64, 64), "none"), (1, 2, 2, 131, 70, (128, 80), "keys"),
     (2, 2, 1, 67, 131, (64, 96), "rows"), (1, 8, 1, 1, 600, (32, 32), "rows"),
     (2, 8, 2, 1, 300, (96, 64), "rows"), (1, 3, 3, 150, 230, (128, 96), "causal"),
+    (1, 4, 2, 160, 256, (96, 128), "causal"), (1, 2, 2, 48, 170, (96, 128), "none"),
+    (2, 4, 2, 70, 100, (48, 64), "keys"),
 ]
 
 
@@ -149,6 +152,7 @@ def _plan(heads: int, queries: int, keys: int, size: int, kind: str = "float16")
     ((12, 128, 128, 32, "float32"), ["attention.c64"]),
     ((2, 64, 4096, 64), ["attention_coopmat.usual", "attention_combine"]),
     ((64, 1, 4096, 128), ["attention_decode"]),
+    ((384, 128, 128, 64), ["attention_few_keys"]),
     ((40, 300, 300, 40), ["attention_blocks.h64"]),
 ])
 def test_which_kernel_is_taken(work: Any, shaders: list[str]) -> None:
