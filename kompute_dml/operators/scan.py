@@ -26,33 +26,34 @@ class _Kind(NamedTuple):
     """Units of a tile for each invocation."""
     unit: int = 4
     """Neighbouring columns of a unit, if rows are neighbours in memory."""
+    turns: int = 2
+    """The most workgroups that a core has one after the other, where each scans whole rows."""
     ahead: bool = False
     """Whether GPUs read a tile of such rows while they scan the one before."""
 
 
 _FLOAT, _INTEGER = _Kind("float", 4, 8), _Kind("integer", 8, 8)
-_HALVES = _Kind("halves", 8, 16, 2, 8, True)
+_HALVES = _Kind("halves", 8, 16, 2, 8, 1, True)
 """Two neighbouring FLOAT16 rows are a row of words: single halves are stored by atomic
 operations."""
 _SIDE_BY_SIDE = 32
 """Rows that neighbouring invocations take, if rows are neighbours in memory."""
 _WIDTH, _WIDE, _WIDEST = 256, 512, 1024
-"""Invocations of a workgroup: as a rule, for long rows, and if one workgroup for each core scans
-neighbouring rows."""
+"""Invocations of a workgroup: as a rule, for long rows, and if each core has one workgroup at a
+time, which scans neighbouring rows."""
 _LONG = 1 << 24
 """The least columns of long rows."""
 _PARTS, _PARTS_OF_LONG = 16, 64
 """Parts for each core, if rows are split. Those of long rows are small: then the cache still holds
 more of what was read last."""
-_IDLE = 2
-"""Workgroups for each core below which rows are split."""
-_WAVES = 1
+_IDLE, _IDLE_FIRST = 2, 1.5
+"""Workgroups for each core below which rows are split: as a rule, and if rows are neighbours."""
 _LEAST_TILES = 8
 """The least tiles, ..."""
 _LEAST_BYTES = 64
 """... bytes of a column, ..."""
 _BUSY = 0.7
-"""... and share of the cores with which one workgroup for each core pays off."""
+"""... and share of the cores with which one workgroup of each core at a time pays off."""
 _MOST_TILES = 4096
 """The most tiles: llvmpipe ends longer loops."""
 _SHARE_ON_CPU = 8
@@ -70,14 +71,16 @@ def _fits(device: DeviceTraits, width: int, kind: _Kind) -> bool:
 
 
 def _of_a_core(device: DeviceTraits, rows: int, columns: int, itemsize: int, kind: _Kind) -> int:
-    """How many neighbouring rows a workgroup takes, if one workgroup for each core, or nearly for
-    each, scans all. Such rows need no parts, which are read twice. Else 0."""
+    """How many neighbouring rows a workgroup takes, if one workgroup of each core, or nearly of
+    each, scans all, or one after the other. Such rows need no parts, which are read twice. Else
+    0."""
     if device.is_cpu or not _fits(device, _WIDEST, kind):
         return 0
     for side in (_SIDE_BY_SIDE, _SIDE_BY_SIDE // 2):
         tile = _WIDEST // side * kind.stripes * kind.unit
+        share = -(-rows // side) / device.cores
         if (side * itemsize >= _LEAST_BYTES and columns >= _LEAST_TILES * tile
-                and _BUSY * device.cores <= -(-rows // side) <= _WAVES * device.cores):
+                and any(_BUSY * n <= share <= n for n in range(1, kind.turns + 1))):
             return side
     return 0
 
@@ -127,7 +130,8 @@ def _lower(p: PlanBuilder, d: Any, product: bool, exclusive: bool) -> None:
 
     # With parts, a row is read twice. This pays off if the device would be idle otherwise.
     tiles = -(-columns // (share * each_turn))
-    idle = not device.is_cpu and not own and groups < _IDLE * device.cores
+    few = groups < (_IDLE_FIRST if rows_first else _IDLE) * device.cores
+    idle = not device.is_cpu and not own and few
     wanted = (_PARTS_OF_LONG if long else _PARTS) * device.cores // groups
     parts = max(1, min(wanted, tiles // 4) if idle else 1,
                 -(-tiles // _MOST_TILES))

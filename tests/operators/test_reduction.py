@@ -115,7 +115,7 @@ def test_a_long_row_is_scanned_in_small_parts(
 
 
 @pytest.mark.parametrize("backwards", [0, 1])
-@pytest.mark.parametrize("cores, side", [(3, 32), (6, 16)], ids=str)
+@pytest.mark.parametrize("cores, side", [(3, 32), (2, 32), (6, 16)], ids=str)
 def test_a_core_scans_neighbouring_rows(
     gpu: dml.Device, monkeypatch: pytest.MonkeyPatch, cores: int, side: int, backwards: int
 ) -> None:
