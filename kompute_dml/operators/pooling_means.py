@@ -15,7 +15,7 @@ _DEEPEST = 8
 """The most vectors that an invocation reads at once."""
 _LANES = 8
 """The most vectors of channels of a workgroup."""
-_SIZES = {"first": (128, 8), "last": (256, 4)}
+_SIZES = {"first": (64, 8), "last": (256, 4)}
 """Invocations of a workgroup, and the workgroups for each core. As measured on an H200."""
 
 
@@ -60,6 +60,8 @@ def lower(p: PlanBuilder, d: Any) -> bool:
     per_image = -(-vectors // lanes)
     groups = x.sizes[0] * per_image
     size, resident = _SIZES[layout]
+    if first and pixels < size:
+        return False  # a reduction gives a workgroup several planes
     at_once = size // lanes
     # In parts, each worth a turn of all invocations.
     parts = max(1, min(resident * p.device.cores // groups, pixels // (at_once * _DEEPEST // 2)))
