@@ -77,8 +77,8 @@ def suite(name: str) -> tuple[Limit, ...]:
             for recipe in named.values()
         ))
     if name == "movement":
-        return (Limit(COPY), *(Limit(recipe, (("copy", least), ("torch", 1.0)))
-                               for recipe, least in AT_LIMITS))
+        return (Limit(COPY), *(Limit(case.recipe, ((case.copy, least), ("torch", 1.0)))
+                               for case, least in AT_LIMITS))
     if name == "numpy":
         cube = product(Product(), 512, 512, 512, scaled=False)
         return (*(Limit(recipe, _TENTH_OF_NUMPY) for recipe in _BESIDE_NUMPY),

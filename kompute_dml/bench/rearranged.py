@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ..attributes import PaddingMode
 from ..cases import Scale
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, shape
+from .movement import identity
 from .values import bits, offsets, same_bits, sampled
 
 Coordinates = Sequence[np.ndarray]
@@ -19,15 +20,28 @@ Source = Callable[[Coordinates, Sequence[int]], np.ndarray]
 Sizes = Callable[[Scale], Sequence[int]]
 
 
+class Rearranged(NamedTuple):
+    """A case, and a copy of as many bytes. It is compared with that, not with a copy of 2 GB:
+    dispatches of a few MB wait for each other for a part of their time."""
+
+    recipe: Recipe
+    copy: Recipe
+
+
 def rearranged(
     operator: str, what: str, data_type: DataType, sizes: Sizes,
     made: Callable[[Sequence[int]], Sequence[int]],
     call: Callable[[Any, Any], Any], source: Source, torch: Callable[[Any, Any], Any], *,
     inputs: int = 1,
-) -> Recipe:
+) -> Rearranged:
     """``made`` is the output's sizes, ``call(x, out)`` our function, ``torch(torch, x)``
     PyTorch's."""
     name, types = "DML_OPERATOR_" + operator, f"{data_type.family} {what}"
+
+    def moved(given: Sequence[int]) -> int:
+        """Elements read and written."""
+        written = int(np.prod(made(given)))
+        return min(inputs * int(np.prod(given)), written) + written
 
     def make(device: Any, scale: Scale) -> Iterator[Case]:
         given = sizes(scale)
@@ -46,7 +60,6 @@ def rearranged(
             theirs = library.tensor(pattern).reshape(*given)
             yield Peer("torch", lambda: torch(library.torch, theirs))
 
-        read = min(inputs * count, int(np.prod(result)))
         def dispatch() -> Any:
             call(x, out)
             return out
@@ -54,10 +67,12 @@ def rearranged(
         yield Case(
             name, types, shape(given), dispatch,
             sampled(result, expected, same_bits),
-            (read + int(np.prod(result))) * data_type.itemsize, peers={"torch": torch_peers},
+            moved(given) * data_type.itemsize, peers={"torch": torch_peers},
         )
 
-    return Recipe(name, types, make)
+    copy = identity(data_type, f"as many bytes as {operator} {what}",
+                    lambda scale: ([moved(sizes(scale)) // 2], [1]))
+    return Rearranged(Recipe(name, types, make), copy)
 
 
 def _dml() -> Any:
@@ -89,7 +104,7 @@ def _deeper(n: Sequence[int]) -> Sequence[int]:
     return n[0], 4 * n[1], n[2] // 2, n[3] // 2
 
 
-def joins(t: DataType, axis: int) -> Recipe:
+def joins(t: DataType, axis: int) -> Rearranged:
     """A matrix joined with itself."""
     return rearranged(
         "JOIN", f"axis {axis}", t, _matrix,
@@ -99,7 +114,7 @@ def joins(t: DataType, axis: int) -> Recipe:
         lambda torch, x: torch.cat([x, x], axis), inputs=2)
 
 
-def slices(t: DataType, step: int) -> Recipe:
+def slices(t: DataType, step: int) -> Rearranged:
     """Half of the rows, or of the columns."""
     def half(n: Sequence[int]) -> Sequence[int]:
         return (n[0] // 2, n[1]) if step == 1 else (n[0], n[1] // step)
@@ -112,7 +127,7 @@ def slices(t: DataType, step: int) -> Recipe:
             memory_format=torch.contiguous_format))
 
 
-def padded_matrix(t: DataType) -> Recipe:
+def padded_matrix(t: DataType) -> Rearranged:
     def source(at: Coordinates, n: Sequence[int]) -> np.ndarray:
         inside = [a - b for a, b in zip(at, (3, 7))]
         there = (inside[0] >= 0) & (inside[0] < n[0]) & (inside[1] >= 0) & (inside[1] < n[1])
@@ -124,7 +139,7 @@ def padded_matrix(t: DataType) -> Recipe:
         lambda torch, x: torch.nn.functional.pad(x, (7, 9, 3, 5)))
 
 
-def padded_planes(t: DataType) -> Recipe:
+def padded_planes(t: DataType) -> Rearranged:
     around = (0, 0, 3, 3)
 
     def mirrored(a: np.ndarray, n: int) -> np.ndarray:
@@ -138,7 +153,7 @@ def padded_planes(t: DataType) -> Recipe:
         lambda torch, x: torch.nn.functional.pad(x, (3, 3, 3, 3), "reflect"))
 
 
-def tiles(t: DataType) -> Recipe:
+def tiles(t: DataType) -> Rearranged:
     repeats = (1, 1, 2, 2)
     return rearranged(
         "TILE", "2x2", t, _planes, lambda n: [m * r for m, r in zip(n, repeats)],
@@ -147,7 +162,7 @@ def tiles(t: DataType) -> Recipe:
         lambda torch, x: x.repeat(*repeats))
 
 
-def to_space(t: DataType) -> Recipe:
+def to_space(t: DataType) -> Rearranged:
     def source(at: Coordinates, n: Sequence[int]) -> np.ndarray:
         b, c, h, w = at
         return _flat([b, 4 * c + h % 2 * 2 + w % 2, h // 2, w // 2], n)
@@ -159,7 +174,7 @@ def to_space(t: DataType) -> Recipe:
         lambda torch, x: torch.nn.functional.pixel_shuffle(x, 2))
 
 
-def to_depth(t: DataType) -> Recipe:
+def to_depth(t: DataType) -> Rearranged:
     def source(at: Coordinates, n: Sequence[int]) -> np.ndarray:
         b, c, h, w = at
         return _flat([b, c // 4, 2 * h + c % 4 // 2, 2 * w + c % 2], n)
@@ -172,11 +187,11 @@ def to_depth(t: DataType) -> Recipe:
 
 
 _F32_F16 = (DataType.FLOAT32, DataType.FLOAT16)
-AT_LIMITS: tuple[tuple[Recipe, float], ...] = tuple(
+AT_LIMITS: tuple[tuple[Rearranged, float], ...] = tuple(
     found for t in _F32_F16 for found in (
         (joins(t, 0), 0.95), (joins(t, 1), 0.95), (slices(t, 1), 0.95),
         # All bytes of the input are read for half of its elements.
         (slices(t, 2), 0.53), (padded_matrix(t), 0.90), (padded_planes(t), 0.90),
         (tiles(t), 0.90), (to_space(t), 0.85), (to_depth(t), 0.85))
 )
-"""Cases, and the least speed of each relative to copying."""
+"""Cases, and the least speed of each relative to copying as many bytes."""

@@ -137,7 +137,7 @@ def _operators(
     from .. import Device
     from ..bench import cases, formats
     from ..bench import peers as peers_module
-    from ..bench.case import SCALES
+    from ..bench.case import SCALES, Recipe
     from ..bench.rows import copy_bandwidth, run_recipe, suitable_scale
     from ..errors import ValidationError
     from ..runtime import clock
@@ -161,7 +161,11 @@ def _operators(
         found += [row.with_copy(copy) for row in _model(device, loop, model)]
     else:
         chosen = [limit for limit in rest if _matches(limit.recipe, asked.pattern)]
-        for recipe in _shown([limit.recipe for limit in chosen]):
+        # What goals name is measured, even where it is not shown.
+        compared = [against for limit in chosen for against, _ in limit.goals
+                    if isinstance(against, Recipe)]
+        recipes = dict.fromkeys([*(limit.recipe for limit in chosen), *compared])
+        for recipe in _shown([*recipes]):
             rows = run_recipe(device, recipe, loop, scale, libraries)
             measured[recipe] = [row.with_copy(copy) for row in rows]
         others = {recipe: rows[0] for recipe, rows in measured.items() if rows}

@@ -20,9 +20,12 @@ from .base import Output, operator
 from .reduce import lower as lower_reduction
 
 WINDOWS = ("pooling", "pooling_wide")
+_OF_HALVES = "pooling_planes_halves"
 _MANY = 64
 """Several invocations share a window from so many elements on."""
 _MANY_ON_CPU = 4096
+_WHOLE = 32
+"""The average of a whole plane of more elements is a reduction."""
 _UNROLLED = 32
 _LOCAL_SIZE = 256
 _PASSES = 65_535
@@ -219,8 +222,8 @@ def blocks_of(op: str, d: Any, p: PlanBuilder, y: TensorDesc) -> Blocks | None:
         return None
     words, columns = found
     phase = -shape.paddings[2] % (words * each // 4)
-    if op == "max" and each == 8 and p.library.find("pooling_planes_halves") is not None:
-        return Blocks("first", 1, columns, 1, words, phase, "pooling_planes_halves")
+    if each == 8 and p.library.find(_OF_HALVES, op) is not None:
+        return Blocks("first", 1, columns, 1, words, phase, _OF_HALVES)
     return Blocks("first", 2 if each == 8 and overlapping else 1, columns, 1, words, phase)
 
 
@@ -229,12 +232,9 @@ def planes(op: str, d: Any, p: PlanBuilder, y: TensorDesc, made: Operand, blocks
     x, shape = d.input_tensor, _shape(d, y)
     channels = x.sizes[1] // blocks.lanes
     count = -(-y.sizes[2] // blocks.rows) * -(-y.sizes[3] // blocks.columns)
-    more: dict[str, int] = {}
-    variant = blocks.shader
-    if variant == "pooling_planes":
-        variant += f".{op}.{blocks.layout}"
-        more = {"TYPE": x.data_type.code,
-                "INCLUDE_PADDING": bool(getattr(d, "include_padding", 0))}
+    variant, more = f"{blocks.shader}.{op}", {}
+    if blocks.shader != _OF_HALVES:
+        variant, more = f"{variant}.{blocks.layout}", {"TYPE": x.data_type.code}
     p.dispatch(
         variant, -(-x.sizes[0] * channels * count // _LOCAL_SIZE), x=p.read("input_tensor"), y=made,
         push={"batches": x.sizes[0], "channels": channels, "x_sizes": x.sizes[2:],
@@ -245,16 +245,18 @@ def planes(op: str, d: Any, p: PlanBuilder, y: TensorDesc, made: Operand, blocks
         spec={"LOCAL_SIZE": _LOCAL_SIZE, "WINDOW_Y": shape.window[1],
               "WINDOW_X": shape.window[2], "STRIDE_Y": shape.steps[1],
               "STRIDE_X": shape.steps[2], "PHASE": blocks.phase, "COLUMNS": blocks.columns,
-              "ROWS": blocks.rows, "WORDS": blocks.words, **more})
+              "ROWS": blocks.rows, "WORDS": blocks.words,
+              "INCLUDE_PADDING": bool(getattr(d, "include_padding", 0)), **more})
 
 
 def _pool(op: str, d: Any, p: PlanBuilder) -> None:
     x, y = d.input_tensor, d.output_tensor
     indices = getattr(d, "output_indices_tensor", None)
     shape = _shape(d, y)
-    wide = _taps(shape) > _many(p)
-    if wide and op == "average" and shape.window == shape.x_sizes and y.element_count == product(
-            y.sizes[:2]) and not p.device.is_cpu:
+    taps = _taps(shape)
+    wide = taps > _many(p)
+    if (op == "average" and not p.device.is_cpu and taps > _WHOLE
+            and shape.window == shape.x_sizes and y.element_count == product(y.sizes[:2])):
         if not pooling_means.lower(p, d):
             lower_reduction(p, d, tuple(range(2, x.dimension_count)), ReduceFunction.AVERAGE)
         return
@@ -363,8 +365,9 @@ def _pooling(name: str, op: str, **more: Any) -> Any:
         defaults["dilations"] = None
     if name in ("MAX_POOLING1", "MAX_POOLING2"):
         defaults["data_type"] = None  # of the indices
-    shaders = {"average": (*WINDOWS, "pooling_planes", pooling_means.SHADER, "reduction"),
-               "max": (*WINDOWS, "pooling_planes", "pooling_planes_halves")}.get(op, WINDOWS)
+    shaders = {
+        "average": (*WINDOWS, "pooling_planes", _OF_HALVES, pooling_means.SHADER, "reduction"),
+        "max": (*WINDOWS, "pooling_planes", _OF_HALVES)}.get(op, WINDOWS)
     return operator(name, output=_output, shaders=shaders, **defaults, **more)(build)
 
 

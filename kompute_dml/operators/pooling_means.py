@@ -11,11 +11,11 @@ from ..lowering.elementwise import float_bits
 from ..lowering.plan import UNUSED
 
 SHADER = "pooling_means"
-_DEEP = 4
-"""Vectors that an invocation reads at once."""
+_DEEPEST = 8
+"""The most vectors that an invocation reads at once."""
 _LANES = 8
 """The most vectors of channels of a workgroup."""
-_SIZES = {"first": (128, 8), "last": (256, 4)}
+_SIZES = {"first": (64, 8), "last": (256, 4)}
 """Invocations of a workgroup, and the workgroups for each core. As measured on an H200."""
 
 
@@ -60,18 +60,28 @@ def lower(p: PlanBuilder, d: Any) -> bool:
     per_image = -(-vectors // lanes)
     groups = x.sizes[0] * per_image
     size, resident = _SIZES[layout]
+    if first and pixels < size:
+        return False  # a reduction gives a workgroup several planes
+    at_once = size // lanes
     # In parts, each worth a turn of all invocations.
-    parts = max(1, min(resident * p.device.cores // groups, pixels * lanes // (size * _DEEP)))
-    part = -(-pixels // parts)
+    parts = max(1, min(resident * p.device.cores // groups, pixels // (at_once * _DEEPEST // 2)))
+    # All turns of a part read as much.
+    reads = -(-pixels // (parts * at_once))
+    turns = -(-reads // _DEEPEST)
+    deep = -(-reads // turns)
+    part = turns * deep * at_once
     parts = -(-pixels // part)
     totals = arrived = UNUSED
     if parts > 1:
         totals, arrived = p.temporary(4, groups * parts * channels), p.zeroed(4, groups)
+    subgroup = p.device.subgroup_size  # whole ones, with whole shares of all lanes
+    reduced = "subgroups" if (size % subgroup == 0 and lanes <= subgroup and p.library.find(
+        SHADER, layout, "subgroups")) else "tree"
     p.dispatch(
-        f"{SHADER}.{layout}", groups * parts, x=p.read("input_tensor"),
+        f"{SHADER}.{layout}.{reduced}", groups * parts, x=p.read("input_tensor"),
         y=p.write("output_tensor"), totals=totals, arrived=arrived,
         push={"groups": groups, "per_image": per_image, "vectors": vectors, "pixels": pixels,
               "parts": parts, "part_pixels": part, "x_strides": strides,
               "y_strides": y.strides[:2], "count": float_bits(product(x.sizes[2:]))},
-        spec={"LOCAL_SIZE": size, "TYPE": x.data_type.code, "LANES": lanes, "DEEP": _DEEP})
+        spec={"LOCAL_SIZE": size, "TYPE": x.data_type.code, "LANES": lanes, "DEEP": deep})
     return True

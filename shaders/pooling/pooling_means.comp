@@ -1,8 +1,12 @@
 //@ op DML_OPERATOR_AVERAGE_POOLING DML_OPERATOR_AVERAGE_POOLING1
-//@ variants LAYOUT: first last
+//@ variants LAYOUT: first last ; SUB: tree subgroups
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#if defined(SUB_subgroups)
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#endif
 // Means of whole planes of floats. Channels first: a plane is contiguous, and a workgroup adds up a part of one.
 // Channels last: each invocation adds up a vector of channels, of some pixels of a part. The last workgroup of
 // a plane or of LANES vectors adds up the parts.
@@ -40,6 +44,26 @@ const uint SHARES = gl_WorkGroupSize.x / LANES, OWN = LANES * WIDTH, PITCH = SHA
 shared float s_sums[gl_WorkGroupSize.x * ROOM + LANES * ROOM];
 shared uint s_arrived;
 
+#if defined(SUB_subgroups)
+uint number() { return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; }
+
+// Adds up the sums of the workgroup's invocations for each of its OWN channels. Subgroups are full: each has several
+// shares of all lanes.
+float added_up(float sums[WIDTH], uint i) {
+    barrier();  // what an earlier call left has been read
+    for (uint step = LANES; step < gl_SubgroupSize; step *= 2u)
+        [[unroll]] for (uint e = 0u; e < WIDTH; ++e) sums[e] += subgroupShuffleXor(sums[e], step);
+    if (gl_SubgroupInvocationID < LANES)
+        [[unroll]] for (uint e = 0u; e < WIDTH; ++e)
+            s_sums[gl_SubgroupID * OWN + gl_SubgroupInvocationID * WIDTH + e] = sums[e];
+    barrier();
+    float sum = 0.0;
+    for (uint k = 0u; k < gl_NumSubgroups; ++k) sum += s_sums[k * OWN + min(i, OWN - 1u)];
+    return sum;
+}
+#else
+uint number() { return gl_LocalInvocationIndex; }
+
 // Adds up the sums of the workgroup's invocations for each of its OWN channels, eight at a time.
 float added_up(float sums[WIDTH], uint i) {
     uint lane = i % LANES, share = i / LANES;
@@ -57,11 +81,12 @@ float added_up(float sums[WIDTH], uint i) {
     barrier();
     return s_sums[min(i, OWN - 1u) * PITCH];
 }
+#endif
 
 void main() {
     uint part = group_index() % parts, group = group_index() / parts;
     if (group >= groups) return;
-    uint i = gl_LocalInvocationIndex, lane = i % LANES, share = i / LANES;
+    uint i = number(), lane = i % LANES, share = i / LANES;
     uint image = group / per_image, own = (group - image * per_image) * LANES + lane;
     uint from = x_offset / VECTOR + image * x_strides[0] + min(own, vectors - 1u) * x_strides[1];
     uint begin = part * part_pixels, end = min(begin + part_pixels, pixels);

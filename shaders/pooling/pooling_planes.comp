@@ -55,6 +55,7 @@ const uint LANES = VECTOR, WIDTH = COLUMNS * LANES;
 #endif
 
 #if defined(OP_average)
+#include "include/counted.glsl"
 const uint EMPTY = 0u;
 float nothing() { return 0.0; }
 float merged(float a, float b) { return a + b; }
@@ -69,12 +70,6 @@ float all_elements = 0.0;
 const uint NONE = 255u;
 uint line_places[WIDTH], places[ROWS][WIDTH];  // of the largest elements of a row, and of the windows
 #endif
-
-// The elements of a window that count, along an axis.
-float counted(int start, int window, int axis) {
-    if (INCLUDE_PADDING) return float(min(window, padded_ends[axis] - start));
-    return float(max(min(start + window, x_sizes[axis]) - max(start, 0), 0));
-}
 
 // Merges element ``k`` of a row into the columns that have it in their windows.
 void take(inout float line[WIDTH], uint lane, uint k, float x) {

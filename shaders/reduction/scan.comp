@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_CUMULATIVE_SUMMATION DML_OPERATOR_CUMULATIVE_PRODUCT
-//@ variants KIND: float integer
+//@ variants KIND: float integer halves
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -7,6 +7,7 @@
 // an invocation has STRIPES units of WIDTH neighbouring elements, SHARE units apart. Long rows are
 // split into parts: one dispatch stores the totals of parts, another continues from the totals of
 // earlier parts.
+// KIND halves: two neighbouring FLOAT16 rows are a row of words, which are stored whole.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool PRODUCT = false;
@@ -18,8 +19,9 @@ layout(constant_id = 7) const bool VECTORS = false;  // a unit is a vector
 layout(constant_id = 8) const uint WIDTH = 1u;
 layout(constant_id = 9) const bool TO_TOTALS = false;
 layout(constant_id = 10) const bool FROM_TOTALS = false;
-layout(constant_id = 11) const bool AHEAD = false;  // vectors are read while the tile before is scanned
+layout(constant_id = 11) const bool AHEAD = false;  // a tile is read while the one before is scanned
 layout(constant_id = 12) const uint COMBINED = 2u;  // units that a step combines
+layout(constant_id = 13) const uint STRIPES = 4u;
 layout(push_constant) uniform Push {
     uint rows;
     uint columns;
@@ -32,7 +34,6 @@ layout(push_constant) uniform Push {
     uint totals_offset;
     uint params_offset;
 };
-const uint STRIPES = 4u;
 #include "include/grid.glsl"
 #include "include/walk.glsl"
 #include "include/typed.glsl"
@@ -41,36 +42,13 @@ const uint STRIPES = 4u;
 
 INPUT_TENSOR(x, 0, TYPE)
 OUTPUT_TENSOR(y, 1, TYPE)
-layout(binding = 2) buffer Totals { uint totals[]; };
 WALK(walk_rows, 2)
 
 // A NUMBER is the result of one or several elements of a tile. A CARRY is the result of all tiles before.
-#if defined(KIND_float)
-#define NUMBER float
-#define CARRY PAIR
-#define NOTHING (PRODUCT ? 1.0 : 0.0)
-#define NO_CARRY PAIR(NOTHING, 0.0)
-#define WORDS_OF(carry) floatBitsToUint(carry)
-#define CARRY_FROM(words) uintBitsToFloat(words)
-
-NUMBER number(uvec2 bits) { return number_of(bits, TYPE); }
-NUMBER combine(NUMBER a, NUMBER b) { return PRODUCT ? a * b : a + b; }
-
-CARRY carried(CARRY a, CARRY b) {
-    if (PRODUCT) return PAIR(a.x * b.x, 0.0);
-    PAIR sum = pair_of_sum(a.x, b.x);
-    // Beside an infinity, the lower part is NaN and is left out.
-    return PAIR(sum.x, magnitude_bits(sum.x) < 0x7F800000u ? sum.y + (a.y + b.y) : 0.0);
-}
-
-CARRY carry_of(NUMBER x) { return PAIR(x, 0.0); }
-
-uvec2 result(CARRY before, NUMBER x) {
-    return uvec2(bits_of(PRODUCT ? before.x * x : before.x + (before.y + x), TYPE), 0u);
-}
-#else
+#if defined(KIND_integer)
 #define NUMBER uvec2
 #define CARRY uvec2
+#define WORDS uvec2
 #define NOTHING uvec2(PRODUCT ? 1u : 0u, 0u)
 #define NO_CARRY NOTHING
 #define WORDS_OF(carry) carry
@@ -86,9 +64,57 @@ NUMBER combine(NUMBER a, NUMBER b) {
 CARRY carried(CARRY a, CARRY b) { return combine(a, b); }
 CARRY carry_of(NUMBER x) { return x; }
 uvec2 result(CARRY before, NUMBER x) { return combine(before, x); }
+#else
+#define WORDS_OF(carry) floatBitsToUint(carry)
+#define CARRY_FROM(words) uintBitsToFloat(words)
+
+PAIR carried_pair(PAIR a, PAIR b) {
+    if (PRODUCT) return PAIR(a.x * b.x, 0.0);
+    PAIR sum = pair_of_sum(a.x, b.x);
+    // Beside an infinity, the lower part is NaN and is left out.
+    return PAIR(sum.x, magnitude_bits(sum.x) < 0x7F800000u ? sum.y + (a.y + b.y) : 0.0);
+}
+#endif
+#if defined(KIND_float)
+#define NUMBER float
+#define CARRY PAIR
+#define WORDS uvec2
+#define NOTHING (PRODUCT ? 1.0 : 0.0)
+#define NO_CARRY PAIR(NOTHING, 0.0)
+
+NUMBER number(uvec2 bits) { return number_of(bits, TYPE); }
+NUMBER combine(NUMBER a, NUMBER b) { return PRODUCT ? a * b : a + b; }
+CARRY carried(CARRY a, CARRY b) { return carried_pair(a, b); }
+CARRY carry_of(NUMBER x) { return PAIR(x, 0.0); }
+
+uvec2 result(CARRY before, NUMBER x) {
+    return uvec2(bits_of(PRODUCT ? before.x * x : before.x + (before.y + x), TYPE), 0u);
+}
+#endif
+#if defined(KIND_halves)
+#define NUMBER vec2
+#define CARRY vec4
+#define WORDS uvec4
+#define NOTHING vec2(PRODUCT ? 1.0 : 0.0)
+#define NO_CARRY carry_of(NOTHING)
+
+NUMBER combine(NUMBER a, NUMBER b) { return PRODUCT ? a * b : a + b; }
+CARRY carried(CARRY a, CARRY b) { return vec4(carried_pair(a.xy, b.xy), carried_pair(a.zw, b.zw)); }
+CARRY carry_of(NUMBER x) { return vec4(x.x, 0.0, x.y, 0.0); }
+
+uint result(CARRY before, NUMBER x) {
+    vec2 sum = PRODUCT ? before.xz * x : before.xz + (before.yw + x);
+    return floats_to_halves(sum.x, sum.y);
+}
+#define READ uint
+#define READ_NOTHING (PRODUCT ? 0x3C003C00u : 0u)
+#define READ_AT(at) x_words[at]
+#else
+#define READ NUMBER
+#define READ_NOTHING NOTHING
+#define READ_AT(at) number(x_bits(at))
 #endif
 
-const uint MOST_WIDTH = 8u;
 const uint TILE_UNITS = STRIPES * gl_WorkGroupSize.x;
 shared NUMBER s_units[2u * TILE_UNITS];  // each step reads one half, while the next one may write the other
 shared CARRY s_carries[gl_WorkGroupSize.x];
@@ -110,6 +136,13 @@ CARRY of_row(CARRY own, uint share, uint step) {
     return s_carries[i - share * step];
 }
 
+layout(binding = 2) buffer Totals { WORDS totals[]; };
+
+// Where the total of a part lies: those that invocations read at once are neighbours.
+uint total_at(uint row, uint part) {
+    return totals_offset + (ROWS_FIRST ? part * rows + row : row * parts + part);
+}
+
 void main() {
     uint i = gl_LocalInvocationIndex, size = gl_WorkGroupSize.x, height = size / SHARE;
     uint part = group_index() % parts;
@@ -127,10 +160,7 @@ void main() {
     CARRY carry = NO_CARRY;
     if (FROM_TOTALS) {
         if (inside)
-            for (uint p = share; p < part; p += SHARE) {
-                uint word = totals_offset + 2u * (row * parts + p);
-                carry = carried(carry, CARRY_FROM(uvec2(totals[word], totals[word + 1u])));
-            }
+            for (uint p = share; p < part; p += SHARE) carry = carried(carry, CARRY_FROM(totals[total_at(row, p)]));
         carry = of_row(carry, share, step);
     }
     uint half_tile = 0u;
@@ -142,27 +172,54 @@ void main() {
         if (inside && c < to) \
             ahead[s] = x_vectors[(x_row + (BACKWARDS ? columns - c - WIDTH : c)) / WIDTH]; \
     }
-    if (VECTORS && AHEAD) READ_VECTORS(from)
+    // A condition for each element would keep the reads from being under way together.
+    READ next[VECTORS ? 1u : STRIPES * WIDTH];
+#define READ_ELEMENTS(base) { \
+        uint first = base + share * WIDTH; \
+        if (base + tile <= to) { \
+            [[unroll]] for (uint k = 0u; k < STRIPES * WIDTH; ++k) \
+                next[k] = READ_AT(x_row + place(first + k / WIDTH * SHARE * WIDTH + k % WIDTH) * x_stride); \
+        } else { \
+            [[unroll]] for (uint k = 0u; k < STRIPES * WIDTH; ++k) { \
+                uint c = first + k / WIDTH * SHARE * WIDTH + k % WIDTH; \
+                next[k] = READ_NOTHING; \
+                if (c < to) next[k] = READ_AT(x_row + place(c) * x_stride); \
+            } \
+        } \
+    }
+    if (AHEAD) {
+        if (VECTORS) READ_VECTORS(from)
+        else READ_ELEMENTS(from)
+    }
     for (uint base = from; base < to; base += tile) {
         // All elements are read before any is written, because the output may be the input.
-        NUMBER x[STRIPES * MOST_WIDTH];
-        if (VECTORS && !AHEAD) READ_VECTORS(base)
-        [[unroll]] for (uint s = 0u; s < STRIPES; ++s) {
-            uint c = base + (s * SHARE + share) * WIDTH;
-            [[unroll]] for (uint e = 0u; e < WIDTH; ++e) {
-                if (VECTORS)
-                    x[s * WIDTH + e] = number(element_of(ahead[s], BACKWARDS ? WIDTH - 1u - e : e, TYPE));
-                else
-                    x[s * WIDTH + e] = inside && c + e < to
-                        ? number(x_bits(x_row + place(c + e) * x_stride)) : NOTHING;
-            }
+        if (!AHEAD) {
+            if (VECTORS) READ_VECTORS(base)
+            else READ_ELEMENTS(base)
         }
-        if (VECTORS && AHEAD) READ_VECTORS(base + tile)
+        READ x[STRIPES * WIDTH];
+        [[unroll]] for (uint k = 0u; k < STRIPES * WIDTH; ++k) {
+#if !defined(KIND_halves)
+            uint e = k % WIDTH;
+            if (VECTORS) x[k] = number(element_of(ahead[k / WIDTH], BACKWARDS ? WIDTH - 1u - e : e, TYPE));
+            else
+#endif
+            x[k] = next[k];
+        }
+        if (AHEAD) {
+            if (VECTORS) READ_VECTORS(base + tile)
+            else if (base + tile < to) READ_ELEMENTS(base + tile)
+        }
         NUMBER unit[STRIPES];
         [[unroll]] for (uint s = 0u; s < STRIPES; ++s) {
+#if defined(KIND_halves)
+            unit[s] = halves_to_floats(x[s * WIDTH]);
+            [[unroll]] for (uint e = 1u; e < WIDTH; ++e) unit[s] = combine(unit[s], halves_to_floats(x[s * WIDTH + e]));
+#else
             [[unroll]] for (uint e = 1u; e < WIDTH; ++e)
                 x[s * WIDTH + e] = combine(x[s * WIDTH + e - 1u], x[s * WIDTH + e]);
             unit[s] = x[s * WIDTH + WIDTH - 1u];
+#endif
         }
         if (TO_TOTALS) {
             [[unroll]] for (uint s = 0u; s < STRIPES; ++s) carry = carried(carry, carry_of(unit[s]));
@@ -186,6 +243,16 @@ void main() {
             if (inside && c < to) {
                 NUMBER before = NOTHING;
                 if (share > 0u) before = s_units[units + i - step];
+#if defined(KIND_halves)
+                NUMBER own = NOTHING;  // what the unit has up to an element
+                [[unroll]] for (uint e = 0u; e < WIDTH; ++e) {
+                    NUMBER sum = before;
+                    if (EXCLUSIVE && e > 0u) sum = combine(before, own);
+                    own = e == 0u ? halves_to_floats(x[s * WIDTH]) : combine(own, halves_to_floats(x[s * WIDTH + e]));
+                    if (!EXCLUSIVE) sum = combine(before, own);
+                    if (c + e < to) y_words[y_row + place(c + e) * y_stride] = result(carry, sum);
+                }
+#else
                 uvec4 vector = uvec4(0u);
                 [[unroll]] for (uint e = 0u; e < WIDTH; ++e) {
                     NUMBER sum = before;
@@ -197,6 +264,7 @@ void main() {
                 }
                 if (VECTORS)
                     y_vectors[(y_row + (BACKWARDS ? columns - c - WIDTH : c)) / WIDTH] = vector;
+#endif
             }
             carry = carried(carry, carry_of(s_units[units + last]));
         }
@@ -204,11 +272,6 @@ void main() {
     }
     if (TO_TOTALS) {
         carry = of_row(carry, share, step);
-        if (inside && share == 0u) {
-            uint word = totals_offset + 2u * (row * parts + part);
-            uvec2 words = WORDS_OF(carry);
-            totals[word] = words.x;
-            totals[word + 1u] = words.y;
-        }
+        if (inside && share == 0u) totals[total_at(row, part)] = WORDS_OF(carry);
     }
 }

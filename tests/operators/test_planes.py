@@ -19,10 +19,11 @@ PLANES = {
     *(f"{shader}.{op}.{layout}" for shader in ("pooling_planes", "pooling_grad_planes")
       for op in ("max", "average") for layout in ("first", "last")),
     "pooling_planes.winner.first", "pooling_planes.winner.last",
-    "pooling_planes_halves",
-    *(f"{shader}.{layout}" for shader in (
-        "pooling_means", "resample_planes", "resample_grad_planes")
+    "pooling_planes_halves.average", "pooling_planes_halves.max",
+    *(f"{shader}.{layout}" for shader in ("resample_planes", "resample_grad_planes")
       for layout in ("first", "last")),
+    *(f"pooling_means.{layout}.{reduced}" for layout in ("first", "last")
+      for reduced in ("tree", "subgroups")),
 }
 """Variants that these tests run."""
 _TYPES = pytest.mark.parametrize("data_type", ["float32", "float16"])
@@ -116,24 +117,29 @@ def test_pooling(
     out = _tensor(exact, np.zeros((2, 8, *pool.made), data_type), last)
     call = dml.max_pooling if pool.op == "max" else dml.average_pooling
     kernel = f"pooling_planes.{pool.op}.{'last' if last else 'first'}"
-    if kernel == "pooling_planes.max.first" and data_type == "float16":
-        kernel = "pooling_planes_halves"
+    if data_type == "float16" and not last:
+        kernel = f"pooling_planes_halves.{pool.op}"
     results = _both(exact, lambda: call(given, out=out, **arguments), kernel)
     assert np.array_equal(*results, equal_nan=True)
 
 
 @_TYPES
 @_LAYOUTS
-@pytest.mark.parametrize("size", [(8, 9), (64, 136)], ids=["whole", "in parts"])
+@pytest.mark.parametrize("size", [(24, 24), (64, 136)], ids=["whole", "in parts"])
+@pytest.mark.parametrize("reduced", ["tree", "subgroups"])
 def test_means_of_planes(
-    size: tuple[int, int], last: bool, data_type: str, own: dml.Device, rng: np.random.Generator
+    reduced: str, size: tuple[int, int], last: bool, data_type: str, own: dml.Device,
+    rng: np.random.Generator,
 ) -> None:
     """What GPUs compute, of 24 channels: not all lanes of a workgroup have one."""
     x = _tensor(own, rng.integers(-9, 10, (2, 24, *size)).astype(data_type), last)
     general = dml.average_pooling(x, window_size=size).numpy()
-    kernel = f"pooling_means.{'last' if last else 'first'}"
+    kernel = f"pooling_means.{'last' if last else 'first'}.{reduced}"
     assert kernel in PLANES
-    set_traits(own, is_cpu=False, cores=64)
+    subgroup = own._target.traits.subgroup_size if reduced == "subgroups" else 1 << 10
+    if own._target.library.find(*kernel.split(".")) is None or subgroup < 8:
+        pytest.skip("needs shuffles in subgroups of 8")
+    set_traits(own, is_cpu=False, cores=64, subgroup_size=subgroup)
     own._compiled.clear()
     for _ in range(2):
         own._runtime.zeros._next = 0  # the second finds the count of parts as the first left it

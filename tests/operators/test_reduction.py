@@ -115,7 +115,7 @@ def test_a_long_row_is_scanned_in_small_parts(
 
 
 @pytest.mark.parametrize("backwards", [0, 1])
-@pytest.mark.parametrize("cores, side", [(3, 32), (6, 16)], ids=str)
+@pytest.mark.parametrize("cores, side", [(3, 32), (2, 32), (6, 16)], ids=str)
 def test_a_core_scans_neighbouring_rows(
     gpu: dml.Device, monkeypatch: pytest.MonkeyPatch, cores: int, side: int, backwards: int
 ) -> None:
@@ -123,7 +123,7 @@ def test_a_core_scans_neighbouring_rows(
     monkeypatch.setattr(scan, "_WIDEST", 512)  # 20 KiB of shared memory instead of 40
     monkeypatch.setattr(gpu, "_target", dataclasses.replace(gpu._target, traits=traits))
     columns = 4200
-    assert scan._of_a_core(traits, 91, columns, dml.DataType.FLOAT32) == side
+    assert scan._of_a_core(traits, 91, columns, 4, scan._FLOAT) == side
     x = np.random.default_rng(5).integers(-9, 10, (columns, 91)).astype(np.float32)
     y = dml.cumulative_summation(gpu.tensor(x), axis=0, axis_direction=backwards).numpy()
     turned = x[::-1] if backwards else x
@@ -135,8 +135,36 @@ def test_wide_scans_need_shared_memory(device: dml.Device) -> None:
     traits = dataclasses.replace(
         device._target.traits, is_cpu=False, cores=64, max_invocations=1024,
         max_shared_memory=40 << 10)
-    for data_type, side in ((dml.DataType.FLOAT32, 32), (dml.DataType.INT32, 0)):
-        assert scan._of_a_core(traits, 2048, 10_000, data_type) == side
+    for kind, side in ((scan._FLOAT, 32), (scan._INTEGER, 0), (scan._HALVES, 0)):
+        assert scan._of_a_core(traits, 2048, 10_000, 4, kind) == side
+
+
+@pytest.mark.parametrize("backwards", [0, 1])
+@pytest.mark.parametrize("sizes, axis", [
+    ((4200, 182), 0),  # one workgroup for each core
+    ((9000, 6), 0),  # in parts
+    ((3, 150, 4, 6), 1),
+    ((300, 7), 0)], ids=str)  # words hold halves of two columns
+def test_neighbouring_rows_of_halves_are_stored_in_words(
+    gpu: dml.Device, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], axis: int,
+    backwards: int,
+) -> None:
+    traits = dataclasses.replace(gpu._target.traits, cores=3)
+    monkeypatch.setattr(scan, "_WIDEST", 256)  # 12 KiB of shared memory
+    monkeypatch.setattr(gpu, "_target", dataclasses.replace(gpu._target, traits=traits))
+    x = np.random.default_rng(5).integers(-9, 10, sizes).astype(np.float16)
+    turned = np.flip(x, axis) if backwards else x
+    expected = turned.astype(np.float64).cumsum(axis)
+    exclusive = expected - turned
+    for given, wanted in ((0, expected), (1, exclusive)):
+        tensor = gpu.tensor(x)
+        y = dml.cumulative_summation(
+            tensor, axis=axis, axis_direction=backwards, has_exclusive_sum=given, out=tensor)
+        rounded = wanted.astype(np.float16)
+        assert (y.numpy() == (np.flip(rounded, axis) if backwards else rounded)).all()
+    (*_, (name, _)) = gpu.time(
+        lambda: dml.cumulative_summation(gpu.tensor(x), axis=axis, axis_direction=backwards))
+    assert name == ("scan.float" if sizes[-1] % 2 else "scan.halves")
 
 
 @pytest.mark.parametrize("columns, data_type", [

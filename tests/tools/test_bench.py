@@ -29,6 +29,7 @@ from kompute_dml.bench import (
     models,
     peers,
     plot,
+    rearranged,
     reduction,
     rows,
     sessions,
@@ -321,6 +322,13 @@ def test_bytes_of_a_triangle_leave_out_what_becomes_value(device):
 def test_bytes_are_those_read_and_written(device, recipe, size):
     (case,) = recipe.make(device, TINY)
     assert case.bytes == size
+
+
+@pytest.mark.parametrize("case", [case for case, _ in rearranged.AT_LIMITS],
+                         ids=lambda case: case.recipe.operator + case.recipe.types)
+def test_what_is_rearranged_is_compared_with_a_copy_of_as_many_bytes(device, case):
+    (own,), (copy,) = case.recipe.make(device, TINY), case.copy.make(device, TINY)
+    assert own.bytes == copy.bytes
 
 
 def test_bytes_count_what_is_read_again(device):
@@ -767,6 +775,13 @@ def test_baselines_were_held_to_the_goals_of_their_suites(stem, suite):
 
     for row in run["rows"]:
         assert any(held_to(row, limit) for limit in limits), f"{row['operator']} {row['types']}"
+
+
+def test_what_a_goal_names_is_measured_where_a_filter_leaves_it_out():
+    result = bench("--suite", "movement", "--filter", "f16 step 2", "--format", "json")
+    (row,) = json.loads(result.stdout)["rows"]
+    (copy, _) = row["goals"]
+    assert "as many bytes" in copy["against"] and copy["ratio"] > 0
 
 
 def test_what_a_table_shows_first_was_measured():
