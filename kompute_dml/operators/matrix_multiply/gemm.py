@@ -538,7 +538,7 @@ def _packed(p: PlanBuilder, b: MatrixView, t: TensorDesc, transform: int, way: s
 
 def dispatch_product(
     d: Any, p: PlanBuilder, g: FloatProduct, kernel: FloatKernel, *,
-    more_push: Mapping[str, int] | None = None, more_spec: Mapping[str, int] | None = None,
+    more_push: Mapping[str, Any] | None = None, more_spec: Mapping[str, int] | None = None,
     **more: Any,
 ) -> None:
     """Add the dispatch of a kernel. ``more`` operands are bound after those of all kernels."""
