@@ -160,16 +160,19 @@ def test_c_is_read_in_vectors_where_it_consists_of_them(
     ("float16 direct", (512, 3072, 768), "gemm_direct_coopmat.t64s", 96),
     ("float16 direct", (512, 512, 512), "gemm_coopmat.t32x64", 128),
     ("float16 direct", (1024, 1024, 1024), "gemm_direct_coopmat.t128x64s", 128),
-    ("float16 direct", (1024, 64, 1024), "gemm_direct_coopmat.t32n", 1024),
+    ("float16 direct", (96, 1024, 1024), "gemm_direct_coopmat.t32n", 96),
+    ("float16 direct", (32, 4096, 4096), "gemm_coopmat.t32", 128 * 4),  # a large B
+    ("float16 direct", (96, 128, 64, 128), "gemm_direct_coopmat.t32n", 96 * 16),
+    ("float16 direct", (1024, 64, 1024), "gemm_coopmat.t64", 256),
     ("float16 direct", (4096, 64, 4096), "gemm_coopmat.t128", 1024),
 ])
 def test_products_of_few_tiles_keep_the_cores_of_an_h200_busy(
-    data_type: str, sizes: tuple[int, int, int], kernel: str, workgroups: int
+    data_type: str, sizes: tuple[int, ...], kernel: str, workgroups: int
 ) -> None:
     """"direct": the places of elements are known."""
-    (m, k, n), (data_type, _, direct) = sizes, data_type.partition(" ")
+    (*lead, m, k, n), (data_type, _, direct) = sizes, data_type.partition(" ")
     target = h200() if direct else _matrix_units()
-    a, b, y = (dml.TensorDesc(data_type, s) for s in ((m, k), (k, n), (m, n)))
+    a, b, y = (dml.TensorDesc(data_type, (*lead, *s)) for s in ((m, k), (k, n), (m, n)))
     d = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=y, trans_a=0, trans_b=0,
                              alpha=1.0, beta=0.0)
     plan = d.operator.lower(d, target)

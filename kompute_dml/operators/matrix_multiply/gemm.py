@@ -224,7 +224,7 @@ _PACKED = FloatKernel("gemm_coopmat.t64x256p", 64, 256, 32, 2, 8, packed_b=True)
 _CONSTANT_ROWS, _VARIABLE_ROWS, _PACKED_K = 512, 1536, 512
 """The least rows for which a packed B pays off if it is constant, and if it is packed for each
 product; and the least K."""
-_DEEP, _FLAT = _COOPMAT[2:4]
+_DEEP, _FLAT, _LOW = _COOPMAT[2:5]
 """Tiles for products of fewer tiles than cores."""
 _LONG_K, _MOST_PARTS = 2048, 8
 """The least K for which the deep tile is split, and the most parts."""
@@ -393,8 +393,8 @@ def _direct(g: FloatProduct, p: PlanBuilder) -> dict[str, FloatKernel]:
     shapes = {
         "k": {"t32k": (32, 32, 1 if g.k <= _AT_ONCE else 16, 1),
               "t64k": (64, 64, 8 if _DEEP.tiles(g) <= p.device.cores else 4, 1)},
-        "mn": {"t32n": (32, 32, 1 if g.k <= _AT_ONCE else 12, 1), "t64s": (64, 64, 4, 2),
-               "t128x64s": (128, 64, 2, 4)},
+        "mn": {"t32n": (32, 32, 1 if g.k <= _AT_ONCE else 12 if g.k >= _LONG_K else 8, 1),
+               "t64s": (64, 64, 4, 2), "t128x64s": (128, 64, 2, 4)},
     }.get(g.vectors("b", 8), {})
     found = {}
     for tile, (rows, columns, along, parts) in shapes.items():
@@ -413,9 +413,11 @@ def _best_direct(
     small = next((tile for tile in direct if tile.startswith("t32")), "")
     if small and g.rows > 16:
         tiles = direct[small].tiles(g)
-        if g.k <= _AT_ONCE and tiles <= _AT_ONCE_TILES * cores:
+        if g.batches > 1 and g.k <= _AT_ONCE and tiles <= _AT_ONCE_TILES * cores:
             return small
-        if other == replace(_DEEP, split=True) and tiles <= cores:
+        # Not timed where B comes from memory, or most cores have no tile.
+        shared = other in (replace(_DEEP, split=True), replace(_LOW, split=True))
+        if shared and tiles <= cores <= 2 * tiles and g.k * g.columns < WORTH_FRAGMENTS:
             return small
     if g.k < _SLICED_K:
         return ""
