@@ -39,7 +39,9 @@ layout(push_constant) uniform Push {
     uint part_k;
     uint parts;
     uint activation_at;
-#ifdef BLOCKED_B
+#ifndef BLOCKED_B
+    uint batch_steps[4];  // of A, B, C and the output from batch to batch, if the walk's rank is 1
+#else
     uint scale_block;  // strides of scales, and of zero points, from block to block and between columns
     uint scale_column;
     uint zero_block;
@@ -93,6 +95,11 @@ struct Tile {
 
 // The batch's first element in A, B, C and the output. Reading the walk's words takes long.
 uint[4] batch_at(uint batch) {
+#ifndef BLOCKED_B
+    if (WALK_RANK == 1u)
+        return uint[4](batch * batch_steps[0], batch * batch_steps[1], batch * batch_steps[2],
+                       batch * batch_steps[3]);
+#endif
     return batches > 1u ? walk(0u, batch) : uint[4](0u, 0u, 0u, 0u);
 }
 

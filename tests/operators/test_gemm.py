@@ -43,6 +43,13 @@ _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_coopmat-t64x256p", "float16", (2, 130, 203, 141), 1, 0, True),  # edges, no vectors
     ("gemm_coopmat-t64x256p", "float16", (2, 72, 72, 264), 0, 1, True),
     ("gemm_coopmat-t64x256p", "float16", (1, 150, 24, 320), 1, 1, False),  # less than a slice
+    ("gemm_direct_coopmat-t32n", "float16", (6, 130, 64, 136), 0, 0, False),  # K at once
+    ("gemm_direct_coopmat-t32n", "float16", (1, 72, 840, 40), 0, 0, True),
+    ("gemm_direct_coopmat-t32k", "float16", (2, 70, 1096, 67), 0, 1, True),
+    ("gemm_direct_coopmat-t64k", "float16", (2, 130, 520, 141), 0, 1, True),
+    ("gemm_direct_coopmat-t64s", "float16", (2, 130, 328, 136), 0, 0, True),
+    ("gemm_direct_coopmat-t64s", "float16", (1, 64, 256, 64), 0, 0, False),
+    ("gemm_direct_coopmat-t128x64s", "float16", (2, 264, 200, 72), 0, 0, True),
 ]
 TESTED = {kernel.removesuffix("-split").replace("-", ".") for kernel, *_ in _CASES} | {
     "gemm.t128x64", "gemm_pack"}
@@ -149,16 +156,30 @@ def test_c_is_read_in_vectors_where_it_consists_of_them(
     ("float16", (512, 3072, 768), "gemm_coopmat.t64d", 96),
     ("float16", (512, 512, 512), "gemm_coopmat.t32x64", 128),
     ("float16", (1024, 1024, 1024), "gemm_coopmat.t64", 256),
+    ("float16 direct", (128, 3072, 768), "gemm_direct_coopmat.t32n", 96),
+    ("float16 direct", (512, 3072, 768), "gemm_direct_coopmat.t64s", 96),
+    ("float16 direct", (512, 512, 512), "gemm_coopmat.t32x64", 128),
+    ("float16 direct", (1024, 1024, 1024), "gemm_direct_coopmat.t128x64s", 128),
+    ("float16 direct", (96, 1024, 1024), "gemm_direct_coopmat.t32n", 96),
+    ("float16 direct", (32, 4096, 4096), "gemm_coopmat.t32", 128 * 4),  # a large B
+    ("float16 direct", (96, 128, 64, 128), "gemm_direct_coopmat.t32n", 96 * 16),
+    ("float16 direct", (1024, 64, 1024), "gemm_coopmat.t64", 256),
+    ("float16 direct", (4096, 64, 4096), "gemm_coopmat.t128", 1024),
 ])
 def test_products_of_few_tiles_keep_the_cores_of_an_h200_busy(
-    data_type: str, sizes: tuple[int, int, int], kernel: str, workgroups: int
+    data_type: str, sizes: tuple[int, ...], kernel: str, workgroups: int
 ) -> None:
-    target, (m, k, n) = _matrix_units(), sizes
-    a, b, y = (dml.TensorDesc(data_type, s) for s in ((m, k), (k, n), (m, n)))
+    """"direct": the places of elements are known."""
+    (*lead, m, k, n), (data_type, _, direct) = sizes, data_type.partition(" ")
+    target = h200() if direct else _matrix_units()
+    a, b, y = (dml.TensorDesc(data_type, (*lead, *s)) for s in ((m, k), (k, n), (m, n)))
     d = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=y, trans_a=0, trans_b=0,
                              alpha=1.0, beta=0.0)
     plan = d.operator.lower(d, target)
     assert [(x.variant.name, x.groups) for x in plan.execute] == [(kernel, workgroups)]
+    for x in plan.execute:
+        x.variant.pack_spec(x.spec)
+        x.variant.pack_push(x.push)
     used = [o for x in plan.execute for o in x.operands if o.slot == TEMPORARY]
     assert all((o.offset + o.length) * o.itemsize <= plan.temporary_bytes for o in used)
 
@@ -238,7 +259,8 @@ def test_b_is_packed(
     expected = np.concatenate([_packed(x) for x in b])
     seen = []
 
-    def copy_b(d: Any, p: PlanBuilder, g: gemm.FloatProduct, kernel: gemm.FloatKernel) -> None:
+    def copy_b(d: Any, p: PlanBuilder, g: gemm.FloatProduct, kernel: gemm.FloatKernel,
+               **more: Any) -> None:
         seen.extend(x.spec["VECTORS"] for x in p._execute if x.variant.name == "gemm_pack")
         x = TensorDesc("float16", (len(expected),))
         p.add(copied(p.target, x.sizes, View(TEMPORARY, x, x.strides, g.views["b"].operand.offset),
@@ -257,10 +279,10 @@ def test_b_is_packed(
     (True, (2048, 1000, 2048), True, ["gemm_pack"], ["gemm_coopmat.t64x256p"]),
     (False, (2048, 1000, 2048), True, [], ["gemm_pack", "gemm_coopmat.t64x256p"]),
     (True, (512, 4096, 4096), True, ["gemm_pack"], ["gemm_coopmat.t64x256p"]),
-    (False, (512, 4096, 4096), True, [], ["gemm_coopmat.t64"]),
+    (False, (512, 4096, 4096), True, [], ["gemm_direct_coopmat.t128x64s"]),
     (True, (2048, 256, 2048), True, [], ["gemm_coopmat.t128"]),  # little K
     (True, (8192, 1024, 320), True, [], ["gemm_coopmat.t128"]),  # wide tiles waste columns
-    (True, (1024, 1024, 1024), True, [], ["gemm_coopmat.t64"]),  # few tiles
+    (True, (1024, 1024, 1024), True, [], ["gemm_direct_coopmat.t128x64s"]),  # few tiles
     (True, (2048, 1000, 2048), False, [], ["gemm_coopmat.t128"]),
 ])
 def test_large_b_is_packed_for_matrix_units(

@@ -219,28 +219,32 @@ _COOPMAT = [
         ("t32x64", 32, 64, 128, 1), ("t32", 32, 32, 128, 4), ("t16", 16, 32, 256, 2),
     )
 ]
-_LARGE = _COOPMAT[0]
+_LARGE, _SMALL = _COOPMAT[:2]
 _PACKED = FloatKernel("gemm_coopmat.t64x256p", 64, 256, 32, 2, 8, packed_b=True)
 _CONSTANT_ROWS, _VARIABLE_ROWS, _PACKED_K = 512, 1536, 512
 """The least rows for which a packed B pays off if it is constant, and if it is packed for each
 product; and the least K."""
-_DEEP, _FLAT = _COOPMAT[2:4]
+_DEEP, _FLAT, _LOW = _COOPMAT[2:5]
 """Tiles for products of fewer tiles than cores."""
 _LONG_K, _MOST_PARTS = 2048, 8
 """The least K for which the deep tile is split, and the most parts."""
+_AT_ONCE, _AT_ONCE_TILES, _SLICED_K = 64, 16, 512
+"""The most K that a subgroup reads at once, the most tiles of that kind for each core, and the
+least K for which subgroups share it and read A from memory."""
 _FEW_ROWS = {
     way: [FloatKernel(f"gemm_few_rows.{axis}.r{rows}", rows, columns, k, 4, 0, longest, True)
           for rows in (1, 2, 4, 8)]
     for way, axis, columns, k, longest in (
         ("k", "k_contiguous", 8, 1024, _MAX_K), ("mn", "n_contiguous", 128, 32, _MAX_K))
 }
+_DIRECT = "gemm_direct_coopmat"
 _FRAGMENTS = "gemm_few_rows_coopmat"
 _SPAN, _LONGEST_A = 256, 1 << 14
 """For one row and a B in blocks: elements of K that a subgroup multiplies at a time, and of a part
 of K, for which A lies in shared memory."""
 _PACK, _STRIP = "gemm_pack", 64
 """Packs B in strips of so many columns, and so many of K at a time."""
-SHADERS = ("gemm", "gemm_blocks", "gemm_coopmat", _PACK, "gemm_few_rows", _FRAGMENTS,
+SHADERS = ("gemm", "gemm_blocks", "gemm_coopmat", _DIRECT, _PACK, "gemm_few_rows", _FRAGMENTS,
            "gemm_blocked_weights", *COPIES)
 
 
@@ -373,15 +377,67 @@ def _microseconds(kernel: FloatKernel, g: FloatProduct, cores: int) -> float:
 
 def _on_matrix_units(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
     """The kernels on matrix units, the presumably fastest first."""
-    found = _sorted(_COOPMAT, g, p)
+    tiles = _sorted(_COOPMAT, g, p)
+    direct = _direct(g, p)
+    best = direct.get(_best_direct(g, p.device.cores, tiles[0], direct))
+    found = list(dict.fromkeys((best or tiles[0], *tiles, *direct.values())))
     if not p.device.fragments_alike or not _PACKED.variant(p) or g.k < _PACKED_K:
         return found
     # As measured, its tiles pay off even if a tenth of the cores has none.
-    fills = found[0] == _LARGE or 10 * _PACKED.tiles(g) >= 9 * p.device.cores
+    fills = tiles[0] == _LARGE or 10 * _PACKED.tiles(g) >= 9 * p.device.cores
     wastes = 10 * _PACKED.area(g) > 11 * _LARGE.area(g)
     least = _CONSTANT_ROWS if g.views["b"].constant else _VARIABLE_ROWS
     worth = fills and not wastes and g.rows >= least
     return [_PACKED, *found] if worth else [found[0], _PACKED, *found[1:]]
+
+
+def _direct(g: FloatProduct, p: PlanBuilder) -> dict[str, FloatKernel]:
+    """The kernels that read A straight from memory, if they can run, by their tiles."""
+    if not p.device.fragments_alike or g.vectors("a", 8) != "k" or (
+            g.views["a"].padded or g.views["b"].padded):
+        return {}
+    # Rows, columns, subgroups along K of each part of a tile, and its parts: the fastest of some
+    # that were timed on an H200.
+    shapes = {
+        "k": {"t32k": (32, 32, 1 if g.k <= _AT_ONCE else 16, 1),
+              "t64k": (64, 64, 8 if _DEEP.tiles(g) <= p.device.cores else 4, 1)},
+        "mn": {"t32n": (32, 32, 1 if g.k <= _AT_ONCE else 12 if g.k >= _LONG_K else 8, 1),
+               "t64s": (64, 64, 4, 2), "t128x64s": (128, 64, 2, 4)},
+    }.get(g.vectors("b", 8), {})
+    found = {}
+    for tile, (rows, columns, along, parts) in shapes.items():
+        ends = g.k % (32 * along if tile.endswith("s") else 32) != 0
+        found[tile] = FloatKernel(
+            f"{_DIRECT}.{tile}", rows, columns, 32, 1, 0,
+            spec=(("LOCAL_SIZE", 32 * along * parts), ("ENDS_INSIDE", ends)))
+    return {tile: kernel for tile, kernel in found.items() if kernel.variant(p)}
+
+
+def _best_direct(
+    g: FloatProduct, cores: int, other: FloatKernel, direct: Mapping[str, FloatKernel]
+) -> str:
+    """The tile of :func:`_direct` that is faster than ``other`` kernel, as measured on an H200; ""
+    if none is."""
+    small = next((tile for tile in direct if tile.startswith("t32")), "")
+    if small and g.rows > 16:
+        tiles = direct[small].tiles(g)
+        if g.batches > 1 and g.k <= _AT_ONCE and tiles <= _AT_ONCE_TILES * cores:
+            return small
+        # Not timed where B comes from memory, or most cores have no tile.
+        shared = other in (replace(_DEEP, split=True), replace(_LOW, split=True))
+        if shared and tiles <= cores <= 2 * tiles and g.k * g.columns < WORTH_FRAGMENTS:
+            return small
+    if g.k < _SLICED_K:
+        return ""
+    square = "t64k" if "t64k" in direct else "t64s"
+    if other == _DEEP:
+        return square
+    wide = direct.get("t128x64s")
+    if other != _SMALL:
+        return ""
+    if wide is None:
+        return square
+    return "t128x64s" if 10 * wide.area(g) <= 11 * _SMALL.area(g) else ""
 
 
 def _sorted(kernels: list[FloatKernel], g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
@@ -448,7 +504,8 @@ def _plain(d: Any, p: PlanBuilder, y: MatrixView) -> None:
             elif not way:
                 views[side] = _repacked(p, side, t, transform)
         g = FloatProduct(sizes, k, kind.itemsize, views)
-    dispatch_product(d, p, g, kernel)
+    steps = [s[0] for s in g.walk.strides] if g.walk.words[0] == 1 else []
+    dispatch_product(d, p, g, kernel, more_push={"batch_steps": steps})
 
 
 def _repacked(p: PlanBuilder, side: str, t: TensorDesc, transform: int) -> MatrixView:
@@ -491,7 +548,7 @@ def _packed(p: PlanBuilder, b: MatrixView, t: TensorDesc, transform: int, way: s
 
 def dispatch_product(
     d: Any, p: PlanBuilder, g: FloatProduct, kernel: FloatKernel, *,
-    more_push: Mapping[str, int] | None = None, more_spec: Mapping[str, int] | None = None,
+    more_push: Mapping[str, Any] | None = None, more_spec: Mapping[str, int] | None = None,
     **more: Any,
 ) -> None:
     """Add the dispatch of a kernel. ``more`` operands are bound after those of all kernels."""
