@@ -59,7 +59,7 @@ TILES = (
     Tile("t96", 2, 2, (3, 4), 2, 0.53, 6), Tile("t48x256", 1, 4, (3, 4), 2, 0.5, 6),
     Tile("t64x256", 1, 4, (4, 4), 2, 0.67, 6), Tile("t128x256", 2, 4, (4, 4), 1, 0.64, 8),
     Tile("t64x160", 2, 2, (2, 5), 2, 0.57, 6))
-_ALONE = 0.55
+_ALONE = 0.6
 """The part of ``Tile.step`` that one workgroup of two takes without the other."""
 _WORTH = 0.93
 """The part of other kernels' estimated time from which on these are taken."""
