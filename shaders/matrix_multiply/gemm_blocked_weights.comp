@@ -18,8 +18,8 @@ const uint TILE_ROWS = 4u;
 #else
 const uint TILE_ROWS = 8u;
 #endif
-const uint INVOCATIONS = 256u;
-layout(local_size_x = INVOCATIONS) in;
+layout(local_size_x = 256, local_size_x_id = 0) in;
+const uint INVOCATIONS = gl_WorkGroupSize.x;
 layout(constant_id = 5) const uint BITS = 4u;
 layout(constant_id = 6) const bool SIGNED = false;
 layout(constant_id = 7) const bool HAS_ZERO = false;
@@ -51,7 +51,10 @@ const uint PIECE = HALVES ? 8u : 4u;  // elements
 const uint PIECES = EACH / PIECE;  // of a vector of B
 const uint PITCH = HELD + (HALVES ? 2u : 1u);
 const uint COPIES = (TILE_ROWS * PIECES * HELD - 1u) / INVOCATIONS + 1u;
-shared uvec4 s_a[TILE_ROWS * PIECES * PITCH];
+const uint A_SIZE = TILE_ROWS * PIECES * PITCH;
+// Then it holds the sums of each subgroup, which has four invocations or more.
+const uint SUM_SIZE = INVOCATIONS / 4u * TILE_ROWS;
+shared uvec4 s_memory[A_SIZE > SUM_SIZE ? A_SIZE : SUM_SIZE];
 
 // A piece of A from element k on, where elements from K on are 0.
 uvec4 piece_of_a(uint from, uint k) {
@@ -74,15 +77,15 @@ void hold_a(Tile t, uint first) {
         uint n = gl_LocalInvocationIndex + i * INVOCATIONS;
         uint m = n / (HELD * PIECES), piece = n % (HELD * PIECES);
         if (n < TILE_ROWS * PIECES * HELD)
-            s_a[(m * PIECES + piece % PIECES) * PITCH + piece / PIECES] = pieces[i];
+            s_memory[(m * PIECES + piece % PIECES) * PITCH + piece / PIECES] = pieces[i];
     }
 }
 
 // Four elements of row m of A: part i of word w of a vector.
 vec4 four_of_a(uint m, uint w, uint i, uint v) {
     uint four = w * (EACH / 16u) + i;
-    if (!HALVES) return uintBitsToFloat(s_a[(m * PIECES + four) * PITCH + v]);
-    uvec4 piece = s_a[(m * PIECES + four / 2u) * PITCH + v];
+    if (!HALVES) return uintBitsToFloat(s_memory[(m * PIECES + four) * PITCH + v]);
+    uvec4 piece = s_memory[(m * PIECES + four / 2u) * PITCH + v];
     uvec2 two = four % 2u == 0u ? piece.xy : piece.zw;
     return vec4(halves_to_floats(two.x), halves_to_floats(two.y));
 }
@@ -160,9 +163,6 @@ const bool SCALES_SUMS = true;
 #else
 const bool SCALES_SUMS = false;
 #endif
-// Invocations add up the sums of so many rows together.
-const uint TOGETHER = TILE_ROWS < 4u ? TILE_ROWS : 4u;
-shared float s_sums[INVOCATIONS / 4u * TOGETHER * COLUMNS];
 
 void main() {
     Tile t;
@@ -215,28 +215,25 @@ void main() {
             }
         }
     }
-    // Neighbours in a subgroup add up their sums, then an invocation those of all of LANES.
+    // Neighbours in a subgroup add up their sums, then an invocation those of all of LANES. This loop is small,
+    // so it is unrolled. Else the sums would be in memory, all the time.
     uint width = min(LANES, gl_SubgroupSize), along = LANES / width, own = gl_LocalInvocationIndex / width;
-    [[unroll]] for (uint row = 0u; row < TILE_ROWS; row += TOGETHER) {
-        if (row > 0u) barrier();
-        [[unroll]] for (uint m = 0u; m < TOGETHER; ++m)
-            [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
-                float sum = sums[(row + m) * COLUMNS + c];
-                [[unroll]] for (uint d = 1u; d < 128u; d *= 2u)
-                    if (d < width) sum += subgroupShuffleXor(sum, d);
-                if (gl_LocalInvocationIndex % width == 0u)
-                    s_sums[(own * TOGETHER + m) * COLUMNS + c] = sum;
-            }
-        barrier();
-        const uint FOURS = TILE_COLUMNS / 4u;
-        for (uint n = gl_LocalInvocationIndex; n < TOGETHER * FOURS; n += INVOCATIONS) {
-            uint m = n / FOURS, group = n % FOURS;
-            vec4 four = vec4(0.0);
-            for (uint s = 0u; s < along; ++s)
-                [[unroll]] for (uint c = 0u; c < COLUMNS; ++c)
-                    four[c] += s_sums[((group * along + s) * TOGETHER + m) * COLUMNS + c];
-            finish_four(t, t.row + row + m, t.column + group * COLUMNS, four);
-        }
+    barrier();
+    [[unroll]] for (uint m = 0u; m < TILE_ROWS; ++m) {
+        vec4 four;
+        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) four[c] = sums[m * COLUMNS + c];
+        [[unroll]] for (uint d = 1u; d < 128u; d *= 2u)
+            if (d < width) four += subgroupShuffleXor(four, d);
+        if (gl_LocalInvocationIndex % width == 0u) s_memory[own * TILE_ROWS + m] = floatBitsToUint(four);
+    }
+    barrier();
+    const uint FOURS = TILE_COLUMNS / 4u;
+    for (uint n = gl_LocalInvocationIndex; n < TILE_ROWS * FOURS; n += INVOCATIONS) {
+        uint m = n / FOURS, group = n % FOURS;
+        vec4 four = vec4(0.0);
+        for (uint s = 0u; s < along; ++s)
+            four += uintBitsToFloat(s_memory[(group * along + s) * TILE_ROWS + m]);
+        finish_four(t, t.row + m, t.column + group * COLUMNS, four);
     }
     add_parts(t);
 }

@@ -8,6 +8,7 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
 // A few rows of FLOAT16 A times B, which is read once. Columns of B are the rows of left operands, whose
@@ -15,7 +16,8 @@
 // rows l / 4 and l / 4 + 8 (DeviceTraits.fragments_alike). The order along K is free, if A has the same.
 //   k_contiguous: an invocation reads vectors of eight elements along K.
 //   n_contiguous: it reads vectors of eight columns. Eight invocations read 128 bytes of a row of B.
-//   blocks: as k_contiguous, but vectors of 32 elements of 4 bits, with a scale for each block of K.
+//   blocks: as k_contiguous, but vectors of 32 elements of 4 bits, with a scale for each block of K. One row
+//   has a way of its own (include/gemm_blocked_row.glsl).
 // SUBGROUPS_K subgroups divide K of the same columns, and SUBGROUPS_ACROSS divide the columns of a tile.
 #if defined(ROWS_r1)
 const uint TILE_ROWS = 1u;
@@ -53,38 +55,11 @@ INPUT_TENSOR(scale, 6, TYPE)
 layout(binding = 7) readonly buffer Zero { uint zero_words[]; };
 #endif
 
-// A step is what a subgroup multiplies at a time, a round one step of each subgroup along K, a chunk the
-// rounds for which A lies in shared memory: A_READS vectors for each invocation. The next one is read
-// meanwhile.
-layout(constant_id = 13) const uint A_READS = 1u;
-#ifdef B_blocks
-const uint STEP = 128u;
-const uint READS = 2u * FRAGMENTS;
-#elif defined(B_k_contiguous)
-const uint STEP = 64u;
-const uint READS = 4u * FRAGMENTS;
-#else
-const uint STEP = 32u;
-const uint READS = 8u;
-#endif
-const uint STEP_VECTORS = STEP / 8u;
-const uint CHUNK_VECTORS = A_READS * INVOCATIONS / TILE_ROWS;  // of a row of A
-const uint ROUNDS = CHUNK_VECTORS / (STEP_VECTORS * SUBGROUPS_K);  // of a chunk
-
+layout(constant_id = 13) const uint A_READS = 1u;  // vectors of A that an invocation reads at a time
 const uint ACROSS = TILE_ROWS > 8u ? 16u : 8u;  // columns of a right operand, which are rows of A
 #define Sums coopmat<float, gl_ScopeSubgroup, 16, ACROSS, gl_MatrixUseAccumulator>
 #define LeftFragment coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
 #define RightFragment coopmat<float16_t, gl_ScopeSubgroup, 16, ACROSS, gl_MatrixUseB>
-
-// Shared memory holds two chunks of A, then the sums of each subgroup. A vector of padding avoids bank
-// conflicts.
-const uint PITCH = CHUNK_VECTORS + 1u;
-const uint CHUNK = TILE_ROWS * PITCH;
-const uint A_PITCH = TILE_ROWS == 1u ? 0u : PITCH;
-const uint SUM_PITCH = OWN_COLUMNS / 4u + 1u;
-const uint STRIP = ACROSS * SUM_PITCH;
-const uint A_SIZE = 2u * CHUNK, SUM_SIZE = SUBGROUPS * STRIP;
-shared uvec4 s_memory[A_SIZE > SUM_SIZE ? A_SIZE : SUM_SIZE];
 
 // Eight elements of a row of A from element k on, where those from the end on are 0.
 uvec4 vector_of_a(uint from, uint k, uint end) {
@@ -102,6 +77,54 @@ uvec4 vector_of_a(uint from, uint k, uint end) {
         if (k + e < end) x[e / 2u] |= a_bits(from + (k + e) * a_k).x << (e % 2u * 16u);
     return x;
 }
+
+// As find_tile, for one row of tiles, with fewer divisions.
+bool find_strip(out Tile t) {
+    uint across = (columns - 1u) / TILE_COLUMNS + 1u;
+    t.index = group_index();
+    t.part = 0u;
+    if (SPLIT) {
+        t.part = t.index / (across * batches);
+        t.index -= t.part * (across * batches);
+    }
+    t.batch = batches > 1u ? t.index / across : 0u;
+    t.row = 0u;
+    t.column = (t.index - t.batch * across) * TILE_COLUMNS;
+    t.at = batch_at(t.batch);
+    t.begin = SPLIT ? t.part * part_k : 0u;
+    t.end = SPLIT ? min(t.begin + part_k, K) : K;
+    return t.part < parts && t.batch < batches;
+}
+
+#if defined(B_blocks) && defined(ROWS_r1)
+#include "include/gemm_blocked_row.glsl"
+#else
+// A step is what a subgroup multiplies at a time, a round one step of each subgroup along K, a chunk the
+// rounds for which A lies in shared memory: A_READS vectors for each invocation. The next one is read
+// meanwhile.
+#ifdef B_blocks
+const uint STEP = 128u;
+const uint READS = 2u * FRAGMENTS;
+#elif defined(B_k_contiguous)
+const uint STEP = 64u;
+const uint READS = 4u * FRAGMENTS;
+#else
+const uint STEP = 32u;
+const uint READS = 8u;
+#endif
+const uint STEP_VECTORS = STEP / 8u;
+const uint CHUNK_VECTORS = A_READS * INVOCATIONS / TILE_ROWS;  // of a row of A
+const uint ROUNDS = CHUNK_VECTORS / (STEP_VECTORS * SUBGROUPS_K);  // of a chunk
+
+// Shared memory holds two chunks of A, then the sums of each subgroup. A vector of padding avoids bank
+// conflicts.
+const uint PITCH = CHUNK_VECTORS + 1u;
+const uint CHUNK = TILE_ROWS * PITCH;
+const uint A_PITCH = TILE_ROWS == 1u ? 0u : PITCH;
+const uint SUM_PITCH = OWN_COLUMNS / 4u + 1u;
+const uint STRIP = ACROSS * SUM_PITCH;
+const uint A_SIZE = 2u * CHUNK, SUM_SIZE = SUBGROUPS * STRIP;
+shared uvec4 s_memory[A_SIZE > SUM_SIZE ? A_SIZE : SUM_SIZE];
 
 // Stores vector v of a line of A in the order of the left operand's elements.
 void hold(uint line, uint v, uvec4 x) {
@@ -173,24 +196,6 @@ uint place_of(uint c) {
 }
 
 float strip_sum(uint at, uint place) { return uintBitsToFloat(s_memory[at + place / 4u][place % 4u]); }
-
-// As find_tile, for one row of tiles, with fewer divisions.
-bool find_strip(out Tile t) {
-    uint across = (columns - 1u) / TILE_COLUMNS + 1u;
-    t.index = group_index();
-    t.part = 0u;
-    if (SPLIT) {
-        t.part = t.index / (across * batches);
-        t.index -= t.part * (across * batches);
-    }
-    t.batch = batches > 1u ? t.index / across : 0u;
-    t.row = 0u;
-    t.column = (t.index - t.batch * across) * TILE_COLUMNS;
-    t.at = batch_at(t.batch);
-    t.begin = SPLIT ? t.part * part_k : 0u;
-    t.end = SPLIT ? min(t.begin + part_k, K) : K;
-    return t.part < parts && t.batch < batches;
-}
 
 void main() {
     Tile t;
@@ -391,3 +396,4 @@ void main() {
     }
     add_parts(t);
 }
+#endif

@@ -178,13 +178,16 @@ def test_what_is_left(what: str, device: dml.Device, rng: np.random.Generator) -
 
 
 @pytest.mark.parametrize(("kind", "rows", "k", "columns", "variant", "groups"), [
-    ("float16", 1, 4096, 11008, "gemm_few_rows_coopmat.blocks.r1", 688),
-    ("float16", 1, 11008, 4096, "gemm_few_rows_coopmat.blocks.r1", 256),
+    ("float16", 1, 4096, 11008, "gemm_few_rows_coopmat.blocks.r1", 344),
+    ("float16", 1, 11008, 4096, "gemm_few_rows_coopmat.blocks.r1", 128),
+    ("float16", 1, 4096, 2048, "gemm_few_rows_coopmat.blocks.r1", 128),
+    ("float16", 1, 20480, 4096, "gemm_few_rows_coopmat.blocks.r1", 2 * 128),  # A is long
     ("float16", 5, 4096, 11008, "gemm_few_rows_coopmat.blocks.r8", 172),
     ("float16", 16, 4096, 11008, "gemm_few_rows_coopmat.blocks.r16", 86),
     ("float32", 1, 4096, 11008, "gemm_blocked_weights.r1", 344),
     ("float32", 1, 11008, 4096, "gemm_blocked_weights.r1", 256),
     ("float32", 4, 4096, 11008, "gemm_blocked_weights.r4", 344),
+    ("float32", 8, 4096, 11008, "gemm_blocked_weights.r8", 344),
     ("float32", 16, 4096, 11008, "gemm_blocked_weights.r8", 2 * 172),  # two tiles of rows
 ])
 def test_kernels_for_an_h200(

@@ -28,8 +28,8 @@ from .gemm import (
 )
 
 _HEIGHTS = (1, 2, 4, 8)
-_INVOCATIONS, _COLUMNS = 256, 4
-"""As the shader has them. An invocation computes four columns."""
+_COLUMNS = 4
+"""As the shader has it: those of an invocation."""
 _HELD_BYTES, _HELD_BYTES_OF_LITTLE = 1 << 14, 1 << 12
 """Bytes of A in shared memory, and where a workgroup has less than twice as much."""
 _PLACES = {1: 3, 2: 2}
@@ -57,13 +57,21 @@ def _kernel(g: FloatProduct, bits: int, device: DeviceTraits) -> FloatKernel:
     that keeps the cores busiest."""
     height = next((n for n in _HEIGHTS if n >= g.rows), _HEIGHTS[-1])
     vector = 128 // bits
-    much = device.max_shared_memory >= 2 * _HELD_BYTES
-    held = (_HELD_BYTES if much else _HELD_BYTES_OF_LITTLE) // (height * vector * g.itemsize)
-    lanes = 32 if g.columns >= MANY_COLUMNS or height > 2 else 64
+    much, wide = device.max_shared_memory >= 2 * _HELD_BYTES, g.columns >= MANY_COLUMNS
+    held_bytes = _HELD_BYTES if much else _HELD_BYTES_OF_LITTLE
+    lanes = 32 if wide or height > 2 else 64
+    invocations = 256
+    if not device.is_cpu and ((height == 4 and wide) or height == 8 >= g.rows):
+        # Less waits at a barrier. More tiles of rows would read A too often.
+        invocations = 128
+        if height == 4:
+            lanes, held_bytes = 16, min(held_bytes, _HELD_BYTES // 2)
+    held = held_bytes // (height * vector * g.itemsize)
     lanes = min(held, device.subgroup_size if device.is_cpu else lanes)
     kernel = FloatKernel(
-        f"gemm_blocked_weights.r{height}", height, _INVOCATIONS // lanes * _COLUMNS,
-        lanes * vector, 0, 0, split=True, spec=(("LANES", lanes), ("HELD", held)))
+        f"gemm_blocked_weights.r{height}", height, invocations // lanes * _COLUMNS,
+        lanes * vector, 0, 0, split=True,
+        spec=(("LOCAL_SIZE", invocations), ("LANES", lanes), ("HELD", held)))
     if device.is_cpu or height > 2:
         return kernel
     tiles, places = kernel.tiles(g), _PLACES[height] * device.cores
@@ -79,6 +87,7 @@ def _kernel(g: FloatProduct, bits: int, device: DeviceTraits) -> FloatKernel:
 def _lower(d: Any, target: Target) -> Plan:
     p = PlanBuilder(target, d)
     y, b, zero = d.output_tensor, d.b_tensor, d.b_zero_point_tensor
+    scales = d.b_scale_tensor
     k = oriented(d.a_tensor.sizes, d.trans_a)[-1]
     views = matrix_views(d, p, MatrixView(p.write("output_tensor"), y.strides, y.base_alignment))
     g = FloatProduct(y.sizes, k, y.data_type.itemsize, views)
@@ -104,6 +113,9 @@ def _lower(d: Any, target: Target) -> Plan:
     if zero is not None:
         push |= {"zero_column": zero.strides[0], "zero_block": zero.strides[1]}
     spec = {"SIGNED": b.data_type.is_signed, "HAS_ZERO": zero is not None, "BLOCK": d.block_size}
+    if kernel is best and g.rows == 1:
+        spec["SCALE_PAIRS"] = d.block_size == vector and scales.strides[1] == 1 and (
+            scales.strides[0] % 2 == 0 and scales.base_alignment % 4 == 0)
     if kernel is not best:
         spec |= {"BITS": b.data_type.bits, "A_VECTORS": g.vectors("a", 16 // g.itemsize) == "k",
                  "B_VECTORS": b_vectors}

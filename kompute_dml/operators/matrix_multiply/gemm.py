@@ -235,6 +235,9 @@ _FEW_ROWS = {
         ("k", "k_contiguous", 8, 1024, _MAX_K), ("mn", "n_contiguous", 128, 32, _MAX_K))
 }
 _FRAGMENTS = "gemm_few_rows_coopmat"
+_SPAN, _LONGEST_A = 256, 1 << 14
+"""For one row and a B in blocks: elements of K that a subgroup multiplies at a time, and of a part
+of K, for which A lies in shared memory."""
 _PACK, _STRIP = "gemm_pack", 64
 """Packs B in strips of so many columns, and so many of K at a time."""
 SHADERS = ("gemm", "gemm_blocks", "gemm_coopmat", _PACK, "gemm_few_rows", _FRAGMENTS,
@@ -294,7 +297,11 @@ def fragments(g: FloatProduct, p: PlanBuilder, way: str) -> FloatKernel | None:
     wide = every >= MANY_COLUMNS
     axis, step = {
         "k": ("k_contiguous", 64), "mn": ("n_contiguous", 32), "blocks": ("blocks", 128)}[way]
-    if way == "k" and height == 8 and wide and every <= 32 * 3 * p.device.cores:
+    one_of_blocks = way == "blocks" and height == 1
+    if one_of_blocks:
+        step, along = _SPAN, 8 if every > 16 * p.device.cores else 16
+        shape = (8, 4, 1, 0, 1) if wide else (16, along, 1, 0, 1)
+    elif way == "k" and height == 8 and wide and every <= 32 * 3 * p.device.cores:
         shape = 8, 4, 1, 1, 1  # all of its workgroups run at a time
     elif way == "mn" and height == 8 and wide and every <= 128 * 0.8 * p.device.cores:
         shape = 8, 4, 4, 1, 2  # else too many cores have no workgroup
@@ -305,10 +312,11 @@ def fragments(g: FloatProduct, p: PlanBuilder, way: str) -> FloatKernel | None:
             ("mn", 1): (8, 8, 4, 1, 2),
             ("mn", 8): (16, 8, 4, 1, 1) if wide else (16, 16, 4, 1, 1),
             ("mn", 16): (8, 2, 4, 1, 1),
-            ("blocks", 1): (8, 8, 1, 1, 1) if wide else (16, 16, 1, 1, 1),
             ("blocks", 8): (16, 4, 1, 1, 1), ("blocks", 16): (16, 4, 2, 2, 1),
         }[way, height]
     subgroups, along, count, reads, busy = shape
+    if one_of_blocks:  # A lies in shared memory as a whole
+        reads = -(-min(-(-g.k // step) * step, _LONGEST_A) // (8 * 32 * subgroups))
     spec = {"LOCAL_SIZE": 32 * subgroups, "SUBGROUPS_K": along, "FRAGMENTS": count,
             "A_READS": reads, "A_VECTORS": g.vectors("a", 8) == "k" and not g.views["a"].padded,
             "ENDS_INSIDE": g.k % step != 0}
@@ -316,7 +324,7 @@ def fragments(g: FloatProduct, p: PlanBuilder, way: str) -> FloatKernel | None:
         del spec["FRAGMENTS"]
     kernel = FloatKernel(
         f"{_FRAGMENTS}.{axis}.r{height}", height, subgroups // along * 16 * count, step * along,
-        busy, 0, split=True, spec=tuple(spec.items()))
+        busy, 0, _LONGEST_A if one_of_blocks else _MAX_K, split=True, spec=tuple(spec.items()))
     return kernel if kernel.variant(p) else None
 
 
