@@ -12,6 +12,7 @@ import numpy as np
 from ..cases import Scale
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, shape, touched_bytes
+from .constants import initialized
 from .values import host
 
 _NAME = "DML_OPERATOR_CONVOLUTION"
@@ -54,20 +55,25 @@ def both_formats(torch: Any, function: Callable[..., Any], *given: Any, **more: 
             function, *(t.contiguous(memory_format=form) for t in given), **more))
 
 
-def convolution(data_type: DataType, layer: Layer, channels_last: bool = True) -> Recipe:
-    """A layer. Smaller scales have fewer images of fewer pixels."""
+def convolution(
+    data_type: DataType, layer: Layer, channels_last: bool = True, constant: bool = True
+) -> Recipe:
+    """A layer. Smaller scales have fewer images of fewer pixels. ``constant``: the filter is
+    OWNED_BY_DML, as a network's is, so its preparation is not timed. PyTorch gets it in its own
+    format."""
     types = f"{data_type.family}{' channels-last' if channels_last else ''}, {layer}"
 
     def make(device: Any, scale: Scale) -> Iterator[Case]:
         yield _case(device, types, data_type, Layer(
             scale.of(layer.batches), layer.channels, layer.filters,
             max(scale.of(layer.side), layer.kernel), layer.kernel, layer.stride, layer.groups),
-            channels_last)
+            channels_last, constant)
 
     return Recipe(_NAME, types, make)
 
 
-def _case(device: Any, types: str, data_type: DataType, layer: Layer, last: bool) -> Case:
+def _case(device: Any, types: str, data_type: DataType, layer: Layer, last: bool,
+          constant: bool) -> Case:
     import kompute_dml as dml
 
     rng = np.random.default_rng(4)
@@ -105,11 +111,19 @@ def _case(device: Any, types: str, data_type: DataType, layer: Layer, last: bool
                 return f"{got[b, f, i, j]} at {b, f, i, j}, which must be {products.sum()}"
         return ""
 
+    window: dict[str, Any] = {
+        "strides": (layer.stride,) * 2, "start_padding": (start,) * 2, "end_padding": (end,) * 2,
+        "group_count": layer.groups}
+
     def dispatch() -> Any:
-        return dml.convolution(
-            image, taps, strides=(layer.stride,) * 2, start_padding=(start,) * 2,
-            end_padding=(end,) * 2,
-            group_count=layer.groups, out=out)
+        return dml.convolution(image, taps, **window, out=out)
+
+    if constant:
+        dispatch = initialized(
+            device, dml.ConvolutionOperatorDesc, "filter_tensor",
+            {"input_tensor": image, "filter_tensor": taps, "output_tensor": out}, **window,
+            mode=dml.ConvolutionMode.CROSS_CORRELATION,
+            direction=dml.ConvolutionDirection.FORWARD, dilations=(1, 1), output_padding=(0, 0))
 
     def torch_peers(library: Any) -> Iterator[Peer]:
         torch = library.torch

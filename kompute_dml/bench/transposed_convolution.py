@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ..attributes import ConvolutionDirection
+from ..attributes import ConvolutionDirection, ConvolutionMode
 from ..cases import Scale
 from ..cases import case as cases
 from ..dtypes import DataType
 from .case import Peer, Recipe
+from .constants import initialized
 from .convolution import TO_NCHW, both_formats
 from .ordinary import ordinary
 from .values import room
@@ -21,7 +22,9 @@ def transposed_convolution(
     data_type: DataType, kernel: int, batches: int = 8, channels: int = 256, filters: int = 128,
     side: int = 64,
 ) -> Recipe:
-    """Doubles height and width. Images are channels-last."""
+    """Doubles height and width. Images are channels-last, the filter is OWNED_BY_DML."""
+    import kompute_dml as dml
+
     dtype, start = data_type.dtype, kernel // 2 - 1
 
     def entry(s: Scale) -> cases.Case:
@@ -35,16 +38,24 @@ def transposed_convolution(
             inside = slice(start, start + 2 * h)
             return whole[:, inside, inside].transpose(TO_NCHW)
 
-        def call(f: Any, x: Any, w: Any, /, out: Any = None, **more: Any) -> Any:
+        prepared: dict[int, Any] = {}
+
+        def call(f: Any, x: Any, w: Any, /, out: Any = None) -> Any:
             if out is None:
                 out = x.device.empty((n, 2 * h, 2 * h, k), data_type).transpose(TO_NCHW)
-            return f(x.transpose(TO_NCHW), w, out=out, **more)
+                prepared[id(out)] = initialized(
+                    x.device, dml.ConvolutionOperatorDesc, "filter_tensor",
+                    {"input_tensor": x.transpose(TO_NCHW), "filter_tensor": w,
+                     "output_tensor": out},
+                    mode=ConvolutionMode.CROSS_CORRELATION,
+                    direction=ConvolutionDirection.BACKWARD, strides=(2, 2), dilations=(1, 1),
+                    start_padding=(start,) * 2, end_padding=(start,) * 2, output_padding=(0, 0),
+                    group_count=1)
+            return prepared[id(out)]()
 
         return cases.case(
             reference, cases.Given((n, h, h, c), -1, 1, dtype),
             cases.Given((c, k, kernel, kernel), -1, 1, dtype, shared=True), call=call,
-            strides=2, start_padding=start, end_padding=start,
-            direction=ConvolutionDirection.BACKWARD,
             room=room(dtype),
             operations=2 * n * h * h * c * k * kernel**2)
 

@@ -55,7 +55,7 @@ def recipes() -> Iterator[Recipe]:
             yield gemm(DataType.FLOAT32, m, k, n)
     for layer in LAYERS:
         for data_type in (DataType.FLOAT16, DataType.FLOAT32):
-            yield convolution(data_type, layer)
+            yield convolution(data_type, layer, constant=False)
     for rows, columns in ((65536, 2048), (16384, 16384), (512, 131072)):
         for data_type in (DataType.FLOAT32, DataType.FLOAT16):
             yield first_k(data_type, rows, columns)

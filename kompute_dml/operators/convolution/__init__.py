@@ -21,6 +21,8 @@ from .geometry import Axis, Window
 from .kept import SHADER as KEPT
 from .lowering import CORE, DIRECT, SUM, is_narrow, lower_float, lower_quantized, lower_sums
 from .matrix_units import LINES, PACK, SHADER
+from .packed import PACK as PACK_FILTER
+from .packed import SHADER as PACKED
 from .patches import SHADER as PATCHES
 from .problem import problem_of
 
@@ -137,7 +139,8 @@ def _check(d: Any, strict: bool) -> None:
 
 
 @operator("CONVOLUTION", output=_infer, check=_check,
-          shaders=(CORE, DIRECT, SUM, SHADER, PATCHES, KEPT, LINES, BLOCKS, PACK, DEPTHWISE,
+          shaders=(CORE, DIRECT, SUM, SHADER, PATCHES, KEPT, PACKED, LINES, BLOCKS, PACK,
+                   PACK_FILTER, DEPTHWISE,
                    *COPIES))
 def ConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
     transposed = _is_backward(d)

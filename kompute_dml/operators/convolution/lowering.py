@@ -11,7 +11,7 @@ from ...lowering.builder import PlanBuilder
 from ...lowering.copy import View
 from ...lowering.plan import UNUSED, Operand
 from ...lowering.walk import Walk
-from . import depthwise, kept, matrix_units, patches
+from . import depthwise, kept, matrix_units, packed, patches
 from .geometry import AXES
 from .problem import Problem
 
@@ -54,6 +54,10 @@ def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
             _direct(p, c, fused)
         return
     if patches.lower(p, c, fused) or kept.lower(p, c, fused):
+        return
+    in_order = packed.chosen(p, c)
+    if in_order is not None:
+        _packed(p, c, in_order, fused)
         return
     plan = matrix_units.planned(p, c)
     choice = matrix_units.chosen(p, plan.problem)
@@ -99,6 +103,22 @@ def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
     if turned is not None:
         to = View.whole("output_tensor", p.tensor("output_tensor"))
         matrix_units.turn(p, View.whole("turned", turned), to, {"turned": y.reading()})
+
+
+def _packed(p: PlanBuilder, c: Problem, tile: packed.Choice, fused: Fused) -> None:
+    y, bias = p.write("output_tensor"), p.tensor("bias_tensor")
+    made, bound = packed.operands(p, c)
+
+    def dispatch(y: Operand, y_strides: Ints, last: bool) -> None:
+        packed.dispatch(p, made, tile, y, y_strides, last, bound, fused if last else NOTHING,
+                        p.read_tail() if last else {})
+
+    if tile.splits == 1:
+        dispatch(y, c.y_strides, True)
+    else:
+        _in_splits(p, c, tile.splits, y, dispatch, fused,
+                   {"bias_stride": _channel_stride(bias, 1)},
+                   {"HAS_BIAS": bias is not None, **fused.spec})
 
 
 def _in_splits(p: PlanBuilder, c: Problem, splits: int, y: Operand,

@@ -88,6 +88,22 @@ _WORTH_LINES, _WORTH_BLOCKS, _WORTH_LARGE_BLOCKS = 1 << 24, 1 << 20, 1 << 23
 def chosen(p: PlanBuilder, c: Problem, shared: bool = True) -> Choice | None:
     """A kernel and the splits of K. None if convolution.comp should do it. ``shared``: several
     splits are allowed."""
+    found = _candidates(p, c, shared)
+    if not found:
+        return None
+    work = work_key(f"convolution {p.tensor('input_tensor').data_type.family}", c.rows,
+                    c.in_channels, c.k, c.out_channels, c.groups)
+    return p.choose(work, found, lambda choice: "core" if choice is None else choice.name)
+
+
+def estimate(p: PlanBuilder, c: Problem) -> float:
+    """Microseconds of the best of these kernels."""
+    found = _candidates(p, c, True)
+    return _microseconds(p, c, found[0] if found else None)
+
+
+def _candidates(p: PlanBuilder, c: Problem, shared: bool) -> list[Choice | None]:
+    """Kernels with splits of K, the presumably fastest first."""
     taps = [max(n for _, n, _ in a.phases) for a in c.axes]
     data_type = p.tensor("input_tensor").data_type
     kernels: list[Kernel] = []
@@ -105,14 +121,9 @@ def chosen(p: PlanBuilder, c: Problem, shared: bool = True) -> Choice | None:
     found: list[Choice | None] = [
         choice for k in kernels if _is_there(p, c, k) for splits in (_SPLITS if shared else (1,))
         if _serves(p, c, choice := Choice(k, splits))]
-    if not found:
-        return None
-    if kernels[-1].shader != SHADER:
+    if found and kernels[-1].shader != SHADER:
         found.append(None)
-    found.sort(key=lambda choice: _microseconds(p, c, choice))
-    work = work_key(f"convolution {data_type.family}", c.rows, c.in_channels, c.k,
-                    c.out_channels, c.groups)
-    return p.choose(work, found, lambda choice: "core" if choice is None else choice.name)
+    return sorted(found, key=lambda choice: _microseconds(p, c, choice))
 
 
 def _is_there(p: PlanBuilder, c: Problem, kernel: Kernel) -> bool:
@@ -135,7 +146,7 @@ def _serves(p: PlanBuilder, c: Problem, choice: Choice) -> bool:
 def _microseconds(p: PlanBuilder, c: Problem, choice: Choice | None) -> float:
     """The estimated time: of the core with the most workgroups, of adding splits, and of
     packing."""
-    cores, elements = p.device.cores, product(c.output_sizes)
+    cores = p.device.cores
     if p.device.is_cpu:
         # Loads take most of a CPU's time, so large blocks are better, if the work is worth their
         # compilation.
@@ -160,11 +171,16 @@ def _microseconds(p: PlanBuilder, c: Problem, choice: Choice | None) -> float:
         step *= 1.4  # no other workgroup hides the filter's latency
     time = (rounds * resident + last) * (steps + choice.kernel.extra) * step
     if choice.splits > 1:
-        time += (8 * choice.splits + 2) * elements / _SUM_SPEED
+        time += adding(c, choice.splits)
     x = p.tensor("input_tensor")
     if c.x_strides[1] != 1:
         time += 2 * x.element_count * x.data_type.itemsize / _PACK_SPEED
     return time
+
+
+def adding(c: Problem, splits: int) -> float:
+    """Microseconds that the sums of splits take."""
+    return (8 * splits + 2) * product(c.output_sizes) / _SUM_SPEED
 
 
 class Packed(NamedTuple):
@@ -196,16 +212,27 @@ def packed(p: PlanBuilder, c: Problem, to: Packed, fill: Operand = UNUSED
     """The packed convolution with its operands: the tensors if they consist of vectors, else
     copies. A filter that is OWNED_BY_DML is copied once. ``fill`` is the element outside the input,
     else 0."""
-    axes, last = to.problem.axes, c.axes[-1]
-    x, x_steps = _lines(
-        p, "input_tensor", c, to, (c.batches, *(a.in_size for a in axes), c.groups),
-        (c.x_strides[0], *c.x_strides[2:], c.in_channels * c.x_strides[1]), c.x_strides[1],
-        {"limit": last.in_size, "step": 1, "apart": last.tap_step,
-         "shift": axes[-1].in_size - last.in_size}, fill)
+    x, x_steps = _input(p, c, to, fill)
     w, w_steps = _filter(p, c, to)
     return to.problem._replace(
         x_strides=(x_steps[0], 1, *x_steps[1:4]), w_strides=(*w_steps[:2], 1, *w_steps[2:]),
     ), {"x": x, "w": w}
+
+
+def packed_input(p: PlanBuilder, c: Problem, to: Packed) -> tuple[Problem, Operand]:
+    """The packed convolution with its input; the filter is that of ``c``."""
+    x, x_steps = _input(p, c, to, UNUSED)
+    return to.problem._replace(x_strides=(x_steps[0], 1, *x_steps[1:4])), x
+
+
+def _input(p: PlanBuilder, c: Problem, to: Packed, fill: Operand) -> tuple[Operand, Ints]:
+    """The packed input, and the strides of {batch, axes, group}."""
+    axes, last = to.problem.axes, c.axes[-1]
+    return _lines(
+        p, "input_tensor", c, to, (c.batches, *(a.in_size for a in axes), c.groups),
+        (c.x_strides[0], *c.x_strides[2:], c.in_channels * c.x_strides[1]), c.x_strides[1],
+        {"limit": last.in_size, "step": 1, "apart": last.tap_step,
+         "shift": axes[-1].in_size - last.in_size}, fill)
 
 
 def _filter(p: PlanBuilder, c: Problem, to: Packed) -> tuple[Operand, Ints]:

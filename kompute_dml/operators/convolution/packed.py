@@ -1,0 +1,258 @@
+"""Convolutions on matrix units whose constant filters lie in the order of registers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from ...layout import Ints, extent, product
+from ...lowering.activation import Fused
+from ...lowering.builder import PlanBuilder
+from ...lowering.plan import Operand
+from ...tuning import work_key
+from . import matrix_units
+from .problem import Problem
+
+SHADER, PACK = "convolution_packed_coopmat", "convolution_pack_filter"
+_CHUNK, _STRIP, _VECTORS = 32, 64, 4
+"""Channels in shared memory, columns that are packed together, and vectors of those channels."""
+_MAX_PHASES, _MAX_LOADS = 4, 4
+"""Limits of the shader: phases of an axis, and vectors that an invocation reads for each tap."""
+_INVOCATIONS = 256
+
+
+class Tile(NamedTuple):
+    name: str
+    down: int
+    """Subgroups one below the other, ..."""
+    across: int
+    """... and side by side."""
+    fragments: Ints
+    """Rows and columns of fragments of a subgroup."""
+    resident: int
+    """Workgroups that a core runs at a time."""
+    step: float
+    """Microseconds that these take for 32 of K, ..."""
+    extra: float
+    """... and for their beginning and end."""
+
+    @property
+    def rows(self) -> int:
+        return 16 * self.down * self.fragments[0]
+
+    @property
+    def columns(self) -> int:
+        return 16 * self.across * self.fragments[1]
+
+    @property
+    def invocations(self) -> int:
+        return 32 * self.down * self.across
+
+    @property
+    def strips(self) -> int:
+        """Vectors of shared memory for sums on their way out."""
+        return self.invocations // 32 * 16 * (4 * self.fragments[1] + 1)
+
+
+# As measured on an H200.
+TILES = (
+    Tile("t96", 2, 2, (3, 4), 2, 0.53, 6), Tile("t48x256", 1, 4, (3, 4), 2, 0.5, 6),
+    Tile("t64x256", 1, 4, (4, 4), 2, 0.67, 6), Tile("t128x256", 2, 4, (4, 4), 1, 0.64, 8),
+    Tile("t64x160", 2, 2, (2, 5), 2, 0.57, 6))
+_ALONE = 0.6
+"""The part of ``Tile.step`` that one workgroup of two takes without the other."""
+_WORTH = 0.93
+"""The part of other kernels' estimated time from which on these are taken."""
+_BANDS, _SPLITS = 8, 16
+"""The most bands of columns that are tried, and splits of K."""
+
+
+class Choice(NamedTuple):
+    tile: Tile
+    band: int
+    """Positions along x that a tile's rows go through before the next y."""
+    pixels: int
+    """The most pixels of a tile."""
+    splits: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.tile.name}-b{self.band}-{self.splits}"
+
+    @property
+    def shared(self) -> int:
+        """Vectors of shared memory."""
+        return max(2 * (self.pixels + 1) * _VECTORS, self.tile.strips)
+
+    def row_tiles(self, c: Problem) -> int:
+        y, x = c.axes[1:]
+        lines = c.batches * -(-x.positions // self.band) * y.positions
+        return -(-lines * self.band // self.tile.rows)
+
+    def column_tiles(self, c: Problem) -> int:
+        return -(-c.phases * _columns(c) // self.tile.columns)
+
+
+def _reaches(c: Problem) -> list[tuple[int, int]]:
+    """Along y and x: the first tap of all phases, and how many pixels one position reaches."""
+    found = []
+    for a in c.axes[1:]:
+        first, last = (f(at for _, _, at in a.phases) for f in (min, max))
+        found.append((first, last - first + (a.phases[0][1] - 1) * a.tap_step + 1))
+    return found
+
+
+def _pixels(c: Problem, rows: int, band: int) -> int:
+    """The most pixels of ``rows`` successive positions in bands of so many columns."""
+    (_, reach_y), (_, reach_x) = _reaches(c)
+    y, x = c.axes[1:]
+    image = y.positions * band
+    lines = (band - math.gcd(rows, band) + rows - 1) // band + 1
+    if rows % image == 0 or image % rows == 0:
+        more = max(rows // image - 1, 0)
+    else:
+        more = (y.positions - 1 + lines - 1) // y.positions
+    down = (lines - 1) * y.input_step + reach_y + more * max(reach_y - y.input_step, 0)
+    return down * ((band - 1) * x.input_step + reach_x)
+
+
+def _serves(p: PlanBuilder, c: Problem) -> bool:
+    """Whether the kernel can compute the convolution."""
+    w, z, axes = p.tensor("filter_tensor"), c.axes[0], c.axes[1:]
+    return (
+        bool(w.owned_by_dml) and p.device.fragments_alike and matrix_units.takes_halves(p)
+        and z.in_size * z.out_size * z.filter_size == 1 and c.in_channels >= 16
+        and all(len({n for _, n, _ in a.phases}) == 1 and a.phases[0][1] > 0
+                and a.out_size % a.output_step == 0 and len(a.phases) <= _MAX_PHASES
+                and max(at for _, _, at in a.phases) - min(at for _, _, at in a.phases) < 256
+                for a in axes)
+        and matrix_units.is_plain(p, c, p.write("output_tensor"), c.y_strides)
+        and extent(c.output_sizes, c.y_strides) == product(c.output_sizes))
+
+
+def _choices(p: PlanBuilder, c: Problem) -> list[Choice]:
+    """What the device can run, the presumably fastest first."""
+    found = [Choice(*banded, splits) for tile in TILES
+             if (banded := _banded(p, c, tile)) for splits in _splits(c)]
+    return sorted(found, key=lambda choice: _microseconds(p, c, choice))
+
+
+def _banded(p: PlanBuilder, c: Problem, tile: Tile) -> tuple[Tile, int, int] | None:
+    """The tile with the width of bands that asks for the fewest tiles, then the fewest pixels."""
+    variant, width = p.library.find(SHADER, tile.name), c.axes[2].positions
+    # All columns of a subgroup belong to one phase.
+    if variant is None or (c.phases > 1 and _columns(c) % (tile.columns // tile.across)):
+        return None
+    found = []
+    for band in {-(-width // bands) for bands in range(1, _BANDS + 1)}:
+        choice = Choice(tile, band, _pixels(c, tile.rows, band), 1)
+        used = 16 * choice.shared + 4 * choice.pixels + variant.shared_bytes
+        if used <= p.device.max_shared_memory and _loads(choice, c) <= _MAX_LOADS:
+            found.append(choice)
+    best = min(found, key=lambda choice: (choice.row_tiles(c), choice.pixels), default=None)
+    return None if best is None else best[:3]
+
+
+def _splits(c: Problem) -> set[int]:
+    """Numbers of splits, none of which is empty."""
+    chunks = -(-c.in_channels // _CHUNK)
+    return {-(-chunks // own) for own in range(-(-chunks // _SPLITS), chunks + 1)}
+
+
+def _columns(c: Problem) -> int:
+    """Columns of a phase, filled up to whole strips."""
+    return -(-c.out_channels // _STRIP) * _STRIP
+
+
+def _microseconds(p: PlanBuilder, c: Problem, choice: Choice) -> float:
+    """The estimated time: of the core with the most workgroups, and of adding splits."""
+    tile, cores = choice.tile, p.device.cores
+    groups = choice.row_tiles(c) * choice.column_tiles(c) * c.groups * choice.splits
+    chunks = -(-c.in_channels // _CHUNK)
+    steps = -(-chunks // choice.splits) * product([a.phases[0][1] for a in c.axes])
+    rounds, rest = divmod(groups, cores * tile.resident)
+    alone = _ALONE if 0 < rest <= cores and tile.resident > 1 else 1.0
+    time = rounds * (tile.extra + steps * tile.step)
+    if rest:
+        time += tile.extra + alone * steps * tile.step
+    return time + (matrix_units.adding(c, choice.splits) if choice.splits > 1 else 0.0)
+
+
+def _loads(choice: Choice, c: Problem) -> int:
+    """Vectors of pixels that an invocation reads for each tap."""
+    every = -(-_VECTORS * choice.pixels // choice.tile.invocations)
+    return -(-every // product([a.phases[0][1] for a in c.axes]))
+
+
+def chosen(p: PlanBuilder, c: Problem) -> Choice | None:
+    """The tile, or None if another kernel should compute the convolution."""
+    if not _serves(p, c):
+        return None
+    able = _choices(p, c)
+    if not able:
+        return None
+    worth = _WORTH * matrix_units.estimate(p, matrix_units.planned(p, c).problem)
+    found = [*able, None] if _microseconds(p, c, able[0]) < worth else [None, *able]
+    work = work_key("packed convolution", c.rows, c.in_channels, c.k, c.out_channels, c.groups)
+    return p.choose(work, found, lambda choice: "other" if choice is None else choice.name)
+
+
+def operands(p: PlanBuilder, c: Problem) -> tuple[Problem, dict[str, Any]]:
+    """The convolution of packed tensors, and these."""
+    made, x = matrix_units.packed_input(p, c, matrix_units.planned(p, c))
+    return made, {"x": x, "w": _filter(p, c)}
+
+
+def _filter(p: PlanBuilder, c: Problem) -> Operand:
+    y, x = c.axes[1:]
+    strips, chunks = _columns(c) // _STRIP, -(-c.in_channels // _CHUNK)
+    taps = [a.phases[0][1] for a in (y, x)]
+    count = c.groups * c.phases * strips * chunks * product(taps) * 2 * _STRIP // 16 * 32
+    made = p.persistent("filter_tensor", 2, 8 * count)
+    firsts = [first * s for a, s in zip((y, x), c.w_strides[-2:]) for first, _, _ in a.phases]
+    steps = [a.filter_step * s & 0xFFFFFFFF for a, s in zip((y, x), c.w_strides[-2:])]
+    p.dispatch(
+        PACK, -(-count // _INVOCATIONS), once=True, filter=p.read("filter_tensor"), packed=made,
+        params=firsts,
+        push={"count": count, "phases_y": len(y.phases), "phases_x": len(x.phases),
+              "strips": strips, "chunks": chunks, "taps_y": taps[0], "taps_x": taps[1],
+              "in_channels": c.in_channels, "out_channels": c.out_channels,
+              "strides": (*c.w_strides[:3], *steps)},
+        spec={"LOCAL_SIZE": _INVOCATIONS})
+    return made.reading()
+
+
+def dispatch(p: PlanBuilder, c: Problem, choice: Choice, y: Operand, y_strides: Ints, last: bool,
+             bound: dict[str, Any], fused: Fused, more: dict[str, Any]) -> None:
+    """Dispatch the kernel. ``last``: the output is finished, else the sums of splits. ``more``:
+    operands of the tail."""
+    tile, axes, bias = choice.tile, c.axes[1:], p.tensor("bias_tensor")
+    (first_y, reach_y), (first_x, reach_x) = _reaches(c)
+    height, width = (a.positions for a in axes)
+    bands, step_x = -(-width // choice.band), axes[1].input_step
+    taps = [a.phases[0][1] for a in axes]
+    phases_at = [sum(at - first << 8 * i for i, (_, _, at) in enumerate(a.phases))
+                 for a, first in zip(axes, (first_y, first_x))]
+    chunks = -(-c.in_channels // _CHUNK)
+    row_tiles, column_tiles = choice.row_tiles(c), choice.column_tiles(c)
+    p.dispatch(
+        fused.variant(f"{SHADER}.{tile.name}"),
+        row_tiles * column_tiles * choice.splits * c.groups, **bound, y=y,
+        bias=p.read("bias_tensor"), **more, params=fused.words or (0,),
+        push={"own_chunks": -(-chunks // choice.splits), "chunks": chunks, "groups": c.groups,
+              "batches": c.batches, "in_channels": c.in_channels, "out_channels": c.out_channels,
+              "first": (first_y, first_x), "in_sizes": [a.in_size for a in axes],
+              "x_strides": (c.x_strides[0], *c.x_strides[-2:]),
+              "y_strides": (y_strides[0], *y_strides[-2:]), "phases_at": phases_at,
+              "split_stride": c.split_stride,
+              "bias_stride": bias.strides[1] if bias is not None and bias.sizes[1] > 1 else 0,
+              "activation_at": 0},
+        spec={"HAS_BIAS": last and bias is not None, "UNFINISHED": not last,
+              "PIXELS": choice.pixels, "SHARED": choice.shared, "LOADS": _loads(choice, c),
+              "BAND_WIDTH": choice.band, "POSITIONS_Y": height, "POSITIONS_X": width,
+              "BANDS": bands, "WIDTH": (choice.band - 1) * step_x + reach_x, "REACH_Y": reach_y,
+              "STEP_Y": axes[0].input_step, "STEP_X": step_x, "TAPS_Y": taps[0],
+              "TAPS_X": taps[1], "TAP_STEP_Y": axes[0].tap_step, "TAP_STEP_X": axes[1].tap_step,
+              "PHASES_Y": len(axes[0].phases), "PHASES_X": len(axes[1].phases),
+              "PHASE_COLUMNS": _columns(c), "ROW_TILES": row_tiles, "COLUMN_TILES": column_tiles,
+              "SPLITS": choice.splits, **fused.spec})
