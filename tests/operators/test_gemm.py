@@ -119,9 +119,9 @@ def test_kernels_of_a_gpu_compute_the_same(
 
 @pytest.mark.parametrize(("sizes", "kernel", "parts"), [
     ((2048, 2048, 2048), "t128", 1), ((4096, 768, 768), "t128x64", 1),
-    ((1024, 1024, 1024), "t128x64d", 1), ((512, 768, 768), "t64", 1),
+    ((1024, 1024, 1024), "t128x64d", 1), ((512, 768, 768), "t32x64", 2),
     ((1500, 384, 384), "t32x64", 1), ((1500, 1536, 384), "t128x64", 3),
-    ((128, 384, 384), "t32", 1)])
+    ((128, 384, 384), "t32x64", 4)])
 def test_tiles_that_fill_all_cores(
     sizes: tuple[int, int, int], kernel: str, parts: int, own: dml.Device
 ) -> None:

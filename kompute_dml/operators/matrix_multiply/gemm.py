@@ -335,10 +335,10 @@ class _Speed(NamedTuple):
 
 
 _SPEEDS = {"gemm.t128": _Speed(0.0935, 0.106, 2), "gemm.t128x64": _Speed(0.048, 0.06, 3),
-           "gemm.t128x64d": _Speed(0.056, 0.0535, 2), "gemm.t64": _Speed(0.0293, 0.032),
-           "gemm.t32x64": _Speed(0.0164, 0.02), "gemm.t32": _Speed(0.0135, 0.0112)}
+           "gemm.t128x64d": _Speed(0.053, 0.051, 2), "gemm.t64": _Speed(0.0293, 0.032),
+           "gemm.t32x64": _Speed(0.0161, 0.02), "gemm.t32": _Speed(0.0135, 0.0112)}
 _PARTS = (2, 3, 4, 6, 8, 12, 16)
-_BEGIN, _SPLIT, _MORE_BYTES = 3.0, 7.0, 2.5e-6
+_BEGIN, _SPLIT, _MORE_BYTES = 3.0, 5.5, 2.5e-6
 """Microseconds: of a dispatch, of one with split-K, and of a sum that is stored and added up."""
 _OFFERED = 6
 """The kernels of float32 sums that tuning tries."""
