@@ -29,9 +29,15 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
 """DirectML's activation, and its attributes that ONNX lists."""
 
 
-def past(inputs: Inputs, first: int) -> tuple[Array | None, Array | None]:
+def past(
+    inputs: Inputs, first: int, batches: int, heads: int
+) -> tuple[Array | None, Array | None]:
     """Keys and values of earlier tokens. A cache without tokens counts as absent."""
     found = optional(inputs, first), optional(inputs, first + 1)
+    for t in found:
+        if t is not None and t.shape[:2] != (batches, heads):
+            raise ValidationError(f"expected past keys and values of {batches} batches and {heads} "
+                                  f"heads, but got {list(t.shape)}")
     key, value = (None if t is None or not t.size else t for t in found)
     return key, value
 
@@ -134,7 +140,7 @@ def multi_head_attention(builder: Builder, node: Node, inputs: Inputs) -> list[A
     size = features // heads
     k, v, bias, mask, relative, past_k, past_v = (
         None if t is None else builder.pack(t)
-        for t in (*[optional(inputs, i) for i in range(1, 6)], *past(inputs, 6)))
+        for t in (*[optional(inputs, i) for i in range(1, 6)], *past(inputs, 6, batches, heads)))
     if k is None or v is None:
         raise UnsupportedError("stacked inputs")
     by_head = len(k.shape) == 4
@@ -208,7 +214,7 @@ def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     key_heads = given(inputs, 1).shape[1] if by_head else read["kv_num_heads"]
     q, k, v = (_by_token(builder, given(inputs, i)) for i in range(3))
     mask, past_k, past_v = (None if t is None else builder.pack(t)
-                            for t in (optional(inputs, 3), *past(inputs, 4)))
+                            for t in (optional(inputs, 3), *past(inputs, 4, q.shape[0], key_heads)))
     batches, queries, features = q.shape
     size, value_size = features // heads, v.shape[2] // key_heads
     before = past_k.shape[2] if past_k is not None else 0

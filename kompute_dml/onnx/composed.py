@@ -28,6 +28,21 @@ def truth(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [_apply(builder, "ELEMENT_WISE_LOGICAL_NOT", equal)]
 
 
+def clip(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
+    """Clip between bounds that only the device knows. If they cross, the upper one wins."""
+    y = given(inputs, 0)
+    for operator, bound in zip(("ELEMENT_WISE_MAX", "ELEMENT_WISE_MIN"), inputs[1:]):
+        if bound is not None:
+            y = _apply(builder, operator, y, builder.reshape(bound, ()))
+    return [y]
+
+
+def clip_refusal(node: Node) -> str | None:
+    """Why DirectML's operator, whose bounds are attributes, is not the one for a node, or None."""
+    constant = all(v is None or v.constant is not None for v in node.inputs[1:])
+    return None if constant else "a bound that is no constant"
+
+
 def mean(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     """The mean of any number of inputs."""
     result = given(inputs, 0)

@@ -14,6 +14,7 @@ from ..graph.builder import Builder, scalar, supported
 from ..layout import pad_left, product
 from .graph import Node
 from .lowerings import Build, Inputs, Seen, dimension, emit_elementwise, given, host
+from .shapes import depth_of
 
 _INDICES = (DataType.INT64, DataType.INT32, DataType.UINT64, DataType.UINT32)
 
@@ -145,7 +146,7 @@ def one_hot(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     indices, values, depth = given(inputs, 0), given(inputs, 2), host(inputs, 1)
     assert depth is not None
     axis = dimension(node.attributes.get("axis", -1), len(indices.shape) + 1)
-    sizes: Sequence[int] = (*indices.shape[:axis], int(depth.reshape(-1)[0]), *indices.shape[axis:])
+    sizes: Sequence[int] = (*indices.shape[:axis], depth_of(depth), *indices.shape[axis:])
     y = builder.new(sizes, values.dtype)
     if y.storage is None:
         return [y]

@@ -53,3 +53,43 @@ def regions(nodes: Sequence[Node], claimed: Callable[[Node], bool]) -> list[list
         [nodes[n] for n in inside]
         for inside in members.values() if claimed(nodes[inside[0]])
     ]
+
+
+def joined(nodes: Sequence[Node], parts: Sequence[list[Node]]) -> list[list[Node]]:
+    """Regions in as few as can run: those that no path connects become one."""
+    number = {node: i for i, part in enumerate(parts) for node in part}
+    readers: dict[Node, set[Node]] = {node: set() for node in nodes}
+    made_by = {value: node for node in nodes for value in node.outputs if value is not None}
+    for node in nodes:
+        for value in node.inputs:
+            if value in made_by:
+                readers[made_by[value]].add(node)
+    # Which regions come after each region and each node, as bits. A path enters a region at one
+    # node and may leave it at an earlier one, so one pass over the nodes may not be enough.
+    after: dict[int | Node, int] = dict.fromkeys([*range(len(parts)), *nodes], 0)
+    changed = True
+    while changed:
+        changed = False
+        for node in reversed(nodes):
+            own = number.get(node, node)
+            found = after[own]
+            for reader in readers[node]:
+                other = number.get(reader, reader)
+                if other != own:
+                    found |= after[other] | (1 << other if isinstance(other, int) else 0)
+            changed |= found != after[own]
+            after[own] = found
+    bits = {i: 1 << i for i in range(len(parts))}  # of what each region that is left consists
+    for i in range(len(parts)):
+        for first in [n for n in bits if n < i]:
+            if after[first] & bits[i] or after[i] & bits[first]:
+                continue
+            bits[first] |= bits.pop(i)
+            after[first] |= after[i]
+            for n in bits:
+                if after[n] & bits[first]:
+                    after[n] |= bits[first] | after[first]
+            break
+    place = {node: i for i, node in enumerate(nodes)}
+    return [sorted((node for i, part in enumerate(parts) if held >> i & 1 for node in part),
+                   key=place.__getitem__) for held in bits.values()]

@@ -219,9 +219,17 @@ def _reduced(function: Callable[..., Any]) -> Evaluator:
     return evaluator
 
 
+def depth_of(values: np.ndarray) -> int:
+    """How many elements OneHot makes of an index."""
+    count = int(values.reshape(-1)[0]) if values.size else 0
+    if count < 1:
+        raise ValidationError(f"expected a depth of at least 1, but got {count}")
+    return count
+
+
 def _one_hot(node: Node, inputs: Arrays) -> np.ndarray:
     indices, depth, (off, on) = (np.asarray(_given(inputs, i)) for i in range(3))
-    count = int(depth.reshape(-1)[0])
+    count = depth_of(depth)
     axis = node.attributes.get("axis", -1) % (indices.ndim + 1)
     places = np.arange(count).reshape(-1, *[1] * (indices.ndim - axis))
     indices = np.where(indices < 0, indices + count, indices)

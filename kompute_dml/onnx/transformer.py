@@ -95,12 +95,11 @@ def rotary(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
             raise ValidationError(f"expected heads of {size} elements in {list(x.shape)}")
         by_token = builder.reshape(x, (*x.shape[:2], x.shape[2] // size, size))
     batches, length, _, size = by_token.shape
-    rotated = 2 * cos.shape[-1]
-    if cos.shape != sin.shape or rotated > size or (
-            node.attributes.get("rotary_embedding_dim", 0) not in (0, rotated)):
+    rotated = node.attributes.get("rotary_embedding_dim", 0) or size
+    if cos.shape != sin.shape or rotated > size or 2 * cos.shape[-1] != rotated:
         raise ValidationError(
-            f"expected cosines and sines of half the elements that are rotated, of {size} in a "
-            f"head, but got {list(cos.shape)} and {list(sin.shape)}")
+            f"expected cosines and sines of half the {rotated} elements that are rotated, of "
+            f"{size} in a head, but got {list(cos.shape)} and {list(sin.shape)}")
     if ids is not None:
         if ids.shape != (batches, length):
             ids = _following(builder, ids, length).broadcast_to((batches, length))

@@ -3,7 +3,7 @@
     DequantizeLinear (blocks of INT4, UINT4, INT8 or UINT8) -> MatMul   becomes one MatMulNBits
 
 Gemm is a MatMul; C becomes the bias. The weights are stored anew: columns of B as rows, and
-unsigned.
+unsigned. The last block may be shorter than the others.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ def of_blocks(
     matrix, scales = (x if transposed else x.T for x in (q, scale))
     columns, k = matrix.shape
     # MatMulNBits has blocks of powers of 2.
-    if not bits or block < _LEAST_BLOCK or block & (block - 1) or k % block or (
-            scales.shape != (columns, k // block)):
+    if not bits or block < _LEAST_BLOCK or block & (block - 1) or (
+            scales.shape != (columns, blocks := -(-k // block))):
         return None
-    values = [_unsigned(matrix, bits), np.ascontiguousarray(scales).reshape(-1)]
+    whole = np.pad(_unsigned(matrix, bits), ((0, 0), (0, blocks * block - k)))
+    values = [whole, np.ascontiguousarray(scales).reshape(-1)]
     if zero is not None or q.dtype.name.startswith("u"):
         zeros = np.zeros_like(scales, q.dtype) if zero is None else zero if transposed else zero.T
         values.append(_packed(_unsigned(zeros, bits), bits).reshape(-1))
-    values[0] = _packed(values[0], bits).reshape(columns, k // block, -1)
+    values[0] = _packed(values[0], bits).reshape(columns, blocks, -1)
     made = [Value(f"{node.name} {name}", v.dtype, v.shape, v)
             for name, v in zip(("weights", "scales", "zero points"), values)]
     inputs = (a, *made, *[None] * (4 - len(made)), node.input(2))

@@ -25,7 +25,7 @@ from ..names import hint
 from ..onnx import cost
 from ..onnx.fusion import fuse
 from ..onnx.graph import Graph, Node
-from ..onnx.partition import regions
+from ..onnx.partition import joined, regions
 from ..onnx.placement import Placement, place
 from ..onnx.region import Constants
 from ..onnx.rows import TABLE
@@ -207,6 +207,7 @@ class Provider:
                 wanted.append(region)
             else:
                 placed.reasons.update(dict.fromkeys(region, reason))
+        wanted = joined(nodes, wanted)
         decided = self._decided(nodes, placed, wanted)
         self.decisions += decided
         if (told := _told.get()) is not None:

@@ -113,13 +113,18 @@ def test_an_index_out_of_range(
                                                   "sin": [1, 3, 64]}, "of 4 in a head"),
     ([node("RotaryEmbedding", "x cos sin", "y", rotary_embedding_dim=2)],
      {"x": [1, 2, 3, 4], "cos": [1, 3, 2], "sin": [1, 3, 2]}, "of 4 in a head"),
+    ([node("RotaryEmbedding", "x cos sin", "y")],
+     {"x": [1, 2, 3, 4], "cos": [1, 3, 1], "sin": [1, 3, 1]}, "half the 4 elements"),
+    ([node("Attention", "q q q - past past", "y k v", q_num_heads=4, kv_num_heads=4)],
+     {"q": [1, 3, 8], "past": [1, 2, 0, 2]}, r"1 batches and 4 heads, but got \[1, 2, 0, 2\]"),
     ([node("Attention", "x w b - past", "y present", "com.microsoft", num_heads=2)],
      {"x": [1, 3, 8], "w": [8, 24], "b": [24], "past": [1, 1, 2, 5, 4]},
      r"expected elements of \[1, 1, 2, 5, 4\]"),
     ([node("Cast", "lengths", "mask", to=INT32),
       node("MultiHeadAttention", "q q q - mask", "y", "com.microsoft", num_heads=2)],
      {"q": [1, 3, 8], "lengths": [4]}, r"mask of 1 lengths, or by key, but got one of \[4\]"),
-], ids=["wide cosines", "cosines of more", "keys without values", "lengths of others"])
+], ids=["wide cosines", "cosines of more", "cosines of fewer", "heads of a cache",
+        "keys without values", "lengths of others"])
 def test_sizes_of_several_inputs_that_are_at_odds(
     nodes: list[onnx.NodeProto], sizes: dict[str, list[int]], words: str
 ) -> None:

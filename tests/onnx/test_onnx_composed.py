@@ -15,7 +15,7 @@ from onnx import helper
 import kompute_dml as dml
 import kompute_dml.onnx_backend as backend
 import onnx_cpu
-from onnx_graphs import FLOAT, INT64, Info, model, node
+from onnx_graphs import FLOAT, INT64, Info, cpu, model, node
 
 MICROSOFT = "com.microsoft"
 X = np.linspace(-9, 9, 36, dtype=np.float32).reshape(3, 12)
@@ -53,6 +53,23 @@ def _check(op: str, inputs: list[Any], bound: float, domain: str = "", **attribu
 ], ids=lambda p: p if type(p) is str else "")
 def test_composed(op: str, inputs: list[Any], domain: str, attributes: dict[str, Any]) -> None:
     _check(op, inputs, 2**-20, domain, **attributes)
+
+
+@pytest.mark.parametrize("low, high", [(None, 0.5), (-1.5, None), (-1.5, 0.5), (2, -2)])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int64"])
+def test_clip_between_bounds_of_the_device(dtype: str, low: float, high: float) -> None:
+    x = np.append(X, np.nan).astype(dtype) if dtype.startswith("f") else X.astype(dtype)
+    bounds = [None if n is None else np.array(n, dtype) for n in (low, high)]
+    given = {"x": x} | {name: np.asarray(-b) for name, b in zip("lh", bounds) if b is not None}
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    clip = " ".join(["x", *("-" if b is None else f"{n}0" for n, b in zip("lh", bounds))])
+    built = model(
+        [*(node("Neg", name, f"{name}0") for name in given if name != "x"),
+         node("Clip", clip, "y")],
+        [(name, kind, v.shape) for name, v in given.items()], [("y", kind, x.shape)], opset=13)
+    (got,) = backend.run_model(built, list(given.values()))
+    wanted = cpu(built).run(None, given)[0]
+    np.testing.assert_array_equal(got, wanted)
 
 
 @pytest.mark.parametrize("op, given", [

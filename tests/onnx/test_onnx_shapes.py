@@ -115,6 +115,21 @@ def test_division_by_zero() -> None:
             shapes.evaluate(Node(op, "", 1, (x,) * inputs, (None,)), [I(0)] * inputs)
 
 
+def test_one_hot_of_no_depth() -> None:
+    built = model([node("OneHot", "x depth values", "y")],
+                  [("x", INT64, ["n"]), ("depth", INT64, []), ("values", FLOAT, [2])],
+                  [("y", FLOAT, ["n", "m"])])
+    prepared = backend.prepare(built)
+    given = np.array([1]), np.float32([0, 1])
+    assert prepared.run([given[0], np.array(2), given[1]])[0].tolist() == [[0, 1]]
+    for depth in (0, -1):
+        with pytest.raises(dml.ValidationError, match=f"at least 1, but got {depth}"):
+            prepared.run([given[0], np.array(depth), given[1]])
+    values = [Value(str(i), np.dtype("int64"), ()) for i in range(3)]
+    with pytest.raises(dml.ValidationError, match="at least 1, but got -1"):
+        shapes.evaluate(Node("OneHot", "", 11, tuple(values), (None,)), [I([1]), I(-1), I([0, 1])])
+
+
 def attention() -> bytes:
     """As PyTorch exports it: heads split and joined by sizes computed from x's, a scale computed
     from a size, a causal mask, and positions."""

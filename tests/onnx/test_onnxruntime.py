@@ -35,7 +35,7 @@ from kompute_dml.lowering.plan import (  # noqa: E402
     Target,
 )
 from kompute_dml.onnx.graph import Node, Value  # noqa: E402
-from kompute_dml.onnx.partition import regions  # noqa: E402
+from kompute_dml.onnx.partition import joined, regions  # noqa: E402
 from kompute_dml.onnx.region import MAX_PLANS, Region  # noqa: E402
 from kompute_dml.onnx.row import WITHOUT_EFFECT  # noqa: E402
 from kompute_dml.onnx.rows import TABLE  # noqa: E402
@@ -841,6 +841,23 @@ def test_regions_can_run_one_after_the_other_and_none_could_be_larger(seed: int)
             if other != region and maker.outputs[0] in node_.inputs:
                 merged = {n: other if r == region else r for n, r in region_of.items()}
                 assert not _can_run(nodes, merged)
+    together = joined(nodes, found)
+    region_of = {n: i for i, region in enumerate(together) for n in region}
+    assert sorted(region_of, key=nodes.index) == [n for n in nodes if n.op == "A"]
+    assert all(region == sorted(region, key=nodes.index) for region in together)
+    assert _can_run(nodes, region_of)
+    for a, b in itertools.combinations(range(len(together)), 2):
+        assert not _can_run(nodes, {n: a if r == b else r for n, r in region_of.items()})
+
+
+def test_parts_of_a_model_that_nothing_connects_are_one_region() -> None:
+    built = model([node("Relu", "a", "b"), node("Neg", "c", "d")],
+                  [("a", FLOAT, [2]), ("c", FLOAT, [3])], [("b", FLOAT, [2]), ("d", FLOAT, [3])])
+    with provider.decisions() as decisions:
+        made = session(built, claim="all")
+    assert {d.where for d in decisions} == {"region 0"}
+    b, d = made.run(None, {"a": np.float32([-1, 2]), "c": np.float32([3, 0, -4])})
+    assert b.tolist() == [0, 2] and d.tolist() == [-3, 0, 4]
 
 
 def _can_run(nodes: list[Node], region_of: dict[Node, int]) -> bool:

@@ -84,7 +84,8 @@ ROWS: tuple[Mapping, ...] = (
                  reads=("to", "saturate", "round_mode"), refuses=_cast),
     Mapping("Clip", (1, 6, 11, 12, 13), "ELEMENT_WISE_CLIP1",
         lowerings.elementwise("ELEMENT_WISE_CLIP1", lowerings.clip_bounds, tensors=1),
-        attributes=("min", "max"), host=(1, 2)),
+        attributes=("min", "max"), host=(1, 2), refuses=composed.clip_refusal),
+    Mapping("Clip", (11, 12, 13), "ELEMENT_WISE_MAX", composed.clip, fields=TWO),
     # Logic
     elementwise("Not", (1,), "ELEMENT_WISE_LOGICAL_NOT"),
     elementwise("And", (7,), "ELEMENT_WISE_LOGICAL_AND"),
