@@ -358,13 +358,13 @@ class _Lowering:
             spec={name: value for name, value in spec.items() if name in variant.spec_ids})
         if split:
             sizes = (h.batches, h.heads, h.queries, h.value_size)
-            walk = Walk(sizes, y.strides)
+            walk, each = Walk(sizes, y.strides), 4 if h.value_size % 4 == 0 else 1
             p.dispatch(
-                "attention_combine", -(-walk.count // self.local_size), records=to.reading(),
-                y=p.write("output_tensor"), params=walk.words,
+                "attention_combine", -(-walk.count // (each * self.local_size)),
+                records=to.reading(), y=p.write("output_tensor"), params=walk.words,
                 push={"count": walk.count, "value_size": h.value_size,
-                      "parts": parts * kernel.shares},
-                spec={"LOCAL_SIZE": self.local_size, "TYPE": self.type.code})
+                      "parts": parts * kernel.shares, "y_step": y.strides[-1]},
+                spec={"LOCAL_SIZE": self.local_size, "TYPE": self.type.code, "FOURS": each == 4})
 
     def _begins_aligned(self, operand: Operand) -> bool:
         """Whether it begins at a multiple of 16 bytes."""

@@ -135,6 +135,7 @@ def _blocks(work: Any, lines: Sequence[Lines]) -> list[Kernel]:
                 f"blocks-{name}", f"attention_blocks.{name}",
                 -(-rows // each) * -(-h.value_size // columns), keys,
                 {"LOCAL_SIZE": invocations, "VECTORS": all(x.of_vectors(4) for x in lines),
+                 "ALIGNED": work.type.itemsize == 4 and all(x.aligned(4) for x in lines),
                  "BY_ROW": _by_row(work),
                  "STORES_VECTORS": work.type.itemsize == 4 and _stores_vectors(work, 4)},
                 {"head_size": h.head_size, "value_size": h.value_size}, least=256 // keys))

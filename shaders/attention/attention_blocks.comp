@@ -18,6 +18,8 @@ layout(constant_id = 5) const bool CAUSAL = false;  // with the past sequence le
 layout(constant_id = 6) const bool SPLIT = false;  // workgroups divide the keys
 layout(constant_id = 7) const bool BY_ROW = false;  // masks or biases depend on the row, too
 layout(constant_id = 8) const bool STORES_VECTORS = false;
+// VECTORS that are aligned wherever the tensors lie: no condition before a load, whose end would wait for it.
+layout(constant_id = 9) const bool ALIGNED = false;
 #if defined(TILE_h32)
 #define ROW_QUADS 1u
 #define KEY_QUADS 2u
@@ -38,6 +40,7 @@ layout(constant_id = 8) const bool STORES_VECTORS = false;
 #define KEY_QUADS 2u
 #define COLUMN_QUADS 2u
 #define ACROSS 16u
+#define AHEAD  // shared memory is read before the product that waits for it
 #endif
 const uint ROWS = 64u * ROW_QUADS;
 const uint COLUMNS = 4u * COLUMN_QUADS * ACROSS;
@@ -67,6 +70,7 @@ shared vec4 s_tile[2u * SLICE > PARTS_END ? 2u * SLICE : PARTS_END];
 
 #define LOAD4(x) \
     vec4 x##_four(uint at, uint stride, uint there) { \
+        if (ALIGNED && BYTES_OF(TYPE) == 4u) return uintBitsToFloat(x##_vectors[at / 4u]); \
         if (VECTORS && x##_offset % 4u == 0u) { \
             if (BYTES_OF(TYPE) == 4u) return uintBitsToFloat(x##_vectors[at / 4u]); \
             if (HAS_EXACT_UNITS) \
@@ -100,7 +104,8 @@ const int ALL_ROWS = int(4u * ROW_QUADS);
 void main() {
     // A subgroup of 32 takes 4 x 8 invocations' blocks: it reads the fewest vectors.
     const uint i = gl_LocalInvocationIndex;
-    const uint tx = i % 8u + i / 32u % (ACROSS / 8u) * 8u, ty = i / 8u % 4u + i / (4u * ACROSS) * 4u;
+    const uint tx = i / 2u % 8u + i / 32u % (ACROSS / 8u) * 8u;
+    const uint ty = i % 2u + i / 16u % 2u * 2u + i / (4u * ACROSS) * 4u;
     // Tiles of rows change fastest: neighbours read the same keys.
     uint rows = group * queries, tiles = (rows + ROWS - 1u) / ROWS;
     uint chunks = (value_size + COLUMNS - 1u) / COLUMNS;
@@ -185,21 +190,46 @@ void main() {
         PUT_CHUNK(0u)
         barrier();
         uint current = 0u;
+#define READ_CHUNK(a, b, e) \
+        [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad) \
+            a[quad] = s_tile[current + (e) * ROW_LINE + quad * 16u + ty]; \
+        [[unroll]] for (uint k = 0u; k < KEY_QUADS; ++k) \
+            b[k] = s_tile[current + KEYS_AT + (e) * KEY_LINE + k * ACROSS + tx];
+#define ADD_SCORES(a, b) \
+        [[unroll]] for (int r = 0; r < ALL_ROWS; ++r) \
+            [[unroll]] for (uint k = 0u; k < KEY_QUADS; ++k) s[r][k] += a[r / 4][r % 4] * b[k];
+#ifdef AHEAD
+        vec4 a[ROW_QUADS], b[KEY_QUADS], more_a[ROW_QUADS], more_b[KEY_QUADS];
+        READ_CHUNK(a, b, 0u)
+        for (uint chunk = 0u; chunk < head_size; chunk += CHUNK) {
+            LOAD_CHUNK(chunk + CHUNK)  // during the product
+            [[unroll]] for (uint e = 0u; e < CHUNK - 2u; e += 2u) {
+                READ_CHUNK(more_a, more_b, e + 1u)
+                ADD_SCORES(a, b)
+                READ_CHUNK(a, b, e + 2u)
+                ADD_SCORES(more_a, more_b)
+            }
+            READ_CHUNK(more_a, more_b, CHUNK - 1u)
+            ADD_SCORES(a, b)
+            current = SLICE - current;
+            PUT_CHUNK(current)
+            barrier();
+            READ_CHUNK(a, b, 0u)
+            ADD_SCORES(more_a, more_b)
+        }
+#else
         for (uint chunk = 0u; chunk < head_size; chunk += CHUNK) {
             LOAD_CHUNK(chunk + CHUNK)  // during the product
             [[unroll]] for (uint e = 0u; e < CHUNK; ++e) {
                 vec4 a[ROW_QUADS], b[KEY_QUADS];
-                [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad)
-                    a[quad] = s_tile[current + e * ROW_LINE + quad * 16u + ty];
-                [[unroll]] for (uint k = 0u; k < KEY_QUADS; ++k)
-                    b[k] = s_tile[current + KEYS_AT + e * KEY_LINE + k * ACROSS + tx];
-                [[unroll]] for (int r = 0; r < ALL_ROWS; ++r)
-                    [[unroll]] for (uint k = 0u; k < KEY_QUADS; ++k) s[r][k] += a[r / 4][r % 4] * b[k];
+                READ_CHUNK(a, b, e)
+                ADD_SCORES(a, b)
             }
             current = SLICE - current;
             PUT_CHUNK(current)
             barrier();
         }
+#endif
 
         // Values in the order of parts: first the first of each invocation's four keys.
         vec4 values[V_LOADS];
@@ -282,17 +312,40 @@ void main() {
             PUT_VALUES(0u)
             barrier();
             current = 0u;
+#define READ_VALUES(p, x, from, n) \
+            [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad) \
+                p[quad] = s_tile[((from) + (n)) * ROW_LINE + quad * 16u + ty]; \
+            [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c) \
+                x[c] = s_tile[VALUES_AT + current + (n) * COLUMN_LINE + c * ACROSS + tx];
+#define ADD_VALUES(p, x) \
+            [[unroll]] for (int r = 0; r < ALL_ROWS; ++r) \
+                [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c) o[r][c] += p[r / 4][r % 4] * x[c];
+#ifdef AHEAD
+            vec4 p[ROW_QUADS], x[COLUMN_QUADS], more_p[ROW_QUADS], more_x[COLUMN_QUADS];
+            READ_VALUES(p, x, 0u, 0u)
+            [[dont_unroll]] for (uint some = 0u; some < PART; some += VALUES) {
+                LOAD_VALUES(k * PART + some + VALUES)
+                [[unroll]] for (uint n = 0u; n < VALUES - 2u; n += 2u) {
+                    READ_VALUES(more_p, more_x, some, n + 1u)
+                    ADD_VALUES(p, x)
+                    READ_VALUES(p, x, some, n + 2u)
+                    ADD_VALUES(more_p, more_x)
+                }
+                READ_VALUES(more_p, more_x, some, VALUES - 1u)
+                ADD_VALUES(p, x)
+                current = VALUES_SLICE - current;
+                PUT_VALUES(current)
+                barrier();
+                READ_VALUES(p, x, min(some + VALUES, PART - 1u), 0u)  // after the last ones, unused
+                ADD_VALUES(more_p, more_x)
+            }
+#else
             [[dont_unroll]] for (uint some = 0u; some < PART; some += VALUES) {
                 LOAD_VALUES(k * PART + some + VALUES)
                 [[unroll]] for (uint n = 0u; n < VALUES; ++n) {
                     vec4 p[ROW_QUADS], x[COLUMN_QUADS];
-                    [[unroll]] for (uint quad = 0u; quad < ROW_QUADS; ++quad)
-                        p[quad] = s_tile[(some + n) * ROW_LINE + quad * 16u + ty];
-                    [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c)
-                        x[c] = s_tile[VALUES_AT + current + n * COLUMN_LINE + c * ACROSS + tx];
-                    [[unroll]] for (int r = 0; r < ALL_ROWS; ++r)
-                        [[unroll]] for (uint c = 0u; c < COLUMN_QUADS; ++c)
-                            o[r][c] += p[r / 4][r % 4] * x[c];
+                    READ_VALUES(p, x, some, n)
+                    ADD_VALUES(p, x)
                 }
                 if (some + VALUES < PART) {
                     current = VALUES_SLICE - current;
@@ -300,6 +353,7 @@ void main() {
                     barrier();
                 }
             }
+#endif
         }
     }
 

@@ -2,14 +2,16 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// An invocation computes one element of the output from the parts of the keys: each has undivided
-// outputs, a maximum and a sum.
+// An invocation computes four elements of a row of the output, or one, from the parts of the keys: each has
+// undivided outputs, a maximum and a sum.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint TYPE = 36u;
+layout(constant_id = 2) const bool FOURS = false;  // else single elements
 layout(push_constant) uniform Push {
     uint count;
     uint value_size;
     uint parts;
+    uint y_step;  // between elements of a row
     uint records_offset;
     uint y_offset;
     uint params_offset;
@@ -24,35 +26,40 @@ OUTPUT_TENSOR(y, 1, TYPE)
 WALK(walk, 1)
 
 #define LOWEST uintBitsToFloat(0xFF800000u)
-const uint TOGETHER = 8u;  // parts that load at once
+const uint TOGETHER = 4u;  // parts that load at once
 
 float record(uint row, uint part, uint i) {
     return uintBitsToFloat(records_words[records_offset + (row * parts + part) * (value_size + 2u) + i]);
 }
 
 void main() {
+    const uint EACH = FOURS ? 4u : 1u;
     uint index = invocation_index();
-    if (index >= count) return;
-    uint row = index / value_size, d = index % value_size;
-    float most = LOWEST, sum = 0.0, y = 0.0;
+    if (index >= count / EACH) return;
+    // Neighbours read neighbouring elements: those of an invocation are apart.
+    uint apart = value_size / EACH, row = index / apart, d = index - row * apart;
+    float most = LOWEST, sum = 0.0, y[EACH];
+    [[unroll]] for (uint e = 0u; e < EACH; ++e) y[e] = 0.0;
     for (uint first = 0u; first < parts; first += TOGETHER) {
-        float mosts[TOGETHER], sums[TOGETHER], values[TOGETHER], now = most;
+        float mosts[TOGETHER], sums[TOGETHER], values[TOGETHER][EACH], now = most;
         [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
             uint part = min(first + n, parts - 1u);
             mosts[n] = record(row, part, value_size);
             sums[n] = record(row, part, value_size + 1u);
-            values[n] = record(row, part, d);
+            [[unroll]] for (uint e = 0u; e < EACH; ++e) values[n][e] = record(row, part, d + e * apart);
         }
         [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) now = max(now, mosts[n]);
         float base = now == LOWEST ? 0.0 : now, shrink = exp_of(most - base);
         sum *= shrink;
-        y *= shrink;
+        [[unroll]] for (uint e = 0u; e < EACH; ++e) y[e] *= shrink;
         [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
             float share = first + n < parts ? exp_of(mosts[n] - base) : 0.0;
             sum += share * sums[n];
-            y += share * values[n];
+            [[unroll]] for (uint e = 0u; e < EACH; ++e) y[e] += share * values[n][e];
         }
         most = now;
     }
-    y_store_float(y_offset + walk(0u, index)[0], sum == 0.0 ? 0.0 : y / sum);
+    uint to = y_offset + walk(0u, row * value_size + d)[0];
+    [[unroll]] for (uint e = 0u; e < EACH; ++e)
+        y_store_float(to + e * apart * y_step, sum == 0.0 ? 0.0 : y[e] / sum);
 }

@@ -44,14 +44,15 @@ uint group_index() {
 const uint TILE_ROWS = 128u, TILE_COLUMNS = 128u, BLOCK_ROWS = 8u, BLOCK_COLUMNS = 8u;
 const uint TILE_DEPTH = 8u;
 #elif defined(TILE_t128x64)
-const uint TILE_ROWS = 128u, TILE_COLUMNS = 64u, BLOCK_ROWS = 8u, BLOCK_COLUMNS = 4u;
-const uint TILE_DEPTH = 16u;
+const uint TILE_ROWS = 128u, TILE_COLUMNS = 64u, BLOCK_ROWS = 8u, BLOCK_COLUMNS = 8u;
+const uint TILE_DEPTH = 8u;
 #else
 const uint TILE_ROWS = 64u, TILE_COLUMNS = 64u, BLOCK_ROWS = 4u, BLOCK_COLUMNS = 4u;
 const uint TILE_DEPTH = 16u;
 #endif
-const uint SIDE = 16u;  // blocks along a tile
-const uint INVOCATIONS = SIDE * SIDE;
+// Blocks of a tile.
+const uint BLOCKS_DOWN = TILE_ROWS / BLOCK_ROWS, BLOCKS_ACROSS = TILE_COLUMNS / BLOCK_COLUMNS;
+const uint INVOCATIONS = BLOCKS_DOWN * BLOCKS_ACROSS;
 layout(local_size_x = INVOCATIONS) in;
 #define SHARED_PARAMS 56u
 #include "include/walk.glsl"
@@ -159,9 +160,13 @@ void main() {
                 four[e]; \
     }
 
-    // Neighbours store contiguous elements: rows or columns.
-    uint my_row = OUTPUT_ALONG_ROWS ? i % SIDE : i / SIDE;
-    uint my_column = OUTPUT_ALONG_ROWS ? i / SIDE : i % SIDE;
+    // 32 invocations take 4 x 8 blocks, where reads of shared memory are the fewest. Neighbours store
+    // contiguous elements: rows or columns.
+    uint fast = i / 2u % 8u, slow = i % 2u + i / 16u % 2u * 2u, some = i / 32u;
+    uint my_row = OUTPUT_ALONG_ROWS ? some % (BLOCKS_DOWN / 8u) * 8u + fast
+                                    : some / (BLOCKS_ACROSS / 8u) * 4u + slow;
+    uint my_column = OUTPUT_ALONG_ROWS ? some / (BLOCKS_DOWN / 8u) * 4u + slow
+                                       : some % (BLOCKS_ACROSS / 8u) * 8u + fast;
     vec4 sums[BLOCK_ROWS][ACROSS];
     [[unroll]] for (uint r = 0u; r < BLOCK_ROWS; ++r)
         [[unroll]] for (uint c = 0u; c < ACROSS; ++c) sums[r][c] = vec4(0.0);
@@ -174,9 +179,9 @@ void main() {
         [[unroll]] for (uint e = 0u; e < TILE_DEPTH; ++e) {
             vec4 a[DOWN], b[ACROSS];
             [[unroll]] for (uint r = 0u; r < DOWN; ++r)
-                a[r] = s_x[current * ROW_SLICE + e * ROW_PITCH + my_row + r * SIDE];
+                a[r] = s_x[current * ROW_SLICE + e * ROW_PITCH + my_row + r * BLOCKS_DOWN];
             [[unroll]] for (uint c = 0u; c < ACROSS; ++c)
-                b[c] = s_w[current * COLUMN_SLICE + e * COLUMN_PITCH + my_column + c * SIDE];
+                b[c] = s_w[current * COLUMN_SLICE + e * COLUMN_PITCH + my_column + c * BLOCKS_ACROSS];
             [[unroll]] for (uint r = 0u; r < BLOCK_ROWS; ++r)
                 [[unroll]] for (uint c = 0u; c < ACROSS; ++c) sums[r][c] += a[r / 4u][r % 4u] * b[c];
         }
@@ -187,24 +192,24 @@ void main() {
 
     vec4 added[ACROSS];
     [[unroll]] for (uint c = 0u; c < BLOCK_COLUMNS; ++c) {
-        uint column = column_tile + (my_column + c / 4u * SIDE) * 4u + c % 4u;
+        uint column = column_tile + (my_column + c / 4u * BLOCKS_ACROSS) * 4u + c % 4u;
         column = group * out_channels + min(column, out_channels - 1u);
         added[c / 4u][c % 4u] = HAS_BIAS ? bias_float(bias_offset + column * bias_stride) : 0.0;
     }
     [[unroll]] for (uint d = 0u; d < DOWN; ++d) {
         vec4 others[4][ACROSS];  // a tail's vectors are all asked for before the first is used
         [[unroll]] for (uint r = 0u; r < 4u; ++r) {
-            uint to = s_to[(my_row + d * SIDE) * 4u + r];
+            uint to = s_to[(my_row + d * BLOCKS_DOWN) * 4u + r];
             [[unroll]] for (uint c = 0u; c < ACROSS; ++c) {
-                uint column = min(column_tile + (my_column + c * SIDE) * 4u, out_channels - 4u);
+                uint column = min(column_tile + (my_column + c * BLOCKS_ACROSS) * 4u, out_channels - 4u);
                 if (PLAIN) others[r][c] = tail_four(to == NOWHERE ? 0u : to + column - y_offset);
             }
         }
         [[unroll]] for (uint r = 0u; r < 4u; ++r) {
-            uint to = s_to[(my_row + d * SIDE) * 4u + r];
+            uint to = s_to[(my_row + d * BLOCKS_DOWN) * 4u + r];
             if (to == NOWHERE) continue;
             [[unroll]] for (uint c = 0u; c < ACROSS; ++c) {
-                uint column = column_tile + (my_column + c * SIDE) * 4u;
+                uint column = column_tile + (my_column + c * BLOCKS_ACROSS) * 4u;
                 if (PLAIN && column >= out_channels) continue;
                 vec4 four = sums[d * 4u + r][c] + added[c];
                 uint at = to + column * y_strides[2];

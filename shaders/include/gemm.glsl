@@ -144,25 +144,39 @@ vec4 c_numbers(uint from) {
                 half_to_float(pair.y & 0xFFFFu), half_to_float(pair.y >> 16));
 }
 
-// Finishes and stores the sums of four columns, except beyond the edge.
-void store_four(Tile t, uint row, uint column, vec4 sums) {
-    uint count = min(columns - column, 4u);
+// What is added to four columns' sums: C, and the tail's tensor where the columns are an aligned vector.
+struct Beside {
+    vec4 c;
+    vec4 others;
+};
+
+// Asked for before many sums are finished, none of which then waits for another. Beyond an edge it is of
+// other rows or columns.
+Beside beside_four(Tile t, uint row, uint column) {
+    Beside found = Beside(vec4(0.0), vec4(0.0));
+    row = min(row, rows - 1u);
+    column = column < columns ? column : t.column;
+    uint last = min(columns - column, 4u) - 1u;
     uint from = c_offset + t.at[2] + (C_ROWS ? row * c_row : 0u) + column * c_column;
-    uint to = y_offset + t.at[3] + row * y_row + column * y_column;
-    vec4 x, added = vec4(0.0);
     if (C_VECTORS)
-        added = c_numbers(from);
+        found.c = c_numbers(from);
     else if (HAS_C)
-        [[unroll]] for (uint i = 0u; i < 4u; ++i)
-            added[i] = c_float(from + min(i, count - 1u) * c_column);
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) found.c[i] = c_float(from + min(i, last) * c_column);
+    if (Y_VECTORS && last == 3u) found.others = tail_four(t.at[3] + row * y_row + column * y_column);
+    return found;
+}
+
+// Finishes and stores the sums of four columns, except beyond the edge.
+void store_four(Tile t, uint row, uint column, vec4 sums, Beside found) {
+    uint count = min(columns - column, 4u);
+    uint to = y_offset + t.at[3] + row * y_row + column * y_column;
+    vec4 x;
     bool whole = Y_VECTORS && count == 4u;
-    vec4 others = vec4(0.0);
-    if (whole) others = tail_four(to - y_offset);
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         precise float value = alpha * sums[i];
-        if (HAS_C) value = value + beta * added[i];
+        if (HAS_C) value = value + beta * found.c[i];
         uint place = to - y_offset + min(i, count - 1u) * y_column;
-        x[i] = finish_beside(value, whole ? others[i] : tail_one(place));
+        x[i] = finish_beside(value, whole ? found.others[i] : tail_one(place));
     }
     if (whole && BYTES_OF(TYPE) == 4u) {
         y_vectors[to / 4u] = floatBitsToUint(x);
@@ -189,10 +203,10 @@ uint partial_at(Tile t, uint part, uint row, uint column) {
 }
 
 // Finishes the sums of four columns of a row, or stores them for split-K. Sums beyond edges are dropped.
-void finish_four(Tile t, uint row, uint column, vec4 sums) {
+void finish_four(Tile t, uint row, uint column, vec4 sums, Beside found) {
     if (row >= rows || column >= columns) return;
     if (!SPLIT) {
-        store_four(t, row, column, sums);
+        store_four(t, row, column, sums, found);
         return;
     }
     uint to = partial_at(t, t.part, row, column);
@@ -202,6 +216,13 @@ void finish_four(Tile t, uint row, uint column, vec4 sums) {
     }
     [[unroll]] for (uint i = 0u; i < 4u; ++i)
         if (column + i < columns) partial[to + i] = sums[i];
+}
+
+void finish_four(Tile t, uint row, uint column, vec4 sums) {
+    if (SPLIT)
+        finish_four(t, row, column, sums, Beside(vec4(0.0), vec4(0.0)));
+    else if (row < rows && column < columns)
+        store_four(t, row, column, sums, beside_four(t, row, column));
 }
 
 #ifndef FOURS_TO_ADD  // vectors of a tile that an invocation adds up at a time
@@ -231,6 +252,9 @@ void add_parts(Tile t) {
             inside = inside || row[e] < rows && column[e] < columns;
         }
         if (!inside) continue;
+        Beside beside[EACH];
+        [[unroll]] for (uint e = 0u; e < EACH; ++e)
+            beside[e] = beside_four(t, row[e], column[e]);
         for (uint part = 0u; part < parts; part += AT_ONCE) {
             vec4 more[AT_ONCE][EACH];
             [[unroll]] for (uint p = 0u; p < AT_ONCE; ++p)
@@ -250,6 +274,6 @@ void add_parts(Tile t) {
         }
         [[unroll]] for (uint e = 0u; e < EACH; ++e)
             if (n + e * INVOCATIONS < TILE_ROWS * FOURS && row[e] < rows && column[e] < columns)
-                store_four(t, row[e], column[e], sums[e]);
+                store_four(t, row[e], column[e], sums[e], beside[e]);
     }
 }

@@ -15,10 +15,10 @@ vec4 from_halves(uvec2 pair) {
                 half_to_float(pair.y & 0xFFFFu), half_to_float(pair.y >> 16));
 }
 
-// A vector of four elements of ``x``.
-#define VECTOR(x, at) \
-    (BYTES_OF(TYPE) == 4u ? uintBitsToFloat(x##_vectors[(at) / 4u]) \
-                          : from_halves(x##_pairs[(at) / 4u]))
+// A vector of four elements of ``x``, by its number, and by the place of its first element.
+#define VECTOR_AT(x, n) \
+    (BYTES_OF(TYPE) == 4u ? uintBitsToFloat(x##_vectors[n]) : from_halves(x##_pairs[n]))
+#define VECTOR(x, at) VECTOR_AT(x, (at) / 4u)
 
 // Four elements of ``x``. Those beyond K are 0. Rows and columns beyond the edge repeat others.
 #define FOUR(x) \

@@ -123,6 +123,24 @@ def test_every_kernel_is_as_close_as_it_should_be(
         assert (abs(made - expected) <= room).all(), name
 
 
+@pytest.mark.parametrize("size", [64, 6])  # in fours, or one by one
+def test_parts_of_keys_are_combined_into_any_strides(
+    size: int, own: dml.Device, rng: np.random.Generator
+) -> None:
+    q, k, v = (rng.normal(0, 1, (2, n, 2 * size)).astype(np.float32) for n in (70, 900, 900))
+    out = own.empty((2, 2 * size, 70)).transpose(0, 2, 1)
+    with tuning.trial(_Forced("units")):
+        y = dml.multihead_attention1(
+            *map(own.tensor, (q, k, v)), scale=1.0, query_head_count=2, key_value_head_count=2,
+            **_PLAIN, out=out).numpy()
+    heads = [x.reshape(2, -1, 2, size).transpose(0, 2, 1, 3).astype(float) for x in (q, k, v)]
+    expected, room = _reference(*heads, 1.0, np.zeros((1, 1, 1, 1)))
+    made = y.reshape(2, 70, 2, size).transpose(0, 2, 1, 3)
+    assert (abs(made - expected) <= room + np.spacing(abs(expected).astype(np.float32))).all()
+    (compiled,) = own._compiled.values()
+    assert "attention_combine" in compiled.variants
+
+
 def _plan(heads: int, queries: int, keys: int, size: int, kind: str = "float16") -> Plan:
     """The plan for an H200's matrix units."""
     every = _library_of_everything()

@@ -52,7 +52,7 @@ _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_direct_coopmat-t128x64s", "float16", (2, 264, 200, 72), 0, 0, True),
 ]
 TESTED = {kernel.removesuffix("-split").replace("-", ".") for kernel, *_ in _CASES} | {
-    "gemm.t128x64", "gemm_pack"}
+    "gemm.t128x64", "gemm.t128x64d", "gemm.t32x64", "gemm_pack"}
 
 
 def runs_fragments(device: dml.Device) -> bool:
@@ -99,17 +99,21 @@ def _as_gpu(device: dml.Device, cores: int) -> None:
     device._target = replace(device._target, traits=traits)
 
 
-@pytest.mark.parametrize("columns", [72, 70], ids=["vectors", "no vectors"])
-@pytest.mark.parametrize("kernel", ["t128x64", "t64-split3", "t128x64-split2"])
+@pytest.mark.parametrize(("k", "columns", "transposed"), [
+    (96, 72, 0), (192, 72, 1), (100, 72, 0), (96, 70, 0)],
+    ids=["whole slices", "transposed", "K ends inside", "no vectors"])
+@pytest.mark.parametrize("kernel", [
+    "t128", "t128x64", "t128x64d", "t32x64", "t32", "t64-split3", "t128x64-split2"])
 def test_kernels_of_a_gpu_compute_the_same(
-    kernel: str, columns: int, own: dml.Device, rng: np.random.Generator,
-    monkeypatch: pytest.MonkeyPatch,
+    kernel: str, k: int, columns: int, transposed: int, own: dml.Device,
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gemm, "_OFFERED", 99)
     _as_gpu(own, 132)
-    a, b = (rng.integers(-4, 5, s).astype(np.float32) for s in ((2, 140, 100), (2, 100, columns)))
+    a, b = (rng.integers(-4, 5, s).astype(np.float32) for s in ((2, 140, k), (2, k, columns)))
+    given = [np.ascontiguousarray(x.swapaxes(1, 2)) if transposed else x for x in (a, b)]
     with tuning.trial(EveryWork(f"gemm-{kernel}")):
-        y = dml.gemm(own.tensor(a), own.tensor(b))
+        y = dml.gemm(*map(own.tensor, given), trans_a=transposed, trans_b=transposed)
     np.testing.assert_array_equal(y.numpy(), a @ b)
     (compiled,) = own._compiled.values()
     (dispatch,) = compiled.plan.execute
@@ -117,11 +121,14 @@ def test_kernels_of_a_gpu_compute_the_same(
     assert dispatch.variant.name == f"gemm.{name}"
     assert dispatch.push["parts"] == int(parts or 1)
     assert dispatch.spec["SUM_VECTORS"] == (columns == 72)
+    assert dispatch.spec["ENDS_INSIDE"] == (k == 100)
 
 
 @pytest.mark.parametrize(("sizes", "kernel", "parts"), [
     ((2048, 2048, 2048), "t128", 1), ((4096, 768, 768), "t128x64", 1),
-    ((4096, 384, 384), "t128", 1), ((1500, 1536, 384), "t128", 6), ((128, 384, 1152), "t64", 3)])
+    ((1024, 1024, 1024), "t128x64d", 1), ((512, 768, 768), "t32x64", 2),
+    ((1500, 384, 384), "t32x64", 1), ((1500, 1536, 384), "t128x64", 3),
+    ((128, 384, 384), "t32x64", 4)])
 def test_tiles_that_fill_all_cores(
     sizes: tuple[int, int, int], kernel: str, parts: int, own: dml.Device
 ) -> None:
@@ -224,7 +231,7 @@ def _plan(kind: str, rows: int, columns: int, trans_b: int, known: bool = True) 
     ("float16", 1, 1024, 1, True, "gemm_few_rows.k_contiguous.r1", 512),
     ("float16", 8, 11008, 1, False, "gemm_coopmat.t16", 344),
     ("float32", 4, 11008, 0, True, "gemm_few_rows.n_contiguous.r4", 516),
-    ("float32", 8, 11008, 0, True, "gemm.t32", 0),
+    ("float32", 8, 11008, 0, True, "gemm.t32x64", 0),
     ("float32", 8, 11008, 1, True, "gemm_few_rows.k_contiguous.r8", 1376),
 ])
 def test_few_rows_on_matrix_units(

@@ -65,8 +65,8 @@ _TILES: tuple[tuple[str, Ints, int, float, int], ...] = (
     ("t64s", (64, 64, 4), 4, 0.2, 6))
 _HALVES, _BYTES = (_kernels(SHADER, of, each, *_TILES)
                    for of, each in (("f16.", 8), ("i8.", 16)))
-_FLOATS = _kernels(LINES, "", 4, ("t128", (128, 128, 2), 1, 0.73, 2),
-                   ("t128x64", (128, 64, 4), 1, 0.9, 4), ("t64", (64, 64, 4), 1, 0.55, 2))
+_FLOATS = _kernels(LINES, "", 4, ("t128", (128, 128, 2), 1, 0.79, 2),
+                   ("t128x64", (128, 64, 2), 3, 0.4, 4), ("t64", (64, 64, 4), 1, 0.55, 2))
 _BLOCKS = [Kernel(blocks.SHADER, name, tile, 1, 0, 0) for name, tile in blocks.TILES.items()]
 _CORE_SPEED = 0.19
 """Million operations of convolution.comp in a microsecond on a core."""

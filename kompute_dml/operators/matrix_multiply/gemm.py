@@ -209,7 +209,10 @@ _TILES = [
     FloatKernel("gemm.t128", 128, 128, 8, 2, 4), FloatKernel("gemm.t64", 64, 64, 16, 4, 4),
     FloatKernel("gemm.t32", 32, 32, 32, 8, 4),
 ]
-_WIDE = FloatKernel("gemm.t128x64", 128, 64, 16, 3, 4)
+_OBLONG = [
+    FloatKernel("gemm.t128x64", 128, 64, 8, 3, 4), FloatKernel("gemm.t128x64d", 128, 64, 16, 2, 4),
+    FloatKernel("gemm.t32x64", 32, 64, 16, 6, 4),
+]
 _BLOCKS = [FloatKernel(f"gemm_blocks.t{side}", side, side, 4, 0, 4, 1 << 17) for side in (64, 128)]
 """Without shared memory."""
 _COOPMAT = [
@@ -339,12 +342,15 @@ class _Speed(NamedTuple):
     """Of a tile among several, ..."""
     alone: float
     """... and of one alone."""
+    together: int = 8
+    """Tiles that a core computes at a time."""
 
 
-_SPEEDS = {"gemm.t128": _Speed(0.0946, 0.106), "gemm.t128x64": _Speed(0.0595, 0.0595),
-           "gemm.t64": _Speed(0.036, 0.0388), "gemm.t32": _Speed(0.0147, 0.025)}
+_SPEEDS = {"gemm.t128": _Speed(0.0935, 0.106, 2), "gemm.t128x64": _Speed(0.048, 0.06, 3),
+           "gemm.t128x64d": _Speed(0.053, 0.051, 2), "gemm.t64": _Speed(0.0293, 0.032),
+           "gemm.t32x64": _Speed(0.0161, 0.02), "gemm.t32": _Speed(0.0135, 0.0112)}
 _PARTS = (2, 3, 4, 6, 8, 12, 16)
-_BEGIN, _SPLIT, _MORE_BYTES = 3.0, 7.0, 3.5e-6
+_BEGIN, _SPLIT, _MORE_BYTES = 3.0, 5.5, 2.5e-6
 """Microseconds: of a dispatch, of one with split-K, and of a sum that is stored and added up."""
 _OFFERED = 6
 """The kernels of float32 sums that tuning tries."""
@@ -355,7 +361,7 @@ def _tiles(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
     known = _sorted(_TILES, g, p)
     if p.device.is_cpu:
         return known
-    able = [k for k in (*_TILES, _WIDE) if k.variant(p)]
+    able = [k for k in (*_TILES, *_OBLONG) if k.variant(p)]
     split = [replace(k, split=True, parts=parts) for k in able for parts in _PARTS]
     found = [*able, *(k for k in split if k.part_k(g, p.device.cores) < g.k)]
     found.sort(key=lambda k: _microseconds(k, g, p.device.cores))
@@ -368,11 +374,13 @@ def _microseconds(kernel: FloatKernel, g: FloatProduct, cores: int) -> float:
     parts, speed = -(-g.k // part_k), _SPEEDS[kernel.shader]
     most = -(-kernel.tiles(g) * parts // cores)
     # Where nothing else reads the same rows:
-    slower = 1.25 if kernel.shader == _WIDE.shader and g.columns <= kernel.columns else 1.0
-    time = part_k * max(most * slower * speed.step, speed.alone)
+    slower = 1.25 if kernel.columns < kernel.rows and g.columns <= kernel.columns else 1.0
+    rounds, rest = divmod(most, speed.together)
+    time = part_k * slower * (rounds * max(speed.together * speed.step, speed.alone)
+                              + (max(rest * speed.step, speed.alone) if rest else 0))
     if parts == 1:
         return time + _BEGIN
-    return 1.1 * time + _SPLIT + parts * _MORE_BYTES * g.batches * g.rows * g.columns
+    return time + _SPLIT + parts * _MORE_BYTES * g.batches * g.rows * g.columns
 
 
 def _on_matrix_units(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
@@ -583,8 +591,7 @@ def dispatch_product(
             spec[f"{side.upper()}_MN_CONTIGUOUS"] = way == "mn" if way else stride < k_stride
             if kernel.each == 4:
                 spec[f"{side.upper()}_VECTORS"] = bool(way)
-        if kernel.each == 8 or kernel in _BLOCKS:
-            spec["ENDS_INSIDE"] = g.k % kernel.k != 0
+        spec["ENDS_INSIDE"] = g.k % kernel.k != 0
     p.dispatch(
         fused.variant(kernel.shader), tiles * parts, params=[*g.walk.words, *fused.words],
         push={**push, **(more_push or {})}, spec={**spec, **(more_spec or {})},
