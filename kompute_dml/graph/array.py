@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,7 @@ class Array:
         storage = self.storage if product(shape) else None
         if storage is not None and start:
             storage = storage.part(start * self.dtype.itemsize)
-        return replace(self, shape=tuple(shape), strides=tuple(strides), storage=storage, host=None)
+        return Array(self.dtype, tuple(shape), tuple(strides), storage)
 
     def broadcast_to(self, shape: Sequence[int]) -> Array:
         strides = layout.broadcast_strides(self.shape, self.strides, shape)

@@ -57,6 +57,22 @@ FEW = 64
 """The most bytes of a constant whose values passes may read."""
 
 
+class Preparations(list["Prepared"]):
+    """Constants that operators' initializations have prepared, or will before the next run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pending: list[Callable[[], None]] = []
+        """What records those that are left, in this order."""
+
+    def record(self, device: Device) -> None:
+        """Record what is left."""
+        with device._runtime.lock:
+            while self.pending:
+                self.pending[0]()
+                del self.pending[0]
+
+
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """Constants that an operator's initialization has prepared."""
@@ -72,9 +88,10 @@ class Builder:
     """Collects the operators of a plan, and the values between them."""
 
     def __init__(
-        self, device: Device, prepared: list[Prepared] | None = None, *, trial: bool = False
+        self, device: Device, prepared: Preparations | None = None, *, trial: bool = False
     ) -> None:
-        """``prepared`` are constants that earlier plans have prepared.
+        """``prepared`` are constants that earlier plans have prepared. Who gives them has the
+        others recorded, before the first run; else they are recorded with the plan.
 
         A ``trial`` only checks that everything compiles. It uses no device memory.
         """
@@ -82,7 +99,8 @@ class Builder:
         self.label = ""
         """The name of the next operators in errors."""
         self.drafts: list[Draft] = []
-        self._prepared = [] if prepared is None else prepared
+        self._prepared = Preparations() if prepared is None else prepared
+        self._records = prepared is None
         self._trial = trial
         self._storages: list[Storage] = []
         self._lines: set[Storage] = set()
@@ -242,13 +260,14 @@ class Builder:
         return steps
 
     def _prepare(self) -> None:
-        """Record what prepares constants."""
+        """Let threads compile what prepares constants."""
         begin(self.device, (compiled for _, compiled, _ in self._preparing), once=True)
         for prepared, _, record in self._preparing:
-            with self.device._runtime.lock:
-                record()
             self._prepared.append(prepared)
+            self._prepared.pending.append(record)
         self._preparing.clear()
+        if self._records:
+            self._prepared.record(self.device)
 
     def _found(self, *key: Any) -> Prepared | None:
         """Constants that are prepared already, or are to be."""

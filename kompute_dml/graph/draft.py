@@ -26,13 +26,14 @@ class Draft:
     @property
     def name(self) -> str:
         """The operator's name without DirectML's prefix."""
-        return self.desc.operator.name.removeprefix("DML_OPERATOR_")
+        return self.desc.operator.short_name
 
     def slots(self, kind: str) -> Iterator[tuple[str, Storage]]:
         """The slots and storages of the present tensors. ``kind`` is ``input`` or ``output``."""
+        storages = self.storages
         for f in self.desc.operator.slots(self.desc):
-            if f.kind == kind and f.snake in self.storages:
-                yield f.snake, self.storages[f.snake]
+            if f.kind == kind and (storage := storages.get(f.snake)) is not None:
+                yield f.snake, storage
 
     def tensor(self, slot: str) -> TensorDesc:
         """The description of a present tensor."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import DmlError, OutOfMemoryError, UnsupportedError, ValidationError
 from ..graph.array import Array
-from ..graph.builder import Builder, Prepared
+from ..graph.builder import Builder, Preparations
 from ..graph.fusion import VIEWS, left_out
 from ..graph.recorded import Input, RecordedPlan, Resident, Result
 from ..layout import Ints, packed_strides
@@ -34,7 +34,7 @@ class Constants:
     """Constants that several regions share, while their memory is held."""
 
     def __init__(self) -> None:
-        self.prepared: list[Prepared] = []
+        self.prepared = Preparations()
         """Constants that operators have prepared."""
         self._arrays: dict[tuple[Any, ...], tuple[np.ndarray, Array]] = {}
         """Arrays by memory, with the values, whose memory must not be reused meanwhile."""
@@ -103,6 +103,8 @@ class Region:
                     self._plans.popitem(last=False)
             else:
                 self._plans.move_to_end(key)
+        if self._prepared.pending:
+            self._prepared.record(self.device)
         return plan
 
     def _upload_constants(self, shared: Constants) -> None:
