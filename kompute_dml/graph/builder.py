@@ -172,12 +172,29 @@ class Builder:
         """An array with these values, which are uploaded now."""
         array = self.new(values.shape, values.dtype)
         if array.storage is not None and not self._trial:
-            array.storage.constant = True
-            array.storage.allocation = upload(self.device, values)
-            if values.nbytes <= FEW:
-                # A copy: ONNX Runtime frees its own memory once a session is made.
-                array.storage.values = values.flatten().view(np.uint8)
+            self._hold(array.storage, values, upload(self.device, values))
         return replace(array, host=values)
+
+    def constants(self, values: Sequence[np.ndarray]) -> list[Array]:
+        """Arrays with these values, none of them empty or of parts of bytes, which are uploaded
+        now as one."""
+        arrays = [self.new(x.shape, x.dtype) for x in values]
+        storages = [a.storage for a in arrays if a.storage is not None]
+        together = np.zeros(side_by_side(storages), np.uint8)
+        for storage, x in zip(storages, values):
+            raw = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+            together[storage.offset : storage.offset + x.nbytes] = raw
+        allocation = upload(self.device, together)
+        for storage, x in zip(storages, values):
+            self._hold(storage, x, allocation)
+        return [replace(a, host=x) for a, x in zip(arrays, values)]
+
+    @staticmethod
+    def _hold(storage: Storage, values: np.ndarray, allocation: Allocation) -> None:
+        storage.constant, storage.allocation = True, allocation
+        if values.nbytes <= FEW:
+            # A copy: ONNX Runtime frees its own memory once a session is made.
+            storage.values = values.flatten().view(np.uint8)
 
     def expect_indices(self, x: Array, sizes: Sequence[int], where: str) -> None:
         """Raise where an element of ``x`` is no index of a dimension of its size: now, or at each

@@ -421,6 +421,29 @@ def test_a_constant_is_uploaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert uploaded == [[3, 4]]
 
 
+def test_small_constants_are_uploaded_together(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploaded, upload = [], builder.upload
+    monkeypatch.setattr(
+        builder, "upload", lambda device, x: uploaded.append(x.shape) or upload(device, x))
+    constants = {
+        "w": rng.standard_normal((130, 130)).astype(np.float32),
+        "none": np.empty((0, 130), np.float32),
+        "k": rng.standard_normal(130).astype(np.float32), "one": np.float32([2]),
+        "mask": rng.integers(0, 2, (3, 130)).astype(bool)}
+    built = model(
+        [node("MatMul", "x w", "a"), node("Add", "a k", "b"), node("Mul", "b one", "c"),
+         node("Where", "mask c x", "d"), node("Concat", "d none", "y", axis=0)],
+        [("x", FLOAT, [3, 130])], [("y", FLOAT, [3, 130])],
+        constants)
+    made = session(built, False, claim="all")
+    assert len(uploaded) == 2 and (130, 130) in uploaded
+    x = {"x": rng.standard_normal((3, 130)).astype(np.float32)}
+    np.testing.assert_allclose(
+        made.run(None, x)[0], cpu(built).run(None, x)[0], rtol=1e-4, atol=1e-4)
+
+
 def test_a_constant_of_two_regions_is_uploaded_and_prepared_once(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
