@@ -10,6 +10,7 @@ from ..desc import TensorDesc
 from ..layout import Ints, rewalked
 from ..operators.base import OperatorDesc, definitions, tensor_of
 from ..runtime.traits import DeviceTraits
+from .array import described
 from .memory import Storage
 
 
@@ -183,8 +184,7 @@ def seen_as(draft: Draft, slot: str, other: str, like: TensorDesc) -> TensorDesc
 
 def moved(t: TensorDesc, sizes: Ints, strides: Ints) -> TensorDesc:
     """A tensor of the same memory under other sizes and strides."""
-    return TensorDesc(t.data_type, sizes, strides,
-                      guaranteed_base_offset_alignment=t.guaranteed_base_offset_alignment)
+    return described(t.data_type, sizes, strides, t.guaranteed_base_offset_alignment)
 
 
 def changed(draft: Draft, storages: dict[str, Storage | None], **fields: Any) -> Draft:
