@@ -34,6 +34,7 @@ from kompute_dml.lowering.plan import (  # noqa: E402
     Plan,
     Target,
 )
+from kompute_dml.onnx import mapping  # noqa: E402
 from kompute_dml.onnx.graph import Node, Value  # noqa: E402
 from kompute_dml.onnx.partition import regions  # noqa: E402
 from kompute_dml.onnx.region import MAX_PLANS, Region  # noqa: E402
@@ -285,6 +286,28 @@ def test_equal_operators_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> No
     for n in nodes:
         expected = np.sqrt(expected) if n.op_type == "Sqrt" else np.vectorize(math.erf)(expected)
     np.testing.assert_allclose(made.run(None, {"x": x})[0], expected, rtol=1e-5)
+
+
+def test_a_model_is_looked_at_once(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its nodes are read once. Layers that differ in their weights alone are tried once, those
+    that differ in a small constant each."""
+    read, tried = [], []
+    new, trial = GraphReader._new_node, mapping.trial
+    monkeypatch.setattr(GraphReader, "_new_node", lambda self, handle: (
+        read.append(handle), new(self, handle))[1])
+    monkeypatch.setattr(mapping, "trial", lambda row, n, device: (
+        tried.append(n.op), trial(row, n, device))[1])
+    nodes = [node("MatMul", "x w0", "a"), node("MatMul", "a w1", "b"), node("Add", "b two", "c"),
+             node("Add", "c one", "d"), node("Add", "d two", "y")]
+    layers = {f"w{i}": rng.standard_normal((40, 40)).astype(np.float32) for i in range(2)}
+    built = model(nodes, [("x", FLOAT, [3, 40])], [("y", FLOAT, [3, 40])],
+                  {**layers, "one": np.float32(1), "two": np.float32(2)})
+    made = session(built, False, claim="all")
+    assert (len(read), sorted(tried)) == (len(nodes), ["Add", "Add", "MatMul"])
+    x = {"x": rng.standard_normal((3, 40)).astype(np.float32)}
+    np.testing.assert_allclose(made.run(None, x)[0], cpu(built).run(None, x)[0], atol=1e-3)
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
