@@ -51,12 +51,9 @@ class TensorDesc:
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        def put(name: str, value: Any) -> None:
-            object.__setattr__(self, name, value)
-
-        put("data_type", DataType.of(self.data_type))
-        put("sizes", integers("TensorDesc", "Sizes", self.sizes))
-        sizes = self.sizes
+        mine = self.__dict__  # which a frozen dataclass lets change
+        data_type = mine["data_type"] = DataType.of(self.data_type)
+        sizes = mine["sizes"] = integers("TensorDesc", "Sizes", self.sizes)
         if not 1 <= len(sizes) <= MAX_DIMENSIONS:
             raise ValidationError(
                 f"TensorDesc: expected DimensionCount to be in [1, {MAX_DIMENSIONS}], "
@@ -74,9 +71,9 @@ class TensorDesc:
                 f"TensorDesc: expected at most {MAX_ELEMENTS} elements, but got {elements}"
             )
         if self.strides is None:
-            put("strides", packed_strides(sizes))
+            mine["strides"] = packed_strides(sizes)
         else:
-            put("strides", integers("TensorDesc", "Strides", self.strides))
+            mine["strides"] = integers("TensorDesc", "Strides", self.strides)
             if len(self.strides) != len(sizes):
                 raise ValidationError(
                     "TensorDesc: expected Strides to have one entry per size, but got "
@@ -87,10 +84,10 @@ class TensorDesc:
                     "TensorDesc: expected Strides to be at least 0 (strides are unsigned), "
                     f"but got {list(self.strides)}"
                 )
-        needed = buffer_tensor_size(self.data_type, sizes, self.strides)
+        needed = buffer_tensor_size(data_type, sizes, self.strides)
         total = self.total_tensor_size_in_bytes
         total = needed if total is None else whole("TensorDesc", "TotalTensorSizeInBytes", total)
-        put("total_tensor_size_in_bytes", total)
+        mine["total_tensor_size_in_bytes"] = total
         if total < needed:
             raise ValidationError(
                 f"TensorDesc: expected TotalTensorSizeInBytes to be at least {needed} (what "
@@ -105,17 +102,17 @@ class TensorDesc:
             raise ValidationError(
                 f"TensorDesc: expected Flags to be NONE or OWNED_BY_DML, but got {self.flags!r}"
             )
-        put("flags", TensorFlags(self.flags))
+        mine["flags"] = TensorFlags(self.flags)
         alignment = whole("TensorDesc", "GuaranteedBaseOffsetAlignment",
                           self.guaranteed_base_offset_alignment)
-        put("guaranteed_base_offset_alignment", alignment)
-        if alignment and (alignment & (alignment - 1) or alignment < self.data_type.itemsize):
+        mine["guaranteed_base_offset_alignment"] = alignment
+        if alignment and (alignment & (alignment - 1) or alignment < data_type.itemsize):
             raise ValidationError(
                 "TensorDesc: expected GuaranteedBaseOffsetAlignment to be 0 or a power of two "
                 f"of at least the element size {self.data_type.itemsize}, but got {alignment}"
             )
-        put("_hash", hash((self.data_type.value, sizes, self.strides, self.flags,
-                           self.total_tensor_size_in_bytes, alignment)))
+        mine["_hash"] = hash((data_type.value, sizes, self.strides, mine["flags"].value, total,
+                              alignment))
 
     def __hash__(self) -> int:
         return self._hash

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ def device_type(dtype: np.dtype[Any]) -> DataType:
 
 
 @functools.lru_cache(maxsize=4096)
-def _described(data_type: DataType, sizes: Ints, strides: Ints, alignment: int) -> TensorDesc:
+def described(data_type: DataType, sizes: Ints, strides: Ints, alignment: int) -> TensorDesc:
     """A description. A model has many tensors of few kinds."""
     return TensorDesc(data_type, sizes, strides, guaranteed_base_offset_alignment=alignment)
 
@@ -59,7 +59,7 @@ class Array:
 
     def desc(self, sizes: Sequence[int], strides: Sequence[int]) -> TensorDesc:
         begin = 0 if self.storage is None else self.storage.begin % MINIMUM_ALIGNMENT
-        return _described(device_type(self.dtype), tuple(sizes) or (1,), tuple(strides) or (1,),
+        return described(device_type(self.dtype), tuple(sizes) or (1,), tuple(strides) or (1,),
                           begin & -begin)
 
     def view(self, shape: Sequence[int], strides: Sequence[int], start: int = 0) -> Array:
@@ -72,7 +72,7 @@ class Array:
         storage = self.storage if product(shape) else None
         if storage is not None and start:
             storage = storage.part(start * self.dtype.itemsize)
-        return replace(self, shape=tuple(shape), strides=tuple(strides), storage=storage, host=None)
+        return Array(self.dtype, tuple(shape), tuple(strides), storage)
 
     def broadcast_to(self, shape: Sequence[int]) -> Array:
         strides = layout.broadcast_strides(self.shape, self.strides, shape)

@@ -57,6 +57,22 @@ FEW = 64
 """The most bytes of a constant whose values passes may read."""
 
 
+class Preparations(list["Prepared"]):
+    """Constants that operators' initializations have prepared, or will before the next run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pending: list[Callable[[], None]] = []
+        """What records those that are left, in this order."""
+
+    def record(self, device: Device) -> None:
+        """Record what is left."""
+        with device._runtime.lock:
+            while self.pending:
+                self.pending[0]()
+                del self.pending[0]
+
+
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """Constants that an operator's initialization has prepared."""
@@ -72,9 +88,10 @@ class Builder:
     """Collects the operators of a plan, and the values between them."""
 
     def __init__(
-        self, device: Device, prepared: list[Prepared] | None = None, *, trial: bool = False
+        self, device: Device, prepared: Preparations | None = None, *, trial: bool = False
     ) -> None:
-        """``prepared`` are constants that earlier plans have prepared.
+        """``prepared`` are constants that earlier plans have prepared. Who gives them has the
+        others recorded, before the first run; else they are recorded with the plan.
 
         A ``trial`` only checks that everything compiles. It uses no device memory.
         """
@@ -82,7 +99,8 @@ class Builder:
         self.label = ""
         """The name of the next operators in errors."""
         self.drafts: list[Draft] = []
-        self._prepared = [] if prepared is None else prepared
+        self._prepared = Preparations() if prepared is None else prepared
+        self._records = prepared is None
         self._trial = trial
         self._storages: list[Storage] = []
         self._lines: set[Storage] = set()
@@ -154,12 +172,29 @@ class Builder:
         """An array with these values, which are uploaded now."""
         array = self.new(values.shape, values.dtype)
         if array.storage is not None and not self._trial:
-            array.storage.constant = True
-            array.storage.allocation = upload(self.device, values)
-            if values.nbytes <= FEW:
-                # A copy: ONNX Runtime frees its own memory once a session is made.
-                array.storage.values = values.flatten().view(np.uint8)
+            self._hold(array.storage, values, upload(self.device, values))
         return replace(array, host=values)
+
+    def constants(self, values: Sequence[np.ndarray]) -> list[Array]:
+        """Arrays with these values, none of them empty or of parts of bytes, which are uploaded
+        now as one."""
+        arrays = [self.new(x.shape, x.dtype) for x in values]
+        storages = [a.storage for a in arrays if a.storage is not None]
+        together = np.zeros(side_by_side(storages), np.uint8)
+        for storage, x in zip(storages, values):
+            raw = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+            together[storage.offset : storage.offset + x.nbytes] = raw
+        allocation = upload(self.device, together)
+        for storage, x in zip(storages, values):
+            self._hold(storage, x, allocation)
+        return [replace(a, host=x) for a, x in zip(arrays, values)]
+
+    @staticmethod
+    def _hold(storage: Storage, values: np.ndarray, allocation: Allocation) -> None:
+        storage.constant, storage.allocation = True, allocation
+        if values.nbytes <= FEW:
+            # A copy: ONNX Runtime frees its own memory once a session is made.
+            storage.values = values.flatten().view(np.uint8)
 
     def expect_indices(self, x: Array, sizes: Sequence[int], where: str) -> None:
         """Raise where an element of ``x`` is no index of a dimension of its size: now, or at each
@@ -242,13 +277,14 @@ class Builder:
         return steps
 
     def _prepare(self) -> None:
-        """Record what prepares constants."""
+        """Let threads compile what prepares constants."""
         begin(self.device, (compiled for _, compiled, _ in self._preparing), once=True)
         for prepared, _, record in self._preparing:
-            with self.device._runtime.lock:
-                record()
             self._prepared.append(prepared)
+            self._prepared.pending.append(record)
         self._preparing.clear()
+        if self._records:
+            self._prepared.record(self.device)
 
     def _found(self, *key: Any) -> Prepared | None:
         """Constants that are prepared already, or are to be."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..compiler import Operator
+from ..desc import TensorDesc
 from ..operators.base import OperatorDesc, bits
 
 if TYPE_CHECKING:
@@ -15,28 +16,54 @@ MAX_CHECKED = 4096
 """The most descriptions that are remembered. Then all are forgotten."""
 
 
+_OF_ANY_SIZE = ("DML_OPERATOR_CONVOLUTION", "DML_OPERATOR_GEMM")
+"""Operators that a device lacks for some data types, never for some sizes."""
+
+
 class Checked:
     """What need not be checked again on a device."""
 
     def __init__(self) -> None:
         self._valid: set[Any] = set()
         self._compiles: set[Any] = set()
+        self._last: tuple[OperatorDesc | None, Any] = None, None
 
     def operator(self, device: Device, desc: OperatorDesc) -> Operator:
         """``device.create_operator(desc)``."""
-        key = bits(desc)
+        key = self._key(desc)
         if key in self._valid:
             return Operator(device, desc)
         made = device.create_operator(desc)
         _add(self._valid, key)
         return made
 
+    def _key(self, desc: OperatorDesc) -> Any:
+        """The key of a description, which is looked up twice in a row."""
+        last, key = self._last
+        if last is not desc:
+            key = bits(desc)
+            self._last = desc, key
+        return key
+
     def compile(self, operator: Operator) -> None:
         """Raise if the device has no shaders for the operator."""
-        key = bits(operator.desc)
+        desc = operator.desc
+        of_any_size = operator.definition.name in _OF_ANY_SIZE
+        key = _without_sizes(desc) if of_any_size else self._key(desc)
         if key not in self._compiles:
-            operator.definition.lower(operator.desc, operator.device._target)
+            operator.definition.lower(desc, operator.device._target)
             _add(self._compiles, key)
+
+
+def _without_sizes(desc: OperatorDesc) -> Any:
+    """The key of a description without what sizes and windows are."""
+    kinds: list[Any] = []
+    for name, value in desc.__dict__.items():
+        if isinstance(value, TensorDesc):
+            kinds.append((name, value.data_type, value.dimension_count))
+        elif not isinstance(value, tuple):
+            kinds.append((name, bits(value)))
+    return type(desc), *kinds
 
 
 def _add(known: set[Any], key: Any) -> None:

@@ -10,6 +10,7 @@ from ..desc import TensorDesc
 from ..layout import Ints, rewalked
 from ..operators.base import OperatorDesc, definitions, tensor_of
 from ..runtime.traits import DeviceTraits
+from .array import described
 from .memory import Storage
 
 
@@ -26,13 +27,14 @@ class Draft:
     @property
     def name(self) -> str:
         """The operator's name without DirectML's prefix."""
-        return self.desc.operator.name.removeprefix("DML_OPERATOR_")
+        return self.desc.operator.short_name
 
     def slots(self, kind: str) -> Iterator[tuple[str, Storage]]:
         """The slots and storages of the present tensors. ``kind`` is ``input`` or ``output``."""
+        storages = self.storages
         for f in self.desc.operator.slots(self.desc):
-            if f.kind == kind and f.snake in self.storages:
-                yield f.snake, self.storages[f.snake]
+            if f.kind == kind and (storage := storages.get(f.snake)) is not None:
+                yield f.snake, storage
 
     def tensor(self, slot: str) -> TensorDesc:
         """The description of a present tensor."""
@@ -182,8 +184,7 @@ def seen_as(draft: Draft, slot: str, other: str, like: TensorDesc) -> TensorDesc
 
 def moved(t: TensorDesc, sizes: Ints, strides: Ints) -> TensorDesc:
     """A tensor of the same memory under other sizes and strides."""
-    return TensorDesc(t.data_type, sizes, strides,
-                      guaranteed_base_offset_alignment=t.guaranteed_base_offset_alignment)
+    return described(t.data_type, sizes, strides, t.guaranteed_base_offset_alignment)
 
 
 def changed(draft: Draft, storages: dict[str, Storage | None], **fields: Any) -> Draft:

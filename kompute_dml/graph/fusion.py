@@ -7,6 +7,7 @@ the value between them.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
@@ -102,16 +103,21 @@ def room_for_weights(device: Device, taken: int) -> int:
     return max(0, device.adapter.device_memory // 4 - taken)
 
 
-def left_out() -> set[str]:
+def left_out() -> frozenset[str]:
     """The passes that ``KOMPUTE_DML_UNFUSED`` switches off."""
-    names = {n.strip() for n in os.environ.get(_SWITCH, "").split(",")} - {""}
+    return _named(os.environ.get(_SWITCH, ""))
+
+
+@functools.lru_cache(maxsize=64)
+def _named(text: str) -> frozenset[str]:
+    names = {n.strip() for n in text.split(",")} - {""}
     known = {*PASSES, SIBLINGS, FOLDING, BATCH_NORMALIZATIONS, TAILS, POINTWISE, CHANNELS_LAST, QDQ,
              INTEGERS, MEMORY, IN_PLACE, REPACKING, BRANCHES}
     if unknown := names - known - {"all"}:
         raise ValidationError(
             f"{_SWITCH}: expected all or names among {', '.join(sorted(known))}, but got "
             f"{', '.join(sorted(unknown))}")
-    return known if "all" in names else names
+    return frozenset(known if "all" in names else names)
 
 
 PASSES: dict[str, Callable[[Drafts], None]] = {

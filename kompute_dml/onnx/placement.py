@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..layout import product
 from . import mapping, shapes
@@ -42,6 +44,7 @@ def place(
     result = Placement(wanted=_wanted(nodes, candidates, set()))
     known: set[Value] = set()
     made: set[Value] = set()
+    tried: dict[Any, str | None] = {}
     for node in nodes:
         if node not in found:
             result.reasons[node] = "the claim leaves it out"
@@ -53,7 +56,7 @@ def place(
             known.update(v for v in node.outputs if v is not None)
         else:
             row = found[node]
-            refused = row if isinstance(row, str) else mapping.trial(row, node, device)
+            refused = row if isinstance(row, str) else _tried(row, node, device, tried)
             if isinstance(row, str) or refused is not None:
                 result.reasons[node] = str(refused)
                 continue
@@ -66,6 +69,28 @@ def place(
             result.rows[node] = candidates[node]
         made.update(v for v in node.outputs if v is not None)
     return result
+
+
+def _tried(row: Mapping, node: Node, device: Device, before: dict[Any, str | None]) -> str | None:
+    """:func:`.mapping.trial` of a node. A model repeats its layers: what it said ``before`` of one
+    that is alike, it says of this one."""
+    key = (id(row), node.op, node.since,
+           *[(name, _key(value)) for name, value in node.attributes.items()],
+           *[v and (v.dtype, v.shape, _key(v.constant, i not in row.host))
+             for i, v in enumerate(node.inputs)],
+           *[v and (v.dtype, v.shape) for v in node.outputs])
+    if key not in before:
+        before[key] = mapping.trial(row, node, device)
+    return before[key]
+
+
+def _key(value: Any, is_weight: bool = False) -> Any:
+    """An attribute or a constant as part of a key. Of the many numbers of a weight, no plan reads
+    one."""
+    if isinstance(value, np.ndarray):
+        many = is_weight and value.nbytes > shapes.HOST_BYTES and value.dtype.kind == "f"
+        return value.shape, value.dtype, None if many else value.tobytes()
+    return tuple(map(_key, value)) if isinstance(value, (list, tuple)) else value
 
 
 def within(nodes: Sequence[Node], device: Device) -> Placement:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import DmlError, OutOfMemoryError, UnsupportedError, ValidationError
-from ..graph.array import Array
-from ..graph.builder import Builder, Prepared
+from ..graph.array import Array, device_type
+from ..graph.builder import Builder, Preparations
 from ..graph.fusion import VIEWS, left_out
 from ..graph.recorded import Input, RecordedPlan, Resident, Result
 from ..layout import Ints, packed_strides
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_PLANS = 16
 """The most plans of a region. The least recently used one is dropped first."""
+_SMALL = 64 << 10
+"""The most bytes of a constant that is uploaded with others."""
 _STAND_INS = (1, 256)
 """Substitutes for unknown sizes: operators choose other shaders for few rows."""
 
@@ -34,17 +36,24 @@ class Constants:
     """Constants that several regions share, while their memory is held."""
 
     def __init__(self) -> None:
-        self.prepared: list[Prepared] = []
+        self.prepared = Preparations()
         """Constants that operators have prepared."""
         self._arrays: dict[tuple[Any, ...], tuple[np.ndarray, Array]] = {}
         """Arrays by memory, with the values, whose memory must not be reused meanwhile."""
 
-    def uploaded(self, builder: Builder, values: np.ndarray) -> Array:
-        """A constant on the device, uploaded once for the same memory."""
-        key = values.ctypes.data, values.shape, values.dtype
-        if not values.size or key not in self._arrays:
-            self._arrays[key] = values, builder.constant(values)
-        return self._arrays[key][1]
+    def uploaded(self, builder: Builder, wanted: Sequence[np.ndarray]) -> list[Array]:
+        """Constants on the device, uploaded once for the same memory, small ones together."""
+        keys = [(x.ctypes.data if x.size else 0, x.shape, x.dtype) for x in wanted]
+        new = {key: x for key, x in zip(keys, wanted) if key not in self._arrays}
+        small = {key: x for key, x in new.items() if x.size and x.nbytes <= _SMALL
+                 and device_type(x.dtype).bits >= 8}
+        if len(small) > 1:
+            for key, array in zip(small, builder.constants([*small.values()])):
+                self._arrays[key] = small[key], array
+        for key, x in new.items():
+            if key not in self._arrays:
+                self._arrays[key] = x, builder.constant(x)
+        return [self._arrays[key][1] for key in keys]
 
 
 class Region:
@@ -103,14 +112,15 @@ class Region:
                     self._plans.popitem(last=False)
             else:
                 self._plans.move_to_end(key)
+        if self._prepared.pending:
+            self._prepared.record(self.device)
         return plan
 
     def _upload_constants(self, shared: Constants) -> None:
         """Upload the constants that the device reads."""
         builder = Builder(self.device)
-        for value in self._device_values():
-            if value.constant is not None and value not in self._constants:
-                self._constants[value] = shared.uploaded(builder, value.constant)
+        wanted = {v: v.constant for v in self._device_values() if v.constant is not None}
+        self._constants.update(zip(wanted, shared.uploaded(builder, [*wanted.values()])))
         read = [v for node in self.nodes for v in node.inputs if v is not None]
         for value in (*read, *self.outputs):
             if value.constant is None:

@@ -4,6 +4,7 @@ nodes of different providers."""
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 import numpy as np
@@ -143,13 +144,47 @@ def _can_copy(this: Any, source: Any, target: Any) -> bool:
     return second is not None and api().MemoryDevice_GetDeviceType(source) == _CPU
 
 
+class _Runs(threading.local):
+    """The runs of sessions in this thread."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.lent: list[tuple[DeviceMemory, int]] = []
+        """Memories and addresses of inputs that the host lends."""
+
+
+_runs = _Runs()
+
+
+def begin_run() -> None:
+    """Note that a run begins: what it copies to a device stays unchanged on the host until its
+    end."""
+    _runs.count += 1
+
+
+def lend(memory: DeviceMemory, address: int, data: np.ndarray) -> None:
+    """Let an input of the current run lie at an address without a copy."""
+    memory.lend(address, data)
+    _runs.lent.append((memory, address))
+
+
+def end_run() -> None:
+    """Note that a run ends, whose inputs may change from now on."""
+    _runs.count -= 1
+    if not _runs.count:
+        while _runs.lent:
+            memory, address = _runs.lent.pop()
+            memory.settle(address)
+
+
 @guarded("(Transfer *, void **, void **, void **, size_t)")
 def _copy_tensors(this: Any, sources: Any, targets: Any, streams: Any, count: int) -> None:
     for i in range(count):
-        _copy(sources[i], targets[i])
+        _copy(sources[i], targets[i], stays=_runs.count > 0)
 
 
-def _copy(source: Any, target: Any) -> None:
+def _copy(source: Any, target: Any, *, stays: bool = False) -> None:
+    """Copy a tensor. ``stays``: it does not change until the current run ends."""
     ort = api()
     nbytes = ort.nbytes(source)
     if nbytes != ort.nbytes(target):
@@ -161,7 +196,9 @@ def _copy(source: Any, target: Any) -> None:
     if whence is not None and whence is whither:
         whence.copy(first, second, nbytes)
         return
-    if whither is not None:
+    if whither is not None and whence is None and stays:
+        lend(whither, second, host(first, nbytes))
+    elif whither is not None:
         whither.write(second, host(first, nbytes) if whence is None else whence.read(first, nbytes))
     elif whence is not None:
         whence.read_to(first, host(second, nbytes))

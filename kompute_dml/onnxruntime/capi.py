@@ -62,7 +62,10 @@ typedef struct Ep {
     OrtStatus *(*GetCapability)(struct Ep *, const void *, void *);
     OrtStatus *(*Compile)(struct Ep *, const void **, const void **, size_t, void **, void **);
     void (*ReleaseNodeComputeInfos)(struct Ep *, void **, size_t);
-    void *before_registry[8];
+    void *before_runs[3];
+    OrtStatus *(*OnRunStart)(struct Ep *, const void *);
+    OrtStatus *(*OnRunEnd)(struct Ep *, const void *, bool);
+    void *before_registry[3];
     OrtStatus *(*GetKernelRegistry)(struct Ep *, const void **);
     void *IsConcurrentRunSupported;
     void *Sync;
@@ -179,6 +182,7 @@ _ORT = {
     "ValueInfo_GetInitializerValue": (326, _STATUS + "(const void *, const void **)"),
     "ValueInfo_IsConstantInitializer": (331, _STATUS + "(const void *, bool *)"),
     "Graph_GetParentNode": (346, _STATUS + "(const void *, const void **)"),
+    "Node_GetId": (348, _COUNT),
     "Node_GetName": (349, _TEXT),
     "Node_GetOperatorType": (350, _TEXT),
     "Node_GetDomain": (351, _TEXT),
@@ -243,6 +247,10 @@ _EP = {
 }
 
 
+_FEW = 64
+"""Elements of a list that need no memory of their own."""
+
+
 class _Outs(threading.local):
     """Reused memory for results through pointers, for calls that must be fast."""
 
@@ -252,6 +260,7 @@ class _Outs(threading.local):
         self.shape = ffi.new("const int64_t **")
         self.rank = ffi.new("size_t *")
         self.nbytes = ffi.new("size_t *")
+        self.few = ffi.new("const void *[]", _FEW)
         self.kinds: dict[str, Any] = {}
         """Memory for a value of each C type."""
 
@@ -273,6 +282,8 @@ class Api:
                  for n, p in _LISTS.items()}
         self._bind(table, fills, "fill_")
         self._bind(table, {n: (p, _COUNT) for n, p in _LISTS.items()}, "count_")
+        self._lists = {n: (getattr(self, f"count_{n}"), getattr(self, f"fill_{n}"))
+                       for n in _LISTS}
         self._bind(self.GetEpApi(), _EP)
         self.profiles = base.GetApi(EP_VERSION) != ffi.NULL
         """Whether providers have profilers."""
@@ -309,11 +320,13 @@ class Api:
 
     def items(self, what: str, of: Any) -> list[Any]:
         """A list that ONNX Runtime owns, such as ``Graph_Nodes``."""
-        count = self.get(getattr(self, f"count_{what}"), "size_t", of)
-        found = ffi.new("const void *[]", max(count, 1))
-        if count:
-            self.check(getattr(self, f"fill_{what}")(of, found, count))
-        return list(found)[:count]
+        count_of, fill = self._lists[what]
+        if not (count := self.get(count_of, "size_t", of)):
+            return []
+        found = self._outs.few if count <= _FEW else ffi.new("const void *[]", count)
+        if status := fill(of, found, count):
+            self.check(status)
+        return ffi.unpack(found, count)
 
     def sizes(self, value: Any) -> list[int]:
         """The sizes of a tensor."""

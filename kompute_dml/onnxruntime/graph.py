@@ -21,9 +21,15 @@ _INT, _INTS, _FLOAT, _FLOATS, _STRING, _STRINGS, _GRAPH, _TENSOR = range(1, 9)
 class GraphReader:
     """Reads one OrtGraph. ``handles`` maps nodes back to ONNX Runtime's."""
 
-    def __init__(self, api: Api, graph: Any) -> None:
+    def __init__(self, api: Api, graph: Any, whole: GraphReader | None = None) -> None:
+        """``whole`` has read a graph that this one is a part of."""
         self._api = api
-        self._values: dict[str, Value] = {}
+        self._values: dict[str, Value] = {} if whole is None else dict(whole._values)
+        self._known_nodes = {} if whole is None else whole._nodes
+        self._nodes: dict[int, Node] = {}
+        """Nodes by ONNX Runtime's number."""
+        self._known: dict[Any, Value | None] = {}
+        """Values by handle, which asks for no name."""
         self._data, self._needed = ffi.new("char[]", _USUAL_BYTES), ffi.new("size_t *")
         self.is_nested = api.get(api.Graph_GetParentNode, "const void *", graph) != ffi.NULL
         """Whether it is a nested graph, such as a branch of an If."""
@@ -39,9 +45,23 @@ class GraphReader:
 
     def _node(self, handle: Any) -> Node:
         api = self._api
+        number = api.get(api.Node_GetId, "size_t", handle)
+        node = self._known_nodes.get(number)
+        if node is None:
+            node = self._new_node(handle)
+        elif any(v is not None and v.constant is not None for v in node.inputs):
+            for value, given in zip(node.inputs, api.items("Node_Inputs", handle)):
+                if value is not None and value.constant is not None:
+                    self._read_constant(value, given)  # the last one's memory may be gone
+        self._nodes[number] = node
+        self.handles[node] = handle
+        return node
+
+    def _new_node(self, handle: Any) -> Node:
+        api = self._api
         # Values that a nested graph reads from outside count as inputs.
         captured = [self._value(v) for v in api.items("Node_ImplicitInputs", handle)]
-        node = Node(
+        return Node(
             op=api.text(api.Node_GetOperatorType, handle),
             domain=api.text(api.Node_GetDomain, handle),
             since=api.get(api.Node_GetSinceVersion, "int", handle),
@@ -52,12 +72,13 @@ class GraphReader:
             ),
             name=api.text(api.Node_GetName, handle),
         )
-        self.handles[node] = handle
-        return node
 
     def _value(self, handle: Any) -> Value | None:
-        if handle == ffi.NULL:
-            return None
+        if handle not in self._known:
+            self._known[handle] = None if handle == ffi.NULL else self._new_value(handle)
+        return self._known[handle]
+
+    def _new_value(self, handle: Any) -> Value | None:
         api = self._api
         name = api.text(api.GetValueInfoName, handle)
         if not name:
@@ -66,11 +87,16 @@ class GraphReader:
         if value is None:
             value = self._values[name] = Value(name, *self._type(handle))
             if api.get(api.ValueInfo_IsConstantInitializer, "bool", handle):
-                given = api.get(api.ValueInfo_GetInitializerValue, "const void *", handle)
-                if given != ffi.NULL:
-                    value.constant = api.four_bits(given) if value.dtype is None else (
-                        api.tensor(given))
+                self._read_constant(value, handle)
         return value
+
+    def _read_constant(self, value: Value, handle: Any) -> None:
+        api = self._api
+        given = api.get(api.ValueInfo_GetInitializerValue, "const void *", handle)
+        value.constant = None
+        if given != ffi.NULL:
+            value.constant = (
+                api.four_bits(given) if value.dtype is None else api.tensor(given))
 
     def _type(self, handle: Any) -> tuple[np.dtype[Any] | None, tuple[int | None, ...] | None]:
         api = self._api

@@ -122,6 +122,18 @@ class DeviceMemory:
         device._write(allocation, 0, data)
         self._put(Piece(address, data.nbytes, device, Slot(allocation, 0)))
 
+    def lend(self, address: int, data: np.ndarray) -> None:
+        """Let bytes of the host, which stay as they are until :meth:`settle`, lie at an
+        address."""
+        self._put(Piece(address, data.nbytes, None, data))
+
+    def settle(self, address: int) -> None:
+        """Copy what was lent, if it still lies there."""
+        with self._lock:
+            for piece in self._within(address, address + 1):
+                if isinstance(piece.lies, np.ndarray):
+                    piece.lies = piece.lies.copy()
+
     def put(self, address: int, result: Result) -> None:
         """Put a plan's result at an address."""
         self._put(Piece(address, result.nbytes, result.device, result))

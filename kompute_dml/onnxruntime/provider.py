@@ -168,6 +168,8 @@ class Provider:
         self.decisions: list[Decision] = []
         self.results: set[str] = set()
         """Names of the model's outputs."""
+        self.reader: GraphReader | None = None
+        """The last graph that was looked at, whose regions are compiled next."""
         self.kernels = 0
         """Regions that were compiled."""
         self.capture: capture.Capture | None = None
@@ -180,6 +182,7 @@ class Provider:
         self.table = ffi.new("Ep *", {
             "version": capi.EP_VERSION, "GetName": _ep_name, "GetCapability": _get_capability,
             "Compile": _compile, "ReleaseNodeComputeInfos": _release_kernels,
+            "OnRunStart": _on_run_start, "OnRunEnd": _on_run_end,
             "GetKernelRegistry": _get_kernel_registry,
             "GetDefaultMemoryDevice": _get_default_memory_device,
             "CreateProfiler": _create_profiler, "IsGraphCaptureEnabled": capture.is_enabled,
@@ -440,6 +443,7 @@ def _get_capability(this: Any, graph: Any, support: Any) -> None:
     with _uncollected():
         reader = GraphReader(ort, graph)
         wanted = _owner(this).wanted_regions(reader)
+    _owner(this).reader = reader
     # Constants are taken over when a kernel is made; then they are no inputs of the fused node.
     options = ffi.new("FusionOptions *", {
         "version": capi.API_VERSION, "drop_constant_initializers": True,
@@ -458,10 +462,24 @@ def _compile(
         check_strict(provider.decisions)
     shared = Constants()
     with _uncollected():
-        made = [Kernel(provider, GraphReader(api(), graphs[i]), shared) for i in range(count)]
+        # Regions change the values that they read, so several have their own.
+        whole = provider.reader if count == 1 else None
+        made = [Kernel(provider, GraphReader(api(), graphs[i], whole), shared)
+                for i in range(count)]
+    provider.reader = None
     provider.kernels += count
     for i, kernel in enumerate(made):
         kernels[i] = keep(kernel)
+
+
+@guarded("(Ep *, const void *)")
+def _on_run_start(this: Any, options: Any) -> None:
+    allocation.begin_run()
+
+
+@guarded("(Ep *, const void *, bool)")
+def _on_run_end(this: Any, options: Any, waits: bool) -> None:
+    allocation.end_run()
 
 
 @callback("void(Ep *, void **, size_t)")
@@ -539,7 +557,7 @@ def _let_go() -> None:
             if isinstance(owner, Provider):
                 _save(owner)
             for name in ("ReleaseEp", "ReleaseAllocator", "ReleaseNodeComputeInfos",
-                         "ReleaseState", "Free", "Release"):
+                         "ReleaseState", "Free", "Release", "OnRunStart", "OnRunEnd"):
                 if hasattr(owner.table, name):
                     kind = ffi.typeof(getattr(owner.table, name))
                     setattr(owner.table, name, ffi.cast(kind, nothing))

@@ -79,26 +79,22 @@ class OperatorDesc:
     __signature__ = _Signature()
 
     def __init__(self, **values: Any) -> None:
-        mine, known = self.__dict__, self.__dataclass_fields__
-        for name, f in known.items():
-            mine[name] = values.get(name, f.default)
+        mine, fields = self.__dict__, _fields_of(type(self))
+        for name, default in fields.defaults:
+            mine[name] = values.get(name, default)
             if mine[name] is dataclasses.MISSING:
                 self._refuse(values)
-        if not values.keys() <= known.keys():
+        if not values.keys() <= mine.keys():
             self._refuse(values)
-        fields = self.operator.spec.fields
-        for s in fields:
-            value = mine[s.snake]
-            if s.is_array and isinstance(value, (list, np.ndarray)):
-                mine[s.snake] = tuple(value)
-            elif isinstance(value, str) and s.enum in ENUMS:
-                member = ENUMS[s.enum].__members__.get(value.upper())
-                mine[s.snake] = value if member is None else member
-        for s in fields:
-            if s.count_field and mine[count := spec.snake_case(s.count_field)] is None:
-                value = mine[s.snake]
-                if isinstance(value, tuple):
-                    mine[count] = len(value)
+        for name in fields.arrays:
+            if isinstance(value := mine[name], (list, np.ndarray)):
+                mine[name] = tuple(value)
+        for name, members in fields.enums:
+            if isinstance(value := mine[name], str):
+                mine[name] = members.get(value.upper(), value)
+        for name, count in fields.counted:
+            if mine[count] is None and isinstance(value := mine[name], tuple):
+                mine[count] = len(value)
 
     def _refuse(self, values: Mapping[str, Any]) -> NoReturn:
         try:
@@ -129,6 +125,31 @@ class OperatorDesc:
         return _by_class[type(self)]
 
 
+class _Fields(NamedTuple):
+    """What the fields of a descriptor class are."""
+
+    defaults: tuple[tuple[str, Any], ...]
+    arrays: tuple[str, ...]
+    enums: tuple[tuple[str, Mapping[str, Any]], ...]
+    """Fields of an enumeration, and its members by name."""
+    counted: tuple[tuple[str, str], ...]
+    """Arrays, and the attributes that count their elements."""
+
+
+def _fields_of(kind: type[OperatorDesc]) -> _Fields:
+    if (known := _fields.get(kind)) is not None:
+        return known
+    fields = _by_class[kind].spec.fields
+    made = _fields[kind] = _Fields(
+        tuple((name, f.default) for name, f in kind.__dataclass_fields__.items()),
+        tuple(f.snake for f in fields if f.is_array),
+        tuple((f.snake, ENUMS[f.enum].__members__) for f in fields
+              if not f.is_array and f.enum in ENUMS),
+        tuple((f.snake, spec.snake_case(f.count_field)) for f in fields if f.count_field),
+    )
+    return made
+
+
 @dataclasses.dataclass(frozen=True)
 class Definition:
     """An implemented operator."""
@@ -156,18 +177,31 @@ class Definition:
         return self.spec.name
 
     @functools.cached_property
+    def short_name(self) -> str:
+        """DirectML's name without its prefix."""
+        return self.name.removeprefix("DML_OPERATOR_")
+
+    @functools.cached_property
     def function_name(self) -> str:
         """The operator's name at function level: DirectML's, without its prefixes."""
         name = self.name.removeprefix("DML_OPERATOR_").removeprefix("ELEMENT_WISE_").lower()
         return f"{name}_" if iskeyword(name) else name
 
+    @functools.cached_property
+    def _tensors(self) -> tuple[tuple[Field, ...], bool]:
+        """The tensors, inputs first, and whether one of them is an array."""
+        tensors = (*self.spec.inputs, *self.spec.outputs)
+        return tensors, any(f.is_array for f in tensors)
+
     def slots(self, desc: Any) -> tuple[Field, ...]:
         """The tensors of ``desc``, inputs first. An array gives a field for each element."""
-        result = []
-        for f in (*self.spec.inputs, *self.spec.outputs):
+        tensors, has_array = self._tensors
+        if not has_array:
+            return tensors
+        result: list[Field] = []
+        for f in tensors:
             if f.is_array:
-                result += [dataclasses.replace(f, name=f"{f.name}[{i}]")
-                           for i in range(len(getattr(desc, f.snake)))]
+                result += [_element(f, i) for i in range(len(getattr(desc, f.snake)))]
             else:
                 result.append(f)
         return tuple(result)
@@ -202,16 +236,18 @@ class Definition:
             if tensor is not None and f.kind == "input" and not self.owned:
                 expect(not tensor.owned_by_dml, self.name, f"{f.name}.Flags", "be NONE",
                        "OWNED_BY_DML")
-            if tensor is not None and f.kind == "output":
+            if tensor is None or f.kind != "output":
+                continue
+            if tensor.overlaps_itself:
                 expect(
-                    not tensor.overlaps_itself, self.name, f"{f.name}.Strides",
+                    False, self.name, f"{f.name}.Strides",
                     "give every element of an output an address of its own",
                     f"Sizes {list(tensor.sizes)} with Strides {list(tensor.strides)}",
                 )
-                expect(
-                    not tensor.owned_by_dml, self.name, f"{f.name}.Flags",
-                    "be NONE (only inputs may be OWNED_BY_DML)", "OWNED_BY_DML",
-                )
+            expect(
+                not tensor.owned_by_dml, self.name, f"{f.name}.Flags",
+                "be NONE (only inputs may be OWNED_BY_DML)", "OWNED_BY_DML",
+            )
         self._check_outputs(desc)
         self.check(desc, strict)
         self._check_fused(desc, level)
@@ -232,6 +268,8 @@ class Definition:
             if tensor is None or support is None:
                 continue
             low, high = support.dimension_counts
+            if tensor.data_type in support.data_types and low <= tensor.dimension_count <= high:
+                continue
             default = tensor.data_type is DataType.FLOAT64 and DataType.FLOAT32 in (
                 support.data_types)
             for ok, field, rule, got, allowed in (
@@ -264,9 +302,9 @@ class Definition:
                          if isinstance(made, list) else {name: made})
         for f in self.slots(desc):
             tensor, output = tensor_of(desc, f.snake), inferred.get(f.snake)
-            if tensor is not None and output is not None:
-                expect(tensor.sizes == output.sizes, self.name, f"{f.name}.Sizes",
-                       f"be {list(output.sizes)}", list(tensor.sizes))
+            if tensor is not None and output is not None and tensor.sizes != output.sizes:
+                expect(False, self.name, f"{f.name}.Sizes", f"be {list(output.sizes)}",
+                       list(tensor.sizes))
 
     def _check_fused(self, desc: Any, level: FeatureLevel) -> None:
         """Raise if the fused activation is none that this operator may fuse, or has tensors."""
@@ -300,17 +338,23 @@ class Definition:
     def _check_same(
         self, desc: Any, tensors: tuple[str, ...], properties: tuple[str, ...]
     ) -> None:
-        present = [(f.name, t) for n in tensors for f in self.slots(desc)
-                   if f.name.partition("[")[0] == n
-                   and (t := tensor_of(desc, f.snake)) is not None]
+        given = [(f.name, t) for f in self.slots(desc)
+                 if (t := tensor_of(desc, f.snake)) is not None]
+        present = [(name, t) for n in tensors for name, t in given
+                   if name == n or name.partition("[")[0] == n]
         for prop in properties:
             field, get = _PROPERTIES[prop]
             for name, tensor in present[:-1]:
                 last_name, last = present[-1]
-                expect(
-                    get(tensor) == get(last), self.name, f"{name}.{field}",
-                    f"equal {last_name}.{field}", get(tensor), get(last),
-                )
+                if (found := get(tensor)) != (other := get(last)):
+                    expect(False, self.name, f"{name}.{field}", f"equal {last_name}.{field}",
+                           found, other)
+
+
+@functools.lru_cache(maxsize=4096)
+def _element(f: Field, index: int) -> Field:
+    """The field of an element of an array."""
+    return dataclasses.replace(f, name=f"{f.name}[{index}]")
 
 
 _PROPERTIES: dict[str, tuple[str, Callable[[TensorDesc], Any]]] = {
@@ -320,23 +364,32 @@ _PROPERTIES: dict[str, tuple[str, Callable[[TensorDesc], Any]]] = {
 }
 
 
+_SIMPLE = frozenset({TensorDesc, int, bool, type(None)})
+
+
 def bits(value: Any) -> Any:
     """An attribute as part of a key. 0.0 equals -0.0 and NaN does not equal NaN, so floats are
     replaced by their bits."""
+    kind = type(value)
+    if kind in _SIMPLE:
+        return value
     if isinstance(value, (float, np.floating)):
         return struct.pack("<d", value)
     if isinstance(value, tuple):
         return tuple(map(bits, value))
     if isinstance(value, (ScaleBias, OperatorDesc)):
-        return (type(value), *(bits(getattr(value, f.name)) for f in dataclasses.fields(value)))
+        return (kind, *map(bits, value.__dict__.values()))
     return value
 
 
 def tensor_of(desc: Any, slot: str) -> TensorDesc | None:
     """The description in a slot: a field, or ``field[i]`` of an array."""
-    field, _, index = slot.partition("[")
-    value = getattr(desc, field)
-    result: TensorDesc | None = value[int(index[:-1])] if index else value
+    result: TensorDesc | None
+    if slot[-1] != "]":
+        result = getattr(desc, slot)
+    else:
+        field, _, index = slot.partition("[")
+        result = getattr(desc, field)[int(index[:-1])]
     return result
 
 
@@ -385,8 +438,9 @@ def check_field(operator: str, f: Field, value: Any, entry: OperatorSpec | None 
         expect(isinstance(value, DataType), operator, f.name, "be a DataType", value)
     elif f.enum in ENUMS:
         members = ENUMS[f.enum]
-        expect(_is_number(value) and value in list(members), operator, f.name,
-               f"be one of {', '.join(m.name for m in members)}", repr(value))
+        if type(value) is not members:
+            expect(_is_number(value) and value in list(members), operator, f.name,
+                   f"be one of {', '.join(m.name for m in members)}", repr(value))
     else:
         _check_value(operator, f.name, f.type, value)
 
@@ -407,8 +461,8 @@ def _check_value(operator: str, name: str, kind: str, value: Any) -> None:
             _check_value(operator, f"{name}.{part}", "UINT", getattr(value, part.lower()))
     elif kind in _INT_RANGES:
         low, high = _INT_RANGES[kind]
-        number = whole(operator, name, value)
-        expect(low <= number <= high, operator, name, f"be in [{low}, {high}]", number)
+        if not low <= (number := whole(operator, name, value)) <= high:
+            expect(False, operator, name, f"be in [{low}, {high}]", number)
     elif kind == "FLOAT":
         _check_float(operator, name, value)
 
@@ -454,6 +508,7 @@ def like(field: str) -> Infer:
 _definitions: dict[str, Definition] = {}
 _seen_definitions = MappingProxyType(_definitions)
 _by_class: dict[type, Definition] = {}
+_fields: dict[type, _Fields] = {}
 _widened: dict[tuple[type[OperatorDesc], tuple[Field, ...]], type[OperatorDesc]] = {}
 
 

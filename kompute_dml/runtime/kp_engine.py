@@ -43,6 +43,9 @@ _STAGED = "KOMPUTE_DML_TEST_STAGED"
 _POLL_SECONDS = 200e-6
 """Seconds of polling before a waiter sleeps. Waking takes about 40 us (H200), as long as a small
 submit."""
+_EARLY_SECONDS = 150e-6
+"""Who waits for a recording that took longer the last time polls from so many seconds before it
+will be done again."""
 
 _SIDE_BY_SIDE = Path(__file__).resolve().parents[1] / "_kp"
 _GROUPS_PER_LINE = 1 << 15
@@ -131,6 +134,8 @@ class CommandList:
         engine.command_lists.add(self)
         self.operations = 0
         self.running = False
+        self._submitted = self._took = 0.0
+        """When it was submitted, and the seconds until a waiter saw the end of the last submit."""
         self._barriers: dict[int, tuple[list[Any], Any]] = {}
         """(buffers, operation) of the last barrier by stage, for reuse."""
 
@@ -178,6 +183,7 @@ class CommandList:
         try:
             if self._engine.submits_async:
                 self.running = True
+                self._submitted = time.perf_counter()
                 self._sequence.eval_async()
             else:
                 self._sequence.eval()
@@ -196,16 +202,21 @@ class CommandList:
             except RuntimeError as error:
                 self.running = False
                 raise translate(error, f"waiting for {self._engine.adapter.name}") from None
+            self._took = time.perf_counter() - self._submitted
             # After the wait, so that an interrupted wait can be repeated.
             self.running = False
 
     def _done_soon(self) -> bool:
-        end = time.perf_counter() + _POLL_SECONDS
-        while time.perf_counter() < end:
+        now = time.perf_counter()
+        sleep = self._submitted + self._took - _EARLY_SECONDS - now
+        if sleep > 0:
+            self._sequence.eval_await(int(sleep * 1e9))
+            now = time.perf_counter()
+        end = now + _POLL_SECONDS
+        while self._sequence.is_running() and now < end:
             self._sequence.eval_await(0)
-            if not self._sequence.is_running():
-                return True
-        return False
+            now = time.perf_counter()
+        return not self._sequence.is_running()
 
     def reset(self) -> bool:
         """Empty the list for another recording. False if kp cannot do so validly."""
@@ -213,6 +224,7 @@ class CommandList:
             return False
         self._sequence.clear()
         self.operations = 0
+        self._took = 0.0
         return True
 
     def timestamps(self) -> list[int]:

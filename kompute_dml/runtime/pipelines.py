@@ -139,23 +139,26 @@ class _Ahead:
         if self._stopped or not new:
             return
         self._waiting.extend(new)
+        self._start()
+
+    def _start(self) -> None:
+        """Start a thread, if there is work for one. It starts the next, so that who plans waits
+        for one start."""
         # No thread can start while the interpreter ends. Then get() compiles.
-        with contextlib.suppress(RuntimeError):
-            for _ in new:
-                with self._lock:
-                    if len(self._threads) >= self._most:
-                        return
-                    thread = threading.Thread(
-                        target=self._work, name="kompute_dml-compile", daemon=True)
-                    self._threads.add(thread)
-                    try:
-                        thread.start()
-                    except BaseException:
-                        self._threads.discard(thread)
-                        raise
+        with contextlib.suppress(RuntimeError), self._lock:
+            if not self._waiting or self._stopped or len(self._threads) >= self._most:
+                return
+            thread = threading.Thread(target=self._work, name="kompute_dml-compile", daemon=True)
+            self._threads.add(thread)
+            try:
+                thread.start()
+            except BaseException:
+                self._threads.discard(thread)
+                raise
 
     def _work(self) -> None:
         try:
+            self._start()
             while self._has_more():
                 with contextlib.suppress(IndexError):  # another thread has it
                     compiled = self._waiting.popleft()

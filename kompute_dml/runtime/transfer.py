@@ -23,11 +23,12 @@ _SMALL = 64 << 10
 _LARGE = 8 << 20
 # Bytes of a part of a download. Each part waits for a submit: about 300 us on a virtual machine.
 _LARGE_DOWNLOAD = 16 << 20
-_SLOTS = 3
+_SLOTS = 2
 _THREADS = min(4, os.cpu_count() or 1)
 """Threads that copy on the host. One alone is slower than the bus."""
-_WORTH_THREADS = 2 << 20
-"""The least bytes of a copy that several threads share: they take 0.1 ms to begin."""
+_WORTH_THREADS = 4 << 20
+"""The least bytes of a copy that several threads share: they take 0.1 ms to begin, and more beside
+ONNX Runtime's."""
 
 
 class _Slot:

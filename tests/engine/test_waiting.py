@@ -84,6 +84,59 @@ def test_without_polling_it_sleeps(engine: Engine, monkeypatch: pytest.MonkeyPat
     assert sequence.slept == 1
 
 
+class Clock:
+    """Time that passes where something waits for it."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class Timed:
+    """A sequence that takes 2 ms."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.end = clock, 0.0
+        self.slept, self.naps = 0, 0
+
+    def eval_async(self) -> None:
+        self.end = self.clock.now + 2e-3
+
+    def eval_await(self, nanoseconds: int | None = None) -> None:
+        if nanoseconds is None:
+            self.slept += 1
+            self.clock.now = max(self.clock.now, self.end)
+        else:
+            self.naps += nanoseconds > 0
+            self.clock.now += nanoseconds / 1e9 or 1e-6
+
+    def is_running(self) -> bool:
+        return self.clock.now < self.end
+
+    def clear(self) -> None:
+        pass
+
+
+def test_what_took_long_is_polled_for_at_its_end(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(kp_engine, "time", clock)
+    commands = engine.command_list()
+    commands._sequence = sequence = Timed(clock)
+
+    def run() -> tuple[int, int]:
+        commands.submit()
+        commands.wait()
+        assert clock.now < sequence.end + 1e-5 and not commands.running
+        return sequence.naps, sequence.slept
+
+    assert run() == (0, 1)
+    assert run() == (1, 1) and run() == (2, 1)
+    assert commands.reset() and run() == (2, 2), "other commands may take less time"
+
+
 @pytest.mark.parametrize("polls", [True, False])
 def test_an_interrupted_wait_is_taken_up_again(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, polls: bool

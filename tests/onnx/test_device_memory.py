@@ -72,6 +72,43 @@ def test_memory_is_given_back() -> None:
     assert _memory().used == before
 
 
+def test_a_run_reads_its_inputs_where_the_host_has_them(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is bound is copied, because it may change before the run."""
+    written: list[int] = []
+    write = DeviceMemory.write
+    monkeypatch.setattr(DeviceMemory, "write", lambda self, at, data: (
+        written.append(data.nbytes), write(self, at, data))[1])
+    for n in (10, SMALL):
+        made = session(model([node("Neg", "x", "y")], [("x", FLOAT, [n])], [("y", FLOAT, [n])]),
+                       claim="all")
+        x = rng.standard_normal(n).astype(np.float32)
+        for _ in range(2):
+            np.testing.assert_array_equal(made.run(None, {"x": x})[0], -x)
+        assert not written
+        binding, bound = made.io_binding(), x.copy()
+        binding.bind_cpu_input("x", bound)
+        binding.bind_output("y")
+        bound += 1
+        made.run_with_iobinding(binding)
+        np.testing.assert_array_equal(binding.get_outputs()[0].numpy(), -x)
+        assert written.pop() == x.nbytes and not written
+
+
+def test_what_outlives_a_run_is_copied_at_its_end() -> None:
+    memory, lent = _memory(), np.arange(4, dtype=np.uint8)
+    address = memory.allocate(4)
+    for _ in range(2):  # one inside the other
+        allocation.begin_run()
+    allocation.lend(memory, address, lent)
+    allocation.end_run()
+    allocation.end_run()
+    lent += 1
+    np.testing.assert_array_equal(memory.read(address, 4), range(4))
+    memory.free(address)
+
+
 def _cache_step(heads: int, length: int, depth: int) -> bytes:
     """One step of a decoder: the newest key pushes the oldest one out."""
     past = [1, heads, length, depth]

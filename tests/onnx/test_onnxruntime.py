@@ -34,6 +34,7 @@ from kompute_dml.lowering.plan import (  # noqa: E402
     Plan,
     Target,
 )
+from kompute_dml.onnx import mapping  # noqa: E402
 from kompute_dml.onnx.graph import Node, Value  # noqa: E402
 from kompute_dml.onnx.partition import joined, regions  # noqa: E402
 from kompute_dml.onnx.region import MAX_PLANS, Region  # noqa: E402
@@ -287,6 +288,28 @@ def test_equal_operators_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_allclose(made.run(None, {"x": x})[0], expected, rtol=1e-5)
 
 
+def test_a_model_is_looked_at_once(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its nodes are read once. Layers that differ in their weights alone are tried once, those
+    that differ in a small constant each."""
+    read, tried = [], []
+    new, trial = GraphReader._new_node, mapping.trial
+    monkeypatch.setattr(GraphReader, "_new_node", lambda self, handle: (
+        read.append(handle), new(self, handle))[1])
+    monkeypatch.setattr(mapping, "trial", lambda row, n, device: (
+        tried.append(n.op), trial(row, n, device))[1])
+    nodes = [node("MatMul", "x w0", "a"), node("MatMul", "a w1", "b"), node("Add", "b two", "c"),
+             node("Add", "c one", "d"), node("Add", "d two", "y")]
+    layers = {f"w{i}": rng.standard_normal((40, 40)).astype(np.float32) for i in range(2)}
+    built = model(nodes, [("x", FLOAT, [3, 40])], [("y", FLOAT, [3, 40])],
+                  {**layers, "one": np.float32(1), "two": np.float32(2)})
+    made = session(built, False, claim="all")
+    assert (len(read), sorted(tried)) == (len(nodes), ["Add", "Add", "MatMul"])
+    x = {"x": rng.standard_normal((3, 40)).astype(np.float32)}
+    np.testing.assert_allclose(made.run(None, x)[0], cpu(built).run(None, x)[0], atol=1e-3)
+
+
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checked_module, "MAX_CHECKED", 2)
     device, checked = shared_device(), Checked()
@@ -419,6 +442,29 @@ def test_a_constant_is_uploaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = session(built, False, claim="all")
     np.testing.assert_array_equal(made.run(None, {"x": np.float32([1, 1])})[0], [12, 20])
     assert uploaded == [[3, 4]]
+
+
+def test_small_constants_are_uploaded_together(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploaded, upload = [], builder.upload
+    monkeypatch.setattr(
+        builder, "upload", lambda device, x: uploaded.append(x.shape) or upload(device, x))
+    constants = {
+        "w": rng.standard_normal((130, 130)).astype(np.float32),
+        "none": np.empty((0, 130), np.float32),
+        "k": rng.standard_normal(130).astype(np.float32), "one": np.float32([2]),
+        "mask": rng.integers(0, 2, (3, 130)).astype(bool)}
+    built = model(
+        [node("MatMul", "x w", "a"), node("Add", "a k", "b"), node("Mul", "b one", "c"),
+         node("Where", "mask c x", "d"), node("Concat", "d none", "y", axis=0)],
+        [("x", FLOAT, [3, 130])], [("y", FLOAT, [3, 130])],
+        constants)
+    made = session(built, False, claim="all")
+    assert len(uploaded) == 2 and (130, 130) in uploaded
+    x = {"x": rng.standard_normal((3, 130)).astype(np.float32)}
+    np.testing.assert_allclose(
+        made.run(None, x)[0], cpu(built).run(None, x)[0], rtol=1e-4, atol=1e-4)
 
 
 def test_a_constant_of_two_regions_is_uploaded_and_prepared_once(
@@ -710,13 +756,14 @@ def test_constants_are_prepared_once(
     ours, theirs = session(built, False, claim="MatMulInteger"), cpu(built, False)
     region = last_kernel().region
     assert (len(region._plans), len(region._prepared)) == (0, 1)
+    assert len(region._prepared.pending) == 1, "the first run begins with it"
     held = [v.constant for n in region.nodes for v in n.inputs if v and v.constant is not None]
     assert held and all(values.flags.owndata for values in held), "memory of ONNX Runtime's"
     assert all(values.nbytes < 128 * 64 for values in held), "the device has B"
     for rows in (1, 67, 300):
         x = rng.standard_normal((rows, 128)).astype(np.float32)
         assert (ours.run(None, {"x": x})[0] == theirs.run(None, {"x": x})[0]).all()
-    assert (len(region._plans), len(region._prepared)) == (3, 1)
+    assert (len(region._plans), len(region._prepared)) == (3, 1) and not region._prepared.pending
     assert [len(p.dispatches) for p in region._prepared] == [1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -362,10 +363,16 @@ def _tiles(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
     if p.device.is_cpu:
         return known
     able = [k for k in (*_TILES, *_OBLONG) if k.variant(p)]
-    split = [replace(k, split=True, parts=parts) for k in able for parts in _PARTS]
+    split = [part for k in able for part in _parted(k)]
     found = [*able, *(k for k in split if k.part_k(g, p.device.cores) < g.k)]
     found.sort(key=lambda k: _microseconds(k, g, p.device.cores))
     return list({k.name: k for k in (*found[:_OFFERED], *known)}.values())
+
+
+@functools.cache
+def _parted(kernel: FloatKernel) -> list[FloatKernel]:
+    """The kernel with K in so many parts."""
+    return [replace(kernel, split=True, parts=parts) for parts in _PARTS]
 
 
 def _microseconds(kernel: FloatKernel, g: FloatProduct, cores: int) -> float:
