@@ -64,7 +64,7 @@ def test_one_number_serves_all_axes_and_channels_may_come_last(device: dml.Devic
 
 
 def _matrix_units() -> Target:
-    """The target of an H200."""
+    """An H200's matrix units, of which nobody knows where their elements lie."""
     every = _library_of_everything()
     if every.find("convolution_coopmat", "f16", "t64") is None:
         pytest.skip("the cooperative-matrix shader needs a newer glslang")
@@ -72,7 +72,8 @@ def _matrix_units() -> Target:
         dml.default_device().adapter, cores=132, subgroup_size=32,
         max_shared_memory=48 << 10, cooperative_matrices=(CooperativeMatrix(
             16, 16, 16, "f16", "f16", "f32", "f32", "subgroup"),)))
-    return replace(target, traits=replace(target.traits, is_cpu=False, slow_barriers=False))
+    return replace(target, traits=replace(
+        target.traits, is_cpu=False, slow_barriers=False, fragments_alike=False))
 
 
 def _plan(x: tuple[int, ...], w: tuple[int, ...], *, owned: bool = False,
