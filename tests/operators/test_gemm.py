@@ -14,7 +14,7 @@ from kompute_dml.desc import TensorDesc
 from kompute_dml.lowering.builder import PlanBuilder, target_of
 from kompute_dml.lowering.copy import View, copied
 from kompute_dml.lowering.plan import TEMPORARY, Plan, Target
-from kompute_dml.operators.matrix_multiply import gemm
+from kompute_dml.operators.matrix_multiply import float_kernels, gemm
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from switches import long_pipelines
 from test_convolution import EveryWork, _matrix_units, set_slow_barriers
@@ -81,8 +81,8 @@ def test_kernels_compute_the_same(
     if "coopmat" in kernel and not runs_fragments(own):
         pytest.skip("it needs matrix units, and to know where their elements lie")
     if "coopmat" in kernel:  # also offered for small products of an A without vectors
-        monkeypatch.setattr(gemm, "_WORTH_REPACKING", 0)
-    monkeypatch.setattr(gemm, "_PACKED_K", 0)
+        monkeypatch.setattr(float_kernels, "_WORTH_REPACKING", 0)
+    monkeypatch.setattr(float_kernels, "_PACKED_K", 0)
     with tuning.trial(EveryWork(kernel)):
         y = dml.gemm(
             given(a, trans_a), given(b, trans_b), own.tensor(c) if whole else None,
@@ -108,7 +108,7 @@ def test_kernels_of_a_gpu_compute_the_same(
     kernel: str, k: int, columns: int, transposed: int, own: dml.Device,
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gemm, "_OFFERED", 99)
+    monkeypatch.setattr(float_kernels, "_OFFERED", 99)
     _as_gpu(own, 132)
     a, b = (rng.integers(-4, 5, s).astype(np.float32) for s in ((2, 140, k), (2, k, columns)))
     given = [np.ascontiguousarray(x.swapaxes(1, 2)) if transposed else x for x in (a, b)]
@@ -266,14 +266,14 @@ def test_b_is_packed(
     expected = np.concatenate([_packed(x) for x in b])
     seen = []
 
-    def copy_b(d: Any, p: PlanBuilder, g: gemm.FloatProduct, kernel: gemm.FloatKernel,
+    def copy_b(d: Any, p: PlanBuilder, g: float_kernels.FloatProduct, kernel: Any,
                **more: Any) -> None:
         seen.extend(x.spec["VECTORS"] for x in p._execute if x.variant.name == "gemm_pack")
         x = TensorDesc("float16", (len(expected),))
         p.add(copied(p.target, x.sizes, View(TEMPORARY, x, x.strides, g.views["b"].operand.offset),
                      View("output_tensor", x, x.strides)))
 
-    monkeypatch.setattr(gemm, "_candidates", lambda g, p: [gemm._PACKED])
+    monkeypatch.setattr(gemm, "candidates", lambda g, p: [float_kernels._PACKED])
     monkeypatch.setattr(gemm, "dispatch_product", copy_b)
     given = own.tensor(np.ascontiguousarray(b.swapaxes(1, 2)) if trans_b else b)
     rows = -(-len(expected) // (batches * n))

@@ -14,18 +14,15 @@ from ...spec import Field
 from ...tuning import work_key
 from ..base import widened
 from ..quantize_blocks import DequantizeOperatorDesc
-from .gemm import (
+from .float_kernels import (
     MANY_COLUMNS,
     WORTH_FRAGMENTS,
     FloatKernel,
     FloatProduct,
-    GemmOperatorDesc,
     MatrixView,
-    dispatch_product,
     fragments,
-    matrix_views,
-    oriented,
 )
+from .gemm import GemmOperatorDesc, dispatch_product, matrix_views, oriented
 
 _HEIGHTS = (1, 2, 4, 8)
 _COLUMNS = 4

@@ -1,0 +1,443 @@
+"""The kernels of GEMM's products, and which is the fastest for a product."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ...layout import Ints, coalesce
+from ...lowering.builder import PlanBuilder
+from ...lowering.plan import Operand
+from ...lowering.walk import Walk
+from ...runtime.shader_library import Variant
+from ...tuning import work_key
+
+_MAX_K = 1 << 20
+"""The longest K of one workgroup: lavapipe silently ends loops after 65,535 passes in all."""
+_WORTH_REPACKING = 1 << 24
+"""The least multiplications for which copying a matrix without vectors pays off."""
+_WORTH_BLOCKS, _WORTH_LARGE_BLOCKS = 1 << 20, 1 << 27
+"""The least multiplications for which kernels without shared memory pay off."""
+WORTH_FRAGMENTS = 1 << 23
+"""The least elements of B for which few rows are multiplied by elements straight from memory."""
+MANY_COLUMNS = 8192
+"""The columns from which fewer subgroups share one, and from which 16 rows are multiplied so."""
+
+
+@dataclass(frozen=True)
+class MatrixView:
+    """A matrix, or a stack of them, as the product sees it: A is rows x K, B is K x columns."""
+
+    operand: Operand
+    strides: Ints
+    alignment: int
+    """The position of the first element is a multiple of so many bytes."""
+    padded: bool = False
+    """Whether its rows, or columns, are padded to whole vectors of eight elements."""
+    constant: bool = False
+    """Whether it is OWNED_BY_DML."""
+
+
+class FloatProduct:
+    """The product that shaders compute: ``batches`` of ``rows`` x ``k`` by ``k`` x ``columns``."""
+
+    def __init__(self, sizes: Ints, k: int, itemsize: int, views: Mapping[str, MatrixView]) -> None:
+        *leading, self.rows, self.columns = sizes
+        self.k, self.itemsize, self.views = k, itemsize, views
+        strides = {name: v.strides for name, v in views.items()}
+        heads = [strides[name][:-2] if name in strides else (0,) * len(leading) for name in "abcy"]
+        counts = {"a": (self.rows, k), "b": (k, self.columns)}
+        self.steps = {
+            name: tuple(0 if n == 1 else s for n, s in zip(
+                counts.get(name, (self.rows, self.columns)), all_strides[-2:]))
+            for name, all_strides in strides.items()}
+        if math.prod(leading) > 1 and not any(s for s, n in zip(heads[1], leading) if n > 1):
+            # All batches share B. If the rows of a batch follow those of the batch before, the
+            # batches are rows of one product.
+            row_steps = [(*head, self.steps[name][0] if name in strides else 0)
+                         for name, head in zip("acy", (heads[0], heads[2], heads[3]))]
+            merged, steps = coalesce((*leading, self.rows), *row_steps)
+            if len(merged) == 1:
+                (self.rows,), leading, heads = merged, [], [()] * 4
+                for name, step in zip("acy", steps):
+                    if name in strides:
+                        self.steps[name] = (step[0], self.steps[name][1])
+        self.walk = Walk(leading or (1,), *(h or (0,) for h in heads))
+        self.batches = self.walk.count
+
+    def layout(self, side: str) -> tuple[int, int, int]:
+        """A's stride between rows, stride along K, and number of rows. For B, columns instead of
+        rows."""
+        if side == "a":
+            stride, k_stride = self.steps["a"]
+            return stride, k_stride, self.rows
+        k_stride, stride = self.steps["b"]
+        return stride, k_stride, self.columns
+
+    def begins_with_vectors(self, name: str, each: int, stride: int) -> bool:
+        """Whether all multiples of ``stride`` are aligned to vectors of ``each`` elements."""
+        heads = self.walk.strides["abcy".index(name)] if self.batches > 1 else ()
+        return not any(s % each for s in (stride, *heads)) and (
+            self.views[name].alignment % (each * self.views[name].operand.itemsize) == 0)
+
+    def vectors(self, side: str, each: int) -> str:
+        """The axis of A or B with vectors of ``each`` contiguous elements: "k" for K, "mn" for A's
+        rows or B's columns, "" for neither."""
+        stride, k_stride, count = self.layout(side)
+        padded = self.views[side].padded
+        if k_stride == 1 and (padded or self.k % each == 0) and (
+                self.begins_with_vectors(side, each, stride)):
+            return "k"
+        if stride == 1 and (padded or count % each == 0) and (
+                self.begins_with_vectors(side, each, k_stride)):
+            return "mn"
+        return ""
+
+    @property
+    def work(self) -> str:
+        ways = [self.vectors(side, 16 // self.itemsize) or "strided" for side in "ab"]
+        if self.views["b"].constant:
+            ways.append("constant")
+        return work_key(f"gemm f{8 * self.itemsize} {' '.join(ways)}", self.rows, self.k,
+                        self.columns, self.batches)
+
+
+# The kernels
+
+
+@dataclass(frozen=True)
+class FloatKernel:
+    """A shader variant, and the part of the output that one workgroup of it makes."""
+
+    shader: str
+    rows: int
+    columns: int
+    k: int
+    """A part of K is a multiple of this."""
+    busy: float
+    """The workgroups for each core that split-K aims at."""
+    each: int
+    """Elements of A, and of B, in one read."""
+    longest: int = _MAX_K
+    split: bool = False
+    parts: int = 0
+    """The parts of K that split-K makes; 0: as many as ``busy`` asks for."""
+    spec: tuple[tuple[str, int], ...] = ()
+    """Specialization constants that only this kernel has."""
+    packed_b: bool = False
+    """Whether it reads B in the order of matrix units (gemm_pack.comp)."""
+
+    @property
+    def name(self) -> str:
+        return self.shader.replace(".", "-") + ("-split" if self.split else "") + (
+            str(self.parts) if self.parts else "")
+
+    def tiles(self, g: FloatProduct) -> int:
+        return g.batches * -(-g.rows // self.rows) * -(-g.columns // self.columns)
+
+    def area(self, g: FloatProduct) -> int:
+        """Elements of all tiles."""
+        return self.tiles(g) * self.rows * self.columns
+
+    def part_k(self, g: FloatProduct, cores: int) -> int:
+        """K of one workgroup."""
+        parts = self.parts or (
+            max(1, int(self.busy * cores) // self.tiles(g)) if self.split else 1)
+        each = -(-g.k // parts)
+        return min(-(-each // self.k) * self.k, self.longest)
+
+    def variant(self, p: PlanBuilder) -> Variant | None:
+        """The shader variant, or None if the device cannot run it."""
+        found = p.library.find(*self.shader.split("."))
+        fits = found is not None and (
+            found.shared_bytes <= p.device.max_shared_memory
+            and dict(self.spec).get("LOCAL_SIZE", math.prod(found.workgroup_size))
+            <= p.device.max_invocations)
+        return found if fits else None
+
+
+_TILES = [
+    FloatKernel("gemm.t128", 128, 128, 8, 2, 4), FloatKernel("gemm.t64", 64, 64, 16, 4, 4),
+    FloatKernel("gemm.t32", 32, 32, 32, 8, 4),
+]
+_OBLONG = [
+    FloatKernel("gemm.t128x64", 128, 64, 8, 3, 4), FloatKernel("gemm.t128x64d", 128, 64, 16, 2, 4),
+    FloatKernel("gemm.t32x64", 32, 64, 16, 6, 4),
+]
+_BLOCKS = [FloatKernel(f"gemm_blocks.t{side}", side, side, 4, 0, 4, 1 << 17) for side in (64, 128)]
+"""Without shared memory."""
+COOPMAT = [
+    FloatKernel(f"gemm_coopmat.{axis}", rows, columns, k, busy, 8)
+    for axis, rows, columns, k, busy in (
+        ("t128", 128, 128, 32, 2), ("t64", 64, 64, 64, 3), ("t64d", 64, 64, 128, 1),
+        ("t32x64", 32, 64, 128, 1), ("t32", 32, 32, 128, 4), ("t16", 16, 32, 256, 2),
+    )
+]
+_LARGE, _SMALL = COOPMAT[:2]
+_PACKED = FloatKernel("gemm_coopmat.t64x256p", 64, 256, 32, 2, 8, packed_b=True)
+_CONSTANT_ROWS, _VARIABLE_ROWS, _PACKED_K = 512, 1536, 512
+"""The least rows for which a packed B pays off if it is constant, and if it is packed for each
+product; and the least K."""
+_DEEP, _FLAT, _LOW = COOPMAT[2:5]
+"""Tiles for products of fewer tiles than cores."""
+_LONG_K, _MOST_PARTS = 2048, 8
+"""The least K for which the deep tile is split, and the most parts."""
+_AT_ONCE, _AT_ONCE_TILES, _SLICED_K = 64, 16, 512
+"""The most K that a subgroup reads at once, the most tiles of that kind for each core, and the
+least K for which subgroups share it and read A from memory."""
+_FEW_ROWS = {
+    way: [FloatKernel(f"gemm_few_rows.{axis}.r{rows}", rows, columns, k, 4, 0, longest, True)
+          for rows in (1, 2, 4, 8)]
+    for way, axis, columns, k, longest in (
+        ("k", "k_contiguous", 8, 1024, _MAX_K), ("mn", "n_contiguous", 128, 32, _MAX_K))
+}
+_DIRECT = "gemm_direct_coopmat"
+_FRAGMENTS = "gemm_few_rows_coopmat"
+_SPAN, _LONGEST_A = 256, 1 << 14
+"""For one row and a B in blocks: elements of K that a subgroup multiplies at a time, and of a part
+of K, for which A lies in shared memory."""
+PACK, STRIP = "gemm_pack", 64
+"""Packs B in strips of so many columns, and so many of K at a time."""
+SHADERS: tuple[str, ...] = (
+    "gemm", "gemm_blocks", "gemm_coopmat", _DIRECT, PACK, "gemm_few_rows", _FRAGMENTS,
+    "gemm_blocked_weights")
+
+
+def candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
+    """The kernels that this device can run on a product, the presumably fastest first."""
+    if g.views["y"].operand.itemsize != g.itemsize:  # of factors that were rounded
+        return _on_matrix_units(g, p)
+    few = [k for k in _few_rows(g) if k.variant(p)]
+    tiles = _tiles(g, p)
+    work = g.batches * g.rows * g.k * g.columns
+    if p.device.slow_barriers:
+        # The large blocks take two to six seconds to compile.
+        large = work >= _WORTH_LARGE_BLOCKS and min(g.rows, g.columns) > 64
+        blocks = _BLOCKS[::-1] if large else _BLOCKS
+        return [*blocks, *few, *tiles] if work >= _WORTH_BLOCKS else [*few, *tiles, *blocks]
+    if g.itemsize == 2 and p.device.multiplies(16, 16, 16, "f16", "f32") and (
+            work >= _WORTH_REPACKING or all(g.vectors(side, 8) for side in "ab")):
+        tiles = [*_on_matrix_units(g, p), *tiles]
+        if few and g.rows > 1:  # matrix units are as fast as memory for any number of rows
+            few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
+        way = g.vectors("b", 8)
+        if way and not g.views["b"].padded and (best := fragments(g, p, way)):
+            # It was measured for large B.
+            worth = g.batches * g.k * g.columns >= WORTH_FRAGMENTS
+            if worth and (g.rows <= 8 or g.batches * g.columns >= MANY_COLUMNS):
+                return [best, *few, *tiles]
+            few = [*few[:1], best] if few else []
+            return [*few, *tiles] if few else [*tiles[:1], best, *tiles[1:]]
+    if g.itemsize == 4 and g.rows > 4 and g.vectors("b", 4) == "mn" and not p.device.is_cpu:
+        few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
+    return [*few, *tiles]
+
+
+def _few_rows(g: FloatProduct) -> list[FloatKernel]:
+    each = 16 // g.itemsize
+    if g.rows > 8 or not (way := g.vectors("b", each)):
+        return []
+    if way == "k" and g.vectors("a", each) != "k":
+        return []
+    return [k for k in _FEW_ROWS[way] if k.rows >= g.rows][:1]
+
+
+def fragments(g: FloatProduct, p: PlanBuilder, way: str) -> FloatKernel | None:
+    """The kernel that fills left operands from memory, if this device runs it. ``way``: the axis of
+    B with vectors, or "blocks"."""
+    height = next((n for n in (1, 8, 16) if n >= g.rows), 0)
+    across = 16 if height > 8 else 8
+    if not height or g.itemsize != 2 or not p.device.fragments_alike or not (
+            p.device.multiplies(16, across, 16, "f16", "f32")):
+        return None
+    # Subgroups, those of them that divide K, fragments of 16 columns for each, vectors of A that an
+    # invocation reads at a time, workgroups for each core: the fastest of many on an H200.
+    every = g.columns * g.batches
+    wide = every >= MANY_COLUMNS
+    axis, step = {
+        "k": ("k_contiguous", 64), "mn": ("n_contiguous", 32), "blocks": ("blocks", 128)}[way]
+    one_of_blocks = way == "blocks" and height == 1
+    if one_of_blocks:
+        step, along = _SPAN, 8 if every > 16 * p.device.cores else 16
+        shape = (8, 4, 1, 0, 1) if wide else (16, along, 1, 0, 1)
+    elif way == "k" and height == 8 and wide and every <= 32 * 3 * p.device.cores:
+        shape = 8, 4, 1, 1, 1  # all of its workgroups run at a time
+    elif way == "mn" and height == 8 and wide and every <= 128 * 0.8 * p.device.cores:
+        shape = 8, 4, 4, 1, 2  # else too many cores have no workgroup
+    else:
+        shape = {
+            ("k", 1): (8, 8, 2, 1, 1) if wide else (8, 8, 1, 1, 2),
+            ("k", 8): (16, 4, 2, 1, 1), ("k", 16): (16, 4, 1, 1, 1),
+            ("mn", 1): (8, 8, 4, 1, 2),
+            ("mn", 8): (16, 8, 4, 1, 1) if wide else (16, 16, 4, 1, 1),
+            ("mn", 16): (8, 2, 4, 1, 1),
+            ("blocks", 8): (16, 4, 1, 1, 1), ("blocks", 16): (16, 4, 2, 2, 1),
+        }[way, height]
+    subgroups, along, count, reads, busy = shape
+    if one_of_blocks:  # A lies in shared memory as a whole
+        reads = -(-min(-(-g.k // step) * step, _LONGEST_A) // (8 * 32 * subgroups))
+    spec = {"LOCAL_SIZE": 32 * subgroups, "SUBGROUPS_K": along, "FRAGMENTS": count,
+            "A_READS": reads, "A_VECTORS": g.vectors("a", 8) == "k" and not g.views["a"].padded,
+            "ENDS_INSIDE": g.k % step != 0}
+    if way == "mn":
+        del spec["FRAGMENTS"]
+    kernel = FloatKernel(
+        f"{_FRAGMENTS}.{axis}.r{height}", height, subgroups // along * 16 * count, step * along,
+        busy, 0, _LONGEST_A if one_of_blocks else _MAX_K, split=True, spec=tuple(spec.items()))
+    return kernel if kernel.variant(p) else None
+
+
+class _Speed(NamedTuple):
+    """Microseconds of a core of an H200 for one of K, as measured."""
+
+    step: float
+    """Of a tile among several, ..."""
+    alone: float
+    """... and of one alone."""
+    together: int = 8
+    """Tiles that a core computes at a time."""
+
+
+_SPEEDS = {"gemm.t128": _Speed(0.0935, 0.106, 2), "gemm.t128x64": _Speed(0.048, 0.06, 3),
+           "gemm.t128x64d": _Speed(0.053, 0.051, 2), "gemm.t64": _Speed(0.0293, 0.032),
+           "gemm.t32x64": _Speed(0.0161, 0.02), "gemm.t32": _Speed(0.0135, 0.0112)}
+_PARTS = (2, 3, 4, 6, 8, 12, 16)
+_BEGIN, _SPLIT, _MORE_BYTES = 3.0, 5.5, 2.5e-6
+"""Microseconds: of a dispatch, of one with split-K, and of a sum that is stored and added up."""
+_OFFERED = 6
+"""The kernels of float32 sums that tuning tries."""
+
+
+def _tiles(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
+    """The kernels of float32 sums, the presumably fastest first."""
+    known = _sorted(_TILES, g, p)
+    if p.device.is_cpu:
+        return known
+    able = [k for k in (*_TILES, *_OBLONG) if k.variant(p)]
+    split = [part for k in able for part in _parted(k)]
+    found = [*able, *(k for k in split if k.part_k(g, p.device.cores) < g.k)]
+    found.sort(key=lambda k: _microseconds(k, g, p.device.cores))
+    return list({k.name: k for k in (*found[:_OFFERED], *known)}.values())
+
+
+@functools.cache
+def _parted(kernel: FloatKernel) -> list[FloatKernel]:
+    """The kernel with K in so many parts."""
+    return [replace(kernel, split=True, parts=parts) for parts in _PARTS]
+
+
+def _microseconds(kernel: FloatKernel, g: FloatProduct, cores: int) -> float:
+    """The estimated time: of the core with the most workgroups, and of adding up parts."""
+    part_k = kernel.part_k(g, cores)
+    parts, speed = -(-g.k // part_k), _SPEEDS[kernel.shader]
+    most = -(-kernel.tiles(g) * parts // cores)
+    # Where nothing else reads the same rows:
+    slower = 1.25 if kernel.columns < kernel.rows and g.columns <= kernel.columns else 1.0
+    rounds, rest = divmod(most, speed.together)
+    time = part_k * slower * (rounds * max(speed.together * speed.step, speed.alone)
+                              + (max(rest * speed.step, speed.alone) if rest else 0))
+    if parts == 1:
+        return time + _BEGIN
+    return time + _SPLIT + parts * _MORE_BYTES * g.batches * g.rows * g.columns
+
+
+def _on_matrix_units(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
+    """The kernels on matrix units, the presumably fastest first."""
+    tiles = _sorted(COOPMAT, g, p)
+    direct = _direct(g, p)
+    best = direct.get(_best_direct(g, p.device.cores, tiles[0], direct))
+    found = list(dict.fromkeys((best or tiles[0], *tiles, *direct.values())))
+    if not p.device.fragments_alike or not _PACKED.variant(p) or g.k < _PACKED_K:
+        return found
+    # As measured, its tiles pay off even if a tenth of the cores has none.
+    fills = tiles[0] == _LARGE or 10 * _PACKED.tiles(g) >= 9 * p.device.cores
+    wastes = 10 * _PACKED.area(g) > 11 * _LARGE.area(g)
+    least = _CONSTANT_ROWS if g.views["b"].constant else _VARIABLE_ROWS
+    worth = fills and not wastes and g.rows >= least
+    return [_PACKED, *found] if worth else [found[0], _PACKED, *found[1:]]
+
+
+def _direct(g: FloatProduct, p: PlanBuilder) -> dict[str, FloatKernel]:
+    """The kernels that read A straight from memory, if they can run, by their tiles."""
+    if not p.device.fragments_alike or g.vectors("a", 8) != "k" or (
+            g.views["a"].padded or g.views["b"].padded):
+        return {}
+    # Rows, columns, subgroups along K of each part of a tile, and its parts: the fastest of some
+    # that were timed on an H200.
+    shapes = {
+        "k": {"t32k": (32, 32, 1 if g.k <= _AT_ONCE else 16, 1),
+              "t64k": (64, 64, 8 if _DEEP.tiles(g) <= p.device.cores else 4, 1)},
+        "mn": {"t32n": (32, 32, 1 if g.k <= _AT_ONCE else 12 if g.k >= _LONG_K else 8, 1),
+               "t64s": (64, 64, 4, 2), "t128x64s": (128, 64, 2, 4)},
+    }.get(g.vectors("b", 8), {})
+    found = {}
+    for tile, (rows, columns, along, parts) in shapes.items():
+        ends = g.k % (32 * along if tile.endswith("s") else 32) != 0
+        found[tile] = FloatKernel(
+            f"{_DIRECT}.{tile}", rows, columns, 32, 1, 0,
+            spec=(("LOCAL_SIZE", 32 * along * parts), ("ENDS_INSIDE", ends)))
+    return {tile: kernel for tile, kernel in found.items() if kernel.variant(p)}
+
+
+def _best_direct(
+    g: FloatProduct, cores: int, other: FloatKernel, direct: Mapping[str, FloatKernel]
+) -> str:
+    """The tile of :func:`_direct` that is faster than ``other`` kernel, as measured on an H200; ""
+    if none is."""
+    small = next((tile for tile in direct if tile.startswith("t32")), "")
+    if small and g.rows > 16:
+        tiles = direct[small].tiles(g)
+        if g.batches > 1 and g.k <= _AT_ONCE and tiles <= _AT_ONCE_TILES * cores:
+            return small
+        # Not timed where B comes from memory, or most cores have no tile.
+        shared = other in (replace(_DEEP, split=True), replace(_LOW, split=True))
+        if shared and tiles <= cores <= 2 * tiles and g.k * g.columns < WORTH_FRAGMENTS:
+            return small
+    if g.k < _SLICED_K:
+        return ""
+    square = "t64k" if "t64k" in direct else "t64s"
+    if other == _DEEP:
+        return square
+    wide = direct.get("t128x64s")
+    if other != _SMALL:
+        return ""
+    if wide is None:
+        return square
+    return "t128x64s" if 10 * wide.area(g) <= 11 * _SMALL.area(g) else ""
+
+
+def _sorted(kernels: list[FloatKernel], g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
+    """The largest tile that gives each core a workgroup comes first, else the smallest, with
+    split-K."""
+    able = [k for k in kernels if k.variant(p)]
+    split = [replace(k, split=True) for k in able]
+    split = [k for k in split if k.part_k(g, p.device.cores) < g.k]
+    # Fewer tiles keep matrix units busy where subgroups split K. t16 is for few rows.
+    tall = [k for k in able if k != _FLAT and (k.rows > 16 or g.rows <= 16)]
+    # A tile that exceeds the product wastes time.
+    best = next((k for k in tall[:-1] if k.tiles(g) >= p.device.cores
+                 and 2 * g.rows > k.rows and 2 * g.columns > k.columns), None)
+    if best is None:
+        best = _of_few_tiles(able, g, p.device.cores) or tall[-1]
+    shared = replace(tall[-1], split=True)
+    # Split-K pays off from four parts on, as measured.
+    few = 4 * best.tiles(g) < best.busy * p.device.cores
+    if best is tall[-1] and few and g.k >= 1024 and shared in split:
+        best = shared
+    return sorted([*able, *split], key=lambda k: k != best)
+
+
+def _of_few_tiles(able: list[FloatKernel], g: FloatProduct, cores: int) -> FloatKernel | None:
+    """The tile for matrix units if there are fewer tiles than cores, as measured on an H200. No
+    core gets a second workgroup of it, which would take as long again."""
+    if _DEEP not in able or g.rows <= 32:
+        return None
+    tiles = _DEEP.tiles(g)
+    if g.k >= _LONG_K and 2 <= cores // tiles <= _MOST_PARTS:
+        return replace(_DEEP, split=True)
+    if 3 * tiles < cores:
+        return None
+    return _FLAT if _FLAT in able and _FLAT.tiles(g) <= cores else _DEEP
