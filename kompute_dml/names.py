@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
-from . import spec
-
 ALIASES = {
     "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh",
     "arctan": "atan", "arctan2": "atan_yx", "arctanh": "atanh", "atan2": "atan_yx",
@@ -36,15 +34,12 @@ ALIASES = {
 def hint(name: str, known: Collection[str]) -> str:
     """The end of a message that refuses ``name``: similar ``known`` names, the most similar first,
     or ""."""
-    name = name.casefold()
+    # Functions have DirectML's names without this prefix.
+    name = name.casefold().removeprefix("element_wise_")
     wanted = ALIASES.get(name, name)
     folded = {k.casefold(): k for k in known}
     found = [wanted] if wanted in folded else sorted(
         (k for k in folded if f"_{wanted}_" in f"_{k}_"), key=len)[:3]
     if not found:
-        for prefix in ("", "ELEMENT_WISE_", "ACTIVATION_"):
-            operator = f"DML_OPERATOR_{prefix}{name.upper()}"
-            if operator in spec.operator_names():
-                return f"; {operator} is not implemented"
         found = difflib.get_close_matches(wanted, folded, 3, cutoff=0.7)
     return f"; did you mean {' or '.join(folded[k] for k in found)}?" if found else ""

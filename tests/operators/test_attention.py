@@ -178,6 +178,26 @@ def test_which_kernel_is_taken(work: Any, shaders: list[str]) -> None:
     assert [d.variant.name for d in plan.execute] == shaders
 
 
+_MANY_TOKENS = 1 << 17
+"""FLOAT32 scores of a head between so many would take 64 GiB."""
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+@pytest.mark.parametrize("queries", [1, _MANY_TOKENS])
+def test_memory_does_not_grow_with_scores(kind: str, queries: int) -> None:
+    assert _plan(1, queries, _MANY_TOKENS, 64, kind).temporary_bytes <= 128 << 20
+
+
+def test_many_keys(device: dml.Device, rng: np.random.Generator) -> None:
+    q, k, v = (rng.standard_normal((1, n, 32)).astype(np.float32)
+               for n in (2, _MANY_TOKENS, _MANY_TOKENS))
+    y = dml.multihead_attention(*map(device.tensor, (q, k, v)), scale=0.5, head_count=1, **_PLAIN)
+    power = q[0].astype(float) @ k[0].T * 0.5
+    power = np.exp(power - power.max(1, keepdims=True))
+    expected = power @ v[0] / power.sum(1, keepdims=True)
+    assert abs(y.numpy()[0] - expected).max() <= 1e-5
+
+
 @pytest.mark.parametrize(("stride", "dispatches"), [(128, 1), (129, 2)])
 def test_past_and_new_keys_are_copied_together(stride: int, dispatches: int) -> None:
     """Unless only one of them consists of vectors. Keys and values are copied side by side."""

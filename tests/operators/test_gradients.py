@@ -1,0 +1,102 @@
+"""Gradients are what their name says: adjoints of linear operators, and slopes of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+
+_ROOM = 1e-5
+"""Of a sum of absolute products: some roundings of FLOAT32 for each. A gradient that is wrong in
+one element of a hundred is beyond it."""
+_POOL = dict(strides=(2, 2), window_size=(3, 3), start_padding=(1, 1), end_padding=(0, 1))
+_SCALES = dict(scales=(1.0, 1.0, 1.5, 2.0), interpolation_mode=dml.InterpolationMode.LINEAR)
+_PART = dict(input_window_offsets=(0, 0, 1, 1), input_window_sizes=(2, 3, 5, 6),
+             input_window_strides=(1, 1, -2, 3))
+_REGIONS = np.array([[0.3, 0.2, 5.1, 3.7], [1.2, 1.1, 4.4, 4.9], [2.2, 0.4, 7.3, 5.2]], np.float32)
+_OF = np.array([1, 0, 1], np.uint32)
+
+
+def _inner(a: np.ndarray, b: np.ndarray) -> float:
+    return float((a.astype(np.float64) * b.astype(np.float64)).sum())
+
+
+@pytest.mark.parametrize(("forward", "backward"), [
+    (lambda x: dml.average_pooling(x, **_POOL, include_padding=1),
+     lambda dy, sizes: dml.average_pooling_grad(
+         dy, **_POOL, include_padding=1, output_sizes=sizes)),
+    (lambda x: dml.resample1(x, **_SCALES, input_pixel_offsets=(0.5,) * 4,
+                             output_pixel_offsets=(-0.5,) * 4),
+     lambda dy, sizes: dml.resample_grad(
+         dy, **_SCALES, input_pixel_offsets=(-0.5,) * 4, output_pixel_offsets=(0.5,) * 4,
+         output_sizes=sizes)),
+    (lambda x: dml.slice1(x, **_PART),
+     lambda dy, sizes: dml.slice_grad(dy, **_PART, output_sizes=sizes)),
+    (lambda x: dml.roi_align1(x, _REGIONS, _OF, output_size=(2, 3)),
+     lambda dy, sizes: dml.roi_align_grad(dy, _REGIONS, _OF, output_sizes=sizes)),
+], ids=["AVERAGE_POOLING_GRAD", "RESAMPLE_GRAD", "SLICE_GRAD", "ROI_ALIGN_GRAD"])
+def test_the_gradient_of_a_linear_operator_is_its_adjoint(
+    forward: Callable[..., Any], backward: Callable[..., Any], rng: np.random.Generator
+) -> None:
+    sizes = (2, 3, 6, 8)
+    x = rng.standard_normal(sizes).astype(np.float32)
+    y = forward(dml.tensor(x)).numpy()
+    dy = rng.standard_normal(y.shape).astype(np.float32)
+    dx = backward(dml.tensor(dy), sizes).numpy()
+    most = _inner(abs(x), backward(dml.tensor(abs(dy)), sizes).numpy())
+    assert abs(_inner(y, dy) - _inner(x, dx)) <= _ROOM * most
+    assert backward(dml.tensor(dy), sizes).numpy().tobytes() == dx.tobytes()
+
+
+def _largest(x: np.ndarray) -> np.ndarray:
+    return np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::2, ::2].max((-1, -2))
+
+
+def _across(x: np.ndarray) -> np.ndarray:
+    padded = np.pad(x**2, ((0, 0), (1, 1), (0, 0), (0, 0)))
+    sums = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
+    return x * (1.0 + 0.5 / 3 * sums) ** -0.75
+
+
+def _normalized(x: np.ndarray) -> np.ndarray:
+    mean, variance = x.mean((0, 2, 3), keepdims=True), x.var((0, 2, 3), keepdims=True)
+    return _SCALE * (x - mean) / np.sqrt(variance + 1e-3)
+
+
+_SCALE = np.array([0.5, -1.5, 2.0]).reshape(1, 3, 1, 1)
+_NO_PADDING = dict(strides=(2, 2), window_size=(3, 3), start_padding=(0, 0), end_padding=(0, 0))
+
+
+def _normalized_gradient(x: np.ndarray, dy: np.ndarray) -> Any:
+    mean, variance = (f((0, 2, 3), keepdims=True).astype(np.float32) for f in (x.mean, x.var))
+    return dml.batch_normalization_training_grad(
+        x, dy, mean, variance, _SCALE.astype(np.float32), epsilon=1e-3)[0]
+
+
+@pytest.mark.parametrize(("function", "gradient"), [
+    (lambda x: np.maximum(x, 0), dml.activation_relu_grad),
+    (lambda x: np.clip(x, -0.5, 0.7),
+     lambda x, dy: dml.clip_grad1(x, dy, min=-0.5, max=0.7)),
+    (_largest, lambda x, dy: dml.max_pooling_grad(x, dy, **_NO_PADDING, dilations=(1, 1))),
+    (_across, lambda x, dy: dml.local_response_normalization_grad(
+        x, dy, local_size=3, alpha=0.5, beta=0.75, bias=1.0)),
+    (_normalized, _normalized_gradient),
+], ids=["ACTIVATION_RELU_GRAD", "ELEMENT_WISE_CLIP_GRAD1", "MAX_POOLING_GRAD",
+        "LOCAL_RESPONSE_NORMALIZATION_GRAD", "BATCH_NORMALIZATION_TRAINING_GRAD"])
+def test_a_gradient_is_the_slope(
+    function: Callable[[np.ndarray], np.ndarray], gradient: Callable[..., Any],
+    rng: np.random.Generator,
+) -> None:
+    """By differences of the function in float64, in some direction."""
+    x, v = (rng.standard_normal((2, 3, 7, 9)).astype(np.float32) for _ in range(2))
+    step = 1e-7
+    x64, v64 = x.astype(np.float64), v.astype(np.float64)
+    slopes = (function(x64 + step * v64) - function(x64 - step * v64)) / (2 * step)
+    dy = rng.standard_normal(slopes.shape).astype(np.float32)
+    dx = gradient(x, dy).numpy()
+    assert abs(_inner(slopes, dy) - _inner(dx, v)) <= _ROOM * _inner(abs(dx), abs(v))
+    assert gradient(x, dy).numpy().tobytes() == dx.tobytes()
