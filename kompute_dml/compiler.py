@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .bindings import BindingProperties, BindingTable, Dispatchable, Need, check_alias
-from .desc import TensorDesc
+from .desc import TensorDesc, tensor_of
 from .errors import DmlError, ValidationError
 from .lowering.plan import PARAMS, PERSISTENT, TEMPORARY, ZEROED, Dispatch, Plan
-from .operators.base import Definition, OperatorDesc, tensor_of
+from .operators.base import Definition, OperatorDesc
 from .runtime.hazards import Access
 from .runtime.heap import ALIGNMENT, Place, Slot
 from .spec import Field

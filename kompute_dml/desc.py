@@ -179,6 +179,17 @@ class TensorDesc:
         return TensorDesc(**{**fields, **changes})
 
 
+def tensor_of(desc: Any, slot: str) -> TensorDesc | None:
+    """The description in a slot of an operator's: a field, or ``field[i]`` of an array."""
+    result: TensorDesc | None
+    if slot[-1] != "]":
+        result = getattr(desc, slot)
+    else:
+        field, _, index = slot.partition("[")
+        result = getattr(desc, field)[int(index[:-1])]
+    return result
+
+
 @functools.lru_cache(1024)
 def _packed(data_type: DataType, sizes: tuple[int, ...]) -> TensorDesc:
     return TensorDesc(data_type, sizes)

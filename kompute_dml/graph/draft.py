@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..desc import TensorDesc
+from ..desc import TensorDesc, tensor_of
 from ..layout import Ints, rewalked
-from ..operators.base import OperatorDesc, definitions, tensor_of
+from ..operators.base import OperatorDesc, definitions
 from ..runtime.traits import DeviceTraits
 from .array import described
 from .memory import Storage

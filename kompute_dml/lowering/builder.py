@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from .. import tuning
+from ..desc import tensor_of
 from ..layout import Ints, extent
 from ..runtime import traits
 from ..runtime.adapters import Adapter
@@ -56,8 +57,6 @@ class PlanBuilder:
 
     def tensor(self, slot: str) -> Any:
         """The description of a slot's tensor. None where the tensor is absent."""
-        from ..operators.base import tensor_of  # the registry imports this package
-
         return tensor_of(self.desc, slot)
 
     def read(self, slot: str, offset: int = 0, length: int | None = None) -> Operand:

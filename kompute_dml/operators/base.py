@@ -21,7 +21,7 @@ import numpy as np
 
 from .. import spec
 from ..attributes import ENUMS, ReduceFunction, ScaleBias, Size2d
-from ..desc import TensorDesc
+from ..desc import TensorDesc, tensor_of
 from ..dtypes import DataType
 from ..errors import UnsupportedError, expect, whole
 from ..layout import Ints
@@ -380,17 +380,6 @@ def bits(value: Any) -> Any:
     if isinstance(value, (ScaleBias, OperatorDesc)):
         return (kind, *map(bits, value.__dict__.values()))
     return value
-
-
-def tensor_of(desc: Any, slot: str) -> TensorDesc | None:
-    """The description in a slot: a field, or ``field[i]`` of an array."""
-    result: TensorDesc | None
-    if slot[-1] != "]":
-        result = getattr(desc, slot)
-    else:
-        field, _, index = slot.partition("[")
-        result = getattr(desc, field)[int(index[:-1])]
-    return result
 
 
 def _function(desc: Any) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...layout import Ints, extent, packed_strides, pad_left, product
@@ -75,7 +76,7 @@ def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
         # Neighbours in a row belong to different phases, channels to the same. So the output is
         # stored channels-last and then copied.
         turned = matrix_units.channels_last(p.tensor("output_tensor"))
-        c = c._replace(y_strides=(*turned.strides[:2], *pad_left(turned.strides[2:], AXES, 0)))
+        c = replace(c, y_strides=(*turned.strides[:2], *pad_left(turned.strides[2:], AXES, 0)))
         y = p.temporary(turned.data_type.itemsize, product(c.output_sizes))
     finish = {"bias_stride": _channel_stride(bias_tensor, 1)}
     end = {"HAS_BIAS": bias_tensor is not None, **fused.spec}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...desc import TensorDesc, TensorFlags
@@ -119,8 +120,8 @@ def _candidates(p: PlanBuilder, c: Problem, shared: bool) -> list[Choice | None]
     if data_type.is_float and p.device.slow_barriers:
         kernels = [*kernels, *_BLOCKS]
     found: list[Choice | None] = [
-        choice for k in kernels if _is_there(p, c, k) for splits in (_SPLITS if shared else (1,))
-        if _serves(p, c, choice := Choice(k, splits))]
+        Choice(k, splits) for k in kernels if _is_there(p, c, k)
+        for splits in _splits(p, c, k, shared)]
     if found and kernels[-1].shader != SHADER:
         found.append(None)
     return sorted(found, key=lambda choice: _microseconds(p, c, choice))
@@ -133,14 +134,14 @@ def _is_there(p: PlanBuilder, c: Problem, kernel: Kernel) -> bool:
         kernel in _BLOCKS and c.k > blocks.MAX_K)
 
 
-def _serves(p: PlanBuilder, c: Problem, choice: Choice) -> bool:
-    """Whether a kernel that is there serves with these splits."""
-    if choice.splits > 1 and choice.kernel in _BLOCKS:
-        return False
-    if choice.kernel is _FLOATS[0] and choice.splits == 1 and getattr(p.desc, "tail", None) and (
+def _splits(p: PlanBuilder, c: Problem, kernel: Kernel, shared: bool) -> list[int]:
+    """The splits with which a kernel that is there serves."""
+    most = c.k // (kernel.tile[2] * _LEAST_STEPS) if shared and kernel not in _BLOCKS else 1
+    found = [n for n in _SPLITS if n == 1 or n <= most]
+    if kernel is _FLOATS[0] and getattr(p.desc, "tail", None) and (
             not is_plain(p, c, p.write("output_tensor"), c.y_strides, 4)):
-        return False  # sums go to memory where so many tails are computed one by one
-    return choice.splits == 1 or c.k >= choice.splits * choice.kernel.tile[2] * _LEAST_STEPS
+        del found[0]  # sums go to memory where so many tails are computed one by one
+    return found
 
 
 def _microseconds(p: PlanBuilder, c: Problem, choice: Choice | None) -> float:
@@ -172,8 +173,8 @@ def _microseconds(p: PlanBuilder, c: Problem, choice: Choice | None) -> float:
     time = (rounds * resident + last) * (steps + choice.kernel.extra) * step
     if choice.splits > 1:
         time += adding(c, choice.splits)
-    x = p.tensor("input_tensor")
     if c.x_strides[1] != 1:
+        x = p.tensor("input_tensor")
         time += 2 * x.element_count * x.data_type.itemsize / _PACK_SPEED
     return time
 
@@ -202,9 +203,9 @@ def planned(p: PlanBuilder, c: Problem) -> Packed:
     neighbours = each // power_of_two(c.in_channels)
     if (neighbours < 2 or each > 8 or c.groups > 1 or last.transposed or last.filter_step < 0
             or last.filter_size == 1):
-        return Packed(c._replace(in_channels=-(-c.in_channels // each) * each), each, 1)
+        return Packed(replace(c, in_channels=-(-c.in_channels // each) * each), each, 1)
     axes = (*c.axes[:-1], last.together(neighbours))
-    return Packed(c._replace(in_channels=each, axes=axes), each, neighbours)
+    return Packed(replace(c, in_channels=each, axes=axes), each, neighbours)
 
 
 def packed(p: PlanBuilder, c: Problem, to: Packed, fill: Operand = UNUSED
@@ -214,15 +215,16 @@ def packed(p: PlanBuilder, c: Problem, to: Packed, fill: Operand = UNUSED
     else 0."""
     x, x_steps = _input(p, c, to, fill)
     w, w_steps = _filter(p, c, to)
-    return to.problem._replace(
-        x_strides=(x_steps[0], 1, *x_steps[1:4]), w_strides=(*w_steps[:2], 1, *w_steps[2:]),
+    return replace(
+        to.problem, x_strides=(x_steps[0], 1, *x_steps[1:4]),
+        w_strides=(*w_steps[:2], 1, *w_steps[2:]),
     ), {"x": x, "w": w}
 
 
 def packed_input(p: PlanBuilder, c: Problem, to: Packed) -> tuple[Problem, Operand]:
     """The packed convolution with its input; the filter is that of ``c``."""
     x, x_steps = _input(p, c, to, UNUSED)
-    return to.problem._replace(x_strides=(x_steps[0], 1, *x_steps[1:4])), x
+    return replace(to.problem, x_strides=(x_steps[0], 1, *x_steps[1:4])), x
 
 
 def _input(p: PlanBuilder, c: Problem, to: Packed, fill: Operand) -> tuple[Operand, Ints]:

@@ -93,18 +93,9 @@ class Choice(NamedTuple):
         return -(-c.phases * _columns(c) // self.tile.columns)
 
 
-def _reaches(c: Problem) -> list[tuple[int, int]]:
-    """Along y and x: the first tap of all phases, and how many pixels one position reaches."""
-    found = []
-    for a in c.axes[1:]:
-        first, last = (f(at for _, _, at in a.phases) for f in (min, max))
-        found.append((first, last - first + (a.phases[0][1] - 1) * a.tap_step + 1))
-    return found
-
-
 def _pixels(c: Problem, rows: int, band: int) -> int:
     """The most pixels of ``rows`` successive positions in bands of so many columns."""
-    (_, reach_y), (_, reach_x) = _reaches(c)
+    (_, reach_y), (_, reach_x) = c.reaches
     y, x = c.axes[1:]
     image = y.positions * band
     lines = (band - math.gcd(rows, band) + rows - 1) // band + 1
@@ -227,7 +218,7 @@ def dispatch(p: PlanBuilder, c: Problem, choice: Choice, y: Operand, y_strides: 
     """Dispatch the kernel. ``last``: the output is finished, else the sums of splits. ``more``:
     operands of the tail."""
     tile, axes, bias = choice.tile, c.axes[1:], p.tensor("bias_tensor")
-    (first_y, reach_y), (first_x, reach_x) = _reaches(c)
+    (first_y, reach_y), (first_x, reach_x) = c.reaches
     height, width = (a.positions for a in axes)
     bands, step_x = -(-width // choice.band), axes[1].input_step
     taps = [a.phases[0][1] for a in axes]

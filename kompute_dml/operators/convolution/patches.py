@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...lowering.activation import Fused
 from ...lowering.builder import PlanBuilder
 from . import matrix_units
@@ -64,7 +66,7 @@ def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
     own = -(-bands // y_tiles)
     pixels = _FRAGMENT // lanes
     filter_ = matrix_units.packed_filter(p, c, matrix_units.Packed(
-        c._replace(in_channels=_FRAGMENT, axes=(z, y_axis, x_axis.together(pixels))), 8, pixels))
+        replace(c, in_channels=_FRAGMENT, axes=(z, y_axis, x_axis.together(pixels))), 8, pixels))
     bias = p.tensor("bias_tensor")
     p.dispatch(
         fused.variant(SHADER), c.batches * x_tiles * y_tiles * column_tiles,

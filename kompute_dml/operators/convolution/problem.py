@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...layout import Ints, pad_left, product
 from .geometry import AXES, Axis, params_of
 
 
-class Problem(NamedTuple):
+@dataclass(frozen=True)
+class Problem:
     """A convolution of any operator. The strides present filters as {output channel, input channel,
     taps}."""
 
@@ -27,23 +30,32 @@ class Problem(NamedTuple):
     y_strides: Ints
     """Batch, channel, axes."""
 
-    @property
+    @functools.cached_property  # the choice between kernels asks hundreds of times
     def rows(self) -> int:
         """Output positions of a phase, in all batches."""
         return self.batches * product([a.positions for a in self.axes])
 
-    @property
+    @functools.cached_property
     def phases(self) -> int:
         return product([len(a.phases) for a in self.axes])
 
-    @property
+    @functools.cached_property
     def k(self) -> int:
         """The longest K of a phase."""
         return self.in_channels * product([max(n for _, n, _ in a.phases) for a in self.axes])
 
-    @property
+    @functools.cached_property
     def output_sizes(self) -> Ints:
         return (self.batches, self.groups * self.out_channels, *(a.out_size for a in self.axes))
+
+    @functools.cached_property
+    def reaches(self) -> list[tuple[int, int]]:
+        """Along y and x: the first tap of all phases, and how many pixels one position reaches."""
+        found = []
+        for a in self.axes[1:]:
+            first, last = (f(at for _, _, at in a.phases) for f in (min, max))
+            found.append((first, last - first + (a.phases[0][1] - 1) * a.tap_step + 1))
+        return found
 
     def tiles(self, rows: int, columns: int) -> int:
         """The number of tiles in all groups and phases."""
