@@ -24,17 +24,19 @@ class Draft:
     label: str = ""
     """Its name in errors."""
 
-    @property
-    def name(self) -> str:
+    def __post_init__(self) -> None:
+        # Each pass asks for these, so they are found once.
+        definition = self.desc.operator
+        self.name = definition.short_name
         """The operator's name without DirectML's prefix."""
-        return self.desc.operator.short_name
+        self._slots: dict[str, list[tuple[str, Storage]]] = {"input": [], "output": []}
+        for f in definition.slots(self.desc):
+            if (storage := self.storages.get(f.snake)) is not None:
+                self._slots[f.kind].append((f.snake, storage))
 
     def slots(self, kind: str) -> Iterator[tuple[str, Storage]]:
         """The slots and storages of the present tensors. ``kind`` is ``input`` or ``output``."""
-        storages = self.storages
-        for f in self.desc.operator.slots(self.desc):
-            if f.kind == kind and (storage := storages.get(f.snake)) is not None:
-                yield f.snake, storage
+        return iter(self._slots[kind])
 
     def tensor(self, slot: str) -> TensorDesc:
         """The description of a present tensor."""

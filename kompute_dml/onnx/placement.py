@@ -20,9 +20,12 @@ _FEW = 1024
 """The most elements of an input whose values a plan may depend on."""
 
 
+Rows = dict[Node, Mapping]
+
+
 @dataclass
 class Placement:
-    rows: dict[Node, Mapping] = field(default_factory=dict)
+    rows: Rows = field(default_factory=dict)
     """Nodes that the device can run."""
     host: set[Node] = field(default_factory=set)
     """Nodes that are evaluated while planning. Some of them also have a row."""
@@ -93,11 +96,15 @@ def _key(value: Any, is_weight: bool = False) -> Any:
     return tuple(map(_key, value)) if isinstance(value, (list, tuple)) else value
 
 
-def within(nodes: Sequence[Node], device: Device) -> Placement:
-    """The placement of a region's nodes, which were placed before."""
+def within(
+    nodes: Sequence[Node], device: Device, before: Rows | None = None
+) -> Placement:
+    """The placement of a region's nodes, which were placed before; ``before`` has what is still
+    known of that."""
+    known = before or {}
     rows, host = {}, set()
     for node in nodes:
-        if isinstance(row := mapping.candidate(node, device), Mapping):
+        if isinstance(row := known.get(node) or mapping.candidate(node, device), Mapping):
             rows[node] = row
         if shapes.can(node):
             host.add(node)

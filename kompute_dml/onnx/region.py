@@ -62,15 +62,17 @@ class Region:
     def __init__(
         self, device: Device, nodes: Sequence[Node], inputs: Sequence[Value],
         outputs: Sequence[Value], shared: Constants | None = None,
+        rows: placement.Rows | None = None,
     ) -> None:
-        """``nodes`` are in an order in which they can run, and :func:`.place` has placed each.
-        ``shared`` has the constants of regions that are made together.
+        """``nodes`` are in an order in which they can run, and :func:`.place` has placed each:
+        ``rows`` are those that it found. ``shared`` has the constants of regions that are made
+        together.
         """
         self.device = device
         self.nodes = nodes
         self.inputs = inputs
         self.outputs = outputs
-        self._placement = placement.within(nodes, device)
+        self._placement = placement.within(nodes, device, rows)
         self.host_inputs = [
             i for i, value in enumerate(inputs) if value in self._placement.wanted
         ]

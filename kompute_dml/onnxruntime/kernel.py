@@ -38,7 +38,8 @@ class Kernel:
 
     def __init__(self, provider: Provider, reader: GraphReader, shared: Constants) -> None:
         graph = reader.graph
-        self.region = Region(provider.device, fuse(graph), graph.inputs, graph.outputs, shared)
+        self.region = Region(provider.device, fuse(graph), graph.inputs, graph.outputs, shared,
+                             provider.rows)
         self._provider = provider
         self.handle = ffi.new_handle(self)
         self.table = ffi.new("Kernel *", {

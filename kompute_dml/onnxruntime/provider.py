@@ -26,7 +26,7 @@ from ..onnx import cost
 from ..onnx.fusion import fuse
 from ..onnx.graph import Graph, Node
 from ..onnx.partition import joined, regions
-from ..onnx.placement import Placement, place
+from ..onnx.placement import Placement, Rows, place
 from ..onnx.region import Constants
 from ..onnx.rows import TABLE
 from ..runtime.adapters import choose, list_devices
@@ -169,7 +169,9 @@ class Provider:
         self.results: set[str] = set()
         """Names of the model's outputs."""
         self.reader: GraphReader | None = None
-        """The last graph that was looked at, whose regions are compiled next."""
+        """The last graph that was looked at, whose regions are compiled next, ..."""
+        self.rows: Rows = {}
+        """... and what serves its nodes."""
         self.kernels = 0
         """Regions that were compiled."""
         self.capture: capture.Capture | None = None
@@ -201,6 +203,7 @@ class Provider:
         if not reader.is_nested:
             self.results = {v.name for v in reader.graph.outputs}
         placed = place(nodes, self.device, self._names)
+        self.rows = placed.rows
         wanted = []
         found = regions(nodes, placed.__contains__)
         for region, refused in zip(found, self._refusals(found, nodes, placed, reader.graph)):
@@ -466,7 +469,7 @@ def _compile(
         whole = provider.reader if count == 1 else None
         made = [Kernel(provider, GraphReader(api(), graphs[i], whole), shared)
                 for i in range(count)]
-    provider.reader = None
+    provider.reader, provider.rows = None, {}
     provider.kernels += count
     for i, kernel in enumerate(made):
         kernels[i] = keep(kernel)
