@@ -353,6 +353,12 @@ class Device(SnakeCase):
         return self._runtime.allocate(nbytes)
 
     @locked
+    def _reserve(self, nbytes: int) -> None:
+        """Expect allocations of so many bytes together."""
+        self._runtime.collect()
+        self._runtime.heap.reserve(nbytes)
+
+    @locked
     def _free(self, allocation: Allocation) -> None:
         # No other thread may use it or free it at the same time.
         allocation.free()

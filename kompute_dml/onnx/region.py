@@ -15,6 +15,7 @@ from ..errors import DmlError, OutOfMemoryError, UnsupportedError, ValidationErr
 from ..graph.array import Array, device_type
 from ..graph.builder import Builder, Preparations
 from ..graph.fusion import VIEWS, left_out
+from ..graph.memory import aligned
 from ..graph.recorded import Input, RecordedPlan, Resident, Result
 from ..layout import Ints, packed_strides
 from ..runtime.windows import SIZE as WINDOW
@@ -47,6 +48,7 @@ class Constants:
         new = {key: x for key, x in zip(keys, wanted) if key not in self._arrays}
         small = {key: x for key, x in new.items() if x.size and x.nbytes <= _SMALL
                  and device_type(x.dtype).bits >= 8}
+        builder.device._reserve(sum(aligned(x.nbytes) for x in new.values()))
         if len(small) > 1:
             for key, array in zip(small, builder.constants([*small.values()])):
                 self._arrays[key] = small[key], array

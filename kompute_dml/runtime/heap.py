@@ -7,6 +7,7 @@ block.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from bisect import bisect_left
 from collections import deque
@@ -176,6 +177,16 @@ class Heap:
             block = Block(self._make_block(size), size)
         self.blocks.append(block)
         return self._take(block, 0, size)
+
+    def reserve(self, nbytes: int) -> None:
+        """Make one block for allocations of so many bytes together, unless a gap has room. Does
+        nothing where no block holds them."""
+        if not self._shares_blocks or not _FIRST_BLOCK < nbytes <= self.max_block or any(
+                room >= nbytes for block in self.blocks for _, room in block.free):
+            return
+        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        with contextlib.suppress(MemoryError):  # smaller ones may fit
+            self.blocks.append(Block(self._make_block(size), size))
 
     def _take(self, block: Block, gap: int, size: int) -> Allocation:
         allocation = Allocation(block, block.free[gap][0], size, self.dropped.append)
