@@ -76,8 +76,9 @@ class Array:
         return Array(self.dtype, tuple(shape), tuple(strides), storage)
 
     def broadcast_to(self, shape: Sequence[int]) -> Array:
-        strides = layout.broadcast_strides(self.shape, self.strides, shape)
-        return self if tuple(shape) == self.shape else self.view(shape, strides)
+        if tuple(shape) == self.shape:
+            return self
+        return self.view(shape, layout.broadcast_strides(self.shape, self.strides, shape))
 
     def transpose(self, order: Sequence[int]) -> Array:
         return self.view(*layout.transpose(self.shape, self.strides, order))

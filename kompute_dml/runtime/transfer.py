@@ -24,6 +24,9 @@ _LARGE = 8 << 20
 # Bytes of a part of a download. Each part waits for a submit: about 300 us on a virtual machine.
 _LARGE_DOWNLOAD = 16 << 20
 _SLOTS = 2
+_PATIENCE = 4
+"""How often the host waits for a slot before there is another one, which takes 5 ms to make: the
+bus moves a hundred megabytes meanwhile."""
 _THREADS = min(4, os.cpu_count() or 1)
 """Threads that copy on the host. One alone is slower than the bus."""
 _WORTH_THREADS = 4 << 20
@@ -61,6 +64,8 @@ class Transfer:
         fields = self._variant.push_fields
         self._words = [fields[name][0] for name in ("in_offset", "out_offset", "sizes")]
         self._uploads: list[_Slot] = []
+        self._waits = 0
+        """For a slot to upload."""
         self._downloads: dict[int, list[_Slot]] = {}
         self._pool: ThreadPoolExecutor | None = None
 
@@ -161,9 +166,11 @@ class Transfer:
                 slot.filled = 0  # the last bytes written are still in the processor's cache
             if slot.allocation.nbytes - slot.filled >= min(wanted, _SMALL):
                 return slot
-        if len(self._uploads) < _SLOTS:
+        if not self._uploads or (
+                len(self._uploads) < _SLOTS and self._waits >= _PATIENCE):
             slot = _Slot(self._engine.upload_buffer(_LARGE))
         else:
+            self._waits += 1
             slot = self._uploads[0]
             if slot.allocation.last_use is not None:
                 self._recorder.finish(slot.allocation.last_use)
