@@ -18,6 +18,7 @@ from ..graph.fusion import VIEWS, left_out
 from ..graph.memory import aligned
 from ..graph.recorded import Input, RecordedPlan, Resident, Result
 from ..layout import Ints, packed_strides
+from ..runtime.heap import DEDICATED
 from ..runtime.windows import SIZE as WINDOW
 from . import mapping, placement, shapes
 from .graph import Node, Value
@@ -48,7 +49,8 @@ class Constants:
         new = {key: x for key, x in zip(keys, wanted) if key not in self._arrays}
         small = {key: x for key, x in new.items() if x.size and x.nbytes <= _SMALL
                  and device_type(x.dtype).bits >= 8}
-        builder.device._reserve(sum(aligned(x.nbytes) for x in new.values()))
+        builder.device._reserve(sum(
+            aligned(x.nbytes) for x in new.values() if x.nbytes <= DEDICATED))
         if len(small) > 1:
             for key, array in zip(small, builder.constants([*small.values()])):
                 self._arrays[key] = small[key], array

@@ -193,7 +193,7 @@ class Heap:
             return
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         with contextlib.suppress(MemoryError):  # smaller ones may fit
-            self.blocks.append(Block(self._make_block(size), size))
+            self.blocks.append(Block(self._make_block(size, False), size))
 
     def _take(self, block: Block, gap: int, size: int) -> Allocation:
         allocation = Allocation(block, block.free[gap][0], size, self.dropped.append)
