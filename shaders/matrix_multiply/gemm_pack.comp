@@ -34,10 +34,13 @@ const uint SIDE = 64u, INVOCATIONS = 256u;
 const uint PITCH = SIDE / 2u + 1u;
 shared uint s_pairs[SIDE * PITCH];
 
-uint element(uint from, uint k, uint column) {
-    if (k >= K || column >= columns) return 0u;
-    uint at = from + k * b_k + column * b_column;
-    return bitfieldExtract(b_words[at / 2u], int(at % 2u * 16u), 16);
+// Where an element lies; beyond an edge, another one.
+uint place_of(uint from, uint k, uint column) {
+    return from + min(k, K - 1u) * b_k + min(column, columns - 1u) * b_column;
+}
+
+uint element(uint word, uint at, uint k, uint column) {
+    return k < K && column < columns ? bitfieldExtract(word, int(at % 2u * 16u), 16) : 0u;
 }
 
 uvec4 vector_at(uint from, uint k, uint column) {
@@ -68,13 +71,24 @@ void main() {
             [[unroll]] for (uint i = 0u; i < 4u; ++i) s_pairs[column * PITCH + vector * 4u + i] = found[i];
         }
     } else {
-        for (uint n = own; n < SIDE * SIDE / 2u; n += INVOCATIONS) {
-            bool across = b_column < b_k;  // neighbours read neighbours
-            uint pair = across ? n / SIDE : n % (SIDE / 2u);
-            uint column = across ? n % SIDE : n / (SIDE / 2u);
-            uint k = first_k + 2u * pair;
-            s_pairs[column * PITCH + pair] = element(from, k, first_column + column)
-                                             | element(from, k + 1u, first_column + column) << 16u;
+        // All words are asked for before one is used.
+        const uint PAIRS = SIDE * SIDE / 2u / INVOCATIONS;
+        bool across = b_column < b_k;  // neighbours read neighbours
+        uint low[PAIRS], high[PAIRS];
+#define FIND_PAIR \
+            uint n = own + i * INVOCATIONS, pair = across ? n / SIDE : n % (SIDE / 2u); \
+            uint column = across ? n % SIDE : n / (SIDE / 2u); \
+            uint k = first_k + 2u * pair, low_at = place_of(from, k, first_column + column); \
+            uint high_at = place_of(from, k + 1u, first_column + column);
+        [[unroll]] for (uint i = 0u; i < PAIRS; ++i) {
+            FIND_PAIR
+            low[i] = b_words[low_at / 2u];
+            high[i] = b_words[high_at / 2u];
+        }
+        [[unroll]] for (uint i = 0u; i < PAIRS; ++i) {
+            FIND_PAIR
+            s_pairs[column * PITCH + pair] = element(low[i], low_at, k, first_column + column)
+                | element(high[i], high_at, k + 1u, first_column + column) << 16u;
         }
     }
     barrier();
