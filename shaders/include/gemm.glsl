@@ -190,8 +190,10 @@ void store_four(Tile t, uint row, uint column, vec4 sums, Beside found) {
     }
 #ifdef HALF_STORES
     if (BYTES_OF(TYPE) == 2u) {
-        if (y_column == 1u && count == 4u) {  // whole words, wherever they begin
-            if (to % 2u == 0u) {
+        if (y_column == 1u && count == 4u) {  // the largest stores, wherever they begin
+            if (to % 4u == 0u) {
+                y_pairs[to / 4u] = halves;
+            } else if (to % 2u == 0u) {
                 y_pair_words[to / 2u] = halves.x;
                 y_pair_words[to / 2u + 1u] = halves.y;
             } else {
