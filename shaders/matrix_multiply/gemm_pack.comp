@@ -8,8 +8,10 @@
 // (DeviceTraits.fragments_alike). What is beyond B is 0. A workgroup of 256 packs 64 of K of a strip,
 // through shared memory.
 
-// The axis along which B is read in vectors of eight elements: 0 for none, 1 for K, 2 for columns.
+// The axis along which B is read in vectors of eight elements: 0 for none, 1 for K, 2 for columns. SHIFTED:
+// lines begin anywhere, so eight elements lie in two vectors.
 layout(constant_id = 1) const uint VECTORS = 0u;
+layout(constant_id = 2) const bool SHIFTED = false;
 
 layout(push_constant) uniform Push {
     uint batches;
@@ -44,8 +46,24 @@ uint element(uint word, uint at, uint k, uint column) {
 }
 
 uvec4 vector_at(uint from, uint k, uint column) {
-    if (k >= K || column >= columns) return uvec4(0u);
-    return b_vectors[(from + k * b_k + column * b_column) / 8u];
+    bool inside = k < K && column < columns;
+    uint at = place_of(from, k, column);
+    uvec4 low = b_vectors[at / 8u];
+    if (!SHIFTED) return inside ? low : uvec4(0u);
+    uvec4 high = b_vectors[min(at / 8u + 1u, place_of(from, K, columns) / 8u)];
+    if ((at & 4u) != 0u) {
+        low = uvec4(low.zw, high.xy);
+        high.xy = high.zw;
+    }
+    if ((at & 2u) != 0u) {
+        low = uvec4(low.yzw, high.x);
+        high.x = high.y;
+    }
+    if ((at & 1u) != 0u) low = low >> 16u | uvec4(low.yzw, high.x) << 16u;
+    uint left = !inside ? 0u : VECTORS == 1u ? K - k : columns - column;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i)
+        low[i] &= left > 2u * i + 1u ? ~0u : left > 2u * i ? 0xFFFFu : 0u;
+    return low;
 }
 
 void main() {

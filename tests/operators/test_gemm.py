@@ -254,10 +254,12 @@ def _packed(b: np.ndarray) -> np.ndarray:
     return strips.transpose(4, 0, 5, 7, 2, 6, 1, 3).reshape(-1)
 
 
-@pytest.mark.parametrize(("sizes", "trans_b", "vectors"), [
-    ((2, 70, 72), 0, 2), ((3, 72, 75), 1, 1), ((1, 129, 67), 0, 0), ((1, 67, 130), 1, 0)])
+@pytest.mark.parametrize(("sizes", "trans_b", "step", "way"), [
+    ((2, 70, 72), 0, 1, (2, False)), ((3, 72, 75), 1, 1, (1, False)),
+    ((1, 129, 67), 0, 1, (2, True)), ((3, 67, 131), 1, 1, (1, True)),
+    ((2, 65, 66), 0, 3, (0, False)), ((2, 66, 65), 1, 3, (0, False))])
 def test_b_is_packed(
-    sizes: tuple[int, int, int], trans_b: int, vectors: int, own: dml.Device,
+    sizes: tuple[int, int, int], trans_b: int, step: int, way: tuple[int, bool], own: dml.Device,
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The packed B, instead of the product."""
@@ -268,18 +270,19 @@ def test_b_is_packed(
 
     def copy_b(d: Any, p: PlanBuilder, g: float_kernels.FloatProduct, kernel: Any,
                **more: Any) -> None:
-        seen.extend(x.spec["VECTORS"] for x in p._execute if x.variant.name == "gemm_pack")
+        seen.extend((x.spec["VECTORS"], x.spec["SHIFTED"]) for x in p._execute
+                    if x.variant.name == "gemm_pack")
         x = TensorDesc("float16", (len(expected),))
         p.add(copied(p.target, x.sizes, View(TEMPORARY, x, x.strides, g.views["b"].operand.offset),
                      View("output_tensor", x, x.strides)))
 
     monkeypatch.setattr(gemm, "candidates", lambda g, p: [float_kernels._PACKED])
     monkeypatch.setattr(gemm, "dispatch_product", copy_b)
-    given = own.tensor(np.ascontiguousarray(b.swapaxes(1, 2)) if trans_b else b)
+    given = own.tensor(np.repeat(b.swapaxes(1, 2) if trans_b else b, step, 2))[..., ::step]
     rows = -(-len(expected) // (batches * n))
     y = dml.gemm(own.tensor(np.zeros((batches, rows, k), np.float16)), given, trans_b=trans_b)
     assert (y.numpy().reshape(-1)[:len(expected)] == expected).all()
-    assert seen == [vectors]
+    assert seen == [way]
 
 
 @pytest.mark.parametrize("trans_a", [0, 1])

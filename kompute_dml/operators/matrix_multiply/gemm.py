@@ -149,10 +149,12 @@ def _packed(p: PlanBuilder, b: MatrixView, t: TensorDesc, transform: int, way: s
     walk = Walk(heads or (1,), steps or (0,))
     make = p.persistent if t.owned_by_dml else lambda _, *size: p.temporary(*size)
     made = make("b_tensor", 2, walk.count * each)
+    contiguous = way or {b_column: "mn", b_k: "k"}.get(1, "")
     p.dispatch(
         PACK, walk.count * each // STRIP**2, once=t.owned_by_dml, params=walk.words,
         push={"batches": walk.count, "K": k, "columns": columns, "b_k": b_k, "b_column": b_column},
-        spec={"LOCAL_SIZE": 256, "VECTORS": {"k": 1, "mn": 2}.get(way, 0)},
+        spec={"LOCAL_SIZE": 256, "VECTORS": {"k": 1, "mn": 2}.get(contiguous, 0),
+              "SHIFTED": contiguous != way},
         b=b.operand, packed=made)
     to = [0 if n == 1 else s * each for n, s in zip(heads, packed_strides(heads))]
     return MatrixView(made.reading(), (*to, 1, each), 16, padded=True)
