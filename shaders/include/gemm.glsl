@@ -74,6 +74,7 @@ OUTPUT_TENSOR(y, 3, TYPE)
 layout(binding = 3) writeonly buffer YPairs { uvec2 y_pairs[]; };
 #ifdef HALF_STORES  // the device stores 16 bits at a time
 layout(binding = 3) writeonly buffer YHalves { float16_t y_halves[]; };
+layout(binding = 3) writeonly buffer YPairWords { uint y_pair_words[]; };
 #endif
 layout(binding = 4) coherent buffer Partial { float partial[]; };
 layout(binding = 4) coherent buffer PartialVectors { vec4 partial_vectors[]; };
@@ -189,6 +190,19 @@ void store_four(Tile t, uint row, uint column, vec4 sums, Beside found) {
     }
 #ifdef HALF_STORES
     if (BYTES_OF(TYPE) == 2u) {
+        if (y_column == 1u && count == 4u) {  // the largest stores, wherever they begin
+            if (to % 4u == 0u) {
+                y_pairs[to / 4u] = halves;
+            } else if (to % 2u == 0u) {
+                y_pair_words[to / 2u] = halves.x;
+                y_pair_words[to / 2u + 1u] = halves.y;
+            } else {
+                y_halves[to] = unpackFloat2x16(halves.x).x;
+                y_pair_words[to / 2u + 1u] = halves.x >> 16u | halves.y << 16u;
+                y_halves[to + 3u] = unpackFloat2x16(halves.y).y;
+            }
+            return;
+        }
         [[unroll]] for (uint i = 0u; i < 4u; ++i)
             if (i < count) y_halves[to + i * y_column] = unpackFloat2x16(halves[i / 2u])[i % 2u];
         return;

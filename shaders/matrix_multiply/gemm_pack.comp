@@ -8,8 +8,10 @@
 // (DeviceTraits.fragments_alike). What is beyond B is 0. A workgroup of 256 packs 64 of K of a strip,
 // through shared memory.
 
-// The axis along which B is read in vectors of eight elements: 0 for none, 1 for K, 2 for columns.
+// The axis along which B is read in vectors of eight elements: 0 for none, 1 for K, 2 for columns. SHIFTED:
+// lines begin anywhere, so eight elements lie in two vectors.
 layout(constant_id = 1) const uint VECTORS = 0u;
+layout(constant_id = 2) const bool SHIFTED = false;
 
 layout(push_constant) uniform Push {
     uint batches;
@@ -34,15 +36,34 @@ const uint SIDE = 64u, INVOCATIONS = 256u;
 const uint PITCH = SIDE / 2u + 1u;
 shared uint s_pairs[SIDE * PITCH];
 
-uint element(uint from, uint k, uint column) {
-    if (k >= K || column >= columns) return 0u;
-    uint at = from + k * b_k + column * b_column;
-    return bitfieldExtract(b_words[at / 2u], int(at % 2u * 16u), 16);
+// Where an element lies; beyond an edge, another one.
+uint place_of(uint from, uint k, uint column) {
+    return from + min(k, K - 1u) * b_k + min(column, columns - 1u) * b_column;
+}
+
+uint element(uint word, uint at, uint k, uint column) {
+    return k < K && column < columns ? bitfieldExtract(word, int(at % 2u * 16u), 16) : 0u;
 }
 
 uvec4 vector_at(uint from, uint k, uint column) {
-    if (k >= K || column >= columns) return uvec4(0u);
-    return b_vectors[(from + k * b_k + column * b_column) / 8u];
+    bool inside = k < K && column < columns;
+    uint at = place_of(from, k, column);
+    uvec4 low = b_vectors[at / 8u];
+    if (!SHIFTED) return inside ? low : uvec4(0u);
+    uvec4 high = b_vectors[min(at / 8u + 1u, place_of(from, K, columns) / 8u)];
+    if ((at & 4u) != 0u) {
+        low = uvec4(low.zw, high.xy);
+        high.xy = high.zw;
+    }
+    if ((at & 2u) != 0u) {
+        low = uvec4(low.yzw, high.x);
+        high.x = high.y;
+    }
+    if ((at & 1u) != 0u) low = low >> 16u | uvec4(low.yzw, high.x) << 16u;
+    uint left = !inside ? 0u : VECTORS == 1u ? K - k : columns - column;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i)
+        low[i] &= left > 2u * i + 1u ? ~0u : left > 2u * i ? 0xFFFFu : 0u;
+    return low;
 }
 
 void main() {
@@ -68,13 +89,24 @@ void main() {
             [[unroll]] for (uint i = 0u; i < 4u; ++i) s_pairs[column * PITCH + vector * 4u + i] = found[i];
         }
     } else {
-        for (uint n = own; n < SIDE * SIDE / 2u; n += INVOCATIONS) {
-            bool across = b_column < b_k;  // neighbours read neighbours
-            uint pair = across ? n / SIDE : n % (SIDE / 2u);
-            uint column = across ? n % SIDE : n / (SIDE / 2u);
-            uint k = first_k + 2u * pair;
-            s_pairs[column * PITCH + pair] = element(from, k, first_column + column)
-                                             | element(from, k + 1u, first_column + column) << 16u;
+        // All words are asked for before one is used.
+        const uint PAIRS = SIDE * SIDE / 2u / INVOCATIONS;
+        bool across = b_column < b_k;  // neighbours read neighbours
+        uint low[PAIRS], high[PAIRS];
+#define FIND_PAIR \
+            uint n = own + i * INVOCATIONS, pair = across ? n / SIDE : n % (SIDE / 2u); \
+            uint column = across ? n % SIDE : n / (SIDE / 2u); \
+            uint k = first_k + 2u * pair, low_at = place_of(from, k, first_column + column); \
+            uint high_at = place_of(from, k + 1u, first_column + column);
+        [[unroll]] for (uint i = 0u; i < PAIRS; ++i) {
+            FIND_PAIR
+            low[i] = b_words[low_at / 2u];
+            high[i] = b_words[high_at / 2u];
+        }
+        [[unroll]] for (uint i = 0u; i < PAIRS; ++i) {
+            FIND_PAIR
+            s_pairs[column * PITCH + pair] = element(low[i], low_at, k, first_column + column)
+                | element(high[i], high_at, k + 1u, first_column + column) << 16u;
         }
     }
     barrier();

@@ -254,10 +254,12 @@ def _packed(b: np.ndarray) -> np.ndarray:
     return strips.transpose(4, 0, 5, 7, 2, 6, 1, 3).reshape(-1)
 
 
-@pytest.mark.parametrize(("sizes", "trans_b", "vectors"), [
-    ((2, 70, 72), 0, 2), ((3, 72, 75), 1, 1), ((1, 129, 67), 0, 0), ((1, 67, 130), 1, 0)])
+@pytest.mark.parametrize(("sizes", "trans_b", "step", "way"), [
+    ((2, 70, 72), 0, 1, (2, False)), ((3, 72, 75), 1, 1, (1, False)),
+    ((1, 129, 67), 0, 1, (2, True)), ((3, 67, 131), 1, 1, (1, True)),
+    ((2, 65, 66), 0, 3, (0, False)), ((2, 66, 65), 1, 3, (0, False))])
 def test_b_is_packed(
-    sizes: tuple[int, int, int], trans_b: int, vectors: int, own: dml.Device,
+    sizes: tuple[int, int, int], trans_b: int, step: int, way: tuple[int, bool], own: dml.Device,
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The packed B, instead of the product."""
@@ -268,23 +270,55 @@ def test_b_is_packed(
 
     def copy_b(d: Any, p: PlanBuilder, g: float_kernels.FloatProduct, kernel: Any,
                **more: Any) -> None:
-        seen.extend(x.spec["VECTORS"] for x in p._execute if x.variant.name == "gemm_pack")
+        seen.extend((x.spec["VECTORS"], x.spec["SHIFTED"]) for x in p._execute
+                    if x.variant.name == "gemm_pack")
         x = TensorDesc("float16", (len(expected),))
         p.add(copied(p.target, x.sizes, View(TEMPORARY, x, x.strides, g.views["b"].operand.offset),
                      View("output_tensor", x, x.strides)))
 
     monkeypatch.setattr(gemm, "candidates", lambda g, p: [float_kernels._PACKED])
     monkeypatch.setattr(gemm, "dispatch_product", copy_b)
-    given = own.tensor(np.ascontiguousarray(b.swapaxes(1, 2)) if trans_b else b)
+    given = own.tensor(np.repeat(b.swapaxes(1, 2) if trans_b else b, step, 2))[..., ::step]
     rows = -(-len(expected) // (batches * n))
     y = dml.gemm(own.tensor(np.zeros((batches, rows, k), np.float16)), given, trans_b=trans_b)
     assert (y.numpy().reshape(-1)[:len(expected)] == expected).all()
-    assert seen == [vectors]
+    assert seen == [way]
+
+
+@pytest.mark.parametrize("trans_a", [0, 1])
+@pytest.mark.parametrize(("sizes", "columns", "filled"), [
+    ((2, 70, 72), 2048, 96), ((2, 70, 75), 136, 96), ((1, 70, 128), 2048, 128)])
+def test_k_of_a_is_filled_up(
+    sizes: tuple[int, int, int], columns: int, filled: int, trans_a: int, own: dml.Device,
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A as the kernel reads it, instead of the product. ``filled``: K in whole slices."""
+    batches, m, k = sizes
+    a = rng.integers(1, 999, sizes).astype(np.float16)
+
+    def copy_a(d: Any, p: PlanBuilder, g: float_kernels.FloatProduct, kernel: Any,
+               **more: Any) -> None:
+        assert g.k == filled and not dict(kernel.spec).get("ENDS_INSIDE")
+        view, to = g.views["a"], (batches, m, filled)
+        x = TensorDesc("float16", to, view.strides)
+        p.add(copied(p.target, to, View(view.operand.slot, x, view.strides, view.operand.offset),
+                     View("output_tensor", x, dml.TensorDesc("float16", to).strides)))
+
+    monkeypatch.setattr(gemm, "candidates", lambda g, p: [float_kernels._PACKED])
+    monkeypatch.setattr(gemm, "dispatch_product", copy_a)
+    given = own.tensor(np.ascontiguousarray(a.swapaxes(1, 2)) if trans_a else a)
+    b = own.tensor(np.zeros((1, k, columns), np.float16)).broadcast_to((batches, k, columns))
+    y = dml.gemm(given, b, trans_a=trans_a)
+    got = y.numpy().reshape(-1)[:batches * m * filled].reshape(batches, m, filled)
+    assert (got[..., :k] == a).all() and (got[..., k:] == 0).all()
 
 
 @pytest.mark.parametrize(("owned", "sizes", "known", "once", "shaders"), [
-    (True, (2048, 1000, 2048), True, ["gemm_pack"], ["gemm_coopmat.t64x256p"]),
-    (False, (2048, 1000, 2048), True, [], ["gemm_pack", "gemm_coopmat.t64x256p"]),
+    # K is filled up to whole slices.
+    (True, (2048, 1000, 2048), True, ["gemm_pack"], ["padding.b16", "gemm_coopmat.t64x256p"]),
+    (False, (2048, 1001, 2048), True, [], ["gemm_pack", "padding.b16", "gemm_coopmat.t64x256p"]),
+    (False, (2048, 1000, 1024), True, [], ["gemm_pack", "gemm_coopmat.t64x256p"]),
+    (False, (2048, 1024, 2048), True, [], ["gemm_pack", "gemm_coopmat.t64x256p"]),
     (True, (512, 4096, 4096), True, ["gemm_pack"], ["gemm_coopmat.t64x256p"]),
     (False, (512, 4096, 4096), True, [], ["gemm_direct_coopmat.t128x64s"]),
     (True, (2048, 256, 2048), True, [], ["gemm_coopmat.t128"]),  # little K

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...attributes import MatrixTransform
+from ...attributes import MatrixTransform, PaddingMode
 from ...desc import TensorDesc
 from ...errors import expect
 from ...layout import Ints, packed_strides
@@ -21,6 +21,7 @@ from ...lowering.plan import TEMPORARY, UNUSED
 from ...lowering.walk import Walk
 from .. import halves
 from ..base import Output, axes_in, operator
+from ..movement import PaddingOperatorDesc
 from .float_kernels import (
     COOPMAT,
     PACK,
@@ -33,6 +34,9 @@ from .float_kernels import (
 )
 
 _NAME = "DML_OPERATOR_GEMM"
+_WORTH_WHOLE_SLICES = 2048
+"""The least columns of a packed B for which A is copied so that K fills the last slice: a kernel
+whose K ends inside one takes a fifth longer."""
 
 # The description
 
@@ -90,31 +94,46 @@ def _plain(d: Any, p: PlanBuilder, y: MatrixView) -> None:
     g = FloatProduct(sizes, k, kind.itemsize, views)
     kernel = p.choose(g.work, candidates(g, p), lambda k: k.name)
     if kernel.each == 8:
-        for side, transform in (("a", d.trans_a), ("b", d.trans_b)):
-            t, way = getattr(d, f"{side}_tensor"), g.vectors(side, 8)
-            if side == "b" and kernel.packed_b:
-                views[side] = _packed(p, views[side], t, transform, way)
-            elif not way:
-                views[side] = _repacked(p, side, t, transform)
+        a_way, b_way = g.vectors("a", 8), g.vectors("b", 8)
+        if kernel.packed_b:
+            views["b"] = _packed(p, views["b"], d.b_tensor, d.trans_b, b_way)
+            if not a_way or g.columns >= _WORTH_WHOLE_SLICES:
+                k = -(-k // kernel.k) * kernel.k  # packed B has zeros there
+        elif not b_way:
+            views["b"] = _repacked(p, "b", d.b_tensor, d.trans_b)
+        if not a_way or k > g.k:
+            views["a"] = _repacked(p, "a", d.a_tensor, d.trans_a, k - g.k)
         g = FloatProduct(sizes, k, kind.itemsize, views)
     steps = [s[0] for s in g.walk.strides] if g.walk.words[0] == 1 else []
     dispatch_product(d, p, g, kernel, more_push={"batch_steps": steps})
 
 
-def _repacked(p: PlanBuilder, side: str, t: TensorDesc, transform: int) -> MatrixView:
-    """A copy of A (or B) whose rows or columns begin with vectors."""
+def _repacked(
+    p: PlanBuilder, side: str, t: TensorDesc, transform: int, zeros: int = 0
+) -> MatrixView:
+    """A copy of A (or B) whose rows or columns begin with vectors. ``zeros`` more of A's K are
+    0."""
     sizes, strides = oriented(t.sizes, transform), oriented(t.strides, transform)
     sizes = tuple(n if s or i >= len(sizes) - 2 else 1
                   for i, (n, s) in enumerate(zip(sizes, strides)))
     transposed = strides[-2] < strides[-1]  # the axis of the smaller stride becomes contiguous
-    *heads, height, width = oriented(sizes, transposed)
+    filled = (*sizes[:-1], sizes[-1] + zeros)
+    *heads, height, width = oriented(filled, transposed)
     padded = (*heads, height, -(-width // 8) * 8)
     to = oriented(packed_strides(padded), transposed)
     made = p.temporary(t.data_type.itemsize, math.prod(padded))
     x = t.replace(sizes=sizes, strides=strides)
-    y = TensorDesc(t.data_type, sizes, to)
-    p.add(copied(p.target, sizes, View.whole(f"{side}_tensor", x),
-                 View(TEMPORARY, y, to, made.offset)))
+    y = TensorDesc(t.data_type, filled, to)
+    if zeros:
+        begins = (0,) * len(sizes)
+        padding = PaddingOperatorDesc(
+            input_tensor=x, output_tensor=y, padding_mode=PaddingMode.CONSTANT, padding_value=0.0,
+            start_padding=begins, end_padding=(*begins[:-1], zeros))
+        p.include(padding.operator.lower(padding, p.target),
+                  {"input_tensor": p.read(f"{side}_tensor"), "output_tensor": made})
+    else:
+        p.add(copied(p.target, sizes, View.whole(f"{side}_tensor", x),
+                     View(TEMPORARY, y, to, made.offset)))
     steps = tuple(0 if n == 1 and i < len(sizes) - 2 else s
                   for i, (n, s) in enumerate(zip(sizes, to)))
     return MatrixView(made.reading(), steps, 16, padded=True)
@@ -130,10 +149,12 @@ def _packed(p: PlanBuilder, b: MatrixView, t: TensorDesc, transform: int, way: s
     walk = Walk(heads or (1,), steps or (0,))
     make = p.persistent if t.owned_by_dml else lambda _, *size: p.temporary(*size)
     made = make("b_tensor", 2, walk.count * each)
+    contiguous = way or {b_column: "mn", b_k: "k"}.get(1, "")
     p.dispatch(
         PACK, walk.count * each // STRIP**2, once=t.owned_by_dml, params=walk.words,
         push={"batches": walk.count, "K": k, "columns": columns, "b_k": b_k, "b_column": b_column},
-        spec={"LOCAL_SIZE": 256, "VECTORS": {"k": 1, "mn": 2}.get(way, 0)},
+        spec={"LOCAL_SIZE": 256, "VECTORS": {"k": 1, "mn": 2}.get(contiguous, 0),
+              "SHIFTED": contiguous != way},
         b=b.operand, packed=made)
     to = [0 if n == 1 else s * each for n, s in zip(heads, packed_strides(heads))]
     return MatrixView(made.reading(), (*to, 1, each), 16, padded=True)
@@ -190,8 +211,8 @@ def _word(x: float) -> int:
     return int(np.float32(x).view(np.uint32))
 
 
-@operator("GEMM", output=_infer, shaders=(*SHADERS, *COPIES), check=_check, trans_a=0, trans_b=0,
-          alpha=1.0, beta=1.0)
+@operator("GEMM", output=_infer, shaders=(*SHADERS, *COPIES, "padding"), check=_check, trans_a=0,
+          trans_b=0, alpha=1.0, beta=1.0)
 def GemmOperatorDesc(d: Any, p: PlanBuilder) -> None:
     y, fused = d.output_tensor, _softmax(d)
     k = oriented(d.a_tensor.sizes, d.trans_a)[-1]
