@@ -324,3 +324,21 @@ def test_large_results_one_after_the_other_take_the_same_memory(device: dml.Devi
         dml.abs(x).numpy()
     assert own._runtime.heap.blocks == blocks
     own.close()
+
+
+def test_what_is_reserved_is_one_block() -> None:
+    memory = _Memory(400 << 20)
+    heap = Heap(memory.make, memory.drop, 200 << 20)
+    heap.reserve(150 << 20)
+    assert heap.reserved == 150 << 20
+    held = [heap.allocate(15 << 20) for _ in range(10)]
+    assert len(heap.blocks) == 1
+    del held[0]
+    heap.release(heap.dropped.popleft())
+    heap.reserve(15 << 20)  # a gap has room
+    heap.reserve(201 << 20)  # no block holds it
+    heap.reserve(FIRST_BLOCK)  # as much as any block has
+    assert len(heap.blocks) == 1
+    heap.reserve(180 << 20)
+    heap.reserve(190 << 20)  # the memory ends
+    assert heap.reserved == 330 << 20

@@ -74,6 +74,26 @@ def test_more_uploads_than_the_ring_holds(own: dml.Device, rng: np.random.Genera
         assert (tensor.numpy() == array).all()
 
 
+def test_a_second_slot_comes_after_some_waits(own: dml.Device) -> None:
+    ring = own._runtime.transfer
+    for slots, parts in ((1, 1 + transfer._PATIENCE), (2, 2)):
+        data = np.arange(parts * transfer._LARGE // 4, dtype=np.int32)
+        assert (own.tensor(data).numpy() == data).all()
+        assert len(ring._uploads) in (0, slots)  # none where the host writes to the device
+
+
+def test_large_uploads_inside_a_recording(own: dml.Device) -> None:
+    data = np.arange(3 * transfer._LARGE // 4, dtype=np.int32)
+    before, after = own.empty([data.size], "int32"), own.empty([data.size], "int32")
+    source = own.tensor(data)
+    with own.record():
+        dml.identity(source, out=before)
+        own._write(source.allocation, 0, (-data).view(np.uint8))
+        dml.identity(source, out=after)
+    assert (before.numpy() == data).all()
+    assert (after.numpy() == -data).all()
+
+
 def test_many_small_uploads_share_a_slot(own: dml.Device, rng: np.random.Generator) -> None:
     arrays = [rng.random(int(n), np.float32) for n in rng.integers(1, 700, 600 // SCALE)]
     tensors = [own.tensor(a) for a in arrays]
