@@ -165,6 +165,9 @@ class Provider:
         self._constants: dict[int, int] = {}
         """Bytes of the constants that regions will hold, by their addresses on the host."""
         self.has_claimed = False
+        self.lends = True
+        """Whether inputs may be lent to runs. Inputs of nested graphs may not: they are values of
+        the graph around, whose memory is used again within a run."""
         self.decisions: list[Decision] = []
         self.results: set[str] = set()
         """Names of the model's outputs."""
@@ -216,6 +219,8 @@ class Provider:
         if (told := _told.get()) is not None:
             told += decided
         self.has_claimed |= bool(wanted)
+        if reader.is_nested and wanted:
+            self.lends = False
         # Nested graphs come before the graph around them.
         if nodes and not self.has_claimed and not reader.is_nested:
             text = (f"{EP_NAME}: {_NO_CONTEXT}" if self.compiles_ahead
@@ -474,12 +479,14 @@ def _compile(
 
 @guarded("(Ep *, const void *)")
 def _on_run_start(this: Any, options: Any) -> None:
-    allocation.begin_run()
+    if _owner(this).lends:
+        allocation.begin_run()
 
 
 @guarded("(Ep *, const void *, bool)")
 def _on_run_end(this: Any, options: Any, waits: bool) -> None:
-    allocation.end_run()
+    if _owner(this).lends:
+        allocation.end_run()
 
 
 @callback("void(Ep *, void **, size_t)")

@@ -13,12 +13,13 @@ pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
 import onnxruntime as ort
+from onnx import helper
 
 import kompute_dml.onnxruntime as kompute
 from kompute_dml.graph.recorded import Result
 from kompute_dml.onnxruntime import allocation, capi
 from kompute_dml.onnxruntime.memory import SMALL, DeviceMemory
-from onnx_graphs import FLOAT, INT64, cpu, model, needs_provider, node, options, placement
+from onnx_graphs import BOOL, FLOAT, INT64, cpu, model, needs_provider, node, options, placement
 from provider_tools import NAME, session
 from threads import in_threads
 
@@ -94,6 +95,29 @@ def test_a_run_reads_its_inputs_where_the_host_has_them(
         made.run_with_iobinding(binding)
         np.testing.assert_array_equal(binding.get_outputs()[0].numpy(), -x)
         assert written.pop() == x.nbytes and not written
+
+
+def test_values_that_a_nested_graph_reads_are_copied(
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """ONNX Runtime may use their memory for other values before the run ends."""
+    lent: list[int] = []
+    lend = allocation.lend
+    monkeypatch.setattr(allocation, "lend", lambda memory, at, data: (
+        lent.append(data.nbytes), lend(memory, at, data))[1])
+    branches = {
+        name: helper.make_graph([node(op, "a", f"{op}.b")], name, [],
+                                [helper.make_tensor_value_info(f"{op}.b", FLOAT, None)])
+        for name, op in (("then_branch", "Abs"), ("else_branch", "Relu"))}
+    nested = model([node("Det", "x", "a"), node("If", "which", "y", **branches)],
+                   [("x", FLOAT, [3, 2, 2]), ("which", BOOL, [])], [("y", FLOAT, [3])])
+    plain = model([node("Abs", "x", "y")], [("x", FLOAT, [3, 2, 2])], [("y", FLOAT, [3, 2, 2])])
+    x = rng.standard_normal((3, 2, 2)).astype(np.float32)
+    for built, feed, expected in ((nested, {"x": x, "which": np.array(True)}, []),
+                                  (plain, {"x": x}, [x.nbytes])):
+        got = session(built, False, claim="Abs,Relu").run(None, feed)[0]
+        np.testing.assert_allclose(got, cpu(built).run(None, feed)[0], rtol=1e-6)
+        assert lent == expected
 
 
 def test_what_outlives_a_run_is_copied_at_its_end() -> None:
