@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .desc import MINIMUM_ALIGNMENT, TensorDesc
-from .errors import ValidationError, expect, whole
+from .errors import ValidationError, expect, refuse, whole
 from .instead import SnakeCase
 from .runtime.heap import ALIGNMENT, Allocation, Slot
 
@@ -36,7 +36,7 @@ class Buffer(SnakeCase):
         else:
             array = np.ascontiguousarray(data)
             if array.dtype.hasobject:
-                expect(False, "Buffer.write", "data", "be an array of numbers or bytes", data)
+                refuse("Buffer.write", "data", "be an array of numbers or bytes", data)
             raw = array.reshape(-1).view(np.uint8)
         offset = whole("Buffer.write", "offset", offset)
         self._check_range("write", offset, raw.nbytes)
@@ -179,25 +179,25 @@ def _find(
     for need, binding in zip(needs, bindings):
         if not need.size:
             if need.absent and binding is not None:
-                expect(False, name, f"the binding of {need.path}",
+                refuse(name, f"the binding of {need.path}",
                        f"be None (the tensor is {need.absent})", binding)
             places.append(None)
             continue
         if not isinstance(binding, BufferBinding):
             expect(binding is not None, name, need.path, f"be bound ({need.size} bytes)", None)
-            expect(False, name, f"the binding of {need.path}", "be a BufferBinding", binding)
+            refuse(name, f"the binding of {need.path}", "be a BufferBinding", binding)
         buffer, begin = binding.buffer, binding.offset
         allocation = buffer.allocation
         if buffer.device is not device:
-            expect(False, name, f"the binding of {need.path}",
+            refuse(name, f"the binding of {need.path}",
                    f"lie on the operator's own {device!r}", f"one of another {buffer.device!r}")
         if allocation.block is None:
-            expect(False, name, f"the Buffer of {need.path}", "not be freed", buffer)
+            refuse(name, f"the Buffer of {need.path}", "not be freed", buffer)
         if begin % need.alignment:
-            expect(False, name, f"the Offset of {need.path}",
+            refuse(name, f"the Offset of {need.path}",
                    f"be a multiple of {need.alignment}", begin)
         if binding.size_in_bytes < need.size:
-            expect(False, name, f"the SizeInBytes of {need.path}",
+            refuse(name, f"the SizeInBytes of {need.path}",
                    f"be at least {need.size}", binding.size_in_bytes)
         places.append(Slot(allocation, begin))
     return places
@@ -211,8 +211,7 @@ def _listed(what: str, bindings: Any) -> tuple[Any, ...]:
     try:
         return tuple(bindings)
     except TypeError:
-        expect(False, what, "the bindings", "be a list, with one entry for each tensor", bindings)
-        raise
+        refuse(what, "the bindings", "be a list, with one entry for each tensor", bindings)
 
 
 class BindingTable(SnakeCase):
@@ -257,7 +256,7 @@ class BindingTable(SnakeCase):
             return self._places
         name = compiled.name
         if not compiled.initialized:
-            expect(False, name, "the operator",
+            refuse(name, "the operator",
                    "be initialized before it is dispatched (it has OWNED_BY_DML inputs)",
                    "one that is not")
         counts = compiled.binding_counts

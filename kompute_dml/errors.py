@@ -2,13 +2,13 @@
 
 Each class is also one of Python's own, so that callers may catch either. TypeError is raised for
 arguments that a function does not have, and for pickling devices. A message reads ``<operator>:
-expected <field path> to <rule>, but <values>``; :func:`expect` composes it.
+expected <field path> to <rule>, but <values>``; :func:`refuse` composes it.
 """
 
 from __future__ import annotations
 
 from operator import index
-from typing import Any
+from typing import Any, NoReturn
 
 
 class DmlError(Exception):
@@ -49,16 +49,21 @@ def shown(value: object) -> str:
 
 
 def expect(holds: object, operator: str, field: str, rule: str, *got: object) -> None:
-    """Raise :class:`ValidationError` in the project's wording unless ``holds``.
+    """:func:`refuse` unless ``holds``."""
+    if not holds:
+        refuse(operator, field, rule, *got)
+
+
+def refuse(operator: str, field: str, rule: str, *got: object) -> NoReturn:
+    """Raise :class:`ValidationError` in the project's wording.
 
     ``got`` is the offending value, or the two values that disagree.
     """
-    if not holds:
-        values = " and ".join(map(shown, got))
-        raise ValidationError(
-            f"{operator}: expected {field} to {rule}, but "
-            + (f"{values} were given" if len(got) > 1 else f"got {values}")
-        )
+    values = " and ".join(map(shown, got))
+    raise ValidationError(
+        f"{operator}: expected {field} to {rule}, but "
+        + (f"{values} were given" if len(got) > 1 else f"got {values}")
+    )
 
 
 def whole(operator: str, field: str, value: Any) -> int:

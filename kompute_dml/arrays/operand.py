@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..dtypes import DataType
-from ..errors import UnsupportedError, expect
+from ..errors import UnsupportedError, expect, refuse
 from ..functions import functions
 from ..functions.call import device_of
 from ..tensors import Tensor
@@ -131,7 +131,7 @@ def result(name: str, made: Tensor, out: Any) -> Tensor:
         return made
     expect(isinstance(out, Tensor), name, "out", "be a Tensor", type(out).__name__)
     if made.sizes != out.sizes:
-        expect(False, name, "out.sizes", f"be {list(made.sizes)}", list(out.sizes))
+        refuse(name, "out.sizes", f"be {list(made.sizes)}", list(out.sizes))
     expect(np.can_cast(made.dtype, out.dtype, "same_kind"), name, "out.dtype",
            f"take {made.dtype} (x.astype converts)", out.dtype)
     return store(out, made)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from .. import spec
 from ..dtypes import DataType, Scalar
-from ..errors import ValidationError, expect
+from ..errors import ValidationError, refuse
 from ..layout import broadcast_sizes
 from ..operators.base import Definition, described
 from ..tensors import Tensor
@@ -146,7 +146,7 @@ def _tensors(
             try:
                 Scalar.of(value, kind)
             except ValidationError:
-                expect(False, name, field, f"be a number that {kind} can hold", value)
+                refuse(name, field, f"be a number that {kind} can hold", value)
         tensors[i] = as_tensor(device, name, field, value, kind)
     return broadcast(name, [tensors[i] for i in range(len(values))])
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..desc import TensorDesc
 from ..dtypes import DataType
-from ..errors import ValidationError, expect
+from ..errors import ValidationError, expect, refuse
 from ..graph.active import Taker, innermost
 from ..operators.base import OperatorDesc, bits
 from ..runtime.heap import Place
@@ -80,9 +80,9 @@ def output(
         return device.empty(sizes, data_type)
     expect(isinstance(out, Tensor), name, "out", "be a Tensor", type(out).__name__)
     if out.sizes != sizes:
-        expect(False, name, "out.sizes", f"be {list(sizes)}", list(out.sizes))
+        refuse(name, "out.sizes", f"be {list(sizes)}", list(out.sizes))
     if out.data_type is not data_type:
-        expect(False, name, "out.data_type", f"be {data_type}", out.data_type)
+        refuse(name, "out.data_type", f"be {data_type}", out.data_type)
     return out
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..dtypes import DataType
-from ..errors import ValidationError, expect
+from ..errors import ValidationError, expect, refuse
 from ..layout import broadcast_sizes, pad_left
 from ..operators.matrix_multiply.gemm import GemmOperatorDesc
 from ..operators.matrix_multiply.integer import MatrixMultiplyIntegerOperatorDesc
@@ -142,8 +142,7 @@ def _leading(name: str, a: Tensor, b: Tensor) -> tuple[int, ...]:
     try:
         leading = broadcast_sizes(a.sizes[:-2] or (1,), b.sizes[:-2] or (1,))
     except ValueError:
-        expect(False, name, "the leading sizes of a and b", "broadcast",
-               list(a.sizes), list(b.sizes))
+        refuse(name, "the leading sizes of a and b", "broadcast", list(a.sizes), list(b.sizes))
     return leading[len(leading) + 2 - max(a.ndim, b.ndim) :]
 
 
@@ -151,8 +150,7 @@ def _broadcast(name: str, field: str, t: Tensor, sizes: tuple[int, ...]) -> Tens
     try:
         return t.broadcast_to(sizes)
     except ValidationError:
-        expect(False, name, f"{field}.sizes", f"broadcast to {list(sizes)}", list(t.sizes))
-        raise
+        refuse(name, f"{field}.sizes", f"broadcast to {list(sizes)}", list(t.sizes))
 
 
 @function

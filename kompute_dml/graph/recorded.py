@@ -71,7 +71,7 @@ class RecordedPlan:
     @property
     def operators(self) -> list[str]:
         """The operators that run, in order, without DirectML's prefix."""
-        return [c.name.removeprefix("DML_OPERATOR_") for c, _ in self._steps]
+        return [c.definition.short_name for c, _ in self._steps]
 
     @property
     def variants(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..compiler import Operator
 from ..desc import TensorDesc
-from ..errors import UnsupportedError, expect, whole
+from ..errors import UnsupportedError, expect, refuse, whole
 from ..spec import FeatureLevel
 from .desc import (
     ConstantDataGraphNodeDesc,
@@ -140,7 +140,7 @@ class _Checker:
         end, desc = self._connect(path, edge, Source(None, index))
         other, flag = owned.setdefault(index, (end, desc.owned_by_dml))
         if flag != desc.owned_by_dml:
-            expect(False, _GRAPH, f"{end}.Flags",
+            refuse(_GRAPH, f"{end}.Flags",
                    f"equal those of {other}, which has the same graph input {index}",
                    *("OWNED_BY_DML" if f else "NONE" for f in (desc.owned_by_dml, flag)))
 
@@ -183,7 +183,7 @@ class _Checker:
         tensor = node.inputs[slot]
         end = f"{self._name(number)}.{tensor.path}"
         if tensor.desc is None:
-            expect(False, _GRAPH, f"{path}.ToNodeInputIndex",
+            refuse(_GRAPH, f"{path}.ToNodeInputIndex",
                    "be a tensor that the operator has", f"{slot}, the absent {end}")
         expect(node.sources[slot] is None, _GRAPH, f"{path}.ToNodeInputIndex",
                "be an input that no other edge ends at", f"{slot}, which is {end}")
@@ -204,9 +204,8 @@ class _Checker:
         slot = _index(field, edge.from_node_output_index, len(outputs), f"outputs of {name}")
         begin, desc = f"{name}.{outputs[slot].path}", outputs[slot].desc
         if desc is None:
-            expect(False, _GRAPH, field, "be a tensor that the operator has",
+            refuse(_GRAPH, field, "be a tensor that the operator has",
                    f"{slot}, the absent {begin}")
-        assert desc is not None
         return Source(number, slot), begin, desc.total_tensor_size_in_bytes
 
     def _node_index(self, path: str, value: Any) -> int:
@@ -224,7 +223,7 @@ class _Checker:
             sorter.prepare()
         except CycleError as error:
             circle = " -> ".join(self._name(n) for n in error.args[1])
-            expect(False, _GRAPH, "IntermediateEdges", "lead to no node again", circle)
+            refuse(_GRAPH, "IntermediateEdges", "lead to no node again", circle)
         order: list[int] = []
         ready = sorted(sorter.get_ready())
         while ready:

@@ -12,6 +12,7 @@ from ..attributes import ScaleBias
 from ..graph.array import Array
 from ..graph.builder import Builder
 from ..layout import packed_strides, product
+from ..lowering.elementwise import float_bits
 from .graph import DTYPES, Node
 from .lowerings import Build, Inputs, converted, emit_elementwise, given
 
@@ -22,7 +23,7 @@ _SHARE = 2.0**-24
 def _uniform(builder: Builder, node: Node, shape: Sequence[int], stream: int) -> Array:
     """Multiples of 2^-24 in [0, 1). The key is the seed's bits, the counter begins with
     ``stream``."""
-    seed = int(np.float32(node.attributes["seed"]).view(np.uint32))
+    seed = float_bits(node.attributes["seed"])
     state = builder.constant(np.array([0, 0, 0, stream, seed, 0], np.uint32))
     words = builder.new(shape, "uint32")
     if words.storage is None:

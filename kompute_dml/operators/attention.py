@@ -8,7 +8,7 @@ from typing import Any
 
 from ..attributes import MultiheadAttentionMaskType as MaskType
 from ..desc import TensorDesc
-from ..errors import expect
+from ..errors import expect, refuse
 from ..layout import Ints, extent, packed_strides, pad_left, product
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import float_bits
@@ -81,7 +81,7 @@ class Heads:
         given = [f for f in _SOURCES[which] if getattr(self.desc, f) is not None]
         rule = f"be the only one that gives {('queries', 'keys', 'values')[which]}"
         for f in given[1:]:
-            expect(False, self.name, _field(f), rule, f"{_field(given[0])}, too")
+            refuse(self.name, _field(f), rule, f"{_field(given[0])}, too")
         if not given:
             return None
         slot = given[0]
@@ -146,9 +146,7 @@ class Heads:
         for slot in ("output_present_key_tensor", "past_key_tensor"):
             if getattr(self.desc, slot) is not None:
                 return int(getattr(self.desc, slot).sizes[-2])
-        expect(False, self.name, "OutputPresentKeyTensor",
-               "be given with PastSequenceLengthsTensor", None)
-        return 0
+        refuse(self.name, "OutputPresentKeyTensor", "be given with PastSequenceLengthsTensor", None)
 
     def infer(self) -> dict[str, Output]:
         """The outputs, with the rank of the description's output, or else of an input."""

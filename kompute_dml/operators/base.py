@@ -23,7 +23,7 @@ from .. import spec
 from ..attributes import ENUMS, ReduceFunction, ScaleBias, Size2d
 from ..desc import TensorDesc, tensor_of
 from ..dtypes import DataType
-from ..errors import UnsupportedError, expect, whole
+from ..errors import UnsupportedError, expect, refuse, whole
 from ..layout import Ints
 from ..lowering.builder import PlanBuilder
 from ..lowering.plan import Plan, Target
@@ -79,7 +79,7 @@ class OperatorDesc:
     __signature__ = _Signature()
 
     def __init__(self, **values: Any) -> None:
-        mine, fields = self.__dict__, _fields_of(type(self))
+        mine, fields = self.__dict__, self.operator.fields
         for name, default in fields.defaults:
             mine[name] = values.get(name, default)
             if mine[name] is dataclasses.MISSING:
@@ -136,20 +136,6 @@ class _Fields(NamedTuple):
     """Arrays, and the attributes that count their elements."""
 
 
-def _fields_of(kind: type[OperatorDesc]) -> _Fields:
-    if (known := _fields.get(kind)) is not None:
-        return known
-    fields = _by_class[kind].spec.fields
-    made = _fields[kind] = _Fields(
-        tuple((name, f.default) for name, f in kind.__dataclass_fields__.items()),
-        tuple(f.snake for f in fields if f.is_array),
-        tuple((f.snake, ENUMS[f.enum].__members__) for f in fields
-              if not f.is_array and f.enum in ENUMS),
-        tuple((f.snake, spec.snake_case(f.count_field)) for f in fields if f.count_field),
-    )
-    return made
-
-
 @dataclasses.dataclass(frozen=True)
 class Definition:
     """An implemented operator."""
@@ -184,8 +170,20 @@ class Definition:
     @functools.cached_property
     def function_name(self) -> str:
         """The operator's name at function level: DirectML's, without its prefixes."""
-        name = self.name.removeprefix("DML_OPERATOR_").removeprefix("ELEMENT_WISE_").lower()
+        name = self.short_name.removeprefix("ELEMENT_WISE_").lower()
         return f"{name}_" if iskeyword(name) else name
+
+    @functools.cached_property
+    def fields(self) -> _Fields:
+        """What the constructor of the descriptor class reads."""
+        fields = self.spec.fields
+        return _Fields(
+            tuple((name, f.default) for name, f in self.desc_class.__dataclass_fields__.items()),
+            tuple(f.snake for f in fields if f.is_array),
+            tuple((f.snake, ENUMS[f.enum].__members__) for f in fields
+                  if not f.is_array and f.enum in ENUMS),
+            tuple((f.snake, spec.snake_case(f.count_field)) for f in fields if f.count_field),
+        )
 
     @functools.cached_property
     def _tensors(self) -> tuple[tuple[Field, ...], bool]:
@@ -292,7 +290,7 @@ class Definition:
                 ]
                 if since:
                     raise self._unsupported(f"{f.name}.{field}", rule, got, level, min(since))
-                expect(False, self.name, f"{f.name}.{field}", rule, got)
+                refuse(self.name, f"{f.name}.{field}", rule, got)
 
     def _check_outputs(self, desc: Any) -> None:
         """Raise if a present output does not have the sizes that follow from the inputs."""
@@ -303,7 +301,7 @@ class Definition:
         for f in self.slots(desc):
             tensor, output = tensor_of(desc, f.snake), inferred.get(f.snake)
             if tensor is not None and output is not None and tensor.sizes != output.sizes:
-                expect(False, self.name, f"{f.name}.Sizes", f"be {list(output.sizes)}",
+                refuse(self.name, f"{f.name}.Sizes", f"be {list(output.sizes)}",
                        list(tensor.sizes))
 
     def _check_fused(self, desc: Any, level: FeatureLevel) -> None:
@@ -347,7 +345,7 @@ class Definition:
             for name, tensor in present[:-1]:
                 last_name, last = present[-1]
                 if (found := get(tensor)) != (other := get(last)):
-                    expect(False, self.name, f"{name}.{field}", f"equal {last_name}.{field}",
+                    refuse(self.name, f"{name}.{field}", f"equal {last_name}.{field}",
                            found, other)
 
 
@@ -451,7 +449,7 @@ def _check_value(operator: str, name: str, kind: str, value: Any) -> None:
     elif kind in _INT_RANGES:
         low, high = _INT_RANGES[kind]
         if not low <= (number := whole(operator, name, value)) <= high:
-            expect(False, operator, name, f"be in [{low}, {high}]", number)
+            refuse(operator, name, f"be in [{low}, {high}]", number)
     elif kind == "FLOAT":
         _check_float(operator, name, value)
 
@@ -465,7 +463,7 @@ def _check_float(operator: str, name: str, value: Any) -> None:
     try:
         float(value)
     except OverflowError:
-        expect(False, operator, name, "be a number that a float can hold", value)
+        refuse(operator, name, "be a number that a float can hold", value)
 
 
 def axis_in(operator: str, axis: Any, tensor: TensorDesc, field: str = "Axis",
@@ -497,7 +495,6 @@ def like(field: str) -> Infer:
 _definitions: dict[str, Definition] = {}
 _seen_definitions = MappingProxyType(_definitions)
 _by_class: dict[type, Definition] = {}
-_fields: dict[type, _Fields] = {}
 _widened: dict[tuple[type[OperatorDesc], tuple[Field, ...]], type[OperatorDesc]] = {}
 
 

@@ -40,7 +40,7 @@ def steps_of(desc: Any, sources: Sequence[int | float], number: int) -> list[Ste
 
 def _name(desc: Any) -> str:
     """The name of an operator among :data:`NAMES`, or another one."""
-    name = desc.operator.name.removeprefix("DML_OPERATOR_")
+    name = desc.operator.short_name
     if name == "ELEMENT_WISE_CONSTANT_POW":
         return "square" if desc.exponent == 2 else ""
     if name == "ELEMENT_WISE_ADD1":

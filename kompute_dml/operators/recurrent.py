@@ -42,7 +42,7 @@ class Network:
 
     def __init__(self, desc: Any) -> None:
         self.desc, self.name = desc, desc.operator.name
-        self.kind = self.name.removeprefix("DML_OPERATOR_")
+        self.kind = desc.operator.short_name
         self.gates = _GATES[self.kind]
         _, self.steps, self.batches, self.inputs = desc.input_tensor.sizes
         self.units = desc.recurrence_tensor.sizes[3]

@@ -229,7 +229,7 @@ def _resample(d: Any, p: PlanBuilder) -> None:
         return (*values, *(0,) * (4 - len(values)))
 
     def floats(values: list[float]) -> Ints:
-        return four([int(np.float32(v).view(np.uint32)) for v in values])
+        return four([float_bits(v) for v in values])
 
     p.dispatch(
         f"resample.{'linear' if linear else 'nearest'}", -(-walk.count // p.device.local_size),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from ..desc import TensorDesc
 from ..errors import UnsupportedError, expect
 from ..layout import Ints, begin_with_vectors, pad_left
 from ..lowering.builder import PlanBuilder
+from ..lowering.elementwise import float_bits
 from ..lowering.walk import Walk
 from .base import Output, operator
 
@@ -22,10 +22,6 @@ _MOST_ON_CPU = 500_000
 
 _CHANNELS = (8, 4, 2, 1)
 """The most channels first that an invocation of ROI_ALIGN computes."""
-
-
-def _bits(x: float) -> int:
-    return int(struct.unpack("<I", struct.pack("<f", x))[0])
 
 
 def _walk(y: TensorDesc, channels: int = 1) -> Walk:
@@ -84,7 +80,7 @@ def RoiPoolingOperatorDesc(d: Any, p: PlanBuilder) -> None:
         "roi_pooling", _groups(walk.count, p), x=p.read("input_tensor"),
         roi=p.read("roi_tensor"), y=p.write("output_tensor"), params=walk.words,
         push={"count": walk.count, "in_sizes": x.sizes, "x_strides": x.strides,
-              "roi_strides": roi.strides[-2:], "scale": _bits(d.spatial_scale),
+              "roi_strides": roi.strides[-2:], "scale": float_bits(d.spatial_scale),
               "pooled": (d.pooled_size.height, d.pooled_size.width)},
         spec={"LOCAL_SIZE": p.device.local_size, "TYPE": x.data_type.code},
     )
@@ -137,10 +133,10 @@ def _align(d: Any, p: PlanBuilder) -> None:
         push={"count": walk.count, "in_sizes": x.sizes, "x_strides": x.strides,
               "roi_strides": d.roi_tensor.strides[-2:],
               "batch_stride": d.batch_indices_tensor.strides[-1], "outputs": y.sizes[2:],
-              "scales": (_bits(d.spatial_scale_y), _bits(d.spatial_scale_x)),
-              "in_offset": _bits(getattr(d, "input_pixel_offset", 0.5)),
-              "out_offset": _bits(getattr(d, "output_pixel_offset", -0.5)),
-              "outside": _bits(d.out_of_bounds_input_value),
+              "scales": (float_bits(d.spatial_scale_y), float_bits(d.spatial_scale_x)),
+              "in_offset": float_bits(getattr(d, "input_pixel_offset", 0.5)),
+              "out_offset": float_bits(getattr(d, "output_pixel_offset", -0.5)),
+              "outside": float_bits(d.out_of_bounds_input_value),
               "samples": (d.minimum_samples_per_output, high), "y_channel": y.strides[1]},
         spec={"LOCAL_SIZE": p.device.local_size, "TYPE": x.data_type.code,
               "BATCH_TYPE": d.batch_indices_tensor.data_type.code,

@@ -268,6 +268,20 @@ def test_a_graph_is_compiled_in_threads(
     assert not {name for name, _ in compiled[done:]} & {*graph.variants}, "compiled twice"
 
 
+def test_pipelines_are_compiled_at_once() -> None:
+    meeting, met = threading.Barrier(3), threading.Semaphore(0)
+
+    class Compiled:
+        def get(self) -> None:
+            meeting.wait(10)
+            met.release()
+
+    ahead = pipelines._Ahead(3, lambda: None)
+    ahead.add([Compiled() for _ in range(3)])
+    assert all(met.acquire(timeout=10) for _ in range(3))
+    ahead.stop()
+
+
 def test_a_pipeline_is_compiled_once_for_all_blocks(
     sharing: dml.Device, compiled: list[tuple[str, str]]
 ) -> None:

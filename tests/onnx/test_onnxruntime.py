@@ -872,10 +872,12 @@ def test_absent_values_join_nothing() -> None:
 def test_regions_can_run_one_after_the_other_and_none_could_be_larger(seed: int) -> None:
     rng = np.random.default_rng(seed)
     values, nodes = [Value("x")], []
-    for i in range(30):
-        read = rng.integers(max(0, len(values) - 6), len(values), 3)
+    # Long models whose values are read late have paths between regions that others lie between.
+    count, reach, reads, kinds = (80, 20, 2, "AB") if seed % 2 else (30, 6, 3, "AAB")
+    for i in range(count):
+        read = rng.integers(max(0, len(values) - reach), len(values), reads)
         values.append(Value(str(i)))
-        nodes.append(Node(rng.choice(["A", "A", "B"]), "", 1,
+        nodes.append(Node(rng.choice(list(kinds)), "", 1,
                           tuple(values[j] for j in read), (values[-1],)))
     found = regions(nodes, lambda n: n.op == "A")
     region_of = {n: i for i, region in enumerate(found) for n in region}

@@ -140,15 +140,18 @@ def test_wide_scans_need_shared_memory(device: dml.Device) -> None:
 
 
 @pytest.mark.parametrize("backwards", [0, 1])
-@pytest.mark.parametrize("sizes, axis", [
-    ((4200, 182), 0),  # one workgroup for each core
-    ((9000, 6), 0),  # in parts
-    ((3, 150, 4, 6), 1),
-    ((300, 7), 0)], ids=str)  # words hold halves of two columns
+@pytest.mark.parametrize("sizes, axis, apart", [
+    ((4200, 182), 0, 182),  # one workgroup for each core
+    ((9000, 6), 0, 6),  # in parts
+    ((3, 150, 4, 6), 1, 6),
+    ((300, 6), 0, 8),
+    ((300, 6), 0, 7),  # words hold halves of two rows
+    ((300, 7), 0, 8)], ids=str)  # a word holds what is not the tensor's
 def test_neighbouring_rows_of_halves_are_stored_in_words(
     gpu: dml.Device, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], axis: int,
-    backwards: int,
+    apart: int, backwards: int,
 ) -> None:
+    """``apart``: elements from a line of the tensor to the next."""
     traits = dataclasses.replace(gpu._target.traits, cores=3)
     monkeypatch.setattr(scan, "_WIDEST", 256)  # 12 KiB of shared memory
     monkeypatch.setattr(gpu, "_target", dataclasses.replace(gpu._target, traits=traits))
@@ -156,15 +159,20 @@ def test_neighbouring_rows_of_halves_are_stored_in_words(
     turned = np.flip(x, axis) if backwards else x
     expected = turned.astype(np.float64).cumsum(axis)
     exclusive = expected - turned
+
+    def tensor_of_x() -> dml.Tensor:
+        more = [(0, 0)] * (x.ndim - 1) + [(0, apart - sizes[-1])]
+        return gpu.tensor(np.pad(x, more))[..., :sizes[-1]]
+
     for given, wanted in ((0, expected), (1, exclusive)):
-        tensor = gpu.tensor(x)
+        tensor = tensor_of_x()
         y = dml.cumulative_summation(
             tensor, axis=axis, axis_direction=backwards, has_exclusive_sum=given, out=tensor)
         rounded = wanted.astype(np.float16)
         assert (y.numpy() == (np.flip(rounded, axis) if backwards else rounded)).all()
     (*_, (name, _)) = gpu.time(
-        lambda: dml.cumulative_summation(gpu.tensor(x), axis=axis, axis_direction=backwards))
-    assert name == ("scan.float" if sizes[-1] % 2 else "scan.halves")
+        lambda: dml.cumulative_summation(tensor_of_x(), axis=axis, axis_direction=backwards))
+    assert name == ("scan.float" if sizes[-1] % 2 or apart % 2 else "scan.halves")
 
 
 @pytest.mark.parametrize("columns, data_type", [

@@ -155,3 +155,13 @@ def test_denormal_float32(case: Case, types: Any) -> None:
             fits[i] |= not compare(one, other, case.compare) \
                 or (got.dtype == np.float32 and bool(abs(one) < _SMALLEST > abs(other)))
     assert fits.all(), {n: x[~fits][:4] for n, x in given.items()} | {"got": got[~fits][:4]}
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_attribute_beyond_float32_is_infinite(device: dml.Device) -> None:
+    x = device.tensor(np.ones((1, 1, 4, 4), np.float32))
+    assert np.isposinf(np.asarray(dml.gemm(x, x, alpha=1e39))).all()
+    far_away = np.array([[90, 90, 99, 99]], np.float32)
+    y = dml.roi_align(x, far_away, np.zeros(1, np.uint32), output_size=(2, 2),
+                      spatial_scale_x=1.0, spatial_scale_y=1.0, out_of_bounds_input_value=1e39)
+    assert np.isposinf(np.asarray(y)).all()

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from ...attributes import MatrixTransform, PaddingMode
 from ...desc import TensorDesc
 from ...errors import expect
@@ -17,6 +15,7 @@ from ...lowering.activation import fused_activation
 from ...lowering.builder import PlanBuilder
 from ...lowering.copy import SHADERS as COPIES
 from ...lowering.copy import View, copied
+from ...lowering.elementwise import float_bits
 from ...lowering.plan import TEMPORARY, UNUSED
 from ...lowering.walk import Walk
 from .. import halves
@@ -176,7 +175,7 @@ def dispatch_product(
     fused = fused_activation(None if _softmax(d) else d)
     push: dict[str, Any] = {
         "batches": g.batches, "rows": g.rows, "K": g.k, "columns": g.columns,
-        "alpha": _word(d.alpha), "beta": _word(d.beta), "part_k": part_k, "parts": parts,
+        "alpha": float_bits(d.alpha), "beta": float_bits(d.beta), "part_k": part_k, "parts": parts,
         "activation_at": len(g.walk.words),
     }
     for name, axes in (("a", ("row", "k")), ("b", ("k", "column")), ("c", ("row", "column")),
@@ -204,11 +203,6 @@ def dispatch_product(
         a=g.views["a"].operand, b=g.views["b"].operand,
         c=g.views["c"].operand if "c" in g.views else UNUSED, y=y, partial=partial,
         arrived=arrived, **more, **p.read_tail())
-
-
-def _word(x: float) -> int:
-    """The bits of a float."""
-    return int(np.float32(x).view(np.uint32))
 
 
 @operator("GEMM", output=_infer, shaders=(*SHADERS, *COPIES, "padding"), check=_check, trans_a=0,

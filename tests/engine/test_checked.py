@@ -1,0 +1,77 @@
+"""What is checked for some sizes, and then not again for others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml.graph import checked
+from kompute_dml.lowering.builder import target_of
+from kompute_dml.lowering.plan import Target
+from kompute_dml.operators.base import OperatorDesc
+from kompute_dml.runtime.shader_library import ShaderLibrary
+from test_convolution import _matrix_units
+
+
+def _target(of: str) -> Target:
+    if of == "matrix units":
+        return _matrix_units()
+    adapter = dml.default_device().adapter
+    return target_of(ShaderLibrary(frozenset()), replace(adapter, cooperative_matrices=()))
+
+
+def _tensor(kind: str, *sizes: int, last: bool = False) -> dml.TensorDesc:
+    """Packed. ``last``: the second dimension is the one with neighbouring elements."""
+    _, c, *rest = sizes
+    inner = int(np.prod(rest))
+    strides = (c * inner, 1, *(c * int(np.prod(rest[i + 1:])) for i in range(len(rest))))
+    return dml.TensorDesc(kind, sizes, strides if last else None)
+
+
+def _gemm(rng: np.random.Generator, kind: str) -> OperatorDesc:
+    m, k, n = (int(x) for x in 2 ** rng.uniform(0, 12, 3))
+    batches = int(rng.choice([1, 1, 3]))
+    trans_a, trans_b = (int(x) for x in rng.integers(0, 2, 2))
+    a = (k, m) if trans_a else (m, k)
+    b = (n, k) if trans_b else (k, n)
+    return dml.GemmOperatorDesc(
+        a_tensor=_tensor(kind, 1, batches, *a), b_tensor=_tensor(kind, 1, batches, *b),
+        c_tensor=_tensor(kind, 1, batches, m, n) if rng.random() < 0.5 else None,
+        output_tensor=_tensor(kind, 1, batches, m, n, last=rng.random() < 0.2),
+        trans_a=trans_a, trans_b=trans_b, alpha=1.0, beta=1.0)
+
+
+def _convolution(rng: np.random.Generator, kind: str) -> OperatorDesc:
+    window, step, apart = (rng.integers(1, n, 2) for n in (6, 4, 3))
+    groups = int(rng.choice([1, 1, 4, 32]))
+    own, made = (int(x) for x in 2 ** rng.uniform(0, 8, 2))
+    spans = (window - 1) * apart + 1
+    counts = rng.integers(1, 80, 2)
+    last = bool(rng.random() < 0.5)
+    return dml.ConvolutionOperatorDesc(
+        input_tensor=_tensor(kind, 2, groups * own, *map(int, (counts - 1) * step + spans),
+                             last=last),
+        filter_tensor=_tensor(kind, groups * made, own, *map(int, window), last=last),
+        output_tensor=_tensor(kind, 2, groups * made, *map(int, counts), last=last),
+        mode=dml.ConvolutionMode.CROSS_CORRELATION, direction=dml.ConvolutionDirection.FORWARD,
+        strides=tuple(map(int, step)), dilations=tuple(map(int, apart)), start_padding=(0, 0),
+        end_padding=(0, 0), output_padding=(0, 0), group_count=groups)
+
+
+_MAKERS: dict[str, Any] = {"DML_OPERATOR_GEMM": _gemm, "DML_OPERATOR_CONVOLUTION": _convolution}
+
+
+@pytest.mark.parametrize("of", ["no features", "matrix units"])
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+@pytest.mark.parametrize("name", checked._OF_ANY_SIZE)
+def test_a_device_serves_all_sizes_or_none(
+    name: str, kind: str, of: str, rng: np.random.Generator
+) -> None:
+    target = _target(of)
+    for _ in range(200):
+        desc = _MAKERS[name](rng, kind)
+        desc.operator.lower(desc, target)
