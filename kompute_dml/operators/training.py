@@ -222,12 +222,12 @@ def _lower_gradient(d: Any, p: PlanBuilder, training: bool) -> None:
     spec = {"TYPE": d.input_tensor.data_type.code}
     epsilon = float_bits(d.epsilon)
     sums = p.temporary(4, 3 * parts.groups)
-    for step in ("sums", "outputs"):
+    for step in ("sums", "outputs") if training else ("sums",):
         p.dispatch(
             f"batch_normalization_gradient.{step}", parts.groups, x=p.read("input_tensor"),
             dy=p.read("input_gradient_tensor"), mean=p.read("mean_tensor"),
             variance=p.read("variance_tensor"), scale=p.read("scale_tensor"), sums=sums,
-            dx=p.write("output_gradient_tensor") if step == "outputs" else UNUSED,
+            dx=UNUSED if training and step == "sums" else p.write("output_gradient_tensor"),
             params=[*rows.words, *columns.words],
             push={**parts.push, "columns_at": len(rows.words), "epsilon": epsilon},
             spec=spec | parts.spec | {"TRAINING": training})
