@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..dtypes import saturate
+from ..dtypes import DataType, saturate
 from ..errors import UnsupportedError, expect
 from ..layout import (
+    begin_with_vectors,
     is_packed,
     packed_strides,
     product,
@@ -81,6 +82,11 @@ def _slice_vectors(p: PlanBuilder, d: Any, each: int) -> None:
         words[:0] = [size, *reciprocal(size), begin, int(step < 0), abs(step),
                      *reciprocal(abs(step)), count, stride]
     _, begin, step, count, stride = row
+    # Whether all vectors meet as many steps, which one load brings.
+    hits = each // abs(step)
+    even = (step > 0 and hits * step == each and hits * dy.data_type.itemsize in (4, 8)
+            and begin // step % hits == 0 and dy.is_aligned
+            and begin_with_vectors(hits, dy.strides))
     vectors, per_row = dx.element_count // each, dx.sizes[-1] // each
     local_size = p.device.local_size
     p.dispatch(
@@ -90,7 +96,7 @@ def _slice_vectors(p: PlanBuilder, d: Any, each: int) -> None:
         push={"vectors": vectors, "per_row": [per_row, *reciprocal(per_row)], "begin": begin,
               "count": count, "stride": stride},
         spec={"LOCAL_SIZE": local_size, "RANK": len(words) // _SLICE_WORDS, "STEP": abs(step),
-              "BACK": step < 0})
+              "BACK": step < 0, "EVEN": even, "PHASE": begin % step if even else 0})
 
 
 _SLICE_WORDS = 10
@@ -129,7 +135,14 @@ def _along_channels(d: Any, p: PlanBuilder) -> None:
     """Each invocation goes along the channels, or a span of them, and reads them once."""
     x, dy, dx = d.input_tensor, d.input_gradient_tensor, d.output_gradient_tensor
     channels, kept = x.sizes[1], [a for a in range(len(x.sizes)) if a != 1]
-    walk = Walk([x.sizes[a] for a in kept], *([t.strides[a] for a in kept] for t in (x, dy, dx)))
+    tensors, last = (x, dy, dx), kept[-1]
+    # Neighbours of FLOAT16 are read and written together.
+    places = next((n for n in (4, 2) if x.data_type is DataType.FLOAT16 and x.sizes[last] % n == 0
+                   and all(t.is_aligned and begin_with_vectors(n, t.strides, last)
+                           for t in tensors)), 1)
+    sizes = [x.sizes[a] // (places if a == last else 1) for a in kept]
+    walk = Walk(sizes, *([t.strides[a] * (places if a == last else 1) for a in kept]
+                         for t in tensors))
     spans = max(1, min(p.device.cores * _BUSY // walk.count, channels // (4 * d.local_size)))
     span = -(-channels // spans)
     spans = -(-channels // span)
@@ -143,7 +156,8 @@ def _along_channels(d: Any, p: PlanBuilder) -> None:
               "alpha": float_bits(d.alpha / d.local_size), "beta": float_bits(d.beta),
               "bias": float_bits(d.bias)},
         spec={"LOCAL_SIZE": _CHANNELS_LOCAL_SIZE, "TYPE": x.data_type.code,
-              "BEFORE": (d.local_size - 1) // 2, "AFTER": d.local_size // 2,
+              "PLACES": places, "TURN": max(4, 2 * places), "BEFORE": (d.local_size - 1) // 2,
+              "AFTER": d.local_size // 2,
               "THREE_QUARTERS": d.beta == 0.75 and p.device.exact_units},
     )
 

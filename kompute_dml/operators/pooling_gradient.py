@@ -60,61 +60,6 @@ def _first_windows(window: Window) -> tuple[list[int], list[int]]:
         window.start, firsts, window.strides)]
 
 
-_HALVES = "max_pooling_grad_halves"
-_STEPS = {"first": 2, "last": 2}
-"""Rows of windows that an invocation of that shader goes down, ..."""
-_HALVES_LOCAL_SIZE = 256
-_LAST_COLUMNS, _LAST_WORDS = 2, 1
-"""... and, where channels come last, windows side by side and words of channels."""
-
-
-def _chunk(t: TensorDesc, most: int) -> int:
-    """The words of the largest chunk, at most ``most``, that rows of FLOAT16 consist of, or 0."""
-    sizes = (*t.strides[:3], t.sizes[3])
-    return next((w for w in (4, 2, 1) if w <= most and not any(n % (2 * w) for n in sizes)), 0)
-
-
-def _halves(p: PlanBuilder, d: Any, window: Window) -> bool:
-    """Add the dispatch that finds the maxima of planes of FLOAT16 and sums at once, if it is
-    chosen. Returns whether it is."""
-    x, dx, dy = d.input_tensor, d.output_gradient_tensor, d.input_gradient_tensor
-    step_y, step_x = window.strides
-    # Keys distinguish denormals, and sums keep NaN.
-    if (not p.device.exact_units or p.library.find(_HALVES, "first") is None
-            or dx.data_type is not DataType.FLOAT16 or not x.is_aligned):
-        return False
-    lanes, columns, words, chunk, dy_chunk = 1, 8, 1, 1, 1
-    if all(t.sizes[1] % 8 == 0 and begin_with_vectors(8, t.strides, 1) for t in (x, dx, dy)):
-        layout, lanes, columns, words = "last", 2 * _LAST_WORDS, _LAST_COLUMNS * step_x, _LAST_WORDS
-    elif (8 % step_x == 0 and dx.sizes[3] % 8 == 0 and begin_with_vectors(8, dx.strides, 3)
-          and x.strides[3] == dy.strides[3] == 1):
-        layout, chunk, dy_chunk = "first", _chunk(x, 4), _chunk(dy, 4 // step_x)
-    else:
-        return False
-    if not (chunk and dy_chunk and chosen(p, "pooling_grad max", layout, dx)):
-        return False
-    (_, first_x), (_, lead) = _first_windows(window)
-    # Of the rows of windows. This one begins in row 0 or less than a step above.
-    first_y = window.start[0] // step_y
-    blocks = -(-(-(-(dx.sizes[2] + window.start[0]) // step_y) - first_y) // _STEPS[layout])
-    channels = dx.sizes[1] // lanes
-    count = dx.sizes[0] * channels * blocks * -(-dx.sizes[3] // columns)
-    p.dispatch(
-        f"{_HALVES}.{layout}", -(-count // _HALVES_LOCAL_SIZE), x=p.read("input_tensor"),
-        dy=p.read("input_gradient_tensor"), dx=p.write("output_gradient_tensor"),
-        push={"batches": dx.sizes[0], "channels": channels, "x_sizes": dx.sizes[2:],
-              "y_sizes": dy.sizes[2:], "blocks": blocks, "first": (first_y, first_x),
-              "padding": window.start[0], "x_strides": block_strides(x, lanes),
-              "dy_strides": block_strides(dy, lanes), "dx_strides": block_strides(dx, lanes)},
-        spec={"LOCAL_SIZE": _HALVES_LOCAL_SIZE, "WINDOW_Y": window.sizes[0],
-              "WINDOW_X": window.sizes[1], "STRIDE_Y": step_y, "STRIDE_X": step_x,
-              "STEPS": _STEPS[layout], "COLUMNS": columns, "LEAD_X": lead,
-              "COUNT_X": (columns - 1 + lead) // step_x + 1, "WORDS": chunk,
-              "PHASE": -lead % (2 * chunk), "DY_WORDS": dy_chunk,
-              "DY_PHASE": first_x % (2 * dy_chunk), "WIDE": words})
-    return True
-
-
 def _planes(p: PlanBuilder, d: Any, window: Window, maximum: bool) -> bool:
     """Add the dispatch for planes of floats if it is chosen. Returns whether it is."""
     dx, dy = d.output_gradient_tensor, d.input_gradient_tensor
@@ -123,8 +68,6 @@ def _planes(p: PlanBuilder, d: Any, window: Window, maximum: bool) -> bool:
             or max(window.sizes) > MOST_ALONG or max(window.strides) > _MOST_STRIDE
             or set(window.dilations) != {1} or not (dx.is_aligned and dy.is_aligned)):
         return False
-    if maximum and _halves(p, d, window):
-        return True
     rows, columns = window.strides
     lanes, per_word = 1, each // 4
     chunk = each // columns
@@ -230,7 +173,7 @@ def AveragePoolingGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 @operator("MAX_POOLING_GRAD", output=like("input_tensor"),
-          shaders=("pooling_grad", "pooling_grad_planes", _HALVES, "pooling_planes", *WINDOWS),
+          shaders=("pooling_grad", "pooling_grad_planes", "pooling_planes", *WINDOWS),
           check=_check_pooling)
 def MaxPoolingGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
     _pooling(p, d, True)
