@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..attributes import AxisDirection, InterpolationMode
 from ..errors import expect, integers, numbers
 from ..operators import gradients as _gradients
+from ..operators import pooling_gradient as _pooling_gradient
 from ..operators import resample_gradient as _resample_gradient
 from .call import as_tensor, device_of, output, run
 from .registry import function
@@ -70,7 +71,8 @@ def average_pooling_grad(
     name = "average_pooling_grad"
     device = device_of(input_gradient, out)
     return _run(
-        device, _gradients.AveragePoolingGradOperatorDesc, name, input_gradient, output_sizes, out,
+        device, _pooling_gradient.AveragePoolingGradOperatorDesc, name, input_gradient,
+        output_sizes, out,
         **_lists(name, strides=strides, window_size=window_size, start_padding=start_padding,
                  end_padding=end_padding), include_padding=include_padding)
 

@@ -5,35 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..desc import TensorDesc
 from ..dtypes import DataType, saturate
 from ..errors import UnsupportedError, expect
 from ..layout import (
-    Ints,
     begin_with_vectors,
     is_packed,
     packed_strides,
-    pad_left,
     product,
 )
 from ..lowering import copy
 from ..lowering.builder import PlanBuilder
 from ..lowering.copy import View, copied
 from ..lowering.elementwise import float_bits
-from ..lowering.neighbours import Neighbours
 from ..lowering.plan import UNUSED
-from ..lowering.planes import block_strides, chosen
 from ..lowering.walk import Walk, reciprocal
 from .base import like, operator
 from .elementwise import row
 from .fill_value import SHADER, fill
 from .movement import slice1_begins, slice1_sizes, slice1_view
 from .normalization import check_neighbours, refuse_long_windows
-from .pooling import MOST_ALONG, WINDOWS, Window, blocks_of, planes, window_of, winners
 
-_LOCAL_SIZE = 256
-_MOST_STRIDE = 4
-"""The largest stride of a window in pooling_grad_planes.comp."""
 _LARGE = 1 << 31
 """Fewer elements have signed distances."""
 _PASSES = 65_000
@@ -91,6 +82,11 @@ def _slice_vectors(p: PlanBuilder, d: Any, each: int) -> None:
         words[:0] = [size, *reciprocal(size), begin, int(step < 0), abs(step),
                      *reciprocal(abs(step)), count, stride]
     _, begin, step, count, stride = row
+    # Whether all vectors meet as many steps, which one load brings.
+    hits = each // abs(step)
+    even = (step > 0 and hits * step == each and hits * dy.data_type.itemsize in (4, 8)
+            and begin // step % hits == 0 and dy.is_aligned
+            and begin_with_vectors(hits, dy.strides))
     vectors, per_row = dx.element_count // each, dx.sizes[-1] // each
     local_size = p.device.local_size
     p.dispatch(
@@ -100,7 +96,7 @@ def _slice_vectors(p: PlanBuilder, d: Any, each: int) -> None:
         push={"vectors": vectors, "per_row": [per_row, *reciprocal(per_row)], "begin": begin,
               "count": count, "stride": stride},
         spec={"LOCAL_SIZE": local_size, "RANK": len(words) // _SLICE_WORDS, "STEP": abs(step),
-              "BACK": step < 0})
+              "BACK": step < 0, "EVEN": even, "PHASE": begin % step if even else 0})
 
 
 _SLICE_WORDS = 10
@@ -124,158 +120,6 @@ def _merged(dims: Sequence[_Sliced]) -> list[_Sliced]:
     return merged
 
 
-# Pooling
-
-
-def _pooling_window(d: Any) -> Window:
-    """The checked window. The incoming gradient must have the sizes of the pooling's output."""
-    x, dy = d.output_gradient_tensor, d.input_gradient_tensor
-    window = window_of(d, x)
-    name = d.operator.name
-    for i in range(x.dimension_count):
-        allowed = [x.sizes[i]]
-        if i > 1:
-            room = (x.sizes[i] + window.start[i - 2] + window.end[i - 2] - window.reach[i - 2])
-            step = window.strides[i - 2]
-            allowed = sorted({room // step + 1, -(-room // step) + 1})
-        expect(dy.sizes[i] in allowed, name, f"InputGradientTensor.Sizes[{i}]",
-               f"be {' or '.join(map(str, allowed))}, as pooling makes it", dy.sizes[i])
-    return window
-
-
-def _check_pooling(d: Any, strict: bool) -> None:
-    _pooling_window(d)
-
-
-def _packed_like(t: TensorDesc) -> Ints:
-    """The strides of a packed tensor whose dimensions have the order of ``t`` in memory."""
-    order = sorted(range(t.dimension_count), key=lambda i: (t.sizes[i] > 1, -t.strides[i]))
-    steps = packed_strides([t.sizes[i] for i in order])
-    return tuple(steps[order.index(i)] for i in range(t.dimension_count))
-
-
-def _planes(p: PlanBuilder, d: Any, window: Window, maximum: bool) -> bool:
-    """Add the dispatch for planes of floats if it is chosen. Returns whether it is."""
-    dx, dy = d.output_gradient_tensor, d.input_gradient_tensor
-    each = 16 // dx.data_type.itemsize
-    if (dx.dimension_count != 4 or dx.data_type not in (DataType.FLOAT16, DataType.FLOAT32)
-            or max(window.sizes) > MOST_ALONG or max(window.strides) > _MOST_STRIDE
-            or set(window.dilations) != {1} or not (dx.is_aligned and dy.is_aligned)):
-        return False
-    rows, columns = window.strides
-    lanes, per_word = 1, each // 4
-    chunk = each // columns
-    if all(t.sizes[1] % each == 0 and begin_with_vectors(each, t.strides, 1) for t in (dx, dy)):
-        layout, lanes, chunk = "last", each, per_word
-    elif (each % columns == 0 and dx.sizes[3] % each == 0
-          and begin_with_vectors(each, dx.strides, 3) and dy.strides[3] == 1):
-        layout, columns = "first", each
-        while chunk % per_word == 0 and any(n % chunk for n in (*dy.strides[:3], dy.sizes[3])):
-            chunk //= 2
-        if maximum or each == 8:  # as measured on an H200
-            rows *= 2
-    else:
-        return False
-    if chunk % per_word:
-        return False
-    # The first window that reaches into the first block. It begins ``leads`` elements before it.
-    firsts = [-(-(start - k + 1) // s) for start, k, s in zip(
-        window.start, window.sizes, window.strides)]
-    leads = [start - first * s for start, first, s in zip(window.start, firsts, window.strides)]
-    counts = [(n - 1 + lead) // s + 1 for n, lead, s in zip(
-        (rows, columns), leads, window.strides)]
-
-    op, blocks = "average", None
-    winners = TensorDesc(DataType.UINT8, dy.sizes, _packed_like(dy))
-    if maximum:
-        op, blocks = "max", blocks_of("winner", d, p, winners)
-        if blocks is None or blocks.layout != layout:
-            return False
-    if not chosen(p, f"pooling_grad {op}", layout, dx):
-        return False
-    found = UNUSED
-    if blocks is not None:
-        made = p.temporary(1, winners.element_count)
-        planes("winner", d, p, winners, made, blocks)
-        found = made.reading()
-    channels = dx.sizes[1] // lanes
-    count = -(-dx.sizes[2] // rows) * -(-dx.sizes[3] // columns)
-    p.dispatch(
-        f"pooling_grad_planes.{op}.{layout}", -(-dx.sizes[0] * channels * count // _LOCAL_SIZE),
-        dy=p.read("input_gradient_tensor"), winners=found, dx=p.write("output_gradient_tensor"),
-        push={"batches": dx.sizes[0], "channels": channels, "x_sizes": dx.sizes[2:],
-              "y_sizes": dy.sizes[2:],
-              "padded_ends": [n + e for n, e in zip(dx.sizes[2:], window.end)],
-              "first": firsts, "padding": window.start,
-              "dy_strides": block_strides(dy, lanes), "dx_strides": block_strides(dx, lanes),
-              "winners_strides": block_strides(winners, lanes)},
-        spec={"LOCAL_SIZE": _LOCAL_SIZE, "TYPE": dx.data_type.code, "WINDOW_Y": window.sizes[0],
-              "WINDOW_X": window.sizes[1], "STRIDE_Y": window.strides[0],
-              "STRIDE_X": window.strides[1], "ROWS": rows, "COLUMNS": columns,
-              "LEAD_Y": leads[0], "LEAD_X": leads[1], "COUNT_Y": counts[0], "COUNT_X": counts[1],
-              "WORDS": chunk // per_word, "PHASE": firsts[1] % chunk,
-              "INCLUDE_PADDING": not maximum and bool(d.include_padding)})
-    return True
-
-
-def _pooling(p: PlanBuilder, d: Any, maximum: bool) -> None:
-    dx, dy, window = d.output_gradient_tensor, d.input_gradient_tensor, _pooling_window(d)
-    if len(window.sizes) == 2 and _planes(p, d, window, maximum):
-        return
-    rank = dx.dimension_count
-    refuse_long_sums(d, p, [min(-(-k // s), n) for k, s, n in
-                   zip(window.reach, window.strides, dy.sizes[2:])])
-    near = Neighbours(dx)
-    if not (near.along_width or near.share_windows(dy)):
-        near.each = 1
-    found, strides = UNUSED, (0,) * rank
-    if maximum:
-        steps = packed_strides([dy.sizes[i] for i in near.order])
-        strides = tuple(steps[near.order.index(i)] for i in range(rank))
-        found = p.temporary(4, dy.element_count)
-        winners(d, p, TensorDesc(DataType.UINT32, dy.sizes, strides), found)
-
-    def three(values: Sequence[int], fill: int) -> Ints:
-        return pad_left(values, 3, fill)
-
-    def by_plane(strides: Ints) -> Ints:
-        return (*strides[:2], *(0,) * (rank - 2))
-
-    units = [tuple(int(i > 1 and i == rank - 3 + a) for i in range(rank)) for a in range(3)]
-    numbers = packed_strides(dx.sizes)
-    walk = near.walk(dx.strides, by_plane(dy.strides), by_plane(strides), *units, numbers)
-    reach, steps = three(window.reach, 1), three(window.strides, 1)
-    local_size = p.device.local_size
-    p.dispatch(
-        f"pooling_grad.{'max' if maximum else 'average'}", -(-walk.count // local_size),
-        dy=p.read("input_gradient_tensor"), winners=found.reading() if maximum else UNUSED,
-        dx=p.write("output_gradient_tensor"), params=walk.words,
-        push={"count": walk.count, "x_sizes": three(dx.sizes[2:], 1),
-              "y_sizes": three(dy.sizes[2:], 1), "paddings": three(window.start, 0),
-              "ends": three([n + e for n, e in zip(dx.sizes[2:], window.end)], 1),
-              "dy_strides": three(dy.strides[2:], 0), "winners_strides": three(strides[2:], 0),
-              "number_step": numbers[near.inner]},
-        spec={"LOCAL_SIZE": local_size, "TYPE": dx.data_type.code, "EACH": near.each,
-              "INCLUDE_PADDING": not maximum and bool(d.include_padding),
-              "ALONG_WIDTH": near.along_width, "VECTORS": near.are_vectors(dy)
-              and not near.along_width,
-              **dict(zip(("REACH_D", "REACH_H", "REACH_W"), reach)),
-              **dict(zip(("STEP_D", "STEP_H", "STEP_W"), steps))})
-
-
-@operator("AVERAGE_POOLING_GRAD", shaders=("pooling_grad", "pooling_grad_planes"),
-          check=_check_pooling)
-def AveragePoolingGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    _pooling(p, d, False)
-
-
-@operator("MAX_POOLING_GRAD", output=like("input_tensor"),
-          shaders=("pooling_grad", "pooling_grad_planes", "pooling_planes", *WINDOWS),
-          check=_check_pooling)
-def MaxPoolingGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    _pooling(p, d, True)
-
-
 # Neighbours
 
 
@@ -291,7 +135,14 @@ def _along_channels(d: Any, p: PlanBuilder) -> None:
     """Each invocation goes along the channels, or a span of them, and reads them once."""
     x, dy, dx = d.input_tensor, d.input_gradient_tensor, d.output_gradient_tensor
     channels, kept = x.sizes[1], [a for a in range(len(x.sizes)) if a != 1]
-    walk = Walk([x.sizes[a] for a in kept], *([t.strides[a] for a in kept] for t in (x, dy, dx)))
+    tensors, last = (x, dy, dx), kept[-1]
+    # Neighbours of FLOAT16 are read and written together.
+    places = next((n for n in (4, 2) if x.data_type is DataType.FLOAT16 and x.sizes[last] % n == 0
+                   and all(t.is_aligned and begin_with_vectors(n, t.strides, last)
+                           for t in tensors)), 1)
+    sizes = [x.sizes[a] // (places if a == last else 1) for a in kept]
+    walk = Walk(sizes, *([t.strides[a] * (places if a == last else 1) for a in kept]
+                         for t in tensors))
     spans = max(1, min(p.device.cores * _BUSY // walk.count, channels // (4 * d.local_size)))
     span = -(-channels // spans)
     spans = -(-channels // span)
@@ -305,7 +156,8 @@ def _along_channels(d: Any, p: PlanBuilder) -> None:
               "alpha": float_bits(d.alpha / d.local_size), "beta": float_bits(d.beta),
               "bias": float_bits(d.bias)},
         spec={"LOCAL_SIZE": _CHANNELS_LOCAL_SIZE, "TYPE": x.data_type.code,
-              "BEFORE": (d.local_size - 1) // 2, "AFTER": d.local_size // 2,
+              "PLACES": places, "TURN": max(4, 2 * places), "BEFORE": (d.local_size - 1) // 2,
+              "AFTER": d.local_size // 2,
               "THREE_QUARTERS": d.beta == 0.75 and p.device.exact_units},
     )
 

@@ -93,9 +93,8 @@ def AdamOptimizerOperatorDesc(d: Any, p: PlanBuilder) -> None:
         p.add(dispatch)
 
 
-_BUSY, _BUSY_GRADIENT = 4, 8
-"""Rows are divided if there are fewer workgroups for each core (fewer where a workgroup reads one
-tensor, not two), ..."""
+_BUSY = 4
+"""Rows are divided if there are fewer workgroups for each core, ..."""
 _LEAST = 4096
 """... into parts of at least so many columns, ..."""
 _MOST_PARTS = 64
@@ -160,11 +159,11 @@ class _Parts:
     """Elements of a column."""
 
     @classmethod
-    def of(cls, rows: Walk, columns: Walk, each: int, p: PlanBuilder, busy: int) -> _Parts:
+    def of(cls, rows: Walk, columns: Walk, each: int, p: PlanBuilder) -> _Parts:
         local_size = min(256, p.device.max_invocations)
         while local_size > 32 and local_size >= 2 * columns.count:
             local_size //= 2  # short rows
-        wanted = busy * p.device.cores // rows.count
+        wanted = _BUSY * p.device.cores // rows.count
         parts = max(1, min(wanted, columns.count * each // _LEAST, _MOST_PARTS))
         span = -(-columns.count // parts)
         return cls(rows.count, columns.count, -(-columns.count // span), span, local_size,
@@ -192,7 +191,7 @@ def BatchNormalizationTrainingOperatorDesc(d: Any, p: PlanBuilder) -> None:
     rows, columns, each = _rows(
         d, ("input_tensor", "fused_add_tensor", "output_tensor"),
         ("scale_tensor", "bias_tensor", "output_mean_tensor", "output_variance_tensor"))
-    fused, parts = fused_activation(d), _Parts.of(rows, columns, each, p, _BUSY)
+    fused, parts = fused_activation(d), _Parts.of(rows, columns, each, p)
     sums = p.temporary(4, 2 * parts.groups)
     by_row = -(-parts.rows // parts.local_size)
     for step, groups, y, variance in (
@@ -218,16 +217,16 @@ def _lower_gradient(d: Any, p: PlanBuilder, training: bool) -> None:
     rows, columns, each = _rows(
         d, ("input_tensor", "input_gradient_tensor", "output_gradient_tensor"),
         ("mean_tensor", "variance_tensor", "scale_tensor"))
-    parts = _Parts.of(rows, columns, each, p, _BUSY_GRADIENT)
+    parts = _Parts.of(rows, columns, each, p)
     spec = {"TYPE": d.input_tensor.data_type.code}
     epsilon = float_bits(d.epsilon)
     sums = p.temporary(4, 3 * parts.groups)
-    for step in ("sums", "outputs"):
+    for step in ("sums", "outputs") if training else ("sums",):
         p.dispatch(
             f"batch_normalization_gradient.{step}", parts.groups, x=p.read("input_tensor"),
             dy=p.read("input_gradient_tensor"), mean=p.read("mean_tensor"),
             variance=p.read("variance_tensor"), scale=p.read("scale_tensor"), sums=sums,
-            dx=p.write("output_gradient_tensor") if step == "outputs" else UNUSED,
+            dx=UNUSED if training and step == "sums" else p.write("output_gradient_tensor"),
             params=[*rows.words, *columns.words],
             push={**parts.push, "columns_at": len(rows.words), "epsilon": epsilon},
             spec=spec | parts.spec | {"TRAINING": training})

@@ -3,8 +3,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// ``sums`` sums distances from the mean, gradients, and their products. ``outputs`` computes the input's
-// gradient. In training, it goes by the input's own mean, which is the mean and the average distance from it.
+// ``sums`` sums distances from the mean, gradients, and their products, and also computes the input's gradient
+// unless in training: ``outputs`` then goes by the input's own mean, which is the mean and the average distance from
+// it.
 #define PARAMS_BINDING 7
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool TRAINING = false;
@@ -57,16 +58,12 @@ void main() {
     if (!find_part(p)) return;
     uint[6] at = row_walk(0u, p.row);
     float center = mean_float(mean_offset + at[3]);
-#if defined(STEP_outputs)
     float root = inversesqrt(variance_float(variance_offset + at[4]) + epsilon);
     float factor = scale_float(scale_offset + at[5]) * root;
-    float shift = 0.0, slope = 0.0;
-    if (TRAINING) {
-        float beside = average_of(0u, p.row);
-        shift = average_of(1u, p.row);
-        slope = (average_of(2u, p.row) - beside * shift) * root * root;
-        center += beside;
-    }
+#if defined(STEP_outputs)
+    float beside = average_of(0u, p.row), shift = average_of(1u, p.row);
+    float slope = (average_of(2u, p.row) - beside * shift) * root * root;
+    center += beside;
 #endif
     vec3 found = vec3(0.0);
     EACH_COLUMN(p) {
@@ -75,28 +72,25 @@ void main() {
         [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
             uint[3] from = column_walk(columns_at, min(COLUMN(n), p.end - 1u));
             dy_load_each(dy_offset + at[1] + from[1], gradients[n]);
-#if defined(STEP_outputs)
             to[n] = dx_offset + at[2] + from[2];
-            if (TRAINING)
-#endif
             x_load_each(x_offset + at[0] + from[0], x[n]);
         }
         [[unroll]] for (uint n = 0u; n < TOGETHER; ++n) {
             if (COLUMN(n) >= p.end) continue;
-#if defined(STEP_outputs)
             uvec2 made[EACH];
             [[unroll]] for (uint e = 0u; e < EACH; ++e) {
-                float value = gradients[n][e];
-                if (TRAINING) value += -shift - (x[n][e] - center) * slope;
-                made[e] = uvec2(bits_of(value * factor, TYPE), 0u);
-            }
-            dx_store_each(to[n], made);
-#else
-            [[unroll]] for (uint e = 0u; e < EACH; ++e) {
                 float apart = x[n][e] - center, gradient = gradients[n][e];
+#if defined(STEP_outputs)
+                gradient += -shift - apart * slope;
+#else
                 found += vec3(apart, gradient, gradient * apart);
-            }
 #endif
+                made[e] = uvec2(bits_of(gradient * factor, TYPE), 0u);
+            }
+#if defined(STEP_sums)
+            if (TRAINING) continue;
+#endif
+            dx_store_each(to[n], made);
         }
     }
 #if defined(STEP_sums)

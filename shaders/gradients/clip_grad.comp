@@ -13,8 +13,11 @@ bool is_inside(uvec2 x) {
     if (IS_FLOAT(A_TYPE)) {
         float number = number_of(x, A_TYPE);
         float low = uintBitsToFloat(attributes[0]), high = uintBitsToFloat(attributes[1]);
-        if (is_nan(number)) return true;
-        return (is_nan(low) || less(low, number)) && (is_nan(high) || less(number, high));
+        // The ranks that pass, which are the same for all elements.
+        int first = is_nan(low) ? -0x7F800000 : rank_of(low) + 1;
+        int last = is_nan(high) ? 0x7F800000 : rank_of(high) - 1;
+        uint count = last < first ? 0u : uint(last - first) + 1u;
+        return is_nan(number) || uint(rank_of(number) - first) < count;
     }
     if (BYTES_OF(A_TYPE) == 8u)
         return less64(uvec2(attributes[0], attributes[1]), x, IS_SIGNED(A_TYPE))

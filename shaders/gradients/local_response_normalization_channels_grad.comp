@@ -2,17 +2,18 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Across channels, every element read once. An invocation goes along the channels at one place of a plane. It
-// keeps what the windows reach. S = bias + alpha * the sum of the window's squares. The term of an element is
+// Across channels, every element read once. An invocation goes along the channels at one place of a plane, or
+// at neighbours of FLOAT16. It keeps what the windows reach. S = bias + alpha * the sum of the window's squares. The term of an element is
 // dY X S^(-beta - 1). Its gradient is dY S^-beta, less X times the terms whose windows contain it.
 #define PARAMS_BINDING 3
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint BEFORE = 0u;  // the elements of a window before its own, ...
 layout(constant_id = 3) const uint AFTER = 0u;   // ... and after it
 layout(constant_id = 4) const bool THREE_QUARTERS = false;  // beta is 0.75
-const uint TURN = 4u;  // channels read at once
+layout(constant_id = 5) const uint PLACES = 1u;  // of an invocation: 1, 2 or 4
+layout(constant_id = 6) const uint TURN = 4u;  // channels read at once
 layout(push_constant) uniform Push {
-    uint places;    // of all planes
+    uint places;    // of all planes, divided by PLACES
     uint channels;
     uint span;      // channels of an invocation
     uint spans;
@@ -41,16 +42,23 @@ INPUT_TENSOR(x, 0, TYPE)
 INPUT_TENSOR(dy, 1, TYPE)
 OUTPUT_TENSOR(dx, 2, TYPE)
 WALK(walk, 3)
-const uint SIZE = BEFORE + AFTER + 1u;
+layout(binding = 0) readonly buffer XPairs { uvec2 x_pairs[]; };
+layout(binding = 1) readonly buffer DyPairs { uvec2 dy_pairs[]; };
+layout(binding = 2) writeonly buffer DxPairs { uvec2 dx_pairs[]; };
+const uint SIZE = BEFORE + AFTER + 1u, KEPT = SIZE * PLACES;
+
+bool is_usual(float base) {
+    return THREE_QUARTERS && floatBitsToUint(base) - 0x00800000u < 0x7F000000u;
+}
 
 // base^-beta, and that divided by the base
+vec2 usual_powers_of(float base) {
+    float root = inversesqrt(base), power = root * (root * inversesqrt(root));
+    return vec2(power, power * root * root);
+}
+
 vec2 powers_of(float base) {
-    if (THREE_QUARTERS) {
-        if (floatBitsToUint(base) - 0x00800000u < 0x7F000000u) {
-            float root = inversesqrt(base), power = root * (root * inversesqrt(root));
-            return vec2(power, power * root * root);
-        }
-    }
+    if (is_usual(base)) return usual_powers_of(base);
     float power = pow_of(base, -beta);
     return vec2(power, divide(power, base));
 }
@@ -58,39 +66,68 @@ vec2 powers_of(float base) {
 void main() {
     uint i = invocation_index();
     if (i >= places * spans) return;
-    uint[3] at = walk(0u, i % places);
+    uint next = i / places;
+    uint[3] at = walk(0u, i - next * places);
     // Channels are counted from the first that is read, SIZE - 1 before the first that is made.
-    uint made = i / places * span, beyond = min(channels, made + span) + SIZE - 1u;
-    float xs[SIZE], gradients[SIZE], powers[SIZE], terms[SIZE];  // the last first
-    [[unroll]] for (uint n = 0u; n < SIZE; ++n) xs[n] = gradients[n] = powers[n] = terms[n] = 0.0;
+    uint made = next * span, beyond = min(channels, made + span) + SIZE - 1u;
+    float xs[KEPT], gradients[KEPT], powers[KEPT], terms[KEPT];  // the last first
+    [[unroll]] for (uint n = 0u; n < KEPT; ++n) xs[n] = gradients[n] = powers[n] = terms[n] = 0.0;
     // What lies outside of the tensor adds nothing.
     uint c = made < SIZE - 1u ? 0u : made - (SIZE - 1u);
     for (; c < beyond; c += TURN) {
-        float x[TURN], dy[TURN];
+        vec4 x[TURN], dy[TURN];
         [[unroll]] for (uint t = 0u; t < TURN; ++t) {
-            uint from = min(c + t, channels - 1u);
-            x[t] = x_float(x_offset + at[0] + from * x_step);
-            dy[t] = dy_float(dy_offset + at[1] + from * dy_step);
+            uint channel = min(c + t, channels - 1u);
+            uint from = x_offset + at[0] + channel * x_step, dy_from = dy_offset + at[1] + channel * dy_step;
+            if (PLACES == 4u) {
+                uvec2 words = x_pairs[from / 4u], dy_words = dy_pairs[dy_from / 4u];
+                x[t] = vec4(halves_to_floats(words.x), halves_to_floats(words.y));
+                dy[t] = vec4(halves_to_floats(dy_words.x), halves_to_floats(dy_words.y));
+            } else if (PLACES == 2u) {
+                x[t].xy = halves_to_floats(x_words[from / 2u]);
+                dy[t].xy = halves_to_floats(dy_words[dy_from / 2u]);
+            } else {
+                x[t].x = x_float(from);
+                dy[t].x = dy_float(dy_from);
+            }
         }
         [[unroll]] for (uint t = 0u; t < TURN; ++t) {
             bool there = c + t < channels;
-            [[unroll]] for (uint n = SIZE - 1u; n > 0u; --n) {
-                xs[n] = xs[n - 1u];
-                gradients[n] = gradients[n - 1u];
-                powers[n] = powers[n - 1u];
-                terms[n] = terms[n - 1u];
+            [[unroll]] for (uint n = KEPT - 1u; n >= PLACES; --n) {
+                xs[n] = xs[n - PLACES];
+                gradients[n] = gradients[n - PLACES];
+                powers[n] = powers[n - PLACES];
+                terms[n] = terms[n - PLACES];
             }
-            xs[0] = there ? x[t] : 0.0;
-            gradients[0] = there ? dy[t] : 0.0;
-            float squares = 0.0, sum = 0.0;
-            [[unroll]] for (uint n = 0u; n < SIZE; ++n) squares += xs[n] * xs[n];
-            vec2 own = powers_of(bias + alpha * squares);  // of the element AFTER before
-            powers[0] = own.x;
-            terms[0] = c + t - AFTER < channels ? gradients[AFTER] * xs[AFTER] * own.y : 0.0;
-            [[unroll]] for (uint n = 0u; n < SIZE; ++n) sum += terms[n];
-            float result = gradients[SIZE - 1u] * powers[BEFORE] - 2.0 * alpha * beta * xs[SIZE - 1u] * sum;
-            uint to = c + t - (SIZE - 1u);
-            if (c + t >= made + SIZE - 1u && c + t < beyond) dx_store_float(dx_offset + at[2] + to * dx_step, result);
+            vec4 results, bases;  // of the elements AFTER before
+            vec2 own[4];
+            bool usual = THREE_QUARTERS;
+            [[unroll]] for (uint p = 0u; p < PLACES; ++p) {
+                xs[p] = there ? x[t][p] : 0.0;
+                gradients[p] = there ? dy[t][p] : 0.0;
+                float squares = 0.0;
+                [[unroll]] for (uint n = p; n < KEPT; n += PLACES) squares += xs[n] * xs[n];
+                bases[p] = bias + alpha * squares;
+                usual = usual && is_usual(bases[p]);
+            }
+            if (usual) {
+                [[unroll]] for (uint p = 0u; p < PLACES; ++p) own[p] = usual_powers_of(bases[p]);
+            } else {
+                [[unroll]] for (uint p = 0u; p < PLACES; ++p) own[p] = powers_of(bases[p]);
+            }
+            [[unroll]] for (uint p = 0u; p < PLACES; ++p) {
+                float sum = 0.0;
+                powers[p] = own[p].x;
+                const uint middle = AFTER * PLACES + p, last = KEPT - PLACES + p;
+                terms[p] = c + t - AFTER < channels ? gradients[middle] * xs[middle] * own[p].y : 0.0;
+                [[unroll]] for (uint n = p; n < KEPT; n += PLACES) sum += terms[n];
+                results[p] = gradients[last] * powers[BEFORE * PLACES + p] - 2.0 * alpha * beta * xs[last] * sum;
+            }
+            if (c + t < made + SIZE - 1u || c + t >= beyond) continue;
+            uint to = dx_offset + at[2] + (c + t - (SIZE - 1u)) * dx_step;
+            if (PLACES == 4u) dx_pairs[to / 4u] = floats_to_halves(results);
+            else if (PLACES == 2u) dx_words[to / 2u] = floats_to_halves(results.x, results.y);
+            else dx_store_float(to, results.x);
         }
     }
 }

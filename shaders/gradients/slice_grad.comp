@@ -10,6 +10,9 @@
 layout(constant_id = 1) const uint RANK = 0u;  // dimensions that count rows
 layout(constant_id = 2) const uint STEP = 1u;  // along a row, without its sign
 layout(constant_id = 3) const bool BACK = false;  // the slice steps backwards along a row
+// All vectors meet the same number of steps, from this element on, and they are contiguous and aligned in x.
+layout(constant_id = 4) const bool EVEN = false;
+layout(constant_id = 5) const uint PHASE = 0u;
 layout(push_constant) uniform Push {
     uint x_offset;
     uint y_offset;
@@ -33,6 +36,7 @@ const uint COUNT = 8u;  // of x
 const uint STRIDE = 9u;  // of x
 const uint WORDS = 10u;
 
+layout(binding = 0) readonly buffer XPairs { uvec2 x_pairs[]; };
 const uint HITS = (PER_VECTOR + STEP - 1u) / STEP;  // the most steps that meet a vector
 
 uint quotient(uint n, uint divisor_at) {
@@ -80,6 +84,12 @@ void main() {
     uint after = column - begin;  // the beginning of the slice
     if (STEP == 1u && !BACK && there && stride == 1u && after < count && count - after >= PER_VECTOR) {
         vector = load_vector(from + after);
+    } else if (EVEN && there && column / STEP >= begin / STEP && column / STEP - begin / STEP + HITS <= count) {
+        uint at = (from + (column / STEP - begin / STEP)) / HITS;
+        uvec4 met = uvec4(0u);
+        if (HITS * BYTES == 8u) met.xy = x_pairs[at];
+        else met.x = x_words[at];
+        [[unroll]] for (uint h = 0u; h < HITS; ++h) place(vector, PHASE + h * STEP, element_of(met, h));
     } else if (there) {
         int before = BACK ? int(begin) - int(column + PER_VECTOR - 1u) : int(column) - int(begin);
         uint steps = before <= 0 ? 0u : (uint(before) + STEP - 1u) / STEP;

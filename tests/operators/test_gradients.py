@@ -100,3 +100,18 @@ def test_a_gradient_is_the_slope(
     dx = gradient(x, dy).numpy()
     assert abs(_inner(slopes, dy) - _inner(dx, v)) <= _ROOM * _inner(abs(dx), abs(v))
     assert gradient(x, dy).numpy().tobytes() == dx.tobytes()
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize("low, high", [
+    (-0.0, 1), (-np.inf, 0), (-np.inf, np.inf), (np.nan, 2.0**-24), (-(2.0**-24), np.nan),
+    (np.nan, np.nan), (1, -1), (0.5, 0.5), (2, 1000)])
+def test_limits_of_clipping(device: dml.Device, data_type: str, low: float, high: float) -> None:
+    """What equals a limit does not pass. NaN passes, and a limit that is NaN holds nothing back."""
+    least = np.finfo(data_type).smallest_subnormal
+    x = np.array([-np.inf, -2, -1, -0.5, -least, -0.0, 0, least, 0.5, 1, 2, np.inf, np.nan,
+                  -np.nan], data_type)
+    dy = np.arange(1, 1 + x.size).astype(data_type)
+    dx = dml.clip_grad(device.tensor(x), device.tensor(dy), min=low, max=high)
+    passes = np.isnan(x) | ~((x <= np.float32(low)) | (x >= np.float32(high)))
+    assert (dx.numpy() == np.where(passes, dy, 0)).all()

@@ -65,12 +65,14 @@ def _response_gradient(x: np.ndarray, dy: np.ndarray, size: int, alpha: float, b
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize("size", [1, 4, 5])
-@pytest.mark.parametrize("channels, beta", [(3, 0.75), (50, 0.6)])
+@pytest.mark.parametrize("channels, beta, width", [
+    (3, 0.75, 5), (50, 0.6, 5), (50, 0.75, 6), (20, 0.75, 8)])
 def test_response_along_channels(
-    gpu: dml.Device, data_type: str, size: int, channels: int, beta: float,
+    gpu: dml.Device, data_type: str, size: int, channels: int, beta: float, width: int,
     rng: np.random.Generator,
 ) -> None:
-    x, dy = (rng.uniform(-2, 2, (2, channels, 3, 5)).astype(data_type) for _ in range(2))
+    """Rows of odd width are computed one by one, neighbours of FLOAT16 otherwise together."""
+    x, dy = (rng.uniform(-2, 2, (2, channels, 3, width)).astype(data_type) for _ in range(2))
     more: dict[str, Any] = dict(alpha=0.5, beta=beta, bias=1.0)
     for given, gradient in ((x, dy), (x.swapaxes(2, 3), dy.swapaxes(2, 3))):
         turned = given is not x
