@@ -29,7 +29,6 @@ from ..layout import power_of_two
 from .adapters import FEATURE_EXTENSIONS, SHARING_EXTENSIONS, UNASKED_FEATURES, Adapter
 from .longs import by_longs
 from .pipeline_file import PipelineFile
-from .pruned import pruned
 from .shader_library import Variant, disabled_features
 
 KP_VERSION = "0.9.0"
@@ -364,23 +363,21 @@ class Engine:
         push = np.zeros(variant.push_words, np.uint32)
         with self._making(variant):
             return Pipeline(
-                self.manager.algorithm(buffers, self._code(variant, spec), grid, spec, push))
+                self.manager.algorithm(buffers, self._code(variant), grid, spec, push))
 
     def compile(self, variant: Variant, spec: np.ndarray) -> Any:
         """Compile ``variant`` for any buffers, in any thread, if ``shares_pipelines``."""
         with self._making(variant):
             return self.manager.pipeline(
-                self._code(variant, spec), variant.bindings, spec, variant.push_words)
+                self._code(variant), variant.bindings, spec, variant.push_words)
 
     def bound(self, variant: Variant, compiled: Any, buffers: list[Any]) -> Pipeline:
         """What :meth:`compile` made, for these buffers (in binding order)."""
         with self._making(variant):
             return Pipeline(self.manager.algorithm(compiled, buffers, (1, 1, 1)))
 
-    def _code(self, variant: Variant, spec: np.ndarray) -> bytes:
-        code = by_longs(variant.spirv) if self.moves_longs else variant.spirv
-        # Others have few branches on constants.
-        return pruned(code, spec) if "TAIL_0" in variant.spec_ids else code
+    def _code(self, variant: Variant) -> bytes:
+        return by_longs(variant.spirv) if self.moves_longs else variant.spirv
 
     @contextlib.contextmanager
     def _making(self, variant: Variant) -> Iterator[None]:

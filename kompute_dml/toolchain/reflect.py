@@ -17,15 +17,13 @@ _CONSTANT, _CONSTANT_COMPOSITE = 43, 44
 _SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT, _SPEC_COMPOSITE, _SPEC_OP = 48, 49, 50, 51, 52
 _VARIABLE, _DECORATE, _MEMBER_DECORATE, _EXECUTION_MODE_ID = 59, 71, 72, 331
 _COMPOSITE_EXTRACT = 81
-OPERATIONS: dict[int, Callable[..., int]] = {
+_OPERATIONS: dict[int, Callable[..., int]] = {
     128: operator.add, 130: operator.sub, 132: operator.mul, 134: operator.floordiv,
-    137: operator.mod, 164: operator.eq, 165: operator.ne, 166: operator.or_, 167: operator.and_,
-    168: operator.not_, 169: lambda condition, x, y: x if condition else y,
+    137: operator.mod, 169: lambda condition, x, y: x if condition else y,
     170: operator.eq, 171: operator.ne, 172: operator.gt, 174: operator.ge, 176: operator.lt,
-    178: operator.le, 194: lambda x, n: x >> (n & 31), 196: lambda x, n: x << (n & 31),
-    197: operator.or_, 198: operator.xor, 199: operator.and_,
+    178: operator.le, 194: operator.rshift, 196: operator.lshift,
 }
-"""Operations on unsigned numbers and truth values, by opcode."""
+"""Operations on unsigned numbers, by opcode."""
 _WORKGROUP, _PUSH_CONSTANT, _STORAGE_BUFFER = 4, 9, 12
 _SPEC_ID, _BUILT_IN, _BINDING, _OFFSET, _ARRAY_STRIDE = 1, 11, 33, 35, 6
 _LOCAL_SIZE, _LOCAL_SIZE_ID, _WORKGROUP_SIZE = 17, 38, 25
@@ -127,9 +125,9 @@ class _Module:
         """The result of an operation on constants, for their defaults."""
         if operation == _COMPOSITE_EXTRACT:
             return self.value(self.constants[operands[0]][1][1 + operands[1]])
-        if operation not in OPERATIONS:
+        if operation not in _OPERATIONS:
             raise ReflectionError("expected sizes and constants to be sums, products or quotients")
-        return OPERATIONS[operation](*map(self.value, operands)) & 0xFFFFFFFF
+        return _OPERATIONS[operation](*map(self.value, operands)) & 0xFFFFFFFF
 
     def bytes_of(self, type_id: int) -> int:
         """The size of a value in shared memory, packed."""
