@@ -45,7 +45,7 @@ def ordinary(
                     for i, g in enumerate(c.inputs)]
         sizes = [g.sizes if isinstance(g, Given) else g.shape for g in c.inputs]
         inputs = [p.tensor(device).reshape(*n) for p, n in zip(patterns, sizes)]
-        made = None if c.out is None else device.empty(c.out)
+        made = None if c.out is None else device.empty(c.out, c.out_type)
         outputs = c.call(function, *inputs, **c.arguments, out=made)
 
         def numpy_peers(library: Any) -> Iterator[Peer]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..cases import CASES, Scale
 from ..cases import case as cases
+from ..cases.case import of_halves
 from ..cases.gradients import batch_gradient
 from ..cases.images import RESPONSE, normal
 from .case import Peer, Recipe, image_sizes
@@ -84,7 +85,9 @@ def _response_peers(torch: Any, x: Any, dy: Any) -> Iterator[Peer]:
     given = x.requires_grad_()
     y = torch.nn.functional.local_response_norm(
         given, size, RESPONSE["alpha"], RESPONSE["beta"], RESPONSE["bias"])
-    yield Peer("torch", lambda: torch.autograd.grad(y, given, dy, retain_graph=True)[0])
+    # PyTorch rounds each step to FLOAT16.
+    yield Peer("torch", lambda: torch.autograd.grad(y, given, dy, retain_graph=True)[0],
+               checked=dy.element_size() > 2)
 
 
 def _adam_peers(torch: Any, x: Any, m: Any, v: Any, g: Any, step: Any) -> Iterator[Peer]:
@@ -110,20 +113,26 @@ def _batch(s: Scale) -> cases.Case:
         epsilon=_EPSILON, room=1e-4)
 
 
-def _batch_back(s: Scale) -> cases.Case:
-    """The given mean is that of the input, about."""
+def _batch_back(training: bool, s: Scale) -> cases.Case:
+    """The given mean is that of the input, about. Sums of the incoming gradients are FLOAT16's."""
     return cases.case(
-        partial(batch_gradient, True), *(cases.Given(_sizes(s), 0, 1) for _ in range(2)),
-        _per_channel(s, 0.45, 0.55), _per_channel(s, 0.08, 0.09), _per_channel(s, 0.5, 1.5),
-        epsilon=_EPSILON, room=1e-4)
+        partial(batch_gradient, training), cases.Given(_sizes(s), 0, 1),
+        cases.Given(_sizes(s), -1, 1), _per_channel(s, 0.45, 0.55), _per_channel(s, 0.08, 0.09),
+        _per_channel(s, 0.5, 1.5), epsilon=_EPSILON, room=1e-4)
 
 
 def _batch_back_peers(torch: Any, x: Any, dy: Any, *given: Any) -> Iterator[Peer]:
     mean, variance, scale = (t.reshape(-1) for t in given)
-    deviation = (variance + _EPSILON).rsqrt()
+    mean, deviation = mean.float(), (variance.float() + _EPSILON).rsqrt()
     # PyTorch uses the given mean where DirectML's operator computes it.
     yield Peer("torch", lambda: torch.ops.aten.native_batch_norm_backward(
         dy, x, scale, None, None, mean, deviation, True, _EPSILON, [True] * 3), checked=False)
+
+
+def _inference_back_peers(torch: Any, x: Any, dy: Any, *given: Any) -> Iterator[Peer]:
+    mean, variance, scale = (t.reshape(-1) for t in given)
+    yield Peer("torch", lambda: torch.ops.aten.native_batch_norm_backward(
+        dy, x, scale, mean, variance, None, None, False, _EPSILON, [True] * 3), checked=False)
 
 
 def _batch_peers(torch: Any, x: Any, scale: Any, bias: Any) -> Iterator[Peer]:
@@ -134,8 +143,9 @@ def _batch_peers(torch: Any, x: Any, scale: Any, bias: Any) -> Iterator[Peer]:
 
 def _resample_peers(torch: Any, dy: Any) -> Iterator[Peer]:
     n, c, h, w = dy.shape
+    # PyTorch adds up FLOAT16 in FLOAT16.
     yield Peer("torch", lambda: torch.ops.aten.upsample_bilinear2d_backward(
-        dy, [h, w], [n, c, h // 2, w // 2], False, None, None))
+        dy, [h, w], [n, c, h // 2, w // 2], False, None, None), checked=dy.element_size() > 2)
 
 
 def _slice_peers(torch: Any, dy: Any) -> Iterator[Peer]:
@@ -150,27 +160,32 @@ def _average_peers(torch: Any, dy: Any) -> Iterator[Peer]:
         dy, x, [3, 3], [2, 2], [1, 1], False, False, None))
 
 
-def _of(operator: str, types: str, peers: Peers, entry: cases.Entry | None = None,
-        **more: Any) -> Recipe:
+def _of(operator: str, what: str, peers: Peers, entry: cases.Entry | None = None,
+        **more: Any) -> Iterator[Recipe]:
+    """The operator's case of FLOAT32 and that of FLOAT16."""
     name = "DML_OPERATOR_" + operator
-    return ordinary(name, types, entry or CASES[name], torch=peers, **more)
+    entry = entry or CASES[name]
+    yield ordinary(name, f"f32 {what}", entry, torch=peers, **more)
+    yield ordinary(name, f"f16 {what}", lambda s: of_halves(entry(s)), torch=peers, **more)
 
 
 GRADIENTS: tuple[Recipe, ...] = (
-    _of("ADAM_OPTIMIZER", "f32 step", _adam_peers),
-    _of("ACTIVATION_RELU_GRAD", "f32 square", _peer(
+    *_of("ADAM_OPTIMIZER", "step", _adam_peers),
+    *_of("ACTIVATION_RELU_GRAD", "square", _peer(
         lambda aten, x, dy: aten.threshold_backward(dy, x, 0))),
-    _of("ELEMENT_WISE_CLIP_GRAD1", "f32 square", _peer(
+    *_of("ELEMENT_WISE_CLIP_GRAD1", "square", _peer(
         lambda aten, x, dy: aten.hardtanh_backward(dy, x, 0.25, 0.5))),
-    _of("AVERAGE_POOLING_GRAD", "f32 3x3 / 2", _average_peers, _average),
-    _of("MAX_POOLING_GRAD", "f32 3x3 / 2", _max_peers, _maximum),
-    _of("RESAMPLE_GRAD", "f32 bilinear x 2", _resample_peers),
-    _of("SLICE_GRAD", "f32 step 2", _slice_peers),
+    *_of("AVERAGE_POOLING_GRAD", "3x3 / 2", _average_peers, _average),
+    *_of("MAX_POOLING_GRAD", "3x3 / 2", _max_peers, _maximum),
+    *_of("RESAMPLE_GRAD", "bilinear x 2", _resample_peers),
+    *_of("SLICE_GRAD", "step 2", _slice_peers),
     # A normalization over a batch reads it twice: for the sums, and for the elements.
-    _of("BATCH_NORMALIZATION_TRAINING", "f32 planes", _batch_peers, _batch, reads=(2, 1, 1),
-        axis=1),
-    _of("BATCH_NORMALIZATION_TRAINING_GRAD", "f32 planes", _batch_back_peers, _batch_back,
-        reads=(2, 2, 1, 1, 1), axis=1),
-    _of("LOCAL_RESPONSE_NORMALIZATION_GRAD", "f32 across channels", _response_peers),
+    *_of("BATCH_NORMALIZATION_TRAINING", "planes", _batch_peers, _batch, reads=(2, 1, 1), axis=1),
+    *_of("BATCH_NORMALIZATION_TRAINING_GRAD", "planes", _batch_back_peers,
+         partial(_batch_back, True), reads=(2, 2, 1, 1, 1), axis=1),
+    # With given statistics all of it is known after one reading.
+    *_of("BATCH_NORMALIZATION_GRAD", "planes", _inference_back_peers, partial(_batch_back, False),
+         axis=1),
+    *_of("LOCAL_RESPONSE_NORMALIZATION_GRAD", "across channels", _response_peers),
 )
 """Work that is bound by memory. Bytes are those that must be read and written."""

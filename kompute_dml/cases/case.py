@@ -65,13 +65,15 @@ class Case:
     """:class:`Given`, or arrays, which all items share."""
     arguments: Mapping[str, Any]
     out: tuple[int, ...] | None = None
-    """The sizes of a FLOAT32 output that do not follow from the arguments."""
+    """The sizes of an output that do not follow from the arguments, ..."""
     operations: int = 0
     """Multiplications and additions; 0 where the rate is a bandwidth."""
     room: float = 1e-5
     """The largest error of a float, relative to the largest float."""
     call: Callable[..., Any] = _call
     """(the function, inputs and arguments) -> outputs."""
+    out_type: Any = np.float32
+    """... and its type."""
 
     def wrong(self, outputs: Any, *inputs: np.ndarray) -> str:
         """What is wrong with ``outputs`` (arrays) of these inputs, or ""."""
@@ -82,6 +84,13 @@ class Case:
 
 
 Entry = Callable[[Scale], Case]
+
+
+def of_halves(c: Case) -> Case:
+    """The case with FLOAT16 for FLOAT32."""
+    inputs = (replace(x, dtype=np.float16) if isinstance(x, Given) and x.dtype is np.float32 else x
+              for x in c.inputs)
+    return replace(c, inputs=tuple(inputs), out_type=np.float16, room=max(c.room, 1e-3))
 
 
 def case(
