@@ -113,7 +113,7 @@ class _Runtime:
             self.recorder.free(dropped[0])
             dropped.popleft()  # last, so that an interrupted call can be repeated
 
-    def allocate(self, nbytes: int) -> Allocation:
+    def allocate(self, nbytes: int, uploaded: bool = False) -> Allocation:
         if nbytes > self.heap.max_block:
             raise OutOfMemoryError(
                 f"{self.engine.adapter.name}: a tensor of {nbytes} bytes was asked for, but one "
@@ -124,13 +124,13 @@ class _Runtime:
         if self.recorder.waiting_to_free > MAX_WAITING_TO_FREE:
             self.recorder.synchronize()
         try:
-            return self.heap.allocate(nbytes)
+            return self.heap.allocate(nbytes, uploaded)
         except OutOfMemoryError:
             # Dropped memory that is in use comes back when the device is done.
             self.recorder.synchronize()
             self.collect()
             self.heap.trim()
-            return self.heap.allocate(nbytes)
+            return self.heap.allocate(nbytes, uploaded)
 
     def abandon(self, reason: str) -> None:
         """Leave the device to the process that made it, or to the end of this one."""
@@ -320,7 +320,7 @@ class Device(SnakeCase):
         truth = host.dtype == np.bool_
         host = host.view(np.uint8) if truth else host
         desc = TensorDesc.packed(host.dtype, host.shape or (1,))
-        tensor = self._new(desc, truth)
+        tensor = self._new(desc, truth, uploaded=True)
         host = np.ascontiguousarray(host, desc.data_type.dtype).reshape(-1)
         flat = pack_halves(host) if desc.data_type.bits < 8 else host.view(np.uint8)
         self._write(tensor.allocation, 0, flat)
@@ -344,13 +344,14 @@ class Device(SnakeCase):
         """A packed tensor of undefined contents."""
         return self._new(TensorDesc.packed(data_type, sizes))
 
-    def _new(self, desc: TensorDesc, truth: bool = False) -> Tensor:
-        return Tensor(self, self._allocate(desc.total_tensor_size_in_bytes), 0, desc, truth)
+    def _new(self, desc: TensorDesc, truth: bool = False, uploaded: bool = False) -> Tensor:
+        allocation = self._allocate(desc.total_tensor_size_in_bytes, uploaded)
+        return Tensor(self, allocation, 0, desc, truth)
 
     @locked
-    def _allocate(self, nbytes: int) -> Allocation:
+    def _allocate(self, nbytes: int, uploaded: bool = False) -> Allocation:
         self._recorder.check()
-        return self._runtime.allocate(nbytes)
+        return self._runtime.allocate(nbytes, uploaded)
 
     @locked
     def _free(self, allocation: Allocation) -> None:

@@ -89,6 +89,8 @@ class StandIn:
     """What ``ctypes.CDLL("libcuda.so.1")`` returns. Functions in ``failing`` return an error."""
 
     def __init__(self, uuid: bytes = UUID) -> None:
+        self.dedicated: list[bool] = []
+        """Whether memory that was imported belongs to one buffer."""
         self.uuid = uuid
         self.failing: dict[str, int] = {}
         self.errors: list[Exception] = []
@@ -193,8 +195,9 @@ class StandIn:
         self.synchronize()
 
     def _cuImportExternalMemory(self, out: int, desc: int) -> None:
-        kind, fd, size = _fields(desc, 104, "IiQ", 0, 8, 24)
-        assert kind == 1
+        kind, fd, size, flags = _fields(desc, 104, "IiQI", 0, 8, 24, 32)
+        assert kind == 1 and flags in (0, 1)
+        self.dedicated.append(flags == 1)
         whole = mmap.mmap(fd, 0)
         # llvmpipe puts a header before the memory: the bytes of the file, and where it begins.
         of_llvmpipe = "llvmpipe" in os.readlink(f"/proc/self/fd/{fd}")

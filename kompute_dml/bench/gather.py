@@ -60,7 +60,7 @@ def gather_rows(operator: str, kind: DataType, index: DataType, rows: int = 1282
     def work(dml: Any, device: Any, scale: Scale) -> _Work:
         height, count, width = (scale.of(n) for n in (rows, chosen, columns))
         given, listed = bits(kind, height * width), _indices(index, count, height)
-        x = given.tensor(device).reshape(height, width)
+        x = device.tensor(given.host()).reshape(height, width)  # uploaded, as tables are
         out = device.empty([count, width], kind)
         if operator == "GATHER":
             i = listed.tensor(device).reshape(1, count)

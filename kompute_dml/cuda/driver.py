@@ -20,6 +20,7 @@ LEGACY_STREAM = 1
 """The default stream of libraries. 0 means the same."""
 
 _OPAQUE_FD, _TIMELINE_SEMAPHORE_FD = 1, 9
+_DEDICATED = 1  # CUDA_EXTERNAL_MEMORY_DEDICATED
 _NON_BLOCKING, _DISABLE_TIMING = 1, 2
 
 
@@ -163,9 +164,10 @@ class Context:
 class Mapping:
     """Memory that CUDA has imported. It is mapped while this object is referenced."""
 
-    def __init__(self, context: Context, fd: int, nbytes: int) -> None:
-        """Takes the file descriptor over."""
-        desc = MemoryHandleDesc(type=_OPAQUE_FD, handle=_Handle(fd=fd), size=nbytes)
+    def __init__(self, context: Context, fd: int, nbytes: int, dedicated: bool) -> None:
+        """Takes the file descriptor over. ``dedicated``: the memory belongs to one buffer."""
+        desc = MemoryHandleDesc(type=_OPAQUE_FD, handle=_Handle(fd=fd), size=nbytes,
+                                flags=_DEDICATED if dedicated else 0)
         with context:
             memory = _imported(context, "cuImportExternalMemory", desc)
             address = c_uint64()

@@ -71,7 +71,8 @@ class Link:
                 raise UnsupportedError(
                     "kompute_dml.cuda: expected memory that Vulkan's driver exports, but this "
                     "device's memory was not allocated so")
-            mapping = Mapping(self.context, *self._exporter.memory(*buffer.handles()))
+            mapping = Mapping(self.context, *self._exporter.memory(*buffer.handles()),
+                              buffer.dedicated())
             self._mappings[buffer] = mapping
         return mapping
 

@@ -118,7 +118,7 @@ class DeviceMemory:
             self._put(Piece(address, data.nbytes, None, data.copy()))
             return
         device = shared_device(self.adapter)
-        allocation = device._allocate(data.nbytes)
+        allocation = device._allocate(data.nbytes, uploaded=True)
         device._write(allocation, 0, data)
         self._put(Piece(address, data.nbytes, device, Slot(allocation, 0)))
 

@@ -16,6 +16,10 @@ from typing import Any, NamedTuple
 ALIGNMENT = 256
 """Offsets and sizes of allocations are multiples of it (DirectML's buffer alignment)."""
 
+DEDICATED = 1 << 30
+"""What is uploaded and larger has a block of its own, in dedicated memory. Random rows are read
+faster out of it than out of memory that is compressed, and compression gains nothing for the
+elements of most tables and weights."""
 _FIRST_BLOCK = 16 << 20
 
 
@@ -117,7 +121,7 @@ Place = tuple[Allocation, int]
 
 
 class Heap:
-    """Allocates ranges from blocks that ``make_block(nbytes)`` brings.
+    """Allocates ranges from blocks that ``make_block(nbytes, dedicated)`` brings.
 
     ``make_block`` raises OutOfMemoryError itself. ``drop_block`` is called when an empty block
     goes, and again if that call was interrupted. Up to ``keep`` bytes of empty blocks are kept,
@@ -127,7 +131,7 @@ class Heap:
 
     def __init__(
         self,
-        make_block: Callable[[int], Any],
+        make_block: Callable[[int, bool], Any],
         drop_block: Callable[[Block], None],
         max_block: int,
         keep: int = 0,
@@ -156,10 +160,12 @@ class Heap:
         """Bytes of all blocks."""
         return sum(b.size for b in self.blocks)
 
-    def allocate(self, nbytes: int) -> Allocation:
-        """A range of at least ``nbytes`` (and at most 255 more), which fits ``max_block``."""
+    def allocate(self, nbytes: int, uploaded: bool = False) -> Allocation:
+        """A range of at least ``nbytes`` (and at most 255 more), which fits ``max_block``.
+        ``uploaded``: for elements from the host."""
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
-        for block in self.blocks if self._shares_blocks else ():
+        dedicated = uploaded and size > DEDICATED
+        for block in self.blocks if self._shares_blocks and not dedicated else ():
             if block.size - block.used >= size:
                 for gap, (_, room) in enumerate(block.free):
                     if room >= size:
@@ -167,13 +173,14 @@ class Heap:
         # Blocks grow with the memory in use, so that their number stays small. They shrink to the
         # request if memory is short.
         wanted = max(size, min(self.max_block, max(_FIRST_BLOCK, self.reserved // 2)))
-        wanted = wanted // ALIGNMENT * ALIGNMENT if self._shares_blocks else size
+        alone = dedicated or not self._shares_blocks
+        wanted = size if alone else wanted // ALIGNMENT * ALIGNMENT
         try:
-            block = Block(self._make_block(wanted), wanted)
+            block = Block(self._make_block(wanted, dedicated), wanted)
         except MemoryError:
             if wanted == size:
                 raise
-            block = Block(self._make_block(size), size)
+            block = Block(self._make_block(size, dedicated), size)
         self.blocks.append(block)
         return self._take(block, 0, size)
 

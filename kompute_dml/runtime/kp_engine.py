@@ -315,11 +315,20 @@ class Engine:
                 f"({self.reserved} of {self.adapter.device_memory} taken)"
             ) from None
 
-    def storage(self, nbytes: int) -> Any:
-        """A buffer on the device. The host can access it if ``host_writes_storage``."""
+    def storage(self, nbytes: int, dedicated: bool = False) -> Any:
+        """A buffer on the device. The host can access it if ``host_writes_storage``.
+        ``dedicated``: its memory is its own, where kp is fixed. NVIDIA does not compress such
+        memory."""
         kinds = self.kp.TensorTypes
-        kind = kinds.host if self.host_writes_storage else kinds.storage
-        return self._device_tensor(nbytes, kind)
+        if self.host_writes_storage:
+            return self._device_tensor(nbytes, kinds.host)
+        if not (dedicated and self.reports_errors):
+            return self._device_tensor(nbytes, kinds.storage)
+        self.kp.Tensor.dedicates(True)
+        try:
+            return self._device_tensor(nbytes, kinds.storage)
+        finally:
+            self.kp.Tensor.dedicates(False)
 
     def free_storage(self, tensor: Any) -> None:
         """Free a buffer. Calling it again is harmless."""

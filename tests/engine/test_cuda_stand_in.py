@@ -23,7 +23,7 @@ import cuda_stand_in
 import kompute_dml as dml
 import kompute_dml.cuda as kc
 from kompute_dml.cuda import dlpack, driver, exports
-from kompute_dml.runtime import adapters, libcuda
+from kompute_dml.runtime import adapters, heap, libcuda
 from threads import in_threads
 
 F32 = np.float32
@@ -86,6 +86,20 @@ def test_both_sides_see_what_the_other_writes(cuda: Any, gpu: dml.Device) -> Non
     cuda.launch(stream, lambda: seen.append(array.tolist()))
     cuda.synchronize()
     assert seen == [[[7, 7], [7, 7]]]
+
+
+def test_large_uploads_have_memory_of_their_own(
+    cuda: Any, gpu: dml.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heap, "DEDICATED", 1 << 20)
+    data = np.arange(1 << 19, dtype=np.int32)
+    large = gpu.tensor(data)
+    others = [gpu.tensor(data[:10]), gpu.empty([1 << 19])]
+    for x, dedicated in ((large, True), *((x, False) for x in others)):
+        assert x.allocation.block.buffer.dedicated() == dedicated
+        kc.view(x)
+    assert cuda.dedicated[0] and not any(cuda.dedicated[1:])
+    np.testing.assert_array_equal((large + 1).numpy(), data + 1)
 
 
 def test_views_name_their_memory(cuda: Any, gpu: dml.Device) -> None:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import kompute_dml as dml
 from kompute_dml import device as device_module
-from kompute_dml.runtime.heap import ALIGNMENT, Allocation, Block, Heap
+from kompute_dml.runtime.heap import ALIGNMENT, DEDICATED, Allocation, Block, Heap
 from switches import SCALE, shared_blocks
 
 FIRST_BLOCK = 16 << 20
@@ -28,12 +28,16 @@ class _Memory:
         self.capacity = capacity
         self.taken = 0
         self.buffers: set[int] = set()
+        self.dedicated: list[int] = []
+        """Bytes of buffers that were asked to have memory of their own."""
         self._next = 0
 
-    def make(self, nbytes: int) -> int:
+    def make(self, nbytes: int, dedicated: bool) -> int:
         if self.taken + nbytes > self.capacity:
             raise dml.OutOfMemoryError(f"{nbytes} of {self.capacity}")
         self.taken += nbytes
+        if dedicated:
+            self.dedicated.append(nbytes)
         self._next += 1
         self.buffers.add(self._next)
         return self._next
@@ -180,6 +184,22 @@ def test_every_range_may_be_a_block_of_its_own() -> None:
     for part in parts:
         heap.release(part.range)
     assert memory.taken == 0
+
+
+def test_what_is_uploaded_and_large_has_a_block_of_its_own() -> None:
+    memory = _Memory(16 << 30)
+    heap = Heap(memory.make, memory.drop, 8 << 30, keep=1 << 30)
+    heap.allocate(4 << 30)
+    heap.release(heap.allocate(2 << 30).range)
+    for nbytes, uploaded, made in ((DEDICATED, True, []), (DEDICATED + 1, False, []),
+                                   (DEDICATED + 1, True, [DEDICATED + ALIGNMENT])):
+        part = heap.allocate(nbytes, uploaded)
+        assert memory.dedicated == made
+        assert (part.nbytes == part.block.size) == bool(made)
+        assert heap.allocate(ALIGNMENT).block is not (part.block if made else None)
+        before = heap.reserved
+        heap.release(part.range)
+        assert not made or before - heap.reserved == part.nbytes, "it is not kept"
 
 
 def small_device(device: dml.Device, nbytes: int) -> dml.Device:
