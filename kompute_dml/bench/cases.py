@@ -15,7 +15,7 @@ from .gather import (
     scatter,
     scatter_rows,
 )
-from .limits import FAMILIES, LAYERS, LIMITS, Limit
+from .limits import AS_MANY_BYTES, FAMILIES, LAYERS, LIMITS, Limit
 from .movement import diagonal, diagonal1, identity, square_transposed
 from .ordinary import ordinary
 from .pooling import pooling
@@ -27,6 +27,12 @@ _F32, _F16, _U8, _I8 = DataType.FLOAT32, DataType.FLOAT16, DataType.UINT8, DataT
 
 COPY = identity(_F32)
 """The row that the bandwidth of others is compared with."""
+
+
+def copy_of(nbytes: int) -> Recipe:
+    """A copy that moves so many bytes, read and written."""
+    return identity(_F32, x=lambda _: ([-(-nbytes // 8)], [1]))
+
 
 _WITH_PEERS: tuple[Recipe, ...] = (
     COPY,
@@ -77,8 +83,8 @@ def suite(name: str) -> tuple[Limit, ...]:
             for recipe in named.values()
         ))
     if name == "movement":
-        return (Limit(COPY), *(Limit(case.recipe, ((case.copy, least), ("torch", 1.0)))
-                               for case, least in AT_LIMITS))
+        return (Limit(COPY), *(Limit(recipe, ((AS_MANY_BYTES, least), ("torch", 1.0)))
+                               for recipe, least in AT_LIMITS))
     if name == "numpy":
         cube = product(Product(), 512, 512, 512, scaled=False)
         return (*(Limit(recipe, _TENTH_OF_NUMPY) for recipe in _BESIDE_NUMPY),

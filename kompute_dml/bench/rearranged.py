@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +11,6 @@ from ..attributes import PaddingMode
 from ..cases import Scale
 from ..dtypes import DataType
 from .case import Case, Peer, Recipe, shape
-from .movement import identity
 from .values import bits, offsets, same_bits, sampled
 
 Coordinates = Sequence[np.ndarray]
@@ -20,20 +19,12 @@ Source = Callable[[Coordinates, Sequence[int]], np.ndarray]
 Sizes = Callable[[Scale], Sequence[int]]
 
 
-class Rearranged(NamedTuple):
-    """A case, and a copy of as many bytes. It is compared with that, not with a copy of 2 GB:
-    dispatches of a few MB wait for each other for a part of their time."""
-
-    recipe: Recipe
-    copy: Recipe
-
-
 def rearranged(
     operator: str, what: str, data_type: DataType, sizes: Sizes,
     made: Callable[[Sequence[int]], Sequence[int]],
     call: Callable[[Any, Any], Any], source: Source, torch: Callable[[Any, Any], Any], *,
     inputs: int = 1,
-) -> Rearranged:
+) -> Recipe:
     """``made`` is the output's sizes, ``call(x, out)`` our function, ``torch(torch, x)``
     PyTorch's."""
     name, types = "DML_OPERATOR_" + operator, f"{data_type.family} {what}"
@@ -70,9 +61,7 @@ def rearranged(
             moved(given) * data_type.itemsize, peers={"torch": torch_peers},
         )
 
-    copy = identity(data_type, f"as many bytes as {operator} {what}",
-                    lambda scale: ([moved(sizes(scale)) // 2], [1]))
-    return Rearranged(Recipe(name, types, make), copy)
+    return Recipe(name, types, make)
 
 
 def _dml() -> Any:
@@ -104,7 +93,7 @@ def _deeper(n: Sequence[int]) -> Sequence[int]:
     return n[0], 4 * n[1], n[2] // 2, n[3] // 2
 
 
-def joins(t: DataType, axis: int) -> Rearranged:
+def joins(t: DataType, axis: int) -> Recipe:
     """A matrix joined with itself."""
     return rearranged(
         "JOIN", f"axis {axis}", t, _matrix,
@@ -114,7 +103,7 @@ def joins(t: DataType, axis: int) -> Rearranged:
         lambda torch, x: torch.cat([x, x], axis), inputs=2)
 
 
-def slices(t: DataType, step: int) -> Rearranged:
+def slices(t: DataType, step: int) -> Recipe:
     """Half of the rows, or of the columns."""
     def half(n: Sequence[int]) -> Sequence[int]:
         return (n[0] // 2, n[1]) if step == 1 else (n[0], n[1] // step)
@@ -127,7 +116,7 @@ def slices(t: DataType, step: int) -> Rearranged:
             memory_format=torch.contiguous_format))
 
 
-def padded_matrix(t: DataType) -> Rearranged:
+def padded_matrix(t: DataType) -> Recipe:
     def source(at: Coordinates, n: Sequence[int]) -> np.ndarray:
         inside = [a - b for a, b in zip(at, (3, 7))]
         there = (inside[0] >= 0) & (inside[0] < n[0]) & (inside[1] >= 0) & (inside[1] < n[1])
@@ -139,7 +128,7 @@ def padded_matrix(t: DataType) -> Rearranged:
         lambda torch, x: torch.nn.functional.pad(x, (7, 9, 3, 5)))
 
 
-def padded_planes(t: DataType) -> Rearranged:
+def padded_planes(t: DataType) -> Recipe:
     around = (0, 0, 3, 3)
 
     def mirrored(a: np.ndarray, n: int) -> np.ndarray:
@@ -153,7 +142,7 @@ def padded_planes(t: DataType) -> Rearranged:
         lambda torch, x: torch.nn.functional.pad(x, (3, 3, 3, 3), "reflect"))
 
 
-def tiles(t: DataType) -> Rearranged:
+def tiles(t: DataType) -> Recipe:
     repeats = (1, 1, 2, 2)
     return rearranged(
         "TILE", "2x2", t, _planes, lambda n: [m * r for m, r in zip(n, repeats)],
@@ -162,7 +151,7 @@ def tiles(t: DataType) -> Rearranged:
         lambda torch, x: x.repeat(*repeats))
 
 
-def to_space(t: DataType) -> Rearranged:
+def to_space(t: DataType) -> Recipe:
     def source(at: Coordinates, n: Sequence[int]) -> np.ndarray:
         b, c, h, w = at
         return _flat([b, 4 * c + h % 2 * 2 + w % 2, h // 2, w // 2], n)
@@ -174,7 +163,7 @@ def to_space(t: DataType) -> Rearranged:
         lambda torch, x: torch.nn.functional.pixel_shuffle(x, 2))
 
 
-def to_depth(t: DataType) -> Rearranged:
+def to_depth(t: DataType) -> Recipe:
     def source(at: Coordinates, n: Sequence[int]) -> np.ndarray:
         b, c, h, w = at
         return _flat([b, c // 4, 2 * h + c % 4 // 2, 2 * w + c % 2], n)
@@ -187,7 +176,7 @@ def to_depth(t: DataType) -> Rearranged:
 
 
 _F32_F16 = (DataType.FLOAT32, DataType.FLOAT16)
-AT_LIMITS: tuple[tuple[Rearranged, float], ...] = tuple(
+AT_LIMITS: tuple[tuple[Recipe, float], ...] = tuple(
     found for t in _F32_F16 for found in (
         (joins(t, 0), 0.95), (joins(t, 1), 0.95), (slices(t, 1), 0.95),
         # All bytes of the input are read for half of its elements.

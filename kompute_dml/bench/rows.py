@@ -10,7 +10,7 @@ from typing import Any
 from ..cases import Scale
 from . import peers as peers_module
 from .case import SCALES, Case, Recipe, scale_for
-from .limits import Limit
+from .limits import AS_MANY_BYTES, Limit
 from .peers import PeerTime
 from .timing import Loop, Timings, measure, repeats
 
@@ -86,8 +86,12 @@ class Row:
         time = self.peers.get(peer)
         return time.ms / self.ms if time and time.ms and self.ms else None
 
-    def judged(self, limit: Limit, others: Mapping[Recipe, Row]) -> Row:
-        """The row with its goals, judged beside the ``others`` of the same run."""
+    def judged(
+        self, limit: Limit, others: Mapping[Recipe, Row],
+        copy_of: Mapping[int, float | None] | None = None,
+    ) -> Row:
+        """The row with its goals, judged beside the ``others`` of the same run. ``copy_of``: GB/s
+        of copies by the bytes that they move."""
 
         def judge(against: str | Recipe, goal: float) -> Judged:
             if isinstance(against, Recipe):
@@ -98,6 +102,9 @@ class Row:
                 return Judged(f"{goal:g} TOPS", 1.0, self.tops and self.tops / goal)
             if against == "us":
                 return Judged(f"{goal:g} us", 1.0, self.ms and goal / (self.ms * 1e3))
+            if against == AS_MANY_BYTES:
+                copy = (copy_of or {}).get(self.bytes)
+                return Judged(against, goal, copy and self.gb_per_s and self.gb_per_s / copy)
             ratio = self.share_of_copy if against == "copy" else self.ratio(against)
             return Judged(against, goal, ratio)
 

@@ -138,6 +138,7 @@ def _operators(
     from ..bench import cases, formats
     from ..bench import peers as peers_module
     from ..bench.case import SCALES, Recipe
+    from ..bench.limits import AS_MANY_BYTES
     from ..bench.rows import copy_bandwidth, run_recipe, suitable_scale
     from ..errors import ValidationError
     from ..runtime import clock
@@ -169,8 +170,15 @@ def _operators(
             rows = run_recipe(device, recipe, loop, scale, libraries)
             measured[recipe] = [row.with_copy(copy) for row in rows]
         others = {recipe: rows[0] for recipe, rows in measured.items() if rows}
+        copies = {row.bytes: cases.copy_of(row.bytes)
+                  for limit in chosen for row in measured[limit.recipe]
+                  for against, _ in limit.goals if against == AS_MANY_BYTES and row.ok}
+        copy_of = {}
+        for nbytes, recipe in zip(copies, _shown([*copies.values()])):
+            (row,) = run_recipe(device, recipe, loop, scale, libraries)
+            copy_of[nbytes] = copy_bandwidth(row)
         found = [
-            row.judged(limit, others)
+            row.judged(limit, others, copy_of)
             for limit in ([first] if _matches(first.recipe, asked.pattern) else []) + chosen
             for row in measured[limit.recipe]
         ]
