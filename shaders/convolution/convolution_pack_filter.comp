@@ -4,8 +4,11 @@
 #extension GL_EXT_control_flow_attributes : require
 // Puts a FLOAT16 filter into the order in which convolution_packed_coopmat.comp reads it: groups, phases, strips of 64
 // columns (output channels), 32 input channels, taps, two steps of K, fragments of 16 columns, invocations. Invocation l
-// has columns l / 4 and l / 4 + 8 of a fragment, each with channels 8 (l % 4) to + 3 of the 32 in the first step, + 4 to
-// + 7 in the second. What is beyond the filter is 0. An invocation makes a vector.
+// has rows l / 4 and l / 4 + 8 of a left operand, by turns two channels of each: of the 32, the channels 8 (l % 4) to
+// + 3 in the first step, + 4 to + 7 in the second. Its rows of four fragments are eight neighbouring columns. With
+// PIXELS_LEFT it has columns l / 4 and l / 4 + 8 of a right operand, one after the other, in an order that makes
+// its sums of two fragments eight neighbours. What is beyond the filter is 0. An invocation makes a vector.
+layout(constant_id = 1) const bool PIXELS_LEFT = false;
 layout(push_constant) uniform Push {
     uint count;
     uint phases_y;
@@ -50,7 +53,10 @@ void main() {
     uint channel = chunk * 32u + lane % 4u * 8u + step * 4u;
     uvec4 found = uvec4(0u);
     [[unroll]] for (uint e = 0u; e < 8u; ++e) {
-        uint own = channel + e % 4u, column = strip * 64u + fragment * 16u + lane / 4u + e / 4u * 8u;
+        uint own = channel + (PIXELS_LEFT ? e % 4u : e / 4u * 2u + e % 2u);
+        uint column = strip * 64u + (PIXELS_LEFT ? fragment / 2u * 32u + lane / 8u * 8u + fragment % 2u * 4u
+                                                   + e / 4u * 2u + lane / 4u % 2u
+                                                 : lane / 4u * 8u + fragment * 2u + e / 2u % 2u);
         uint at = from + min(column, out_channels - 1u) * strides[1] + min(own, in_channels - 1u) * strides[2];
         uint bits = bitfieldExtract(w_words[at / 2u], int(at % 2u * 16u), 16);
         found[e / 2u] |= own < in_channels && column < out_channels ? bits << e % 2u * 16u : 0u;

@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_CONVOLUTION
-//@ variants TILE: t96 t48x256 t64x256 t128x256 t64x160
+//@ variants TILE: t96 t48x256 t64x256 t128x256 t192x64
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
@@ -8,6 +8,7 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_shader_16bit_storage : require
@@ -15,12 +16,14 @@
 // convolution_pack_filter.comp has put into the order of matrix units. Each subgroup reads the filter straight from
 // memory. Shared memory holds all pixels that a tile's outputs reach, in two buffers of 32 channels: while one is
 // multiplied, tap after tap, the next one is filled. A fragment is filled from the pixels of 16 outputs, wherever they
-// lie (DeviceTraits.fragments_alike): an invocation's vector of eight channels serves two steps of K.
+// lie (DeviceTraits.fragments_alike): an invocation's vector of eight channels serves two steps of K. Pixels are right
+// operands, columns of the filter left ones, so that no words move between registers; with PIXELS_LEFT it is the other
+// way round. Columns are packed in an order that gives each invocation eight neighbouring channels of its sums.
 // All phases of a transposed convolution are columns of one product.
 layout(constant_id = 1) const bool HAS_BIAS = false;
 layout(constant_id = 2) const bool UNFINISHED = false;  // the output is the sums of a part of K
 layout(constant_id = 3) const uint PIXELS = 1u;         // of a tile, at most
-layout(constant_id = 4) const uint SHARED = 1u;         // vectors of shared memory for them, or for strips of sums
+layout(constant_id = 4) const bool REGULAR = false;     // the places of all tiles' rows are the same
 layout(constant_id = 5) const uint LOADS = 1u;          // vectors that an invocation reads for each tap
 // Positions are those of a phase. An image is cut into bands of columns.
 layout(constant_id = 6) const uint BAND_WIDTH = 1u;
@@ -75,17 +78,18 @@ layout(binding = 3) readonly buffer Bias { float16_t bias[]; };
 #define TAIL_TYPE 34u
 #include "include/tail.glsl"
 
-// Subgroups, fragments of each, and steps of the filter that are on their way.
+// Subgroups, and fragments of each.
 #if defined(TILE_t96)
-const uint DOWNWARD = 2u, SIDEWAYS = 2u, ROWS = 3u, COLUMNS = 4u, AHEAD = 2u;
+const uint DOWNWARD = 2u, SIDEWAYS = 2u, ROWS = 3u, COLUMNS = 4u;
 #elif defined(TILE_t48x256)
-const uint DOWNWARD = 1u, SIDEWAYS = 4u, ROWS = 3u, COLUMNS = 4u, AHEAD = 2u;
+const uint DOWNWARD = 1u, SIDEWAYS = 4u, ROWS = 3u, COLUMNS = 4u;
 #elif defined(TILE_t64x256)
-const uint DOWNWARD = 1u, SIDEWAYS = 4u, ROWS = 4u, COLUMNS = 4u, AHEAD = 2u;
+#define PIXELS_LEFT
+const uint DOWNWARD = 1u, SIDEWAYS = 4u, ROWS = 4u, COLUMNS = 4u;
 #elif defined(TILE_t128x256)
-const uint DOWNWARD = 2u, SIDEWAYS = 4u, ROWS = 4u, COLUMNS = 4u, AHEAD = 2u;
+const uint DOWNWARD = 2u, SIDEWAYS = 4u, ROWS = 4u, COLUMNS = 4u;
 #else
-const uint DOWNWARD = 2u, SIDEWAYS = 2u, ROWS = 2u, COLUMNS = 5u, AHEAD = 4u;
+const uint DOWNWARD = 4u, SIDEWAYS = 1u, ROWS = 3u, COLUMNS = 4u;
 #endif
 const uint SUBGROUPS = DOWNWARD * SIDEWAYS, INVOCATIONS = 32u * SUBGROUPS;
 layout(local_size_x = INVOCATIONS) in;
@@ -93,19 +97,31 @@ const uint FRAGMENT = 16u;
 const uint PART_ROWS = ROWS * FRAGMENT, PART_COLUMNS = COLUMNS * FRAGMENT;
 const uint TILE_ROWS = PART_ROWS * DOWNWARD, TILE_COLUMNS = PART_COLUMNS * SIDEWAYS;
 #define Product coopmat<float, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseAccumulator>
-#define RowFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseA>
-#define ColumnFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, gl_MatrixUseB>
+#ifdef PIXELS_LEFT
+#define ROW_USE gl_MatrixUseA
+#define COLUMN_USE gl_MatrixUseB
+#define TIMES(w, x, sum) coopMatMulAdd(x, w, sum)
+#define PLACE_OF(word) (2 * (word))
+const uint BESIDE = 1u;  // from an invocation to that with the next eight channels
+#else
+#define ROW_USE gl_MatrixUseB
+#define COLUMN_USE gl_MatrixUseA
+#define TIMES(w, x, sum) coopMatMulAdd(w, x, sum)
+#define PLACE_OF(word) ((word) / 2 * 2 + (word) % 2 * 4)
+const uint BESIDE = 4u;
+#endif
+#define RowFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, ROW_USE>
+#define ColumnFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, COLUMN_USE>
 
 const uint NOWHERE = 0xFFFFFFFFu;
 const uint PIXEL_VECTORS = 4u;  // 32 channels
 const uint BUFFER = (PIXELS + 1u) * PIXEL_VECTORS;  // the last one takes what is beyond the tile
 const uint TAPS = TAPS_Y * TAPS_X;
-const uint STRIP_PITCH = PART_COLUMNS / 4u + 1u, STRIP = FRAGMENT * STRIP_PITCH;
-shared uvec4 s_tile[SHARED];
+shared uvec4 s_tile[2u * BUFFER];
 shared uint s_from[PIXELS + 1u];  // elements of the input
 shared uint s_to[TILE_ROWS];      // elements of the output, of the first phase
 shared uint s_pixel[TILE_ROWS];   // the vector of a row's first tap
-shared float s_bias[TILE_COLUMNS];
+shared vec4 s_bias[TILE_COLUMNS / 4u];
 
 // Where pixels come from. A barrier must follow.
 void find_pixels(uint row_tile, uint group) {
@@ -144,38 +160,30 @@ void find_rows(uint row_tile, uint group, uint split) {
     }
 }
 
-// Stores 16 rows of a subgroup's part. An item is eight channels of an output.
-void store_rows(uint strip, uint tile_row, uint tile_column, uint phase_to, uint column) {
-    const uint LINE = PART_COLUMNS / 8u, ITEMS = FRAGMENT * LINE / 32u;
-    vec4 others[ITEMS][2];  // a tail's vectors are all asked for before the first is used
-    [[unroll]] for (uint n = 0u; n < ITEMS; ++n) {
-        uint item = gl_SubgroupInvocationID + n * 32u, own = column + item % LINE * 8u;
-        uint to = s_to[tile_row + item / LINE];
-        uint at = to == NOWHERE || own >= out_channels ? 0u : to + phase_to + own - y_offset;
-        others[n][0] = UNFINISHED ? vec4(0.0) : tail_four(at);
-        others[n][1] = UNFINISHED ? vec4(0.0) : tail_four(at + 4u);
+// Stores eight channels of an output. Those of a part of K are exchanged with the neighbour's, so that each store fills
+// 32 bytes.
+void store_eight(vec4 low, vec4 high, uint to, bool there, vec4 others_low, vec4 others_high,
+                 uint column) {
+    if (UNFINISHED) {
+        bool odd = (gl_SubgroupInvocationID & BESIDE) != 0u;
+        vec4 got = subgroupShuffleXor(odd ? low : high, BESIDE);
+        bool other = subgroupShuffleXor(uint(there), BESIDE) != 0u;
+        if (odd) to -= 4u;
+        if (odd ? other : there) y_vectors[to / 4u] = floatBitsToUint(odd ? got : low);
+        if (odd ? there : other) y_vectors[to / 4u + 2u] = floatBitsToUint(odd ? high : got);
+        return;
     }
-    [[unroll]] for (uint n = 0u; n < ITEMS; ++n) {
-        uint item = gl_SubgroupInvocationID + n * 32u, in_part = item % LINE * 8u;
-        uint from = strip + item / LINE * STRIP_PITCH + item % LINE * 2u;
-        uint to = s_to[tile_row + item / LINE];
-        vec4 low = uintBitsToFloat(s_tile[from]), high = uintBitsToFloat(s_tile[from + 1u]);
-        if (to != NOWHERE && column + in_part < out_channels) {
-            to += phase_to + column + in_part;
-            if (UNFINISHED) {
-                y_vectors[to / 4u] = floatBitsToUint(low);
-                y_vectors[to / 4u + 1u] = floatBitsToUint(high);
-            } else {
-                [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-                    uint c = tile_column + in_part + e;
-                    low[e] = finish_beside(HAS_BIAS ? low[e] + s_bias[c] : low[e], others[n][0][e]);
-                    high[e] = finish_beside(HAS_BIAS ? high[e] + s_bias[c + 4u] : high[e], others[n][1][e]);
-                }
-                y_vectors[to / 8u] = uvec4(packHalf2x16(low.xy), packHalf2x16(low.zw), packHalf2x16(high.xy),
-                                           packHalf2x16(high.zw));
-            }
-        }
+    if (HAS_BIAS) {
+        low += s_bias[column / 4u];
+        high += s_bias[column / 4u + 1u];
     }
+    [[unroll]] for (uint e = 0u; e < 4u; ++e) {
+        low[e] = finish_beside(low[e], others_low[e]);
+        high[e] = finish_beside(high[e], others_high[e]);
+    }
+    if (there)
+        y_vectors[to / 8u] = uvec4(packHalf2x16(low.xy), packHalf2x16(low.zw), packHalf2x16(high.xy),
+                                   packHalf2x16(high.zw));
 }
 
 void main() {
@@ -192,20 +200,18 @@ void main() {
     uint phase = min(first_column / PHASE_COLUMNS, PHASES_Y * PHASES_X - 1u);
     uint phase_y = phase / PHASES_X, phase_x = phase % PHASES_X;
 
-    // The filter lies in strips of 64 columns and steps of 16 of K: for all taps those of 32 channels, then the next 32.
+    // The filter lies in strips of 64 columns and steps of 16 of K: for all taps those of 32 channels, then the next
+    // 32.
     // A vector holds what an invocation has of a fragment.
     const uint STEP_VECTORS = 128u;
-    uint w_from[COLUMNS], w_at = 0u, w_last = (max(end - begin, 1u) * TAPS * 2u - 1u) * STEP_VECTORS;
-    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
-        uint fragment = min(first_column + c * FRAGMENT, ALL_COLUMNS - FRAGMENT) / FRAGMENT;
-        w_from[c] = w_offset / 8u + ((group * (ALL_COLUMNS / 64u) + fragment / 4u) * chunks + begin) * TAPS * 2u
-                    * STEP_VECTORS + fragment % 4u * 32u + lane;
-    }
-#define ASK_FILTER(which, ahead) { \
-        uint at = min(w_at + (ahead) * STEP_VECTORS, w_last); \
-        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) which[c] = w_vectors[w_from[c] + at]; \
-    }
-    uvec4 w0[COLUMNS], w1[COLUMNS], w2[COLUMNS], w3[COLUMNS];
+    uint fragment = min(first_column, ALL_COLUMNS - PART_COLUMNS) / FRAGMENT;
+    uint w_at = w_offset / 8u + ((group * (ALL_COLUMNS / 64u) + fragment / 4u) * chunks + begin) * TAPS * 2u
+                * STEP_VECTORS + fragment % 4u * 32u + lane;
+#define ASK_FILTER(which, ahead) \
+    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) which[c] = w_vectors[w_at + (ahead) * STEP_VECTORS + c * 32u];
+    uvec4 w0[COLUMNS], w1[COLUMNS];
+    ASK_FILTER(w0, 0u)
+    ASK_FILTER(w1, 1u)
     find_pixels(row_tile, group);
     barrier();
 
@@ -221,28 +227,33 @@ void main() {
 #define STORE_PIXEL(from, is_inside, buffer_, slot) \
     s_tile[(buffer_) + min(own_pixel + (slot) * APART, PIXELS) * PIXEL_VECTORS + i % PIXEL_VECTORS] = \
         is_inside ? from : uvec4(0u);
-    uvec4 next0, next1, next2, next3;
-    bool inside0, inside1, inside2, inside3;
-    for (uint slot = 0u; slot * APART < PIXELS; slot += 4u) {
+    uvec4 next0, next1, next2, next3, next4, next5, next6, next7;
+    bool inside0, inside1, inside2, inside3, inside4, inside5, inside6, inside7;
+    const uint SLOTS = (PIXELS + APART - 1u) / APART;
+    for (uint slot = 0u; slot < SLOTS; slot += 8u) {
         ASK_PIXEL(next0, inside0, begin, slot)
-        ASK_PIXEL(next1, inside1, begin, slot + 1u)
-        ASK_PIXEL(next2, inside2, begin, slot + 2u)
-        ASK_PIXEL(next3, inside3, begin, slot + 3u)
+        if (SLOTS > 1u) ASK_PIXEL(next1, inside1, begin, slot + 1u)
+        if (SLOTS > 2u) ASK_PIXEL(next2, inside2, begin, slot + 2u)
+        if (SLOTS > 3u) ASK_PIXEL(next3, inside3, begin, slot + 3u)
+        if (SLOTS > 4u) ASK_PIXEL(next4, inside4, begin, slot + 4u)
+        if (SLOTS > 5u) ASK_PIXEL(next5, inside5, begin, slot + 5u)
+        if (SLOTS > 6u) ASK_PIXEL(next6, inside6, begin, slot + 6u)
+        if (SLOTS > 7u) ASK_PIXEL(next7, inside7, begin, slot + 7u)
         if (slot == 0u) {
-            ASK_FILTER(w0, 0u)
-            ASK_FILTER(w1, 1u)
-            if (AHEAD > 2u) ASK_FILTER(w2, 2u)
-            if (AHEAD > 3u) ASK_FILTER(w3, 3u)
             find_rows(row_tile, group, split);
             for (uint c = i; c < TILE_COLUMNS; c += INVOCATIONS) {
                 uint channel = group * out_channels + min((column_tile + c) % PHASE_COLUMNS, out_channels - 1u);
-                s_bias[c] = HAS_BIAS ? float(bias[bias_offset + channel * bias_stride]) : 0.0;
+                s_bias[c / 4u][c % 4u] = HAS_BIAS ? float(bias[bias_offset + channel * bias_stride]) : 0.0;
             }
         }
         STORE_PIXEL(next0, inside0, 0u, slot)
-        STORE_PIXEL(next1, inside1, 0u, slot + 1u)
-        STORE_PIXEL(next2, inside2, 0u, slot + 2u)
-        STORE_PIXEL(next3, inside3, 0u, slot + 3u)
+        if (SLOTS > 1u) STORE_PIXEL(next1, inside1, 0u, slot + 1u)
+        if (SLOTS > 2u) STORE_PIXEL(next2, inside2, 0u, slot + 2u)
+        if (SLOTS > 3u) STORE_PIXEL(next3, inside3, 0u, slot + 3u)
+        if (SLOTS > 4u) STORE_PIXEL(next4, inside4, 0u, slot + 4u)
+        if (SLOTS > 5u) STORE_PIXEL(next5, inside5, 0u, slot + 5u)
+        if (SLOTS > 6u) STORE_PIXEL(next6, inside6, 0u, slot + 6u)
+        if (SLOTS > 7u) STORE_PIXEL(next7, inside7, 0u, slot + 7u)
     }
 #define ASK_PIXELS(chunk, slot) { \
         ASK_PIXEL(next0, inside0, chunk, (slot) * LOADS) \
@@ -265,9 +276,12 @@ void main() {
     uint low_row[ROWS], high_row[ROWS];
     uint phase_at = (bitfieldExtract(phases_at[0], int(8u * phase_y), 8) * WIDTH
                      + bitfieldExtract(phases_at[1], int(8u * phase_x), 8)) * PIXEL_VECTORS + lane % 4u;
+#define ROW_AT(row) (((row) / BAND_WIDTH * STEP_Y * WIDTH + (row) % BAND_WIDTH * STEP_X) * PIXEL_VECTORS)
+    uint first_row = ROW_AT(part_row) + lane / 4u * STEP_X * PIXEL_VECTORS;
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-        low_row[r] = s_pixel[part_row + r * FRAGMENT + lane / 4u] + phase_at;
-        high_row[r] = s_pixel[part_row + r * FRAGMENT + lane / 4u + 8u] + phase_at;
+        uint row = part_row + r * FRAGMENT + lane / 4u;
+        low_row[r] = (REGULAR ? first_row + ROW_AT(r * FRAGMENT) : s_pixel[row]) + phase_at;
+        high_row[r] = (REGULAR ? first_row + ROW_AT(r * FRAGMENT + 8u) : s_pixel[row + 8u]) + phase_at;
     }
 #define HALVES(to, at, word) { \
         f16vec2 pair = unpackFloat2x16(word); \
@@ -277,16 +291,16 @@ void main() {
 #define MULTIPLY(which, first_word, second_word) { \
         ColumnFragment w[COLUMNS]; \
         [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
-            [[unroll]] for (int n = 0; n < 4; ++n) HALVES(w[c], 2 * n, which[c][n]) \
+            [[unroll]] for (int n = 0; n < 4; ++n) HALVES(w[c], PLACE_OF(n), which[c][n]) \
         [[unroll]] for (uint r = 0u; r < ROWS; ++r) { \
             RowFragment x; \
             HALVES(x, 0, low[r].first_word) \
             HALVES(x, 2, low[r].second_word) \
             HALVES(x, 4, high[r].first_word) \
             HALVES(x, 6, high[r].second_word) \
-            [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) products[r][c] = coopMatMulAdd(x, w[c], products[r][c]); \
+            [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) products[r][c] = TIMES(w[c], x, products[r][c]); \
         } \
-        ASK_FILTER(which, AHEAD) \
+        ASK_FILTER(which, 2u) \
         w_at += STEP_VECTORS; \
     }
     // Multiplies 32 channels of a tap. What is stored was asked for in the pass before.
@@ -307,35 +321,65 @@ void main() {
         } \
         MULTIPLY(first_step, x, y) \
         MULTIPLY(second_step, z, w) \
-        if (tap == 0u) barrier(); \
+        if (ends) barrier(); \
     }
     const uint ROW_STEP = (TAP_STEP_Y * WIDTH - (TAPS_X - 1u) * TAP_STEP_X) * PIXEL_VECTORS;
     uint tap = 0u, tap_x = 0u, tap_at = 0u, chunk = begin, buffer_ = 0u;
     [[dont_unroll]] while (chunk < end) {
         PASS(w0, w1)
-        if (AHEAD > 2u) {
-            if (chunk >= end) break;
-            PASS(w2, w3)
-        }
     }
-    barrier();
-    uint strip = gl_SubgroupID * STRIP;
-    uint column = first_column < ALL_COLUMNS ? first_column % PHASE_COLUMNS : out_channels;
     uint phase_to = phase_y * y_strides[1] + phase_x * y_strides[2];
-    // Strips are not a loop: if a compiler does not unroll it, all products go to memory.
-#define STORE_STRIP(number) \
-    if (number < ROWS) { \
-        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
-            coopMatStore(products[min(number, ROWS - 1u)][c], s_tile, strip + c * FRAGMENT / 4u, STRIP_PITCH, \
-                         gl_CooperativeMatrixLayoutRowMajor); \
-        subgroupMemoryBarrierShared(); \
-        subgroupBarrier(); \
-        store_rows(strip, part_row + number * FRAGMENT, part_column, phase_to, column); \
-        subgroupMemoryBarrierShared(); \
-        subgroupBarrier(); \
+    // Nothing here is a loop: if a compiler does not unroll it, all products go to memory.
+#ifdef PIXELS_LEFT
+    uint quad = lane % 4u, column = first_column % PHASE_COLUMNS + quad * 8u;
+    bool exists = first_column < ALL_COLUMNS;
+#define STORE_VECTORS(r, c, at) { \
+        uint to = s_to[part_row + (r) * FRAGMENT + lane / 4u + (at) * 2u], own = column + (c) * 16u; \
+        bool there = exists && to != NOWHERE && own < out_channels; \
+        to += phase_to + own; \
+        Product left = products[r][c], right = products[r][(c) + 1u]; \
+        vec4 low = vec4(left[at], left[(at) + 1], left[(at) + 2], left[(at) + 3]); \
+        vec4 high = vec4(right[at], right[(at) + 1], right[(at) + 2], right[(at) + 3]); \
+        vec4 others_low = UNFINISHED ? vec4(0.0) : tail_four(there ? to - y_offset : 0u); \
+        vec4 others_high = UNFINISHED ? vec4(0.0) : tail_four(there ? to - y_offset + 4u : 0u); \
+        store_eight(low, high, to, there, others_low, others_high, part_column + quad * 8u + (c) * 16u); \
     }
-    STORE_STRIP(0u)
-    STORE_STRIP(1u)
-    STORE_STRIP(2u)
-    STORE_STRIP(3u)
+#define STORE_ROWS(r) \
+    if (r < ROWS) { \
+        STORE_VECTORS(min(r, ROWS - 1u), 0u, 0) \
+        STORE_VECTORS(min(r, ROWS - 1u), 2u, 0) \
+        STORE_VECTORS(min(r, ROWS - 1u), 0u, 4) \
+        STORE_VECTORS(min(r, ROWS - 1u), 2u, 4) \
+    }
+#else
+    uint own = first_column % PHASE_COLUMNS + lane / 4u * 8u;
+    bool exists = first_column < ALL_COLUMNS && own < out_channels;
+#define STORE_VECTOR(r, at) { \
+        Product a = products[r][0u], b = products[r][1u], c = products[r][2u], d = products[r][3u]; \
+        vec4 low = vec4(a[at], a[(at) + 4], b[at], b[(at) + 4]), high = vec4(c[at], c[(at) + 4], d[at], d[(at) + 4]); \
+        store_eight(low, high, to[at], there[at], others[at][0], others[at][1], part_column + lane / 4u * 8u); \
+    }
+    // A tail's vectors are all asked for before the first is used.
+#define STORE_ROWS(r) \
+    if (r < ROWS) { \
+        uint to[4]; \
+        bool there[4]; \
+        vec4 others[4][2]; \
+        [[unroll]] for (uint n = 0u; n < 4u; ++n) { \
+            to[n] = s_to[part_row + (r) * FRAGMENT + lane % 4u * 2u + n % 2u + n / 2u * 8u]; \
+            there[n] = exists && to[n] != NOWHERE; \
+            to[n] += phase_to + own; \
+            others[n][0] = UNFINISHED ? vec4(0.0) : tail_four(there[n] ? to[n] - y_offset : 0u); \
+            others[n][1] = UNFINISHED ? vec4(0.0) : tail_four(there[n] ? to[n] - y_offset + 4u : 0u); \
+        } \
+        STORE_VECTOR(min(r, ROWS - 1u), 0) \
+        STORE_VECTOR(min(r, ROWS - 1u), 1) \
+        STORE_VECTOR(min(r, ROWS - 1u), 2) \
+        STORE_VECTOR(min(r, ROWS - 1u), 3) \
+    }
+#endif
+    STORE_ROWS(0u)
+    STORE_ROWS(1u)
+    STORE_ROWS(2u)
+    STORE_ROWS(3u)
 }

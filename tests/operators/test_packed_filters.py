@@ -23,15 +23,21 @@ PACKED_FILTERS = {"convolution_pack_filter", *(f"{SHADER}.{t.name}" for t in pac
 """Variants that these tests run, those of matrix units where there are some."""
 
 
-def _in_order(w: np.ndarray, phases: list[tuple[list[int], list[int]]]) -> np.ndarray:
+def _in_order(w: np.ndarray, phases: list[tuple[list[int], list[int]]],
+              pixels_left: bool) -> np.ndarray:
     """A filter {output channels, input channels, y, x} in the order of matrix units. Phases are the
     taps along y and x."""
     out, given = w.shape[:2]
     whole = np.zeros((-(-out // 64) * 64, -(-given // 32) * 32, *w.shape[2:]), w.dtype)
     whole[:out, :given] = w
-    parts = whole.reshape(-1, 4, 2, 8, whole.shape[1] // 32, 4, 2, 4, *w.shape[2:])
-    # strip, fragment, half, row | 32 channels, quad, step, element | y, x
-    order = parts.transpose(0, 4, 8, 9, 6, 1, 3, 5, 2, 7)
+    if pixels_left:
+        # strip, pair of fragments, quad, fragment, half, row | channels: 32, quad, step, element
+        parts = whole.reshape(-1, 2, 4, 2, 2, 2, whole.shape[1] // 32, 4, 2, 4, *w.shape[2:])
+        order = parts.transpose(0, 6, 10, 11, 8, 1, 3, 2, 5, 7, 4, 9)
+    else:
+        # strip, row, fragment, half | channels: 32, quad, step, turn, element
+        parts = whole.reshape(-1, 8, 4, 2, whole.shape[1] // 32, 4, 2, 2, 2, *w.shape[2:])
+        order = parts.transpose(0, 4, 9, 10, 6, 2, 1, 5, 7, 3, 8)
     return np.concatenate([order[:, :, y][:, :, :, x].reshape(-1) for y, x in phases])
 
 
@@ -57,8 +63,9 @@ def _run(own: dml.Device, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None,
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("tile", ["t96", "t64x256"])
 def test_filters_are_packed(
-    transposed: bool, mirrored: bool, own: dml.Device, rng: np.random.Generator,
+    tile: str, transposed: bool, mirrored: bool, own: dml.Device, rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The packed filter, instead of the convolution."""
@@ -69,7 +76,8 @@ def test_filters_are_packed(
         phases = [([0, 1, 2, 3], [0, 1])]
     if mirrored:
         phases = [([3 - y for y in ys], [1 - x for x in xs]) for ys, xs in phases]
-    expected = _in_order(w, phases)
+    chosen = next(t for t in packed.TILES if t.name == tile)
+    expected = _in_order(w, phases, chosen.pixels_left)
     positions = 24
 
     def copy_filter(p: PlanBuilder, c: Any, choice: Any, y: Any, y_strides: Any, last: bool,
@@ -78,7 +86,7 @@ def test_filters_are_packed(
         p.add(copied(p.target, d.sizes, View(PERSISTENT, d, d.strides, bound["w"].offset),
                      View("output_tensor", d, d.strides)))
 
-    monkeypatch.setattr(packed, "chosen", lambda p, c: packed.Choice(packed.TILES[0], 1, 1, 1))
+    monkeypatch.setattr(packed, "chosen", lambda p, c: packed.Choice(chosen, 1, 1, 1))
     monkeypatch.setattr(packed, "dispatch", copy_filter)
     if transposed:
         x = np.zeros((2, 40, positions, positions), np.float16)
@@ -103,8 +111,8 @@ def test_filters_are_packed(
      {"strides": (2, 2), "direction": 1, "start_padding": (1, 1), "end_padding": (1, 1)}),
     ("t128x256", 1, (2, 64, 16, 16), (256, 64, 1, 1), {}),
     ("t128x256", 1, (2, 100, 13, 31), (72, 100, 3, 3), {"start_padding": (2, 1)}),
-    ("t64x160", 1, (2, 48, 9, 30), (320, 48, 1, 3), {"strides": (1, 2)}),
-    ("t64x160", 1, (1, 20, 5, 5), (16, 20, 5, 5),
+    ("t192x64", 1, (2, 48, 9, 30), (320, 48, 1, 3), {"strides": (1, 2)}),
+    ("t48x256", 1, (1, 20, 5, 5), (16, 20, 5, 5),
      {"start_padding": (2, 2), "end_padding": (2, 2)}),
 ])
 @pytest.mark.parametrize("last", [True, False])
@@ -206,6 +214,8 @@ def _plan_of(x: tuple[int, ...], w: tuple[int, ...], *, owned: bool = True, know
     ((32, 512, 7, 7), (512, 512, 3, 3), {}, ["t48x256", "sum"]),
     ((8, 256, 64, 64), (256, 128, 4, 4), {"direction": 1, "stride": 2}, ["t64x256"]),
     ((1, 64, 56, 56), (64, 64, 3, 3), {}, []),  # few tiles
+    ((32, 64, 56, 56), (64, 64, 3, 3), {}, ["t192x64"]),
+    ((32, 32, 112, 112), (32, 32, 3, 3), {}, []),  # kept in registers
     ((32, 128, 28, 28), (128, 128, 3, 3), {"owned": False}, []),
     ((32, 128, 28, 28), (128, 128, 3, 3), {"known": False}, []),
     ((32, 128, 28, 28), (128, 128, 3, 3), {"last": False}, []),

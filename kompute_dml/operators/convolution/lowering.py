@@ -54,9 +54,11 @@ def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
         if not depthwise.lower(p, c, fused):
             _direct(p, c, fused)
         return
-    if patches.lower(p, c, fused) or kept.lower(p, c, fused):
+    if patches.lower(p, c, fused):
         return
     in_order = packed.chosen(p, c)
+    if not (in_order and packed.outdoes_kept(c, fused)) and kept.lower(p, c, fused):
+        return
     if in_order is not None:
         _packed(p, c, in_order, fused)
         return
@@ -108,7 +110,7 @@ def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
 
 def _packed(p: PlanBuilder, c: Problem, tile: packed.Choice, fused: Fused) -> None:
     y, bias = p.write("output_tensor"), p.tensor("bias_tensor")
-    made, bound = packed.operands(p, c)
+    made, bound = packed.operands(p, c, tile.tile)
 
     def dispatch(y: Operand, y_strides: Ints, last: bool) -> None:
         packed.dispatch(p, made, tile, y, y_strides, last, bound, fused if last else NOTHING,

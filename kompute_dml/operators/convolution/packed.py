@@ -18,6 +18,8 @@ _CHUNK, _STRIP, _VECTORS = 32, 64, 4
 """Channels in shared memory, columns that are packed together, and vectors of those channels."""
 _MAX_PHASES, _MAX_LOADS = 4, 4
 """Limits of the shader: phases of an axis, and vectors that an invocation reads for each tap."""
+_BEYOND = 2 * 128
+"""Vectors behind a packed filter, which are read but not used."""
 _INVOCATIONS = 256
 
 
@@ -35,6 +37,8 @@ class Tile(NamedTuple):
     """Microseconds that these take for 32 of K, ..."""
     extra: float
     """... and for their beginning and end."""
+    pixels_left: bool = False
+    """Pixels are left operands, so the filter is packed for right ones."""
 
     @property
     def rows(self) -> int:
@@ -48,17 +52,12 @@ class Tile(NamedTuple):
     def invocations(self) -> int:
         return 32 * self.down * self.across
 
-    @property
-    def strips(self) -> int:
-        """Vectors of shared memory for sums on their way out."""
-        return self.invocations // 32 * 16 * (4 * self.fragments[1] + 1)
-
 
 # As measured on an H200.
 TILES = (
-    Tile("t96", 2, 2, (3, 4), 2, 0.53, 6), Tile("t48x256", 1, 4, (3, 4), 2, 0.5, 6),
-    Tile("t64x256", 1, 4, (4, 4), 2, 0.67, 6), Tile("t128x256", 2, 4, (4, 4), 1, 0.64, 8),
-    Tile("t64x160", 2, 2, (2, 5), 2, 0.57, 6))
+    Tile("t96", 2, 2, (3, 4), 2, 0.48, 5), Tile("t48x256", 1, 4, (3, 4), 2, 0.53, 4),
+    Tile("t64x256", 1, 4, (4, 4), 2, 0.6, 5, True), Tile("t128x256", 2, 4, (4, 4), 1, 0.57, 7.5),
+    Tile("t192x64", 4, 1, (3, 4), 2, 0.7, 5.5))
 _ALONE = 0.6
 """The part of ``Tile.step`` that one workgroup of two takes without the other."""
 _WORTH = 0.93
@@ -82,7 +81,7 @@ class Choice(NamedTuple):
     @property
     def shared(self) -> int:
         """Vectors of shared memory."""
-        return max(2 * (self.pixels + 1) * _VECTORS, self.tile.strips)
+        return 2 * (self.pixels + 1) * _VECTORS
 
     def row_tiles(self, c: Problem) -> int:
         y, x = c.axes[1:]
@@ -169,6 +168,13 @@ def _microseconds(p: PlanBuilder, c: Problem, choice: Choice) -> float:
     return time + (matrix_units.adding(c, choice.splits) if choice.splits > 1 else 0.0)
 
 
+def _regular(choice: Choice, c: Problem) -> bool:
+    """Whether rows of all tiles lie alike, and a subgroup's eight rows in a line."""
+    band, part = choice.band, choice.tile.rows // choice.tile.down
+    return not (band % 8 or max(band, part) % min(band, part) or choice.tile.rows % band
+                or c.axes[1].positions * band % choice.tile.rows)
+
+
 def _loads(choice: Choice, c: Problem) -> int:
     """Vectors of pixels that an invocation reads for each tap."""
     every = -(-_VECTORS * choice.pixels // choice.tile.invocations)
@@ -188,18 +194,24 @@ def chosen(p: PlanBuilder, c: Problem) -> Choice | None:
     return p.choose(work, found, lambda choice: "other" if choice is None else choice.name)
 
 
-def operands(p: PlanBuilder, c: Problem) -> tuple[Problem, dict[str, Any]]:
+def outdoes_kept(c: Problem, fused: Fused) -> bool:
+    """Whether this is faster than a kernel that keeps the filter in registers, if both can."""
+    return (c.out_channels == _STRIP and not fused.has_tensor
+            and any(a.filter_size > 1 for a in c.axes))
+
+
+def operands(p: PlanBuilder, c: Problem, tile: Tile) -> tuple[Problem, dict[str, Any]]:
     """The convolution of packed tensors, and these."""
     made, x = matrix_units.packed_input(p, c, matrix_units.planned(p, c))
-    return made, {"x": x, "w": _filter(p, c)}
+    return made, {"x": x, "w": _filter(p, c, tile)}
 
 
-def _filter(p: PlanBuilder, c: Problem) -> Operand:
+def _filter(p: PlanBuilder, c: Problem, tile: Tile) -> Operand:
     y, x = c.axes[1:]
     strips, chunks = _columns(c) // _STRIP, -(-c.in_channels // _CHUNK)
     taps = [a.phases[0][1] for a in (y, x)]
     count = c.groups * c.phases * strips * chunks * product(taps) * 2 * _STRIP // 16 * 32
-    made = p.persistent("filter_tensor", 2, 8 * count)
+    made = p.persistent("filter_tensor", 2, 8 * (count + _BEYOND))
     firsts = [first * s for a, s in zip((y, x), c.w_strides[-2:]) for first, _, _ in a.phases]
     steps = [a.filter_step * s & 0xFFFFFFFF for a, s in zip((y, x), c.w_strides[-2:])]
     p.dispatch(
@@ -209,7 +221,7 @@ def _filter(p: PlanBuilder, c: Problem) -> Operand:
               "strips": strips, "chunks": chunks, "taps_y": taps[0], "taps_x": taps[1],
               "in_channels": c.in_channels, "out_channels": c.out_channels,
               "strides": (*c.w_strides[:3], *steps)},
-        spec={"LOCAL_SIZE": _INVOCATIONS})
+        spec={"LOCAL_SIZE": _INVOCATIONS, "PIXELS_LEFT": tile.pixels_left})
     return made.reading()
 
 
@@ -239,7 +251,7 @@ def dispatch(p: PlanBuilder, c: Problem, choice: Choice, y: Operand, y_strides: 
               "bias_stride": bias.strides[1] if bias is not None and bias.sizes[1] > 1 else 0,
               "activation_at": 0},
         spec={"HAS_BIAS": last and bias is not None, "UNFINISHED": not last,
-              "PIXELS": choice.pixels, "SHARED": choice.shared, "LOADS": _loads(choice, c),
+              "PIXELS": choice.pixels, "REGULAR": _regular(choice, c), "LOADS": _loads(choice, c),
               "BAND_WIDTH": choice.band, "POSITIONS_Y": height, "POSITIONS_X": width,
               "BANDS": bands, "WIDTH": (choice.band - 1) * step_x + reach_x, "REACH_Y": reach_y,
               "STEP_Y": axes[0].input_step, "STEP_X": step_x, "TAPS_Y": taps[0],
