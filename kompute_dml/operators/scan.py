@@ -8,7 +8,7 @@ from ..attributes import AxisDirection
 from ..desc import TensorDesc
 from ..layout import begin_with_vectors, power_of_two
 from ..lowering.builder import PlanBuilder
-from ..lowering.plan import UNUSED, in_units
+from ..lowering.plan import UNUSED, Operand, in_units
 from ..lowering.walk import Walk
 from ..runtime.traits import DeviceTraits
 from .base import axis_in, like, operator
@@ -32,20 +32,31 @@ class _Kind(NamedTuple):
     """Whether GPUs read a tile of such rows while they scan the one before."""
 
 
+_SHADERS = ("scan", "scan_once")
 _FLOAT, _INTEGER = _Kind("float", 4, 8), _Kind("integer", 8, 8)
 _HALVES = _Kind("halves", 8, 16, 2, 8, 1, True)
 """Two neighbouring FLOAT16 rows are a row of words: single halves are stored by atomic
 operations."""
 _SIDE_BY_SIDE = 32
 """Rows that neighbouring invocations take, if rows are neighbours in memory."""
-_WIDTH, _WIDE, _WIDEST = 256, 512, 1024
-"""Invocations of a workgroup: as a rule, for long rows, and if each core has one workgroup at a
-time, which scans neighbouring rows."""
-_LONG = 1 << 24
-"""The least columns of long rows."""
-_PARTS, _PARTS_OF_LONG = 16, 64
-"""Parts for each core, if rows are split. Those of long rows are small: then the cache still holds
-more of what was read last."""
+_WIDTH, _WIDEST = 256, 1024
+"""Invocations of a workgroup: as a rule, and if each core has one workgroup at a time, which scans
+neighbouring rows."""
+_PARTS = 16
+"""Parts for each core, if rows are split."""
+_LEAST_ONCE, _ALL_ONCE = 1 << 20, 1 << 26
+"""The least columns of rows, and the least elements of all rows, that are read once by several
+workgroups, ..."""
+_WIDTH_ONCE, _STRIPES_ONCE = 256, 16
+"""... invocations of such a workgroup and vectors of each, ..."""
+_BLOCK = 256
+"""... tiles of a block, ..."""
+_TURNS = 1 << 10
+"""... how often a workgroup looks for a total before it makes it, ..."""
+_LEAST_SUBGROUP = 8
+"""... and the least subgroup with which a term is in few additions."""
+_HEAD = 64
+"""Words before the counts of blocks, see the shader."""
 _IDLE, _IDLE_FIRST = 2, 1.5
 """Workgroups for each core below which rows are split: as a rule, and if rows are neighbours."""
 _LEAST_TILES = 8
@@ -97,6 +108,29 @@ def _words(rows: Walk, x: TensorDesc, y: TensorDesc, axis: int) -> Walk | None:
                 *((*(n // 2 for n in s[:-1]), 1) for s in rows.strides))
 
 
+def _reads_once(p: PlanBuilder, rows: int, columns: int, itemsize: int, kind: _Kind) -> bool:
+    """Whether several workgroups scan a long row of vectors of which each reads a tile. FLOAT16
+    gains nothing."""
+    size = p.device.subgroup_size
+    return (itemsize >= 4 and columns >= _LEAST_ONCE and rows * columns >= _ALL_ONCE
+            and p.library.find("scan_once", kind.name) is not None
+            and p.device.max_invocations >= _WIDTH_ONCE
+            and size >= _LEAST_SUBGROUP and _WIDTH_ONCE % (2 * size) == 0)
+
+
+def _read_once(p: PlanBuilder, rows: Walk, columns: int, each: int, kind: _Kind, source: Operand,
+               target: Operand, spec: dict[str, int]) -> None:
+    tiles = -(-columns // (_WIDTH_ONCE * _STRIPES_ONCE * each))
+    count, blocks = rows.count * tiles, rows.count * -(-tiles // _BLOCK)
+    words = 4 if kind is _INTEGER else 2  # of a total
+    zeroed = p.zeroed(4, _HEAD + -(-blocks // 4) * 4 + words * (blocks + count))
+    p.dispatch(
+        f"scan_once.{kind.name}", count, x=source, y=target, zeroed=zeroed, params=rows.words,
+        push={"columns": columns, "tiles": tiles, "all_tiles": count},
+        spec=spec | {"LOCAL_SIZE": _WIDTH_ONCE, "STRIPES": _STRIPES_ONCE, "BLOCK": _BLOCK,
+                     "TURNS": _TURNS, "FENCES": not p.device.fences_gather})
+
+
 def _lower(p: PlanBuilder, d: Any, product: bool, exclusive: bool) -> None:
     x, y, device = d.input_tensor, d.output_tensor, p.device
     source, target = p.read("input_tensor"), p.write("output_tensor")
@@ -115,9 +149,7 @@ def _lower(p: PlanBuilder, d: Any, product: bool, exclusive: bool) -> None:
         x_stride, y_stride = x_stride // 2, y_stride // 2
     unit = each if vectors else kind.unit if rows_first else 1
     each_turn = kind.stripes * unit  # columns that an invocation scans at once
-    long = (vectors and columns >= _LONG and not device.is_cpu
-            and _fits(device, _WIDE, kind))
-    width, side_by_side = _WIDE if long else min(_WIDTH, device.max_invocations), _SIDE_BY_SIDE
+    width, side_by_side = min(_WIDTH, device.max_invocations), _SIDE_BY_SIDE
     own = _of_a_core(device, rows.count, columns, itemsize, kind) if rows_first else 0
     if own:
         width, side_by_side = _WIDEST, own
@@ -132,20 +164,25 @@ def _lower(p: PlanBuilder, d: Any, product: bool, exclusive: bool) -> None:
     tiles = -(-columns // (share * each_turn))
     few = groups < (_IDLE_FIRST if rows_first else _IDLE) * device.cores
     idle = not device.is_cpu and not own and few
-    wanted = (_PARTS_OF_LONG if long else _PARTS) * device.cores // groups
+    wanted = _PARTS * device.cores // groups
     parts = max(1, min(wanted, tiles // 4) if idle else 1,
                 -(-tiles // _MOST_TILES))
     part_tiles = -(-tiles // parts)
     parts = -(-tiles // part_tiles)
 
+    spec = {"TYPE": x.data_type.code, "PRODUCT": product, "EXCLUSIVE": exclusive,
+            "BACKWARDS": d.axis_direction == AxisDirection.DECREASING}
+    if idle and vectors and _reads_once(p, rows.count, columns, itemsize, kind):
+        _read_once(p, rows, columns, each, kind, source, target, spec)
+        return
+
     push = {"rows": rows.count, "columns": columns, "parts": parts,
             "part_columns": min(part_tiles * share * each_turn, 2**32 - 1),
             "x_stride": x_stride, "y_stride": y_stride}
-    spec = {"LOCAL_SIZE": share * height, "TYPE": x.data_type.code, "PRODUCT": product,
-            "EXCLUSIVE": exclusive, "BACKWARDS": d.axis_direction == AxisDirection.DECREASING,
-            "SHARE": share, "ROWS_FIRST": rows_first, "VECTORS": vectors, "WIDTH": unit,
-            "STRIPES": kind.stripes, "AHEAD": not device.is_cpu and (vectors or kind.ahead),
-            "COMBINED": 2 if device.is_cpu else 4}
+    spec |= {"LOCAL_SIZE": share * height, "SHARE": share, "ROWS_FIRST": rows_first,
+             "VECTORS": vectors, "WIDTH": unit, "STRIPES": kind.stripes,
+             "AHEAD": not device.is_cpu and (vectors or kind.ahead),
+             "COMBINED": 2 if device.is_cpu else 4}
     shader, totals = f"scan.{kind.name}", UNUSED
     if parts > 1:
         made = p.temporary(kind.carry, rows.count * parts)
@@ -156,13 +193,13 @@ def _lower(p: PlanBuilder, d: Any, product: bool, exclusive: bool) -> None:
                push=push, spec=spec | {"TO_TOTALS": False, "FROM_TOTALS": parts > 1})
 
 
-@operator("CUMULATIVE_SUMMATION", output=like("input_tensor"), shaders=("scan",), check=_check,
+@operator("CUMULATIVE_SUMMATION", output=like("input_tensor"), shaders=_SHADERS, check=_check,
           axis_direction=AxisDirection.INCREASING, has_exclusive_sum=False)
 def CumulativeSummationOperatorDesc(d: Any, p: PlanBuilder) -> None:
     _lower(p, d, False, bool(d.has_exclusive_sum))
 
 
-@operator("CUMULATIVE_PRODUCT", output=like("input_tensor"), shaders=("scan",), check=_check,
+@operator("CUMULATIVE_PRODUCT", output=like("input_tensor"), shaders=_SHADERS, check=_check,
           axis_direction=AxisDirection.INCREASING, has_exclusive_product=False)
 def CumulativeProductOperatorDesc(d: Any, p: PlanBuilder) -> None:
     _lower(p, d, True, bool(d.has_exclusive_product))

@@ -14,6 +14,7 @@ _EXACT_UNITS = ("NVIDIA",)
 _IEEE_UNITS = {"llvmpipe": ("Mesa 22.", "Mesa 25.0.")}
 _MASKS_ALL = ("llvmpipe",)
 _SLOW_BARRIERS = ("llvmpipe",)
+_FENCES_GATHER = ("llvmpipe",)
 _FRAGMENTS_ALIKE = ("NVIDIA",)
 _REGISTERS = {"NVIDIA": 1 << 16}
 _ASSUMED_CORES = 64
@@ -60,6 +61,9 @@ class DeviceTraits:
     """32-bit registers that the invocations of a workgroup share; 0 if that is not known."""
     slow_barriers: bool
     """Barriers and shared memory take longer than reading buffers again."""
+    fences_gather: bool
+    """A barrier of memory is a barrier of the workgroup, too: all its invocations must come to it.
+    A test of scans confirms it."""
 
     def multiplies(self, m: int, n: int, k: int, element: str, total: str) -> bool:
         """Whether subgroups of 32 multiply cooperative matrices of this shape and these types."""
@@ -86,4 +90,5 @@ def of(adapter: Adapter) -> DeviceTraits:
         masks_all=adapter.driver in _MASKS_ALL,
         registers=_REGISTERS.get(adapter.driver, 0),
         slow_barriers=adapter.driver in _SLOW_BARRIERS,
+        fences_gather=adapter.driver in _FENCES_GATHER,
     )

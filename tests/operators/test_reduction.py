@@ -15,9 +15,9 @@ from cases.reduction import sorted_indices
 from kompute_dml import tuning
 from kompute_dml.attributes import ReduceFunction
 from kompute_dml.operators import scan
-from test_convolution import EveryWork
+from test_convolution import EveryWork, set_traits
 
-SELECTED = {"top_k_subgroups"}
+SELECTED = {"top_k_subgroups", "scan_once.float", "scan_once.integer"}
 """Variants that run here, and on no CPU by themselves."""
 
 
@@ -105,13 +105,49 @@ def test_parts_of_a_scan(
     assert (given.numpy() == y.numpy()).all()
 
 
-def test_a_long_row_is_scanned_in_small_parts(
-    gpu: dml.Device, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("data_type", ["float32", "int32", "int64"])
+def test_a_row_is_read_once(
+    own: dml.Device, monkeypatch: pytest.MonkeyPatch, data_type: str
 ) -> None:
-    monkeypatch.setattr(scan, "_LONG", 1)
-    x = np.random.default_rng(5).integers(-9, 10, (2, 200_008)).astype(np.float32)
-    y = dml.cumulative_summation(gpu.tensor(x), axis=1).numpy()  # small whole numbers: exact
-    assert (y == x.cumsum(1)).all()
+    """Totals of other tiles are waited for, looked for once, or all made again: with the same
+    bits. Three rows have 18 tiles each, in blocks of 4."""
+    kind = "float" if data_type == "float32" else "integer"
+    subgroup = own._target.traits.subgroup_size
+    if own._target.library.find("scan_once", kind) is None or subgroup < 4:
+        pytest.skip("needs shuffles in subgroups")
+    set_traits(own, is_cpu=False, cores=64)
+    for field, value in {"_LEAST_ONCE": 1, "_ALL_ONCE": 1, "_LEAST_SUBGROUP": 2,
+                         "_WIDTH_ONCE": 2 * subgroup, "_STRIPES_ONCE": 6, "_BLOCK": 4}.items():
+        monkeypatch.setattr(scan, field, value)
+    columns = 2 * subgroup * 6 * 16 // np.dtype(data_type).itemsize * 18 - 8
+    rng = np.random.default_rng(5)
+    x = (rng.normal(0, 1, (3, columns)) if kind == "float"
+         else rng.integers(-1000, 1000, (3, columns)) << (32 if data_type == "int64" else 0)
+         ).astype(data_type)
+    for backwards, patience in ((0, (1 << 20, 1, 0)), (1, (1,))):
+        exclusive, forwards = backwards, x[:, ::-1] if backwards else x
+        terms = forwards.astype(np.int64 if kind == "integer" else np.float64)
+        sums, sizes = (t.cumsum(1) - exclusive * t for t in (terms, abs(terms)))
+        made = set()
+        for turns in patience:
+            monkeypatch.setattr(scan, "_TURNS", turns)
+            own._compiled.clear()
+            for _ in range(2):
+                own._runtime.zeros._next = 0  # the second finds what the first left
+                given = own.tensor(x)
+                y = dml.cumulative_summation(
+                    given, axis=1, axis_direction=backwards, has_exclusive_sum=exclusive,
+                    out=given if turns else None).numpy()
+                made.add(y.tobytes())
+            ring = own._runtime.zeros._ring
+            assert ring is not None and not own._read(ring, 0, ring.nbytes).any()
+        assert len(made) == 1
+        got = y[:, ::-1] if backwards else y
+        room = 26 * 2.0**-24 * sizes if kind == "float" else 0 * sizes
+        assert (abs(got - sums) <= room).all()
+    given = own.tensor(x)  # before, because an upload may be a dispatch, too
+    (name, _), = own.time(lambda: dml.cumulative_summation(given, axis=1))
+    assert name == f"scan_once.{kind}"
 
 
 @pytest.mark.parametrize("backwards", [0, 1])
