@@ -200,6 +200,8 @@ _LINE_PARTS, _LINE_INVOCATIONS = 8, 256
 _LONGEST_LINE = {2: 64, 4: _LINE_INVOCATIONS}
 """Words of the lines that are written word by word, by the bytes of an element. Other widths and
 longer lines take less time in vectors."""
+_LEAST_PLANES = 4 * _LINE_PARTS
+"""From so many planes on, they are the lines instead of rows."""
 _MOST_BORDERS = 16
 """Vectors that an invocation tries for borders."""
 _SHORTEST_RUN = 4
@@ -269,7 +271,7 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
         elif row.size >= each:
             path, per_row = _ROWS, (row.size + each - 2) // each + 1
             count = rows * per_row
-    by_lines = _lines(p, row.size, rows) if path in (_DENSE, _CHUNKS) else None
+    by_lines = _lines(p, [d.size for d in dims], rows) if path in (_DENSE, _CHUNKS) else None
     joins = (mode == _WRAP and row.start == 0 and row.size % row.source == 0
              and row.in_stride == 1 and row.source >= each and path in (_DENSE, _CHUNKS))
     words = [w for d in (row, *reversed(outer)) for w in d.words(mode)]
@@ -291,23 +293,34 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
 
 
 def _lines(
-    p: PlanBuilder, width: int, rows: int
+    p: PlanBuilder, sizes: Sequence[int], rows: int
 ) -> tuple[int, dict[str, int | Sequence[int]], dict[str, int]] | None:
     """Workgroups, push fields and constants of BY_LINES, or None where other paths are better."""
     y = p.tensor("output_tensor")
     in_word = max(4 // y.data_type.itemsize, 1)
+    width = sizes[-1] if sizes else 1
     together = in_word // gcd(width, in_word)
-    lines, words = rows // together, together * width // in_word
-    if (p.device.is_cpu or rows % together or not y.is_aligned or lines < 4 * _LINE_PARTS
-            or words > _LONGEST_LINE.get(y.data_type.itemsize, 0)):
+    if (p.device.is_cpu or not y.is_aligned or rows // together < 4 * _LINE_PARTS
+            or together * width // in_word > _LONGEST_LINE.get(y.data_type.itemsize, 0)):
         return None
-    at_once = _LINE_INVOCATIONS // words
+    planes = False
+    if len(sizes) > 1:
+        of_planes = in_word // gcd(sizes[-2] * width, in_word)
+        count = rows // sizes[-2]
+        planes = count >= _LEAST_PLANES and count % of_planes == 0
+        if planes:
+            rows, width, together = count, sizes[-2] * width, of_planes
+    if rows % together:
+        return None
+    words = together * width // in_word
+    at_once, slices = max(1, _LINE_INVOCATIONS // words), -(-words // _LINE_INVOCATIONS)
     of_group = at_once * _LINE_PARTS
     return (
-        -(-lines // of_group),
+        -(-rows // (together * of_group)) * slices,
         {"line_words": (words, *reciprocal(words))},
-        {"LOCAL_SIZE": -(-words * at_once // 32) * 32, "PARTS": _LINE_PARTS,
-         "TOGETHER": together, "AT_ONCE": at_once, "LINES": of_group * together},
+        {"LOCAL_SIZE": -(-words * at_once // (32 * slices)) * 32, "PARTS": _LINE_PARTS,
+         "TOGETHER": together, "AT_ONCE": at_once, "LINES": of_group * together,
+         "PLANES": planes, "SLICES": slices},
     )
 
 

@@ -9,8 +9,9 @@
 // a workgroup writes a chunk of it: first the vectors that are copied whole, then those that touch a
 // border, so that these do not delay the others of a subgroup. RUNS: an invocation writes RUN vectors of a
 // contiguous row, which repeats a contiguous row of the input. BY_LINES: the output is contiguous.
-// TOGETHER rows, which are whole words, are a line. An invocation writes the same word (or element of 8 bytes)
-// of PARTS lines. A workgroup writes AT_ONCE lines side by side.
+// TOGETHER rows (or planes, if PLANES), which are whole words, are a line. An invocation writes the same word
+// (or element of 8 bytes) of PARTS lines. A workgroup writes AT_ONCE lines side by side, or one of the SLICES
+// of a line.
 #define PARAMS_BINDING 2
 layout(constant_id = 1) const uint PATH = 0u;
 layout(constant_id = 2) const uint MODE = 0u;
@@ -25,7 +26,9 @@ layout(constant_id = 10) const bool REPEATS = false;  // MODE WRAP without a sta
 layout(constant_id = 11) const bool EVEN = false;  // a dense output consists of whole vectors
 layout(constant_id = 12) const uint TOGETHER = 1u;
 layout(constant_id = 13) const uint AT_ONCE = 1u;
-layout(constant_id = 14) const uint LINES = 1u;  // rows of a workgroup's lines
+layout(constant_id = 14) const uint LINES = 1u;  // rows (planes) of a workgroup's lines
+layout(constant_id = 15) const bool PLANES = false;
+layout(constant_id = 16) const uint SLICES = 1u;
 
 const uint ELEMENTS = 0u;
 const uint ROWS = 1u;
@@ -99,10 +102,11 @@ struct Row {
     bool outside;
 };
 
-Row row_at(uint row) {
+// The place of a row, or of a plane if the dimension of ``within`` = 1 is a part of it.
+Row place_of(uint row, uint within) {
     Row result = Row(x_offset, y_offset, false);
-    uint d = 0u;
-    [[unroll]] for (uint i = 0u; i < RANK; ++i) {
+    uint d = within * WORDS;
+    [[unroll]] for (uint i = within; i < RANK; ++i) {
         d += WORDS;
         uint next = i + 1u == RANK ? 0u : walk_quotient(row, param(d + MULTIPLIER), param(d + SHIFT));
         uint coordinate = row - next * param(d + SIZE);
@@ -114,6 +118,8 @@ Row row_at(uint row) {
     }
     return result;
 }
+
+Row row_at(uint row) { return place_of(row, 0u); }
 
 uvec2 element(Row row, uint column) {
     uint at = source(0u, column);
@@ -227,32 +233,40 @@ void make_chunk() {
 }
 
 const uint NOWHERE = 0xFFFFFFFFu;
-shared uint line_from[LINES];  // where the input's rows begin; NOWHERE where all is the value
+shared uint line_from[LINES];  // where the input's rows (planes) begin; NOWHERE where all is the value
 
 // What is the same for a word of all lines is found out once: where its elements come from.
 void make_lines() {
     const uint lines = AT_ONCE * PARTS;  // of the workgroup
-    uint first = group_index() * lines, total = rows / TOGETHER, lane = gl_LocalInvocationID.x;
+    uint width = param(SIZE), height = PLANES ? param(WORDS + SIZE) : 1u, slice = group_index() % SLICES;
+    uint first = group_index() / SLICES * lines, planes = rows / height, total = planes / TOGETHER;
     if (first >= total) return;
-    for (uint i = lane; i < LINES; i += gl_WorkGroupSize.x) {
-        Row row = row_at(min(first * TOGETHER + i, rows - 1u));
+    for (uint i = gl_LocalInvocationID.x; i < LINES; i += gl_WorkGroupSize.x) {
+        Row row = place_of(min(first * TOGETHER + i, planes - 1u), PLANES ? 1u : 0u);
         line_from[i] = MODE == CONSTANT && row.outside ? NOWHERE : row.from;
     }
     barrier();
+    uint lane = slice * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
     uint line = line_words[0] == 1u ? lane : walk_quotient(lane, line_words[1], line_words[2]);
     uint word = lane - line * line_words[0];
     if (line >= AT_ONCE) return;
-    uint width = param(SIZE), size = param(SOURCE);
     uint at[PER_WORD];
     uint from[PER_WORD];
     bool outside[PER_WORD];
     [[unroll]] for (uint e = 0u; e < PER_WORD; ++e) {
         uint place = word * PER_WORD + e;
-        uint row = TOGETHER == 1u ? 0u : width == 1u ? place : walk_quotient(place, param(MULTIPLIER), param(SHIFT));
+        bool one_row = TOGETHER == 1u && !PLANES;
+        uint row = one_row ? 0u : width == 1u ? place : walk_quotient(place, param(MULTIPLIER), param(SHIFT));
         uint column = source(0u, place - row * width);
-        outside[e] = MODE == CONSTANT && column >= size;
+        outside[e] = MODE == CONSTANT && column >= param(SOURCE);
         at[e] = column * param(IN_STRIDE);
         from[e] = line * TOGETHER + row;
+        if (PLANES) {
+            uint plane = TOGETHER == 1u ? 0u : row / height, own = source(WORDS, row - plane * height);
+            outside[e] = outside[e] || MODE == CONSTANT && own >= param(WORDS + SOURCE);
+            at[e] += own * param(WORDS + IN_STRIDE);
+            from[e] = line * TOGETHER + plane;
+        }
     }
     uvec2 made[PARTS];
     [[unroll]] for (uint p = 0u; p < PARTS; ++p) {

@@ -130,7 +130,10 @@ def test_borders_in_several_workgroups(
                               # Rows of whole words, alone or together.
                               ((8, 31, 62), (0, 2, 3), (1, 1, 5)), ((2000, 3), (1, 1), (7, 1)),
                               ((300, 8), (0, 1), (0, 2)),
-                              ((2, 200, 31), (0, 1, 1), (0, 1, 1))):
+                              ((2, 200, 31), (0, 1, 1), (0, 1, 1)),
+                              # Planes: several workgroups for each, or one for several.
+                              ((33, 62, 60), (0, 3, 3), (0, 3, 3)),
+                              ((4, 15, 6, 5), (0, 2, 1, 1), (0, 3, 2, 1))):
         x = rng.integers(0, 100, sizes).astype(dtype)
         more = {"constant_values": 0} if mode == 0 else {}
         expected = np.pad(x, list(zip(start, end)), _NUMPY_MODES[mode], **more)
