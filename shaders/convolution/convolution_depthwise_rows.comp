@@ -17,8 +17,10 @@ layout(constant_id = 7) const uint COLUMNS = 4u;    // 1, 2 or 4 whole words of 
 layout(constant_id = 8) const uint ROWS = 7u;
 layout(constant_id = 9) const uint WORDS = 4u;      // of a chunk of the input: 1, 2 or 4
 layout(constant_id = 10) const uint PHASE = 0u;     // where the first window begins in the first chunk
-layout(constant_id = 11) const uint SURE_FROM = 0u; // elements, from the first chunk on, that are columns of the
-layout(constant_id = 12) const uint SURE_TO = 0u;   // input wherever the invocation is; without SURE_TO
+// Elements, counted from where the first chunk begins, that are inside the image for every invocation: from
+// SURE_FROM to before SURE_TO.
+layout(constant_id = 11) const uint SURE_FROM = 0u;
+layout(constant_id = 12) const uint SURE_TO = 0u;
 #include "include/depthwise.glsl"
 
 const uint PER_WORD = 4u / BYTES_OF(TYPE);
@@ -27,14 +29,14 @@ const uint FROM = PHASE / PER_WORD, RAW = (PHASE + SPAN - 1u) / PER_WORD - FROM 
 const uint KEPT = (TAPS_Y - 1u) / STRIDE_Y + 1u;  // rows of the output whose windows share a row of the input
 const uint RING = KEPT * STRIDE_Y;                // rows of the input in registers, each in the place of row % RING
 
-uint from;                // the channel's first element
-int first_row, last_row;  // what the invocation needs
-int left;                 // the column where its first chunk begins
+uint from;     // the channel's first element
+int last_row;  // that the invocation needs
+int left;      // the column where its first chunk begins
 
 // The windows' words of row ``iy``, 0 outside the image.
 void read(int iy, out uint raw[RAW]) {
     bool row_inside = uint(iy) < x_sizes[0];
-    uint row = from + uint(clamp(iy, first_row, last_row)) * x_strides[2];
+    uint row = from + uint(clamp(iy, 0, last_row)) * x_strides[2];
     [[unroll]] for (uint c = FROM / WORDS * WORDS; c < FROM + RAW; c += WORDS) {
         uint place = uint(left) + c * PER_WORD;  // a chunk is inside the row, or outside
         bool inside = c * PER_WORD >= SURE_FROM && (c + WORDS) * PER_WORD <= SURE_TO || place < x_sizes[1];
@@ -68,9 +70,8 @@ void main() {
     if (batch >= batches) return;
 
     uint rows = min(ROWS, y_sizes[0] - oy);
-    int top = int(oy * STRIDE_Y) - padding[0], bottom = int(x_sizes[0]) - 1;
-    first_row = clamp(top, 0, bottom);
-    last_row = clamp(top + int((rows - 1u) * STRIDE_Y + TAPS_Y) - 1, 0, bottom);
+    int top = int(oy * STRIDE_Y) - padding[0];
+    last_row = clamp(top + int((rows - 1u) * STRIDE_Y + TAPS_Y) - 1, 0, int(x_sizes[0]) - 1);
     left = int(ox * STRIDE_X) - padding[1] - int(PHASE);
     from = x_offset + batch * x_strides[0] + channel * x_strides[1];
     uint ring[RING][RAW];

@@ -24,8 +24,8 @@ _EARLY = 12
 _MAX_KEPT, _MAX_STRIDE = 5, 2
 """The most taps and the longest stride along an axis of ROWS, which keeps a window in registers."""
 _ROWS = {7: 1024, 4: 192}
-"""Rows of outputs for each invocation of ROWS, and the least invocations for each core with which they
-are the fastest."""
+"""Rows of outputs for each invocation of ROWS, and the least invocations for each core with which
+they are the fastest."""
 
 
 class Kernel(NamedTuple):
