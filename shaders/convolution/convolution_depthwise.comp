@@ -21,43 +21,8 @@ layout(constant_id = 9) const uint EACH = 1u;      // 2: a word of two FLOAT16
 layout(constant_id = 10) const bool ODD = false;   // whether a window begins inside a word
 layout(constant_id = 11) const uint LANES = 1u;
 layout(constant_id = 12) const uint EARLY = 1u;  // rows of the input that are read before the filters: 1 to ROWS
-#include "include/tailed.glsl"
-layout(push_constant) uniform Push {
-    uint batches;
-    uint channels;
-    uint x_sizes[2];    // y, x
-    uint y_sizes[2];
-    int padding[2];
-    uint x_strides[4];  // batch, channel, y, x
-    uint y_strides[4];
-    uint w_strides[3];  // channel, y, x
-    uint w_first;
-    uint bias_stride;
-    uint activation_at;
-    uint x_offset;
-    uint w_offset;
-    uint y_offset;
-    uint bias_offset;
-    TAIL_FIELD
-    uint params_offset;
-};
-#define PARAMS_BINDING AFTER_TAIL(4)
-#include "include/grid.glsl"
-#include "include/params.glsl"
-#include "include/typed.glsl"
-#define TAIL_BINDING 4
-#define TAIL_TYPE TYPE
-#include "include/tail.glsl"
-INPUT_TENSOR(x, 0, TYPE)
-INPUT_TENSOR(w, 1, TYPE)
-OUTPUT_TENSOR(y, 2, TYPE)
-INPUT_TENSOR(bias, 3, TYPE)
+#include "include/depthwise.glsl"
 const uint MAX_TAPS = 7u;
-
-float filter_at(uint channel, uint ky, uint kx) {
-    return w_float(w_offset + w_first + channel * w_strides[0] + ky * w_strides[1] +
-                   kx * w_strides[2]);
-}
 
 #if defined(LAYOUT_first)
 const uint OUTPUTS = 4u;
@@ -115,7 +80,7 @@ void main() {
                     sums[p][e] += taps[ky * MAX_TAPS + kx] * line[kx * DILATION_X + e * STRIDE_X];
         }
     }
-    float added = HAS_BIAS ? bias_float(bias_offset + channel * bias_stride) : 0.0;
+    float added = bias_at(channel);
     uint to = y_offset + batch * y_strides[0] + channel * y_strides[1] + oy * y_strides[2] +
               ox * y_strides[3];
     [[unroll]] for (uint p = 0u; p < OUTPUTS; ++p) {
@@ -143,8 +108,6 @@ const uint LINES = 4u, OUTPUTS = 2u;
 const uint SPAN = (OUTPUTS - 1u) * STRIDE_X + (TAPS_X - 1u) * DILATION_X + 1u;
 const uint ROWS = (LINES - 1u) * STRIDE_Y + (TAPS_Y - 1u) * DILATION_Y + 1u;
 const bool HALVES = BYTES_OF(TYPE) == 2u;
-layout(binding = 0) readonly buffer XPairs { uvec2 x_pairs[]; };
-layout(binding = 2) writeonly buffer YPairs { uvec2 y_pairs[]; };
 shared vec4 s_taps[TAPS_Y * TAPS_X * LANES];
 
 // Four channels of a pixel, of a row that begins at ``row``.
@@ -209,7 +172,7 @@ void main() {
     }
     vec4 added;
     [[unroll]] for (uint e = 0u; e < 4u; ++e)
-        added[e] = HAS_BIAS ? bias_float(bias_offset + (channel + e) * bias_stride) : 0.0;
+        added[e] = bias_at(channel + e);
     uint to = y_offset + batch * y_strides[0] + channel;
     [[unroll]] for (uint q = 0u; q < LINES; ++q) {
         [[unroll]] for (uint p = 0u; p < OUTPUTS; ++p) {

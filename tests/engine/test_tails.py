@@ -83,6 +83,7 @@ KERNELS: dict[str, tuple[str, Layer, tuple[tuple[int, ...], ...]]] = {
     "convolution_sum.float": ("t64-2", dml.convolution, IMAGE),
     "convolution_blocks.t8": ("t8-1", dml.convolution, IMAGE),
     "convolution_depthwise.first": ("", _grouped(40), ((2, 40, 9, 8), (40, 1, 3, 3))),
+    "convolution_depthwise_rows": ("rows4", _grouped(40), ((2, 40, 9, 10), (40, 1, 3, 3))),
     "convolution_depthwise.last2x4": (
         "last2x4", _depthwise_last, ((2, 9, 11, 40), (40, 1, 3, 3))),
     "convolution_direct": ("", _grouped(20), ((2, 40, 9, 8), (40, 2, 3, 3))),
@@ -102,7 +103,8 @@ TAILED = {name.partition(".")[0] for name in KERNELS}
                  else long_pipelines)
     for v in KERNELS for t in ("float32", "float16")
     if t == "float32" or v in ("gemm.t64", "convolution_lines.t64", "reduction.float",
-                               "convolution_depthwise.last2x4", "normalize_rows.tree")])
+                               "convolution_depthwise.last2x4", "convolution_depthwise_rows",
+                               "normalize_rows.tree")])
 def test_a_tail_gives_the_same_bits(
     variant: str, data_type: str, own: dml.Device, rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,

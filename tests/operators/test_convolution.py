@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,14 +78,14 @@ def _matrix_units() -> Target:
 
 
 def _plan(x: tuple[int, ...], w: tuple[int, ...], *, owned: bool = False,
-          last: bool = False, stride: int = 1) -> Plan:
+          last: bool = False, stride: int = 1, data_type: str = "float16") -> Plan:
     """The plan for an H200's matrix units."""
     target = _matrix_units()
 
     def desc(*sizes: int, flags: dml.TensorFlags = dml.TensorFlags.NONE) -> dml.TensorDesc:
         _, c, h, width = sizes
         strides = (h * width * c, 1, width * c, c) if last else None
-        return dml.TensorDesc("float16", sizes, strides, flags=flags)
+        return dml.TensorDesc(data_type, sizes, strides, flags=flags)
 
     flags = dml.TensorFlags.OWNED_BY_DML if owned else dml.TensorFlags.NONE
     described = dml.ConvolutionOperatorDesc(
@@ -155,13 +156,103 @@ def test_neighbours_of_the_core_kernel_store_side_by_side(
 
 def test_depthwise_convolutions_are_no_products() -> None:
     shape = (32, 144, 56, 56), (144, 1, 3, 3)
-    assert _names(_plan(*shape)) == ["convolution_depthwise.first"]
+    assert _names(_plan(*shape)) == ["convolution_depthwise_rows"]
     assert _names(_plan(*shape, last=True)) == ["convolution_depthwise.last2x4"]
 
 
 def test_depthwise_convolutions_of_small_images_have_work_for_all_cores() -> None:
     few, = _plan((1, 960, 7, 7), (960, 1, 5, 5), last=True).execute
     assert few.variant.name == "convolution_depthwise.last1x1" and few.groups >= 20
+
+
+@pytest.mark.parametrize(("data_type", "sizes", "taps", "stride", "rows"), [
+    ("float16", (32, 384, 14, 14), 3, 1, 7), ("float32", (32, 144, 56, 56), 3, 1, 7),
+    ("float32", (32, 96, 112, 112), 3, 2, 7), ("float32", (1, 144, 56, 56), 3, 1, 4),
+    ("float32", (1, 144, 28, 28), 3, 1, None), ("float32", (32, 384, 14, 14), 3, 1, None),
+    ("float16", (32, 384, 28, 28), 3, 2, None), ("float16", (32, 120, 28, 28), 5, 1, None),
+    ("float16", (32, 960, 7, 7), 3, 1, None),
+])
+def test_depthwise_rows_are_chosen_where_they_are_faster(
+    data_type: str, sizes: tuple[int, ...], taps: int, stride: int, rows: int | None
+) -> None:
+    one, = _plan(sizes, (sizes[1], 1, taps, taps), stride=stride, data_type=data_type).execute
+    assert one.spec.get("ROWS") == rows
+    assert one.variant.name == ("convolution_depthwise_rows" if rows
+                                else "convolution_depthwise.first")
+
+
+def _depthwise(device: dml.Device, x: dml.Tensor, w: np.ndarray, bias: np.ndarray | None = None,
+               **window: Any) -> np.ndarray:
+    """What another kernel computes: each group has an additional empty channel."""
+    wide = np.stack([w, np.zeros_like(w)], 1).reshape(2 * len(w), *w.shape[1:])
+    more = None if bias is None else device.tensor(np.repeat(bias, 2))
+    y = dml.convolution(x, device.tensor(wide), more, group_count=len(w), **window)
+    return y.numpy()[:, ::2]
+
+
+@pytest.mark.parametrize(("kernel", "data_type", "sizes", "taps", "words", "window"), [
+    # Borders in the first and the last chunk, chunks between them, and rows that end a block early.
+    ("rows7", "float32", (2, 5, 23, 24), (3, 3), 4, dict(start_padding=1, end_padding=(1, 1))),
+    ("rows7", "float16", (2, 3, 29, 40), (3, 3), 4, dict(start_padding=1, end_padding=(1, 1))),
+    ("rows4", "float16", (1, 3, 13, 28), (5, 5), 2, dict(start_padding=2, end_padding=(2, 2))),
+    ("rows4", "float16", (2, 2, 7, 14), (3, 5), 1, dict(start_padding=(0, 3), end_padding=(3, 1))),
+    ("rows7", "float32", (3, 7, 11, 13), (3, 3), 1, dict(start_padding=1, end_padding=(1, 1))),
+    # Strides
+    ("rows7", "float32", (2, 3, 31, 24), (3, 3), 4,
+     dict(start_padding=(1, 0), end_padding=(0, 1), strides=2)),
+    ("rows4", "float16", (1, 2, 30, 32), (3, 3), 4,
+     dict(start_padding=(0, 1), end_padding=(1, 0), strides=2)),
+    ("rows7", "float16", (1, 2, 17, 12), (5, 4), 2,
+     dict(start_padding=(4, 1), end_padding=(0, 1), strides=(1, 2))),
+    ("rows4", "float32", (1, 2, 17, 8), (2, 1), 4, dict(end_padding=(1, 0), strides=(2, 1))),
+    # One pixel, a filter past the image, padding past the filter, and a mirrored filter
+    ("rows4", "float32", (1, 2, 1, 1), (1, 1), 1, {}),
+    ("rows4", "float32", (1, 2, 1, 1), (3, 3), 1, dict(start_padding=1, end_padding=(1, 1))),
+    ("rows7", "float16", (2, 3, 2, 8), (5, 5), 4, dict(start_padding=2, end_padding=(3, 2))),
+    ("rows7", "float32", (1, 2, 3, 4), (2, 3), 4, dict(start_padding=(5, 7), end_padding=(9, 7))),
+    ("rows4", "float16", (1, 3, 9, 16), (3, 2), 4,
+     dict(start_padding=(1, 9), end_padding=(1, 8), mode=dml.ConvolutionMode.CONVOLUTION)),
+])
+def test_depthwise_rows_compute_the_same(
+    kernel: str, data_type: str, sizes: tuple[int, ...], taps: tuple[int, int], words: int,
+    window: dict[str, Any], own: dml.Device, rng: np.random.Generator,
+) -> None:
+    channels = sizes[1]
+    x, w = (rng.integers(-4, 5, s).astype(data_type) for s in (sizes, (channels, 1, *taps)))
+    bias = rng.integers(-9, 9, channels).astype(data_type)
+    activation = dml.ActivationReluOperatorDesc()
+    plain = _depthwise(own, own.tensor(x), w, **window)
+    ended = _depthwise(own, own.tensor(x), w, bias, fused_activation=activation, **window)
+    own._compiled.clear()
+    given, each = own.tensor(x), own.tensor(w)
+    with tuning.trial(EveryWork(kernel)):
+        first = dml.convolution(given, each, group_count=channels, **window).numpy()
+        second = dml.convolution(given, each, own.tensor(bias), group_count=channels,
+                                 fused_activation=activation, **window).numpy()
+    assert (first == plain).all() and (second == ended).all()
+    for compiled in own._compiled.values():
+        (one,) = compiled.plan.execute
+        assert one.variant.name == "convolution_depthwise_rows"
+        assert (one.spec["ROWS"], one.spec["WORDS"]) == (int(kernel[4:]), words)
+
+
+def test_depthwise_rows_of_a_larger_tensor(own: dml.Device, rng: np.random.Generator) -> None:
+    """Strides between rows, channels and batches, a batch that is repeated, and no byte is written
+    outside of the output."""
+    x = own.tensor(rng.integers(-4, 5, (1, 3, 9, 24)).astype(np.float16))
+    given = x[:, :, :7, :16].broadcast_to((2, 3, 7, 16))
+    w = rng.integers(-4, 5, (3, 1, 3, 3)).astype(np.float16)
+    window: dict[str, Any] = dict(start_padding=1, end_padding=(1, 1))
+    expected = _depthwise(own, given, w, **window)
+    whole = own.tensor(np.full((2, 5, 9, 32), 7, np.float16))
+    own._compiled.clear()
+    with tuning.trial(EveryWork("rows4")):
+        dml.convolution(given, own.tensor(w), group_count=3, out=whole[:, :3, :7, :16], **window)
+    assert {n for c in own._compiled.values() for n in c.variants} == {"convolution_depthwise_rows"}
+    y = whole.numpy()
+    assert (y[:, :3, :7, :16] == expected).all()
+    y[:, :3, :7, :16] = 7
+    assert (y == 7).all()
 
 
 @pytest.mark.parametrize(("kernel", "data_type", "dilations"), [
@@ -173,15 +264,11 @@ def test_depthwise_kernels_compute_the_same(
     kernel: str, data_type: str, dilations: tuple[int, int], own: dml.Device,
     rng: np.random.Generator,
 ) -> None:
-    """The same as a convolution with an additional empty channel in each group, which is not
-    depthwise."""
     n, c, h, width = 2, 20 if kernel == "last2x4" else 24, 11, 14
     x, w = (rng.integers(-4, 5, sizes).astype(data_type)
             for sizes in ((n, c, h, width), (c, 1, 3, 5)))
-    window = dict(strides=(2, 1), dilations=dilations, start_padding=(1, 3), end_padding=(0, 5),
-                  group_count=c)
-    wide = np.stack([w, np.zeros_like(w)], 1).reshape(2 * c, 1, 3, 5)
-    expected = dml.convolution(own.tensor(x), own.tensor(wide), **window).numpy()[:, ::2]
+    window = dict(strides=(2, 1), dilations=dilations, start_padding=(1, 3), end_padding=(0, 5))
+    expected = _depthwise(own, own.tensor(x), w, **window)
     given = own.tensor(x)
     if kernel != "first":
         given = own.tensor(np.ascontiguousarray(x.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)
@@ -191,7 +278,7 @@ def test_depthwise_kernels_compute_the_same(
         out = own.empty((m[0], m[2], m[3], m[1]), data_type).transpose(0, 3, 1, 2)
     own._compiled.clear()
     with tuning.trial(EveryWork(kernel)):
-        y = dml.convolution(given, own.tensor(w), **window, out=out).numpy()
+        y = dml.convolution(given, own.tensor(w), group_count=c, **window, out=out).numpy()
     names = {n for each in own._compiled.values() for n in each.variants}
     assert (y == expected).all() and names == {f"convolution_depthwise.{kernel}"}
 
@@ -270,6 +357,7 @@ def test_transposed_convolutions_store_channels_together(
 WIDE_TILES = {"convolution.f32.t128", "convolution.i32.t128"}
 """Variants that a device does not choose for few tiles. The next test runs them."""
 FORCED = {
+    "convolution_depthwise_rows",
     *(f"convolution_depthwise.{k}"
       for k in ("first", "last1x1", "last1x4", "last1x8", "last2x4", "last4x2")),
     *(f"convolution_lines.{k}" for k in ("t128", "t128x64", "t64")),

@@ -16,6 +16,7 @@ from ...lowering.copy import SHADERS as COPIES
 from .. import halves
 from ..base import Output, operator
 from .blocks import SHADER as BLOCKS
+from .depthwise import ROWS as DEPTHWISE_ROWS
 from .depthwise import SHADER as DEPTHWISE
 from .geometry import Axis, Window
 from .kept import SHADER as KEPT
@@ -140,7 +141,7 @@ def _check(d: Any, strict: bool) -> None:
 
 @operator("CONVOLUTION", output=_infer, check=_check,
           shaders=(CORE, DIRECT, SUM, SHADER, PATCHES, KEPT, PACKED, LINES, BLOCKS, PACK,
-                   PACK_FILTER, DEPTHWISE,
+                   PACK_FILTER, DEPTHWISE, DEPTHWISE_ROWS,
                    *COPIES))
 def ConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
     transposed = _is_backward(d)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import NamedTuple
 
 from ...layout import Ints
@@ -10,7 +11,7 @@ from ...lowering.builder import PlanBuilder
 from ...tuning import work_key
 from .problem import Problem
 
-SHADER = "convolution_depthwise"
+SHADER, ROWS = "convolution_depthwise", "convolution_depthwise_rows"
 _MAX_TAPS, _MAX_SPAN = 7, 24
 """Along an axis: the most taps of a filter, and the most input elements of a row of outputs."""
 _SHARED_FOURS = 1024
@@ -20,6 +21,11 @@ _CHANNELS = 4
 """Channels of an invocation, if they come last."""
 _EARLY = 12
 """The most input elements that an invocation reads before the filters, unless a row has more."""
+_MAX_KEPT, _MAX_STRIDE = 5, 2
+"""The most taps and the longest stride along an axis of ROWS, which keeps a window in registers."""
+_ROWS = {7: 1024, 4: 192}
+"""Rows of outputs for each invocation of ROWS, and the least invocations for each core with which
+they are the fastest."""
 
 
 class Kernel(NamedTuple):
@@ -27,7 +33,9 @@ class Kernel(NamedTuple):
     rows: int
     """Rows of outputs for each invocation, ..."""
     columns: int
-    """... and columns (1 or 2 if channels come first)."""
+    """... and columns (1 or 2 of the kernel "first")."""
+    words: int = 0
+    """Words of the input that an invocation of ROWS reads at once."""
 
     def blocks(self, c: Problem) -> int:
         """Blocks of outputs in all images."""
@@ -52,7 +60,7 @@ def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
             or spans[1] + 1 > _MAX_SPAN):
         return False
     data_type = p.tensor("input_tensor").data_type
-    found = [_FIRST]
+    found = _first(p, c)
     if c.groups % _CHANNELS == 0 and all(_of_fours(p, slot, strides) for slot, strides in (
             ("input_tensor", c.x_strides), ("output_tensor", c.y_strides))):
         # Large blocks read less, if they are enough for all cores. As measured on an H200.
@@ -66,6 +74,48 @@ def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
     return True
 
 
+def _first(p: PlanBuilder, c: Problem) -> list[Kernel]:
+    """The kernels for channels that come first, or lie in any order."""
+    _, y, x = c.axes
+    item = p.tensor("input_tensor").data_type.itemsize
+    words = _chunks(p, c)
+    if not words:
+        return [_FIRST]
+    rows = [Kernel(f"rows{n}", n, _columns(words * 4 // item, x.input_step, item), words)
+            for n in _ROWS]
+    faster: list[Kernel] = []  # as measured on an H200, with 3 x 3 taps
+    if not p.device.is_cpu and y.filter_size == x.filter_size == 3:
+        if y.input_step == x.input_step == 1 and (words == 4 or item == 2):
+            faster = rows
+        elif y.input_step == x.input_step == 2 and words == 4:
+            faster = rows[:1]
+    best = next((k for k in faster
+                 if k.blocks(c) * c.groups >= p.device.cores * _ROWS[k.rows]), _FIRST)
+    return [best, *(k for k in (_FIRST, *rows) if k is not best)]
+
+
+def _columns(chunk: int, stride: int, item: int) -> int:
+    """Columns of an invocation of ROWS: whole words, whose windows all begin at the same place of a
+    chunk of so many elements."""
+    return max(chunk // gcd(chunk, stride), 4 // item)
+
+
+def _chunks(p: PlanBuilder, c: Problem) -> int:
+    """The most words of the chunks that make up all rows, or 0 where ROWS cannot read and write
+    them."""
+    _, y, x = c.axes
+    tensors = [p.tensor(slot) for slot in ("input_tensor", "output_tensor")]
+    if (c.x_strides[4] != 1 or c.y_strides[4] != 1 or not all(t.is_aligned for t in tensors)
+            or any(a.filter_size > _MAX_KEPT or a.input_step > _MAX_STRIDE or a.tap_step != 1
+                   for a in (y, x))):
+        return 0
+    item = tensors[0].data_type.itemsize
+    read = gcd(*c.x_strides[:2], c.x_strides[3], x.in_size)
+    written = gcd(*c.y_strides[:2], c.y_strides[3], x.out_size)
+    return next((n for n in (4, 2, 1) if read % (n * 4 // item) == 0
+                 and written % _columns(n * 4 // item, x.input_step, item) == 0), 0)
+
+
 def _of_fours(p: PlanBuilder, slot: str, strides: Ints) -> bool:
     """Whether channels are contiguous, in whole groups of _CHANNELS."""
     others = (strides[0], *strides[2:])
@@ -76,44 +126,21 @@ def _of_fours(p: PlanBuilder, slot: str, strides: Ints) -> bool:
 def _dispatch(p: PlanBuilder, c: Problem, kernel: Kernel, fused: Fused) -> None:
     y_axis, x_axis = c.axes[1:]
     bias = p.tensor("bias_tensor")
-    data_type = p.tensor("input_tensor").data_type
-    padding = [-a.phases[0][2] for a in (y_axis, x_axis)]
-    spec: dict[str, int] = {
-        "TYPE": data_type.code, "HAS_BIAS": bias is not None, **fused.spec}
+    spec: dict[str, int] = {"TYPE": p.tensor("input_tensor").data_type.code,
+                            "HAS_BIAS": bias is not None, **fused.spec}
     for name, axis in (("Y", y_axis), ("X", x_axis)):
-        spec |= {f"TAPS_{name}": axis.filter_size, f"STRIDE_{name}": axis.input_step,
-                 f"DILATION_{name}": axis.tap_step}
-    if kernel is _FIRST:
-        # FLOAT16 moves in words of two, if all rows are whole words.
-        strides = (*c.x_strides[:2], c.x_strides[3], *c.y_strides[:2], c.y_strides[3])
-        pairs = (data_type.itemsize == 2 and c.x_strides[4] == c.y_strides[4] == 1
-                 and p.tensor("input_tensor").is_aligned and p.tensor("output_tensor").is_aligned
-                 and not any(n % 2 for n in (*strides, x_axis.in_size, x_axis.out_size))
-                 and x_axis.input_step + x_axis.tap_step * (x_axis.filter_size - 1) < _MAX_SPAN)
-        neighbours = 2 if pairs else 1
-        spec |= {"LOCAL_SIZE": _INVOCATIONS, "EACH": neighbours, "ODD": padding[1] % 2}
-        lines = -(-x_axis.out_size // neighbours) * -(-y_axis.out_size // kernel.rows)
-        groups = -(-c.batches * c.groups * lines // _INVOCATIONS)
-    else:
-        fours = c.groups // _CHANNELS
-        most = min(64, _SHARED_FOURS // (y_axis.filter_size * x_axis.filter_size))
-        lanes = max(n for n in range(1, most + 1) if fours % n == 0)
-        if 4 * lanes < min(fours, most):
-            lanes = min(fours, most)
-        places = _INVOCATIONS // lanes
-        lines, span = [
-            (n - 1) * a.input_step + (a.filter_size - 1) * a.tap_step + 1
-            for n, a in zip((kernel.rows, kernel.columns), (y_axis, x_axis))]
-        spec |= {"LOCAL_SIZE": lanes * places, "LANES": lanes,
-                 "EARLY": min(max(_EARLY // span, 1), lines)}
-        groups = -(-fours // lanes) * -(-kernel.blocks(c) // places)
+        spec |= {f"TAPS_{name}": axis.filter_size, f"STRIDE_{name}": axis.input_step}
+        if not kernel.words:
+            spec[f"DILATION_{name}"] = axis.tap_step
+    constants = _of_rows if kernel.words else _of_first if kernel is _FIRST else _of_last
+    groups, more = constants(p, c, kernel)
     p.dispatch(
-        fused.variant(f"{SHADER}.{kernel.name}"), groups,
+        fused.variant(ROWS if kernel.words else f"{SHADER}.{kernel.name}"), groups,
         x=p.read("input_tensor"), w=p.read("filter_tensor"), y=p.write("output_tensor"),
         bias=p.read("bias_tensor"), **p.read_tail(), params=fused.words or (0,),
         push={"batches": c.batches, "channels": c.groups,
               "x_sizes": (y_axis.in_size, x_axis.in_size),
-              "y_sizes": (y_axis.out_size, x_axis.out_size), "padding": padding,
+              "y_sizes": (y_axis.out_size, x_axis.out_size), "padding": _padding(c),
               "x_strides": (*c.x_strides[:2], *c.x_strides[3:]),
               "y_strides": (*c.y_strides[:2], *c.y_strides[3:]),
               "w_strides": (c.w_strides[0], *(
@@ -122,4 +149,55 @@ def _dispatch(p: PlanBuilder, c: Problem, kernel: Kernel, fused: Fused) -> None:
                   c.w_strides[4:], (y_axis, x_axis))),
               "bias_stride": bias.strides[1] if bias is not None and c.groups > 1 else 0,
               "activation_at": 0},
-        spec=spec)
+        spec=spec | more)
+
+
+def _padding(c: Problem) -> Ints:
+    """Along y and x, before the first element."""
+    return tuple(-a.phases[0][2] for a in c.axes[1:])
+
+
+Constants = tuple[int, dict[str, int]]
+"""Workgroups and specialization constants."""
+
+
+def _of_first(p: PlanBuilder, c: Problem, kernel: Kernel) -> Constants:
+    y, x = c.axes[1:]
+    # FLOAT16 moves in words of two, if all rows are whole words.
+    strides = (*c.x_strides[:2], c.x_strides[3], *c.y_strides[:2], c.y_strides[3])
+    pairs = (p.tensor("input_tensor").data_type.itemsize == 2
+             and c.x_strides[4] == c.y_strides[4] == 1
+             and p.tensor("input_tensor").is_aligned and p.tensor("output_tensor").is_aligned
+             and not any(n % 2 for n in (*strides, x.in_size, x.out_size))
+             and x.input_step + x.tap_step * (x.filter_size - 1) < _MAX_SPAN)
+    neighbours = 2 if pairs else 1
+    lines = -(-x.out_size // neighbours) * -(-y.out_size // kernel.rows)
+    return -(-c.batches * c.groups * lines // _INVOCATIONS), {
+        "LOCAL_SIZE": _INVOCATIONS, "EACH": neighbours, "ODD": _padding(c)[1] % 2}
+
+
+def _of_rows(p: PlanBuilder, c: Problem, kernel: Kernel) -> Constants:
+    _, x = c.axes[1:]
+    padding = _padding(c)[1]
+    phase = -padding % (kernel.words * 4 // p.tensor("input_tensor").data_type.itemsize)
+    last = (x.out_size - kernel.columns) * x.input_step - padding - phase  # where chunks begin
+    return -(-kernel.blocks(c) * c.groups // _INVOCATIONS), {
+        "LOCAL_SIZE": _INVOCATIONS, "COLUMNS": kernel.columns, "ROWS": kernel.rows,
+        "WORDS": kernel.words, "PHASE": phase, "SURE_FROM": padding + phase,
+        "SURE_TO": max(x.in_size - last, 0)}
+
+
+def _of_last(p: PlanBuilder, c: Problem, kernel: Kernel) -> Constants:
+    y, x = c.axes[1:]
+    fours = c.groups // _CHANNELS
+    most = min(64, _SHARED_FOURS // (y.filter_size * x.filter_size))
+    lanes = max(n for n in range(1, most + 1) if fours % n == 0)
+    if 4 * lanes < min(fours, most):
+        lanes = min(fours, most)
+    places = _INVOCATIONS // lanes
+    lines, span = [
+        (n - 1) * a.input_step + (a.filter_size - 1) * a.tap_step + 1
+        for n, a in zip((kernel.rows, kernel.columns), (y, x))]
+    return -(-fours // lanes) * -(-kernel.blocks(c) // places), {
+        "LOCAL_SIZE": lanes * places, "LANES": lanes,
+        "EARLY": min(max(_EARLY // span, 1), lines)}
