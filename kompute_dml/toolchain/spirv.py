@@ -7,6 +7,7 @@ A shader begins with header lines:
                                                       compiled with -DT_b8 -DT=b8 ...
                                                       OP: @UNARY stands for the names x of all
                                                       lines UNARY(x, ...) that it includes
+    //@ without b8.strided b16.strided                optional: combinations that are left out
     //@ tail f32                                      optional: variants with this axis value,
                                                       or all (*), also compile with -DTAIL,
                                                       under names that end with .tail
@@ -56,6 +57,7 @@ class Shader:
     path: Path
     operators: tuple[str, ...]
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
     tails: tuple[str, ...] = ()
     target: str = DEFAULT_TARGET
     needs_glslang: int = 0
@@ -63,6 +65,8 @@ class Shader:
     def variants(self) -> Iterator[tuple[str, list[str]]]:
         """(variant name, compiler definitions) for each combination of axis values."""
         for values in itertools.product(*self.axes.values()):
+            if ".".join(values) in self.without:
+                continue
             pairs = list(zip(self.axes, values))
             definitions = [d for axis, v in pairs for d in (f"-D{axis}_{v}", f"-D{axis}={v}")]
             yield ".".join((self.name, *values)), definitions
@@ -158,7 +162,11 @@ def parse_header(path: Path) -> Shader:
     if "axes" in values:
         axes = values["axes"].items()
         values["axes"] = {axis: _expand(path, listed) for axis, listed in axes}
-    return Shader(path.stem, path, **values)
+    shader = Shader(path.stem, path, **values)
+    for name in shader.without:
+        if name not in map(".".join, itertools.product(*shader.axes.values())):
+            raise ShaderError(f"{path}: expected 'without' to name combinations, but got {name}")
+    return shader
 
 
 def _expand(path: Path, listed: tuple[str, ...]) -> tuple[str, ...]:
@@ -220,6 +228,7 @@ def _parse_target(text: str) -> str:
 _KEYS = {
     "op": ("operators", _parse_operators),
     "variants": ("axes", _parse_axes),
+    "without": ("without", lambda text: tuple(text.split())),
     "tail": ("tails", lambda text: tuple(text.split())),
     "glslang": ("needs_glslang", _parse_glslang),
     "target": ("target", _parse_target),

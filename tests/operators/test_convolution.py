@@ -71,8 +71,9 @@ def _matrix_units() -> Target:
         pytest.skip("the cooperative-matrix shader needs a newer glslang")
     target = target_of(every, replace(
         dml.default_device().adapter, cores=132, subgroup_size=32,
-        max_shared_memory=48 << 10, cooperative_matrices=(CooperativeMatrix(
-            16, 16, 16, "f16", "f16", "f32", "f32", "subgroup"),)))
+        max_shared_memory=48 << 10, cooperative_matrices=tuple(
+            CooperativeMatrix(16, 16, depth, of, of, total, total, "subgroup")
+            for depth, of, total in ((16, "f16", "f32"), (32, "i8", "i32")))))
     return replace(target, traits=replace(
         target.traits, is_cpu=False, slow_barriers=False, fragments_alike=False))
 

@@ -239,6 +239,13 @@ def test_the_manifest_comes_from_the_shader_itself(tmp_path: Path) -> None:
     assert sorted(files) == ["manifest.json", "trial.b.spv", "trial.c.spv"]
 
 
+def test_combinations_may_be_left_out(tmp_path: Path) -> None:
+    header = "//@ op -\n//@ variants T: a b ; N: x y\n//@ without a.y b.x\n//@ tail y\n"
+    _, written = build(tmp_path, header + SHADER)
+    assert [*written["shaders"]["trial"]["variants"]] == [
+        "trial.a.x", "trial.b.y", "trial.b.y.tail"]
+
+
 def test_what_decides_how_shaders_are_compiled_compiles_them_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +310,7 @@ def test_a_push_block_that_some_device_cannot_take_is_refused(tmp_path: Path) ->
         ("//@ operator DML_OPERATOR_CAST\n", r"trial\.comp:1: .*'operator' to be one of"),
         ("//@ op -\n//@ op -\n", r"trial\.comp:2: .*'op' only once"),
         ("//@ op -\n//@ variants T: a a\n", "trial.comp"),
+        ("//@ op -\n//@ variants T: a b\n//@ without c\n", "trial.comp: .*but got c"),
         ("#version 450\n//@ op -\n", r"trial\.comp:2: .*first lines"),
     ],
 )

@@ -215,7 +215,8 @@ def lower_quantized(p: PlanBuilder, c: Problem) -> None:
     kind = p.tensor("output_tensor").data_type.code
     if choice is not None and splits == 1 and matrix_units.is_plain(p, c, y, c.y_strides):
         lower_integer(p, c, y, c.y_strides, choice, operands, strides,
-                      {**of, "REQUANTIZED": True, "OUTPUT_TYPE": kind})
+                      {**of, "REQUANTIZED": True, "OUTPUT_TYPE": kind,
+                       "OUTPUT_ALONG_ROWS": False})  # a row of one position says nothing
         return
     sums = p.temporary(4, splits * c.split_stride)
     dense, sums_strides = _sums_layout(c)

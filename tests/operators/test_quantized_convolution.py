@@ -1,0 +1,168 @@
+"""Convolutions of bytes on matrix units: plans for an H200, and values, which other devices compute
+without them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kompute_dml as dml
+from kompute_dml import tuning
+from kompute_dml.lowering.plan import Plan
+from kompute_dml.operators.convolution import matrix_units
+from test_convolution import EveryWork, _matrix_units
+from test_packed_filters import _convolved
+
+SHADER = "convolution_coopmat.i8"
+_TILES = [kernel.axes.partition(".")[2] for kernel in matrix_units._BYTES]
+INTEGER_TILES = {"convolution_sum.quantized", *(f"{SHADER}.{tile}" for tile in _TILES)}
+"""Variants that these tests run where there are matrix units."""
+
+
+def _layer(n: int, channels: int, side: int, filters: int, taps: int, *, last: bool = True,
+           stride: int = 1) -> dml.QuantizedLinearConvolutionOperatorDesc:
+    def image(c: int, side: int) -> dml.TensorDesc:
+        strides = (side * side * c, 1, side * c, c) if last else None
+        return dml.TensorDesc("int8", (n, c, side, side), strides)
+
+    one = dml.TensorDesc("float32", (1, 1, 1, 1))
+    return dml.QuantizedLinearConvolutionOperatorDesc(
+        input_tensor=image(channels, side), input_scale_tensor=one, input_zero_point_tensor=None,
+        filter_tensor=dml.TensorDesc("int8", (filters, channels, taps, taps),
+                                     flags=dml.TensorFlags.OWNED_BY_DML),
+        filter_scale_tensor=one, filter_zero_point_tensor=None, bias_tensor=None,
+        output_scale_tensor=one, output_zero_point_tensor=None,
+        output_tensor=image(filters, -(-side // stride)), strides=(stride,) * 2,
+        dilations=(1, 1), start_padding=(taps // 2,) * 2, end_padding=(taps // 2,) * 2,
+        group_count=1)
+
+
+_SAME = {"start_padding": (1, 1), "end_padding": (1, 1)}
+
+
+def _plan_of(desc: Any) -> Plan:
+    """The plan for an H200."""
+    plan: Plan = desc.operator.lower(desc, _matrix_units())
+    for d in (*plan.initialize, *plan.execute):
+        d.variant.pack_spec(d.spec)
+        d.variant.pack_push(d.push)
+    return plan
+
+
+@pytest.mark.parametrize(("layer", "names"), [
+    ((32, 64, 56, 64, 3), [f"{SHADER}.t128x64"]), ((32, 128, 28, 128, 3), [f"{SHADER}.t96"]),
+    ((32, 256, 14, 256, 3), [f"{SHADER}.t96d"]), ((32, 1024, 14, 256, 1), [f"{SHADER}.t96d"]),
+    ((32, 512, 7, 512, 3), [f"{SHADER}.t96", "convolution_sum.quantized"]),
+    ((32, 64, 56, 256, 1), [f"{SHADER}.t256"]), ((32, 512, 28, 128, 1), [f"{SHADER}.t96"]),
+    ((32, 256, 56, 64, 1), [f"{SHADER}.t128x64"]), ((1, 64, 56, 64, 3), [f"{SHADER}.t64"]),
+])
+def test_each_layer_takes_the_tile_that_was_fastest(
+    layer: tuple[int, int, int, int, int], names: list[str]
+) -> None:
+    plan = _plan_of(_layer(*layer))
+    assert [d.variant.name for d in plan.execute] == names
+    sums = plan.execute[0]
+    assert bool(sums.spec.get("REQUANTIZED")) == (len(names) == 1)
+    assert sums.variant.shared_bytes <= 48 << 10
+
+
+def test_quantized_rows_of_channels_are_stored_along_channels() -> None:
+    """Also if images are single positions, whose strides say nothing."""
+    (found,) = _plan_of(_layer(32, 64, 1, 128, 1, last=False)).execute
+    assert found.spec["REQUANTIZED"] and not found.spec["OUTPUT_ALONG_ROWS"]
+
+
+def _tensor(own: dml.Device, value: np.ndarray, last: bool) -> dml.Tensor:
+    if not last:
+        return own.tensor(value)
+    return own.tensor(np.ascontiguousarray(value.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)
+
+
+def _names(own: dml.Device) -> list[str]:
+    """What the operator runs on a device with matrix units: here, else on an H200."""
+    (compiled,) = own._compiled.values()
+    plan = compiled.plan
+    if not own._target.traits.multiplies(16, 16, 32, "i8", "i32"):
+        plan = _plan_of(compiled.operator.desc)
+    return [d.variant.name for d in plan.execute if "tiles" not in d.variant.name
+            and "pack" not in d.variant.name]
+
+
+@pytest.mark.parametrize(("x", "w", "window", "types", "full", "last"), [
+    ((3, 72, 7, 7), (136, 72, 3, 3), _SAME,
+     ("int8", "int8", "int8"), True, True),
+    ((2, 64, 13, 17), (64, 64, 3, 3), _SAME,
+     ("uint8", "uint8", "uint8"), True, True),
+    ((2, 80, 21, 15), (176, 40, 3, 1), {"strides": (2, 1), "group_count": 2, "end_padding": (2, 0)},
+     ("uint8", "int8", "uint8"), True, True),
+    ((2, 64, 9, 16), (64, 64, 1, 1), {}, ("int8", "uint8", "int8"), False, True),
+    ((33, 64, 1, 1), (136, 64, 1, 1), {}, ("int8", "int8", "int8"), True, False),
+    ((1, 48, 9, 15), (36, 48, 3, 3), {}, ("int8", "int8", "uint8"), True, False),
+])
+def test_tiles_compute_what_numpy_does(
+    x: tuple[int, ...], w: tuple[int, ...], window: dict[str, Any],
+    types: Sequence[str], full: bool, last: bool, own: dml.Device, rng: np.random.Generator,
+) -> None:
+    """QUANTIZED_LINEAR_CONVOLUTION. ``full``: with bias, zero points, and scales of channels.
+    Results lie halfway between numbers, and beyond the range."""
+    limits = [np.iinfo(t) for t in types]
+    image, filter_ = (rng.integers(t.min, t.max + 1, sizes).astype(t.dtype)
+                      for t, sizes in zip(limits, (x, w)))
+    zeros: list[Any] = [None] * 3
+    bias, channels = None, 1
+    if full:
+        channels = w[0]
+        zeros = [np.array(t.min + 77, t.dtype) for t in limits]
+        zeros[1] = rng.integers(limits[1].min, limits[1].max + 1, channels).astype(types[1])
+        bias = rng.integers(-99999, 99999, channels).astype(np.int32)
+    own_scale = (2.0 ** rng.integers(-3, 1, channels)).astype(np.float32)
+    per_step = np.float32(2.0 ** np.round(np.log2(np.sqrt(w[1] * w[2] * w[3]) * 50)))
+    x_zero, w_zero, y_zero = (0 if z is None else z.astype(float) for z in zeros)
+    sums = _convolved(image - x_zero, filter_ - np.reshape(w_zero, (-1, 1, 1, 1)), **window)
+    if bias is not None:
+        sums += bias[:, None, None]
+    scale = (own_scale / per_step).reshape(-1, 1, 1)
+    whole = np.rint(sums.astype(np.float32) * scale) + y_zero
+    expected = np.clip(whole, limits[2].min, limits[2].max).astype(types[2])
+    plain = last or x[2:] == (1, 1)  # neighbours in the output are channels
+    given, weights = _tensor(own, image, last), own.tensor(filter_)
+    for tile in _TILES:
+        out = _tensor(own, np.full_like(expected, 85), last)
+        own._compiled.clear()
+        with tuning.trial(EveryWork(f"{tile}-1")):
+            dml.quantized_linear_convolution(
+                given, np.float32(1), zeros[0], weights, own_scale, zeros[1], per_step, zeros[2],
+                bias, **window, out=out)
+            assert np.array_equal(out.numpy(), expected), tile
+            assert _names(own) == [f"{SHADER}.{tile}"] + ["convolution_sum.quantized"] * (not plain)
+
+
+@pytest.mark.parametrize(("splits", "last"), [(1, True), (1, False), (3, True)])
+def test_tiles_add_up_integers(
+    splits: int, last: bool, own: dml.Device, rng: np.random.Generator,
+) -> None:
+    """INT32 sums of CONVOLUTION_INTEGER, and those of splits of K."""
+    image = rng.integers(0, 256, (2, 192, 9, 14)).astype(np.uint8)
+    filter_ = rng.integers(-128, 128, (72, 192, 3, 3)).astype(np.int8)
+    sums = _convolved(image - 100.0, filter_ - 3.0)
+    expected, names = sums.astype(np.int32), []
+    if splits > 1:
+        expected = np.clip(np.rint(sums / 4096), -128, 127).astype(np.int8)
+        names = ["convolution_sum.quantized"]
+    x, w = _tensor(own, image, last), own.tensor(filter_)
+    for tile in _TILES:
+        out = _tensor(own, np.zeros_like(expected), last)
+        own._compiled.clear()
+        with tuning.trial(EveryWork(f"{tile}-{splits}")):
+            if splits == 1:
+                dml.convolution_integer(
+                    x, w, x_zero_point=np.uint8(100), filter_zero_point=np.int8(3), out=out)
+            else:
+                dml.quantized_linear_convolution(
+                    x, np.float32(1), np.uint8(100), w, np.float32(1), np.int8(3),
+                    np.float32(4096), data_type="int8", out=out)
+            assert np.array_equal(out.numpy(), expected), tile
+            assert _names(own) == [f"{SHADER}.{tile}", *names]
