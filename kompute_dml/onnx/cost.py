@@ -34,6 +34,8 @@ DOUBT = 150.0
 """Microseconds that a graph's regions with products may lose in all: estimates are not better than
 that, and what is claimed in vain costs less than what is left out in vain."""
 
+ALL_TAKES_IT = "claim=all takes it"
+"""The end of why a region is left out that is estimated to lose time."""
 COMPUTES_NOTHING = "its region computes nothing: it only views values, or works on sizes"
 
 
@@ -140,7 +142,7 @@ def refusals(
         if device.total <= cpu.total:
             continue
         reasons[i] = (f"its region would take about {device} on the device and {cpu} on the CPU: "
-                      "claim=all takes it")
+                      + ALL_TAKES_IT)
         if any(row.multiplies for row in rows):
             lost.append((device.total - cpu.total, i))
     total = 0.0

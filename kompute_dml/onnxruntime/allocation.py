@@ -149,8 +149,8 @@ class _Runs(threading.local):
 
     def __init__(self) -> None:
         self.count = 0
-        self.lent: list[tuple[DeviceMemory, int]] = []
-        """Memories and addresses of inputs that the host lends."""
+        self.lent: list[tuple[DeviceMemory, int, int]] = []
+        """Memories, addresses and sizes of inputs that the host lends."""
 
 
 _runs = _Runs()
@@ -165,7 +165,7 @@ def begin_run() -> None:
 def lend(memory: DeviceMemory, address: int, data: np.ndarray) -> None:
     """Let an input of the current run lie at an address without a copy."""
     memory.lend(address, data)
-    _runs.lent.append((memory, address))
+    _runs.lent.append((memory, address, data.nbytes))
 
 
 def end_run() -> None:
@@ -173,8 +173,8 @@ def end_run() -> None:
     _runs.count -= 1
     if not _runs.count:
         while _runs.lent:
-            memory, address = _runs.lent.pop()
-            memory.settle(address)
+            memory, address, nbytes = _runs.lent.pop()
+            memory.settle(address, nbytes)
 
 
 @guarded("(Transfer *, void **, void **, void **, size_t)")

@@ -127,10 +127,11 @@ class DeviceMemory:
         address."""
         self._put(Piece(address, data.nbytes, None, data))
 
-    def settle(self, address: int) -> None:
-        """Copy what was lent, if it still lies there."""
+    def settle(self, address: int, nbytes: int) -> None:
+        """Copy what was lent, as far as it still lies there. Other contents may have taken the
+        place of a part."""
         with self._lock:
-            for piece in self._within(address, address + 1):
+            for piece in self._within(address, address + nbytes):
                 if isinstance(piece.lies, np.ndarray):
                     piece.lies = piece.lies.copy()
 

@@ -53,7 +53,7 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _NO_CONTEXT = ("ep.context_enable: regions are compiled when a session is made and have no form in "
                "a model, which is written without any")
 _NAMED = 20
-"""The most nodes that an error names."""
+"""The most nodes that an error names, and the most regions that a warning explains."""
 
 _name = ffi.new("char[]", EP_NAME.encode())
 _vendor = ffi.new("char[]", b"kompute_dml")
@@ -272,21 +272,26 @@ class Provider:
 
     def _idle(self, count: int, placed: Placement) -> str:
         """The warning for a model of which this provider runs no node."""
-        left = {node: node in placed for node in placed.reasons}
-        missing = sorted({
-            part.label for node, served in left.items() if not served and self._names(node)
-            for part in node.originals
-        })
+        missing: set[str] = set()
+        unnamed: set[str] = set()
+        refused: dict[str, set[str]] = {}  # by reason
+        for node, reason in placed.reasons.items():
+            group = (refused.setdefault(reason, set()) if node in placed
+                     else missing if self._names(node) else unnamed)
+            group.update(part.label for part in node.originals)
         text = f"{EP_NAME} runs 0 of {count} nodes of this model"
         if missing:
-            text += f"; not implemented, or not as they are used here: {', '.join(missing)}"
-        others = {part.label for node in left for part in node.originals} - {*missing}
-        if others and self.options.claims_worthwhile:
+            text += f"; not implemented, or not as they are used here: {_listed(missing)}"
+        if unnamed:
+            text += ("; the claim does not name these, which ONNX Runtime's optimization left: "
+                     + _listed(unnamed))
+        if any(reason.endswith(cost.ALL_TAKES_IT) for reason in refused):
             text += ("; the claim 'auto' takes only regions that are estimated to gain time, 'all' "
                      "takes more")
-        elif others:
-            text += ("; the claim does not name these, which ONNX Runtime's optimization left: "
-                     + ", ".join(sorted(others)))
+        others = [f"{_listed(labels)} ({reason})" for reason, labels in refused.items()
+                  if not reason.endswith(cost.ALL_TAKES_IT)]
+        if others:
+            text += f"; left out: {'; '.join(others[:_NAMED])}"
         return text
 
     def _names(self, node: Node) -> bool:
@@ -294,6 +299,10 @@ class Provider:
         if options.claims_all or options.claims_worthwhile:
             return True
         return bool(options.claimed_names & {node.op, node.label, *[n.op for n in node.originals]})
+
+
+def _listed(labels: set[str]) -> str:
+    return ", ".join(sorted(labels))
 
 
 # Callbacks

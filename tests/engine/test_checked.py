@@ -19,17 +19,20 @@ from test_convolution import _matrix_units
 
 def _target(of: str) -> Target:
     if of == "matrix units":
-        return _matrix_units()
+        target = _matrix_units()
+        return replace(target, traits=replace(target.traits, fragments_alike=True))
     adapter = dml.default_device().adapter
     return target_of(ShaderLibrary(frozenset()), replace(adapter, cooperative_matrices=()))
 
 
-def _tensor(kind: str, *sizes: int, last: bool = False) -> dml.TensorDesc:
+def _tensor(
+    kind: str, *sizes: int, last: bool = False, flags: dml.TensorFlags = dml.TensorFlags.NONE
+) -> dml.TensorDesc:
     """Packed. ``last``: the second dimension is the one with neighbouring elements."""
     _, c, *rest = sizes
     inner = int(np.prod(rest))
     strides = (c * inner, 1, *(c * int(np.prod(rest[i + 1:])) for i in range(len(rest))))
-    return dml.TensorDesc(kind, sizes, strides if last else None)
+    return dml.TensorDesc(kind, sizes, strides if last else None, flags=flags)
 
 
 def _gemm(rng: np.random.Generator, kind: str) -> OperatorDesc:
@@ -49,17 +52,28 @@ def _convolution(rng: np.random.Generator, kind: str) -> OperatorDesc:
     window, step, apart = (rng.integers(1, n, 2) for n in (6, 4, 3))
     groups = int(rng.choice([1, 1, 4, 32]))
     own, made = (int(x) for x in 2 ** rng.uniform(0, 8, 2))
+    if rng.random() < 0.5:  # as networks have them, for which there are more kernels
+        window[:], step[:], apart[:] = rng.choice([1, 3, 7]), rng.choice([1, 2]), 1
+        own, made = int(rng.choice([3, 16, 64])), int(rng.choice([16, 64, 256]))
     spans = (window - 1) * apart + 1
-    counts = rng.integers(1, 80, 2)
+    start, end = (rng.integers(0, spans) if rng.random() < 0.5 else np.zeros(2, int)
+                  for _ in range(2))
+    most = rng.choice([8, 80, 300 if groups == 1 else 80])
+    few = np.maximum(rng.integers(1, most, 2), start + end)
+    many = (few - 1) * step + spans - start - end
+    backward = bool(rng.random() < 0.3)
+    x, y, w = (few, many, (own, made)) if backward else (many, few, (made, own))
     last = bool(rng.random() < 0.5)
+    flags = dml.TensorFlags.OWNED_BY_DML if rng.random() < 0.5 else dml.TensorFlags.NONE
     return dml.ConvolutionOperatorDesc(
-        input_tensor=_tensor(kind, 2, groups * own, *map(int, (counts - 1) * step + spans),
-                             last=last),
-        filter_tensor=_tensor(kind, groups * made, own, *map(int, window), last=last),
-        output_tensor=_tensor(kind, 2, groups * made, *map(int, counts), last=last),
-        mode=dml.ConvolutionMode.CROSS_CORRELATION, direction=dml.ConvolutionDirection.FORWARD,
-        strides=tuple(map(int, step)), dilations=tuple(map(int, apart)), start_padding=(0, 0),
-        end_padding=(0, 0), output_padding=(0, 0), group_count=groups)
+        input_tensor=_tensor(kind, 2, groups * own, *map(int, x), last=last),
+        filter_tensor=_tensor(kind, groups * w[0], w[1], *map(int, window), last=last, flags=flags),
+        output_tensor=_tensor(kind, 2, groups * made, *map(int, y), last=last),
+        mode=dml.ConvolutionMode.CROSS_CORRELATION,
+        direction=dml.ConvolutionDirection(int(backward)),
+        strides=tuple(map(int, step)), dilations=tuple(map(int, apart)),
+        start_padding=tuple(map(int, start)), end_padding=tuple(map(int, end)),
+        output_padding=(0, 0), group_count=groups)
 
 
 _MAKERS: dict[str, Any] = {"DML_OPERATOR_GEMM": _gemm, "DML_OPERATOR_CONVOLUTION": _convolution}
@@ -72,6 +86,6 @@ def test_a_device_serves_all_sizes_or_none(
     name: str, kind: str, of: str, rng: np.random.Generator
 ) -> None:
     target = _target(of)
-    for _ in range(200):
+    for _ in range(300):
         desc = _MAKERS[name](rng, kind)
         desc.operator.lower(desc, target)

@@ -133,6 +133,18 @@ def test_what_outlives_a_run_is_copied_at_its_end() -> None:
     memory.free(address)
 
 
+def test_all_parts_of_what_was_lent_are_copied() -> None:
+    memory, lent = _memory(), np.arange(12, dtype=np.uint8)
+    address = memory.allocate(12)
+    allocation.begin_run()
+    allocation.lend(memory, address, lent)
+    memory.write(address + 4, np.full(4, 99, np.uint8))  # leaves a part before, and one behind
+    allocation.end_run()
+    lent += 1
+    assert memory.read(address, 12).tolist() == [0, 1, 2, 3, 99, 99, 99, 99, 8, 9, 10, 11]
+    memory.free(address)
+
+
 def _cache_step(heads: int, length: int, depth: int) -> bytes:
     """One step of a decoder: the newest key pushes the oldest one out."""
     past = [1, heads, length, depth]

@@ -110,6 +110,25 @@ def test_a_session_that_leaves_all_to_the_cpu_says_so_once(
         assert word in said[0]
 
 
+@pytest.mark.parametrize("claim, ops, expected", [
+    ("all", "Transpose", "left out: Transpose (its region computes nothing: "),
+    ("auto", "Transpose", "left out: Transpose (its region computes nothing: "),
+    ("Abs,Neg", "Neg Abs", "of this model; left out: Abs, Neg (no room)"),
+    ("Abs", "Neg Abs", "optimization left: Neg; left out: Abs (no room)"),
+])
+def test_a_session_says_why_it_left_out_what_the_claim_takes(
+    claim: str, ops: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provider.Provider, "_without_room", lambda self, region: "no room")
+    nodes = [node(op, f"x{i}", f"x{i + 1}") for i, op in enumerate(ops.split())]
+    built = model(nodes, [("x0", FLOAT, [2, 2])], [(f"x{len(nodes)}", FLOAT, [2, 2])])
+    with pytest.warns(UserWarning, match="0 of") as said:
+        session(built, False, claim=claim)
+    text = str(said[0].message)
+    assert expected in text
+    assert "takes more" not in text and ("not name" in text) == (claim == "Abs")
+
+
 def test_without_kp_the_provider_is_not_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kompute, "is_registered", lambda: False)
     monkeypatch.setitem(sys.modules, "kp", None)
