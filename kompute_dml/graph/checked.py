@@ -16,10 +16,6 @@ MAX_CHECKED = 4096
 """The most descriptions that are remembered. Then all are forgotten."""
 
 
-_OF_ANY_SIZE = ("DML_OPERATOR_CONVOLUTION", "DML_OPERATOR_GEMM")
-"""Operators that a device lacks for some data types, never for some sizes."""
-
-
 class Checked:
     """What need not be checked again on a device."""
 
@@ -48,8 +44,7 @@ class Checked:
     def compile(self, operator: Operator) -> None:
         """Raise if the device has no shaders for the operator."""
         desc = operator.desc
-        of_any_size = operator.definition.name in _OF_ANY_SIZE
-        key = _without_sizes(desc) if of_any_size else self._key(desc)
+        key = _without_sizes(desc) if operator.definition.any_size else self._key(desc)
         if key not in self._compiles:
             operator.definition.lower(desc, operator.device._target)
             _add(self._compiles, key)

@@ -157,6 +157,9 @@ class Definition:
     """Whether its function broadcasts the inputs to one another."""
     owned: bool
     """Whether inputs may be OWNED_BY_DML."""
+    any_size: bool
+    """Whether a device that has shaders for some sizes of tensors, and windows, has them for
+    all."""
 
     @property
     def name(self) -> str:
@@ -510,6 +513,7 @@ def define(
     infer: Infer | None = None,
     broadcasts: bool = False,
     owned: bool = True,
+    any_size: bool = False,
     defaults: Mapping[str, Any] | None = None,
 ) -> Any:
     """Register ``DML_OPERATOR_<name>`` and return its descriptor class.
@@ -517,8 +521,9 @@ def define(
     ``check(desc, strict)`` makes checks that the specification table does not have.
     ``same(strict)`` replaces the table's equality constraints, ``in_place`` its statement on
     aliasing. ``newer(desc)`` yields values that need a later feature level, beyond the table.
-    ``infer`` gives the outputs. ``owned``: inputs may be OWNED_BY_DML. ``broadcasts`` and
-    ``defaults`` belong to the function.
+    ``infer`` gives the outputs. ``owned``: inputs may be OWNED_BY_DML. ``any_size``: a
+    device lacks it for some data types, never for some sizes. ``broadcasts`` and ``defaults``
+    belong to the function.
     """
     entry = spec.operator("DML_OPERATOR_" + name)
     required, optional = [], []
@@ -553,6 +558,7 @@ def define(
         defaults=defaults or {},
         broadcasts=broadcasts,
         owned=owned,
+        any_size=any_size,
     )
     _definitions[entry.name] = definition
     _by_class[desc_class] = definition
@@ -602,8 +608,8 @@ def operator(
     ``output`` gives the outputs. Other keywords are those of :func:`define`, or defaults of the
     function's keyword arguments.
     """
-    known = {k: more.pop(k) for k in ("check", "same", "newer", "in_place", "broadcasts", "owned")
-             if k in more}
+    known = {k: more.pop(k) for k in ("check", "same", "newer", "in_place", "broadcasts", "owned",
+                                      "any_size") if k in more}
 
     def register(build: Build) -> Any:
         def lower(desc: Any, target: Target) -> Plan:
