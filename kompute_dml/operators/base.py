@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import inspect
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from keyword import iskeyword
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
@@ -125,6 +125,10 @@ class OperatorDesc:
         return _by_class[type(self)]
 
 
+Given = Sequence[tuple[Field, TensorDesc]]
+"""The tensors of a description that are not absent, by field."""
+
+
 class _Fields(NamedTuple):
     """What the fields of a descriptor class are."""
 
@@ -229,44 +233,42 @@ class Definition:
     def validate(self, desc: Any, level: FeatureLevel, strict: bool) -> None:
         """Raise if ``desc`` is not valid at a feature level. ``strict`` refuses extensions."""
         self.check_fields(desc)
-        self._check_support(desc, level)
+        given = [(f, t) for f in self.slots(desc)
+                 if (t := tensor_of(desc, f.snake)) is not None]
+        self._check_support(desc, given, level)
         for tensors, properties in self.same(strict):
-            self._check_same(desc, tensors, properties)
-        for f in self.slots(desc):
-            tensor = tensor_of(desc, f.snake)
-            if tensor is not None and f.kind == "input" and not self.owned:
-                expect(not tensor.owned_by_dml, self.name, f"{f.name}.Flags", "be NONE",
-                       "OWNED_BY_DML")
-            if tensor is None or f.kind != "output":
+            self._check_same(given, tensors, properties)
+        for f, tensor in given:
+            if f.kind == "input" and not self.owned and tensor.owned_by_dml:
+                refuse(self.name, f"{f.name}.Flags", "be NONE", "OWNED_BY_DML")
+            if f.kind != "output":
                 continue
             if tensor.overlaps_itself:
-                expect(
-                    False, self.name, f"{f.name}.Strides",
+                refuse(
+                    self.name, f"{f.name}.Strides",
                     "give every element of an output an address of its own",
                     f"Sizes {list(tensor.sizes)} with Strides {list(tensor.strides)}",
                 )
-            expect(
-                not tensor.owned_by_dml, self.name, f"{f.name}.Flags",
-                "be NONE (only inputs may be OWNED_BY_DML)", "OWNED_BY_DML",
-            )
-        self._check_outputs(desc)
+            if tensor.owned_by_dml:
+                refuse(self.name, f"{f.name}.Flags", "be NONE (only inputs may be OWNED_BY_DML)",
+                       "OWNED_BY_DML")
+        self._check_outputs(desc, given)
         self.check(desc, strict)
         self._check_fused(desc, level)
         for since, field, rule, got in self.newer(desc):
             if level < since:
                 raise self._unsupported(field, rule, got, level, since)
 
-    def _check_support(self, desc: Any, level: FeatureLevel) -> None:
+    def _check_support(self, desc: Any, given: Given, level: FeatureLevel) -> None:
         table = self.support(desc, level)
         if table is None:
             raise UnsupportedError(
                 f"{self.name}: needs feature level {self.spec.introduced}, "
                 f"but the device was created at {level}"
             )
-        for f in self.slots(desc):
-            tensor = tensor_of(desc, f.snake)
+        for f, tensor in given:
             support = table.get(name := f.name.partition("[")[0])
-            if tensor is None or support is None:
+            if support is None:
                 continue
             low, high = support.dimension_counts
             if tensor.data_type in support.data_types and low <= tensor.dimension_count <= high:
@@ -295,15 +297,15 @@ class Definition:
                     raise self._unsupported(f"{f.name}.{field}", rule, got, level, min(since))
                 refuse(self.name, f"{f.name}.{field}", rule, got)
 
-    def _check_outputs(self, desc: Any) -> None:
+    def _check_outputs(self, desc: Any, given: Given) -> None:
         """Raise if a present output does not have the sizes that follow from the inputs."""
         inferred: dict[str, Output] = {}
         for name, made in (self.infer(desc) if self.infer else {}).items():
             inferred |= ({f"{name}[{i}]": m for i, m in enumerate(made)}
                          if isinstance(made, list) else {name: made})
-        for f in self.slots(desc):
-            tensor, output = tensor_of(desc, f.snake), inferred.get(f.snake)
-            if tensor is not None and output is not None and tensor.sizes != output.sizes:
+        for f, tensor in given:
+            output = inferred.get(f.snake)
+            if output is not None and tensor.sizes != output.sizes:
                 refuse(self.name, f"{f.name}.Sizes", f"be {list(output.sizes)}",
                        list(tensor.sizes))
 
@@ -337,12 +339,10 @@ class Definition:
         )
 
     def _check_same(
-        self, desc: Any, tensors: tuple[str, ...], properties: tuple[str, ...]
+        self, given: Given, tensors: tuple[str, ...], properties: tuple[str, ...]
     ) -> None:
-        given = [(f.name, t) for f in self.slots(desc)
-                 if (t := tensor_of(desc, f.snake)) is not None]
-        present = [(name, t) for n in tensors for name, t in given
-                   if name == n or name.partition("[")[0] == n]
+        present = [(f.name, t) for n in tensors for f, t in given
+                   if f.name == n or f.name.partition("[")[0] == n]
         for prop in properties:
             field, get = _PROPERTIES[prop]
             for name, tensor in present[:-1]:
@@ -372,7 +372,7 @@ def bits(value: Any) -> Any:
     """An attribute as part of a key. 0.0 equals -0.0 and NaN does not equal NaN, so floats are
     replaced by their bits."""
     kind = type(value)
-    if kind in _SIMPLE:
+    if kind in _SIMPLE or (kind is tuple and _SIMPLE.issuperset(map(type, value))):
         return value
     if isinstance(value, (float, np.floating)):
         return struct.pack("<d", value)
@@ -418,12 +418,15 @@ def check_field(operator: str, f: Field, value: Any, entry: OperatorSpec | None 
     if value is None and (f.optional or f.is_tensor):
         expect(f.optional, operator, f.name, "be given", None)
     elif f.is_array:
-        rule = f"be a {_DESCRIBED[f.type]}"
-        expect(isinstance(value, tuple), operator, f.name, rule, repr(value))
+        if not isinstance(value, tuple):
+            refuse(operator, f.name, f"be a {_DESCRIBED[f.type]}", repr(value))
         if f.type == "TENSOR_DESC_ARRAY":
             expect(value, operator, f.name, "have at least one tensor", "()")
+        kind = f.type.removesuffix("_ARRAY")
+        low, high = _INT_RANGES.get(kind, (0, -1))
         for i, item in enumerate(value):
-            _check_value(operator, f"{f.name}[{i}]", f.type.removesuffix("_ARRAY"), item)
+            if type(item) is not int or not low <= item <= high:
+                _check_value(operator, f"{f.name}[{i}]", kind, item)
     elif f.enum == "DML_TENSOR_DATA_TYPE":
         expect(isinstance(value, DataType), operator, f.name, "be a DataType", value)
     elif f.enum in ENUMS:
