@@ -52,13 +52,9 @@ class Checked:
 
 def _without_sizes(desc: OperatorDesc) -> Any:
     """The key of a description without what sizes and windows are."""
-    kinds: list[Any] = []
-    for name, value in desc.__dict__.items():
-        if isinstance(value, TensorDesc):
-            kinds.append((name, value.data_type, value.dimension_count))
-        elif not isinstance(value, tuple):
-            kinds.append((name, bits(value)))
-    return type(desc), *kinds
+    return type(desc), *[
+        (value.data_type, value.dimension_count) if isinstance(value, TensorDesc) else bits(value)
+        for value in (getattr(desc, name) for name in desc.operator.kinds)]
 
 
 def _add(known: set[Any], key: Any) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _FEW = 1024
 """The most elements of an input whose values a plan may depend on."""
-
+_SIZES = ("group",)
+"""Attributes that are sizes."""
 
 Rows = dict[Node, Mapping]
 
@@ -77,7 +78,8 @@ def place(
 def _tried(row: Mapping, node: Node, device: Device, before: dict[Any, str | None]) -> str | None:
     """:func:`.mapping.trial` of a node. A model repeats its layers: what it said ``before`` of one
     that is alike, it says of this one."""
-    attributes = [(name, _key(value)) for name, value in node.attributes.items()]
+    attributes = [(name, _key(value)) for name, value in node.attributes.items()
+                  if not (row.any_size and name in _SIZES)]
     if row.any_size:
         tensors = [_rank(v) for v in (*node.inputs, *node.outputs)]
         tensors += [_key(v.constant) for i in row.host if (v := node.input(i)) is not None]

@@ -193,6 +193,12 @@ class Definition:
         )
 
     @functools.cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The fields that are neither arrays nor sizes: tensors, numbers and enumerations."""
+        return tuple(f.snake for f in self.spec.fields
+                     if not f.is_array and (f.type != "UINT" or f.enum))
+
+    @functools.cached_property
     def _tensors(self) -> tuple[tuple[Field, ...], bool]:
         """The tensors, inputs first, and whether one of them is an array."""
         tensors = (*self.spec.inputs, *self.spec.outputs)
