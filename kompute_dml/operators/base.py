@@ -80,11 +80,9 @@ class OperatorDesc:
 
     def __init__(self, **values: Any) -> None:
         mine, fields = self.__dict__, self.operator.fields
-        for name, default in fields.defaults:
-            mine[name] = values.get(name, default)
-            if mine[name] is dataclasses.MISSING:
-                self._refuse(values)
-        if not values.keys() <= mine.keys():
+        mine.update(fields.defaults)
+        mine.update(values)
+        if len(mine) > len(fields.defaults) or not fields.required <= values.keys():
             self._refuse(values)
         for name in fields.arrays:
             if isinstance(value := mine[name], (list, np.ndarray)):
@@ -132,7 +130,9 @@ Given = Sequence[tuple[Field, TensorDesc]]
 class _Fields(NamedTuple):
     """What the fields of a descriptor class are."""
 
-    defaults: tuple[tuple[str, Any], ...]
+    defaults: Mapping[str, Any]
+    """All fields, in their order. Required ones have none of use."""
+    required: frozenset[str]
     arrays: tuple[str, ...]
     enums: tuple[tuple[str, Mapping[str, Any]], ...]
     """Fields of an enumeration, and its members by name."""
@@ -184,8 +184,9 @@ class Definition:
     def fields(self) -> _Fields:
         """What the constructor of the descriptor class reads."""
         fields = self.spec.fields
+        defaults = {n: f.default for n, f in self.desc_class.__dataclass_fields__.items()}
         return _Fields(
-            tuple((name, f.default) for name, f in self.desc_class.__dataclass_fields__.items()),
+            defaults, frozenset(n for n, x in defaults.items() if x is dataclasses.MISSING),
             tuple(f.snake for f in fields if f.is_array),
             tuple((f.snake, ENUMS[f.enum].__members__) for f in fields
                   if not f.is_array and f.enum in ENUMS),
