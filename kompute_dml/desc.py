@@ -165,7 +165,7 @@ class TensorDesc:
     @property
     def owned_by_dml(self) -> bool:
         """Whether it is bound once, to the operator's initializer."""
-        return bool(self.flags & TensorFlags.OWNED_BY_DML)
+        return self.flags is TensorFlags.OWNED_BY_DML
 
     def replace(self, **changes: Any) -> TensorDesc:
         """A copy with other fields. The byte size is computed again unless given."""

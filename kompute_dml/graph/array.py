@@ -31,10 +31,10 @@ def described(data_type: DataType, sizes: Ints, strides: Ints, alignment: int) -
     return TensorDesc(data_type, sizes, strides, guaranteed_base_offset_alignment=alignment)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: a model has thousands, which would take twice as long
 class Array:
-    """A value while the plan is built. ``shape`` may be (), or hold a 0; then ``storage`` is
-    None."""
+    """A value while the plan is built. It does not change. ``shape`` may be (), or hold a 0; then
+    ``storage`` is None."""
 
     dtype: np.dtype[Any]
     shape: Ints

@@ -16,10 +16,6 @@ MAX_CHECKED = 4096
 """The most descriptions that are remembered. Then all are forgotten."""
 
 
-_OF_ANY_SIZE = ("DML_OPERATOR_CONVOLUTION", "DML_OPERATOR_GEMM")
-"""Operators that a device lacks for some data types, never for some sizes."""
-
-
 class Checked:
     """What need not be checked again on a device."""
 
@@ -48,8 +44,7 @@ class Checked:
     def compile(self, operator: Operator) -> None:
         """Raise if the device has no shaders for the operator."""
         desc = operator.desc
-        of_any_size = operator.definition.name in _OF_ANY_SIZE
-        key = _without_sizes(desc) if of_any_size else self._key(desc)
+        key = _without_sizes(desc) if operator.definition.any_size else self._key(desc)
         if key not in self._compiles:
             operator.definition.lower(desc, operator.device._target)
             _add(self._compiles, key)
@@ -57,13 +52,9 @@ class Checked:
 
 def _without_sizes(desc: OperatorDesc) -> Any:
     """The key of a description without what sizes and windows are."""
-    kinds: list[Any] = []
-    for name, value in desc.__dict__.items():
-        if isinstance(value, TensorDesc):
-            kinds.append((name, value.data_type, value.dimension_count))
-        elif not isinstance(value, tuple):
-            kinds.append((name, bits(value)))
-    return type(desc), *kinds
+    return type(desc), *[
+        (value.data_type, value.dimension_count) if isinstance(value, TensorDesc) else bits(value)
+        for value in (getattr(desc, name) for name in desc.operator.kinds)]
 
 
 def _add(known: set[Any], key: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from ..desc import MINIMUM_ALIGNMENT, TensorDesc
@@ -199,7 +200,7 @@ def _activation(draft: Draft, after: Draft) -> Any:
     if (name not in fused and name not in more) or "SOFTMAX" in name:
         return None
     absent = {f.snake: None for f in after.desc.operator.spec.tensors}
-    return changed(after, {}, **absent).desc
+    return replace(after.desc, **absent)
 
 
 # Joined tensors: operators write their parts in place

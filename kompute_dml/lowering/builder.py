@@ -130,8 +130,7 @@ class PlanBuilder:
             field = f"{name}_offset"
             if (operand.offset_field != field and operand.slot is not None
                     and field in variant.push_fields):
-                operand = Operand(operand.slot, field, operand.itemsize, operand.length,
-                                  operand.offset, operand.writes, operand.first)
+                operand = operand._replace(offset_field=field)
             bound.append(operand)
         words = tuple(params or ())
         if params is not None:
@@ -169,10 +168,10 @@ class PlanBuilder:
             if slots and operand.slot is not None and operand.slot in slots:
                 to = slots[operand.slot]
                 first = to.offset * to.itemsize
-                return replace(operand, slot=to.slot,
-                               offset=operand.offset + first // operand.itemsize)
+                return operand._replace(slot=to.slot,
+                                        offset=operand.offset + first // operand.itemsize)
             first = base.get(operand.slot or "", 0)
-            return replace(operand, offset=operand.offset + first // operand.itemsize)
+            return operand._replace(offset=operand.offset + first // operand.itemsize)
 
         for into, dispatches in ((self._execute, plan.execute),
                                  (self._initialize, plan.initialize)):

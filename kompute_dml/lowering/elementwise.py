@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from ..desc import TensorDesc
 from ..dtypes import DataType, Scalar, saturate
@@ -222,9 +222,13 @@ def _split(sizes: Ints) -> tuple[list[int], list[int]]:
 
 
 def float_bits(value: float) -> int:
-    """A FLOAT as a word for a push field."""
-    with np.errstate(over="ignore"):
-        return int(np.float32(value).view(np.uint32))
+    """A FLOAT as a word for a push field. Beyond its range it is infinite."""
+    number = float(value)
+    try:
+        packed = struct.pack("<f", number)
+    except OverflowError:
+        packed = struct.pack("<f", math.copysign(math.inf, number))
+    return int.from_bytes(packed, "little")
 
 
 def parameter(value: Any, data_type: DataType) -> Ints:

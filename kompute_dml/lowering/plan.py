@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..desc import TensorDesc
 from ..layout import extent
@@ -30,8 +31,7 @@ class Target:
     """Whether FLOAT32 products may be computed of FLOAT16 factors."""
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """One storage-buffer binding of a dispatch.
 
     ``slot`` names the bound resource: a tensor field (``"input_tensor"``), :data:`TEMPORARY`,
@@ -51,11 +51,11 @@ class Operand:
 
     def reading(self) -> Operand:
         """The same range, only read."""
-        return replace(self, writes=False)
+        return self._replace(writes=False)
 
     def part(self, first: int, length: int) -> Operand:
         """``length`` elements of the range, from ``first`` on."""
-        return replace(self, offset=self.offset + first, length=length)
+        return self._replace(offset=self.offset + first, length=length)
 
 
 def reads(slot: str, desc: TensorDesc, offset_field: str | None, offset: int = 0,
@@ -75,7 +75,7 @@ def writes(slot: str, desc: TensorDesc, offset_field: str, offset: int = 0,
 
 def in_units(operand: Operand, unit: int) -> Operand:
     """The operand, counted in units of ``unit`` bytes."""
-    return replace(operand, itemsize=unit, length=operand.length * operand.itemsize // unit)
+    return operand._replace(itemsize=unit, length=operand.length * operand.itemsize // unit)
 
 
 UNUSED = Operand(None)

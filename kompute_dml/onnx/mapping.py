@@ -61,7 +61,8 @@ def trial(mapping: Mapping, node: Node, device: Device) -> str | None:
         shape = value.shape or ()
         certain = certain and value.shape is not None and None not in shape
         array = builder.new([1 if n is None else n for n in shape], value.dtype)
-        inputs.append(replace(array, host=value.constant))
+        inputs.append(
+            array if value.constant is None else replace(array, host=value.constant))
     try:
         mapping.build(builder, node, inputs)
     except UnsupportedError as error:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _FEW = 1024
 """The most elements of an input whose values a plan may depend on."""
-
+_SIZES = ("group",)
+"""Attributes that are sizes."""
 
 Rows = dict[Node, Mapping]
 
@@ -77,14 +78,26 @@ def place(
 def _tried(row: Mapping, node: Node, device: Device, before: dict[Any, str | None]) -> str | None:
     """:func:`.mapping.trial` of a node. A model repeats its layers: what it said ``before`` of one
     that is alike, it says of this one."""
-    key = (id(row), node.op, node.since,
-           *[(name, _key(value)) for name, value in node.attributes.items()],
-           *[v and (v.dtype, v.shape, _key(v.constant, i not in row.host))
-             for i, v in enumerate(node.inputs)],
-           *[v and (v.dtype, v.shape) for v in node.outputs])
+    attributes = [(name, _key(value)) for name, value in node.attributes.items()
+                  if not (row.any_size and name in _SIZES)]
+    if row.any_size:
+        tensors = [_rank(v) for v in (*node.inputs, *node.outputs)]
+        tensors += [_key(v.constant) for i in row.host if (v := node.input(i)) is not None]
+    else:
+        tensors = [v and (v.dtype, v.shape, _key(v.constant, i not in row.host))
+                   for i, v in enumerate(node.inputs)]
+        tensors += [v and (v.dtype, v.shape) for v in node.outputs]
+    key = id(row), node.op, node.since, *attributes, None, *tensors
     if key not in before:
         before[key] = mapping.trial(row, node, device)
     return before[key]
+
+
+def _rank(value: Value | None) -> Any:
+    """What a device may refuse of a valid node's tensor, whatever its sizes are."""
+    if value is None or value.shape is None:
+        return value and (value.dtype, None)
+    return value.dtype, len(value.shape), None in value.shape, 0 in value.shape
 
 
 def _key(value: Any, is_weight: bool = False) -> Any:

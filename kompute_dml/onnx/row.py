@@ -63,6 +63,8 @@ class Mapping:
     """The function of a reduction, on which the data types depend."""
     results: tuple[str | None, ...] = ()
     """The DirectML tensor of each output, if its type differs from the table's."""
+    any_size: bool = False
+    """Whether a device serves all valid nodes of the same types, ranks and attributes, or none."""
     repetition: Callable[[Node], float] = lambda node: 1.0
     """How many times as much the device multiplies as the CPU."""
 
@@ -169,4 +171,5 @@ def elementwise(
 ) -> Mapping:
     build = lowerings.elementwise(
         operator, attributes or lowerings.constants(), tensors=tensors)
-    return Mapping(op, since, operator, build, domain, fields, reads, refuses=refuses)
+    return Mapping(op, since, operator, build, domain, fields, reads, refuses=refuses,
+                   any_size=True)

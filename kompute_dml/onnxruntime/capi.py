@@ -473,7 +473,11 @@ def keep(owner: Any) -> Any:
 
 def let_go(table: Any) -> Any:
     """Release a table. Returns its owner, or None."""
-    return alive.pop(_place(table), None)
+    owner = alive.pop(_place(table), None)
+    if owner is not None:
+        # Its handle holds it. Without it, device memory goes with the last reference.
+        owner.__dict__.pop("handle", None)
+    return owner
 
 
 def callback(signature: str) -> Callable[[Callable[..., Any]], Any]:

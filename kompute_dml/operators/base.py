@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import inspect
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from keyword import iskeyword
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
@@ -80,11 +80,9 @@ class OperatorDesc:
 
     def __init__(self, **values: Any) -> None:
         mine, fields = self.__dict__, self.operator.fields
-        for name, default in fields.defaults:
-            mine[name] = values.get(name, default)
-            if mine[name] is dataclasses.MISSING:
-                self._refuse(values)
-        if not values.keys() <= mine.keys():
+        mine.update(fields.defaults)
+        mine.update(values)
+        if len(mine) > len(fields.defaults) or not fields.required <= values.keys():
             self._refuse(values)
         for name in fields.arrays:
             if isinstance(value := mine[name], (list, np.ndarray)):
@@ -125,10 +123,16 @@ class OperatorDesc:
         return _by_class[type(self)]
 
 
+Given = Sequence[tuple[Field, TensorDesc]]
+"""The tensors of a description that are not absent, by field."""
+
+
 class _Fields(NamedTuple):
     """What the fields of a descriptor class are."""
 
-    defaults: tuple[tuple[str, Any], ...]
+    defaults: Mapping[str, Any]
+    """All fields, in their order. Required ones have none of use."""
+    required: frozenset[str]
     arrays: tuple[str, ...]
     enums: tuple[tuple[str, Mapping[str, Any]], ...]
     """Fields of an enumeration, and its members by name."""
@@ -157,6 +161,9 @@ class Definition:
     """Whether its function broadcasts the inputs to one another."""
     owned: bool
     """Whether inputs may be OWNED_BY_DML."""
+    any_size: bool
+    """Whether a device that has shaders for some sizes of tensors, and windows, has them for
+    all."""
 
     @property
     def name(self) -> str:
@@ -177,13 +184,20 @@ class Definition:
     def fields(self) -> _Fields:
         """What the constructor of the descriptor class reads."""
         fields = self.spec.fields
+        defaults = {n: f.default for n, f in self.desc_class.__dataclass_fields__.items()}
         return _Fields(
-            tuple((name, f.default) for name, f in self.desc_class.__dataclass_fields__.items()),
+            defaults, frozenset(n for n, x in defaults.items() if x is dataclasses.MISSING),
             tuple(f.snake for f in fields if f.is_array),
             tuple((f.snake, ENUMS[f.enum].__members__) for f in fields
                   if not f.is_array and f.enum in ENUMS),
             tuple((f.snake, spec.snake_case(f.count_field)) for f in fields if f.count_field),
         )
+
+    @functools.cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The fields that are neither arrays nor sizes: tensors, numbers and enumerations."""
+        return tuple(f.snake for f in self.spec.fields
+                     if not f.is_array and (f.type != "UINT" or f.enum))
 
     @functools.cached_property
     def _tensors(self) -> tuple[tuple[Field, ...], bool]:
@@ -226,44 +240,42 @@ class Definition:
     def validate(self, desc: Any, level: FeatureLevel, strict: bool) -> None:
         """Raise if ``desc`` is not valid at a feature level. ``strict`` refuses extensions."""
         self.check_fields(desc)
-        self._check_support(desc, level)
+        given = [(f, t) for f in self.slots(desc)
+                 if (t := tensor_of(desc, f.snake)) is not None]
+        self._check_support(desc, given, level)
         for tensors, properties in self.same(strict):
-            self._check_same(desc, tensors, properties)
-        for f in self.slots(desc):
-            tensor = tensor_of(desc, f.snake)
-            if tensor is not None and f.kind == "input" and not self.owned:
-                expect(not tensor.owned_by_dml, self.name, f"{f.name}.Flags", "be NONE",
-                       "OWNED_BY_DML")
-            if tensor is None or f.kind != "output":
+            self._check_same(given, tensors, properties)
+        for f, tensor in given:
+            if f.kind == "input" and not self.owned and tensor.owned_by_dml:
+                refuse(self.name, f"{f.name}.Flags", "be NONE", "OWNED_BY_DML")
+            if f.kind != "output":
                 continue
             if tensor.overlaps_itself:
-                expect(
-                    False, self.name, f"{f.name}.Strides",
+                refuse(
+                    self.name, f"{f.name}.Strides",
                     "give every element of an output an address of its own",
                     f"Sizes {list(tensor.sizes)} with Strides {list(tensor.strides)}",
                 )
-            expect(
-                not tensor.owned_by_dml, self.name, f"{f.name}.Flags",
-                "be NONE (only inputs may be OWNED_BY_DML)", "OWNED_BY_DML",
-            )
-        self._check_outputs(desc)
+            if tensor.owned_by_dml:
+                refuse(self.name, f"{f.name}.Flags", "be NONE (only inputs may be OWNED_BY_DML)",
+                       "OWNED_BY_DML")
+        self._check_outputs(desc, given)
         self.check(desc, strict)
         self._check_fused(desc, level)
         for since, field, rule, got in self.newer(desc):
             if level < since:
                 raise self._unsupported(field, rule, got, level, since)
 
-    def _check_support(self, desc: Any, level: FeatureLevel) -> None:
+    def _check_support(self, desc: Any, given: Given, level: FeatureLevel) -> None:
         table = self.support(desc, level)
         if table is None:
             raise UnsupportedError(
                 f"{self.name}: needs feature level {self.spec.introduced}, "
                 f"but the device was created at {level}"
             )
-        for f in self.slots(desc):
-            tensor = tensor_of(desc, f.snake)
+        for f, tensor in given:
             support = table.get(name := f.name.partition("[")[0])
-            if tensor is None or support is None:
+            if support is None:
                 continue
             low, high = support.dimension_counts
             if tensor.data_type in support.data_types and low <= tensor.dimension_count <= high:
@@ -292,15 +304,15 @@ class Definition:
                     raise self._unsupported(f"{f.name}.{field}", rule, got, level, min(since))
                 refuse(self.name, f"{f.name}.{field}", rule, got)
 
-    def _check_outputs(self, desc: Any) -> None:
+    def _check_outputs(self, desc: Any, given: Given) -> None:
         """Raise if a present output does not have the sizes that follow from the inputs."""
         inferred: dict[str, Output] = {}
         for name, made in (self.infer(desc) if self.infer else {}).items():
             inferred |= ({f"{name}[{i}]": m for i, m in enumerate(made)}
                          if isinstance(made, list) else {name: made})
-        for f in self.slots(desc):
-            tensor, output = tensor_of(desc, f.snake), inferred.get(f.snake)
-            if tensor is not None and output is not None and tensor.sizes != output.sizes:
+        for f, tensor in given:
+            output = inferred.get(f.snake)
+            if output is not None and tensor.sizes != output.sizes:
                 refuse(self.name, f"{f.name}.Sizes", f"be {list(output.sizes)}",
                        list(tensor.sizes))
 
@@ -334,12 +346,10 @@ class Definition:
         )
 
     def _check_same(
-        self, desc: Any, tensors: tuple[str, ...], properties: tuple[str, ...]
+        self, given: Given, tensors: tuple[str, ...], properties: tuple[str, ...]
     ) -> None:
-        given = [(f.name, t) for f in self.slots(desc)
-                 if (t := tensor_of(desc, f.snake)) is not None]
-        present = [(name, t) for n in tensors for name, t in given
-                   if name == n or name.partition("[")[0] == n]
+        present = [(f.name, t) for n in tensors for f, t in given
+                   if f.name == n or f.name.partition("[")[0] == n]
         for prop in properties:
             field, get = _PROPERTIES[prop]
             for name, tensor in present[:-1]:
@@ -369,7 +379,7 @@ def bits(value: Any) -> Any:
     """An attribute as part of a key. 0.0 equals -0.0 and NaN does not equal NaN, so floats are
     replaced by their bits."""
     kind = type(value)
-    if kind in _SIMPLE:
+    if kind in _SIMPLE or (kind is tuple and _SIMPLE.issuperset(map(type, value))):
         return value
     if isinstance(value, (float, np.floating)):
         return struct.pack("<d", value)
@@ -415,12 +425,15 @@ def check_field(operator: str, f: Field, value: Any, entry: OperatorSpec | None 
     if value is None and (f.optional or f.is_tensor):
         expect(f.optional, operator, f.name, "be given", None)
     elif f.is_array:
-        rule = f"be a {_DESCRIBED[f.type]}"
-        expect(isinstance(value, tuple), operator, f.name, rule, repr(value))
+        if not isinstance(value, tuple):
+            refuse(operator, f.name, f"be a {_DESCRIBED[f.type]}", repr(value))
         if f.type == "TENSOR_DESC_ARRAY":
             expect(value, operator, f.name, "have at least one tensor", "()")
+        kind = f.type.removesuffix("_ARRAY")
+        low, high = _INT_RANGES.get(kind, (0, -1))
         for i, item in enumerate(value):
-            _check_value(operator, f"{f.name}[{i}]", f.type.removesuffix("_ARRAY"), item)
+            if type(item) is not int or not low <= item <= high:
+                _check_value(operator, f"{f.name}[{i}]", kind, item)
     elif f.enum == "DML_TENSOR_DATA_TYPE":
         expect(isinstance(value, DataType), operator, f.name, "be a DataType", value)
     elif f.enum in ENUMS:
@@ -510,6 +523,7 @@ def define(
     infer: Infer | None = None,
     broadcasts: bool = False,
     owned: bool = True,
+    any_size: bool = False,
     defaults: Mapping[str, Any] | None = None,
 ) -> Any:
     """Register ``DML_OPERATOR_<name>`` and return its descriptor class.
@@ -517,8 +531,9 @@ def define(
     ``check(desc, strict)`` makes checks that the specification table does not have.
     ``same(strict)`` replaces the table's equality constraints, ``in_place`` its statement on
     aliasing. ``newer(desc)`` yields values that need a later feature level, beyond the table.
-    ``infer`` gives the outputs. ``owned``: inputs may be OWNED_BY_DML. ``broadcasts`` and
-    ``defaults`` belong to the function.
+    ``infer`` gives the outputs. ``owned``: inputs may be OWNED_BY_DML. ``any_size``: a
+    device lacks it for some data types, never for some sizes. ``broadcasts`` and ``defaults``
+    belong to the function.
     """
     entry = spec.operator("DML_OPERATOR_" + name)
     required, optional = [], []
@@ -553,6 +568,7 @@ def define(
         defaults=defaults or {},
         broadcasts=broadcasts,
         owned=owned,
+        any_size=any_size,
     )
     _definitions[entry.name] = definition
     _by_class[desc_class] = definition
@@ -602,8 +618,8 @@ def operator(
     ``output`` gives the outputs. Other keywords are those of :func:`define`, or defaults of the
     function's keyword arguments.
     """
-    known = {k: more.pop(k) for k in ("check", "same", "newer", "in_place", "broadcasts", "owned")
-             if k in more}
+    known = {k: more.pop(k) for k in ("check", "same", "newer", "in_place", "broadcasts", "owned",
+                                      "any_size") if k in more}
 
     def register(build: Build) -> Any:
         def lower(desc: Any, target: Target) -> Plan:

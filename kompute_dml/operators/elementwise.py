@@ -98,7 +98,7 @@ def row(
     own = shader or (FLOAT if in_float else "")
     shaders = (own,) if own else _shaders(entry, on_bits, by_order)
     return operator(name, shaders=shaders + (TABLE,) * tabulated, check=check_all, newer=newer,
-                    in_place=in_place, broadcasts=True, **defaults)(lower)
+                    in_place=in_place, broadcasts=True, any_size=True, **defaults)(lower)
 
 
 def _shader(types: Sequence[DataType], by_order: bool = False) -> str:

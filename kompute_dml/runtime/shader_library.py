@@ -99,30 +99,36 @@ class Variant:
 
     def pack_spec(self, values: Mapping[str, int]) -> np.ndarray:
         """The specialization constants as uint32, by id. The shader's defaults fill the rest."""
-        return self._pack("specialization constant", values, {
-            name: (index, 1, default) for name, (index, default) in self.spec_ids.items()
-        }, 1 + max((index for index, _ in self.spec_ids.values()), default=-1))
+        return self._pack("specialization constant", values, *self._spec_places)
 
     def pack_push(self, values: Mapping[str, int | Sequence[int]]) -> np.ndarray:
         """The push block as uint32. Missing fields are 0, negative numbers wrap."""
-        return self._pack("push field", values, {
-            name: (offset, words, 0) for name, (offset, words) in self.push_fields.items()
-        }, self.push_words)
+        return self._pack("push field", values, *self._push_places)
+
+    @functools.cached_property
+    def _spec_places(self) -> tuple[dict[str, tuple[int, int]], list[int]]:
+        """The place and length of each constant, and the defaults."""
+        defaults = [0] * (1 + max((index for index, _ in self.spec_ids.values()), default=-1))
+        for index, default in self.spec_ids.values():
+            defaults[index] = default
+        return {name: (index, 1) for name, (index, _) in self.spec_ids.items()}, defaults
+
+    @functools.cached_property
+    def _push_places(self) -> tuple[Mapping[str, tuple[int, int]], list[int]]:
+        return self.push_fields, [0] * self.push_words
 
     def _pack(
         self,
         kind: str,
         values: Mapping[str, int | Sequence[int]],
-        places: Mapping[str, tuple[int, int, int]],
-        words: int,
+        places: Mapping[str, tuple[int, int]],
+        defaults: Sequence[int],
     ) -> np.ndarray:
-        packed = [0] * words
-        for offset, _, default in places.values():
-            packed[offset] = default
+        packed = [*defaults]
         for name, value in values.items():
             if name not in places:
                 raise KeyError(f"shader {self.name} has no {kind} {name!r}")
-            offset, length, _ = places[name]
+            offset, length = places[name]
             items = [value] if isinstance(value, int) else list(value)
             if len(items) > length:
                 raise ValueError(f"{self.name}: {kind} {name!r} holds {length}, got {len(items)}")

@@ -262,18 +262,19 @@ def test_ten_thousand_tensors_leave_nothing_behind(device: dml.Device) -> None:
             if len(kept) > 100:
                 kept = kept[50:]
 
-    for _ in range(1 if own._runtime.engine.host_writes_storage else 5):
-        churn()  # five fill the upload buffers, whose pages are mapped at first use
-    gc.collect()
-    own.synchronize()  # staged uploads may be pending
-    assert own.memory_used == 0
-    before = _resident_bytes()
-    churn()
-    gc.collect()
-    own.synchronize()
-    assert own.memory_used == 0
-    # 10,000 tensors of 1200 bytes: a leak of a tenth of them would show.
-    assert _resident_bytes() - before < 1 << 20
+    def grown() -> int:
+        """The bytes by which the process grows in one round."""
+        before = _resident_bytes()
+        churn()
+        gc.collect()
+        own.synchronize()  # staged uploads may be pending
+        assert own.memory_used == 0
+        return _resident_bytes() - before
+
+    # The first rounds fill the upload buffers, whose pages are mapped at first use. A later one
+    # may meet what else the process does. A leak shows in all of them: 10,000 tensors of 1200
+    # bytes, of which a tenth are more than this.
+    assert min(grown() for _ in range(8)) < 1 << 20
     own.close()
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("onnx", reason="the models are built with onnx")
 pytest.importorskip("cffi", reason="the provider needs cffi")
 
 import kompute_dml.onnxruntime as kompute
-from kompute_dml.onnx import cost
+from kompute_dml.onnx import cost, mapping
 from kompute_dml.onnx.graph import Graph, Node, Value
 from kompute_dml.onnx.placement import place
 from onnx_graphs import FLOAT, INT64, model, needs_provider, node
@@ -49,6 +49,55 @@ def test_multiplications_of_what_is_not_known() -> None:
     unknown = Value("x")
     for op in ("MatMul", "Conv", "LSTM"):
         assert cost.multiplications(Node(op, "", 1, (unknown, unknown), (unknown,))) > 0
+
+
+def _tried(monkeypatch: pytest.MonkeyPatch, device: Any, nodes: list[Node]) -> list[str]:
+    """The names of the nodes that are compiled on trial to place all. Each has a place."""
+    found = []
+
+    def trial(row: Any, tried: Node, on: Any) -> str | None:
+        found.append(tried.name)
+        return None
+
+    monkeypatch.setattr(mapping, "trial", trial)
+    placed = place(nodes, device)
+    assert all(made in placed for made in nodes)
+    return found
+
+
+def _convolution(name: str, channels: int, size: int, **attributes: Any) -> Node:
+    w = _value("w", channels, 1, 3, 3, constant=True)
+    w.constant += channels
+    return Node("Conv", "", 11, (_value("x", 1, channels, size, size), w),
+                (_value("y", 1, channels, size - 2, size - 2),),
+                {"group": channels, "kernel_shape": [3, 3], **attributes}, name)
+
+
+def test_nodes_are_tried_for_their_types_ranks_and_attributes(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def relu(name: str, dtype: Any, *sizes: int | None) -> Node:
+        return Node("Relu", "", 14, (Value("x", np.dtype(dtype), sizes),),
+                    (Value("y", np.dtype(dtype), sizes),), {}, name)
+
+    nodes = [
+        _convolution("first", 8, 9), _convolution("other sizes", 16, 30),
+        _convolution("pads", 8, 9, pads=[1, 1, 1, 1]),
+        relu("relu", F32, 1, 8, 7, 7), relu("smaller", F32, 1, 8, 3, 3), relu("rank", F32, 8, 9),
+        relu("type", "float16", 1, 8, 7, 7), relu("unknown", F32, None, 8, 7, 7),
+        relu("nothing", F32, 0, 8, 7, 7),
+    ]
+    assert _tried(monkeypatch, device, nodes) == [
+        "first", "pads", "relu", "rank", "type", "unknown", "nothing"]
+
+
+def test_nodes_whose_sizes_matter_are_tried_for_each(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [
+        Node("GlobalAveragePool", "", 1, (_value("x", 1, 8, n, n),), (_value("y", 1, 8, 1, 1),),
+             {}, str(n)) for n in (7, 9, 7)]
+    assert _tried(monkeypatch, device, nodes) == ["7", "9"]
 
 
 def _chain(device: Any, rows: int | None, k: int, elementwise: int = 0, parts: int = 1) -> Any:

@@ -291,8 +291,8 @@ def test_equal_operators_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_model_is_looked_at_once(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its nodes are read once. Layers that differ in their weights alone are tried once, those
-    that differ in a small constant each."""
+    """Its nodes are read once, and layers that differ in their constants alone are tried once;
+    products in large ones."""
     read, tried = [], []
     new, trial = GraphReader._new_node, mapping.trial
     monkeypatch.setattr(GraphReader, "_new_node", lambda self, handle: (
@@ -300,12 +300,13 @@ def test_a_model_is_looked_at_once(
     monkeypatch.setattr(mapping, "trial", lambda row, n, device: (
         tried.append(n.op), trial(row, n, device))[1])
     nodes = [node("MatMul", "x w0", "a"), node("MatMul", "a w1", "b"), node("Add", "b two", "c"),
-             node("Add", "c one", "d"), node("Add", "d two", "y")]
+             node("Add", "c one", "d"), node("MatMul", "d e0", "e"), node("MatMul", "e e1", "y")]
     layers = {f"w{i}": rng.standard_normal((40, 40)).astype(np.float32) for i in range(2)}
-    built = model(nodes, [("x", FLOAT, [3, 40])], [("y", FLOAT, [3, 40])],
-                  {**layers, "one": np.float32(1), "two": np.float32(2)})
+    small = {"e0": np.ones((40, 2), np.float32), "e1": np.full((2, 2), 2, np.float32)}
+    built = model(nodes, [("x", FLOAT, [3, 40])], [("y", FLOAT, [3, 2])],
+                  {**layers, "one": np.float32(1), "two": np.float32(2), **small})
     made = session(built, False, claim="all")
-    assert (len(read), sorted(tried)) == (len(nodes), ["Add", "Add", "MatMul"])
+    assert (len(read), sorted(tried)) == (len(nodes), ["Add", "MatMul", "MatMul", "MatMul"])
     x = {"x": rng.standard_normal((3, 40)).astype(np.float32)}
     np.testing.assert_allclose(made.run(None, x)[0], cpu(built).run(None, x)[0], atol=1e-3)
 
@@ -840,7 +841,7 @@ def _prepared_b(desc: Any, target: Target) -> Plan:
     )
     execute = tuple(
         dataclasses.replace(d, operands=tuple(
-            dataclasses.replace(o, slot=PERSISTENT) if o.slot == "b_tensor" else o
+            o._replace(slot=PERSISTENT) if o.slot == "b_tensor" else o
             for o in d.operands
         ))
         for d in plain.execute

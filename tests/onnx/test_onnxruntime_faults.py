@@ -254,6 +254,19 @@ def test_sessions_leave_nothing_behind(dense: bytes) -> None:
     assert device.memory_used == used
 
 
+def test_a_session_gives_its_memory_back_at_once(dense: bytes) -> None:
+    gc.disable()
+    try:
+        made = session(dense)
+        made.run(None, {"x": np.ones((2, K), np.float32)})
+        device = last_kernel().region.device
+        used = device.memory_used
+        del made
+        assert device.memory_used < used
+    finally:
+        gc.enable()
+
+
 def test_several_threads(dense: bytes, rng: np.random.Generator) -> None:
     shared, theirs = session(dense), cpu(dense)
 

@@ -249,7 +249,7 @@ def test_matrices_are_repacked_and_summed(
         """A builder whose temporary memory is the output."""
 
         def temporary(self, itemsize: int, length: int) -> Operand:
-            return replace(super().temporary(itemsize, length), slot="output_tensor")
+            return super().temporary(itemsize, length)._replace(slot="output_tensor")
 
     def only_repack(product: Product, _: Kernel, p: PlanBuilder) -> None:
         p.__class__ = IntoOutput

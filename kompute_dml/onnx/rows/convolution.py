@@ -56,10 +56,10 @@ ROWS: tuple[Mapping, ...] = (
       for since, domain in (((16, 20, 22), ""), ((1,), MICROSOFT))],
     # Convolutions
     Mapping("Conv", _CONVOLUTION, "CONVOLUTION", convolution.convolution,
-        attributes=_CONVOLVED, multiplies=True),
+        attributes=_CONVOLVED, multiplies=True, any_size=True),
     Mapping("FusedConv", (1,), "CONVOLUTION", convolution.convolution, MICROSOFT,
         attributes=(*_CONVOLVED, "activation", "activation_params"),
-        refuses=convolution.refuses_activation, multiplies=True),
+        refuses=convolution.refuses_activation, multiplies=True, any_size=True),
     Mapping("NhwcConv", (1,), "CONVOLUTION", convolution.channels_last, MICROSOFT,
         attributes=_CONVOLVED, multiplies=True),
     *[Mapping("CausalConvWithState", since, "CONVOLUTION", convolution.causal, domain,

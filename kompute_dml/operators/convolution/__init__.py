@@ -139,7 +139,7 @@ def _check(d: Any, strict: bool) -> None:
                "be 0 for a FORWARD convolution", list(d.output_padding))
 
 
-@operator("CONVOLUTION", output=_infer, check=_check,
+@operator("CONVOLUTION", output=_infer, check=_check, any_size=True,
           shaders=(CORE, DIRECT, SUM, SHADER, PATCHES, KEPT, PACKED, LINES, BLOCKS, PACK,
                    PACK_FILTER, DEPTHWISE, DEPTHWISE_ROWS,
                    *COPIES))

@@ -122,8 +122,9 @@ def _serves(p: PlanBuilder, c: Problem) -> bool:
 
 def _choices(p: PlanBuilder, c: Problem) -> list[Choice]:
     """What the device can run, the presumably fastest first."""
+    every = _splits(c)
     found = [Choice(*banded, splits) for tile in TILES
-             if (banded := _banded(p, c, tile)) for splits in _splits(c)]
+             if (banded := _banded(p, c, tile)) for splits in every]
     return sorted(found, key=lambda choice: _microseconds(p, c, choice))
 
 
@@ -159,7 +160,7 @@ def _microseconds(p: PlanBuilder, c: Problem, choice: Choice) -> float:
     tile, cores = choice.tile, p.device.cores
     groups = choice.row_tiles(c) * choice.column_tiles(c) * c.groups * choice.splits
     chunks = -(-c.in_channels // _CHUNK)
-    steps = -(-chunks // choice.splits) * product([a.phases[0][1] for a in c.axes])
+    steps = -(-chunks // choice.splits) * c.first_taps
     rounds, rest = divmod(groups, cores * tile.resident)
     alone = _ALONE if 0 < rest <= cores and tile.resident > 1 else 1.0
     time = rounds * (tile.extra + steps * tile.step)
@@ -178,7 +179,7 @@ def _regular(choice: Choice, c: Problem) -> bool:
 def _loads(choice: Choice, c: Problem) -> int:
     """Vectors of pixels that an invocation reads for each tap."""
     every = -(-_VECTORS * choice.pixels // choice.tile.invocations)
-    return -(-every // product([a.phases[0][1] for a in c.axes]))
+    return -(-every // c.first_taps)
 
 
 def chosen(p: PlanBuilder, c: Problem) -> Choice | None:

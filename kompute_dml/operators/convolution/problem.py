@@ -45,6 +45,11 @@ class Problem:
         return self.in_channels * product([max(n for _, n, _ in a.phases) for a in self.axes])
 
     @functools.cached_property
+    def first_taps(self) -> int:
+        """The taps of the first phase."""
+        return product([a.phases[0][1] for a in self.axes])
+
+    @functools.cached_property
     def output_sizes(self) -> Ints:
         return (self.batches, self.groups * self.out_channels, *(a.out_size for a in self.axes))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -317,31 +317,44 @@ def _tiles(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
     if p.device.is_cpu:
         return known
     able = [k for k in (*_TILES, *_OBLONG) if k.variant(p)]
-    split = [part for k in able for part in _parted(k)]
-    found = [*able, *(k for k in split if k.part_k(g, p.device.cores) < g.k)]
-    found.sort(key=lambda k: _microseconds(k, g, p.device.cores))
-    return list({k.name: k for k in (*found[:_OFFERED], *known)}.values())
+    timed = [each for k in able for each in _timed(k, g, p.device.cores)]
+    timed.sort(key=lambda t: t[0])
+    found = [k for _, k in timed[:_OFFERED]]
+    return list({k.name: k for k in (*found, *known)}.values())
 
 
 @functools.cache
-def _parted(kernel: FloatKernel) -> list[FloatKernel]:
+def _in_parts(kernel: FloatKernel) -> list[FloatKernel]:
     """The kernel with K in so many parts."""
     return [replace(kernel, split=True, parts=parts) for parts in _PARTS]
 
 
-def _microseconds(kernel: FloatKernel, g: FloatProduct, cores: int) -> float:
-    """The estimated time: of the core with the most workgroups, and of adding up parts."""
-    part_k = kernel.part_k(g, cores)
-    parts, speed = -(-g.k // part_k), _SPEEDS[kernel.shader]
-    most = -(-kernel.tiles(g) * parts // cores)
+@functools.cache
+def _split(kernel: FloatKernel) -> FloatKernel:
+    """The kernel with K in as many parts as keep the device busy."""
+    return replace(kernel, split=True)
+
+
+def _timed(
+    kernel: FloatKernel, g: FloatProduct, cores: int
+) -> Iterator[tuple[float, FloatKernel]]:
+    """The kernel, and with K in parts, after the estimated microseconds: of the core with the most
+    workgroups, and of adding up parts."""
+    tiles, (step, alone, together) = kernel.tiles(g), _SPEEDS[kernel.shader]
+    many = max(together * step, alone)
     # Where nothing else reads the same rows:
     slower = 1.25 if kernel.columns < kernel.rows and g.columns <= kernel.columns else 1.0
-    rounds, rest = divmod(most, speed.together)
-    time = part_k * slower * (rounds * max(speed.together * speed.step, speed.alone)
-                              + (max(rest * speed.step, speed.alone) if rest else 0))
-    if parts == 1:
-        return time + _BEGIN
-    return time + _SPLIT + parts * _MORE_BYTES * g.batches * g.rows * g.columns
+    for form in (kernel, *_in_parts(kernel)):
+        part_k = form.part_k(g, cores)
+        if form.parts and part_k >= g.k:
+            continue
+        parts = -(-g.k // part_k)
+        rounds, rest = divmod(-(-tiles * parts // cores), together)
+        time = part_k * slower * (rounds * many + (max(rest * step, alone) if rest else 0))
+        if parts == 1:
+            yield time + _BEGIN, form
+        else:
+            yield time + _SPLIT + parts * _MORE_BYTES * g.batches * g.rows * g.columns, form
 
 
 def _on_matrix_units(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
@@ -393,7 +406,7 @@ def _best_direct(
         if g.batches > 1 and g.k <= _AT_ONCE and tiles <= _AT_ONCE_TILES * cores:
             return small
         # Not timed where B comes from memory, or most cores have no tile.
-        shared = other in (replace(_DEEP, split=True), replace(_LOW, split=True))
+        shared = other in (_split(_DEEP), _split(_LOW))
         if shared and tiles <= cores <= 2 * tiles and g.k * g.columns < WORTH_FRAGMENTS:
             return small
     if g.k < _SLICED_K:
@@ -413,7 +426,7 @@ def _sorted(kernels: list[FloatKernel], g: FloatProduct, p: PlanBuilder) -> list
     """The largest tile that gives each core a workgroup comes first, else the smallest, with
     split-K."""
     able = [k for k in kernels if k.variant(p)]
-    split = [replace(k, split=True) for k in able]
+    split = [_split(k) for k in able]
     split = [k for k in split if k.part_k(g, p.device.cores) < g.k]
     # Fewer tiles keep matrix units busy where subgroups split K. t16 is for few rows.
     tall = [k for k in able if k != _FLAT and (k.rows > 16 or g.rows <= 16)]
@@ -422,7 +435,7 @@ def _sorted(kernels: list[FloatKernel], g: FloatProduct, p: PlanBuilder) -> list
                  and 2 * g.rows > k.rows and 2 * g.columns > k.columns), None)
     if best is None:
         best = _of_few_tiles(able, g, p.device.cores) or tall[-1]
-    shared = replace(tall[-1], split=True)
+    shared = _split(tall[-1])
     # Split-K pays off from four parts on, as measured.
     few = 4 * best.tiles(g) < best.busy * p.device.cores
     if best is tall[-1] and few and g.k >= 1024 and shared in split:
@@ -437,7 +450,7 @@ def _of_few_tiles(able: list[FloatKernel], g: FloatProduct, cores: int) -> Float
         return None
     tiles = _DEEP.tiles(g)
     if g.k >= _LONG_K and 2 <= cores // tiles <= _MOST_PARTS:
-        return replace(_DEEP, split=True)
+        return _split(_DEEP)
     if 3 * tiles < cores:
         return None
     return _FLAT if _FLAT in able and _FLAT.tiles(g) <= cores else _DEEP

@@ -205,8 +205,8 @@ def dispatch_product(
         arrived=arrived, **more, **p.read_tail())
 
 
-@operator("GEMM", output=_infer, shaders=(*SHADERS, *COPIES, "padding"), check=_check, trans_a=0,
-          trans_b=0, alpha=1.0, beta=1.0)
+@operator("GEMM", output=_infer, shaders=(*SHADERS, *COPIES, "padding"), check=_check,
+          any_size=True, trans_a=0, trans_b=0, alpha=1.0, beta=1.0)
 def GemmOperatorDesc(d: Any, p: PlanBuilder) -> None:
     y, fused = d.output_tensor, _softmax(d)
     k = oriented(d.a_tensor.sizes, d.trans_a)[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ...lowering.builder import PlanBuilder
@@ -296,7 +296,7 @@ class _Lowering:
         if self.made:
             field = "row_sums_offset" if "a" in self.made else "column_sums_offset"
             count = sum(map(product.row_count, self.made))
-            self.made_sums = replace(p.temporary(4, count), offset_field=field)
+            self.made_sums = p.temporary(4, count)._replace(offset_field=field)
         self.zeroed = self._zeroed(min(MAX_K, product.k))
         for index in range(product.outer):
             for begin in begins:
@@ -360,8 +360,8 @@ class _Lowering:
                          "out_vectors": output, "out_pairs": output, "y_zero": UNUSED}
             if product.quantized:
                 operands |= {"bias": self.p.read("output_scale_tensor"),
-                             "y_zero": replace(self.p.read("output_zero_point_tensor"),
-                                               offset_field="partial_offset")}
+                             "y_zero": self.p.read("output_zero_point_tensor")._replace(
+                                 offset_field="partial_offset")}
                 spec |= {"QUANTIZED": True, "HAS_Y_ZERO": product.y_zero is not None,
                          "Y_SIGNED": product.y_signed}
             spec |= repacked.spec("SUMMED")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...lowering.builder import PlanBuilder
 from ...lowering.plan import UNUSED, Operand
@@ -135,7 +135,7 @@ class Repacked:
         else:
             first = index * s.bytes_each + begin
             found = s.elements.part(first, s.elements.length - first)
-        return replace(found, offset_field=f"{side}_offset")
+        return found._replace(offset_field=f"{side}_offset")
 
     def sums(self, side: str, index: int, begin: int) -> Operand:
         """The sums of A's rows or B's columns, from element ``begin`` of K on."""
