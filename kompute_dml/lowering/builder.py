@@ -30,9 +30,22 @@ ALIGNMENT = 256
 T = TypeVar("T")
 
 
+_ON_MATRIX_UNITS = {
+    "f16": ("gemm_coopmat", "t128"),
+    "i8": ("matrix_multiply_integer_to_float_coopmat", "t128"),
+    "u8": ("matrix_multiply_integer_to_float_coopmat", "t128"),
+}
+"""A variant that needs what all kernels on matrix units need, by the type of the elements."""
+
+
 def target_of(library: ShaderLibrary, adapter: Adapter) -> Target:
-    """The view of a device that lowerings get."""
-    return Target(library, traits.of(adapter), tuning.device_key(adapter))
+    """The view of a device that lowerings get. It has no matrix units for a type whose kernels were
+    not built, or need features that kp has not enabled."""
+    device = traits.of(adapter)
+    usable = tuple(m for m in device.cooperative_matrices
+                   if m.a in _ON_MATRIX_UNITS and library.find(*_ON_MATRIX_UNITS[m.a]))
+    return Target(library, replace(device, cooperative_matrices=usable),
+                  tuning.device_key(adapter))
 
 
 class PlanBuilder:

@@ -285,7 +285,8 @@ class Api:
         self._lists = {n: (getattr(self, f"count_{n}"), getattr(self, f"fill_{n}"))
                        for n in _LISTS}
         self._bind(self.GetEpApi(), _EP)
-        self.profiles = base.GetApi(EP_VERSION) != ffi.NULL
+        # GetApi() of a later version than this release prints an error.
+        self.profiles = self.release >= EP_VERSION
         """Whether providers have profilers."""
         if self.profiles:
             self._bind(self.GetEpApi(), _PROFILING)

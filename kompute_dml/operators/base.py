@@ -552,7 +552,6 @@ def define(
             "__doc__": f"DML_{name}_OPERATOR_DESC: ``{entry.formula}``.\n\n"
             + "\n".join(f"    {f.snake}: {described(f)}" for f in entry.fields)
             + f"\n\n{entry.url}",
-            "__module__": "kompute_dml",
         },
     )
     definition = Definition(
@@ -577,8 +576,11 @@ def define(
 
 def _made(name: str, fields: list[Any], base: type, namespace: dict[str, Any] | None = None) -> Any:
     """A descriptor class. Its methods are those of :class:`OperatorDesc`."""
-    return dataclasses.make_dataclass(
+    made = dataclasses.make_dataclass(
         name, fields, bases=(base,), namespace=namespace, init=False, repr=False, eq=False)
+    # pickle finds it there. From Python 3.12 on, make_dataclass ignores ``namespace`` here.
+    made.__module__ = "kompute_dml"
+    return made
 
 
 def widened(

@@ -15,15 +15,17 @@ from kompute_dml.lowering.builder import target_of
 from kompute_dml.lowering.plan import Target
 from kompute_dml.operators.base import OperatorDesc, definitions
 from kompute_dml.runtime.shader_library import ShaderLibrary
-from test_convolution import _matrix_units
+from test_convolution import H200_MATRICES, _matrix_units
 
 
 def _target(of: str) -> Target:
     if of == "matrix units":
         target = _matrix_units()
         return replace(target, traits=replace(target.traits, fragments_alike=True))
-    adapter = dml.default_device().adapter
-    return target_of(ShaderLibrary(frozenset()), replace(adapter, cooperative_matrices=()))
+    # The device has matrix units, but kp has not enabled their features.
+    target = target_of(ShaderLibrary(frozenset()), replace(
+        dml.default_device().adapter, cooperative_matrices=H200_MATRICES, subgroup_size=32))
+    return replace(target, traits=replace(target.traits, is_cpu=False, slow_barriers=False))
 
 
 def _tensor(

@@ -322,8 +322,12 @@ def test_short_time_fourier_transforms(
 ) -> None:
     x = rng.standard_normal((2, 50, parts)).astype(np.float32)
     window = rng.random(16).astype(np.float32) if windowed else None
-    wanted = onnx_cpu.result("STFT", x, np.array(5), window, np.array(16), opset=17,
-                             onesided=int(parts == 1))
+    # ONNX Runtime 1.30 reads windows of complex signals wrongly, so NumPy is the reference.
+    signal = x[..., 0] + (1j * x[..., 1] if parts == 2 else 0.0)
+    frames = np.lib.stride_tricks.sliding_window_view(signal, 16, axis=1)[:, ::5]
+    spectrum = np.fft.fft(frames * (1.0 if window is None else window))
+    spectrum = spectrum[..., :9] if parts == 1 else spectrum
+    wanted = np.stack([spectrum.real, spectrum.imag], axis=-1)
     constants = {"step": np.array(5), "n": np.array(16)}
     if window is not None:
         constants["w"] = window
@@ -331,8 +335,8 @@ def test_short_time_fourier_transforms(
                         onesided=int(parts == 1))],
                   [("x", FLOAT, ["b", 50, parts])], [("y", FLOAT, [None] * 4)], constants)
     (got,) = backend.run_model(built, [x])
-    assert got.shape == wanted.shape
-    np.testing.assert_allclose(got, wanted, atol=1e-4)
+    assert got.dtype == np.float32 and got.shape == wanted.shape
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-4)
 
 
 def test_recurrent_networks_by_batch(rng: np.random.Generator) -> None:

@@ -89,7 +89,10 @@ def test_quantized(
     text = graphs.model(nodes, [("x", graphs.UINT8, given.shape)], [("y", kind, None)], used)
     model = onnx.shape_inference.infer_shapes(onnx.load_model_from_string(text))
     region = onnx_backend.prepare(model)._region
-    assert region.plan([given]).operators == expected
+    # A last IDENTITY turns channels that matrix units wrote side by side.
+    made = region.plan([given]).operators
+    assert made[:len(expected)] == expected
+    assert made[len(expected):] in ([], ["ELEMENT_WISE_IDENTITY"] if "b" in constants else [])
     (result,) = region.run([given])
     monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "qdq")
     (plain,) = onnx_backend.prepare(model)._region.run([given])

@@ -64,6 +64,11 @@ def test_one_number_serves_all_axes_and_channels_may_come_last(device: dml.Devic
     assert a.shape == (2, 5, 4, 4) and (a == b).all()
 
 
+H200_MATRICES = tuple(
+    CooperativeMatrix(16, 16, depth, of, of, total, total, "subgroup")
+    for depth, of, total in ((16, "f16", "f32"), (32, "i8", "i32")))
+
+
 def _matrix_units() -> Target:
     """An H200's matrix units, of which nobody knows where their elements lie."""
     every = _library_of_everything()
@@ -71,9 +76,7 @@ def _matrix_units() -> Target:
         pytest.skip("the cooperative-matrix shader needs a newer glslang")
     target = target_of(every, replace(
         dml.default_device().adapter, cores=132, subgroup_size=32,
-        max_shared_memory=48 << 10, cooperative_matrices=tuple(
-            CooperativeMatrix(16, 16, depth, of, of, total, total, "subgroup")
-            for depth, of, total in ((16, "f16", "f32"), (32, "i8", "i32")))))
+        max_shared_memory=48 << 10, cooperative_matrices=H200_MATRICES))
     return replace(target, traits=replace(
         target.traits, is_cpu=False, slow_barriers=False, fragments_alike=False))
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from harness import Run, runs, switches, target
 from kompute_dml import spec
 from kompute_dml.arrays import functions as arrays
 from kompute_dml.functions import functions
+from kompute_dml.lowering import builder
 from kompute_dml.lowering import elementwise as elementwise_lowering
 from kompute_dml.lowering.plan import PARAMS, PERSISTENT, TEMPORARY, ZEROED, Plan
 from kompute_dml.operators.base import definitions
@@ -32,7 +34,7 @@ from kompute_dml.runtime.shader_library import ShaderLibrary, manifest, shaders
 from layouts import PACKED
 from test_attention import COMBINED
 from test_blocked_weights import BLOCKED
-from test_convolution import FORCED, WIDE_TILES
+from test_convolution import FORCED, H200_MATRICES, WIDE_TILES
 from test_gemm import TESTED
 from test_kept_filters import KEPT_FILTERS
 from test_matrix_multiply_kernels import (
@@ -163,6 +165,10 @@ def test_plans_stay_within_the_memory_that_they_ask_for(
     if as_gpu:
         monkeypatch.setattr(Adapter, "is_cpu", False)
         monkeypatch.setattr(elementwise_lowering, "_MANY", 1)
+        # It has matrix units, though kp may not have enabled their features.
+        real = builder.traits.of
+        monkeypatch.setattr(builder.traits, "of", lambda a: replace(
+            real(a), slow_barriers=False, subgroup_size=32, cooperative_matrices=H200_MATRICES))
     for run in _RUNS[name]:
         if run.level != "descriptor" or run.in_place:
             continue  # another case has the same plan
