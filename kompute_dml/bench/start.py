@@ -26,8 +26,8 @@ from . import sessions
 _RUNS = 3
 """Runs that are profiled after the first."""
 _LONGEST_S = 300
-_NO_OTHER_CACHE = {"__GL_SHADER_DISK_CACHE": "0", "MESA_SHADER_CACHE_DISABLE": "true"}
-"""Drivers' own caches on disk are off: those of NVIDIA and of Mesa."""
+_FOLDERS = ("KOMPUTE_DML_PIPELINES", "__GL_SHADER_DISK_CACHE_PATH", "MESA_SHADER_CACHE_DIR")
+"""Where this package, NVIDIA's driver and Mesa's keep compiled shaders."""
 _COPY = "transfer"
 """The name of dispatches that copy from and to the host."""
 
@@ -56,6 +56,7 @@ def started_twice(
         given = Path(folder) / "feed.npz"
         np.savez(given, **feed)  # type: ignore[arg-type]  # a parameter is called allow_pickle
         shaders = Path(folder) / "shaders"
+        shaders.mkdir()
         return (_started(model, given, adapter, shaders), _started(model, given, adapter, shaders))
 
 
@@ -63,7 +64,7 @@ def _started(model: Path, feed: Path, adapter: str, shaders: Path) -> Start:
     """Start a model in a new process, which keeps compiled shaders in this folder only."""
     done = subprocess.run(
         [sys.executable, "-m", __name__, str(model), str(feed), adapter],
-        env={**os.environ, "KOMPUTE_DML_PIPELINES": str(shaders), **_NO_OTHER_CACHE},
+        env={**os.environ, **dict.fromkeys(_FOLDERS, str(shaders))},
         capture_output=True, text=True, timeout=_LONGEST_S)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

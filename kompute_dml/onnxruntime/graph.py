@@ -33,6 +33,8 @@ class GraphReader:
         self._known: dict[Any, Value | None] = {}
         """Values by handle, which asks for no name."""
         self._data, self._needed = ffi.new("char[]", _USUAL_BYTES), ffi.new("size_t *")
+        self._numbers = {name: ffi.cast(kind, self._data) for name, kind in _POINTERS.items()}
+        """The same memory, as numbers."""
         self._few = ffi.new("int64_t[]", _FEW)
         self.is_nested = api.get(api.Graph_GetParentNode, "const void *", graph) != ffi.NULL
         """Whether it is a nested graph, such as a branch of an If."""
@@ -168,4 +170,6 @@ class GraphReader:
                 api.check(api.ReadOpAttr(handle, kind, data, needed[0], needed))
         if element == "char":
             return ffi.unpack(data, needed[0])
-        return ffi.unpack(ffi.cast(_POINTERS[element], data), needed[0] // _SIZES[element])
+        numbers = (self._numbers[element] if data is self._data
+                   else ffi.cast(_POINTERS[element], data))
+        return ffi.unpack(numbers, needed[0] // _SIZES[element])

@@ -1128,14 +1128,15 @@ def test_sessions_are_made_in_turns(monkeypatch):
 
 
 def test_a_new_process_finds_what_the_first_has_kept(monkeypatch):
-    """Each model begins with an empty folder, and drivers keep nothing of their own."""
+    """Each model begins with an empty folder, which drivers use, too."""
     seen = []
 
     def stand_in(command, *, env, **_):
         folder = Path(env["KOMPUTE_DML_PIPELINES"])
-        seen.append((folder, folder.is_dir()))
-        assert env["__GL_SHADER_DISK_CACHE"] == "0" and env["MESA_SHADER_CACHE_DISABLE"] == "true"
-        folder.mkdir(exist_ok=True)
+        seen.append((folder, bool(list(folder.iterdir()))))
+        assert Path(env["__GL_SHADER_DISK_CACHE_PATH"]) == folder
+        assert Path(env["MESA_SHADER_CACHE_DIR"]) == folder
+        (folder / "kept").touch()
         return SimpleNamespace(returncode=0, stdout=json.dumps(
             dataclasses.asdict(start.Start(float(len(seen)), 2.0, 1, 3, 4.0, 0.0))))
 
