@@ -3,6 +3,7 @@
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
+//@ unchecked *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
@@ -17,6 +18,8 @@
 // next tile are on their way while this one is multiplied (DeviceTraits.fragments_alike). Pixels are right operands,
 // columns of the filter left ones. Columns are packed in an order that gives each invocation eight neighbouring channels
 // of its sums.
+// Nothing is read or written outside of the tensors: rows, columns and vectors of the filter are clamped, channels and
+// vectors of a tail that do not exist become the first of their buffer, and such outputs are not stored.
 layout(constant_id = 1) const bool HAS_BIAS = false;
 layout(constant_id = 2) const uint CHUNKS = 1u;     // of 32 channels of the input
 layout(constant_id = 3) const uint STRIPS = 1u;     // of 64 columns, of a workgroup
@@ -73,6 +76,26 @@ uint place_of(uint row, uint strides[3]) {
     return line / SIZE_Y * strides[0] + line % SIZE_Y * strides[1] + x * strides[2];
 }
 
+// A tail's vectors are asked for before pixels are multiplied.
+#if defined(TAIL)
+#define ASKS_TAIL HAS_TAIL_TENSOR
+#else
+#define ASKS_TAIL false
+#endif
+
+// Eight elements of a tail's tensor that are a vector.
+uvec4 tail_eight(uint at) {
+#if defined(TAIL)
+    if (HAS_TAIL_TENSOR) return tail_vectors[(tail_offset + at) / 8u];
+#endif
+    return uvec4(0u);
+}
+
+vec4 four_of(uvec2 pair) {
+    return vec4(half_to_float(pair.x & 0xFFFFu), half_to_float(pair.x >> 16),
+                half_to_float(pair.y & 0xFFFFu), half_to_float(pair.y >> 16));
+}
+
 void main() {
     uint i = gl_LocalInvocationIndex, lane = gl_SubgroupInvocationID;
     const uint PART = FRAGMENT * TOGETHER;
@@ -119,12 +142,17 @@ void main() {
             products[c] = coopMatMulAdd(w, x, products[c]); \
         } \
     }
+#define PLACE_VECTOR(at) { \
+        uint r = row + lane % 4u * 2u + at % 2u + at / 2u * 8u; \
+        there[at] = r < rows && own < out_channels; \
+        to[at] = place_of(r, y_strides) + own; \
+        others[at] = tail_eight(there[at] ? to[at] : 0u); \
+    }
 #define STORE_VECTOR(at) { \
-        uint r = row + lane % 4u * 2u + at % 2u + at / 2u * 8u, to = place_of(r, y_strides) + own; \
-        bool there = r < rows && own < out_channels; \
+        if (!ASKS_TAIL) PLACE_VECTOR(at) \
         vec4 low_ = vec4(products[0][at], products[0][at + 4], products[1][at], products[1][at + 4]); \
         vec4 high_ = vec4(products[2][at], products[2][at + 4], products[3][at], products[3][at + 4]); \
-        vec4 others_low = tail_four(there ? to : 0u), others_high = tail_four(there ? to + 4u : 0u); \
+        vec4 others_low = four_of(others[at].xy), others_high = four_of(others[at].zw); \
         if (HAS_BIAS) { \
             low_ += s_bias[(own - first_column) / 4u]; \
             high_ += s_bias[(own - first_column) / 4u + 1u]; \
@@ -133,8 +161,8 @@ void main() {
             low_[e] = finish_beside(low_[e], others_low[e]); \
             high_[e] = finish_beside(high_[e], others_high[e]); \
         } \
-        if (there) \
-            y_vectors[(y_offset + to) / 8u] = uvec4(packHalf2x16(low_.xy), packHalf2x16(low_.zw), \
+        if (there[at]) \
+            y_vectors[(y_offset + to[at]) / 8u] = uvec4(packHalf2x16(low_.xy), packHalf2x16(low_.zw), \
                                                     packHalf2x16(high_.xy), packHalf2x16(high_.zw)); \
     }
     [[dont_unroll]] for (; first < rows; first += apart) {
@@ -142,6 +170,15 @@ void main() {
             uint row = first + t * FRAGMENT;
             uint next = row + apart + lane / 4u, from_low = FROM(next), from_high = FROM(next + 8u);
             [[unroll]] for (uint strip = 0u; strip < STRIPS; ++strip) {
+                uint own = first_column + strip * 64u + lane / 4u * 8u, to[4];
+                bool there[4];
+                uvec4 others[4];
+                if (ASKS_TAIL) {
+                    PLACE_VECTOR(0)
+                    PLACE_VECTOR(1)
+                    PLACE_VECTOR(2)
+                    PLACE_VECTOR(3)
+                }
                 Product products[COLUMNS];
                 [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) products[c] = Product(0);
                 [[unroll]] for (uint chunk = 0u; chunk < CHUNKS; ++chunk) {
@@ -151,7 +188,6 @@ void main() {
                     MULTIPLY(t * CHUNKS + chunk, 1u, z, w)
                     if (strip + 1u == STRIPS) ASK(t * CHUNKS + chunk, from_low, from_high, chunk)
                 }
-                uint own = first_column + strip * 64u + lane / 4u * 8u;
                 STORE_VECTOR(0)
                 STORE_VECTOR(1)
                 STORE_VECTOR(2)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
+from kompute_dml.graph import builder
 from kompute_dml.lowering.builder import PlanBuilder
 from kompute_dml.operators.convolution import packed, points
 from test_convolution import set_traits
@@ -46,6 +47,23 @@ def test_which_filters_lie_in_shared_memory(
             given = {"stride": stride, "padding": 0, **other}
             names = [d.variant.name for d in _plan_of(x, w, **given).execute]
             assert not any(n.startswith(SHADER) for n in names)
+
+
+@pytest.mark.parametrize(("x", "channels", "tile"), [
+    ((32, 64, 56, 56), 256, "s16"),
+    ((32, 128, 28, 28), 512, "s16"),
+    ((32, 256, 14, 14), 1024, "s12"),  # not without a tail
+    ((8, 256, 14, 14), 1024, ""),  # few pixels
+])
+def test_which_filters_lie_in_shared_memory_with_a_tail(
+    x: tuple[int, ...], channels: int, tile: str
+) -> None:
+    def kernels(tail: bool) -> list[str]:
+        plan = _plan_of(x, (channels, x[1], 1, 1), padding=0, tail=tail)
+        return [d.variant.name for d in plan.execute if d.variant.name.startswith(SHADER)]
+
+    assert kernels(True) == [f"{SHADER}.{tile}.tail"] * bool(tile)
+    assert kernels(False) == [f"{SHADER}.{tile}"] * (tile == "s16")
 
 
 def _forced(own: dml.Device, monkeypatch: pytest.MonkeyPatch) -> list[points.Choice]:
@@ -111,6 +129,7 @@ def test_points_finish_with_a_tail(
     own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = _forced(own, monkeypatch)
+    monkeypatch.setattr(builder, "_WORTH_REPACKING", 0)  # graphs leave small filters as they are
     strides = window.get("strides", (1, 1))
     image, filter_ = (rng.integers(-3, 4, s).astype("float16")
                       for s in (x, (channels, x[1], 1, 1)))

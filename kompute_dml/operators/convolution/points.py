@@ -20,6 +20,8 @@ of a strip and a chunk in a workgroup: all of them are one piece of code."""
 _START, _BYTES, _FROM_L2, _OWN_FROM_L2, _SHARED = 1.0, 2.9e6, 5e6, 63e3, 250e3
 """Microseconds of a dispatch, and bytes in one: of tensors, from the L2 cache for all cores and for
 one, and of the filter in shared memory."""
+_TAIL = 1.2e6
+"""Outputs for which a tail's tensor takes other kernels a microsecond longer than this one."""
 
 
 class Tile(NamedTuple):
@@ -92,8 +94,12 @@ def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
     choice = chosen(p, c)
     if choice is None:
         return False
-    wins = choice.microseconds(c, p.device.cores) < packed.microseconds(p, c)
-    work = work_key("points", c.rows, c.in_channels, c.out_channels)
+    others = packed.microseconds(p, c)
+    if fused.has_tensor:
+        others += c.rows * c.out_channels / _TAIL
+    wins = choice.microseconds(c, p.device.cores) < others
+    kind = "points with a tail" if fused.has_tensor else "points"
+    work = work_key(kind, c.rows, c.in_channels, c.out_channels)
     if p.choose(work, ["points", "other"] if wins else ["other", "points"]) == "other":
         return False
     dispatch(p, c, choice, fused)
