@@ -33,12 +33,19 @@ _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_few_rows-n_contiguous-r8-split", "float32", (1, 7, 1031, 264), 0, 0, True),
     ("gemm_few_rows-n_contiguous-r1-split", "float32", (1, 1, 2700, 140), 0, 0, True),
     ("gemm_few_rows-n_contiguous-r4-split", "float16", (2, 3, 90, 136), 0, 0, False),
-    ("gemm_few_rows_coopmat-k_contiguous-r1-split", "float16", (1, 1, 2312, 72), 0, 1, True),
-    ("gemm_few_rows_coopmat-k_contiguous-r8-split", "float16", (2, 5, 1024, 72), 0, 1, False),
-    ("gemm_few_rows_coopmat-k_contiguous-r16-split", "float16", (1, 13, 1032, 200), 1, 1, True),
-    ("gemm_few_rows_coopmat-n_contiguous-r1-split", "float16", (2, 1, 512, 136), 0, 0, False),
-    ("gemm_few_rows_coopmat-n_contiguous-r8-split", "float16", (1, 7, 2307, 72), 0, 0, True),
-    ("gemm_few_rows_coopmat-n_contiguous-r16-split", "float16", (1, 16, 1030, 136), 0, 0, True),
+    # K ends inside a step or not, for few columns of all batches, and for many.
+    ("gemm_few_rows_coopmat-k-r1-split", "float16", (1, 1, 2312, 72), 0, 1, True),
+    ("gemm_few_rows_coopmat-k-r1-split", "float16", (3, 1, 72, 131), 0, 1, False),
+    ("gemm_few_rows_coopmat-k-r8-split", "float16", (2, 5, 1024, 72), 0, 1, False),
+    ("gemm_few_rows_coopmat-k-r8-split", "float16", (1, 7, 1032, 205), 0, 1, True),
+    ("gemm_few_rows_coopmat-k-r16-split", "float16", (1, 13, 2056, 72), 0, 1, True),
+    ("gemm_few_rows_coopmat-k-r16-split", "float16", (2, 16, 1096, 131), 0, 1, False),
+    ("gemm_few_rows_coopmat-n4-r1-split", "float16", (2, 1, 512, 72), 0, 0, False),
+    ("gemm_few_rows_coopmat-n4-r8-split", "float16", (1, 7, 2312, 72), 0, 0, True),
+    ("gemm_few_rows_coopmat-n4-r16-split", "float16", (1, 13, 1032, 136), 0, 0, True),
+    ("gemm_few_rows_coopmat-n-r1-split", "float16", (2, 1, 512, 136), 0, 0, False),
+    ("gemm_few_rows_coopmat-n-r8-split", "float16", (1, 7, 1032, 264), 0, 0, True),
+    ("gemm_few_rows_coopmat-n-r16-split", "float16", (3, 16, 1096, 136), 0, 0, True),
     ("gemm_coopmat-t64x256p", "float16", (1, 128, 96, 256), 0, 0, False),
     ("gemm_coopmat-t64x256p", "float16", (2, 130, 203, 141), 1, 0, True),  # edges, no vectors
     ("gemm_coopmat-t64x256p", "float16", (2, 72, 72, 264), 0, 1, True),
@@ -83,6 +90,7 @@ def test_kernels_compute_the_same(
     if "coopmat" in kernel:  # also offered for small products of an A without vectors
         monkeypatch.setattr(float_kernels, "_WORTH_REPACKING", 0)
     monkeypatch.setattr(float_kernels, "_PACKED_K", 0)
+    monkeypatch.setattr(float_kernels, "MANY_COLUMNS", 200)
     with tuning.trial(EveryWork(kernel)):
         y = dml.gemm(
             given(a, trans_a), given(b, trans_b), own.tensor(c) if whole else None,
@@ -216,17 +224,16 @@ def _plan(kind: str, rows: int, columns: int, trans_b: int, known: bool = True) 
 
 
 @pytest.mark.parametrize(("kind", "rows", "columns", "trans_b", "known", "variant", "groups"), [
-    ("float16", 1, 4096, 1, True, "gemm_few_rows_coopmat.k_contiguous.r1", 256),
-    ("float16", 1, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r1", 344),
-    ("float16", 1, 11008, 0, True, "gemm_few_rows_coopmat.n_contiguous.r1", 172),
-    ("float16", 2, 4096, 0, True, "gemm_few_rows_coopmat.n_contiguous.r8", 128),
-    ("float16", 8, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r8", 344),
-    ("float16", 8, 14336, 1, True, "gemm_few_rows_coopmat.k_contiguous.r8", 112),
-    ("float16", 8, 11008, 0, True, "gemm_few_rows_coopmat.n_contiguous.r8", 258),
-    ("float16", 8, 14336, 0, True, "gemm_few_rows_coopmat.n_contiguous.r8", 112),
-    ("float16", 9, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r16", 172),
-    ("float16", 16, 11008, 0, True, "gemm_few_rows_coopmat.n_contiguous.r16", 129),
-    ("float16", 9, 4096, 1, True, "gemm_coopmat.t16", 0),
+    ("float16", 1, 4096, 1, True, "gemm_few_rows_coopmat.k.r1", 128),
+    ("float16", 1, 11008, 1, True, "gemm_few_rows_coopmat.k.r1", 344),
+    ("float16", 1, 11008, 0, True, "gemm_few_rows_coopmat.n.r1", 172),
+    ("float16", 2, 4096, 0, True, "gemm_few_rows_coopmat.n4.r8", 128),
+    ("float16", 8, 11008, 1, True, "gemm_few_rows_coopmat.k.r8", 344),
+    ("float16", 8, 11008, 0, True, "gemm_few_rows_coopmat.n.r8", 172),
+    ("float16", 9, 4096, 1, True, "gemm_few_rows_coopmat.k.r16", 128),
+    ("float16", 9, 11008, 1, True, "gemm_few_rows_coopmat.k.r16", 344),
+    ("float16", 16, 11008, 0, True, "gemm_few_rows_coopmat.n.r16", 172),
+    ("float16", 16, 2048, 0, True, "gemm_few_rows_coopmat.n4.r16", 2 * 64),  # two parts of K
     ("float16", 17, 11008, 1, True, "gemm_coopmat.t32", 0),
     ("float16", 1, 1024, 1, True, "gemm_few_rows.k_contiguous.r1", 512),
     ("float16", 8, 11008, 1, False, "gemm_coopmat.t16", 344),
