@@ -40,6 +40,7 @@ _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_few_rows_coopmat-k-r8-split", "float16", (1, 7, 1032, 205), 0, 1, True),
     ("gemm_few_rows_coopmat-k-r16-split", "float16", (1, 13, 2056, 72), 0, 1, True),
     ("gemm_few_rows_coopmat-k-r16-split", "float16", (2, 16, 1096, 131), 0, 1, False),
+    ("gemm_few_rows_coopmat-k-r8-split", "float16", (2, 5, 1032, 72), 1, 1, True),  # A is copied
     ("gemm_few_rows_coopmat-n4-r1-split", "float16", (2, 1, 512, 72), 0, 0, False),
     ("gemm_few_rows_coopmat-n4-r8-split", "float16", (1, 7, 2312, 72), 0, 0, True),
     ("gemm_few_rows_coopmat-n4-r16-split", "float16", (1, 13, 1032, 136), 0, 0, True),
@@ -249,6 +250,45 @@ def test_few_rows_on_matrix_units(
     dispatch.variant.pack_spec(dispatch.spec)
     dispatch.variant.pack_push(dispatch.push)
     assert (dispatch.variant.name, dispatch.groups) == (variant, groups or dispatch.groups)
+
+
+@pytest.mark.parametrize(("k", "trans_a", "variants"), [
+    (4096, 0, ["gemm_few_rows_coopmat.n4.r16"]),
+    (4096, 1, ["activation_identity_tiles.b16", "gemm_few_rows_coopmat.n4.r16"]),
+    (4100, 0, ["gemm_coopmat.t16"])])
+def test_few_rows_are_copied_where_they_have_no_vectors(
+    k: int, trans_a: int, variants: list[str]
+) -> None:
+    a, b, y = (dml.TensorDesc("float16", s) for s in (
+        (k, 16) if trans_a else (16, k), (k, 4096), (16, 4096)))
+    desc = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=y, trans_a=trans_a,
+                                trans_b=0, alpha=1.0, beta=1.0)
+    with tuning.trial({}):
+        plan = desc.operator.lower(desc, h200())
+    assert [x.variant.name for x in plan.execute][-len(variants):] == variants
+    x = plan.execute[-1]
+    if "few_rows" in x.variant.name:
+        assert (x.push["a_row"], x.push["a_k"]) == (k, 1)
+
+
+@pytest.mark.parametrize(("batches", "trans_a"), [(1, 1), (3, 1), (3, 0)])
+def test_a_is_copied_along_k(
+    batches: int, trans_a: int, own: dml.Device, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a kernel that would not need it. Rows of an A that is not transposed begin anywhere."""
+    kernel = replace(float_kernels._TILES[-1], a_along_k=True)
+    monkeypatch.setattr(gemm, "candidates", lambda g, p: [kernel])
+    a, b = (rng.integers(-4, 5, (batches, *s)).astype(np.float16) for s in ((13, 72), (72, 40)))
+    if trans_a:
+        x = own.tensor(np.ascontiguousarray(a.swapaxes(1, 2)))
+    else:
+        x = own.tensor(np.pad(a, ((0, 0), (0, 0), (0, 1))))[..., :72]
+    y = dml.gemm(x, own.tensor(b), trans_a=trans_a)
+    assert (y.numpy() == a.astype(np.float32) @ b.astype(np.float32)).all()
+    (compiled,) = own._compiled.values()
+    _, product = compiled.plan.execute
+    assert (product.push["a_row"], product.push["a_k"]) == (72, 1)
 
 
 def _packed(b: np.ndarray) -> np.ndarray:

@@ -129,6 +129,8 @@ class FloatKernel:
     """Specialization constants that only this kernel has."""
     packed_b: bool = False
     """Whether it reads B in the order of matrix units (gemm_pack.comp)."""
+    a_along_k: bool = False
+    """Whether it reads vectors along K of A, which is copied where it has none."""
 
     @property
     def name(self) -> str:
@@ -254,8 +256,7 @@ def _height(g: FloatProduct, p: PlanBuilder) -> int:
 def _fragments(g: FloatProduct, p: PlanBuilder) -> FloatKernel | None:
     """The kernel for few rows that reads A and B straight from memory, if this device runs it."""
     way, height = g.vectors("b", 8), _height(g, p)
-    if not height or not way or g.vectors("a", 8) != "k" or (
-            g.views["a"].padded or g.views["b"].padded):
+    if not height or not way or g.k % 8 or g.views["a"].padded or g.views["b"].padded:
         return None
     # The vectors of B, subgroups along K, fragments of 16 columns, steps that a subgroup multiplies
     # at a time, and whether it reads the next ones meanwhile: the fastest of some on an H200.
@@ -271,8 +272,9 @@ def _fragments(g: FloatProduct, p: PlanBuilder) -> FloatKernel | None:
             "ENDS_INSIDE": g.k % (32 * steps) != 0}
     if axis == "k":
         spec["FRAGMENTS"] = count
-    kernel = FloatKernel(f"{_FRAGMENTS}.{axis}.r{height}", height, 16 * count,
-                         32 * steps * subgroups, 1, 0, split=True, spec=tuple(spec.items()))
+    kernel = FloatKernel(
+        f"{_FRAGMENTS}.{axis}.r{height}", height, 16 * count, 32 * steps * subgroups, 1, 0,
+        split=True, spec=tuple(spec.items()), a_along_k=True)
     return kernel if kernel.variant(p) else None
 
 
