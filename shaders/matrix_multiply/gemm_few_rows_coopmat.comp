@@ -1,8 +1,10 @@
 //@ op DML_OPERATOR_GEMM
 //@ variants B: k n n4; ROWS: r1 r8 r16
+//@ without n.r16
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
+//@ unchecked *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
@@ -167,7 +169,8 @@ void main() {
             Found found;
             [[unroll]] for (uint i = 0u; i < STEPS * READS; ++i) found.b[i] = next.b[i];
             [[unroll]] for (uint i = 0u; i < STEPS * HALVES; ++i) found.a[i] = next.a[i];
-            if (pass + SUBGROUPS < passes) READ(next, pass + SUBGROUPS)
+            // If this had a condition, NVIDIA's compiler would wait for these loads before it multiplies.
+            READ(next, min(pass + SUBGROUPS, passes - 1u))
             CONSUME(found, pass)
         }
     } else {

@@ -261,8 +261,10 @@ def _fragments(g: FloatProduct, p: PlanBuilder) -> FloatKernel | None:
     # The vectors of B, subgroups along K, fragments of 16 columns, steps that a subgroup multiplies
     # at a time, and whether it reads the next ones meanwhile: the fastest of some on an H200.
     wide, low = g.columns * g.batches >= MANY_COLUMNS, height <= 8
-    if way == "mn":
-        shape = ("n4", 16, 2, 2, 0) if not wide else ("n", 8, 4, 1, 0) if low else ("n", 4, 4, 2, 1)
+    if way == "mn" and wide:
+        shape = ("n", 8, 4, 1, 0) if low else ("n4", 4, 2, 4, 0)
+    elif way == "mn":
+        shape = ("n4", 16, 2, 2, 0)
     elif wide:
         shape = ("k", 8, 2, 1, 0) if low else ("k", 4, 2, 2, 1)
     else:
