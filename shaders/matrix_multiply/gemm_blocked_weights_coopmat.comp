@@ -1,5 +1,6 @@
 //@ op DML_OPERATOR_GEMM
 //@ variants ROWS: r1 r8 r16
+//@ unchecked r16
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450
