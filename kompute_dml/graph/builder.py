@@ -43,7 +43,7 @@ from .fusion import (
 )
 from .memory import Storage, aligned, share, side_by_side
 from .recorded import RecordedPlan, check_indices
-from .step import Step, begin, compile_repacking, plan_memory
+from .step import Step, begin, begin_slow, compile_repacking, plan_memory
 
 if TYPE_CHECKING:
     from ..compiler import CompiledOperator
@@ -256,8 +256,11 @@ class Builder:
             return
         self.drafts.append(Draft(operator.desc, storages, self.label))
 
-    def lower(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Step]:
-        """Run the fusion passes, and compile the operators that are left."""
+    def lower(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], *, runs: bool = False
+    ) -> list[Step]:
+        """Run the fusion passes, and compile the operators that are left. If the steps are those
+        that a plan ``runs``, threads begin to compile slow shaders."""
         seen = {id(a.storage.root) for a in (*inputs, *outputs) if a.storage is not None}
         free = [s for s in self._storages if not s.constant and id(s.root) not in seen]
         steps: list[Step] = []
@@ -269,6 +272,8 @@ class Builder:
                 step = self._compiled(draft)
             except DmlError as error:
                 raise type(error)(f"{draft.label}: {error}") from None
+            if runs:
+                begin_slow(self.device, step.compiled)
             for storage in step.storages:
                 if storage is not None:
                     storage.touch(len(steps))
@@ -380,7 +385,7 @@ class Builder:
                 or any(y.storage is e.storage for e in ends)  # two outputs need separate memory
             )
             ends.append(self.copy(y) if shared else y)
-        steps = self.lower(inputs, ends)
+        steps = self.lower(inputs, ends, runs=True)
         used = [a for a in inputs if a.storage is not None and a.storage.first >= 0]
         together = self._fitting([a for a in used if a not in resident])
         ours = {id(a.storage) for a in (*used, *ends)}

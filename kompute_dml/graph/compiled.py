@@ -17,7 +17,7 @@ from .desc import GraphDesc
 from .draft import Draft
 from .fusion import BRANCHES, fuse, is_of_constants, left_out, room_for_weights
 from .memory import Storage, aligned, side_by_side
-from .step import Step, begin, compile_repacking, plan_memory
+from .step import Step, begin, begin_slow, compile_repacking, plan_memory
 from .wiring import Node, Source, Wiring, check
 
 if TYPE_CHECKING:
@@ -223,6 +223,7 @@ class _Planner:
         storages = draft.storages
         fixed = {t for t, s in storages.items() if self._slots[s.root] == self._persistent}
         compiled = compile_repacking(self._device, draft.desc, fixed, flags)
+        begin_slow(self._device, compiled)
         repacked, slots = compiled.plan.repacked, compiled.slots[:-2]
         properties = compiled.binding_properties
         temporary, persistent = (

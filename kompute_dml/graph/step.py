@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..compiler import CompiledOperator, ExecutionFlags, Operator
 from ..desc import TensorDesc, TensorFlags
 from ..operators.base import OperatorDesc, bits
+from ..runtime.pipelines import SLOW
 from .fusion import IN_PLACE, MEMORY, REPACKING, left_out
 from .memory import MemoryUse, Storage, share
 
 if TYPE_CHECKING:
     from ..device import Device
+    from ..runtime.shader_library import Variant
 
 
 class Step:
@@ -91,10 +93,21 @@ def begin(device: Device, operators: Iterable[CompiledOperator], *, once: bool =
     Once all operators are known: a thread that begins takes the interpreter from the one that
     plans.
     """
+    _begin(device, [key for compiled in operators for key in compiled.pipelines(once=once)])
+
+
+def begin_slow(device: Device, compiled: CompiledOperator) -> None:
+    """Let threads compile those of an operator's shaders that the first run would wait for, while
+    the other operators are planned."""
+    slow = [key for key in compiled.pipelines() if key[0].compile_cost >= SLOW]
+    if slow:
+        _begin(device, slow)
+
+
+def _begin(device: Device, wanted: list[tuple[Variant, bytes]]) -> None:
     runtime = device._runtime
     with runtime.lock:
-        runtime.pipelines.begin(
-            [key for compiled in operators for key in compiled.pipelines(once=once)])
+        runtime.pipelines.begin(wanted)
 
 
 def compile_repacking(

@@ -26,6 +26,10 @@ MAX_COMPILED = 1024
 THREADS, THREADS_OF_CPU = 16, 4
 """The most threads that compile ahead, for a GPU and for a CPU driver, which takes up to gigabytes
 for a pipeline."""
+SLOW = 256 << 10
+"""The least cost to compile of what does not wait until all is known. These are products and
+convolutions on matrix units with a tail, which took an H200's driver 870 ms and more; all others of
+ResNet-50 took 460 at most."""
 
 _Key = tuple[Variant, bytes, tuple[Block, ...], int]
 
@@ -90,9 +94,11 @@ class Pipelines:
         return pipeline
 
     def begin(self, wanted: Iterable[tuple[Variant, bytes]]) -> None:
-        """Let threads compile what :meth:`get` will ask for. It reports what goes wrong."""
+        """Let threads compile what :meth:`get` will ask for, the slowest first. It reports what
+        goes wrong."""
         if self._engine.shares_pipelines:
             new = [key for key in dict.fromkeys(wanted) if key not in self._compiled]
+            new.sort(key=lambda key: -key[0].compile_cost)
             self._ahead.add([self._shared(*key) for key in new])
 
     def _shared(self, variant: Variant, spec: bytes) -> Compiled:

@@ -99,6 +99,13 @@ class Variant:
     def spirv(self) -> bytes:
         return (_SPIRV / self.file).read_bytes()
 
+    @functools.cached_property
+    def compile_cost(self) -> int:
+        """An estimate of a driver's time to compile it, to compare with others': its bytes, twice
+        those of a shader for matrix units."""
+        on_matrix_units = "cooperativeMatrix" in (self.features or ())
+        return (_SPIRV / self.file).stat().st_size * (2 if on_matrix_units else 1)
+
     def pack_spec(self, values: Mapping[str, int]) -> np.ndarray:
         """The specialization constants as uint32, by id. The shader's defaults fill the rest."""
         return self._pack("specialization constant", values, *self._spec_places)

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
-from kompute_dml.runtime import pipeline_file, pipelines, traits
+from kompute_dml.graph import step
+from kompute_dml.graph.builder import Builder
+from kompute_dml.runtime import pipeline_file, pipelines, shader_library, traits
 from kompute_dml.runtime.kp_engine import Engine
 from kompute_dml.runtime.pipeline_file import PipelineFile
 from switches import shared_blocks
@@ -217,6 +219,12 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return done
 
 
+@pytest.fixture(params=["at the end", "at once"])
+def begun(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pipelines are begun when a graph is planned, or each with its operator."""
+    monkeypatch.setattr(step, "SLOW", 0 if request.param == "at once" else 1 << 30)
+
+
 def _graph(device: dml.Device) -> Any:
     """A graph of a reduction and a product, which nothing fuses."""
     a, b = (dml.TensorDesc("float32", [1, 1, 4, 4]) for _ in range(2))
@@ -248,14 +256,19 @@ def _run(device: dml.Device, graph: Any) -> np.ndarray:
 
 
 def _wait(device: dml.Device) -> None:
+    _end(device._runtime.pipelines)
+
+
+def _end(cache: pipelines.Pipelines) -> None:
     end = time.monotonic() + 60
-    while device._runtime.pipelines._ahead._threads and time.monotonic() < end:
+    while cache._ahead._threads and time.monotonic() < end:
         time.sleep(0.001)
 
 
 EXPECTED = np.arange(16.0).reshape(4, 4) @ np.arange(16.0).reshape(4, 4)
 
 
+@pytest.mark.usefixtures("begun")
 def test_a_graph_is_compiled_in_threads(
     sharing: dml.Device, compiled: list[tuple[str, str]]
 ) -> None:
@@ -266,6 +279,87 @@ def test_a_graph_is_compiled_in_threads(
     done = len(compiled)
     np.testing.assert_array_equal(_run(sharing, graph), EXPECTED.max(1))
     assert not {name for name, _ in compiled[done:]} & {*graph.variants}, "compiled twice"
+
+
+def test_the_slowest_are_compiled_first() -> None:
+    known = shader_library._all_variants()
+    names = ["elementwise_chain", "gemm_coopmat.t64", "pooling_planes.max.last",
+             "gemm_coopmat.t64.tail", "gemm.t64"]
+    done: list[str] = []
+
+    class OfThreads:
+        adapter = type("Adapter", (), {"is_cpu": False})
+        shares_pipelines = True
+
+        def compile(self, variant: Any, spec: np.ndarray) -> str:
+            done.append(variant.name)
+            return variant.name
+
+        def keep_compiled(self) -> None:
+            pass
+
+    cache = pipelines.Pipelines(OfThreads(), None)  # type: ignore[arg-type]
+    cache._ahead._most = 1
+    for _ in range(2):
+        cache.begin([(known[name], b"") for name in names])
+        _end(cache)
+    order = ["gemm_coopmat.t64.tail", "gemm_coopmat.t64", "elementwise_chain", "gemm.t64",
+             "pooling_planes.max.last"]
+    assert done == order, "each once"
+    assert [v.compile_cost >= pipelines.SLOW for v, _ in cache._compiled] == [True] + [False] * 4
+
+
+def _noted(device: dml.Device, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many pipelines threads are given, each time; 0 for an operator that is compiled."""
+    notes: list[int] = []
+    add, lower = device._runtime.pipelines._ahead.add, dml.Device._plan
+
+    def added(new: list[Any]) -> None:
+        notes.extend([len(new)] if new else [])
+        add(new)
+
+    def lowered(*arguments: Any, **others: Any) -> Any:
+        notes.append(0)
+        return lower(*arguments, **others)
+
+    monkeypatch.setattr(device._runtime.pipelines._ahead, "add", added)
+    monkeypatch.setattr(dml.Device, "_plan", lowered)
+    return notes
+
+
+@pytest.mark.parametrize(("slow", "expected"), [(0, [0, 1, 0, 1]), (1 << 30, [0, 0, 2])])
+def test_slow_pipelines_of_a_graph_are_begun_while_it_is_planned(
+    sharing: dml.Device, monkeypatch: pytest.MonkeyPatch, slow: int, expected: list[int]
+) -> None:
+    monkeypatch.setattr(step, "SLOW", slow)
+    notes = _noted(sharing, monkeypatch)
+    _graph(sharing)
+    assert notes == expected
+
+
+@pytest.mark.parametrize(("slow", "runs", "expected"), [
+    (0, True, [0, 1, 0, 1]), (1 << 30, True, [0, 0, 2]), (0, False, [0, 0])])
+def test_slow_pipelines_of_a_plan_are_begun_while_it_is_made(
+    sharing: dml.Device, monkeypatch: pytest.MonkeyPatch, slow: int, runs: bool,
+    expected: list[int],
+) -> None:
+    monkeypatch.setattr(step, "SLOW", slow)
+    notes = _noted(sharing, monkeypatch)
+    builder = Builder(sharing)
+    x = builder.new((1, 1, 4, 4), np.float32)
+    last = x
+    for name, what in (("SUMMATION", "sum"), ("PRODUCT", "product")):
+        y = builder.new(x.shape, x.dtype)
+        builder.emit(f"CUMULATIVE_{name}", {
+            "input_tensor": (last, last.shape, last.strides),
+            "output_tensor": (y, y.shape, y.strides),
+        }, axis=3, axis_direction=dml.AxisDirection.INCREASING, **{f"has_exclusive_{what}": False})
+        last = y
+    if runs:
+        builder.finish([x], [last])
+    else:
+        builder.lower([x], [last])
+    assert notes == expected
 
 
 def test_pipelines_are_compiled_at_once() -> None:
@@ -297,6 +391,7 @@ def test_a_pipeline_is_compiled_once_for_all_blocks(
     assert cache.made - made >= 2 * len(names)
 
 
+@pytest.mark.usefixtures("begun")
 def test_what_fails_in_a_thread_fails_where_it_is_needed(
     sharing: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +410,7 @@ def test_what_fails_in_a_thread_fails_where_it_is_needed(
     np.testing.assert_array_equal(_run(sharing, graph), EXPECTED.max(1))
 
 
+@pytest.mark.usefixtures("begun")
 def test_who_needs_a_pipeline_waits_for_the_thread_that_compiles_it(
     sharing: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +431,7 @@ def test_who_needs_a_pipeline_waits_for_the_thread_that_compiles_it(
     assert [names.count(name) for name in graph.variants] == [1] * len(graph.variants)
 
 
+@pytest.mark.usefixtures("begun")
 def test_closing_waits_for_what_is_being_compiled_and_leaves_the_rest(
     sharing: dml.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,6 +454,7 @@ def test_closing_waits_for_what_is_being_compiled_and_leaves_the_rest(
         _run(sharing, graph)
 
 
+@pytest.mark.usefixtures("begun")
 def test_where_no_thread_can_start_the_run_compiles(
     sharing: dml.Device, compiled: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
