@@ -204,11 +204,11 @@ _LEAST_PLANES = 4 * _LINE_PARTS
 """From so many planes on, they are the lines instead of rows."""
 _LONGEST_STAGED = {1: 64, 2: 64}
 """Words of the lines whose input is kept in shared memory, by the bytes of an element."""
-_LEAST_STAGED, _MOST_STAGED = 8000, 34_000
+_LEAST_STAGED, _MOST_STAGED = 8000, 20_000
 """Bytes of the output of a turn, if there are so many, and of shared memory."""
 _STAGED_INVOCATIONS, _MOST_STAGED_PARTS = 384, 32
-_STAGED_TURNS = (2, 4)
-"""Turns of a workgroup, which writes one plane in a turn, or several."""
+_STAGED_TURNS = 2
+"""Turns of a workgroup."""
 _STAGED_GROUPS = 4
 """Workgroups that a core runs at a time. There are fewer turns if there would be fewer."""
 _MOST_BORDERS = 16
@@ -357,8 +357,7 @@ def _stage(p: PlanBuilder, mode: int, value: Scalar, dims: Sequence[_Dimension])
     if words > longest or rows % together:
         return False
     # What a workgroup writes in a turn: whole planes of whole lines.
-    step = lcm(height, together)
-    of_turn = step
+    of_turn = lcm(height, together)
     while (of_turn * row.size * size < _LEAST_STAGED
             and rows // (2 * of_turn) >= p.device.cores):
         of_turn *= 2
@@ -379,8 +378,7 @@ def _stage(p: PlanBuilder, mode: int, value: Scalar, dims: Sequence[_Dimension])
         return False
     of_group = 1
     if read % in_word == 0:  # elements lie in their words alike in all turns
-        of_group = min(_STAGED_TURNS[of_turn > step], turns // (_STAGED_GROUPS * p.device.cores))
-        of_group = max(of_group, 1)
+        of_group = max(min(_STAGED_TURNS, turns // (_STAGED_GROUPS * p.device.cores)), 1)
     p.dispatch(
         f"padding_staged.{y.data_type.width}", -(-turns // of_group),
         x=p.read("input_tensor"), y=p.write("output_tensor"),

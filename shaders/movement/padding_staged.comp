@@ -1,5 +1,6 @@
 //@ op DML_OPERATOR_PADDING DML_OPERATOR_PADDING1 DML_OPERATOR_TILE
 //@ variants T: b8 b16
+//@ unchecked b8
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
