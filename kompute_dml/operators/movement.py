@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import gcd
+from math import gcd, lcm
 from typing import Any
 
 from ..attributes import DepthSpaceOrder, PaddingMode
@@ -121,14 +121,14 @@ def _newer_padding(d: Any) -> Iterator[tuple[FeatureLevel, str, str, Any]]:
         yield since, "PaddingMode", "be an older mode", mode.name
 
 
-@operator("PADDING", output=_padded, shaders=("padding",), newer=_newer_padding, in_place=False,
-          padding_mode=_CONSTANT, padding_value=0.0)
+@operator("PADDING", output=_padded, shaders=("padding", "padding_staged"),
+          newer=_newer_padding, in_place=False, padding_mode=_CONSTANT, padding_value=0.0)
 def PaddingOperatorDesc(d: Any, p: PlanBuilder) -> None:
     value = saturate(d.padding_value, d.output_tensor.data_type)
     _pad(p, d.padding_mode, value, d.start_padding)
 
 
-@operator("PADDING1", output=_padded, shaders=("padding",), check=check_attributes,
+@operator("PADDING1", output=_padded, shaders=("padding", "padding_staged"), check=check_attributes,
           newer=_newer_padding, in_place=False)
 def Padding1OperatorDesc(d: Any, p: PlanBuilder) -> None:
     _pad(p, d.padding_mode, Scalar.of(d.padding_value, d.padding_value_data_type), d.start_padding)
@@ -149,7 +149,7 @@ _TILE_NEAR = 32
 """Vectors. Copies that lie nearer are written by neighbours."""
 
 
-@operator("TILE", output=_tiled, shaders=("tile", "padding"), in_place=False)
+@operator("TILE", output=_tiled, shaders=("tile", "padding", "padding_staged"), in_place=False)
 def TileOperatorDesc(d: Any, p: PlanBuilder) -> None:
     x = d.input_tensor
     if _tile_vectors(d, p):
@@ -202,6 +202,15 @@ _LONGEST_LINE = {2: 64, 4: _LINE_INVOCATIONS}
 longer lines take less time in vectors."""
 _LEAST_PLANES = 4 * _LINE_PARTS
 """From so many planes on, they are the lines instead of rows."""
+_LONGEST_STAGED = {1: 64, 2: 64}
+"""Words of the lines whose input is kept in shared memory, by the bytes of an element."""
+_LEAST_STAGED, _MOST_STAGED = 8000, 20_000
+"""Bytes of the output of a turn, if there are so many, and of shared memory."""
+_STAGED_INVOCATIONS, _MOST_STAGED_PARTS = 384, 32
+_STAGED_TURNS = 2
+"""Turns of a workgroup."""
+_STAGED_GROUPS = 4
+"""Workgroups that a core runs at a time. There are fewer turns if there would be fewer."""
 _MOST_BORDERS = 16
 """Vectors that an invocation tries for borders."""
 _SHORTEST_RUN = 4
@@ -247,6 +256,8 @@ def _pad(p: PlanBuilder, mode: int, value: Scalar, start: Sequence[int]) -> None
         one = dims[-1].merged(inner, mode) if dims else None
         dims[-1:] = [one] if one else [*dims[-1:], inner]
     *outer, row = dims or [_Dimension(1, 0, 1, 1, 1)]
+    if _stage(p, mode, value, dims):
+        return
     rows = product([d.size for d in outer])
     path, per_row = _ELEMENTS, row.size
     count = rows * per_row
@@ -322,6 +333,65 @@ def _lines(
          "TOGETHER": together, "AT_ONCE": at_once, "LINES": of_group * together,
          "PLANES": planes, "SLICES": slices},
     )
+
+
+def _stage(p: PlanBuilder, mode: int, value: Scalar, dims: Sequence[_Dimension]) -> bool:
+    """Add the dispatch that keeps rows, or planes, in shared memory. False where other paths are
+    better, or it cannot serve."""
+    x, y = p.tensor("input_tensor"), p.tensor("output_tensor")
+    size = y.data_type.itemsize
+    longest = _LONGEST_STAGED.get(size, 0)
+    if not longest or p.device.is_cpu or not y.is_aligned or len(dims) not in (2, 3):
+        return False
+    *outer, row = dims
+    planes = len(outer) == 2
+    height, source_height = (outer[1].size, outer[1].source) if planes else (1, 1)
+    if (outer[0].size != outer[0].source or row.size < 2 or row.in_stride != 1
+            or outer[-1].in_stride != row.source
+            or outer[0].in_stride != row.source * source_height
+            or not is_packed([d.size for d in dims], [d.out_stride for d in dims])):
+        return False
+    rows, in_word = outer[0].size * height, 4 // size
+    together = in_word // gcd(row.size, in_word)
+    words = together * row.size * size // 4
+    if words > longest or rows % together:
+        return False
+    # What a workgroup writes in a turn: whole planes of whole lines.
+    of_turn = lcm(height, together)
+    while (of_turn * row.size * size < _LEAST_STAGED
+            and rows // (2 * of_turn) >= p.device.cores):
+        of_turn *= 2
+    turns = -(-rows // of_turn)
+    read, total = (n // height * source_height * row.source for n in (of_turn, rows))
+    wide = x.is_aligned and read * size % 16 == total * size % 16 == 0
+    whole = x.is_aligned and row.source * size % 4 == 0
+    staged = read * size // 4 if whole else -(-read * size // 4) + 1
+    lines, most = of_turn // together, min(_STAGED_INVOCATIONS, p.device.max_invocations)
+    local = {n: -(-n * words // 32) * 32 for n in range(1, most // words + 1)}
+    # The fewest invocations that do nothing, in workgroups that are not small.
+    at_once = min((n for n in local if local[n] > most // 2),
+                  key=lambda n: (-(-lines // n) * local[n], -n))
+    parts = -(-lines // at_once)
+    shared = 4 * (staged + at_once * parts * together)
+    if (turns < p.device.cores or parts > _MOST_STAGED_PARTS
+            or shared > min(_MOST_STAGED, p.device.max_shared_memory)):
+        return False
+    of_group = 1
+    if read % in_word == 0:  # elements lie in their words alike in all turns
+        of_group = max(min(_STAGED_TURNS, turns // (_STAGED_GROUPS * p.device.cores)), 1)
+    p.dispatch(
+        f"padding_staged.{y.data_type.width}", -(-turns // of_group),
+        x=p.read("input_tensor"), y=p.write("output_tensor"),
+        push={"value": value.words[0], "read": read, "total": total, "lines": rows // together,
+              "line_words": (words, *reciprocal(words)),
+              "dimensions": [*row.words(mode), *(outer[1].words(mode) if planes else [0] * 10)]},
+        spec={"LOCAL_SIZE": local[at_once], "MODE": mode, "PLANES": planes, "WIDE": wide,
+              "WHOLE": whole, "TOGETHER": together, "AT_ONCE": at_once, "PARTS": parts,
+              "ROWS": of_turn, "READS": -(-staged // (local[at_once] * (4 if wide else 1))),
+              "STAGED": staged, "TURNS": of_group,
+              "EXACT": rows % (of_turn * of_group) == 0 and at_once * parts == lines},
+    )
+    return True
 
 
 # Blocks of space, and depth

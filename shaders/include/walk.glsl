@@ -4,12 +4,7 @@
 // Multiplier and shift replace the division by the size. They are exact for all 32-bit numbers and
 // divisors of at least 2. A dimension has size 1 only if it is the only one, without division.
 #include "include/params.glsl"
-
-uint walk_quotient(uint n, uint multiplier, uint shift) {
-    uint high, low;
-    umulExtended(n, multiplier, high, low);
-    return (high + ((n - high) >> 1u)) >> shift;
-}
+#include "include/quotient.glsl"
 
 #define WALK_STEP(count, rank, at) { \
         /* The first dimension needs no division. */ \

@@ -240,6 +240,8 @@ CASES = [
     *[_pad("PADDING1", mode, (3, 4, 5), (1, 2, 3), (4, 3, 17), mode, layouts=_MORE)
       for mode in _MODES[1:]],
     _pad("PADDING1", "wrap-rows", (3, 4, 32), (1, 2, 0), (4, 3, 0), "wrap", layouts=[PACKED]),
+    *[_pad("PADDING", f"many-planes-{mode}", (150, 5, 7), (0, 1, 2), (0, 6, 1), mode,
+           layouts=[PACKED, SHIFTED]) for mode in _MODES],
     _pad("PADDING", "reflect-one", (1, 4), (3, 2), (2, 1), "reflect", layouts=[PACKED]),
     _pad("PADDING", "narrow", (9, 1), (0, 1), (1, 1), "edge", layouts=[PACKED, PADDED]),
     _pad("PADDING", "past-a-workgroup", (40, 90), (3, 7), (5, 9), "constant", layouts=[PACKED]),

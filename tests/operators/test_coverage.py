@@ -45,7 +45,7 @@ from test_matrix_multiply_kernels import (
     plans_of,
     variants_tested,
 )
-from test_movement import WALKED
+from test_movement import STAGED, WALKED
 from test_normalization import CHANNELS
 from test_operators import FEW_BINDINGS
 from test_packed_filters import PACKED_FILTERS
@@ -277,8 +277,8 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
     for disabled in switches():
         chosen |= variants_tested(target(disabled)) | VARIANTS | WIDE_TILES | COMBINED
         chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | BLOCKED
-        chosen |= PLANES | SLICED | WALKED | SELECTED | CHANNELS | KEPT_FILTERS
-        chosen |= PACKED_FILTERS | INTEGER_TILES | POINT_FILTERS
+        chosen |= PLANES | SLICED | WALKED | STAGED | SELECTED | CHANNELS
+        chosen |= KEPT_FILTERS | PACKED_FILTERS | INTEGER_TILES | POINT_FILTERS
     allowed = {
         variant
         for definition in _DEFINITIONS.values()

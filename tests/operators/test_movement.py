@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import kompute_dml as dml
-from kompute_dml.lowering.plan import Target
+from kompute_dml.lowering.plan import Dispatch, Target
 from kompute_dml.operators import movement
 from kompute_dml.runtime.shader_library import ShaderLibrary
 from switches import SWIFTSHADER, long_pipelines
 
 WALKED = {f"join_walked.{how}.p{most}" for how in ("join", "split") for most in (6, 14)}
 """What joins and splits tensors of any strides on a GPU."""
+STAGED = {"padding_staged.b8", "padding_staged.b16"}
+"""What keeps rows and planes that are padded in shared memory."""
 _NUMPY_MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
@@ -125,6 +127,7 @@ def test_borders_in_several_workgroups(
 ) -> None:
     # Elements of all widths in lines.
     monkeypatch.setattr(movement, "_LONGEST_LINE", {1: 32, 2: 64, 4: 256})
+    monkeypatch.setattr(movement, "_LONGEST_STAGED", {})
     for sizes, start, end in (((3, 90, 70), (0, 2, 3), (0, 1, 4)), ((2500, 17), (1, 0), (0, 2)),
                               ((70_001,), (3,), (9,)), ((2, 5000), (0, 4999), (1, 2)),
                               # Rows of whole words, alone or together.
@@ -139,6 +142,88 @@ def test_borders_in_several_workgroups(
         expected = np.pad(x, list(zip(start, end)), _NUMPY_MODES[mode], **more)
         got = dml.padding(paths.tensor(x), start_padding=start, end_padding=end, padding_mode=mode)
         assert np.array_equal(got.numpy(), expected), (sizes, start, end)
+
+
+def _last_plan(device: dml.Device) -> Sequence[Dispatch]:
+    return list(device._compiled.values())[-1].plan.execute
+
+
+@long_pipelines
+@pytest.mark.parametrize("dtype", ["uint8", "float16"])
+@pytest.mark.parametrize("mode", dml.PaddingMode)
+def test_rows_and_planes_are_padded_in_shared_memory(
+    mode: dml.PaddingMode, dtype: str, device: dml.Device, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own, value = dml.Device(device.adapter), 7
+    target = own._target
+    monkeypatch.setattr(own, "_target", replace(target, traits=replace(
+        target.traits, is_cpu=False, cores=1)))
+    more = {"constant_values": value} if mode == dml.PaddingMode.CONSTANT else {}
+    ways = set()
+    for sizes, start, end in (
+            # As many planes as the turns of all workgroups write, or one more.
+            ((48, 64, 64), (0, 3, 3), (0, 3, 3)), ((49, 64, 64), (0, 3, 3), (0, 3, 3)),
+            # Planes that are no whole vectors, and then no whole words.
+            ((201, 30, 33), (0, 1, 0), (0, 2, 3)), ((50, 7, 7), (0, 1, 1), (0, 1, 1)),
+            ((301, 13, 15), (0, 2, 4), (0, 1, 1)),
+            # More on a side than there is, and nothing on most sides.
+            ((40, 2, 3), (0, 3, 4), (0, 5, 8)), ((24, 20, 64), (0, 5, 0), (0, 0, 0)),
+            # Rows: of whole words, of a part of one, and of several with others.
+            ((2000, 6), (0, 1), (0, 1)), ((9000, 8), (0, 1), (0, 2)), ((64, 1), (0, 1), (0, 0)),
+            ((5002, 3), (0, 1), (0, 4)), ((200, 2, 70), (0, 0, 5), (0, 0, 1))):
+        count = int(np.prod(sizes))
+        for skipped in (0, 3):
+            flat = rng.integers(0, 100, skipped + count).astype(dtype)
+            x = flat[skipped:].reshape(sizes)
+            expected = np.pad(x, list(zip(start, end)), _NUMPY_MODES[mode], **more)
+            # Bytes around the output stay as they are.
+            marked = rng.integers(0, 100, expected.size + 96).astype(dtype)
+            out = own.tensor(marked)
+            inside = slice(32, 32 + expected.size)
+            dml.padding(own.tensor(flat)[skipped:].reshape(sizes), start_padding=start,
+                        end_padding=end, padding_mode=mode, padding_value=value,
+                        out=out[inside].reshape(expected.shape))
+            marked[inside] = expected.reshape(-1)
+            assert np.array_equal(out.numpy(), marked), (sizes, skipped)
+            (dispatch,) = _last_plan(own)
+            if dispatch.variant.name in STAGED:
+                ways |= {(name, dispatch.spec[name])
+                         for name in ("PLANES", "WIDE", "WHOLE", "EXACT", "TOGETHER", "TURNS")}
+    # These take all ways through the shader.
+    together = {1: (1, 2, 4), 2: (1, 2)}[np.dtype(dtype).itemsize]
+    assert ways >= {(name, on) for name in ("PLANES", "WIDE", "WHOLE", "EXACT") for on in (0, 1)}
+    assert ways >= {("TOGETHER", n) for n in together} | {("TURNS", n) for n in (1, 2)}
+    own.close()
+
+
+@pytest.mark.parametrize("dtype, sizes, mode, name, turns", [
+    ("float16", (8192, 64, 64), "REFLECTION", "padding_staged.b16", 2),
+    ("float16", (8192, 56, 56), "CONSTANT", "padding_staged.b16", 2),
+    ("uint8", (8192, 64, 64), "SYMMETRIC", "padding_staged.b8", 2),
+    ("uint8", (8192, 122, 122), "CONSTANT", "padding_staged.b8", 2),
+    # Few planes are spread over the cores first.
+    ("float16", (1000, 64, 64), "REFLECTION", "padding_staged.b16", 1),
+    ("float16", (100, 64, 64), "REFLECTION", "padding.b16", 0),
+    # Wide elements, large planes and long rows take less time in other ways.
+    ("float32", (8192, 64, 64), "REFLECTION", "padding.b32", 0),
+    ("int64", (8192, 64, 64), "REFLECTION", "padding.b64", 0),
+    ("float16", (2048, 122, 122), "REFLECTION", "padding.b16", 0),
+    ("float16", (8192, 8, 512), "CONSTANT", "padding.b16", 0),
+])
+def test_narrow_elements_of_many_planes_are_staged(
+    dtype: str, sizes: tuple[int, ...], mode: str, name: str, turns: int, device: dml.Device,
+) -> None:
+    traits = replace(device._target.traits, is_cpu=False, local_size=256, cores=132,
+                     max_invocations=1024, max_shared_memory=49152)
+    target = replace(device._target, traits=traits)
+    padded = [n + 6 * (i > 0) for i, n in enumerate(sizes)]
+    desc = dml.PaddingOperatorDesc(
+        input_tensor=dml.TensorDesc(dtype, sizes), output_tensor=dml.TensorDesc(dtype, padded),
+        padding_mode=dml.PaddingMode[mode], padding_value=0.0, start_padding=(0, 3, 3),
+        end_padding=(0, 3, 3))
+    (dispatch,) = desc.operator.lower(desc, target).execute
+    assert (dispatch.variant.name, dispatch.spec.get("TURNS", 0)) == (name, turns)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
