@@ -23,6 +23,7 @@ _INSTALL_HINT = (
 DEVICE_TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
 _PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
 
+ROBUSTNESS_EXTENSION = "VK_EXT_pipeline_robustness"
 # Features that a shader or kompute_dml.cuda may need, by the extension structure that reports them.
 _FEATURE_STRUCTS = {
     "VK_KHR_8bit_storage": (
@@ -60,6 +61,10 @@ _FEATURE_STRUCTS = {
     "VK_KHR_timeline_semaphore": (
         "VkPhysicalDeviceTimelineSemaphoreFeatures",
         ("timelineSemaphore",),
+    ),
+    ROBUSTNESS_EXTENSION: (
+        "VkPhysicalDevicePipelineRobustnessFeaturesEXT",
+        ("pipelineRobustness",),
     ),
 }
 _PIPELINE_HEADER = Struct("<4I16s")

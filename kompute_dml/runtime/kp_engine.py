@@ -26,10 +26,17 @@ import numpy as np
 
 from ..errors import DeviceLostError, DmlError, NoDeviceError, OutOfMemoryError
 from ..layout import power_of_two
-from .adapters import FEATURE_EXTENSIONS, SHARING_EXTENSIONS, UNASKED_FEATURES, Adapter
+from .adapters import (
+    FEATURE_EXTENSIONS,
+    ROBUSTNESS_EXTENSION,
+    SHARING_EXTENSIONS,
+    UNASKED_FEATURES,
+    Adapter,
+)
 from .longs import by_longs
 from .pipeline_file import PipelineFile
 from .shader_library import Variant, disabled_features
+from .traits import checks_bounds
 
 KP_VERSION = "0.9.0"
 
@@ -39,6 +46,8 @@ _ACCESS_SHADER, _ACCESS_HOST_READ = 0x20 | 0x40, 0x2000
 
 # For tests: treat a CPU driver's memory as a graphics card's, which the host cannot access.
 _STAGED = "KOMPUTE_DML_TEST_STAGED"
+_BOUNDS_CHECKS = "KOMPUTE_DML_BOUNDS_CHECKS"
+"""``1`` leaves the driver's bounds checks in all shaders."""
 
 _POLL_SECONDS = 200e-6
 """Seconds of polling before a waiter sleeps. Waking takes about 40 us (H200), as long as a small
@@ -251,6 +260,8 @@ class Engine:
         self.timestamps_valid = self.reports_errors and adapter.timestamp_period > 0
         wanted = (*FEATURE_EXTENSIONS, *SHARING_EXTENSIONS)
         extensions = [e for e in wanted if e in adapter.extensions]
+        if not checks_bounds(adapter) or os.environ.get(_BOUNDS_CHECKS) == "1":
+            extensions = [e for e in extensions if e != ROBUSTNESS_EXTENSION]
         try:
             self.manager = kp.Manager(adapter.index, [], extensions if fixed else [])
         except RuntimeError as error:
@@ -265,6 +276,9 @@ class Engine:
             (adapter.features & UNASKED_FEATURES).union(self.manager.enabled_features())
             if self.reports_errors else frozenset()
         )
+        self.chooses_checks = "pipelineRobustness" in self.features
+        """Whether a shader's own bounds checks may be all that it has. The others keep the
+        driver's, which the feature alone would switch off."""
         self._file = PipelineFile(adapter)
         if self.shares_pipelines:
             self._share_pipelines()
@@ -367,9 +381,11 @@ class Engine:
 
     def compile(self, variant: Variant, spec: np.ndarray) -> Any:
         """Compile ``variant`` for any buffers, in any thread, if ``shares_pipelines``."""
+        # VkPipelineRobustnessBufferBehavior: none, or those of robustBufferAccess
+        checks = ((1 if variant.unchecked else 2),) if self.chooses_checks else ()
         with self._making(variant):
             return self.manager.pipeline(
-                self._code(variant), variant.bindings, spec, variant.push_words)
+                self._code(variant), variant.bindings, spec, variant.push_words, *checks)
 
     def bound(self, variant: Variant, compiled: Any, buffers: list[Any]) -> Pipeline:
         """What :meth:`compile` made, for these buffers (in binding order)."""

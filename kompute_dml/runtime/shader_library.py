@@ -92,6 +92,8 @@ class Variant:
     workgroup_size: tuple[int, ...]
     """With the defaults of the specialization constants."""
     shared_bytes: int
+    unchecked: bool
+    """Whether it is faster without bounds checks that a driver adds of itself."""
 
     @functools.cached_property
     def spirv(self) -> bytes:
@@ -173,6 +175,7 @@ def _all_variants() -> dict[str, Variant]:
                 bindings=v["bindings"],
                 workgroup_size=tuple(v["workgroup_size"]),
                 shared_bytes=v["shared_bytes"],
+                unchecked=v["unchecked"],
             )
     return variants
 

@@ -13,6 +13,7 @@ from .adapters import Adapter, CooperativeMatrix
 _EXACT_UNITS = ("NVIDIA",)
 _IEEE_UNITS = {"llvmpipe": ("Mesa 22.", "Mesa 25.0.")}
 _MASKS_ALL = ("llvmpipe",)
+_CHECKS_BOUNDS = ("NVIDIA",)
 _SLOW_BARRIERS = ("llvmpipe",)
 _FENCES_GATHER = ("llvmpipe",)
 _FRAGMENTS_ALIKE = ("NVIDIA",)
@@ -69,6 +70,12 @@ class DeviceTraits:
         """Whether subgroups of 32 multiply cooperative matrices of this shape and these types."""
         shape = CooperativeMatrix(m, n, k, element, element, total, total, "subgroup")
         return shape in self.cooperative_matrices and self.subgroup_size == 32
+
+
+def checks_bounds(adapter: Adapter) -> bool:
+    """Whether the driver adds bounds checks to shaders, although nobody enabled
+    robustBufferAccess."""
+    return adapter.driver in _CHECKS_BOUNDS
 
 
 def of(adapter: Adapter) -> DeviceTraits:

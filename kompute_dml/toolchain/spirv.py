@@ -11,6 +11,9 @@ A shader begins with header lines:
     //@ tail f32                                      optional: variants with this axis value,
                                                       or all (*), also compile with -DTAIL,
                                                       under names that end with .tail
+    //@ unchecked t64 t32                             optional: variants with these axis values,
+                                                      or all (*), get no bounds checks of the
+                                                      driver's (runtime/traits.py)
     //@ glslang >= 14                                 optional: left out by an older compiler
     //@ target vulkan1.3                              optional; vulkan1.1 without
 
@@ -59,6 +62,7 @@ class Shader:
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     tails: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
     target: str = DEFAULT_TARGET
     needs_glslang: int = 0
 
@@ -163,6 +167,10 @@ def parse_header(path: Path) -> Shader:
         axes = values["axes"].items()
         values["axes"] = {axis: _expand(path, listed) for axis, listed in axes}
     shader = Shader(path.stem, path, **values)
+    known = {"*", *itertools.chain(*shader.axes.values())}
+    for value in shader.unchecked:
+        if value not in known:
+            raise ShaderError(f"{path}: expected 'unchecked' to name axis values, but got {value}")
     for name in shader.without:
         if name not in map(".".join, itertools.product(*shader.axes.values())):
             raise ShaderError(f"{path}: expected 'without' to name combinations, but got {name}")
@@ -230,6 +238,7 @@ _KEYS = {
     "variants": ("axes", _parse_axes),
     "without": ("without", lambda text: tuple(text.split())),
     "tail": ("tails", lambda text: tuple(text.split())),
+    "unchecked": ("unchecked", lambda text: tuple(text.split())),
     "glslang": ("needs_glslang", _parse_glslang),
     "target": ("target", _parse_target),
 }
@@ -327,7 +336,8 @@ def _compile(
         )
     file = f"{variant}.spv"
     _write(output / file, without_names(code))
-    return {"file": file, **record}
+    unchecked = bool({*variant.split("."), "*"} & {*shader.unchecked})
+    return {"file": file, "unchecked": unchecked, **record}
 
 
 _NAMES = {2, 3, 4, 5, 6, 7, 8, 317, 330}  # OpSource, OpName, OpMemberName, OpLine and their kin

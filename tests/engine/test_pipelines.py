@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
-from kompute_dml.runtime import pipeline_file, pipelines
+from kompute_dml.runtime import pipeline_file, pipelines, traits
 from kompute_dml.runtime.kp_engine import Engine
 from kompute_dml.runtime.pipeline_file import PipelineFile
 from switches import shared_blocks
@@ -485,3 +485,47 @@ def test_a_forked_child_leaves_its_parents_threads_alone(sharing: dml.Device) ->
         assert (_run(device, graph) == EXPECTED.max(1)).all()
         print("both")
     """) == "both\n"
+
+
+# Bounds checks
+
+
+@pytest.mark.parametrize(("chooses", "unchecked", "asked"), [
+    (True, True, (1,)), (True, False, (2,)), (False, True, ())])
+def test_shaders_that_are_faster_so_have_no_checks_of_the_drivers(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch,
+    chooses: bool, unchecked: bool, asked: tuple[int, ...],
+) -> None:
+    engine = device._runtime.engine
+    variant = dataclasses.replace(device._runtime.library.get("activation_identity", "b32"),
+                                  unchecked=unchecked)
+    given: list[Any] = []
+
+    class Manager:
+        def pipeline(self, *arguments: Any) -> None:
+            given.extend(arguments)
+
+    monkeypatch.setattr(engine, "chooses_checks", chooses)
+    monkeypatch.setattr(engine, "manager", Manager())
+    engine.compile(variant, variant.pack_spec({}))
+    assert tuple(given[4:]) == asked
+
+
+@pytest.mark.parametrize("unchecked", [True, False])
+@pytest.mark.parametrize("kept", ["", "1"])
+def test_a_driver_that_adds_checks_is_asked_not_to(
+    device: dml.Device, monkeypatch: pytest.MonkeyPatch, unchecked: bool, kept: str
+) -> None:
+    if "pipelineRobustness" not in device.adapter.features:
+        pytest.skip("this driver has no VK_EXT_pipeline_robustness")
+    monkeypatch.setattr(traits, "_CHECKS_BOUNDS", (device.adapter.driver,))
+    monkeypatch.setenv("KOMPUTE_DML_BOUNDS_CHECKS", kept)
+    engine = Engine(device.adapter)
+    try:
+        assert engine.chooses_checks == (engine.shares_pipelines and not kept)
+        variant = dataclasses.replace(device._runtime.library.get("activation_identity", "b32"),
+                                      unchecked=unchecked)
+        if engine.shares_pipelines:
+            engine.compile(variant, variant.pack_spec({}))
+    finally:
+        engine.close()

@@ -246,6 +246,14 @@ def test_combinations_may_be_left_out(tmp_path: Path) -> None:
         "trial.a.x", "trial.b.y", "trial.b.y.tail"]
 
 
+def test_variants_may_go_without_bounds_checks(tmp_path: Path) -> None:
+    header = "//@ op -\n//@ variants T: a b ; N: x y\n//@ unchecked b\n//@ tail y\n"
+    _, written = build(tmp_path, header + SHADER)
+    records = written["shaders"]["trial"]["variants"].items()
+    assert [name for name, record in records if record["unchecked"]] == [
+        "trial.b.x", "trial.b.y", "trial.b.y.tail"]
+
+
 def test_what_decides_how_shaders_are_compiled_compiles_them_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +319,7 @@ def test_a_push_block_that_some_device_cannot_take_is_refused(tmp_path: Path) ->
         ("//@ op -\n//@ op -\n", r"trial\.comp:2: .*'op' only once"),
         ("//@ op -\n//@ variants T: a a\n", "trial.comp"),
         ("//@ op -\n//@ variants T: a b\n//@ without c\n", "trial.comp: .*but got c"),
+        ("//@ op -\n//@ variants T: a b\n//@ unchecked c\n", "trial.comp: .*but got c"),
         ("#version 450\n//@ op -\n", r"trial\.comp:2: .*first lines"),
     ],
 )

@@ -13,6 +13,14 @@ struct CooperativeMatrixFeatures
     VkBool32 cooperativeMatrix = VK_FALSE;
     VkBool32 cooperativeMatrixRobustBufferAccess = VK_FALSE;
 };
+
+/// VkPhysicalDevicePipelineRobustnessFeaturesEXT, likewise.
+struct PipelineRobustnessFeatures
+{
+    VkStructureType sType = static_cast<VkStructureType>(1000068001);
+    void* pNext = nullptr;
+    VkBool32 pipelineRobustness = VK_FALSE;
+};
 """
 
 _CHAIN = """\
@@ -26,6 +34,7 @@ _CHAIN = """\
     vk::PhysicalDeviceSubgroupSizeControlFeatures subgroupSize;
     vk::PhysicalDeviceTimelineSemaphoreFeatures timeline;
     CooperativeMatrixFeatures cooperativeMatrix;
+    PipelineRobustnessFeatures robustness;
 
     void** tail = &features.pNext;
     std::vector<std::pair<const char*, const VkBool32*>> readable;
@@ -77,6 +86,9 @@ _CHAIN = """\
     chain("VK_KHR_cooperative_matrix",
           cooperativeMatrix,
           { KP_FEATURE(cooperativeMatrix, cooperativeMatrix) });
+    chain("VK_EXT_pipeline_robustness",
+          robustness,
+          { KP_FEATURE(robustness, pipelineRobustness) });
 
     physicalDevice.getFeatures2(&features);
     // Of the rest, only what widens types: bounds checks and the like cost time.

@@ -10,17 +10,31 @@ REPAIRS = (
 _MANAGER, _ALGORITHM = "src/include/kompute/Manager.hpp", "src/include/kompute/Algorithm.hpp"
 
 _PIPELINE = """
+/// VkPipelineRobustnessCreateInfoEXT, which older headers lack.
+struct PipelineRobustness
+{
+    VkStructureType sType = static_cast<VkStructureType>(1000068000);
+    const void* pNext = nullptr;
+    uint32_t storageBuffers;
+    uint32_t uniformBuffers = 0;
+    uint32_t vertexInputs = 0;
+    uint32_t images = 0;
+};
+
 /** What an algorithm has besides its tensors: any number of algorithms may share it. */
 class Pipeline
 {
   public:
-    /** Compiles a shader. `constants` are its specialization constants, by id. */
+    /** Compiles a shader. `constants` are its specialization constants, by id. `robustness` is a
+     * VkPipelineRobustnessBufferBehavior for storage buffers: 1 for no bounds checks, 2 for
+     * checks. It takes the feature pipelineRobustness unless it is 0. */
     Pipeline(std::shared_ptr<vk::Device> device,
              vk::PipelineCache cache,
              const std::string& spirv,
              uint32_t bindings,
              const std::vector<uint32_t>& constants,
-             uint32_t pushWords);
+             uint32_t pushWords,
+             uint32_t robustness);
     ~Pipeline() { this->destroy(); }
 
     void destroy();
@@ -41,7 +55,8 @@ Pipeline::Pipeline(std::shared_ptr<vk::Device> device,
                    const std::string& spirv,
                    uint32_t bindings,
                    const std::vector<uint32_t>& constants,
-                   uint32_t pushWords)
+                   uint32_t pushWords,
+                   uint32_t robustness)
   : device(device)
   , pushWords(pushWords)
 {
@@ -87,8 +102,13 @@ Pipeline::Pipeline(std::shared_ptr<vk::Device> device,
                                                       this->module,
                                                       "main",
                                                       &specialization);
-        const vk::ComputePipelineCreateInfo info(
+        vk::ComputePipelineCreateInfo info(
           vk::PipelineCreateFlags(), stage, this->layout, vk::Pipeline(), 0);
+        PipelineRobustness checks;
+        checks.storageBuffers = robustness;
+        if (robustness) {
+            info.pNext = &checks;
+        }
         check(device->createComputePipelines(cache, 1, &info, nullptr, &this->pipeline),
               "vkCreateComputePipelines");
     } catch (...) {
@@ -156,7 +176,8 @@ _MEMBERS = """
     std::shared_ptr<Pipeline> pipeline(const std::string& spirv,
                                        uint32_t bindings,
                                        const std::vector<uint32_t>& constants,
-                                       uint32_t pushWords);
+                                       uint32_t pushWords,
+                                       uint32_t robustness);
 
     /** An algorithm of a pipeline that others may use, too. */
     std::shared_ptr<Algorithm> algorithm(std::shared_ptr<Pipeline> pipeline,
@@ -230,13 +251,14 @@ std::shared_ptr<Pipeline>
 Manager::pipeline(const std::string& spirv,
                   uint32_t bindings,
                   const std::vector<uint32_t>& constants,
-                  uint32_t pushWords)
+                  uint32_t pushWords,
+                  uint32_t robustness)
 {
     if (!this->mDevice) {
         throw std::runtime_error("Kompute Manager was destroyed");
     }
     auto made = std::make_shared<Pipeline>(
-      this->mDevice, this->mPipelineCache, spirv, bindings, constants, pushWords);
+      this->mDevice, this->mPipelineCache, spirv, bindings, constants, pushWords, robustness);
     const std::lock_guard<std::mutex> lock(this->mPipelinesMutex);
     this->mManagedPipelines.erase(
       std::remove_if(this->mManagedPipelines.begin(),
@@ -296,13 +318,15 @@ _BINDINGS = """\
               const py::bytes& spirv,
               uint32_t bindings,
               const std::vector<uint32_t>& constants,
-              uint32_t push_words) {
+              uint32_t push_words,
+              uint32_t robustness) {
                const std::string code = spirv;
                py::gil_scoped_release release;
-               return self.pipeline(code, bindings, constants, push_words);
+               return self.pipeline(code, bindings, constants, push_words, robustness);
            },
-           "Compile a pipeline, in any thread",
-           py::arg("spirv"), py::arg("bindings"), py::arg("constants"), py::arg("push_words"))
+           "Compile a pipeline, in any thread; robustness: a VkPipelineRobustnessBufferBehavior",
+           py::arg("spirv"), py::arg("bindings"), py::arg("constants"), py::arg("push_words"),
+           py::arg("robustness") = 0)
       .def("algorithm",
            [](kp::Manager& self,
               const std::shared_ptr<kp::Pipeline>& pipeline,
