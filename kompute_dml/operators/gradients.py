@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -132,6 +131,8 @@ _CHANNELS_LOCAL_SIZE = 64
 """... in workgroups of so many."""
 _ALONG_CHANNELS = "local_response_normalization_channels_grad"
 _ALONG_HALVES = "local_response_normalization_channels_halves_grad"
+_HALVES_TURN = 2
+"""Channels whose reads are on their way in the latter."""
 _LEAST_NORMAL = 2.0**-126
 
 
@@ -144,35 +145,22 @@ def _along_channels(d: Any, p: PlanBuilder) -> None:
     places = next((n for n in (4, 2) if x.data_type is DataType.FLOAT16 and x.sizes[last] % n == 0
                    and all(t.is_aligned and begin_with_vectors(n, t.strides, last)
                            for t in tensors)), 1)
+    shader, turn = _ALONG_CHANNELS, max(4, 2 * places)
     # Powers of halves need no cases of their own where every base is a normal number, or infinite.
-    shader, turn = _ALONG_CHANNELS, 4
-    local_size, busy = _CHANNELS_LOCAL_SIZE, _BUSY
-    form = os.environ.get("LRN", "4,4,64,1,1")
-    if (places > 1 and p.device.exact_units and d.alpha >= 0 and d.bias >= _LEAST_NORMAL
-            and form != "old"):
-        shader = _ALONG_HALVES
-        most, turn, local_size, parts, ahead = map(int, form.split(",")[:5])
-        places = min(places, most)
-    elif places > 1:
-        turn = 2 * places
+    if places > 1 and p.device.exact_units and d.alpha >= 0 and d.bias >= _LEAST_NORMAL:
+        shader, turn = _ALONG_HALVES, _HALVES_TURN
     sizes = [x.sizes[a] // (places if a == last else 1) for a in kept]
     walk = Walk(sizes, *([t.strides[a] * (places if a == last else 1) for a in kept]
                          for t in tensors))
-    spans = max(1, min(p.device.cores * busy // walk.count, channels // (4 * d.local_size)))
-    if shader == _ALONG_HALVES:
-        spans = max(spans, parts)
+    spans = max(1, min(p.device.cores * _BUSY // walk.count, channels // (4 * d.local_size)))
     span = -(-channels // spans)
     spans = -(-channels // span)
-    groups = -(-walk.count * spans // local_size)
-    spec = {"LOCAL_SIZE": local_size, "PLACES": places, "TURN": turn,
+    groups = -(-walk.count * spans // _CHANNELS_LOCAL_SIZE)
+    spec = {"LOCAL_SIZE": _CHANNELS_LOCAL_SIZE, "PLACES": places, "TURN": turn,
             "BEFORE": (d.local_size - 1) // 2, "AFTER": d.local_size // 2,
             "THREE_QUARTERS": d.beta == 0.75 and p.device.exact_units}
     if shader == _ALONG_CHANNELS:
         spec["TYPE"] = x.data_type.code
-    else:
-        spec["AHEAD"] = ahead
-        if form.endswith(",log"):
-            spec["THREE_QUARTERS"] = False
     p.dispatch(
         shader, groups,
         x=p.read("input_tensor"), dy=p.read("input_gradient_tensor"),

@@ -12,8 +12,7 @@ layout(constant_id = 2) const uint BEFORE = 0u;  // the elements of a window bef
 layout(constant_id = 3) const uint AFTER = 0u;   // ... and after it
 layout(constant_id = 4) const bool THREE_QUARTERS = false;  // beta is 0.75
 layout(constant_id = 5) const uint PLACES = 4u;  // of an invocation: 2 or 4
-layout(constant_id = 6) const uint TURN = 4u;    // channels read at once
-layout(constant_id = 7) const uint AHEAD = 1u;
+layout(constant_id = 6) const uint TURN = 2u;    // channels read at once
 const uint TYPE = 34u;
 layout(push_constant) uniform Push {
     uint places;    // of all planes, divided by PLACES
@@ -84,9 +83,8 @@ void main() {
     uint x_at = (x_offset + at[0] + c * x_step) / PLACES, dy_at = (dy_offset + at[1] + c * dy_step) / PLACES;
     uint to = (dx_offset + at[2]) / PLACES + (c - (SIZE - 1u)) * (dx_step / PLACES);
     float factor = 2.0 * alpha * beta;
-    if (AHEAD != 0u) take(c, x_at, dy_at);
+    take(c, x_at, dy_at);
     [[dont_unroll]] for (; c < beyond; c += TURN) {
-        if (AHEAD == 0u) take(c, x_at, dy_at);
         uvec2 x_words_now[TURN], dy_words_now[TURN];
         [[unroll]] for (uint t = 0u; t < TURN; ++t) {
             x_words_now[t] = x_taken[t];
@@ -94,7 +92,7 @@ void main() {
         }
         x_at += TURN * (x_step / PLACES);
         dy_at += TURN * (dy_step / PLACES);
-        if (AHEAD == 2u || AHEAD == 1u && c + TURN < beyond) take(c + TURN, x_at, dy_at);
+        if (c + TURN < beyond) take(c + TURN, x_at, dy_at);
         [[unroll]] for (uint t = 0u; t < TURN; ++t) {
             [[unroll]] for (uint n = KEPT - 1u; n >= PLACES; --n) {
                 xs[n] = xs[n - PLACES];
