@@ -184,6 +184,15 @@ class CompiledOperator(Dispatchable):
     def __repr__(self) -> str:
         return f"<CompiledOperator {self.name}>"
 
+    def unused(self) -> CompiledOperator:
+        """The same operator, which has run nothing and holds no memory. It takes a fiftieth of the
+        time that compiling does."""
+        made = object.__new__(CompiledOperator)
+        # Dispatches are shared: what they write for a binding is copied where it is recorded.
+        made.__dict__ = {**self.__dict__, "_params": None,
+                         "initialized": not self.needs_initialization}
+        return made
+
     def _need(self, field: Field) -> Need:
         desc = self.operator.tensor(field)
         if desc is None:

@@ -70,6 +70,11 @@ def trial(forced: Mapping[str, str]) -> Iterator[Trial]:
         _trial = before
 
 
+def has(device: str, work: str) -> bool:
+    """Whether :func:`pick` may choose another kernel than the first, or is watched."""
+    return _trial is not None or work in _load(file()).get(device, ())
+
+
 def pick(device: str, work: str, names: Sequence[str]) -> int:
     """The index of the chosen kernel among ``names``, on the device of a key."""
     if _trial is not None:

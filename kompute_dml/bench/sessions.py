@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
+import statistics
 import tempfile
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +98,31 @@ def ready(make: Callable[[], Open]) -> Open:
         session = opened(path)
         run(session, {"x": _eye()})
     return opened
+
+
+def in_turns(
+    providers: Mapping[str, Open], path: Path, most: int, least: int, seconds: float
+) -> dict[str, float | None]:
+    """By name, the median of the milliseconds that each provider takes for a session; None for one
+    that fails. Sessions are made in turns. After so many seconds no turn begins, if there were
+    enough."""
+    took: dict[str, list[float]] = {name: [] for name in providers}
+    left = dict(providers)
+    end = time.monotonic() + seconds
+    for turn in range(most):
+        if turn >= least and time.monotonic() > end:
+            break
+        for name, opened in [*left.items()]:
+            gc.collect()  # else a provider in Python may collect another one's garbage
+            begin = time.perf_counter()
+            try:
+                session = opened(path)
+            except Exception:  # of any library
+                del left[name]
+                continue
+            took[name].append((time.perf_counter() - begin) * 1e3)
+            del session  # before the next one is made
+    return {name: statistics.median(took[name]) if name in left else None for name in providers}
 
 
 def run(session: Any, feed: dict[str, Any]) -> Any:

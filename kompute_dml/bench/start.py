@@ -1,12 +1,14 @@
 """The start of a model in a process of its own, and the device's time in its runs.
 
 ``python -m kompute_dml.bench.start MODEL.onnx FEED.npz ADAPTER`` prints JSON. A new process knows
-only the pipelines that earlier ones have kept, and compiles the others.
+only the pipelines that earlier ones have kept, and compiles the others. The first session of a
+process also waits for what ONNX Runtime and this package do once.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,8 @@ from . import sessions
 _RUNS = 3
 """Runs that are profiled after the first."""
 _LONGEST_S = 300
+_FOLDERS = ("KOMPUTE_DML_PIPELINES", "__GL_SHADER_DISK_CACHE_PATH", "MESA_SHADER_CACHE_DIR")
+"""Where this package, NVIDIA's driver and Mesa's keep compiled shaders."""
 _COPY = "transfer"
 """The name of dispatches that copy from and to the host."""
 
@@ -43,14 +47,25 @@ class Start:
     """The device's time in copies, of the same run."""
 
 
-def started(model: Path, feed: Mapping[str, np.ndarray], adapter: str) -> Start:
-    """Start a model in a new process."""
+def started_twice(
+    model: Path, feed: Mapping[str, np.ndarray], adapter: str
+) -> tuple[Start, Start]:
+    """Start a model in two new processes, one after the other: the first one finds no shader
+    compiled, the second one those that the first has kept."""
     with tempfile.TemporaryDirectory() as folder:
-        kept = Path(folder) / "feed.npz"
-        np.savez(kept, **feed)  # type: ignore[arg-type]  # a parameter is called allow_pickle
-        done = subprocess.run(
-            [sys.executable, "-m", __name__, str(model), str(kept), adapter],
-            capture_output=True, text=True, timeout=_LONGEST_S)
+        given = Path(folder) / "feed.npz"
+        np.savez(given, **feed)  # type: ignore[arg-type]  # a parameter is called allow_pickle
+        shaders = Path(folder) / "shaders"
+        shaders.mkdir()
+        return (_started(model, given, adapter, shaders), _started(model, given, adapter, shaders))
+
+
+def _started(model: Path, feed: Path, adapter: str, shaders: Path) -> Start:
+    """Start a model in a new process, which keeps compiled shaders in this folder only."""
+    done = subprocess.run(
+        [sys.executable, "-m", __name__, str(model), str(feed), adapter],
+        env={**os.environ, **dict.fromkeys(_FOLDERS, str(shaders))},
+        capture_output=True, text=True, timeout=_LONGEST_S)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise UnsupportedError(f"a new process fails: {last}")

@@ -1,12 +1,14 @@
 """Descriptions that a device has accepted. A model repeats its operators, and is looked at twice:
-when its nodes are claimed, and when they are planned."""
+when its nodes are claimed, and when they are planned. The next session looks at it again."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..compiler import Operator
+from ..compiler import CompiledOperator, Operator
 from ..desc import TensorDesc
+from ..lowering.plan import Target
 from ..operators.base import OperatorDesc, bits
 
 if TYPE_CHECKING:
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 MAX_CHECKED = 4096
 """The most descriptions that are remembered. Then all are forgotten."""
+MAX_COMPILED = 512
+"""The most compiled operators that are, some 10 KB each. Then all are forgotten."""
 
 
 class Checked:
@@ -22,6 +26,8 @@ class Checked:
     def __init__(self) -> None:
         self._valid: set[Any] = set()
         self._compiles: set[Any] = set()
+        self._compiled: tuple[Target | None, dict[Any, CompiledOperator]] = None, {}
+        """What was compiled for a target, by key. It was never used."""
         self._last: tuple[OperatorDesc | None, Any] = None, None
 
     def operator(self, device: Device, desc: OperatorDesc) -> Operator:
@@ -48,6 +54,22 @@ class Checked:
         if key not in self._compiles:
             operator.definition.lower(desc, operator.device._target)
             _add(self._compiles, key)
+
+    def compiled(
+        self, target: Target, key: Any, make: Callable[[], CompiledOperator]
+    ) -> CompiledOperator:
+        """What ``make`` compiles, or what it has compiled for the same target and ``key`` before,
+        as new. Both have their own parameters and state."""
+        of, known = self._compiled
+        if of is not target:
+            of, known = self._compiled = target, {}
+        found = known.get(key)
+        if found is None:
+            found = make()
+            if len(known) >= MAX_COMPILED:
+                known.clear()
+            known[key] = found
+        return found.unused()
 
 
 def _without_sizes(desc: OperatorDesc) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..compiler import CompiledOperator, ExecutionFlags, Operator
 from ..desc import TensorDesc, TensorFlags
-from ..operators.base import OperatorDesc
+from ..operators.base import OperatorDesc, bits
 from .fusion import IN_PLACE, MEMORY, REPACKING, left_out
 from .memory import MemoryUse, Storage, share
 
@@ -107,9 +107,14 @@ def compile_repacking(
     """
     repacks = desc.operator.owned and REPACKING not in left_out()
     wanted = frozenset(constants if repacks else ())
-    plan = device._plan(Operator(device, _owning(desc, wanted)), flags)
-    # What is not repacked is read where it lies: the plan is the same if it is not OWNED_BY_DML.
-    return CompiledOperator(Operator(device, _owning(desc, plan.repacked)), plan, flags)
+
+    def made() -> CompiledOperator:
+        plan = device._plan(Operator(device, _owning(desc, wanted)), flags)
+        # What is not repacked is read where it lies: the plan is the same if it is not
+        # OWNED_BY_DML.
+        return CompiledOperator(Operator(device, _owning(desc, plan.repacked)), plan, flags)
+
+    return device._checked.compiled(device._target, (bits(desc), wanted, flags), made)
 
 
 def _owning(desc: OperatorDesc, slots: Collection[str]) -> OperatorDesc:

@@ -199,6 +199,8 @@ class PlanBuilder:
     def choose(self, work: str, candidates: Sequence[T], name: Callable[[T], str] = str) -> T:
         """The kernel that was measured to be fastest for this work, else the first. ``work`` is a
         :func:`kompute_dml.tuning.work_key`."""
+        if not tuning.has(self.target.device_key, work):
+            return candidates[0]
         names = [name(c) for c in candidates]
         return candidates[tuning.pick(self.target.device_key, work, names)]
 

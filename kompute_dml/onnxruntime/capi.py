@@ -338,11 +338,16 @@ class Api:
         rank = out.rank[0]
         return ffi.unpack(out.shape[0], rank) if rank else []
 
+    def typed(self, value: Any) -> tuple[list[int], np.dtype[Any] | None]:
+        """Sizes and data type. None for types that NumPy lacks."""
+        sizes = self.sizes(value)
+        return sizes, DTYPES.get(self._outs.kind[0])
+
     def described(self, value: Any) -> tuple[list[int], np.dtype[Any]]:
         """Sizes and data type. Raises UnsupportedError for types that NumPy lacks."""
-        sizes, kind = self.sizes(value), self._outs.kind[0]
-        dtype = DTYPES.get(kind)
+        sizes, dtype = self.typed(value)
         if dtype is None:
+            kind = self._outs.kind[0]
             raise UnsupportedError(f"tensors of ONNX type {kind} have no NumPy counterpart")
         return sizes, dtype
 

@@ -12,6 +12,8 @@ from .capi import Api, ffi
 
 _USUAL_BYTES = 1024
 """Of an attribute: more take a second call."""
+_FEW = 16
+"""Dimensions that are read without new memory."""
 _SIZES = {"int64_t": 8, "float": 4}
 _POINTERS = {name: ffi.typeof(f"{name} *") for name in _SIZES}
 # OrtOpAttrType
@@ -31,6 +33,9 @@ class GraphReader:
         self._known: dict[Any, Value | None] = {}
         """Values by handle, which asks for no name."""
         self._data, self._needed = ffi.new("char[]", _USUAL_BYTES), ffi.new("size_t *")
+        self._numbers = {name: ffi.cast(kind, self._data) for name, kind in _POINTERS.items()}
+        """The same memory, as numbers."""
+        self._few = ffi.new("int64_t[]", _FEW)
         self.is_nested = api.get(api.Graph_GetParentNode, "const void *", graph) != ffi.NULL
         """Whether it is a nested graph, such as a branch of an If."""
         self.handles: dict[Node, Any] = {}
@@ -75,7 +80,7 @@ class GraphReader:
 
     def _value(self, handle: Any) -> Value | None:
         if handle not in self._known:
-            self._known[handle] = None if handle == ffi.NULL else self._new_value(handle)
+            self._known[handle] = self._new_value(handle) if handle else None
         return self._known[handle]
 
     def _new_value(self, handle: Any) -> Value | None:
@@ -85,34 +90,46 @@ class GraphReader:
             return None
         value = self._values.get(name)
         if value is None:
-            value = self._values[name] = Value(name, *self._type(handle))
-            if api.get(api.ValueInfo_IsConstantInitializer, "bool", handle):
-                self._read_constant(value, handle)
+            value = self._values[name] = Value(name)
+            is_constant = api.get(api.ValueInfo_IsConstantInitializer, "bool", handle)
+            if is_constant and self._read_constant(value, handle):
+                assert value.constant is not None
+                # The array knows them, which asks ONNX Runtime for less.
+                value.dtype, value.shape = value.constant.dtype, value.constant.shape
+            else:
+                value.dtype, value.shape = self._type(handle)
         return value
 
-    def _read_constant(self, value: Value, handle: Any) -> None:
+    def _read_constant(self, value: Value, handle: Any) -> bool:
+        """Read a constant. Returns whether NumPy has its type: 4-bit integers get a byte each."""
         api = self._api
         given = api.get(api.ValueInfo_GetInitializerValue, "const void *", handle)
         value.constant = None
-        if given != ffi.NULL:
-            value.constant = (
-                api.four_bits(given) if value.dtype is None else api.tensor(given))
+        if not given:
+            return False
+        sizes, dtype = api.typed(given)
+        if dtype is None:
+            value.constant = api.four_bits(given)
+            return False
+        value.constant = api.memory(given, sizes, dtype)
+        return True
 
     def _type(self, handle: Any) -> tuple[np.dtype[Any] | None, tuple[int | None, ...] | None]:
         api = self._api
         info = api.get(api.GetValueInfoTypeInfo, "const void *", handle)
-        if info == ffi.NULL:
+        if not info:
             return None, None
         tensor = api.get(api.CastTypeInfoToTensorInfo, "const void *", info)
-        if tensor == ffi.NULL:
+        if not tensor:
             return None, None
         dtype = DTYPES.get(api.get(api.GetTensorElementType, "int", tensor))
-        if not api.TensorTypeAndShape_HasShape(tensor):
-            return dtype, None
         rank = api.get(api.GetDimensionsCount, "size_t", tensor)
-        sizes = ffi.new("int64_t[]", max(rank, 1))
-        api.check(api.GetDimensions(tensor, sizes, rank))
-        return dtype, tuple(n if n >= 0 else None for n in list(sizes)[:rank])
+        if not rank:
+            return dtype, () if api.TensorTypeAndShape_HasShape(tensor) else None
+        sizes = self._few if rank <= _FEW else ffi.new("int64_t[]", rank)
+        if status := api.GetDimensions(tensor, sizes, rank):
+            api.check(status)
+        return dtype, tuple([n if n >= 0 else None for n in ffi.unpack(sizes, rank)])
 
     def _attribute(self, handle: Any) -> tuple[str, Any]:
         api = self._api
@@ -146,12 +163,13 @@ class GraphReader:
     def _read(self, handle: Any, kind: int, element: str) -> Any:
         api, data, needed = self._api, self._data, self._needed
         needed[0] = 0
-        status = api.ReadOpAttr(handle, kind, data, _USUAL_BYTES, needed)
-        if status != ffi.NULL:
+        if status := api.ReadOpAttr(handle, kind, data, _USUAL_BYTES, needed):
             api.ReleaseStatus(status)
             if needed[0] > _USUAL_BYTES:  # the error came with the number of bytes
                 data = ffi.new("char[]", needed[0])
                 api.check(api.ReadOpAttr(handle, kind, data, needed[0], needed))
         if element == "char":
             return ffi.unpack(data, needed[0])
-        return ffi.unpack(ffi.cast(_POINTERS[element], data), needed[0] // _SIZES[element])
+        numbers = (self._numbers[element] if data is self._data
+                   else ffi.cast(_POINTERS[element], data))
+        return ffi.unpack(numbers, needed[0] // _SIZES[element])

@@ -381,11 +381,13 @@ def bits(value: Any) -> Any:
     kind = type(value)
     if kind in _SIMPLE or (kind is tuple and _SIMPLE.issuperset(map(type, value))):
         return value
+    if issubclass(kind, OperatorDesc):
+        return (kind, *[v if type(v) in _SIMPLE else bits(v) for v in value.__dict__.values()])
     if isinstance(value, (float, np.floating)):
         return struct.pack("<d", value)
     if isinstance(value, tuple):
         return tuple(map(bits, value))
-    if isinstance(value, (ScaleBias, OperatorDesc)):
+    if isinstance(value, ScaleBias):
         return (kind, *map(bits, value.__dict__.values()))
     return value
 

@@ -192,6 +192,7 @@ class ShaderLibrary:
         """``max_bindings`` is how many storage buffers a shader may bind."""
         self.features = features - disabled_features()
         self.max_bindings = max_bindings
+        self._found: dict[tuple[str, ...], Variant | None] = {}
 
     def allows(self, variant: Variant) -> bool:
         return (variant.features is not None and variant.features <= self.features
@@ -199,8 +200,11 @@ class ShaderLibrary:
 
     def find(self, shader: str, *axes: str) -> Variant | None:
         """The variant ``<shader>.<axes>``, or None if it was not built or may not run here."""
-        variant = _all_variants().get(".".join((shader, *axes)))
-        return variant if variant is not None and self.allows(variant) else None
+        key = shader, *axes
+        if key not in self._found:  # lowerings ask for the same ones again and again
+            variant = _all_variants().get(".".join(key))
+            self._found[key] = variant if variant is not None and self.allows(variant) else None
+        return self._found[key]
 
     def get(self, shader: str, *axes: str) -> Variant:
         """As :meth:`find`, but raises :class:`UnsupportedError` with the reason instead of None."""

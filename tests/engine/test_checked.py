@@ -11,9 +11,12 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml.errors import UnsupportedError
+from kompute_dml.graph import checked
+from kompute_dml.graph.step import compile_repacking
 from kompute_dml.lowering.builder import target_of
 from kompute_dml.lowering.plan import Target
 from kompute_dml.operators.base import OperatorDesc, definitions
+from kompute_dml.runtime.heap import Slot
 from kompute_dml.runtime.shader_library import ShaderLibrary
 from test_convolution import H200_MATRICES, _matrix_units
 
@@ -129,3 +132,51 @@ def test_a_device_serves_all_sizes_or_none(
     assert definitions()[name].any_size
     target = _target(of)
     assert len({_lowers(_MAKERS[name](rng, kind), target) for _ in range(300)}) == 1
+
+
+def test_what_is_compiled_again_is_as_new(device: dml.Device) -> None:
+    """Equal operators of two graphs share the choice of shaders, and nothing that a run changes."""
+    own = dml.Device(device.adapter)
+    desc = dml.ConvolutionOperatorDesc(
+        input_tensor=_tensor("float32", 1, 8, 5, 5), filter_tensor=_tensor("float32", 8, 8, 3, 3),
+        output_tensor=_tensor("float32", 1, 8, 3, 3),
+        mode=dml.ConvolutionMode.CROSS_CORRELATION, direction=dml.ConvolutionDirection.FORWARD,
+        strides=(1, 1), dilations=(1, 1), start_padding=(0, 0), end_padding=(0, 0),
+        output_padding=(0, 0), group_count=1)
+    first, second = (compile_repacking(own, desc, ()) for _ in range(2))
+    assert first is not second and first.plan is second.plan
+    made: list[float] = []
+    for compiled in (first, second, compile_repacking(own, desc, ())):
+        x, w = (own.tensor(np.full(s, 1 + len(made), "f4")) for s in ((1, 8, 5, 5), (8, 8, 3, 3)))
+        y = own.empty((1, 8, 3, 3))
+        places = {"input_tensor": x, "filter_tensor": w, "output_tensor": y}
+        scratch = Slot(own._allocate(compiled.plan.temporary_bytes or 4), 0)
+        compiled.run([Slot(places[s].allocation, 0) if s in places
+                      else scratch if s == "temporary" else None for s in compiled.slots])
+        made.append(float(y.numpy().mean()))
+        assert (y.numpy() == made[-1]).all()
+    assert made == [72.0, 4 * 72.0, 9 * 72.0]
+    assert first._params is not None and second._params is not None
+    assert first._params.allocation is not second._params.allocation
+    assert compile_repacking(own, desc, ())._params is None
+    owned = compile_repacking(own, desc, {"filter_tensor"})
+    assert owned.plan is not first.plan, "other constants are repacked"
+    flags = dml.ExecutionFlags.DISABLE_META_COMMANDS
+    assert compile_repacking(own, desc, (), flags).plan is not first.plan
+    own._target = replace(own._target)  # as when its traits change
+    assert compile_repacking(own, desc, ()).plan is not first.plan
+
+
+def test_few_compiled_operators_are_kept(device: dml.Device, monkeypatch: Any) -> None:
+    monkeypatch.setattr(checked, "MAX_COMPILED", 2)
+    kept = checked.Checked()
+    counts: list[int] = []
+
+    def make() -> Any:
+        counts.append(1)
+        return compile_repacking(device, dml.ActivationReluOperatorDesc(
+            input_tensor=_tensor("float32", 1, 4), output_tensor=_tensor("float32", 1, 4)), ())
+
+    for key in ("a", "b", "a", "c", "a", "c"):
+        kept.compiled(device._target, key, make)
+    assert len(counts) == 4, "a, b, c, and a again once all were forgotten"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -94,7 +95,7 @@ _WORTH_LINES, _WORTH_BLOCKS, _WORTH_LARGE_BLOCKS = 1 << 24, 1 << 20, 1 << 23
 def chosen(p: PlanBuilder, c: Problem, shared: bool = True) -> Choice | None:
     """A kernel and the splits of K. None if convolution.comp should do it. ``shared``: several
     splits are allowed."""
-    found = _candidates(p, c, shared)
+    found = [choice for _, choice in _candidates(p, c, shared)]
     if not found:
         return None
     work = work_key(f"convolution {p.tensor('input_tensor').data_type.family}", c.rows,
@@ -105,11 +106,11 @@ def chosen(p: PlanBuilder, c: Problem, shared: bool = True) -> Choice | None:
 def estimate(p: PlanBuilder, c: Problem) -> float:
     """Microseconds of the best of these kernels."""
     found = _candidates(p, c, True)
-    return _microseconds(p, c, found[0] if found else None)
+    return found[0][0] if found else _without(p, c)
 
 
-def _candidates(p: PlanBuilder, c: Problem, shared: bool) -> list[Choice | None]:
-    """Kernels with splits of K, the presumably fastest first."""
+def _candidates(p: PlanBuilder, c: Problem, shared: bool) -> list[tuple[float, Choice | None]]:
+    """Kernels with splits of K after their estimated times, the presumably fastest first."""
     taps = [max(n for _, n, _ in a.phases) for a in c.axes]
     data_type = p.tensor("input_tensor").data_type
     kernels: list[Kernel] = []
@@ -124,12 +125,14 @@ def _candidates(p: PlanBuilder, c: Problem, shared: bool) -> list[Choice | None]
         kernels = _FLOATS
     if data_type.is_float and p.device.slow_barriers:
         kernels = [*kernels, *_BLOCKS]
-    found: list[Choice | None] = [
-        Choice(k, splits) for k in kernels if _is_there(p, c, k)
-        for splits in _splits(p, c, k, shared)]
+    timed = _timed_on_cpu if p.device.is_cpu else _timed
+    found: list[tuple[float, Choice | None]] = [
+        each for k in kernels if _is_there(p, c, k)
+        for each in timed(p, c, k, _splits(p, c, k, shared))]
     if found and kernels[-1].shader != SHADER:
-        found.append(None)
-    return sorted(found, key=lambda choice: _microseconds(p, c, choice))
+        found.append((_without(p, c), None))
+    found.sort(key=lambda each: each[0])
+    return found
 
 
 def _is_there(p: PlanBuilder, c: Problem, kernel: Kernel) -> bool:
@@ -149,39 +152,56 @@ def _splits(p: PlanBuilder, c: Problem, kernel: Kernel, shared: bool) -> list[in
     return found
 
 
-def _microseconds(p: PlanBuilder, c: Problem, choice: Choice | None) -> float:
-    """The estimated time: of the core with the most workgroups, of adding splits, and of
-    packing."""
-    cores = p.device.cores
+def _without(p: PlanBuilder, c: Problem) -> float:
+    """The estimated microseconds of convolution.comp, which packs nothing. Of a CPU only the order
+    counts."""
     if p.device.is_cpu:
-        # Loads take most of a CPU's time, so large blocks are better, if the work is worth their
-        # compilation.
-        work = c.rows * c.k * c.out_channels * c.groups
-        if choice is None:
-            worth = _WORTH_BLOCKS if p.device.slow_barriers else _WORTH_LINES
-            return 0 if work < worth else 1e9
-        if choice.kernel in _BLOCKS:  # the large ones take twice as long to compile
-            return 0.5 if choice.kernel is _BLOCKS[work >= _WORTH_LARGE_BLOCKS] else 1
-        rows, columns, _ = choice.kernel.tile
-        waste = c.tiles(rows, columns) * rows * columns / (c.rows * c.out_channels * c.groups)
-        return choice.splits * waste * (1 + 128 / columns + 128 / rows)
-    if choice is None:  # no packing
-        tiles = -(-c.tiles(64, 64) // cores)
-        return tiles * 2 * 64 * 64 * c.k / 1e6 / _CORE_SPEED
-    (rows, columns, depth), resident = choice.kernel.tile, choice.kernel.resident
-    groups, steps = c.tiles(rows, columns) * choice.splits, -(-c.k // depth // choice.splits)
-    rounds, rest = divmod(groups, cores * resident)
-    last = max(-(-rest // cores), 0.7 * resident) if rest else 0
-    step = choice.kernel.step
+        worth = _WORTH_BLOCKS if p.device.slow_barriers else _WORTH_LINES
+        return 0 if _work(c) < worth else 1e9
+    tiles = -(-c.tiles(64, 64) // p.device.cores)
+    return tiles * 2 * 64 * 64 * c.k / 1e6 / _CORE_SPEED
+
+
+def _work(c: Problem) -> int:
+    return c.rows * c.k * c.out_channels * c.groups
+
+
+def _timed_on_cpu(
+    p: PlanBuilder, c: Problem, kernel: Kernel, every: Sequence[int]
+) -> list[tuple[float, Choice]]:
+    """The kernel with splits of K, after a measure for the order. Loads take most of a CPU's time,
+    so large blocks are better, if the work is worth their compilation."""
+    if kernel in _BLOCKS:  # the large ones take twice as long to compile
+        order = 0.5 if kernel is _BLOCKS[_work(c) >= _WORTH_LARGE_BLOCKS] else 1
+        return [(order, Choice(kernel, splits)) for splits in every]
+    rows, columns, _ = kernel.tile
+    waste = c.tiles(rows, columns) * rows * columns / (c.rows * c.out_channels * c.groups)
+    return [(splits * waste * (1 + 128 / columns + 128 / rows), Choice(kernel, splits))
+            for splits in every]
+
+
+def _timed(
+    p: PlanBuilder, c: Problem, kernel: Kernel, every: Sequence[int]
+) -> list[tuple[float, Choice]]:
+    """The kernel with splits of K, after the estimated microseconds: of the core with the most
+    workgroups, of adding splits, and of packing."""
+    (rows, columns, depth), resident, step = kernel.tile, kernel.resident, kernel.step
+    cores, tiles, all_steps = p.device.cores, c.tiles(rows, columns), -(-c.k // depth)
     if resident == 1 and p.tensor("filter_tensor").total_tensor_size_in_bytes > _FAR:
         step *= 1.4  # no other workgroup hides the filter's latency
-    time = (rounds * resident + last) * (steps + choice.kernel.extra) * step
-    if choice.splits > 1:
-        time += adding(c, choice.splits)
+    packing = 0.0
     if c.x_strides[1] != 1:
         x = p.tensor("input_tensor")
-        time += 2 * x.element_count * x.data_type.itemsize / _PACK_SPEED
-    return time
+        packing = 2 * x.element_count * x.data_type.itemsize / _PACK_SPEED
+    found = []
+    for splits in every:
+        rounds, rest = divmod(tiles * splits, cores * resident)
+        last = max(-(-rest // cores), 0.7 * resident) if rest else 0
+        time = (rounds * resident + last) * (-(-all_steps // splits) + kernel.extra) * step
+        if splits > 1:
+            time += adding(c, splits)
+        found.append((time + packing, Choice(kernel, splits)))
+    return found
 
 
 def adding(c: Problem, splits: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from ...layout import Ints, extent, product
@@ -120,28 +121,29 @@ def _serves(p: PlanBuilder, c: Problem) -> bool:
         and extent(c.output_sizes, c.y_strides) == product(c.output_sizes))
 
 
-def _choices(p: PlanBuilder, c: Problem) -> list[Choice]:
-    """What the device can run, the presumably fastest first."""
+def _choices(p: PlanBuilder, c: Problem) -> list[tuple[float, Choice]]:
+    """What the device can run after the estimated times, the presumably fastest first."""
     every = _splits(c)
-    found = [Choice(*banded, splits) for tile in TILES
-             if (banded := _banded(p, c, tile)) for splits in every]
-    return sorted(found, key=lambda choice: _microseconds(p, c, choice))
+    found = [each for tile in TILES if (banded := _banded(p, c, tile))
+             for each in _timed(p, c, banded, every)]
+    found.sort(key=lambda each: each[0])
+    return found
 
 
-def _banded(p: PlanBuilder, c: Problem, tile: Tile) -> tuple[Tile, int, int] | None:
+def _banded(p: PlanBuilder, c: Problem, tile: Tile) -> Choice | None:
     """The tile with the width of bands that asks for the fewest tiles, then the fewest pixels."""
     variant, width = p.library.find(SHADER, tile.name), c.axes[2].positions
     # All columns of a subgroup belong to one phase.
     if variant is None or (c.phases > 1 and _columns(c) % (tile.columns // tile.across)):
         return None
-    found = []
+    best, least, room = None, None, p.device.max_shared_memory - variant.shared_bytes
     for band in {-(-width // bands) for bands in range(1, _BANDS + 1)}:
         choice = Choice(tile, band, _pixels(c, tile.rows, band), 1)
-        used = 16 * choice.shared + 4 * choice.pixels + variant.shared_bytes
-        if used <= p.device.max_shared_memory and _loads(choice, c) <= _MAX_LOADS:
-            found.append(choice)
-    best = min(found, key=lambda choice: (choice.row_tiles(c), choice.pixels), default=None)
-    return None if best is None else best[:3]
+        if 16 * choice.shared + 4 * choice.pixels <= room and _loads(choice, c) <= _MAX_LOADS:
+            asked = choice.row_tiles(c), choice.pixels
+            if least is None or asked < least:
+                best, least = choice, asked
+    return best
 
 
 def _splits(c: Problem) -> set[int]:
@@ -155,18 +157,26 @@ def _columns(c: Problem) -> int:
     return -(-c.out_channels // _STRIP) * _STRIP
 
 
-def _microseconds(p: PlanBuilder, c: Problem, choice: Choice) -> float:
-    """The estimated time: of the core with the most workgroups, and of adding splits."""
-    tile, cores = choice.tile, p.device.cores
-    groups = choice.row_tiles(c) * choice.column_tiles(c) * c.groups * choice.splits
-    chunks = -(-c.in_channels // _CHUNK)
-    steps = -(-chunks // choice.splits) * c.first_taps
-    rounds, rest = divmod(groups, cores * tile.resident)
-    alone = _ALONE if 0 < rest <= cores and tile.resident > 1 else 1.0
-    time = rounds * (tile.extra + steps * tile.step)
-    if rest:
-        time += tile.extra + alone * steps * tile.step
-    return time + (matrix_units.adding(c, choice.splits) if choice.splits > 1 else 0.0)
+def _timed(
+    p: PlanBuilder, c: Problem, of: Choice, every: Collection[int]
+) -> list[tuple[float, Choice]]:
+    """The choice with each number of splits, after the estimated microseconds: of the core with the
+    most workgroups, and of adding splits."""
+    tile, cores = of.tile, p.device.cores
+    groups, chunks = of.row_tiles(c) * of.column_tiles(c) * c.groups, -(-c.in_channels // _CHUNK)
+    taps, extra, step = c.first_taps, tile.extra, tile.step
+    found = []
+    for splits in every:
+        steps = -(-chunks // splits) * taps
+        rounds, rest = divmod(groups * splits, cores * tile.resident)
+        time = rounds * (extra + steps * step)
+        if rest:
+            alone = _ALONE if rest <= cores and tile.resident > 1 else 1.0
+            time += extra + alone * steps * step
+        if splits > 1:
+            time += matrix_units.adding(c, splits)
+        found.append((time, Choice(tile, of.band, of.pixels, splits)))
+    return found
 
 
 def _regular(choice: Choice, c: Problem) -> bool:
@@ -186,11 +196,12 @@ def chosen(p: PlanBuilder, c: Problem) -> Choice | None:
     """The tile, or None if another kernel should compute the convolution."""
     if not _serves(p, c):
         return None
-    able = _choices(p, c)
-    if not able:
+    timed = _choices(p, c)
+    if not timed:
         return None
     worth = _WORTH * matrix_units.estimate(p, matrix_units.planned(p, c).problem)
-    found = [*able, None] if _microseconds(p, c, able[0]) < worth else [None, *able]
+    able = [choice for _, choice in timed]
+    found = [*able, None] if timed[0][0] < worth else [None, *able]
     work = work_key("packed convolution", c.rows, c.in_channels, c.k, c.out_channels, c.groups)
     return p.choose(work, found, lambda choice: "other" if choice is None else choice.name)
 
