@@ -131,7 +131,7 @@ _CHANNELS_LOCAL_SIZE = 64
 """... in workgroups of so many."""
 _ALONG_CHANNELS = "local_response_normalization_channels_grad"
 _ALONG_HALVES = "local_response_normalization_channels_halves_grad"
-_HALVES_TURN = 2
+_HALVES_TURN = 4
 """Channels whose reads are on their way in the latter."""
 _LEAST_NORMAL = 2.0**-126
 

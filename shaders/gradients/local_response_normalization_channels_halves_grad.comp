@@ -1,4 +1,5 @@
 //@ op DML_OPERATOR_LOCAL_RESPONSE_NORMALIZATION_GRAD
+//@ unchecked *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -6,8 +6,9 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 // The gradient of max pooling of FLOAT16, in one pass. An invocation goes down a strip of ROWS rows and COLUMNS
 // columns, of one channel or of two neighbours. Each turn adds a row of windows: STRIDE_Y rows of elements are read,
-// and as many rows of gradients become complete.
-// The first element of a window that equals the largest takes the gradient and leaves 0 to the others.
+// and as many rows of gradients become complete. What the next turn needs is read before that.
+// An element is a number, its key: what FLOAT16 orders is in the upper half, its place in the lower one, so that the
+// first of equal elements has the larger key. The largest key of a window belongs to one element.
 layout(constant_id = 2) const uint WINDOW_Y = 3u;  // not below the strides
 layout(constant_id = 3) const uint WINDOW_X = 3u;
 layout(constant_id = 4) const uint STRIDE_Y = 2u;
@@ -50,29 +51,29 @@ const uint LANES = 2u;
 #define READ SPAN
 #define DY_READ COUNT_X
 #endif
-const uint LOWEST = 0xFC00FC00u;  // -infinity twice
+const uint NONE = 0x80008000u;  // what comes before all elements
 
 int left, wx;              // the first element and window of a row
-uint column, x_at, dy_at;  // of the block; where the plane begins, in vectors of x if channels come first
+uint column, x_at, dy_at;  // of the block; where the plane begins
 bool begins, ends;
 const uint KEYS = SPAN * LANES, MAXIMA = COUNT_X * LANES, MADE = COLUMNS * LANES;
-float keys[WINDOW_Y][KEYS], most[WINDOW_Y][MAXIMA];  // of the rows of windows, and of the windows in them
-uint given[STRIDE_Y][READ], gradients[DY_READ];      // of a turn
-uint there[DY_READ];                                 // the bits of gradients that exist
+int keys[WINDOW_Y][KEYS], most[WINDOW_Y][MAXIMA];  // of the rows of windows, and of the windows in them
+uint now[STRIDE_Y][READ], next[STRIDE_Y][READ], gradients[DY_READ], next_gradients[DY_READ];
 
-// Reads the words of row ``iy``, or of the row nearest to it, as row ``j`` of this turn.
+// Reads the words of row ``iy``, or of the nearest row, as row ``j`` of the next turn.
 void read_row(int iy, uint j) {
-    uint below = uint(clamp(iy, 0, x_sizes[0] - 1));
+    uint row = x_at + uint(clamp(iy, 0, x_sizes[0] - 1)) * x_strides[2];
 #if defined(LAYOUT_first)
-    uint row = x_at + below * (x_strides[2] / 8u);
-    uvec4 vector = x_vectors[row];
-    uint before = row * 4u - (begins ? 0u : 1u), after = row * 4u + (ends ? 0u : 4u);
-    [[unroll]] for (uint w = 0u; w < READ; ++w)
-        given[j][w] = w < LEFT ? x_words[before] : w < LEFT + 4u ? vector[w - LEFT & 3u] : x_words[after];
+    uint word = (row + column) / 2u;
+    uvec4 vector = x_vectors[word / 4u];
+    [[unroll]] for (uint w = 0u; w < READ; ++w) {
+        if (w < LEFT) next[j][w] = x_words[begins ? word : word - (LEFT - w)];
+        else if (w < LEFT + 4u) next[j][w] = vector[w - LEFT & 3u];
+        else next[j][w] = x_words[ends ? word : word + (w - LEFT)];
+    }
 #else
-    uint row = x_at + below * x_strides[2];
     [[unroll]] for (uint w = 0u; w < READ; ++w)
-        given[j][w] = x_words[(row + uint(clamp(left + int(w), 0, x_sizes[1] - 1)) * x_strides[3]) / 2u];
+        next[j][w] = x_words[(row + uint(clamp(left + int(w), 0, x_sizes[1] - 1)) * x_strides[3]) / 2u];
 #endif
 }
 
@@ -92,61 +93,55 @@ void read_gradients(int wy) {
                 if (w + i >= DY_FIRST && w + i <= DY_LAST) chunk[i] = dy_words[word + i];
         }
         [[unroll]] for (uint i = 0u; i < WORDS; ++i)
-            if (w + i >= DY_FIRST && w + i <= DY_LAST) gradients[w + i - DY_FIRST] = chunk[i];
+            if (w + i >= DY_FIRST && w + i <= DY_LAST) next_gradients[w + i - DY_FIRST] = chunk[i];
     }
 #else
     [[unroll]] for (uint w = 0u; w < DY_READ; ++w)
-        gradients[w] = dy_words[(row + uint(clamp(wx + int(w), 0, y_sizes[1] - 1)) * dy_strides[3]) / 2u];
+        next_gradients[w] = dy_words[(row + uint(clamp(wx + int(w), 0, y_sizes[1] - 1)) * dy_strides[3]) / 2u];
 #endif
 }
 
 // Makes the keys of row ``iy``, which is row ``j`` of this turn and ``k`` of its windows, and the largest of each.
-// They are the elements, but not in a row with NaN or infinities: there NaN is infinity, and infinities are large
-// numbers. What is outside is -infinity, below all of them.
 void order_row(uint j, int iy, uint k) {
-    uint words[READ];
-    f16vec2 sum = unpackFloat2x16(given[j][0]);
+    bool row_inside = uint(iy) < uint(x_sizes[0]);
+    // Compilers drop an addition of 0 that they know.
+    f16vec2 zero = unpackFloat2x16(gl_NumWorkGroups.z - 1u), all_elements = zero;
+    uint ordered[READ];
     [[unroll]] for (uint w = 0u; w < READ; ++w) {
-        words[w] = given[j][w];
-        if (w != 0u) sum += unpackFloat2x16(words[w]);
-#if defined(LAYOUT_first)
-        if (w < LEFT && begins || w >= LEFT + 4u && ends) words[w] = LOWEST;
-#else
-        if (uint(left + int(w)) >= uint(x_sizes[1])) words[w] = LOWEST;
-#endif
+        f16vec2 two = unpackFloat2x16(now[j][w]) + zero;  // no -0
+        all_elements += two;
+        uint bits = packFloat2x16(two), sign = bits & 0x80008000u;
+        ordered[w] = bits ^ sign - (sign >> 15);
     }
-    bool outside = uint(iy) >= uint(x_sizes[0]);
-    // Only if this sum is not finite, an element may be so.
-    bool special = ((packFloat2x16(sum) & 0x7C007C00u) + 0x04000400u & 0x80008000u) != 0u;
-    [[unroll]] for (uint w = 0u; w < READ; ++w)
+    // Only a sum that is NaN can have one among its terms.
+    if (any(isnan(all_elements))) {
+        [[unroll]] for (uint w = 0u; w < READ; ++w) {
+            uint nan = ((now[j][w] & 0x7FFF7FFFu) + 0x03FF03FFu >> 15 & 0x00010001u) * 0xFFFFu;
+            ordered[w] = ordered[w] & ~nan | nan & 0x7FFF7FFFu;
+        }
+    }
+    [[unroll]] for (uint w = 0u; w < READ; ++w) {
+#if defined(LAYOUT_first)
+        bool inside = row_inside && !(w < LEFT && begins) && !(w >= LEFT + 4u && ends);
+#else
+        bool inside = row_inside && uint(left + int(w)) < uint(x_sizes[1]);
+#endif
+        uint both = inside ? ordered[w] : NONE;
         [[unroll]] for (uint h = 0u; h < 2u; ++h) {
 #if defined(LAYOUT_first)
-            uint e = 2u * w + h + LEAD_X - 2u * LEFT, to = e;  // wraps
+            uint e = 2u * w + h + LEAD_X - 2u * LEFT;  // wraps
+            uint to = e;
 #else
             uint e = w, to = 2u * w + h;
 #endif
-            if (e < SPAN) keys[k][to] = unpackHalf2x16(words[w])[h];
+            if (e >= SPAN) continue;
+            uint place = (WINDOW_Y - 1u - k) * 16u + 15u - e;
+            keys[k][to] = int(h == 0u ? both * 65536u + place : both & 0xFFFF0000u | place);
         }
-    if (outside || special) {
-        [[unroll]] for (uint w = 0u; w < READ; ++w)
-            [[unroll]] for (uint h = 0u; h < 2u; ++h) {
-#if defined(LAYOUT_first)
-                uint e = 2u * w + h + LEAD_X - 2u * LEFT, to = e;
-                bool exists = !(outside || w < LEFT && begins || w >= LEFT + 4u && ends);
-#else
-                uint e = w, to = 2u * w + h;
-                bool exists = !outside && uint(left + int(w)) < uint(x_sizes[1]);
-#endif
-                if (e >= SPAN) continue;
-                uint bits = given[j][w] >> 16u * h & 0xFFFFu;
-                float key = clamp(unpackHalf2x16(bits).x, -131072.0, 131072.0);
-                if ((bits & 0x7FFFu) > 0x7C00u) key = uintBitsToFloat(0x7F800000u);
-                keys[k][to] = exists ? key : uintBitsToFloat(0xFF800000u);
-            }
     }
     [[unroll]] for (uint i = 0u; i < COUNT_X; ++i)
         [[unroll]] for (uint l = 0u; l < LANES; ++l) {
-            float largest = keys[k][i * STRIDE_X * LANES + l];
+            int largest = keys[k][i * STRIDE_X * LANES + l];
             [[unroll]] for (uint c = 1u; c < WINDOW_X; ++c)
                 largest = max(largest, keys[k][(i * STRIDE_X + c) * LANES + l]);
             most[k][i * LANES + l] = largest;
@@ -161,19 +156,8 @@ void main() {
     begins = block.x == 0u;
     ends = column + COLUMNS >= uint(x_sizes[1]);
     x_at = x_offset + block.batch * x_strides[0] + block.channel * x_strides[1];
-#if defined(LAYOUT_first)
-    x_at = (x_at + column) / 8u;
-#endif
     dy_at = dy_offset + block.batch * dy_strides[0] + block.channel * dy_strides[1];
     wx = int(block.x * (COLUMNS / STRIDE_X)) + first[1];
-    [[unroll]] for (uint w = 0u; w < DY_READ; ++w) {
-#if defined(LAYOUT_first)
-        int place = wx + int((w + DY_FIRST) * 2u) - int(PHASE);
-        there[w] = (uint(place) < uint(y_sizes[1]) ? 0xFFFFu : 0u) | (uint(place + 1) < uint(y_sizes[1]) ? 0xFFFF0000u : 0u);
-#else
-        there[w] = uint(wx + int(w)) < uint(y_sizes[1]) ? 0xFFFFFFFFu : 0u;
-#endif
-    }
     uint beginning = block.y * ROWS, end = min(beginning + ROWS, uint(x_sizes[0]));
     int wy = int(block.y * (ROWS / STRIDE_Y)) + first[0], iy = int(beginning) - int(LEAD_Y);
     uint to = dx_offset + block.batch * dx_strides[0] + block.channel * dx_strides[1] + column * dx_strides[3];
@@ -181,35 +165,43 @@ void main() {
     float made[WINDOW_Y][MADE];
     [[unroll]] for (uint k = 0u; k < KEPT; ++k) {
         read_row(iy + int(k), 0u);
+        [[unroll]] for (uint w = 0u; w < READ; ++w) now[0][w] = next[0][w];
         order_row(0u, iy + int(k), k);
         [[unroll]] for (uint e = 0u; e < MADE; ++e) made[k][e] = 0.0;
     }
+    [[unroll]] for (uint k = 0u; k < STRIDE_Y; ++k) read_row(iy + int(KEPT + k), k);
+    read_gradients(wy);
 
     [[dont_unroll]] for (uint turn = 0u; turn < TURNS; ++turn) {
-        [[unroll]] for (uint k = 0u; k < STRIDE_Y; ++k) read_row(iy + int(KEPT + k), k);
-        read_gradients(wy);
+        [[unroll]] for (uint k = 0u; k < STRIDE_Y; ++k)
+            [[unroll]] for (uint w = 0u; w < READ; ++w) now[k][w] = next[k][w];
+        [[unroll]] for (uint w = 0u; w < DY_READ; ++w) gradients[w] = next_gradients[w];
+        if (turn + 1u < TURNS) {
+            [[unroll]] for (uint k = 0u; k < STRIDE_Y; ++k) read_row(iy + int(WINDOW_Y + k), k);
+            read_gradients(wy + 1);
+        }
         [[unroll]] for (uint k = 0u; k < STRIDE_Y; ++k) {
             order_row(k, iy + int(KEPT + k), KEPT + k);
             [[unroll]] for (uint e = 0u; e < MADE; ++e) made[KEPT + k][e] = 0.0;
         }
-        [[unroll]] for (uint w = 0u; w < DY_READ; ++w)
-            gradients[w] &= uint(wy) < uint(y_sizes[0]) ? there[w] : 0u;  // others choose nothing
+        bool there = uint(wy) < uint(y_sizes[0]);
         [[unroll]] for (uint i = 0u; i < COUNT_X; ++i)
             [[unroll]] for (uint l = 0u; l < LANES; ++l) {
                 const uint n = i * LANES + l;
-                float largest = most[0][n];
+                int largest = most[0][n];
                 [[unroll]] for (uint k = 1u; k < WINDOW_Y; ++k) largest = max(largest, most[k][n]);
 #if defined(LAYOUT_first)
                 float gradient = halves_to_floats(gradients[(PHASE + i) / 2u - DY_FIRST])[(PHASE + i) % 2u];
 #else
                 float gradient = halves_to_floats(gradients[i])[l];
 #endif
+                // Windows that do not exist choose nothing.
+                if (!(there && uint(wx + int(i)) < uint(y_sizes[1]))) gradient = 0.0;
                 [[unroll]] for (uint k = 0u; k < WINDOW_Y; ++k)
                     [[unroll]] for (uint c = 0u; c < WINDOW_X; ++c) {
                         const uint e = i * STRIDE_X + c;
-                        if (keys[k][e * LANES + l] != largest) continue;
-                        if (e >= LEAD_X && e - LEAD_X < COLUMNS) made[k][(e - LEAD_X) * LANES + l] += gradient;
-                        gradient = 0.0;
+                        if (e < LEAD_X || e - LEAD_X >= COLUMNS) continue;
+                        if (keys[k][e * LANES + l] == largest) made[k][(e - LEAD_X) * LANES + l] += gradient;
                     }
             }
         [[unroll]] for (uint k = 0u; k < STRIDE_Y; ++k) {
@@ -229,8 +221,10 @@ void main() {
         }
         // The rows that later windows reach begin these windows.
         [[unroll]] for (uint k = 0u; k < KEPT; ++k) {
-            [[unroll]] for (uint e = 0u; e < KEYS; ++e) keys[k][e] = keys[k + STRIDE_Y][e];
-            [[unroll]] for (uint e = 0u; e < MAXIMA; ++e) most[k][e] = most[k + STRIDE_Y][e];
+            [[unroll]] for (uint e = 0u; e < KEYS; ++e)
+                keys[k][e] = keys[k + STRIDE_Y][e] + int(STRIDE_Y * 16u);
+            [[unroll]] for (uint e = 0u; e < MAXIMA; ++e)
+                most[k][e] = most[k + STRIDE_Y][e] + int(STRIDE_Y * 16u);
             [[unroll]] for (uint e = 0u; e < MADE; ++e) made[k][e] = made[k + STRIDE_Y][e];
         }
         iy += int(STRIDE_Y);
