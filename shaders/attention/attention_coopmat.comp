@@ -1,5 +1,6 @@
 //@ op DML_OPERATOR_MULTIHEAD_ATTENTION DML_OPERATOR_MULTIHEAD_ATTENTION1
 //@ variants WAY: usual turns
+//@ unchecked usual
 //@ glslang >= 14
 //@ target vulkan1.1
 #version 450

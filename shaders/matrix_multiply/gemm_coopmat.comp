@@ -1,5 +1,6 @@
 //@ op DML_OPERATOR_GEMM
 //@ variants TILE: t128 t64x256p t64 t64d t32x64 t32 t16
+//@ unchecked t64x256p
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
