@@ -3,6 +3,7 @@
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
+//@ unchecked t192x64
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
@@ -20,6 +21,8 @@
 // operands, columns of the filter left ones, so that no words move between registers; with PIXELS_LEFT it is the other
 // way round. Columns are packed in an order that gives each invocation eight neighbouring channels of its sums.
 // All phases of a transposed convolution are columns of one product.
+// Nothing is read or written outside of the tensors: pixels and vectors of a tail that do not exist become the first
+// of their buffer, columns are clamped, such outputs are not stored, and two steps behind the filter are allocated.
 layout(constant_id = 1) const bool HAS_BIAS = false;
 layout(constant_id = 2) const bool UNFINISHED = false;  // the output is the sums of a part of K
 layout(constant_id = 3) const uint PIXELS = 1u;         // of a tile, at most

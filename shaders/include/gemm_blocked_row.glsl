@@ -1,4 +1,4 @@
-// One row of A times a B of 4-bit elements in blocks of K, for gemm_few_rows_coopmat.comp. Elements are
+// One row of A times a B of 4-bit elements in blocks of K, for gemm_blocked_weights_coopmat.comp. Elements are
 // multiplied without their scales, which would take an instruction for each two: sums of 32 of K are scaled.
 // An invocation holds the elements of one such piece in its places along K, its quad another, so eight
 // columns of the right operand are A with zeros in all pieces but one: column n is for piece n % 4. The

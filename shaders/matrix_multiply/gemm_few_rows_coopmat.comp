@@ -1,24 +1,26 @@
 //@ op DML_OPERATOR_GEMM
-//@ variants B: k_contiguous n_contiguous blocks; ROWS: r1 r8 r16
+//@ variants B: k n n4; ROWS: r1 r8 r16
+//@ without n.r16
 //@ glslang >= 14
 //@ target vulkan1.1
-//@ tail k_contiguous n_contiguous
+//@ tail *
+//@ unchecked *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_control_flow_attributes : require
-// A few rows of FLOAT16 A times B, which is read once. Columns of B are the rows of left operands, whose
-// elements go from memory to their places in registers: invocation l of a subgroup of 32 holds elements of
-// rows l / 4 and l / 4 + 8 (DeviceTraits.fragments_alike). The order along K is free, if A has the same.
-//   k_contiguous: an invocation reads vectors of eight elements along K.
-//   n_contiguous: it reads vectors of eight columns. Eight invocations read 128 bytes of a row of B.
-//   blocks: as k_contiguous, but vectors of 32 elements of 4 bits, with a scale for each block of K. One row
-//   has a way of its own (include/gemm_blocked_row.glsl).
-// SUBGROUPS_K subgroups divide K of the same columns, and SUBGROUPS_ACROSS divide the columns of a tile.
+// A few rows of FLOAT16 A times B, which is read once. A and B go from memory to their places in registers,
+// and no subgroup waits for another before the end. Columns of B are rows of left operands, rows of A columns
+// of right ones: invocation l of a subgroup of 32 holds elements of the l / 4 th and the l / 4 + 8 th
+// (DeviceTraits.fragments_alike). The order along K is free: an invocation takes eight neighbours of a step
+// of 32, four in each half. So is the order of columns: an invocation takes 2 FRAGMENTS neighbours.
+//   k: B is read in vectors of eight elements along K, as A is.
+//   n: it is read in vectors of eight columns, n4: of four. Eight invocations read neighbours of a row.
+// The subgroups divide K, and add up their sums at the end.
 #if defined(ROWS_r1)
 const uint TILE_ROWS = 1u;
 #elif defined(ROWS_r8)
@@ -28,372 +30,175 @@ const uint TILE_ROWS = 16u;
 #endif
 layout(local_size_x = 256, local_size_x_id = 0) in;
 const uint INVOCATIONS = gl_WorkGroupSize.x, SUBGROUPS = INVOCATIONS / 32u;
-layout(constant_id = 11) const uint SUBGROUPS_K = 8u;
-#ifdef B_n_contiguous
+#if defined(B_n)
 const uint FRAGMENTS = 4u;
+#define BVector uvec4
+#elif defined(B_n4)
+const uint FRAGMENTS = 2u;
+#define BVector uvec2
 #else
-layout(constant_id = 12) const uint FRAGMENTS = 2u;  // of 16 columns, for each subgroup
+layout(constant_id = 12) const uint FRAGMENTS = 2u;  // of 16 columns
+#define BVector uvec4
 #endif
-layout(constant_id = 5) const bool A_VECTORS = false;
-layout(constant_id = 7) const bool ENDS_INSIDE = false;  // whether K, or a part of it, ends inside a step
-const uint SUBGROUPS_ACROSS = SUBGROUPS / SUBGROUPS_K;
-const uint OWN_COLUMNS = 16u * FRAGMENTS;
-const uint TILE_COLUMNS = SUBGROUPS_ACROSS * OWN_COLUMNS;
-#ifdef B_blocks
-#define BLOCKED_B
-layout(constant_id = 6) const bool SIGNED = false;
-layout(constant_id = 8) const bool HAS_ZERO = false;
-layout(constant_id = 9) const uint BLOCK = 32u;
-// Steps take turns in two variables. Arrays of steps are put into memory.
-#ifndef ROWS_r16
-#define TWO_AHEAD
-#endif
-#endif
+layout(constant_id = 7) const bool ENDS_INSIDE = false;  // whether K, or a part of it, ends inside a pass
+layout(constant_id = 13) const uint STEPS = 1u;  // that a subgroup multiplies at a time
+layout(constant_id = 14) const bool AHEAD = true;  // whether the next ones are read meanwhile
+const uint TILE_COLUMNS = 16u * FRAGMENTS;
+#define HALF_STORES
 #include "include/gemm.glsl"
-#ifdef B_blocks
-INPUT_TENSOR(scale, 6, TYPE)
-layout(binding = 7) readonly buffer Zero { uint zero_words[]; };
+#ifdef B_n4
+layout(binding = 1) readonly buffer BPairs { uvec2 b_pairs[]; };
+#define B_FROM b_pairs
+#else
+#define B_FROM b_vectors
 #endif
 
-layout(constant_id = 13) const uint A_READS = 1u;  // vectors of A that an invocation reads at a time
-const uint ACROSS = TILE_ROWS > 8u ? 16u : 8u;  // columns of a right operand, which are rows of A
+const uint HALVES = TILE_ROWS > 8u ? 2u : 1u;  // of a right operand's columns
+const uint ACROSS = 8u * HALVES;
 #define Sums coopmat<float, gl_ScopeSubgroup, 16, ACROSS, gl_MatrixUseAccumulator>
 #define LeftFragment coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
 #define RightFragment coopmat<float16_t, gl_ScopeSubgroup, 16, ACROSS, gl_MatrixUseB>
-
-// Eight elements of a row of A from element k on, where those from the end on are 0.
-uvec4 vector_of_a(uint from, uint k, uint end) {
-    if (k >= end) return uvec4(0u);
-    uvec4 x;
-    if (A_VECTORS) {
-        x = a_vectors[(from + k) / 8u];
-        if (ENDS_INSIDE && end - k < 8u)
-            [[unroll]] for (uint e = 0u; e < 8u; ++e)
-                if (k + e >= end) x[e / 2u] &= e % 2u == 0u ? 0u : 0xFFFFu;
-        return x;
-    }
-    x = uvec4(0u);
-    [[unroll]] for (uint e = 0u; e < 8u; ++e)
-        if (k + e < end) x[e / 2u] |= a_bits(from + (k + e) * a_k).x << (e % 2u * 16u);
-    return x;
-}
-
-// As find_tile, for one row of tiles, with fewer divisions.
-bool find_strip(out Tile t) {
-    uint across = (columns - 1u) / TILE_COLUMNS + 1u;
-    t.index = group_index();
-    t.part = 0u;
-    if (SPLIT) {
-        t.part = t.index / (across * batches);
-        t.index -= t.part * (across * batches);
-    }
-    t.batch = batches > 1u ? t.index / across : 0u;
-    t.row = 0u;
-    t.column = (t.index - t.batch * across) * TILE_COLUMNS;
-    t.at = batch_at(t.batch);
-    t.begin = SPLIT ? t.part * part_k : 0u;
-    t.end = SPLIT ? min(t.begin + part_k, K) : K;
-    return t.part < parts && t.batch < batches;
-}
-
-#if defined(B_blocks) && defined(ROWS_r1)
-#include "include/gemm_blocked_row.glsl"
+const uint STEP = 32u, PASS = STEP * STEPS;
+const uint WIDTH = 2u * FRAGMENTS;  // neighbouring columns of an invocation
+#ifdef B_k
+const uint READS = WIDTH;
 #else
-// A step is what a subgroup multiplies at a time, a round one step of each subgroup along K, a chunk the
-// rounds for which A lies in shared memory: A_READS vectors for each invocation. The next one is read
-// meanwhile.
-#ifdef B_blocks
-const uint STEP = 128u;
-const uint READS = 2u * FRAGMENTS;
-#elif defined(B_k_contiguous)
-const uint STEP = 64u;
-const uint READS = 4u * FRAGMENTS;
-#else
-const uint STEP = 32u;
 const uint READS = 8u;
 #endif
-const uint STEP_VECTORS = STEP / 8u;
-const uint CHUNK_VECTORS = A_READS * INVOCATIONS / TILE_ROWS;  // of a row of A
-const uint ROUNDS = CHUNK_VECTORS / (STEP_VECTORS * SUBGROUPS_K);  // of a chunk
 
-// Shared memory holds two chunks of A, then the sums of each subgroup. A vector of padding avoids bank
-// conflicts.
-const uint PITCH = CHUNK_VECTORS + 1u;
-const uint CHUNK = TILE_ROWS * PITCH;
-const uint A_PITCH = TILE_ROWS == 1u ? 0u : PITCH;
-const uint SUM_PITCH = OWN_COLUMNS / 4u + 1u;
-const uint STRIP = ACROSS * SUM_PITCH;
-const uint A_SIZE = 2u * CHUNK, SUM_SIZE = SUBGROUPS * STRIP;
-shared uvec4 s_memory[A_SIZE > SUM_SIZE ? A_SIZE : SUM_SIZE];
+// Each subgroup's sums: HELD_ROWS rows of FOURS vectors for each invocation. Padding avoids bank conflicts.
+const uint HELD_ROWS = TILE_ROWS == 1u ? 1u : 2u * HALVES;
+const uint FOURS = FRAGMENTS / 2u;
+const uint SUM_PITCH = FOURS == 2u ? 42u : 35u, STRIP = HELD_ROWS * FOURS * SUM_PITCH;
+shared uvec4 s_sums[SUBGROUPS * STRIP];
 
-// Stores vector v of a line of A in the order of the left operand's elements.
-void hold(uint line, uint v, uvec4 x) {
-#ifdef B_n_contiguous
-    s_memory[line + v] = x;
-#elif defined(B_k_contiguous)
-    uint to = line + v / 4u * 4u, part = v % 4u;  // 32 elements are four vectors
-    [[unroll]] for (uint i = 0u; i < 4u; ++i) s_memory[to + i][part] = x[i];
-#else
-    uint to = line + v / 16u * 16u + v % 4u * 4u, part = v % 16u / 4u;
-    [[unroll]] for (uint n = 0u; n < 4u; ++n) {
-        uint low = x[n / 2u], high = x[2u + n / 2u];
-        s_memory[to + n][part] =
-            n % 2u == 0u ? (low & 0xFFFFu) | high << 16u : low >> 16u | (high & 0xFFFF0000u);
-    }
-#endif
-}
+#define LOW(x, y) ((x) & 0xFFFFu | (y) << 16u)
+#define HIGH(x, y) ((x) >> 16u | (y) & 0xFFFF0000u)
 
-Sums sums[FRAGMENTS];
-RightFragment right;
+#include "include/gemm_strip.glsl"
 
-#define LOAD_RIGHT(from) \
-    coopMatLoad(right, s_memory, from, A_PITCH, gl_CooperativeMatrixLayoutColumnMajor);
-// The words are elements of the rows and places along K 0 0, 0 8, 8 0, 8 8.
-#define MULTIPLY(f, given) \
-    { \
-        LeftFragment left; \
-        uvec4 words = given; \
-        [[unroll]] for (int i = 0; i < 4; ++i) { \
-            f16vec2 pair = unpackFloat2x16(words[i]); \
-            left[2 * i] = pair.x; \
-            left[2 * i + 1] = pair.y; \
-        } \
-        sums[f] = coopMatMulAdd(left, right, sums[f]); \
-    }
-
-#ifdef B_blocks
 struct Found {
-    uvec4 vectors[READS];
-    uint scales[READS];
-    uint zeros[READS];
+    BVector b[STEPS * READS];
+    uvec4 a[STEPS * HALVES];
 };
-const uint ALL_MIDDLES = SIGNED ? 0x88888888u : 0u;
-
-// Four pairs of elements of a word, with scales.
-uvec4 reals(uint word, f16vec2 taken, f16vec2 taken_above, f16vec2 by) {
-    word ^= ALL_MIDDLES;
-    uint other = word >> 8u;
-    f16vec2 x = unpackFloat2x16(word & 0x000F000Fu | 0x64006400u) - taken;
-    f16vec2 y = unpackFloat2x16(word & 0x00F000F0u | 0x54005400u) - taken_above;
-    f16vec2 z = unpackFloat2x16(other & 0x000F000Fu | 0x64006400u) - taken;
-    f16vec2 w = unpackFloat2x16(other & 0x00F000F0u | 0x54005400u) - taken_above;
-    return uvec4(packFloat2x16(x * by), packFloat2x16(y * by), packFloat2x16(z * by),
-                 packFloat2x16(w * by));
-}
-#else
-struct Found {
-    uvec4 vectors[READS];
-};
-#endif
-
-// The place of column c of a subgroup's sums.
-uint place_of(uint c) {
-#ifdef B_n_contiguous
-    return c % 8u / 2u * 16u + c / 8u + c % 2u * 8u;
-#else
-    return c;
-#endif
-}
-
-float strip_sum(uint at, uint place) { return uintBitsToFloat(s_memory[at + place / 4u][place % 4u]); }
 
 void main() {
     Tile t;
     if (!find_strip(t)) return;
     uint lane = gl_SubgroupInvocationID, row = lane / 4u, quad = lane % 4u;
-    uint member = gl_SubgroupID % SUBGROUPS_K;
-    uint column = t.column + gl_SubgroupID / SUBGROUPS_K * OWN_COLUMNS;
-    uint steps = (t.end - t.begin - 1u) / STEP + 1u;
-#ifdef B_n_contiguous
-    uint from = b_offset + t.at[1] + min(column + row * 8u, columns - 8u);
+    uint member = gl_SubgroupID;
+    // Rows and columns beyond the edges are clamped, and their sums dropped. Positions count vectors.
+    uint a_from[HALVES];
+    [[unroll]] for (uint i = 0u; i < HALVES; ++i)
+        a_from[i] = (a_offset + t.at[0] + min(i * 8u + row, rows - 1u) * a_row) / 8u;
+#ifdef B_k
+    uint b_from[READS];
+    [[unroll]] for (uint i = 0u; i < READS; ++i)
+        b_from[i] = (b_offset + t.at[1] + min(t.column + row * WIDTH + i, columns - 1u) * b_column) / 8u;
 #else
-    uint from[2u * FRAGMENTS];
-#ifdef B_blocks
-    uint scale_from[2u * FRAGMENTS], zero_from[2u * FRAGMENTS];
+    uint b_from = (b_offset + t.at[1] + min(t.column + row * WIDTH, columns - WIDTH)) / WIDTH;
+    uint b_line = b_k / WIDTH;
 #endif
-    [[unroll]] for (uint i = 0u; i < 2u * FRAGMENTS; ++i) {
-        uint c = min(column + i * 8u + row, columns - 1u);
-#ifdef B_blocks
-        from[i] = b_offset / 16u + (t.at[1] + c * b_column) / 32u + quad;
-        scale_from[i] = scale_offset + c * scale_column;
-        zero_from[i] = zero_offset * 2u + c * zero_column;
+    // K is a multiple of eight, so an invocation's elements of a step are all inside, or all past the end.
+    uint first = t.begin + quad * 8u, last = t.end - 8u;
+    uint passes = (t.end - t.begin - 1u) / PASS + 1u;
+#define PLACE_OF(pass, s) (first + (pass) * PASS + (s) * STEP)
+#ifdef B_k
+#define READ_B(found, s, i, k) found.b[(s) * READS + i] = b_vectors[b_from[i] + (k) / 8u];
 #else
-        from[i] = (b_offset + t.at[1] + c * b_column) / 8u + quad;
+#define READ_B(found, s, i, k) found.b[(s) * READS + i] = B_FROM[b_from + ((k) + i) * b_line];
 #endif
-    }
-#endif
-    Found found;
-#ifdef TWO_AHEAD
-    Found other;
-#endif
-    // Past the end, steps are not multiplied, and vectors are 0.
-#ifdef B_n_contiguous
-#define READ(found, step) \
+#define READ(found, pass) \
     { \
-        uint first = t.begin + (step) * STEP + quad * 2u; \
-        [[unroll]] for (uint i = 0u; i < 8u; ++i) { \
-            uint k = first + i / 4u * 16u + i / 2u % 2u * 8u + i % 2u; \
-            found.vectors[i] = b_vectors[(from + (ENDS_INSIDE ? min(k, t.end - 1u) : k) * b_k) / 8u]; \
+        [[unroll]] for (uint s = 0u; s < STEPS; ++s) { \
+            uint k = PLACE_OF(pass, s); \
+            if (ENDS_INSIDE) k = min(k, last); \
+            [[unroll]] for (uint i = 0u; i < READS; ++i) READ_B(found, s, i, k) \
+        } \
+        [[unroll]] for (uint s = 0u; s < STEPS; ++s) { \
+            uint k = PLACE_OF(pass, s); \
+            if (ENDS_INSIDE) k = min(k, last); \
+            [[unroll]] for (uint i = 0u; i < HALVES; ++i) \
+                found.a[s * HALVES + i] = a_vectors[a_from[i] + k / 8u]; \
         } \
     }
-#define CONSUME(found, step, held) \
-    { \
-        uint first = t.begin + (step) * STEP + quad * 2u; \
-        if (ENDS_INSIDE) \
-            [[unroll]] for (uint i = 0u; i < 8u; ++i) \
-                if (first + i / 4u * 16u + i / 2u % 2u * 8u + i % 2u >= t.end) \
-                    found.vectors[i] = uvec4(0u); \
-        [[unroll]] for (uint j = 0u; j < 2u; ++j) { \
-            LOAD_RIGHT(held + j * 2u) \
-            [[unroll]] for (uint f = 0u; f < FRAGMENTS; ++f) { \
-                uint a = found.vectors[4u * j][f], b = found.vectors[4u * j + 1u][f]; \
-                uint c = found.vectors[4u * j + 2u][f], d = found.vectors[4u * j + 3u][f]; \
-                MULTIPLY(f, uvec4((a & 0xFFFFu) | b << 16u, (c & 0xFFFFu) | d << 16u, \
-                                  a >> 16u | (b & 0xFFFF0000u), c >> 16u | (d & 0xFFFF0000u))) \
-            } \
-        } \
-    }
-#elif defined(B_k_contiguous)
-#define READ(found, step) \
-    { \
-        uint first = (t.begin + (step) * STEP) / 8u; \
-        [[unroll]] for (uint i = 0u; i < READS; ++i) { \
-            uint v = first + i % 2u * 4u; \
-            if (ENDS_INSIDE) v = min(v + quad, (t.end - 1u) / 8u) - quad; \
-            found.vectors[i] = b_vectors[from[i / 2u] + v]; \
-        } \
-    }
-#define CONSUME(found, step, held) \
-    { \
-        uint first = (t.begin + (step) * STEP) / 8u + quad; \
-        if (ENDS_INSIDE) \
-            [[unroll]] for (uint i = 0u; i < READS; ++i) \
-                if ((first + i % 2u * 4u) * 8u >= t.end) found.vectors[i] = uvec4(0u); \
-        [[unroll]] for (uint j = 0u; j < 4u; ++j) { \
-            LOAD_RIGHT(held + j * 2u) \
-            [[unroll]] for (uint f = 0u; f < FRAGMENTS; ++f) { \
-                uvec4 x = found.vectors[4u * f + j / 2u], y = found.vectors[4u * f + 2u + j / 2u]; \
-                uint w = j % 2u * 2u; \
-                MULTIPLY(f, uvec4(x[w], x[w + 1u], y[w], y[w + 1u])) \
-            } \
-        } \
-    }
-#else
-#define READ(found, step) \
-    { \
-        uint first = (t.begin + (step) * STEP) / 32u, v = min(first + quad, (K - 1u) / 32u); \
-        [[unroll]] for (uint i = 0u; i < READS; ++i) { \
-            found.vectors[i] = b_vectors[from[i] + v - quad]; \
-            found.scales[i] = scale_words[(scale_from[i] + v * 32u / BLOCK * scale_block) / 2u]; \
-            if (HAS_ZERO) \
-                found.zeros[i] = zero_words[(zero_from[i] + v * 32u / BLOCK * zero_block) / 8u]; \
-        } \
-    }
-#define CONSUME(found, step, held) \
-    { \
-        uint v = (t.begin + (step) * STEP) / 32u + quad; \
-        f16vec2 by[READS], taken[READS], taken_above[READS]; \
-        [[unroll]] for (uint i = 0u; i < READS; ++i) { \
-            uint at = scale_from[i] + v * 32u / BLOCK * scale_block; \
-            uint word = at % 2u == 0u ? found.scales[i] & 0xFFFFu : found.scales[i] >> 16u; \
-            by[i] = unpackFloat2x16(v * 32u < K ? word | word << 16u : 0u); \
-            uint zero = 8u; \
-            if (HAS_ZERO) { \
-                at = zero_from[i] + v * 32u / BLOCK * zero_block; \
-                zero = bitfieldExtract(found.zeros[i], int(at % 8u * 4u), 4) ^ (SIGNED ? 8u : 0u); \
-            } \
-            taken[i] = unpackFloat2x16(0x64006400u | zero << 16u | zero); \
-            taken_above[i] = unpackFloat2x16(0x54005400u | zero << 20u | zero << 4u); \
-        } \
-        [[unroll]] for (uint w = 0u; w < 4u; ++w) { \
-            uvec4 parts[READS]; \
-            [[unroll]] for (uint i = 0u; i < READS; ++i) \
-                parts[i] = reals(found.vectors[i][w], taken[i], taken_above[i], by[i]); \
-            [[unroll]] for (uint j = 0u; j < 2u; ++j) { \
-                LOAD_RIGHT(held + (w * 2u + j) * 2u) \
-                [[unroll]] for (uint f = 0u; f < FRAGMENTS; ++f) { \
-                    uvec4 x = parts[2u * f], y = parts[2u * f + 1u]; \
-                    MULTIPLY(f, uvec4(x[2u * j], x[2u * j + 1u], y[2u * j], y[2u * j + 1u])) \
-                } \
-            } \
-        } \
-    }
-#endif
-
-    uvec4 a_next[A_READS];
-#define READ_A(chunk) \
-    [[unroll]] for (uint i = 0u; i < A_READS; ++i) { \
-        uint n = gl_LocalInvocationIndex + i * INVOCATIONS, line = n / CHUNK_VECTORS; \
-        a_next[i] = vector_of_a(a_offset + t.at[0] + min(line, rows - 1u) * a_row, \
-                                t.begin + ((chunk) * CHUNK_VECTORS + n % CHUNK_VECTORS) * 8u, t.end); \
-    }
-#define HOLD_A(chunk) \
-    [[unroll]] for (uint i = 0u; i < A_READS; ++i) { \
-        uint n = gl_LocalInvocationIndex + i * INVOCATIONS; \
-        hold((chunk) % 2u * CHUNK + n / CHUNK_VECTORS * PITCH, n % CHUNK_VECTORS, a_next[i]); \
-    }
-    READ_A(0u)
-    READ(found, min(member, steps - 1u))
-#ifdef TWO_AHEAD
-    READ(other, min(SUBGROUPS_K + member, steps - 1u))
-#endif
+    Sums sums[FRAGMENTS];
     [[unroll]] for (uint f = 0u; f < FRAGMENTS; ++f) sums[f] = Sums(0.0);
-    HOLD_A(0u)
-    READ_A(1u)
-    barrier();
-    // After the last round of a chunk, the next chunk takes the other half of shared memory.
-    uint rounds = (steps - 1u) / SUBGROUPS_K + 1u, round = 0u;
-#define ROUND(found, read) \
-    { \
-        uint step = round * SUBGROUPS_K + member, chunk = round / ROUNDS; \
-        uint held = chunk % 2u * CHUNK + (round % ROUNDS * SUBGROUPS_K + member) * STEP_VECTORS; \
-        if (step < steps) CONSUME(found, step, held) \
-        read \
-    }
-#define NEXT_CHUNK \
-    if (round % ROUNDS == ROUNDS - 1u) { \
-        uint chunk = round / ROUNDS + 1u; \
-        HOLD_A(chunk) \
-        READ_A(chunk + 1u) \
-        barrier(); \
-    }
-#define NEXT_ROUND(found, ahead) \
-    ROUND(found, READ(found, min(step + (ahead) * SUBGROUPS_K, steps - 1u))) \
-    NEXT_CHUNK \
-    ++round;
-#ifdef TWO_AHEAD
-    while (round + 2u < rounds) {
-        NEXT_ROUND(found, 2u)
-        NEXT_ROUND(other, 2u)
-    }
-    ROUND(found, ;)
-    if (round + 1u < rounds) {
-        NEXT_CHUNK
-        ++round;
-        ROUND(other, ;)
-    }
+    // The words of a left operand are elements of the rows and places along K 0 0, 0 8, 8 0, 8 8.
+#ifdef B_k
+#define WORDS(b, f, n) \
+    uvec4(b[2u * (f)][2u * (n)], b[2u * (f)][2u * (n) + 1u], b[2u * (f) + 1u][2u * (n)], \
+          b[2u * (f) + 1u][2u * (n) + 1u])
 #else
-    while (round + 1u < rounds) {
-        NEXT_ROUND(found, 1u)
-    }
-    ROUND(found, ;)
+#define WORDS(b, f, n) \
+    uvec4(LOW(b[4u * (n)][f], b[4u * (n) + 1u][f]), LOW(b[4u * (n) + 2u][f], b[4u * (n) + 3u][f]), \
+          HIGH(b[4u * (n)][f], b[4u * (n) + 1u][f]), HIGH(b[4u * (n) + 2u][f], b[4u * (n) + 3u][f]))
 #endif
+#define CONSUME(found, pass) \
+    [[unroll]] for (uint s = 0u; s < STEPS; ++s) { \
+        BVector b[READS]; \
+        uvec4 a[HALVES]; \
+        bool past = ENDS_INSIDE && PLACE_OF(pass, s) > last; \
+        [[unroll]] for (uint i = 0u; i < READS; ++i) \
+            b[i] = past ? BVector(0u) : found.b[s * READS + i]; \
+        [[unroll]] for (uint i = 0u; i < HALVES; ++i) \
+            a[i] = past ? uvec4(0u) : found.a[s * HALVES + i]; \
+        [[unroll]] for (uint n = 0u; n < 2u; ++n) { \
+            RightFragment right; \
+            [[unroll]] for (uint i = 0u; i < 2u * HALVES; ++i) { \
+                f16vec2 pair = unpackFloat2x16(a[i / 2u][2u * n + i % 2u]); \
+                right[2u * i] = pair.x; \
+                right[2u * i + 1u] = pair.y; \
+            } \
+            [[unroll]] for (uint f = 0u; f < FRAGMENTS; ++f) { \
+                LeftFragment left; \
+                uvec4 words = WORDS(b, f, n); \
+                [[unroll]] for (int i = 0; i < 4; ++i) { \
+                    f16vec2 pair = unpackFloat2x16(words[i]); \
+                    left[2 * i] = pair.x; \
+                    left[2 * i + 1] = pair.y; \
+                } \
+                sums[f] = coopMatMulAdd(left, right, sums[f]); \
+            } \
+        } \
+    }
+    if (AHEAD) {
+        Found next;
+        READ(next, min(member, passes - 1u))
+        for (uint pass = member; pass < passes; pass += SUBGROUPS) {
+            Found found;
+            [[unroll]] for (uint i = 0u; i < STEPS * READS; ++i) found.b[i] = next.b[i];
+            [[unroll]] for (uint i = 0u; i < STEPS * HALVES; ++i) found.a[i] = next.a[i];
+            // If this had a condition, NVIDIA's compiler would wait for these loads before it multiplies.
+            READ(next, min(pass + SUBGROUPS, passes - 1u))
+            CONSUME(found, pass)
+        }
+    } else {
+        for (uint pass = member; pass < passes; pass += SUBGROUPS) {
+            Found found;
+            READ(found, pass)
+            CONSUME(found, pass)
+        }
+    }
 
+    // Vector q of an invocation: four neighbours of its row r, which is 2 quad + r % 2 + r / 2 * 8 of 16.
+    const uint BELOW = 2u * HALVES;  // elements of a fragment's rows from 8 on follow
+#define FOUR(r, q) \
+    vec4(sums[2u * (q)][r], sums[2u * (q)][BELOW + (r)], sums[2u * (q) + 1u][r], \
+         sums[2u * (q) + 1u][BELOW + (r)])
+    [[unroll]] for (uint r = 0u; r < HELD_ROWS; ++r)
+        [[unroll]] for (uint q = 0u; q < FOURS; ++q)
+            s_sums[member * STRIP + (r * FOURS + q) * SUM_PITCH + lane + lane / 8u] =
+                floatBitsToUint(FOUR(r, q));
     barrier();
-    [[unroll]] for (uint f = 0u; f < FRAGMENTS; ++f)
-        coopMatStore(sums[f], s_memory, gl_SubgroupID * STRIP + f * 4u, SUM_PITCH,
-                     gl_CooperativeMatrixLayoutColumnMajor);
-    barrier();
-    const uint FOURS = TILE_COLUMNS / 4u;
-    for (uint n = gl_LocalInvocationIndex; n < TILE_ROWS * FOURS; n += INVOCATIONS) {
-        uint m = n / FOURS, c = n % FOURS * 4u, own = c % OWN_COLUMNS;
-        uint at = c / OWN_COLUMNS * SUBGROUPS_K * STRIP + m * SUM_PITCH;
-        vec4 four = vec4(0.0);
-        [[unroll]] for (uint d = 0u; d < SUBGROUPS_K; ++d)
-            [[unroll]] for (uint i = 0u; i < 4u; ++i)
-                four[i] += strip_sum(at + d * STRIP, place_of(own + i));
-        finish_four(t, m, t.column + c, four);
+    const uint ALL_FOURS = TILE_COLUMNS / 4u;
+    for (uint n = gl_LocalInvocationIndex; n < TILE_ROWS * ALL_FOURS; n += INVOCATIONS) {
+        uint m = n / ALL_FOURS, four = n % ALL_FOURS, holder = four / FOURS * 4u + m % 8u / 2u;
+        uint at = ((m % 2u + m / 8u * 2u) * FOURS + four % FOURS) * SUM_PITCH + holder + holder / 8u;
+        vec4 found = uintBitsToFloat(s_sums[at]);
+        [[unroll]] for (uint d = 1u; d < SUBGROUPS; ++d)
+            found += uintBitsToFloat(s_sums[at + d * STRIP]);
+        finish_four(t, m, t.column + four * 4u, found);
     }
     add_parts(t);
 }
-#endif

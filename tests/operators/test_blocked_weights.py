@@ -95,7 +95,7 @@ _LONG = [
 ]
 _FORCED = [("gemm_blocked_weights-r8-split", 11),  # in two tiles
            ("dequantize", 3),
-           *((f"gemm_few_rows_coopmat-blocks-r{n}-split", n) for n in (1, 8, 16))]
+           *((f"gemm_blocked_weights_coopmat-r{n}-split", n) for n in (1, 8, 16))]
 BLOCKED = {_of_rows(rows) for _, _, rows, *_ in (*_CASES, *_LONG)} | {
     kernel.removesuffix("-split").replace("-", ".") for kernel, _ in _FORCED}
 
@@ -178,12 +178,12 @@ def test_what_is_left(what: str, device: dml.Device, rng: np.random.Generator) -
 
 
 @pytest.mark.parametrize(("kind", "rows", "k", "columns", "variant", "groups"), [
-    ("float16", 1, 4096, 11008, "gemm_few_rows_coopmat.blocks.r1", 344),
-    ("float16", 1, 11008, 4096, "gemm_few_rows_coopmat.blocks.r1", 128),
-    ("float16", 1, 4096, 2048, "gemm_few_rows_coopmat.blocks.r1", 128),
-    ("float16", 1, 20480, 4096, "gemm_few_rows_coopmat.blocks.r1", 2 * 128),  # A is long
-    ("float16", 5, 4096, 11008, "gemm_few_rows_coopmat.blocks.r8", 172),
-    ("float16", 16, 4096, 11008, "gemm_few_rows_coopmat.blocks.r16", 86),
+    ("float16", 1, 4096, 11008, "gemm_blocked_weights_coopmat.r1", 344),
+    ("float16", 1, 11008, 4096, "gemm_blocked_weights_coopmat.r1", 128),
+    ("float16", 1, 4096, 2048, "gemm_blocked_weights_coopmat.r1", 128),
+    ("float16", 1, 20480, 4096, "gemm_blocked_weights_coopmat.r1", 2 * 128),  # A is long
+    ("float16", 5, 4096, 11008, "gemm_blocked_weights_coopmat.r8", 172),
+    ("float16", 16, 4096, 11008, "gemm_blocked_weights_coopmat.r16", 86),
     ("float32", 1, 4096, 11008, "gemm_blocked_weights.r1", 344),
     ("float32", 1, 11008, 4096, "gemm_blocked_weights.r1", 256),
     ("float32", 4, 4096, 11008, "gemm_blocked_weights.r4", 344),

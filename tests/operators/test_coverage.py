@@ -50,6 +50,7 @@ from test_normalization import CHANNELS
 from test_operators import FEW_BINDINGS
 from test_packed_filters import PACKED_FILTERS
 from test_planes import PLANES
+from test_point_filters import POINT_FILTERS
 from test_quantized_convolution import INTEGER_TILES
 from test_random import WITHOUT_LONGS
 from test_reduction import SELECTED
@@ -277,7 +278,7 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
         chosen |= variants_tested(target(disabled)) | VARIANTS | WIDE_TILES | COMBINED
         chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | BLOCKED
         chosen |= PLANES | SLICED | WALKED | SELECTED | CHANNELS | KEPT_FILTERS
-        chosen |= PACKED_FILTERS | INTEGER_TILES
+        chosen |= PACKED_FILTERS | INTEGER_TILES | POINT_FILTERS
     allowed = {
         variant
         for definition in _DEFINITIONS.values()

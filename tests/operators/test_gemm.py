@@ -11,9 +11,12 @@ import pytest
 import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.desc import TensorDesc
+from kompute_dml.graph import tails
 from kompute_dml.lowering.builder import PlanBuilder, target_of
 from kompute_dml.lowering.copy import View, copied
 from kompute_dml.lowering.plan import TEMPORARY, Plan, Target
+from kompute_dml.operators import chain
+from kompute_dml.operators.base import widened
 from kompute_dml.operators.matrix_multiply import float_kernels, gemm
 from kompute_dml.runtime.adapters import CooperativeMatrix
 from switches import long_pipelines
@@ -33,12 +36,20 @@ _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_few_rows-n_contiguous-r8-split", "float32", (1, 7, 1031, 264), 0, 0, True),
     ("gemm_few_rows-n_contiguous-r1-split", "float32", (1, 1, 2700, 140), 0, 0, True),
     ("gemm_few_rows-n_contiguous-r4-split", "float16", (2, 3, 90, 136), 0, 0, False),
-    ("gemm_few_rows_coopmat-k_contiguous-r1-split", "float16", (1, 1, 2312, 72), 0, 1, True),
-    ("gemm_few_rows_coopmat-k_contiguous-r8-split", "float16", (2, 5, 1024, 72), 0, 1, False),
-    ("gemm_few_rows_coopmat-k_contiguous-r16-split", "float16", (1, 13, 1032, 200), 1, 1, True),
-    ("gemm_few_rows_coopmat-n_contiguous-r1-split", "float16", (2, 1, 512, 136), 0, 0, False),
-    ("gemm_few_rows_coopmat-n_contiguous-r8-split", "float16", (1, 7, 2307, 72), 0, 0, True),
-    ("gemm_few_rows_coopmat-n_contiguous-r16-split", "float16", (1, 16, 1030, 136), 0, 0, True),
+    # K ends inside a step or not, for few columns of all batches, and for many.
+    ("gemm_few_rows_coopmat-k-r1-split", "float16", (1, 1, 2312, 72), 0, 1, True),
+    ("gemm_few_rows_coopmat-k-r1-split", "float16", (3, 1, 72, 131), 0, 1, False),
+    ("gemm_few_rows_coopmat-k-r8-split", "float16", (2, 5, 1024, 72), 0, 1, False),
+    ("gemm_few_rows_coopmat-k-r8-split", "float16", (1, 7, 1032, 205), 0, 1, True),
+    ("gemm_few_rows_coopmat-k-r16-split", "float16", (1, 13, 2056, 72), 0, 1, True),
+    ("gemm_few_rows_coopmat-k-r16-split", "float16", (2, 16, 1096, 131), 0, 1, False),
+    ("gemm_few_rows_coopmat-k-r8-split", "float16", (2, 5, 1032, 72), 1, 1, True),  # A is copied
+    ("gemm_few_rows_coopmat-n4-r1-split", "float16", (2, 1, 512, 72), 0, 0, False),
+    ("gemm_few_rows_coopmat-n4-r8-split", "float16", (1, 7, 2312, 72), 0, 0, True),
+    ("gemm_few_rows_coopmat-n4-r16-split", "float16", (1, 13, 1032, 136), 0, 0, True),
+    ("gemm_few_rows_coopmat-n-r1-split", "float16", (2, 1, 512, 136), 0, 0, False),
+    ("gemm_few_rows_coopmat-n-r8-split", "float16", (1, 7, 1032, 264), 0, 0, True),
+    ("gemm_few_rows_coopmat-n4-r16-split", "float16", (3, 16, 1096, 136), 0, 0, True),
     ("gemm_coopmat-t64x256p", "float16", (1, 128, 96, 256), 0, 0, False),
     ("gemm_coopmat-t64x256p", "float16", (2, 130, 203, 141), 1, 0, True),  # edges, no vectors
     ("gemm_coopmat-t64x256p", "float16", (2, 72, 72, 264), 0, 1, True),
@@ -83,6 +94,7 @@ def test_kernels_compute_the_same(
     if "coopmat" in kernel:  # also offered for small products of an A without vectors
         monkeypatch.setattr(float_kernels, "_WORTH_REPACKING", 0)
     monkeypatch.setattr(float_kernels, "_PACKED_K", 0)
+    monkeypatch.setattr(float_kernels, "MANY_COLUMNS", 200)
     with tuning.trial(EveryWork(kernel)):
         y = dml.gemm(
             given(a, trans_a), given(b, trans_b), own.tensor(c) if whole else None,
@@ -216,17 +228,16 @@ def _plan(kind: str, rows: int, columns: int, trans_b: int, known: bool = True) 
 
 
 @pytest.mark.parametrize(("kind", "rows", "columns", "trans_b", "known", "variant", "groups"), [
-    ("float16", 1, 4096, 1, True, "gemm_few_rows_coopmat.k_contiguous.r1", 256),
-    ("float16", 1, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r1", 344),
-    ("float16", 1, 11008, 0, True, "gemm_few_rows_coopmat.n_contiguous.r1", 172),
-    ("float16", 2, 4096, 0, True, "gemm_few_rows_coopmat.n_contiguous.r8", 128),
-    ("float16", 8, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r8", 344),
-    ("float16", 8, 14336, 1, True, "gemm_few_rows_coopmat.k_contiguous.r8", 112),
-    ("float16", 8, 11008, 0, True, "gemm_few_rows_coopmat.n_contiguous.r8", 258),
-    ("float16", 8, 14336, 0, True, "gemm_few_rows_coopmat.n_contiguous.r8", 112),
-    ("float16", 9, 11008, 1, True, "gemm_few_rows_coopmat.k_contiguous.r16", 172),
-    ("float16", 16, 11008, 0, True, "gemm_few_rows_coopmat.n_contiguous.r16", 129),
-    ("float16", 9, 4096, 1, True, "gemm_coopmat.t16", 0),
+    ("float16", 1, 4096, 1, True, "gemm_few_rows_coopmat.k.r1", 128),
+    ("float16", 1, 11008, 1, True, "gemm_few_rows_coopmat.k.r1", 344),
+    ("float16", 1, 11008, 0, True, "gemm_few_rows_coopmat.n.r1", 172),
+    ("float16", 2, 4096, 0, True, "gemm_few_rows_coopmat.n4.r8", 128),
+    ("float16", 8, 11008, 1, True, "gemm_few_rows_coopmat.k.r8", 344),
+    ("float16", 8, 11008, 0, True, "gemm_few_rows_coopmat.n.r8", 172),
+    ("float16", 9, 4096, 1, True, "gemm_few_rows_coopmat.k.r16", 128),
+    ("float16", 9, 11008, 1, True, "gemm_few_rows_coopmat.k.r16", 344),
+    ("float16", 16, 11008, 0, True, "gemm_few_rows_coopmat.n4.r16", 344),
+    ("float16", 16, 2048, 0, True, "gemm_few_rows_coopmat.n4.r16", 2 * 64),  # two parts of K
     ("float16", 17, 11008, 1, True, "gemm_coopmat.t32", 0),
     ("float16", 1, 1024, 1, True, "gemm_few_rows.k_contiguous.r1", 512),
     ("float16", 8, 11008, 1, False, "gemm_coopmat.t16", 344),
@@ -242,6 +253,112 @@ def test_few_rows_on_matrix_units(
     dispatch.variant.pack_spec(dispatch.spec)
     dispatch.variant.pack_push(dispatch.push)
     assert (dispatch.variant.name, dispatch.groups) == (variant, groups or dispatch.groups)
+
+
+@pytest.mark.parametrize(("k", "trans_a", "variants"), [
+    (4096, 0, ["gemm_few_rows_coopmat.n4.r16"]),
+    (4096, 1, ["activation_identity_tiles.b16", "gemm_few_rows_coopmat.n4.r16"]),
+    (4100, 0, ["gemm_coopmat.t16"])])
+def test_few_rows_are_copied_where_they_have_no_vectors(
+    k: int, trans_a: int, variants: list[str]
+) -> None:
+    a, b, y = (dml.TensorDesc("float16", s) for s in (
+        (k, 16) if trans_a else (16, k), (k, 4096), (16, 4096)))
+    desc = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=y, trans_a=trans_a,
+                                trans_b=0, alpha=1.0, beta=1.0)
+    with tuning.trial({}):
+        plan = desc.operator.lower(desc, h200())
+    assert [x.variant.name for x in plan.execute][-len(variants):] == variants
+    x = plan.execute[-1]
+    if "few_rows" in x.variant.name:
+        assert (x.push["a_row"], x.push["a_k"]) == (k, 1)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize(("kernel", "sizes", "trans_b"), [
+    ("k-r1", (3, 1, 72, 131), 1), ("k-r8", (1, 7, 1032, 205), 1), ("k-r16", (2, 16, 1096, 131), 1),
+    ("n-r1", (2, 1, 512, 136), 0), ("n-r8", (1, 7, 1032, 264), 0),
+    ("n4-r8", (1, 7, 2312, 72), 0), ("n4-r16", (3, 16, 1096, 136), 0)])
+def test_few_rows_of_any_strides_and_with_a_tail(
+    kernel: str, sizes: tuple[int, ...], trans_b: int, step: int, own: dml.Device,
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C and the output are parts of larger tensors, whose other elements stay."""
+    if not runs_fragments(own):
+        pytest.skip("it needs matrix units, and to know where their elements lie")
+    monkeypatch.setattr(float_kernels, "MANY_COLUMNS", 200)
+    batches, m, k, n = sizes
+    a, b, c, r = (rng.integers(-4, 5, (batches, *size)).astype(np.float16)
+                  for size in ((m, k), (k, n), (m + 1, step * n + 1), (m, n)))
+    inner = np.s_[:, :m, 1:1 + step * n:step]
+    given = np.ascontiguousarray(b.swapaxes(1, 2)) if trans_b else b
+    factors: dict[str, Any] = dict(trans_b=trans_b, alpha=0.5, beta=2.0)
+    expected = a.astype(np.float64) @ b.astype(np.float64) / 2 + 2.0 * c[inner]
+    name = f"gemm_few_rows_coopmat.{kernel.replace('-', '.')}"
+    with tuning.trial(EveryWork(f"gemm_few_rows_coopmat-{kernel}-split")):
+        whole = own.tensor(np.full(c.shape, 7, np.float16))
+        own._compiled.clear()
+        dml.gemm(own.tensor(a), own.tensor(given), own.tensor(c)[inner], **factors,
+                 out=whole[inner])
+        assert {v for x in own._compiled.values() for v in x.variants} == {name}
+        with dml.Graph(own) as g:
+            x, w, bias, other = (g.input(t.shape, t.dtype) for t in (a, given, c[inner], r))
+            y = dml.gemm(x, w, bias, **factors)
+            run = g.compile(dml.subtract(other, dml.abs(y)))
+        assert run.variants == (f"{name}.tail",)
+        found = run(a, given, np.ascontiguousarray(c[inner]), r)
+    y = whole.numpy()
+    assert (y[inner] == expected).all()
+    y[inner] = 7
+    assert (y == 7).all()
+    assert (found == r - np.abs(expected)).all()
+
+
+@pytest.mark.parametrize(("rows", "columns", "trans_b", "variant"), [
+    (16, 11008, 0, "n4.r16"), (8, 11008, 0, "n.r8"), (16, 4096, 1, "k.r16"), (2, 4096, 0, "n4.r8")])
+@pytest.mark.parametrize("step", [1, 2])
+def test_the_plan_of_few_rows_of_any_strides_with_a_tail(
+    rows: int, columns: int, trans_b: int, variant: str, step: int
+) -> None:
+    pitch = step * columns + 1
+    strided = TensorDesc("float16", (rows, columns), (pitch, step))
+    b = (columns, 4096) if trans_b else (4096, columns)
+    subtract = dml.ElementWiseSubtractOperatorDesc(
+        a_tensor=strided, b_tensor=strided, output_tensor=strided)
+    desc = widened(dml.GemmOperatorDesc, *tails.FIELDS)(
+        a_tensor=TensorDesc("float16", (rows, 4096)), b_tensor=TensorDesc("float16", b),
+        c_tensor=strided, output_tensor=strided, tail_tensor=strided, trans_a=0, trans_b=trans_b,
+        alpha=0.5, beta=2.0, tail=tuple(chain.steps_of(subtract, [1, 0], chain.MOST_TENSORS) or ()))
+    with tuning.trial({}):
+        dispatch, = desc.operator.lower(desc, h200()).execute
+    dispatch.variant.pack_spec(dispatch.spec)
+    dispatch.variant.pack_push(dispatch.push)
+    assert dispatch.variant.name == f"gemm_few_rows_coopmat.{variant}.tail"
+    assert dispatch.variant.unchecked
+    assert dispatch.push["c_row"] == dispatch.push["y_row"] == pitch
+    assert dispatch.push["c_column"] == dispatch.push["y_column"] == step
+    assert dispatch.spec["HAS_C"] and dispatch.spec["HAS_TAIL_TENSOR"]
+    assert not dispatch.spec["C_VECTORS"] and not dispatch.spec["Y_VECTORS"]
+
+
+@pytest.mark.parametrize(("batches", "trans_a"), [(1, 1), (3, 1), (3, 0)])
+def test_a_is_copied_along_k(
+    batches: int, trans_a: int, own: dml.Device, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a kernel that would not need it. Rows of an A that is not transposed begin anywhere."""
+    kernel = replace(float_kernels._TILES[-1], a_along_k=True)
+    monkeypatch.setattr(gemm, "candidates", lambda g, p: [kernel])
+    a, b = (rng.integers(-4, 5, (batches, *s)).astype(np.float16) for s in ((13, 72), (72, 40)))
+    if trans_a:
+        x = own.tensor(np.ascontiguousarray(a.swapaxes(1, 2)))
+    else:
+        x = own.tensor(np.pad(a, ((0, 0), (0, 0), (0, 1))))[..., :72]
+    y = dml.gemm(x, own.tensor(b), trans_a=trans_a)
+    assert (y.numpy() == a.astype(np.float32) @ b.astype(np.float32)).all()
+    (compiled,) = own._compiled.values()
+    _, product = compiled.plan.execute
+    assert (product.push["a_row"], product.push["a_k"]) == (72, 1)
 
 
 def _packed(b: np.ndarray) -> np.ndarray:

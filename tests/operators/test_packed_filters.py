@@ -12,9 +12,12 @@ import pytest
 import kompute_dml as dml
 from kompute_dml.bench.constants import initialized
 from kompute_dml.desc import TensorDesc
+from kompute_dml.graph.tails import FIELDS
+from kompute_dml.lowering.activation import NAMES, Step
 from kompute_dml.lowering.builder import PlanBuilder
 from kompute_dml.lowering.copy import View, copied
 from kompute_dml.lowering.plan import PERSISTENT, Plan
+from kompute_dml.operators.base import widened
 from kompute_dml.operators.convolution import packed
 from test_convolution import _matrix_units
 
@@ -186,8 +189,10 @@ def _convolved(
 
 
 def _plan_of(x: tuple[int, ...], w: tuple[int, ...], *, owned: bool = True, known: bool = True,
-             direction: int = 0, stride: int = 1, padding: int = 1, last: bool = True) -> Plan:
-    """The plan for an H200, channels-last. ``known``: where matrix units' elements lie."""
+             direction: int = 0, stride: int = 1, padding: int = 1, last: bool = True,
+             tail: bool = False) -> Plan:
+    """The plan for an H200, channels-last. ``known``: where matrix units' elements lie. ``tail``:
+    a tensor is added."""
     target = _matrix_units()
     target = replace(target, traits=replace(target.traits, fragments_alike=known))
     channels = w[1] if direction else w[0]
@@ -199,12 +204,14 @@ def _plan_of(x: tuple[int, ...], w: tuple[int, ...], *, owned: bool = True, know
         return dml.TensorDesc("float16", sizes, strides, flags=flags)
 
     plain = dml.TensorFlags.NONE
-    described = dml.ConvolutionOperatorDesc(
+    y = desc((x[0], channels, *sides), last, plain)
+    added = {"tail_tensor": y, "tail": (Step(NAMES.index("add"), (0, 1), ()),)} if tail else {}
+    described = widened(dml.ConvolutionOperatorDesc, *FIELDS)(
         input_tensor=desc(x, True, plain),
         filter_tensor=desc(w, False, dml.TensorFlags.OWNED_BY_DML if owned else plain),
-        output_tensor=desc((x[0], channels, *sides), last, plain), mode=1, direction=direction,
+        output_tensor=y, mode=1, direction=direction,
         strides=(stride,) * 2, dilations=(1, 1), start_padding=(padding,) * 2,
-        end_padding=(padding,) * 2, output_padding=(0, 0), group_count=1)
+        end_padding=(padding,) * 2, output_padding=(0, 0), group_count=1, **added)
     plan = described.operator.lower(described, target)
     for d in (*plan.initialize, *plan.execute):
         d.variant.pack_spec(d.spec)

@@ -25,6 +25,7 @@ from .matrix_units import LINES, PACK, SHADER
 from .packed import PACK as PACK_FILTER
 from .packed import SHADER as PACKED
 from .patches import SHADER as PATCHES
+from .points import SHADER as POINTS
 from .problem import problem_of
 
 _MAX_EXTENT = (1 << 31) - 1
@@ -140,7 +141,7 @@ def _check(d: Any, strict: bool) -> None:
 
 
 @operator("CONVOLUTION", output=_infer, check=_check, any_size=True,
-          shaders=(CORE, DIRECT, SUM, SHADER, PATCHES, KEPT, PACKED, LINES, BLOCKS, PACK,
+          shaders=(CORE, DIRECT, SUM, SHADER, PATCHES, KEPT, PACKED, POINTS, LINES, BLOCKS, PACK,
                    PACK_FILTER, DEPTHWISE, DEPTHWISE_ROWS,
                    *COPIES))
 def ConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:

@@ -12,7 +12,7 @@ from ...lowering.builder import PlanBuilder
 from ...lowering.copy import View
 from ...lowering.plan import UNUSED, Operand
 from ...lowering.walk import Walk
-from . import depthwise, kept, matrix_units, packed, patches
+from . import depthwise, kept, matrix_units, packed, patches, points
 from .geometry import AXES
 from .problem import Problem
 
@@ -55,6 +55,8 @@ def lower_float(p: PlanBuilder, c: Problem, fused: Fused) -> None:
             _direct(p, c, fused)
         return
     if patches.lower(p, c, fused):
+        return
+    if points.lower(p, c, fused):
         return
     in_order = packed.chosen(p, c)
     if not (in_order and packed.outdoes_kept(c, fused)) and kept.lower(p, c, fused):

@@ -206,6 +206,13 @@ def chosen(p: PlanBuilder, c: Problem) -> Choice | None:
     return p.choose(work, found, lambda choice: "other" if choice is None else choice.name)
 
 
+def microseconds(p: PlanBuilder, c: Problem) -> float:
+    """The estimated time of this kernel, or of others if they are faster."""
+    able = _choices(p, c) if _serves(p, c) else []
+    others = matrix_units.estimate(p, matrix_units.planned(p, c).problem)
+    return min([others, *(time for time, _ in able[:1])])
+
+
 def outdoes_kept(c: Problem, fused: Fused) -> bool:
     """Whether this is faster than a kernel that keeps the filter in registers, if both can."""
     return (c.out_channels == _STRIP and not fused.has_tensor
@@ -215,10 +222,11 @@ def outdoes_kept(c: Problem, fused: Fused) -> bool:
 def operands(p: PlanBuilder, c: Problem, tile: Tile) -> tuple[Problem, dict[str, Any]]:
     """The convolution of packed tensors, and these."""
     made, x = matrix_units.packed_input(p, c, matrix_units.planned(p, c))
-    return made, {"x": x, "w": _filter(p, c, tile)}
+    return made, {"x": x, "w": filter_in_order(p, c, tile.pixels_left)}
 
 
-def _filter(p: PlanBuilder, c: Problem, tile: Tile) -> Operand:
+def filter_in_order(p: PlanBuilder, c: Problem, pixels_left: bool = False) -> Operand:
+    """The packed filter."""
     y, x = c.axes[1:]
     strips, chunks = _columns(c) // _STRIP, -(-c.in_channels // _CHUNK)
     taps = [a.phases[0][1] for a in (y, x)]
@@ -233,7 +241,7 @@ def _filter(p: PlanBuilder, c: Problem, tile: Tile) -> Operand:
               "strips": strips, "chunks": chunks, "taps_y": taps[0], "taps_x": taps[1],
               "in_channels": c.in_channels, "out_channels": c.out_channels,
               "strides": (*c.w_strides[:3], *steps)},
-        spec={"LOCAL_SIZE": _INVOCATIONS, "PIXELS_LEFT": tile.pixels_left})
+        spec={"LOCAL_SIZE": _INVOCATIONS, "PIXELS_LEFT": pixels_left})
     return made.reading()
 
 

@@ -20,7 +20,7 @@ from .float_kernels import (
     FloatKernel,
     FloatProduct,
     MatrixView,
-    fragments,
+    fragments_of_blocks,
 )
 from .gemm import GemmOperatorDesc, dispatch_product, matrix_views, oriented
 
@@ -95,7 +95,7 @@ def _lower(d: Any, target: Target) -> Plan:
         d.block_size * d.b_scale_tensor.sizes[1] % vector == 0)
     best = None
     if b.data_type.bits == 4 and b_vectors and d.block_size % vector == 0:
-        best = fragments(g, p, "blocks")
+        best = fragments_of_blocks(g, p)
     if best:
         large = g.k * g.columns >= WORTH_FRAGMENTS
         able = [best, *able] if large else [*able, best]

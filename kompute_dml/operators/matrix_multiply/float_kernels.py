@@ -24,7 +24,7 @@ _WORTH_BLOCKS, _WORTH_LARGE_BLOCKS = 1 << 20, 1 << 27
 WORTH_FRAGMENTS = 1 << 23
 """The least elements of B for which few rows are multiplied by elements straight from memory."""
 MANY_COLUMNS = 8192
-"""The columns from which fewer subgroups share one, and from which 16 rows are multiplied so."""
+"""The columns from which fewer subgroups share one."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,8 @@ class FloatKernel:
     """Specialization constants that only this kernel has."""
     packed_b: bool = False
     """Whether it reads B in the order of matrix units (gemm_pack.comp)."""
+    a_along_k: bool = False
+    """Whether it reads vectors along K of A, which is copied where it has none."""
 
     @property
     def name(self) -> str:
@@ -195,7 +197,7 @@ _FEW_ROWS = {
         ("k", "k_contiguous", 8, 1024, _MAX_K), ("mn", "n_contiguous", 128, 32, _MAX_K))
 }
 _DIRECT = "gemm_direct_coopmat"
-_FRAGMENTS = "gemm_few_rows_coopmat"
+_FRAGMENTS, _FRAGMENTS_OF_BLOCKS = "gemm_few_rows_coopmat", "gemm_blocked_weights_coopmat"
 _SPAN, _LONGEST_A = 256, 1 << 14
 """For one row and a B in blocks: elements of K that a subgroup multiplies at a time, and of a part
 of K, for which A lies in shared memory."""
@@ -203,7 +205,7 @@ PACK, STRIP = "gemm_pack", 64
 """Packs B in strips of so many columns, and so many of K at a time."""
 SHADERS: tuple[str, ...] = (
     "gemm", "gemm_blocks", "gemm_coopmat", _DIRECT, PACK, "gemm_few_rows", _FRAGMENTS,
-    "gemm_blocked_weights")
+    "gemm_blocked_weights", _FRAGMENTS_OF_BLOCKS)
 
 
 def candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
@@ -223,11 +225,9 @@ def candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
         tiles = [*_on_matrix_units(g, p), *tiles]
         if few and g.rows > 1:  # matrix units are as fast as memory for any number of rows
             few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
-        way = g.vectors("b", 8)
-        if way and not g.views["b"].padded and (best := fragments(g, p, way)):
+        if best := _fragments(g, p):
             # It was measured for large B.
-            worth = g.batches * g.k * g.columns >= WORTH_FRAGMENTS
-            if worth and (g.rows <= 8 or g.batches * g.columns >= MANY_COLUMNS):
+            if g.batches * g.k * g.columns >= WORTH_FRAGMENTS:
                 return [best, *few, *tiles]
             few = [*few[:1], best] if few else []
             return [*few, *tiles] if few else [*tiles[:1], best, *tiles[1:]]
@@ -245,48 +245,64 @@ def _few_rows(g: FloatProduct) -> list[FloatKernel]:
     return [k for k in _FEW_ROWS[way] if k.rows >= g.rows][:1]
 
 
-def fragments(g: FloatProduct, p: PlanBuilder, way: str) -> FloatKernel | None:
-    """The kernel that fills left operands from memory, if this device runs it. ``way``: the axis of
-    B with vectors, or "blocks"."""
+def _height(g: FloatProduct, p: PlanBuilder) -> int:
+    """The rows of a kernel that fills left operands from memory; 0 if this device runs none."""
     height = next((n for n in (1, 8, 16) if n >= g.rows), 0)
-    across = 16 if height > 8 else 8
-    if not height or g.itemsize != 2 or not p.device.fragments_alike or not (
-            p.device.multiplies(16, across, 16, "f16", "f32")):
+    able = g.itemsize == 2 and p.device.fragments_alike and (
+        p.device.multiplies(16, 16 if height > 8 else 8, 16, "f16", "f32"))
+    return height if able else 0
+
+
+def _fragments(g: FloatProduct, p: PlanBuilder) -> FloatKernel | None:
+    """The kernel for few rows that reads A and B straight from memory, if this device runs it."""
+    way, height = g.vectors("b", 8), _height(g, p)
+    if not height or not way or g.k % 8 or g.views["a"].padded or g.views["b"].padded:
+        return None
+    # The vectors of B, subgroups along K, fragments of 16 columns, steps that a subgroup multiplies
+    # at a time, and whether it reads the next ones meanwhile: the fastest of some on an H200.
+    wide, low = g.columns * g.batches >= MANY_COLUMNS, height <= 8
+    if way == "mn" and wide:
+        shape = ("n", 8, 4, 1, 0) if low else ("n4", 4, 2, 4, 0)
+    elif way == "mn":
+        shape = ("n4", 16, 2, 2, 0)
+    elif wide:
+        shape = ("k", 8, 2, 1, 0) if low else ("k", 4, 2, 2, 1)
+    else:
+        shape = ("k", 16, 2, 1, 1) if low else ("k", 16, 2, 2, 0)
+    axis, subgroups, count, steps, ahead = shape
+    spec = {"LOCAL_SIZE": 32 * subgroups, "STEPS": steps, "AHEAD": ahead,
+            "ENDS_INSIDE": g.k % (32 * steps) != 0}
+    if axis == "k":
+        spec["FRAGMENTS"] = count
+    kernel = FloatKernel(
+        f"{_FRAGMENTS}.{axis}.r{height}", height, 16 * count, 32 * steps * subgroups, 1, 0,
+        split=True, spec=tuple(spec.items()), a_along_k=True)
+    return kernel if kernel.variant(p) else None
+
+
+def fragments_of_blocks(g: FloatProduct, p: PlanBuilder) -> FloatKernel | None:
+    """The kernel for few rows and a B of 4 bits in blocks that fills left operands from memory, if
+    this device runs it."""
+    if not (height := _height(g, p)):
         return None
     # Subgroups, those of them that divide K, fragments of 16 columns for each, vectors of A that an
-    # invocation reads at a time, workgroups for each core: the fastest of many on an H200.
-    every = g.columns * g.batches
-    wide = every >= MANY_COLUMNS
-    axis, step = {
-        "k": ("k_contiguous", 64), "mn": ("n_contiguous", 32), "blocks": ("blocks", 128)}[way]
-    one_of_blocks = way == "blocks" and height == 1
-    if one_of_blocks:
-        step, along = _SPAN, 8 if every > 16 * p.device.cores else 16
-        shape = (8, 4, 1, 0, 1) if wide else (16, along, 1, 0, 1)
-    elif way == "k" and height == 8 and wide and every <= 32 * 3 * p.device.cores:
-        shape = 8, 4, 1, 1, 1  # all of its workgroups run at a time
-    elif way == "mn" and height == 8 and wide and every <= 128 * 0.8 * p.device.cores:
-        shape = 8, 4, 4, 1, 2  # else too many cores have no workgroup
+    # invocation reads at a time: the fastest of many on an H200.
+    every, step = g.columns * g.batches, 128
+    if height == 1:
+        step = _SPAN
+        shape = (8, 4, 1, 0) if every >= MANY_COLUMNS else (
+            16, 8 if every > 16 * p.device.cores else 16, 1, 0)
     else:
-        shape = {
-            ("k", 1): (8, 8, 2, 1, 1) if wide else (8, 8, 1, 1, 2),
-            ("k", 8): (16, 4, 2, 1, 1), ("k", 16): (16, 4, 1, 1, 1),
-            ("mn", 1): (8, 8, 4, 1, 2),
-            ("mn", 8): (16, 8, 4, 1, 1) if wide else (16, 16, 4, 1, 1),
-            ("mn", 16): (8, 2, 4, 1, 1),
-            ("blocks", 8): (16, 4, 1, 1, 1), ("blocks", 16): (16, 4, 2, 2, 1),
-        }[way, height]
-    subgroups, along, count, reads, busy = shape
-    if one_of_blocks:  # A lies in shared memory as a whole
+        shape = (16, 4, 1, 1) if height == 8 else (16, 4, 2, 2)
+    subgroups, along, count, reads = shape
+    if height == 1:  # A lies in shared memory as a whole
         reads = -(-min(-(-g.k // step) * step, _LONGEST_A) // (8 * 32 * subgroups))
     spec = {"LOCAL_SIZE": 32 * subgroups, "SUBGROUPS_K": along, "FRAGMENTS": count,
             "A_READS": reads, "A_VECTORS": g.vectors("a", 8) == "k" and not g.views["a"].padded,
             "ENDS_INSIDE": g.k % step != 0}
-    if way == "mn":
-        del spec["FRAGMENTS"]
     kernel = FloatKernel(
-        f"{_FRAGMENTS}.{axis}.r{height}", height, subgroups // along * 16 * count, step * along,
-        busy, 0, _LONGEST_A if one_of_blocks else _MAX_K, split=True, spec=tuple(spec.items()))
+        f"{_FRAGMENTS_OF_BLOCKS}.r{height}", height, subgroups // along * 16 * count, step * along,
+        1, 0, _LONGEST_A if height == 1 else _MAX_K, split=True, spec=tuple(spec.items()))
     return kernel if kernel.variant(p) else None
 
 

@@ -103,19 +103,24 @@ def _plain(d: Any, p: PlanBuilder, y: MatrixView) -> None:
         if not a_way or k > g.k:
             views["a"] = _repacked(p, "a", d.a_tensor, d.trans_a, k - g.k)
         g = FloatProduct(sizes, k, kind.itemsize, views)
+    elif kernel.a_along_k and g.vectors("a", 8) != "k":
+        views["a"] = _repacked(p, "a", d.a_tensor, d.trans_a, along_k=True)
+        g = FloatProduct(sizes, k, kind.itemsize, views)
     steps = [s[0] for s in g.walk.strides] if g.walk.words[0] == 1 else []
     dispatch_product(d, p, g, kernel, more_push={"batch_steps": steps})
 
 
 def _repacked(
-    p: PlanBuilder, side: str, t: TensorDesc, transform: int, zeros: int = 0
+    p: PlanBuilder, side: str, t: TensorDesc, transform: int, zeros: int = 0,
+    along_k: bool = False,
 ) -> MatrixView:
     """A copy of A (or B) whose rows or columns begin with vectors. ``zeros`` more of A's K are
-    0."""
+    0. ``along_k``: A's vectors are along K."""
     sizes, strides = oriented(t.sizes, transform), oriented(t.strides, transform)
     sizes = tuple(n if s or i >= len(sizes) - 2 else 1
                   for i, (n, s) in enumerate(zip(sizes, strides)))
-    transposed = strides[-2] < strides[-1]  # the axis of the smaller stride becomes contiguous
+    # The axis of the smaller stride becomes contiguous.
+    transposed = not along_k and strides[-2] < strides[-1]
     filled = (*sizes[:-1], sizes[-1] + zeros)
     *heads, height, width = oriented(filled, transposed)
     padded = (*heads, height, -(-width // 8) * 8)
