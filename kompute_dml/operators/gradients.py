@@ -129,6 +129,11 @@ _BUSY = 2048
 """Invocations that a core of a GPU needs to hide the latency of reads, ..."""
 _CHANNELS_LOCAL_SIZE = 64
 """... in workgroups of so many."""
+_ALONG_CHANNELS = "local_response_normalization_channels_grad"
+_ALONG_HALVES = "local_response_normalization_channels_halves_grad"
+_HALVES_TURN = 4
+"""Channels whose reads are on their way in the latter."""
+_LEAST_NORMAL = 2.0**-126
 
 
 def _along_channels(d: Any, p: PlanBuilder) -> None:
@@ -140,6 +145,10 @@ def _along_channels(d: Any, p: PlanBuilder) -> None:
     places = next((n for n in (4, 2) if x.data_type is DataType.FLOAT16 and x.sizes[last] % n == 0
                    and all(t.is_aligned and begin_with_vectors(n, t.strides, last)
                            for t in tensors)), 1)
+    shader, turn = _ALONG_CHANNELS, max(4, 2 * places)
+    # Powers of halves need no cases of their own where every base is a normal number, or infinite.
+    if places > 1 and p.device.exact_units and d.alpha >= 0 and d.bias >= _LEAST_NORMAL:
+        shader, turn = _ALONG_HALVES, _HALVES_TURN
     sizes = [x.sizes[a] // (places if a == last else 1) for a in kept]
     walk = Walk(sizes, *([t.strides[a] * (places if a == last else 1) for a in kept]
                          for t in tensors))
@@ -147,24 +156,25 @@ def _along_channels(d: Any, p: PlanBuilder) -> None:
     span = -(-channels // spans)
     spans = -(-channels // span)
     groups = -(-walk.count * spans // _CHANNELS_LOCAL_SIZE)
+    spec = {"LOCAL_SIZE": _CHANNELS_LOCAL_SIZE, "PLACES": places, "TURN": turn,
+            "BEFORE": (d.local_size - 1) // 2, "AFTER": d.local_size // 2,
+            "THREE_QUARTERS": d.beta == 0.75 and p.device.exact_units}
+    if shader == _ALONG_CHANNELS:
+        spec["TYPE"] = x.data_type.code
     p.dispatch(
-        "local_response_normalization_channels_grad", groups,
+        shader, groups,
         x=p.read("input_tensor"), dy=p.read("input_gradient_tensor"),
         dx=p.write("output_gradient_tensor"), params=walk.words,
         push={"places": walk.count, "channels": channels, "span": span, "spans": spans,
               "x_step": x.strides[1], "dy_step": dy.strides[1], "dx_step": dx.strides[1],
               "alpha": float_bits(d.alpha / d.local_size), "beta": float_bits(d.beta),
               "bias": float_bits(d.bias)},
-        spec={"LOCAL_SIZE": _CHANNELS_LOCAL_SIZE, "TYPE": x.data_type.code,
-              "PLACES": places, "TURN": max(4, 2 * places), "BEFORE": (d.local_size - 1) // 2,
-              "AFTER": d.local_size // 2,
-              "THREE_QUARTERS": d.beta == 0.75 and p.device.exact_units},
-    )
+        spec=spec)
 
 
 @operator("LOCAL_RESPONSE_NORMALIZATION_GRAD", output=like("input_tensor"),
           shaders=("local_response_normalization_grad",
-                   "local_response_normalization_channels_grad"), check=check_neighbours,
+                   _ALONG_CHANNELS, _ALONG_HALVES), check=check_neighbours,
           cross_channel=True, alpha=1e-4, beta=0.75, bias=1.0)
 def LocalResponseNormalizationGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
     x, cross = d.input_tensor, bool(d.cross_channel)

@@ -104,7 +104,7 @@ uvec2 order_of(uvec2 bits) {
     if (IS_WIDE) return uvec2(IS_SIGNED(TYPE) ? bits.y ^ 0x80000000u : bits.y, bits.x);
     if (!IS_FLOAT(TYPE)) return uvec2(IS_SIGNED(TYPE) ? bits.x ^ 0x80000000u : bits.x, 0u);
     uint b = BYTES_OF(TYPE) == 2u ? bits.x << 16u : bits.x;
-    if ((b & 0x7FFFFFFFu) > 0x7F800000u) return uvec2(0xFFFFFFFFu, 0u);
+    if ((b & 0x7FFFFFFFu) > (BYTES_OF(TYPE) == 2u ? 0x7C000000u : 0x7F800000u)) return uvec2(0xFFFFFFFFu, 0u);
     if (b == 0x80000000u) b = 0u;
     return uvec2((b & 0x80000000u) != 0u ? ~b : b | 0x80000000u, 0u);
 }

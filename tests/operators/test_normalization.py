@@ -9,8 +9,10 @@ import pytest
 
 import kompute_dml as dml
 from kompute_dml.operators import normalization
+from test_convolution import set_traits
 
-CHANNELS = {"local_response_normalization_channels_grad"}
+CHANNELS = {"local_response_normalization_channels_grad",
+            "local_response_normalization_channels_halves_grad"}
 """What computes gradients across channels on a GPU."""
 
 
@@ -56,11 +58,15 @@ def _response_gradient(x: np.ndarray, dy: np.ndarray, size: int, alpha: float, b
     """By the matrix of elements and the windows that contain them."""
     channels = np.arange(x.shape[1])
     apart = channels[None] - channels[:, None]
-    windows = ((apart >= -((size - 1) // 2)) & (apart <= size // 2)).astype(np.float64)
-    sums = bias + alpha / size * np.einsum("ij,njhw->nihw", windows, x * x)
+    windows = (apart >= -((size - 1) // 2)) & (apart <= size // 2)
+
+    def summed(parts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        return np.stack([parts[:, row].sum(1) for row in chosen], 1)
+
+    sums = bias + alpha / size * summed(x * x, windows)
     terms = dy * x * sums ** (-beta - 1)
-    return np.asarray(dy * sums**-beta - 2 * alpha / size * beta * x * np.einsum(
-        "ij,nihw->njhw", windows, terms))
+    return np.asarray(dy * sums**-beta
+                      - 2 * alpha / size * beta * x * summed(terms, windows.T))
 
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
@@ -84,3 +90,29 @@ def test_response_along_channels(
             given.astype(np.float64), gradient.astype(np.float64), size, **more)
         unit = float(np.finfo(data_type).eps)
         np.testing.assert_allclose(dx.numpy(), exact, rtol=unit, atol=unit + 1e-5)
+
+
+@pytest.mark.parametrize("bias, halves", [(1.0, True), (0.01, True), (0.0, False)])
+@pytest.mark.parametrize("width, size, beta", [(8, 3, 0.75), (6, 5, 0.75), (8, 4, 0.6)])
+def test_response_of_halves_along_channels(
+    gpu: dml.Device, monkeypatch: pytest.MonkeyPatch, width: int, size: int, beta: float,
+    bias: float, halves: bool, rng: np.random.Generator,
+) -> None:
+    """Infinite elements and NaN reach the elements that the formula lets them reach."""
+    set_traits(gpu, exact_units=True)
+    x, dy = (rng.uniform(0.5, 2, (2, 30, 3, width)).astype(np.float16) for _ in range(2))
+    x[0, 3, 0, 0], x[1, 29, 1, 1], x[1, 4, 2, 2], x[0, 9, 1, 2] = np.inf, np.nan, 65504, -65504
+    more: dict[str, Any] = dict(alpha=0.5, beta=beta, bias=bias)
+    made = gpu.tensor(np.zeros(x.shape, np.float16))
+    given, gradient = gpu.tensor(x), gpu.tensor(dy)
+
+    def call() -> Any:
+        return dml.local_response_normalization_grad(
+            given, gradient, out=made, cross_channel=True, local_size=size, **more)
+
+    result = call().numpy()
+    names = {n for each in gpu._compiled.values() for n in each.variants}
+    assert names == {"local_response_normalization_channels_" + "halves_" * halves + "grad"}
+    with np.errstate(invalid="ignore"):
+        exact = _response_gradient(x.astype(np.float64), dy.astype(np.float64), size, **more)
+    np.testing.assert_allclose(result, exact, rtol=2e-3, atol=2e-3)

@@ -12,6 +12,7 @@ import pytest
 import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.lowering import builder
+from kompute_dml.operators import pooling_gradient
 from switches import SWIFTSHADER
 from test_convolution import EveryWork, set_traits
 
@@ -20,6 +21,7 @@ PLANES = {
       for op in ("max", "average") for layout in ("first", "last")),
     "pooling_planes.winner.first", "pooling_planes.winner.last",
     "pooling_planes_halves.average", "pooling_planes_halves.max",
+    "pooling_grad_planes_halves.first", "pooling_grad_planes_halves.last",
     *(f"{shader}.{layout}" for shader in ("resample_planes", "resample_grad_planes")
       for layout in ("first", "last")),
     *(f"pooling_means.{layout}.{reduced}" for layout in ("first", "last")
@@ -150,6 +152,68 @@ def test_means_of_planes(
     assert name == kernel
 
 
+@_LAYOUTS
+@pytest.mark.parametrize("strides, padding", [((2, 2), 1), ((1, 1), 1), ((2, 1), 1), ((3, 3), 2)],
+                         ids=str)
+def test_one_pass_down_strips(
+    strides: tuple[int, int], padding: int, last: bool, exact: dml.Device,
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator,
+) -> None:
+    """Several strips of rows and blocks of columns, of few different numbers: many are equal."""
+    _skip_halves("float16")
+    monkeypatch.setattr(pooling_gradient, "_is_faster", lambda *_: True)
+    pool = _Pool("max", (67, 24), (3, 3), strides, padding)
+    if 8 % strides[1] and not last:
+        pytest.skip("vectors do not consist of whole strides")
+    x = rng.integers(-1, 2, (2, 8, *pool.size)).astype(np.float16)
+    x[0, 1] *= np.float16(-6e-8)  # denormals and both zeros
+    x[0, 2].view(np.uint16)[...] = rng.choice(
+        np.array([0x7C00, 0xFC00, 0x7E00, 0xFE01, 0x7BFF, 0xFBFF], np.uint16), pool.size)
+    dy = rng.integers(-9, 10, (2, 8, *pool.made)).astype(np.float16)
+    given, image = _tensor(exact, dy, last), _tensor(exact, x, last)
+    out = _tensor(exact, np.zeros(x.shape, np.float16), last)
+    with tuning.trial(EveryWork("planes")):
+        made = dml.max_pooling_grad(image, given, dilations=(1, 1), out=out, **pool.arguments)
+    names = {n for each in exact._compiled.values() for n in each.variants}
+    assert names == {f"pooling_grad_planes_halves.{'last' if last else 'first'}"}
+    assert np.array_equal(made.numpy(), _max_gradient(x, dy, pool))
+
+
+@_LAYOUTS
+def test_every_nan_is_the_largest(
+    last: bool, exact: dml.Device, rng: np.random.Generator
+) -> None:
+    """Also one with a sign, by the general kernels."""
+    _skip_halves("float16")
+    pool = _Pool("max", (13, 16), (3, 3), (2, 2), 1)
+    x = rng.choice(np.array([0x7C00, 0xFC00, 0x7E00, 0xFE01, 0x7BFF, 0x3C00], np.uint16),
+                   (2, 8, *pool.size)).view(np.float16)
+    dy = rng.integers(-9, 10, (2, 8, *pool.made)).astype(np.float16)
+    given, image = _tensor(exact, dy, last), _tensor(exact, x, last)
+    with tuning.trial(EveryWork("general")):
+        made = dml.max_pooling_grad(image, given, dilations=(1, 1), **pool.arguments)
+    assert np.array_equal(made.numpy(), _max_gradient(x, dy, pool))
+
+
+def _max_gradient(x: np.ndarray, dy: np.ndarray, pool: _Pool) -> np.ndarray:
+    """The first of the largest elements gets the gradient. NaN is the largest."""
+    order = np.where(np.isnan(x), np.inf, np.clip(x.astype(np.float64), -1e9, 1e9))
+    (h, w), (n, m), (a, b) = pool.size, pool.made, pool.strides
+    inside = slice(pool.padding, None)
+    rows, columns = ((k - 1) * s + 3 for k, s in zip(pool.made, pool.strides))
+    # What lies beside the plane, after the windows of the last element, is dropped.
+    big = (max(rows, h + pool.padding), max(columns, w + pool.padding))
+    padded = np.full((*x.shape[:2], *big), -np.inf)
+    padded[..., inside, inside][..., :h, :w] = order
+    sums = np.zeros(padded.shape)
+    places = [(..., slice(i, i + (n - 1) * a + 1, a), slice(j, j + (m - 1) * b + 1, b))
+              for i in range(3) for j in range(3)]
+    winners = np.argmax([padded[p] for p in places], 0)
+    for tap, place in enumerate(places):
+        sums[place] += np.where(winners == tap, dy, 0)
+    return sums[..., inside, inside][..., :h, :w]
+
+
 @_TYPES
 @_LAYOUTS
 @_POOLS
@@ -170,8 +234,13 @@ def test_pooling_grad(
             given, include_padding=pool.padding, out=out, **pool.arguments)
 
     layout = "last" if last else "first"
-    winners = [f"pooling_planes.winner.{layout}"] if pool.op == "max" else []
-    results = _both(exact, call, f"pooling_grad_planes.{pool.op}.{layout}", *winners)
+    kernels = [f"pooling_grad_planes.{pool.op}.{layout}"]
+    if pool.op == "max":
+        kernels.append(f"pooling_planes.winner.{layout}")
+        if (data_type == "float16" and max(pool.window) <= 3
+                and (not last or max(pool.strides) == 1)):
+            kernels = [f"pooling_grad_planes_halves.{layout}"]
+    results = _both(exact, call, *kernels)
     # A division may be 2.5 units off on a GPU. The sums themselves are exact.
     bound = 2.0**-21 * np.abs(results[1].astype(np.float32)).max()
     np.testing.assert_allclose(*results, rtol=0, atol=bound)
