@@ -1,6 +1,7 @@
 //@ op DML_OPERATOR_CONVOLUTION
 //@ variants TILE: t128 t64 t128x64
 //@ tail *
+//@ unchecked t128x64 t128
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

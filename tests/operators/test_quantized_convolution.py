@@ -4,6 +4,7 @@ without them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,15 @@ import pytest
 import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.lowering.plan import Plan
-from kompute_dml.operators.convolution import matrix_units
+from kompute_dml.operators.convolution import matrix_units, slices
 from test_convolution import EveryWork, _matrix_units
 from test_packed_filters import _convolved
 
 SHADER = "convolution_coopmat.i8"
 _TILES = [kernel.axes.partition(".")[2] for kernel in matrix_units._BYTES]
-INTEGER_TILES = {"convolution_sum.quantized", *(f"{SHADER}.{tile}" for tile in _TILES)}
+SLICES = "convolution_bytes_coopmat"
+INTEGER_TILES = {"convolution_sum.quantized", *(f"{SHADER}.{tile}" for tile in _TILES),
+                 *(f"{SLICES}.{tile.name}" for tile in slices.TILES)}
 """Variants that these tests run where there are matrix units."""
 
 
@@ -43,9 +46,11 @@ def _layer(n: int, channels: int, side: int, filters: int, taps: int, *, last: b
 _SAME = {"start_padding": (1, 1), "end_padding": (1, 1)}
 
 
-def _plan_of(desc: Any) -> Plan:
-    """The plan for an H200."""
-    plan: Plan = desc.operator.lower(desc, _matrix_units())
+def _plan_of(desc: Any, **traits: Any) -> Plan:
+    """The plan for an H200, with other traits."""
+    target = _matrix_units()
+    target = replace(target, traits=replace(target.traits, **traits))
+    plan: Plan = desc.operator.lower(desc, target)
     for d in (*plan.initialize, *plan.execute):
         d.variant.pack_spec(d.spec)
         d.variant.pack_push(d.push)
@@ -166,3 +171,88 @@ def test_tiles_add_up_integers(
                     np.float32(4096), data_type="int8", out=out)
             assert np.array_equal(out.numpy(), expected), tile
             assert _names(own) == [f"{SHADER}.{tile}", *names]
+
+
+@pytest.mark.parametrize(("layer", "name"), [
+    ((32, 64, 56, 64, 3), f"{SLICES}.t128x64"), ((32, 128, 28, 128, 3), f"{SLICES}.t96x128"),
+    ((32, 256, 14, 256, 3), f"{SHADER}.t96d"), ((32, 512, 7, 512, 3), f"{SHADER}.t96"),
+    ((32, 64, 56, 256, 1), f"{SLICES}.t64x128"), ((32, 512, 28, 128, 1), f"{SLICES}.t96x128"),
+    ((32, 1024, 14, 256, 1), f"{SLICES}.t96x64"), ((1, 64, 56, 64, 3), f"{SHADER}.t64"),
+])
+def test_each_layer_takes_the_kernel_that_was_fastest(
+    layer: tuple[int, int, int, int, int], name: str
+) -> None:
+    """Where it is known where the elements of matrix units lie."""
+    found, *_ = _plan_of(_layer(*layer), fragments_alike=True).execute
+    assert found.variant.name == name
+
+
+def test_which_convolutions_go_through_slices() -> None:
+    layer, byte = _layer(32, 64, 56, 64, 3), dml.TensorDesc("int8", (1, 1, 1, 1))
+    filter_ = layer.filter_tensor
+
+    def takes(desc: Any, **traits: Any) -> bool:
+        found, *_ = _plan_of(desc, **{"fragments_alike": True, **traits}).execute
+        return found.variant.name.startswith(SLICES)
+
+    def channels_last(line: int) -> dml.TensorDesc:
+        """A filter whose lines are so far apart, and which is not copied."""
+        return dml.TensorDesc("int8", filter_.sizes, (3 * line, 1, line, 64))
+
+    assert takes(layer) and takes(replace(layer, filter_tensor=channels_last(3 * 64)))
+    assert takes(_layer(32, 64, 56, 64, 3, stride=2)) and takes(_layer(32, 64, 56, 64, 5))
+    others = [
+        replace(layer, input_zero_point_tensor=byte), replace(layer, filter_zero_point_tensor=byte),
+        replace(layer, input_tensor=layer.input_tensor.replace(data_type="uint8")),
+        replace(layer, filter_tensor=filter_.replace(data_type="uint8")),
+        replace(layer, filter_tensor=channels_last(4 * 64)), _layer(32, 64, 56, 64, 3, last=False),
+        _layer(32, 64, 56, 60, 3), _layer(32, 64, 56, 64, 7)]
+    assert [takes(desc) for desc in others] == [False] * len(others)
+    assert not takes(layer, fragments_alike=False) and not takes(layer, max_shared_memory=12 << 10)
+
+
+@pytest.mark.parametrize(("x", "w", "window"), [
+    ((2, 64, 16, 16), (64, 64, 3, 3), _SAME),  # whole tiles of 128 x 64
+    ((3, 128, 8, 8), (128, 128, 3, 3), _SAME),  # of 96 x 128
+    ((3, 72, 7, 7), (136, 72, 3, 3), _SAME),  # channels that fill no vector
+    ((2, 144, 9, 16), (72, 144, 1, 1), {}),
+    ((2, 80, 21, 15), (176, 40, 3, 1),
+     {"strides": (2, 1), "group_count": 2, "end_padding": (2, 0)}),
+    ((1, 96, 11, 13), (72, 96, 3, 3),
+     {"dilations": (2, 3), "start_padding": (2, 4), "end_padding": (3, 0)}),
+    ((2, 64, 13, 14), (64, 64, 2, 3), {"strides": (3, 2), "start_padding": (1, 1)}),
+    ((1, 32, 9, 19), (136, 32, 4, 8), {}),  # the most taps
+    ((33, 64, 1, 1), (136, 64, 1, 1), {}),
+])
+@pytest.mark.parametrize(("kind", "full", "apart"), [
+    ("int8", True, False), ("uint8", True, True), ("int8", False, True)])
+@pytest.mark.parametrize("tile", [tile.name for tile in slices.TILES])
+def test_slices_compute_what_numpy_does(
+    tile: str, x: tuple[int, ...], w: tuple[int, ...], window: dict[str, Any], kind: str,
+    full: bool, apart: bool, own: dml.Device, rng: np.random.Generator,
+) -> None:
+    """``full``: with bias, an output's zero point, and scales of channels. ``apart``: something
+    lies between the output's pixels."""
+    traits = own._target.traits
+    if not traits.fragments_alike or not traits.multiplies(16, 16, 32, "i8", "i32"):
+        pytest.skip("the device has no matrix units for bytes whose elements' places are known")
+    limit, channels = np.iinfo(kind), w[0]
+    image, filter_ = (rng.integers(-128, 128, sizes).astype(np.int8) for sizes in (x, w))
+    bias = rng.integers(-99999, 99999, channels).astype(np.int32) if full else None
+    y_zero = np.array(limit.min + 77, kind) if full else None
+    own_scale = (2.0 ** rng.integers(-3, 1, channels if full else 1)).astype(np.float32)
+    per_step = np.float32(2.0 ** np.round(np.log2(np.sqrt(w[1] * w[2] * w[3]) * 50)))
+    sums = _convolved(image, filter_, **window) + (0 if bias is None else bias[:, None, None])
+    whole = np.rint(sums.astype(np.float32) * (own_scale / per_step).reshape(-1, 1, 1))
+    expected = np.clip(whole + (y_zero or 0), limit.min, limit.max).astype(kind)
+    n, _, height, width = expected.shape
+    room = own.tensor(np.full((n, height, width, channels + 8 * apart), 85, kind))
+    out = room[..., :channels].transpose(0, 3, 1, 2)
+    with tuning.trial(EveryWork(f"slices-{tile}")):
+        dml.quantized_linear_convolution(
+            _tensor(own, image, True), np.float32(1), None, own.tensor(filter_), own_scale, None,
+            per_step, y_zero, bias, **window, out=out)
+    (compiled,) = own._compiled.values()
+    assert compiled.plan.execute[-1].variant.name == f"{SLICES}.{tile}"
+    assert np.array_equal(out.numpy(), expected)
+    assert (room.numpy()[..., channels:] == 85).all()

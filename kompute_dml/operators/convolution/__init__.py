@@ -27,6 +27,7 @@ from .packed import SHADER as PACKED
 from .patches import SHADER as PATCHES
 from .points import SHADER as POINTS
 from .problem import problem_of
+from .slices import SHADER as SLICES
 
 _MAX_EXTENT = (1 << 31) - 1
 """Coordinates, also those in the padding, are signed numbers of 32 bits."""
@@ -190,6 +191,6 @@ def _check_quantized(d: Any, strict: bool) -> None:
 
 
 @operator("QUANTIZED_LINEAR_CONVOLUTION", output=_infer_quantized,
-          shaders=(CORE, SUM, SHADER, PACK, *COPIES), check=_check_quantized)
+          shaders=(CORE, SUM, SHADER, SLICES, PACK, *COPIES), check=_check_quantized)
 def QuantizedLinearConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
     lower_quantized(p, problem_of(d, _axes(d), False))

@@ -12,7 +12,7 @@ from ...lowering.builder import PlanBuilder
 from ...lowering.copy import View
 from ...lowering.plan import UNUSED, Operand
 from ...lowering.walk import Walk
-from . import depthwise, kept, matrix_units, packed, patches, points
+from . import depthwise, kept, matrix_units, packed, patches, points, slices
 from .geometry import AXES
 from .problem import Problem
 
@@ -206,15 +206,17 @@ def lower_sums(p: PlanBuilder, c: Problem) -> None:
 
 def lower_quantized(p: PlanBuilder, c: Problem) -> None:
     """QUANTIZED_LINEAR_CONVOLUTION."""
-    choice = matrix_units.chosen(p, matrix_units.planned(p, c).problem)
-    splits = 1 if choice is None else choice.splits
-    count, y = product(c.output_sizes), p.write("output_tensor")
     operands: dict[str, Any] = {name: p.read(f"{slot}_tensor") for name, slot in _SCALES.items()}
     strides = {"bias_stride": _channel_stride(p.tensor("bias_tensor"), 1),
                "w_scale_stride": _channel_stride(p.tensor("filter_scale_tensor"))}
     of = {"HAS_BIAS": p.tensor("bias_tensor") is not None,
           "HAS_OUTPUT_ZERO": p.tensor("output_zero_point_tensor") is not None}
     kind = p.tensor("output_tensor").data_type.code
+    if slices.lower(p, c, operands, strides, {**of, "OUTPUT_TYPE": kind}):
+        return
+    choice = matrix_units.chosen(p, matrix_units.planned(p, c).problem)
+    splits = 1 if choice is None else choice.splits
+    count, y = product(c.output_sizes), p.write("output_tensor")
     if choice is not None and splits == 1 and matrix_units.is_plain(p, c, y, c.y_strides):
         lower_integer(p, c, y, c.y_strides, choice, operands, strides,
                       {**of, "REQUANTIZED": True, "OUTPUT_TYPE": kind,

@@ -189,19 +189,22 @@ def _timed(
     cores, tiles, all_steps = p.device.cores, c.tiles(rows, columns), -(-c.k // depth)
     if resident == 1 and p.tensor("filter_tensor").total_tensor_size_in_bytes > _FAR:
         step *= 1.4  # no other workgroup hides the filter's latency
-    packing = 0.0
-    if c.x_strides[1] != 1:
-        x = p.tensor("input_tensor")
-        packing = 2 * x.element_count * x.data_type.itemsize / _PACK_SPEED
-    found = []
+    before, found = packing(p, c), []
     for splits in every:
         rounds, rest = divmod(tiles * splits, cores * resident)
         last = max(-(-rest // cores), 0.7 * resident) if rest else 0
         time = (rounds * resident + last) * (-(-all_steps // splits) + kernel.extra) * step
         if splits > 1:
             time += adding(c, splits)
-        found.append((time + packing, Choice(kernel, splits)))
+        found.append((time + before, Choice(kernel, splits)))
     return found
+
+
+def packing(p: PlanBuilder, c: Problem) -> float:
+    """Microseconds that an input takes whose channels are apart."""
+    x = p.tensor("input_tensor")
+    size = x.element_count * x.data_type.itemsize
+    return 0.0 if c.x_strides[1] == 1 else 2 * size / _PACK_SPEED
 
 
 def adding(c: Problem, splits: int) -> float:

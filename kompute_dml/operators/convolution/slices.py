@@ -1,0 +1,110 @@
+"""Convolutions of bytes on matrix units, with one tap of 64 channels at a time in shared memory."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ...dtypes import DataType
+from ...lowering.builder import PlanBuilder
+from ...tuning import work_key
+from . import matrix_units
+from .problem import Problem
+
+SHADER = "convolution_bytes_coopmat"
+_CHUNK, _VECTOR = 64, 16
+"""Channels of a step, and of a vector."""
+_MAX_TAPS = 32
+_START, _ALONE = 3.2, 1.8
+"""Microseconds of a dispatch, and how many workgroups take the time that one takes alone."""
+
+
+class Tile(NamedTuple):
+    name: str
+    rows: int
+    columns: int
+    resident: int
+    """Workgroups that a core runs at a time."""
+    step: float
+    """Microseconds of a core for a step of one workgroup, ..."""
+    extra: float
+    """... and for its beginning and end."""
+
+    def microseconds(self, c: Problem, cores: int) -> float:
+        """The estimated time of the core with the most workgroups."""
+        groups = -(-c.tiles(self.rows, self.columns) // cores)
+        rest = groups % self.resident
+        busy = groups - rest + (max(rest, _ALONE) if rest else 0)
+        steps = -(-c.in_channels // _CHUNK) * c.first_taps
+        return _START + groups * self.extra + busy * steps * self.step
+
+
+# As measured on an H200.
+TILES = (Tile("t128x64", 128, 64, 3, 0.283, 0.62), Tile("t96x128", 96, 128, 2, 0.336, 1.1),
+         Tile("t64x128", 64, 128, 3, 0.29, 0.5), Tile("t96x64", 96, 64, 3, 0.265, 0.35))
+
+
+def _serves(p: PlanBuilder, c: Problem) -> bool:
+    """Whether the kernel can compute the convolution."""
+    x, w, (z, y_axis, x_axis) = p.tensor("input_tensor"), p.tensor("filter_tensor"), c.axes
+    taps_in_line = (c.w_strides[2] != 1 or 1 in (y_axis.filter_size, x_axis.filter_size)
+                    or c.w_strides[-2] == x_axis.filter_size * c.w_strides[-1])  # copies are
+    return (
+        x.data_type is DataType.INT8 and w.data_type is DataType.INT8
+        and p.tensor("input_zero_point_tensor") is None
+        and p.tensor("filter_zero_point_tensor") is None
+        and p.device.fragments_alike and p.device.multiplies(16, 16, 32, "i8", "i32")
+        and z.in_size * z.out_size * z.filter_size == 1 and c.first_taps <= _MAX_TAPS
+        and taps_in_line and matrix_units.is_plain(p, c, p.write("output_tensor"), c.y_strides))
+
+
+def chosen(p: PlanBuilder, c: Problem) -> Tile | None:
+    """The tile, or None if another kernel should compute the convolution."""
+    if not _serves(p, c):
+        return None
+    packing = matrix_units.packing(p, c)
+    timed = [(tile.microseconds(c, p.device.cores) + packing, tile) for tile in TILES
+             if (v := p.library.find(SHADER, tile.name)) is not None
+             and v.shared_bytes <= p.device.max_shared_memory]
+    if not timed:
+        return None
+    timed.sort(key=lambda each: each[0])
+    able = [tile for _, tile in timed]
+    wins = timed[0][0] < matrix_units.estimate(p, matrix_units.planned(p, c).problem)
+    work = work_key("slices", c.rows, c.in_channels, c.k, c.out_channels, c.groups)
+    found = [*able, None] if wins else [None, *able]
+    return p.choose(work, found, lambda tile: "other" if tile is None else f"slices-{tile.name}")
+
+
+def lower(p: PlanBuilder, c: Problem, operands: dict[str, Any], strides: dict[str, int],
+          spec: dict[str, int]) -> bool:
+    """Lower QUANTIZED_LINEAR_CONVOLUTION if the kernel presumably is the fastest. Returns whether
+    it is. ``operands`` are those after the output."""
+    tile = chosen(p, c)
+    if tile is None:
+        return False
+    c, bound = matrix_units.packed(p, c, matrix_units.planned(p, c))
+    y_axis, x_axis = c.axes[1:]
+    row_tiles, column_tiles = -(-c.rows // tile.rows), -(-c.out_channels // tile.columns)
+    y_strides = (c.y_strides[0], *c.y_strides[-2:])
+    line = y_strides[-1]
+    tap = c.w_strides[-1 if x_axis.filter_size > 1 else -2]
+    p.dispatch(
+        f"{SHADER}.{tile.name}", row_tiles * column_tiles * c.groups, **bound,
+        y=p.write("output_tensor"), **operands,
+        push={"chunks": -(-c.in_channels // _CHUNK), "groups": c.groups, "batches": c.batches,
+              "in_channels": c.in_channels, "out_channels": c.out_channels,
+              "first": [first for first, _ in c.reaches],
+              "in_sizes": [y_axis.in_size, x_axis.in_size],
+              "x_strides": [s // _VECTOR for s in (c.x_strides[0], *c.x_strides[-2:])],
+              "w_strides": [s // _VECTOR for s in (*c.w_strides[:2], tap)],
+              "y_strides": y_strides, **strides},
+        spec={"POSITIONS_Y": y_axis.positions, "POSITIONS_X": x_axis.positions,
+              "STEP_Y": y_axis.input_step, "STEP_X": x_axis.input_step,
+              "TAPS_Y": y_axis.filter_size, "TAPS_X": x_axis.filter_size,
+              "TAP_STEP_Y": y_axis.tap_step, "TAP_STEP_X": x_axis.tap_step,
+              "ROW_TILES": row_tiles, "COLUMN_TILES": column_tiles,
+              "LINEAR": y_strides == (y_axis.positions * x_axis.positions * line,
+                                      x_axis.positions * line, line),
+              "WHOLE": c.in_channels % _CHUNK == 0,
+              "EVEN": not (c.rows % tile.rows or c.out_channels % tile.columns), **spec})
+    return True
