@@ -70,6 +70,11 @@ def trial(forced: Mapping[str, str]) -> Iterator[Trial]:
         _trial = before
 
 
+def choices() -> object:
+    """What :func:`pick` goes by at present: another object once it may choose otherwise."""
+    return _load(file()) if _trial is None else _trial
+
+
 def has(device: str, work: str) -> bool:
     """Whether :func:`pick` may choose another kernel than the first, or is watched."""
     return _trial is not None or work in _load(file()).get(device, ())

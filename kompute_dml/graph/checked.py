@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .. import tuning
 from ..compiler import CompiledOperator, Operator
 from ..desc import TensorDesc
 from ..lowering.plan import Target
@@ -26,8 +27,10 @@ class Checked:
     def __init__(self) -> None:
         self._valid: set[Any] = set()
         self._compiles: set[Any] = set()
-        self._compiled: tuple[Target | None, dict[Any, CompiledOperator]] = None, {}
-        """What was compiled for a target, by key. It was never used."""
+        self._compiled: dict[Any, CompiledOperator] = {}
+        """What was compiled, by key. It was never used."""
+        self._compiled_for: tuple[Target | None, object] = None, None
+        """For which target, and by which choices of kernels."""
         self._last: tuple[OperatorDesc | None, Any] = None, None
 
     def operator(self, device: Device, desc: OperatorDesc) -> Operator:
@@ -60,9 +63,10 @@ class Checked:
     ) -> CompiledOperator:
         """What ``make`` compiles, or what it has compiled for the same target and ``key`` before,
         as new. Both have their own parameters and state."""
-        of, known = self._compiled
-        if of is not target:
-            of, known = self._compiled = target, {}
+        chosen = tuning.choices()
+        if self._compiled_for[0] is not target or self._compiled_for[1] is not chosen:
+            self._compiled, self._compiled_for = {}, (target, chosen)
+        known = self._compiled
         found = known.get(key)
         if found is None:
             found = make()

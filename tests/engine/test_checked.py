@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kompute_dml as dml
+from kompute_dml import tuning
 from kompute_dml.errors import UnsupportedError
 from kompute_dml.graph import checked
 from kompute_dml.graph.step import compile_repacking
@@ -163,6 +164,10 @@ def test_what_is_compiled_again_is_as_new(device: dml.Device) -> None:
     assert owned.plan is not first.plan, "other constants are repacked"
     flags = dml.ExecutionFlags.DISABLE_META_COMMANDS
     assert compile_repacking(own, desc, (), flags).plan is not first.plan
+    with tuning.trial({}):
+        tried = compile_repacking(own, desc, ())
+        assert tried.plan is not first.plan, "other kernels may be chosen"
+        assert compile_repacking(own, desc, ()).plan is tried.plan
     own._target = replace(own._target)  # as when its traits change
     assert compile_repacking(own, desc, ()).plan is not first.plan
 
