@@ -27,10 +27,9 @@ class Checked:
     def __init__(self) -> None:
         self._valid: set[Any] = set()
         self._compiles: set[Any] = set()
-        self._compiled: dict[Any, CompiledOperator] = {}
-        """What was compiled, by key. It was never used."""
-        self._compiled_for: tuple[Target | None, object] = None, None
-        """For which target, and by which choices of kernels."""
+        self._compiled: tuple[Target | None, object, dict[Any, CompiledOperator]] = None, None, {}
+        """A target, choices of kernels, and what was compiled for these, by key. It was never used.
+        All are replaced at once, as threads may share them."""
         self._last: tuple[OperatorDesc | None, Any] = None, None
 
     def operator(self, device: Device, desc: OperatorDesc) -> Operator:
@@ -64,9 +63,10 @@ class Checked:
         """What ``make`` compiles, or what it has compiled for the same target and ``key`` before,
         as new. Both have their own parameters and state."""
         chosen = tuning.choices()
-        if self._compiled_for[0] is not target or self._compiled_for[1] is not chosen:
-            self._compiled, self._compiled_for = {}, (target, chosen)
-        known = self._compiled
+        of, by, known = self._compiled
+        if of is not target or by is not chosen:
+            known = {}
+            self._compiled = target, chosen, known
         found = known.get(key)
         if found is None:
             found = make()

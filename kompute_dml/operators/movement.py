@@ -202,8 +202,8 @@ _LONGEST_LINE = {2: 64, 4: _LINE_INVOCATIONS}
 longer lines take less time in vectors."""
 _LEAST_PLANES = 4 * _LINE_PARTS
 """From so many planes on, they are the lines instead of rows."""
-_LONGEST_STAGED = {1: 64, 2: 64}
-"""Words of the lines whose input is kept in shared memory, by the bytes of an element."""
+_STAGED_SIZES, _LONGEST_STAGED = (1, 2), 64
+"""Bytes of an element, and words of the lines, whose input is kept in shared memory."""
 _LEAST_STAGED, _MOST_STAGED = 8000, 20_000
 """Bytes of the output of a turn, if there are so many, and of shared memory."""
 _STAGED_INVOCATIONS, _MOST_STAGED_PARTS = 384, 32
@@ -340,8 +340,7 @@ def _stage(p: PlanBuilder, mode: int, value: Scalar, dims: Sequence[_Dimension])
     better, or it cannot serve."""
     x, y = p.tensor("input_tensor"), p.tensor("output_tensor")
     size = y.data_type.itemsize
-    longest = _LONGEST_STAGED.get(size, 0)
-    if not longest or p.device.is_cpu or not y.is_aligned or len(dims) not in (2, 3):
+    if size not in _STAGED_SIZES or p.device.is_cpu or not y.is_aligned or len(dims) not in (2, 3):
         return False
     *outer, row = dims
     planes = len(outer) == 2
@@ -354,7 +353,7 @@ def _stage(p: PlanBuilder, mode: int, value: Scalar, dims: Sequence[_Dimension])
     rows, in_word = outer[0].size * height, 4 // size
     together = in_word // gcd(row.size, in_word)
     words = together * row.size * size // 4
-    if words > longest or rows % together:
+    if words > _LONGEST_STAGED or rows % together:
         return False
     # What a workgroup writes in a turn: whole planes of whole lines.
     of_turn = lcm(height, together)

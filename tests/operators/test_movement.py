@@ -127,7 +127,7 @@ def test_borders_in_several_workgroups(
 ) -> None:
     # Elements of all widths in lines.
     monkeypatch.setattr(movement, "_LONGEST_LINE", {1: 32, 2: 64, 4: 256})
-    monkeypatch.setattr(movement, "_LONGEST_STAGED", {})
+    monkeypatch.setattr(movement, "_STAGED_SIZES", ())
     for sizes, start, end in (((3, 90, 70), (0, 2, 3), (0, 1, 4)), ((2500, 17), (1, 0), (0, 2)),
                               ((70_001,), (3,), (9,)), ((2, 5000), (0, 4999), (1, 2)),
                               # Rows of whole words, alone or together.
