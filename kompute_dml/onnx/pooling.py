@@ -12,9 +12,10 @@ from ..attributes import InterpolationMode, ReduceFunction, ScaleBias, Size2d
 from ..errors import UnsupportedError, ValidationError
 from ..graph.array import Array
 from ..graph.builder import Builder
+from ..graph.recorded import Allowed
 from ..layout import channels_last_strides, pad_left, product
 from .graph import Node
-from .lowerings import Build, Inputs, Seen, emit_elementwise, given, seen
+from .lowerings import Build, Inputs, Seen, emit_elementwise, expect, given, seen
 from .movement import joined, part
 
 _COUNTS_WHAT_IT_HAS = 19
@@ -199,6 +200,7 @@ def max_unpooling(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     y = builder.new((*x.shape[:2], *[
         (x.shape[2 + i] - 1) * strides[i] - pads[i] - pads[rank + i] + window[i]
         for i in range(rank)]), x.dtype)
+    expect(builder, node, given(inputs, 1), Allowed("indices", 0, y.size))
     if y.storage is not None:
         # Indices count elements, so the dimensions do not matter.
         flat, places, made = (builder.reshape(t, (1, 1, 1, t.size))
@@ -226,6 +228,7 @@ def roi_pooling(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 def roi_align(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     x, rois, batch = (given(inputs, i) for i in range(3))
     size = (node.attributes.get("output_height", 1), node.attributes.get("output_width", 1))
+    expect(builder, node, batch, Allowed("batch indices", 0, x.shape[0]))
     y = builder.new((rois.shape[0], x.shape[1], *size), x.dtype)
     if y.storage is None:
         return [y]
