@@ -26,6 +26,11 @@ def load(model: Any) -> onnx.ModelProto:
         raise ValidationError(f"expected an ONNX model, but: {error}") from None
     except Exception as error:  # protobuf's decoding errors have no common public base
         raise ValidationError(f"expected an ONNX model, but it cannot be read: {error}") from None
+    newest = onnx.defs.onnx_opset_version()
+    for opset in model.opset_import:
+        if opset.domain == "" and opset.version > newest:
+            raise ValidationError(f"expected ONNX's operator set to be at most {newest}, which "
+                                  f"onnx {onnx.__version__} knows, but got {opset.version}")
     if node := splits_into_too_few(model):
         raise ValidationError(f"Split {node.name!r}: expected num_outputs to be at least the "
                               f"{len(node.output)} outputs, but got fewer")
@@ -83,6 +88,9 @@ def read(model: onnx.ModelProto) -> Graph:
             _set_constant(values, tensor.name, onnx.numpy_helper.to_array(tensor))
         except ValueError as error:  # onnx's checker lets more elements than sizes pass
             raise ValidationError(f"initializer {tensor.name!r}: {error}") from None
+        except KeyError:
+            raise ValidationError(f"initializer {tensor.name!r}: expected one of ONNX's data "
+                                  f"types, but got {tensor.data_type}") from None
     nodes = []
     for proto in graph.node:
         attributes = {a.name: _attribute(a) for a in proto.attribute}

@@ -344,6 +344,20 @@ def test_attention_spelled_out(
     np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=1e-5)
 
 
+def test_attention_to_nothing_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all scores of a query are -infinity, whose softmax is none. All others are the same."""
+    inputs = {"x": _numbers(2, 7, 24), "mask": np.zeros((2, 1, 1, 7), np.float32)}
+    inputs["mask"][1] = -np.inf
+    constants = {w: _numbers(24, 24) / 4 for w in ("wq", "wk", "wv")} | {"scale": 8**-0.5}
+    shapes = [node("Constant", "", n, value_ints=list(s))
+              for n, s in (("heads", (2, 7, 3, 8)), ("whole", (2, 7, 24)))]
+    fused, plain = _both(monkeypatch, [*shapes, *_attention("mask")], inputs, constants, ["y"])
+    assert fused[0] == ["GEMM", "MULTIHEAD_ATTENTION"]
+    np.testing.assert_allclose(fused[1][0][0], plain[1][0][0], rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(fused[1][0][1], 0)
+    assert np.isnan(plain[1][0][1]).all()
+
+
 def test_attention_of_many_keys_stays_products_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     constants = {w: _numbers(8, 8) / 4 for w in ("wq", "wk", "wv")} | {"scale": 8**-0.5}
     shapes = [node("Constant", "", n, value_ints=list(s))

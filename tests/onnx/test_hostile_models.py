@@ -66,7 +66,18 @@ def _with_more_elements_than_sizes() -> bytes:
     return bytes(built.SerializeToString())
 
 
+def _of_an_unknown_type() -> bytes:
+    built = onnx.load_model_from_string(
+        model([node("Add", "x k", "y")], [("x", FLOAT, [1])], [("y", FLOAT, [1])],
+              {"k": np.ones(1, np.float32)}))
+    built.graph.initializer[0].data_type = 99
+    return bytes(built.SerializeToString())
+
+
 @pytest.mark.parametrize("built, words", [
+    (model([node("Neg", "x", "y")], [("x", FLOAT, [1])], [("y", FLOAT, [1])], opset=999),
+     r"operator set to be at most \d+, which onnx .*, but got 999"),
+    (_of_an_unknown_type(), "initializer 'k': expected one of ONNX's data types, but got 99"),
     (_resized(float("inf")), "scales to be above 0 and finite, but got inf"),
     (_resized(float("nan")), "scales to be above 0 and finite, but got nan"),
     (_split(1), "at least the 3 outputs, but got fewer"),
@@ -79,8 +90,8 @@ def _with_more_elements_than_sizes() -> bytes:
     (model([node("Expand", "e n", "z"), node("Neg", "z", "y")],
            [("e", FLOAT, [0, 1]), ("n", INT64, [2])], [("y", FLOAT, ["n", "m"])]),
      r"array that NumPy can have.*4611686018427387905"),
-], ids=["infinite scale", "no number", "few outputs", "many outputs", "too long",
-        "unknown mode", "no value", "sizes beyond all"])
+], ids=["operator set", "data type", "infinite scale", "no number", "few outputs", "many outputs",
+        "too long", "unknown mode", "no value", "sizes beyond all"])
 def test_a_backend_names_what_is_wrong(built: bytes, words: str) -> None:
     x = {"x": np.ones((1, 1, 2, 2), np.float32), "e": np.ones((0, 1), np.float32),
          "n": np.array([0, 2**62 + 1])}
