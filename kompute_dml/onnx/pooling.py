@@ -10,7 +10,7 @@ import numpy as np
 
 from ..attributes import InterpolationMode, ReduceFunction, ScaleBias, Size2d
 from ..errors import UnsupportedError, ValidationError
-from ..graph.array import Array
+from ..graph.array import BOOL, Array
 from ..graph.builder import Builder
 from ..graph.recorded import Allowed
 from ..layout import channels_last_strides, pad_left, product
@@ -247,7 +247,18 @@ def roi_align(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         input_pixel_offset=0.5 if mode == "half_pixel" else 0.0, output_pixel_offset=-0.5,
         out_of_bounds_input_value=0.0, minimum_samples_per_output=ratio or 1,
         maximum_samples_per_output=ratio or 2**32 - 1, align_regions_to_corners=0)
-    return [y]
+    return [y if ratio or mode == "output_half_pixel" else _without_empty(builder, y, rois)]
+
+
+def _without_empty(builder: Builder, y: Array, rois: Array) -> Array:
+    """0 for regions of no area, in which ONNX takes no sample, and DirectML at least one."""
+    corners = [part(rois, (0, at), (rois.shape[0], 1), (1, 1)) for at in range(4)]
+    wide, high = (emit_elementwise(builder, "ELEMENT_WISE_LOGICAL_LESS_THAN", [a, b], BOOL, {})
+                  for a, b in (corners[::2], corners[1::2]))
+    both = emit_elementwise(builder, "ELEMENT_WISE_LOGICAL_AND", [wide, high], BOOL, {})
+    zero = builder.constant(np.zeros((), y.dtype))
+    shown = builder.reshape(both, (rois.shape[0], 1, 1, 1))
+    return emit_elementwise(builder, "ELEMENT_WISE_IF", [shown, y, zero], y.dtype, {})
 
 
 def _of_whole_elements(builder: Builder, rois: Array, scale: float) -> Array:
