@@ -49,7 +49,8 @@ def candidate(node: Node, device: Device) -> Mapping | str:
 
 def trial(mapping: Mapping, node: Node, device: Device) -> str | None:
     """Why the node does not compile on the device, which may lack a feature, or None."""
-    builder = Builder(device, trial=True)
+    builder = Builder(device, trial=True, ranked=all(
+        v is None or v.dtype is None or v.shape is not None for v in node.inputs))
     inputs: list[Array | None] = []
     certain = True
     for i, value in enumerate(node.inputs):
