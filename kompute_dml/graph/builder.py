@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..compiler import Operator
-from ..desc import TensorDesc
 from ..dtypes import Scalar
-from ..errors import DmlError, OutOfMemoryError, UnsupportedError, ValidationError
+from ..errors import DmlError, OutOfMemoryError, ValidationError
 from ..layout import (
     Ints,
     channels_last_strides,
@@ -49,7 +48,6 @@ from .step import Step, begin, begin_slow, compile_repacking, plan_memory
 if TYPE_CHECKING:
     from ..compiler import CompiledOperator
     from ..device import Device
-    from ..spec import OperatorSpec
 
 _WORTH_REPACKING = 4 << 10
 """The least bytes of a constant that an operator may repack."""
@@ -90,14 +88,12 @@ class Builder:
     """Collects the operators of a plan, and the values between them."""
 
     def __init__(
-        self, device: Device, prepared: Preparations | None = None, *, trial: bool = False,
-        ranked: bool = False,
+        self, device: Device, prepared: Preparations | None = None, *, trial: bool = False
     ) -> None:
         """``prepared`` are constants that earlier plans have prepared. Who gives them has the
         others recorded, before the first run; else they are recorded with the plan.
 
-        A ``trial`` only checks that everything compiles. It uses no device memory. ``ranked``: its
-        arrays have the ranks of later plans, if not their sizes.
+        A ``trial`` only checks that everything compiles. It uses no device memory.
         """
         self.device = device
         self.label = ""
@@ -106,7 +102,6 @@ class Builder:
         self._prepared = Preparations() if prepared is None else prepared
         self._records = prepared is None
         self._trial = trial
-        self._ranked = ranked
         self._storages: list[Storage] = []
         self._lines: set[Storage] = set()
         self._indices: list[tuple[Array, Ints, str]] = []
@@ -243,24 +238,9 @@ class Builder:
         """Add ``DML_OPERATOR_<name>`` over arrays, each seen under its sizes and strides."""
         definition = base.definitions()["DML_OPERATOR_" + name]
         descs = {f: None if t is None else t[0].desc(*t[1:]) for f, t in tensors.items()}
-        if self._ranked:
-            self._try_ranks(definition.spec, descs)
         arrays = {f: t[0] for f, t in tensors.items() if t is not None}
         desc = definition.desc_class(**_grouped(descs), **attributes)
         self.add(desc, {f: a.storage for f, a in arrays.items() if a.storage is not None})
-
-    def _try_ranks(self, entry: OperatorSpec, descs: Mapping[str, TensorDesc | None]) -> None:
-        """Ranks that an operator does not take, it takes at no sizes."""
-        table = entry.support_at(self.device.feature_level) or {}
-        names = {f.snake: f.name for f in entry.tensors}
-        for field, desc in descs.items():
-            name = names[field.partition("[")[0]]
-            if desc is None or name not in table:
-                continue
-            low, high = table[name].dimension_counts
-            if not low <= desc.dimension_count <= high:
-                raise UnsupportedError(f"{entry.name}: {name} of {desc.dimension_count} dimensions,"
-                                       f" not {low} to {high}")
 
     def add(self, desc: OperatorDesc, storages: dict[str, Storage]) -> None:
         """Add an operator whose tensors begin with these storages. Raises if it is not valid."""
