@@ -7,12 +7,9 @@ data types. So a new operator needs only its row, in :mod:`.rows`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping as Named
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .. import spec
 from ..errors import DmlError, UnsupportedError
 from ..graph.array import Array
 from ..graph.builder import Builder
@@ -52,8 +49,7 @@ def candidate(node: Node, device: Device) -> Mapping | str:
 
 def trial(mapping: Mapping, node: Node, device: Device) -> str | None:
     """Why the node does not compile on the device, which may lack a feature, or None."""
-    ranked = all(v is None or v.dtype is None or v.shape is not None for v in node.inputs)
-    builder = (_Ranked if ranked else Builder)(device, trial=True)
+    builder = Builder(device, trial=True)
     inputs: list[Array | None] = []
     certain = True
     for i, value in enumerate(node.inputs):
@@ -75,30 +71,6 @@ def trial(mapping: Mapping, node: Node, device: Device) -> str | None:
         # Substitutes for unknown sizes need not fit together.
         return said(error) if certain else None
     return None
-
-
-class _Ranked(Builder):
-    """Of arrays that have the ranks of later plans, if not their sizes."""
-
-    def emit(
-        self,
-        name: str,
-        tensors: Named[str, tuple[Array, Sequence[int], Sequence[int]] | None],
-        **attributes: Any,
-    ) -> None:
-        """What an operator does not take of this rank, it takes at no sizes."""
-        entry = spec.operator("DML_OPERATOR_" + name)
-        table = entry.support_at(self.device.feature_level) or {}
-        fields = {f.snake: f.name for f in entry.tensors}
-        for slot, tensor in tensors.items():
-            support = table.get(fields[slot.partition("[")[0]])
-            if tensor is None or support is None:
-                continue
-            low, high = support.dimension_counts
-            if not low <= len(tensor[1]) <= high:
-                raise UnsupportedError(f"{entry.name}: {slot} of {len(tensor[1])} dimensions, not "
-                                       f"{low} to {high}")
-        super().emit(name, tensors, **attributes)
 
 
 def said(error: Exception) -> str:

@@ -111,15 +111,15 @@ def test_ranks_that_the_operator_lacks_are_refused_at_all_sizes(
     op: str, types: tuple[str, ...], axes: int, taken: bool, known: bool, device: Any
 ) -> None:
     kinds = [np.dtype(t) for t in types]
-    batch = 2 if known else None
-    tensors = [(batch, 3, *[5] * axes), (4, 3, *[2] * axes)]
+    batch, side = (2, 5) if known else (None, None)
+    tensors = [(batch, 3, *[side] * axes), (4, 3, *[2] * axes)]
     inputs = [Value(f"{sizes}.{i}", kind, sizes if i == 0 else ())
               for sizes in tensors for i, kind in enumerate(kinds)]
     if op == "QLinearConv":
         inputs += [Value(f"y{i}", kind, ()) for i, kind in enumerate(kinds[1:])]
     kind = np.dtype("int32") if op == "ConvInteger" else kinds[0]
     made = Node(op, "", 11 if op == "Conv" else 10, tuple(inputs),
-                (Value("y", kind, (batch, 4, *[4] * axes)),))
+                (Value("y", kind, (batch, 4, *[None] * axes)),))
     assert (made in place([made], device)) is taken
 
 
