@@ -42,6 +42,14 @@ def test_padding_is_never_negative(mode: str, rng: np.random.Generator) -> None:
     _check(_model("Conv", x, [w], 3, auto_pad=mode, strides=[4]), plain, x)
 
 
+def test_padding_counts_dilations(rng: np.random.Generator) -> None:
+    """Three taps at a distance of 2 reach over 5 elements: 2 of them lie before the first one."""
+    x = rng.standard_normal((1, 2, 9)).astype(np.float32)
+    w = rng.standard_normal((3, 2, 3)).astype(np.float32)
+    plain = _model("Conv", x, [w], 3, dilations=[2], pads=[2, 2])
+    _check(_model("Conv", x, [w], 3, auto_pad="SAME_UPPER", dilations=[2]), plain, x)
+
+
 def test_transposed_sizes_are_the_inputs_times_the_strides(rng: np.random.Generator) -> None:
     x = rng.standard_normal((1, 3, 4, 2)).astype(np.float32)
     w = rng.standard_normal((3, 2, 2, 3)).astype(np.float32)
