@@ -245,7 +245,7 @@ def test_every_kind_of_kernels_is_measured(operator, kind, own, monkeypatch):
     monkeypatch.setattr(tuning, "has", lambda *_: True)
     # Images of rows of whole vectors, and of as many channels.
     images = "POOL" in operator or "SAMPLE" in operator
-    scale = dataclasses.replace(TINY, side=16, shrink=2 if images else 7)
+    scale = dataclasses.replace(TINY, side=16, shrink=2 if images else 16)
     for recipe in tune.recipes():
         if recipe.operator == "DML_OPERATOR_" + operator:
             with contextlib.suppress(_Asked):
