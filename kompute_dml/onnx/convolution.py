@@ -96,12 +96,15 @@ def _emit(
 ) -> list[Array]:
     """Add a convolution. Vectors are seen along the channels, and rows as planes if the device
     needs planes."""
+    name = "DML_OPERATOR_" + operator
+    support = supported(builder.device, name, "InputTensor")
+    least, most = support.dimension_counts if support else (0, len(sizes))
+    if len(sizes) > most:
+        raise UnsupportedError(f"{name} of {len(sizes)} dimensions, not {least} to {most}")
     y = builder.for_channels(sizes, dtype)
     if y.storage is None:
         return [y]
-    name = "DML_OPERATOR_" + operator
-    support = supported(builder.device, name, "InputTensor")
-    rank = max(len(sizes), support.dimension_counts[0] if support else 0)
+    rank = max(len(sizes), least)
     more = rank - len(sizes)
 
     def seen(x: Array | None) -> Seen | None:
