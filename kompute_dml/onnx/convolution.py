@@ -128,7 +128,11 @@ def _forward_sizes(x: Array, w: Array, window: dict[str, list[int]]) -> list[int
         for n, k, s, d, a, b in zip(x.shape[2:], w.shape[2:], window["strides"],
                                     window["dilations"], window["start_padding"],
                                     window["end_padding"])]
-    return [x.shape[0], w.shape[0], *[max(n, 0) for n in spatial]]
+    if min(spatial, default=0) < 0:
+        raise ValidationError(
+            f"expected a filter that fits the padded input, but got {list(w.shape)} for "
+            f"{list(x.shape)}")
+    return [x.shape[0], w.shape[0], *spatial]
 
 
 def convolution(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
