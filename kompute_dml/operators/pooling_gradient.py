@@ -19,10 +19,19 @@ from .gradients import refuse_long_sums
 from .pooling import MOST_ALONG, WINDOWS, Window, blocks_of, planes, window_of, winners
 
 _HALVES = "pooling_grad_planes_halves"
+_PAIRS = "pooling_grad_pairs"
+"""The shader for windows of 3 x 3 that move by 2."""
 _MOST_IN_ONE_PASS = 3
 """The most elements along an axis of a window whose gradients take one pass."""
 _STRIP_ROWS = 16
 """The rows that an invocation goes down then."""
+_PAIRS_ROWS = 8, 28
+"""The fewest and the most rows of an invocation of ``_PAIRS``."""
+_PAIRS_COLUMNS = {"first": 8, "last": 4}
+_PAIRS_AT_ONCE = 896
+"""Invocations of ``_PAIRS`` that a core runs at a time."""
+_PAIRS_GROUPS = {"first": 2, "last": 14}
+"""The workgroups that they form."""
 _LOCAL_SIZE = 256
 _TALL = 2
 _MOST_STRIDE = 4
@@ -66,18 +75,39 @@ def _first_windows(window: Window) -> tuple[list[int], list[int]]:
 
 
 def _is_faster(window: Window, layout: str) -> bool:
-    """Whether one pass takes less time than two, as measured on an H200."""
+    """Whether one pass of ``_HALVES`` takes less time than two passes, as measured on an H200."""
     return layout == "first" or max(window.strides) == 1
+
+
+def _blocks_of_pairs(
+    p: PlanBuilder, dx: TensorDesc, layout: str, channels: int
+) -> tuple[int, int, int]:
+    """The rows and columns of an invocation of ``_PAIRS``, and the invocations of a workgroup.
+    Strips are alike, and so many that no core is idle. Then rounds of workgroups are alike."""
+    least, most = _PAIRS_ROWS
+    height, columns = dx.sizes[2], _PAIRS_COLUMNS[layout]
+    blocks = dx.sizes[0] * channels * -(-dx.sizes[3] // columns)
+    busy = _PAIRS_AT_ONCE * p.device.cores // blocks
+    strips = max(-(-height // most), min(busy, -(-height // least)))
+    rows = 2 * -(-height // (2 * strips))
+    invocations, groups = blocks * -(-height // rows), _PAIRS_GROUPS[layout]
+    largest = min(_PAIRS_AT_ONCE // groups, p.device.max_invocations)
+    places = groups * p.device.cores
+    places *= -(-invocations // (places * largest))
+    return rows, columns, min(64 * -(-invocations // (64 * places)), largest)
 
 
 def _in_one_pass(p: PlanBuilder, d: Any, window: Window, layout: str) -> bool:
     """Add the dispatch that finds the largest elements of FLOAT16 and sums their gradients. Returns
     whether it can."""
     x, dy, dx = d.input_tensor, d.input_gradient_tensor, d.output_gradient_tensor
+    pairs = tuple(window.sizes) == (3, 3) and tuple(window.strides) == (2, 2)
+    name = _PAIRS if pairs else _HALVES
     if (dx.data_type is not DataType.FLOAT16 or not p.device.exact_units or not x.is_aligned
             or max(window.sizes) > _MOST_IN_ONE_PASS
             or any(s > n for s, n in zip(window.strides, window.sizes))
-            or p.library.find(_HALVES, layout) is None or not _is_faster(window, layout)):
+            or p.library.find(name, layout) is None
+            or not (pairs or _is_faster(window, layout))):
         return False
     rows = max(_STRIP_ROWS // window.strides[0], 1) * window.strides[0]
     if layout == "first":
@@ -96,19 +126,24 @@ def _in_one_pass(p: PlanBuilder, d: Any, window: Window, layout: str) -> bool:
         return False
     firsts, leads = _first_windows(window)
     channels = dx.sizes[1] // lanes
+    local_size = _LOCAL_SIZE
+    if pairs:
+        rows, columns, local_size = _blocks_of_pairs(p, dx, layout, channels)
     count = -(-dx.sizes[2] // rows) * -(-dx.sizes[3] // columns)
+    spec = {"LOCAL_SIZE": local_size, "ROWS": rows, "COLUMNS": columns, "LEAD_Y": leads[0],
+            "LEAD_X": leads[1], "WORDS": max(chunk // 2, 1), "PHASE": firsts[1] % chunk}
+    if not pairs:
+        spec.update(WINDOW_Y=window.sizes[0], WINDOW_X=window.sizes[1],
+                    STRIDE_Y=window.strides[0], STRIDE_X=window.strides[1],
+                    COUNT_X=(columns - 1 + leads[1]) // window.strides[1] + 1)
     p.dispatch(
-        f"{_HALVES}.{layout}", -(-dx.sizes[0] * channels * count // _LOCAL_SIZE),
+        f"{name}.{layout}", -(-dx.sizes[0] * channels * count // local_size),
         x=p.read("input_tensor"), dy=p.read("input_gradient_tensor"),
         dx=p.write("output_gradient_tensor"),
         push={"batches": dx.sizes[0], "channels": channels, "x_sizes": dx.sizes[2:],
               "y_sizes": dy.sizes[2:], "first": firsts, "x_strides": block_strides(x, lanes),
               "dy_strides": block_strides(dy, lanes), "dx_strides": block_strides(dx, lanes)},
-        spec={"LOCAL_SIZE": _LOCAL_SIZE, "WINDOW_Y": window.sizes[0],
-              "WINDOW_X": window.sizes[1], "STRIDE_Y": window.strides[0],
-              "STRIDE_X": window.strides[1], "ROWS": rows, "COLUMNS": columns, "LEAD_Y": leads[0],
-              "LEAD_X": leads[1], "COUNT_X": (columns - 1 + leads[1]) // window.strides[1] + 1,
-              "WORDS": max(chunk // 2, 1), "PHASE": firsts[1] % chunk})
+        spec=spec)
     return True
 
 
@@ -227,7 +262,8 @@ def AveragePoolingGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 @operator("MAX_POOLING_GRAD", output=like("input_tensor"),
-          shaders=("pooling_grad", "pooling_grad_planes", "pooling_planes", _HALVES, *WINDOWS),
+          shaders=("pooling_grad", "pooling_grad_planes", "pooling_planes", _HALVES, _PAIRS,
+                   *WINDOWS),
           check=_check_pooling)
 def MaxPoolingGradOperatorDesc(d: Any, p: PlanBuilder) -> None:
     _pooling(p, d, True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
 
 import kompute_dml as dml
 from kompute_dml import tuning
+from kompute_dml.desc import TensorDesc
+from kompute_dml.dtypes import DataType
 from kompute_dml.lowering import builder
 from kompute_dml.operators import pooling_gradient
 from switches import SWIFTSHADER
@@ -22,6 +25,7 @@ PLANES = {
     "pooling_planes.winner.first", "pooling_planes.winner.last",
     "pooling_planes_halves.average", "pooling_planes_halves.max",
     "pooling_grad_planes_halves.first", "pooling_grad_planes_halves.last",
+    "pooling_grad_pairs.first", "pooling_grad_pairs.last",
     *(f"{shader}.{layout}" for shader in ("resample_planes", "resample_grad_planes")
       for layout in ("first", "last")),
     *(f"pooling_means.{layout}.{reduced}" for layout in ("first", "last")
@@ -195,8 +199,9 @@ def test_one_pass_down_strips(
     with tuning.trial(EveryWork("planes")):
         made = dml.max_pooling_grad(image, given, dilations=(1, 1), out=out, **pool.arguments)
     names = {n for each in exact._compiled.values() for n in each.variants}
-    assert names == {f"pooling_grad_planes_halves.{'last' if last else 'first'}"}
-    assert np.array_equal(made.numpy(), _max_gradient(x, dy, pool))
+    kernel = "pairs" if strides == (2, 2) else "planes_halves"
+    assert names == {f"pooling_grad_{kernel}.{'last' if last else 'first'}"}
+    assert np.array_equal(made.numpy(), _max_gradient(x, dy, pool.strides, (pool.padding,) * 2))
 
 
 @_LAYOUTS
@@ -212,26 +217,99 @@ def test_every_nan_is_the_largest(
     given, image = _tensor(exact, dy, last), _tensor(exact, x, last)
     with tuning.trial(EveryWork("general")):
         made = dml.max_pooling_grad(image, given, dilations=(1, 1), **pool.arguments)
-    assert np.array_equal(made.numpy(), _max_gradient(x, dy, pool))
+    assert np.array_equal(made.numpy(), _max_gradient(x, dy, pool.strides, (pool.padding,) * 2))
 
 
-def _max_gradient(x: np.ndarray, dy: np.ndarray, pool: _Pool) -> np.ndarray:
-    """The first of the largest elements gets the gradient. NaN is the largest."""
+def _max_gradient(
+    x: np.ndarray, dy: np.ndarray, strides: tuple[int, int], starts: tuple[int, int]
+) -> np.ndarray:
+    """The first of the largest elements gets the gradient. NaN is the largest. Windows have 3 x 3
+    elements, and gradients are added in the order of windows, in float32."""
     order = np.where(np.isnan(x), np.inf, np.clip(x.astype(np.float64), -1e9, 1e9))
-    (h, w), (n, m), (a, b) = pool.size, pool.made, pool.strides
-    inside = slice(pool.padding, None)
-    rows, columns = ((k - 1) * s + 3 for k, s in zip(pool.made, pool.strides))
+    (h, w), (n, m), (a, b) = x.shape[2:], dy.shape[2:], strides
+    inside = (..., slice(starts[0], starts[0] + h), slice(starts[1], starts[1] + w))
     # What lies beside the plane, after the windows of the last element, is dropped.
-    big = (max(rows, h + pool.padding), max(columns, w + pool.padding))
+    big = [max((k - 1) * s + 3, size + start)
+           for k, s, size, start in zip((n, m), strides, (h, w), starts)]
     padded = np.full((*x.shape[:2], *big), -np.inf)
-    padded[..., inside, inside][..., :h, :w] = order
-    sums = np.zeros(padded.shape)
+    padded[inside] = order
+    sums = np.zeros(padded.shape, np.float32)
     places = [(..., slice(i, i + (n - 1) * a + 1, a), slice(j, j + (m - 1) * b + 1, b))
               for i in range(3) for j in range(3)]
     winners = np.argmax([padded[p] for p in places], 0)
-    for tap, place in enumerate(places):
-        sums[place] += np.where(winners == tap, dy, 0)
-    return sums[..., inside, inside][..., :h, :w]
+    for tap in range(8, -1, -1):  # an element is a lower one of later windows
+        sums[places[tap]] += np.where(winners == tap, dy, 0)
+    with np.errstate(over="ignore"):
+        return sums[inside].astype(np.float16)
+
+
+def _with_gaps(
+    device: dml.Device, x: np.ndarray, last: bool, gaps: tuple[int, int, int]
+) -> tuple[dml.Tensor, dml.Tensor]:
+    """A tensor of more channels, rows and columns, and its part that is ``x``."""
+    base = np.full((x.shape[0], *(n + gap for n, gap in zip(x.shape[1:], gaps))), 7, x.dtype)
+    here = (slice(None), *(slice(n) for n in x.shape[1:]))
+    base[here] = x
+    whole = _tensor(device, base, last)
+    return whole, whole[here]
+
+
+@_LAYOUTS
+@pytest.mark.parametrize("gaps", [False, True], ids=["packed", "gaps"])
+@pytest.mark.parametrize(("size", "starts", "made", "rows"), [
+    ((67, 24), (1, 1), (34, 12), 28), ((67, 24), (0, 0), (33, 12), 8),
+    ((30, 16), (2, 2), (16, 10), 28), ((37, 24), (2, 1), (19, 14), 2),
+    ((36, 40), (0, 2), (18, 20), 8), ((1, 8), (1, 1), (1, 4), 28), ((4, 8), (3, 4), (3, 6), 8)],
+    ids=str)
+def test_gradients_of_pairs_of_windows(
+    size: tuple[int, int], starts: tuple[int, int], made: tuple[int, int], rows: int, gaps: bool,
+    last: bool, exact: dml.Device, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator,
+) -> None:
+    """Sums of four are rounded in the order of windows, NaN and infinities win, -0 is 0."""
+    _skip_halves("float16")
+    monkeypatch.setattr(pooling_gradient, "_PAIRS_ROWS", (rows, rows))
+    size = size[0], size[1] - last  # Rows of channels-last tensors need not be vectors.
+    channels = 8 if last else 7
+    x = rng.normal(0, 1, (2, channels, *size)).astype(np.float16)
+    x[0, 1] = rng.choice([1, 0, -0.0, 6e-8, -6e-8], size)
+    x[0, 2] = rng.choice([65504, -65504, 6e-8, 1, -np.inf], size)
+    x[0, 3].view(np.uint16)[...] = rng.choice(
+        np.array([0x7C00, 0xFC00, 0x7E00, 0xFE01, 0x7BFF, 0xFBFF], np.uint16), size)
+    x[1, 1] = -np.inf
+    x[1, 2][rng.random(size) < 0.02] = np.nan
+    x[1, 3][rng.random(size) < 0.02] = np.inf
+    x[1, 4] = np.nan
+    dy = rng.normal(0, 1000, (2, channels, *made)).astype(np.float16)
+    dy[rng.random(dy.shape) < 0.2] *= np.float16(1e-3)
+    dy[rng.random(dy.shape) < 0.1] = -0.0
+    dy[0, 0, 0, 0], dy[1, 5, :2, :2] = np.inf, 65504
+    more = (8 if last else 1) * gaps, 1 * gaps, 8 * gaps
+    given = _with_gaps(exact, dy, last, (more[0], 2 * gaps, 2 * gaps))[1]
+    image = _with_gaps(exact, x, last, more)[1]
+    whole, out = _with_gaps(exact, np.full_like(x, 7), last, more)
+    ends = [max((m - 1) * 2 + 3 - n - start, 0) for m, n, start in zip(made, size, starts)]
+    with tuning.trial(EveryWork("planes")):
+        result = dml.max_pooling_grad(
+            image, given, window_size=(3, 3), strides=(2, 2), start_padding=starts,
+            end_padding=ends, dilations=(1, 1), out=out).numpy()
+    names = {n for each in exact._compiled.values() for n in each.variants}
+    assert names == {f"pooling_grad_pairs.{'last' if last else 'first'}"}
+    assert np.array_equal(result, _max_gradient(x, dy, (2, 2), starts), equal_nan=True)
+    assert not np.signbit(result[result == 0]).any()
+    assert (whole.numpy() == 7).sum() == whole.size - x.size + (result == 7).sum()
+
+
+@pytest.mark.parametrize(("sizes", "most", "expected"), [
+    ((32, 64, 112, 112), 1024, (28, 8, 448)), ((32, 64, 112, 112), 256, (28, 8, 256)),
+    ((64, 256, 112, 112), 1024, (28, 8, 448)), ((32, 64, 56, 56), 1024, (8, 8, 384)),
+    ((1, 64, 112, 112), 1024, (8, 8, 64)), ((32, 64, 1, 8), 128, (2, 8, 64))], ids=str)
+def test_blocks_of_pairs(
+    sizes: tuple[int, ...], most: int, expected: tuple[int, int, int]
+) -> None:
+    device = SimpleNamespace(cores=132, max_invocations=most)
+    plan = cast(builder.PlanBuilder, SimpleNamespace(device=device))
+    dx = TensorDesc(DataType.FLOAT16, sizes)
+    assert pooling_gradient._blocks_of_pairs(plan, dx, "first", sizes[1]) == expected
 
 
 @_TYPES
@@ -258,8 +336,9 @@ def test_pooling_grad(
     if pool.op == "max":
         kernels.append(f"pooling_planes.winner.{layout}")
         if (data_type == "float16" and max(pool.window) <= 3
-                and (not last or max(pool.strides) == 1)):
-            kernels = [f"pooling_grad_planes_halves.{layout}"]
+                and (not last or max(pool.strides) == 1 or pool.window == (3, 3))):
+            kernel = "pairs" if pool.window == (3, 3) else "planes_halves"
+            kernels = [f"pooling_grad_{kernel}.{layout}"]
     results = _both(exact, call, *kernels)
     # A division may be 2.5 units off on a GPU. The sums themselves are exact.
     bound = 2.0**-21 * np.abs(results[1].astype(np.float32)).max()
