@@ -18,6 +18,7 @@ from ..base import Output, operator
 from .blocks import SHADER as BLOCKS
 from .depthwise import ROWS as DEPTHWISE_ROWS
 from .depthwise import SHADER as DEPTHWISE
+from .floats import SHADER as FLOATS
 from .geometry import Axis, Window
 from .grids import SHADER as GRIDS
 from .kept import SHADER as KEPT
@@ -143,9 +144,8 @@ def _check(d: Any, strict: bool) -> None:
 
 
 @operator("CONVOLUTION", output=_infer, check=_check, any_size=True,
-          shaders=(CORE, DIRECT, SUM, SHADER, PATCHES, KEPT, PACKED, POINTS, LINES, BLOCKS, PACK,
-                   PACK_FILTER, DEPTHWISE, DEPTHWISE_ROWS,
-                   *COPIES))
+          shaders=(CORE, DIRECT, SUM, SHADER, PATCHES, KEPT, PACKED, POINTS, LINES, FLOATS, BLOCKS,
+                   PACK, PACK_FILTER, DEPTHWISE, DEPTHWISE_ROWS, *COPIES))
 def ConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
     transposed = _is_backward(d)
     axes = _axes(d, transposed, d.mode == ConvolutionMode.CONVOLUTION)

@@ -10,8 +10,8 @@ from . import matrix_units, slices
 from .problem import Problem
 
 SHADER = "convolution_grid_coopmat"
-_CHUNK, _ROWS, _COLUMNS = 128, 128, 64
-"""Channels in shared memory, places of a tile, and its output channels."""
+_CHUNK, _VECTOR, _ROWS, _COLUMNS = 128, 16, 128, 64
+"""Channels in shared memory and of a vector, places of a tile, and its output channels."""
 _MOST_BEYOND = 32
 """The most places from the first tap of a row to its last one."""
 _START, _EXTRA, _STEP = 3.2, 2.4, 0.508
@@ -79,7 +79,8 @@ def lower(p: PlanBuilder, c: Problem, operands: dict[str, Any], strides: dict[st
         y=p.write("output_tensor"), **operands,
         push={"chunks": c.in_channels // _CHUNK, "groups": c.groups, "batches": c.batches,
               "in_channels": c.in_channels, "out_channels": c.out_channels,
-              "in_sizes": [y_axis.in_size, x_axis.in_size], **slices.strides_of(c), **strides},
+              "in_sizes": [y_axis.in_size, x_axis.in_size], **c.vector_strides(_VECTOR),
+              "y_strides": (c.y_strides[0], *c.y_strides[-2:]), **strides},
         spec={"POSITIONS_Y": y_axis.positions, "POSITIONS_X": x_axis.positions,
               "GRID_Y": grid.height, "GRID_X": grid.width, "TAPS_Y": y_axis.filter_size,
               "TAPS_X": x_axis.filter_size, "BEFORE": grid.before,

@@ -46,16 +46,14 @@ TILES = (Tile("t128x64", 128, 64, 3, 0.283, 0.62), Tile("t96x128", 96, 128, 2, 0
 def takes_bytes(p: PlanBuilder, c: Problem) -> bool:
     """Whether the convolution is one of signed bytes without zero points of input and filter, along
     two axes, whose outputs are vectors of channels, on matrix units whose order is known."""
-    x, w, (z, y_axis, x_axis) = p.tensor("input_tensor"), p.tensor("filter_tensor"), c.axes
-    taps_in_line = (c.w_strides[2] != 1 or 1 in (y_axis.filter_size, x_axis.filter_size)
-                    or c.w_strides[-2] == x_axis.filter_size * c.w_strides[-1])  # copies are
+    x, w, (z, *_) = p.tensor("input_tensor"), p.tensor("filter_tensor"), c.axes
     return (
         x.data_type is DataType.INT8 and w.data_type is DataType.INT8
         and p.tensor("input_zero_point_tensor") is None
         and p.tensor("filter_zero_point_tensor") is None
         and p.device.fragments_alike and p.device.multiplies(16, 16, 32, "i8", "i32")
         and z.in_size * z.out_size * z.filter_size == 1
-        and taps_in_line and matrix_units.is_plain(p, c, p.write("output_tensor"), c.y_strides))
+        and c.taps_in_line and matrix_units.is_plain(p, c, p.write("output_tensor"), c.y_strides))
 
 
 def _timed(p: PlanBuilder, c: Problem) -> list[tuple[float, Tile]]:
@@ -87,14 +85,6 @@ def chosen(p: PlanBuilder, c: Problem) -> Tile | None:
     return p.choose(work, found, lambda tile: "other" if tile is None else f"slices-{tile.name}")
 
 
-def strides_of(c: Problem) -> dict[str, Any]:
-    """Push fields of a packed convolution: strides of input and filter in vectors."""
-    tap = c.w_strides[-1 if c.axes[-1].filter_size > 1 else -2]
-    return {"x_strides": [s // _VECTOR for s in (c.x_strides[0], *c.x_strides[-2:])],
-            "w_strides": [s // _VECTOR for s in (*c.w_strides[:2], tap)],
-            "y_strides": (c.y_strides[0], *c.y_strides[-2:])}
-
-
 def lower(p: PlanBuilder, c: Problem, operands: dict[str, Any], strides: dict[str, int],
           spec: dict[str, int]) -> bool:
     """Lower QUANTIZED_LINEAR_CONVOLUTION if the kernel presumably is the fastest. Returns whether
@@ -112,7 +102,8 @@ def lower(p: PlanBuilder, c: Problem, operands: dict[str, Any], strides: dict[st
         push={"chunks": -(-c.in_channels // _CHUNK), "groups": c.groups, "batches": c.batches,
               "in_channels": c.in_channels, "out_channels": c.out_channels,
               "first": [first for first, _ in c.reaches],
-              "in_sizes": [y_axis.in_size, x_axis.in_size], **strides_of(c), **strides},
+              "in_sizes": [y_axis.in_size, x_axis.in_size], **c.vector_strides(_VECTOR),
+              "y_strides": (c.y_strides[0], *c.y_strides[-2:]), **strides},
         spec={"POSITIONS_Y": y_axis.positions, "POSITIONS_X": x_axis.positions,
               "STEP_Y": y_axis.input_step, "STEP_X": x_axis.input_step,
               "TAPS_Y": y_axis.filter_size, "TAPS_X": x_axis.filter_size,
