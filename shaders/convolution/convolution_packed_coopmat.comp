@@ -49,6 +49,9 @@ layout(constant_id = 21) const uint ROW_TILES = 1u;
 layout(constant_id = 22) const uint COLUMN_TILES = 1u;
 layout(constant_id = 23) const uint SPLITS = 1u;  // of K
 layout(constant_id = 24) const uint TURNS = 1u;   // column tiles that a workgroup makes, one after the other
+// The filter is read as structs, so that all loads of a pass share an address, and for the next turn after the outputs
+// are stored. It needs PIXELS_LEFT and several turns.
+layout(constant_id = 25) const bool PASSES = false;
 #include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint own_chunks;  // of 32 channels, in a split
@@ -76,6 +79,8 @@ layout(push_constant) uniform Push {
 #include "include/params.glsl"
 layout(binding = 0) readonly buffer Input { uvec4 x_vectors[]; };
 layout(binding = 1) readonly buffer FilterVectors { uvec4 w_vectors[]; };
+struct FilterPass { uvec4 vectors[2][4][32]; };  // steps, fragments, invocations
+layout(binding = 1) readonly buffer FilterPasses { FilterPass w_passes[]; };
 layout(binding = 2) writeonly buffer OutputVectors { uvec4 y_vectors[]; };
 layout(binding = 3) readonly buffer Bias { float16_t bias[]; };
 #include "include/typed.glsl"
@@ -107,12 +112,14 @@ const uint TILE_ROWS = PART_ROWS * DOWNWARD, TILE_COLUMNS = PART_COLUMNS * SIDEW
 #define COLUMN_USE gl_MatrixUseB
 #define TIMES(w, x, sum) coopMatMulAdd(x, w, sum)
 #define PLACE_OF(word) (2 * (word))
+#define FIRST_VECTOR ((w_offset + 2047u) / 2048u * PASS_VECTORS)
 const uint BESIDE = 1u;  // from an invocation to that with the next eight channels
 #else
 #define ROW_USE gl_MatrixUseB
 #define COLUMN_USE gl_MatrixUseA
 #define TIMES(w, x, sum) coopMatMulAdd(w, x, sum)
 #define PLACE_OF(word) ((word) / 2 * 2 + (word) % 2 * 4)
+#define FIRST_VECTOR (w_offset / 8u)
 const uint BESIDE = 4u;
 #endif
 #define RowFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, ROW_USE>
@@ -206,13 +213,18 @@ void main() {
     // The filter lies in strips of 64 columns and steps of 16 of K: for all taps those of 32 channels, then the next
     // 32.
     // A vector holds what an invocation has of a fragment.
-    const uint STEP_VECTORS = 128u;
-    uint w_at;
+    const uint STEP_VECTORS = 128u, PASS_VECTORS = 2u * STEP_VECTORS;
+    uint w_at;  // a vector or a pass
 #define PLACE_FILTER(first) \
-    w_at = w_offset / 8u + ((group * (ALL_COLUMNS / 64u) + min(first, ALL_COLUMNS - PART_COLUMNS) / 64u) * chunks \
-                            + begin) * TAPS * 2u * STEP_VECTORS + lane;
+    w_at = ((group * (ALL_COLUMNS / 64u) + min(first, ALL_COLUMNS - PART_COLUMNS) / 64u) * chunks + begin) * TAPS; \
+    w_at = PASSES ? FIRST_VECTOR / PASS_VECTORS + w_at : FIRST_VECTOR + w_at * PASS_VECTORS + lane;
 #define ASK_FILTER(which, ahead) \
-    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) which[c] = w_vectors[w_at + (ahead) * STEP_VECTORS + c * 32u];
+    if (PASSES) { \
+        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
+            which[c] = w_passes[w_at + (ahead) / 2u].vectors[(ahead) % 2u][c][lane]; \
+    } else { \
+        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) which[c] = w_vectors[w_at + (ahead) * STEP_VECTORS + c * 32u]; \
+    }
     uvec4 w0[COLUMNS], w1[COLUMNS];
     PLACE_FILTER(column_tile + part_column)
     ASK_FILTER(w0, 0u)
@@ -300,7 +312,7 @@ void main() {
             to[at] = pair.x; \
             to[at + 1] = pair.y; \
         }
-#define MULTIPLY(which, first_word, second_word) { \
+#define MULTIPLY(which, step, first_word, second_word) { \
             ColumnFragment w[COLUMNS]; \
             [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
                 [[unroll]] for (int n = 0; n < 4; ++n) HALVES(w[c], PLACE_OF(n), which[c][n]) \
@@ -312,8 +324,8 @@ void main() {
                 HALVES(x, 6, high[r].second_word) \
                 [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) products[r][c] = TIMES(w[c], x, products[r][c]); \
             } \
-            ASK_FILTER(which, 2u) \
-            w_at += STEP_VECTORS; \
+            ASK_FILTER(which, 2u + (PASSES ? step : 0u)) \
+            if (!PASSES) w_at += STEP_VECTORS; \
         }
         // Multiplies 32 channels of a tap. What is stored was asked for in the pass before.
 #define PASS(first_step, second_step) { \
@@ -331,8 +343,9 @@ void main() {
                 low[r] = s_tile[low_row[r] + place]; \
                 high[r] = s_tile[high_row[r] + place]; \
             } \
-            MULTIPLY(first_step, x, y) \
-            MULTIPLY(second_step, z, w) \
+            MULTIPLY(first_step, 0u, x, y) \
+            MULTIPLY(second_step, 1u, z, w) \
+            if (PASSES) ++w_at; \
             if (ends) barrier(); \
         }
         const uint ROW_STEP = (TAP_STEP_Y * WIDTH - (TAPS_X - 1u) * TAP_STEP_X) * PIXEL_VECTORS;
@@ -340,11 +353,12 @@ void main() {
         [[dont_unroll]] while (chunk < end) {
             PASS(w0, w1)
         }
-        if (TURNS > 1u) {
-            PLACE_FILTER(first_column + TILE_COLUMNS)
-            ASK_FILTER(w0, 0u)
-            ASK_FILTER(w1, 1u)
+#define ASK_NEXT_TURN { \
+            PLACE_FILTER(first_column + TILE_COLUMNS) \
+            ASK_FILTER(w0, 0u) \
+            ASK_FILTER(w1, 1u) \
         }
+        if (TURNS > 1u && !PASSES) ASK_NEXT_TURN
         uint own_bias = turn * TILE_COLUMNS + part_column;
         uint phase_to = phase_y * y_strides[1] + phase_x * y_strides[2];
         // Nothing here is a loop: if a compiler does not unroll it, all products go to memory.
@@ -400,5 +414,6 @@ void main() {
         STORE_ROWS(1u)
         STORE_ROWS(2u)
         STORE_ROWS(3u)
+        if (TURNS > 1u && PASSES) ASK_NEXT_TURN
     }
 }

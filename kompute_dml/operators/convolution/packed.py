@@ -19,8 +19,9 @@ _CHUNK, _STRIP, _VECTORS = 32, 64, 4
 """Channels in shared memory, columns that are packed together, and vectors of those channels."""
 _MAX_PHASES, _MAX_LOADS = 4, 4
 """Limits of the shader: phases of an axis, and vectors that an invocation reads for each tap."""
-_BEYOND = 2 * 128
-"""Vectors behind a packed filter, which are read but not used."""
+_BEYOND = _PASS = 2 * 128
+"""Vectors behind a packed filter, which are read but not used, and those of a pass. One with pixels
+as left operands begins at a multiple of the latter in its buffer."""
 _INVOCATIONS = 256
 
 
@@ -43,6 +44,9 @@ class Tile(NamedTuple):
     turn: float = 0
     """Microseconds that another column tile's beginning and end take a workgroup that makes
     several, one after the other; 0 if none does."""
+    passes: bool = False
+    """The filter's loads of a pass share an address, and a turn's first ones follow the outputs of
+    the turn before. This takes several turns."""
 
     @property
     def rows(self) -> int:
@@ -61,7 +65,9 @@ class Tile(NamedTuple):
 TILES = (
     Tile("t96", 2, 2, (3, 4), 2, 0.48, 5), Tile("t48x256", 1, 4, (3, 4), 2, 0.53, 4),
     Tile("t64x256", 1, 4, (4, 4), 2, 0.6, 5, True, 3), Tile("t128x256", 2, 4, (4, 4), 1, 0.57, 7.5),
-    Tile("t192x64", 4, 1, (3, 4), 2, 0.7, 5.5))
+    Tile("t192x64", 4, 1, (3, 4), 2, 0.7, 5.5),
+    # Passes are faster, but turns are slower: better from 22 passes (chunks x taps) a turn on.
+    Tile("t64x256", 1, 4, (4, 4), 2, 0.553, 5, True, 5, True))
 _ALONE = 0.6
 """The part of ``Tile.step`` that one workgroup of two takes without the other."""
 _WORTH = 0.93
@@ -82,7 +88,7 @@ class Choice(NamedTuple):
 
     @property
     def name(self) -> str:
-        turns = f"-x{self.turns}" if self.turns > 1 else ""
+        turns = f"-{'p' if self.tile.passes else 'x'}{self.turns}" if self.turns > 1 else ""
         return f"{self.tile.name}-b{self.band}-{self.splits}{turns}"
 
     @property
@@ -173,7 +179,8 @@ def _timed(
     tile, cores = of.tile, p.device.cores
     groups, chunks = of.row_tiles(c) * of.column_tiles(c) * c.groups, -(-c.in_channels // _CHUNK)
     found = []
-    for splits, turns in [*((n, 1) for n in every), *((1, n) for n in _turns(of, c, every))]:
+    single = [] if tile.passes else every
+    for splits, turns in [*((n, 1) for n in single), *((1, n) for n in _turns(of, c, every))]:
         steps = -(-chunks // splits) * c.first_taps * turns
         extra = tile.extra + (turns - 1) * tile.turn
         rounds, rest = divmod(groups // turns * splits, cores * tile.resident)
@@ -188,8 +195,9 @@ def _timed(
 
 
 def _turns(of: Choice, c: Problem, splits: Collection[int]) -> list[int]:
-    """Numbers of column tiles that a workgroup may make, without one."""
-    most = _TURNS if of.tile.turn and 1 in splits else 1
+    """Numbers of column tiles that a workgroup may make, without one. Several were timed for
+    transposed convolutions only."""
+    most = _TURNS if of.tile.turn and 1 in splits and c.phases > 1 else 1
     return [n for n in range(2, most + 1) if of.column_tiles(c) % n == 0]
 
 
@@ -245,7 +253,7 @@ def filter_in_order(p: PlanBuilder, c: Problem, pixels_left: bool = False) -> Op
     strips, chunks = _columns(c) // _STRIP, -(-c.in_channels // _CHUNK)
     taps = [a.phases[0][1] for a in (y, x)]
     count = c.groups * c.phases * strips * chunks * product(taps) * 2 * _STRIP // 16 * 32
-    made = p.persistent("filter_tensor", 2, 8 * (count + _BEYOND))
+    made = p.persistent("filter_tensor", 2, 8 * (count + _BEYOND + _PASS * pixels_left))
     firsts = [first * s for a, s in zip((y, x), c.w_strides[-2:]) for first, _, _ in a.phases]
     steps = [a.filter_step * s & 0xFFFFFFFF for a, s in zip((y, x), c.w_strides[-2:])]
     p.dispatch(
@@ -292,4 +300,5 @@ def dispatch(p: PlanBuilder, c: Problem, choice: Choice, y: Operand, y_strides: 
               "TAPS_X": taps[1], "TAP_STEP_Y": axes[0].tap_step, "TAP_STEP_X": axes[1].tap_step,
               "PHASES_Y": len(axes[0].phases), "PHASES_X": len(axes[1].phases),
               "PHASE_COLUMNS": _columns(c), "ROW_TILES": row_tiles, "COLUMN_TILES": column_tiles,
-              "SPLITS": choice.splits, "TURNS": choice.turns, **fused.spec})
+              "SPLITS": choice.splits, "TURNS": choice.turns, "PASSES": tile.passes,
+              **fused.spec})
