@@ -36,6 +36,7 @@ from layouts import PACKED
 from test_attention import COMBINED
 from test_blocked_weights import BLOCKED
 from test_convolution import FORCED, H200_MATRICES, WIDE_TILES
+from test_float_tiles import FLOAT_TILES
 from test_gemm import TESTED
 from test_kept_filters import KEPT_FILTERS
 from test_matrix_multiply_kernels import (
@@ -281,7 +282,7 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
         chosen |= variants_tested(target(disabled)) | VARIANTS | WIDE_TILES | COMBINED
         chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | BLOCKED
         chosen |= PLANES | SLICED | WALKED | STAGED | SELECTED | CHANNELS
-        chosen |= KEPT_FILTERS | PACKED_FILTERS | INTEGER_TILES | POINT_FILTERS
+        chosen |= KEPT_FILTERS | PACKED_FILTERS | INTEGER_TILES | POINT_FILTERS | FLOAT_TILES
     allowed = {
         variant
         for definition in _DEFINITIONS.values()

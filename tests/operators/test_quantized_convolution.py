@@ -19,8 +19,8 @@ from test_packed_filters import _convolved
 
 SHADER = "convolution_coopmat.i8"
 _TILES = [kernel.axes.partition(".")[2] for kernel in matrix_units._BYTES]
-SLICES = "convolution_bytes_coopmat"
-INTEGER_TILES = {"convolution_sum.quantized", *(f"{SHADER}.{tile}" for tile in _TILES),
+SLICES, GRIDS = "convolution_bytes_coopmat", "convolution_grid_coopmat"
+INTEGER_TILES = {"convolution_sum.quantized", GRIDS, *(f"{SHADER}.{tile}" for tile in _TILES),
                  *(f"{SLICES}.{tile.name}" for tile in slices.TILES)}
 """Variants that these tests run where there are matrix units."""
 
@@ -175,7 +175,7 @@ def test_tiles_add_up_integers(
 
 @pytest.mark.parametrize(("layer", "name"), [
     ((32, 64, 56, 64, 3), f"{SLICES}.t128x64"), ((32, 128, 28, 128, 3), f"{SLICES}.t96x128"),
-    ((32, 256, 14, 256, 3), f"{SHADER}.t96d"), ((32, 512, 7, 512, 3), f"{SHADER}.t96"),
+    ((32, 256, 14, 256, 3), f"{SHADER}.t96d"), ((32, 512, 7, 512, 3), GRIDS),
     ((32, 64, 56, 256, 1), f"{SLICES}.t64x128"), ((32, 512, 28, 128, 1), f"{SLICES}.t96x128"),
     ((32, 1024, 14, 256, 1), f"{SLICES}.t96x64"), ((1, 64, 56, 64, 3), f"{SHADER}.t64"),
 ])
@@ -211,6 +211,29 @@ def test_which_convolutions_go_through_slices() -> None:
     assert not takes(layer, fragments_alike=False) and not takes(layer, max_shared_memory=12 << 10)
 
 
+def test_which_convolutions_are_grids() -> None:
+    layer, byte = _layer(32, 512, 7, 512, 3), dml.TensorDesc("int8", (1, 1, 1, 1))
+
+    def takes(desc: Any, **traits: Any) -> bool:
+        found, *_ = _plan_of(desc, **{"fragments_alike": True, **traits}).execute
+        return found.variant.name == GRIDS
+
+    assert takes(layer) and takes(_layer(32, 384, 7, 512, 3))
+    others = [
+        replace(layer, input_zero_point_tensor=byte), replace(layer, filter_zero_point_tensor=byte),
+        replace(layer, input_tensor=layer.input_tensor.replace(data_type="uint8")),
+        replace(layer, start_padding=(2, 2), end_padding=(2, 2), dilations=(2, 2)),
+        _layer(32, 512, 7, 512, 3, last=False), _layer(32, 512, 7, 512, 3, stride=2),
+        _layer(32, 448, 7, 512, 3),  # 3.5 chunks
+        _layer(32, 512, 7, 512, 1), _layer(32, 512, 7, 508, 3), _layer(32, 512, 16, 512, 3),
+        _layer(64, 512, 7, 512, 3)]  # two tiles for most cores
+    assert [takes(desc) for desc in others] == [False] * len(others)
+    assert not takes(layer, fragments_alike=False) and not takes(layer, max_shared_memory=40 << 10)
+
+
+ENDS = [("int8", True, False), ("uint8", True, True), ("int8", False, True)]
+
+
 @pytest.mark.parametrize(("x", "w", "window"), [
     ((2, 64, 16, 16), (64, 64, 3, 3), _SAME),  # whole tiles of 128 x 64
     ((3, 128, 8, 8), (128, 128, 3, 3), _SAME),  # of 96 x 128
@@ -224,12 +247,39 @@ def test_which_convolutions_go_through_slices() -> None:
     ((1, 32, 9, 19), (136, 32, 4, 8), {}),  # the most taps
     ((33, 64, 1, 1), (136, 64, 1, 1), {}),
 ])
-@pytest.mark.parametrize(("kind", "full", "apart"), [
-    ("int8", True, False), ("uint8", True, True), ("int8", False, True)])
+@pytest.mark.parametrize(("kind", "full", "apart"), ENDS)
 @pytest.mark.parametrize("tile", [tile.name for tile in slices.TILES])
 def test_slices_compute_what_numpy_does(
     tile: str, x: tuple[int, ...], w: tuple[int, ...], window: dict[str, Any], kind: str,
     full: bool, apart: bool, own: dml.Device, rng: np.random.Generator,
+) -> None:
+    _compute_what_numpy_does(own, rng, f"slices-{tile}", f"{SLICES}.{tile}", x, w, window, kind,
+                             full, apart)
+
+
+@pytest.mark.parametrize(("x", "w", "window"), [
+    ((4, 128, 7, 7), (64, 128, 3, 3), _SAME),  # whole tiles
+    ((5, 256, 7, 7), (136, 256, 3, 3), _SAME),  # the last tiles have few rows and few columns
+    ((1, 384, 5, 9), (72, 384, 3, 3), {"start_padding": (2, 0), "end_padding": (0, 2)}),
+    ((2, 128, 14, 6), (64, 128, 3, 3), {"start_padding": (0, 2), "end_padding": (0, 1)}),
+    ((3, 128, 3, 4), (64, 128, 2, 5), {"start_padding": (1, 4), "end_padding": (3, 4)}),
+    ((2, 256, 9, 13), (48, 128, 3, 2), {"group_count": 2, "end_padding": (1, 0)}),
+    ((2, 120, 8, 29), (64, 120, 2, 2), {"start_padding": (0, 1)}),  # filled up to 128 channels
+    ((2, 128, 1, 17), (64, 128, 1, 3), {"dilations": (2, 1)}),
+    ((2, 128, 17, 1), (64, 128, 3, 1), {"dilations": (1, 2), "start_padding": (1, 0)}),
+    ((1, 128, 1, 40), (72, 128, 1, 33), {}),  # the most places
+])
+@pytest.mark.parametrize(("kind", "full", "apart"), ENDS)
+def test_grids_compute_what_numpy_does(
+    x: tuple[int, ...], w: tuple[int, ...], window: dict[str, Any], kind: str, full: bool,
+    apart: bool, own: dml.Device, rng: np.random.Generator,
+) -> None:
+    _compute_what_numpy_does(own, rng, "grid", GRIDS, x, w, window, kind, full, apart)
+
+
+def _compute_what_numpy_does(
+    own: dml.Device, rng: np.random.Generator, choice: str, variant: str, x: tuple[int, ...],
+    w: tuple[int, ...], window: dict[str, Any], kind: str, full: bool, apart: bool,
 ) -> None:
     """``full``: with bias, an output's zero point, and scales of channels. ``apart``: something
     lies between the output's pixels."""
@@ -248,11 +298,11 @@ def test_slices_compute_what_numpy_does(
     n, _, height, width = expected.shape
     room = own.tensor(np.full((n, height, width, channels + 8 * apart), 85, kind))
     out = room[..., :channels].transpose(0, 3, 1, 2)
-    with tuning.trial(EveryWork(f"slices-{tile}")):
+    with tuning.trial(EveryWork(choice)):
         dml.quantized_linear_convolution(
             _tensor(own, image, True), np.float32(1), None, own.tensor(filter_), own_scale, None,
             per_step, y_zero, bias, **window, out=out)
     (compiled,) = own._compiled.values()
-    assert compiled.plan.execute[-1].variant.name == f"{SLICES}.{tile}"
+    assert compiled.plan.execute[-1].variant.name == variant
     assert np.array_equal(out.numpy(), expected)
     assert (room.numpy()[..., channels:] == 85).all()

@@ -18,7 +18,9 @@ from ..base import Output, operator
 from .blocks import SHADER as BLOCKS
 from .depthwise import ROWS as DEPTHWISE_ROWS
 from .depthwise import SHADER as DEPTHWISE
+from .floats import SHADER as FLOATS
 from .geometry import Axis, Window
+from .grids import SHADER as GRIDS
 from .kept import SHADER as KEPT
 from .lowering import CORE, DIRECT, SUM, is_narrow, lower_float, lower_quantized, lower_sums
 from .matrix_units import LINES, PACK, SHADER
@@ -142,9 +144,8 @@ def _check(d: Any, strict: bool) -> None:
 
 
 @operator("CONVOLUTION", output=_infer, check=_check, any_size=True,
-          shaders=(CORE, DIRECT, SUM, SHADER, PATCHES, KEPT, PACKED, POINTS, LINES, BLOCKS, PACK,
-                   PACK_FILTER, DEPTHWISE, DEPTHWISE_ROWS,
-                   *COPIES))
+          shaders=(CORE, DIRECT, SUM, SHADER, PATCHES, KEPT, PACKED, POINTS, LINES, FLOATS, BLOCKS,
+                   PACK, PACK_FILTER, DEPTHWISE, DEPTHWISE_ROWS, *COPIES))
 def ConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
     transposed = _is_backward(d)
     axes = _axes(d, transposed, d.mode == ConvolutionMode.CONVOLUTION)
@@ -191,6 +192,6 @@ def _check_quantized(d: Any, strict: bool) -> None:
 
 
 @operator("QUANTIZED_LINEAR_CONVOLUTION", output=_infer_quantized,
-          shaders=(CORE, SUM, SHADER, SLICES, PACK, *COPIES), check=_check_quantized)
+          shaders=(CORE, SUM, SHADER, SLICES, GRIDS, PACK, *COPIES), check=_check_quantized)
 def QuantizedLinearConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
     lower_quantized(p, problem_of(d, _axes(d), False))

@@ -12,7 +12,7 @@ from ...lowering.builder import PlanBuilder
 from ...lowering.copy import View
 from ...lowering.plan import UNUSED, Operand
 from ...lowering.walk import Walk
-from . import depthwise, kept, matrix_units, packed, patches, points, slices
+from . import depthwise, grids, kept, matrix_units, packed, patches, points, slices
 from .geometry import AXES
 from .problem import Problem
 
@@ -212,7 +212,8 @@ def lower_quantized(p: PlanBuilder, c: Problem) -> None:
     of = {"HAS_BIAS": p.tensor("bias_tensor") is not None,
           "HAS_OUTPUT_ZERO": p.tensor("output_zero_point_tensor") is not None}
     kind = p.tensor("output_tensor").data_type.code
-    if slices.lower(p, c, operands, strides, {**of, "OUTPUT_TYPE": kind}):
+    end = operands, strides, {**of, "OUTPUT_TYPE": kind}
+    if grids.lower(p, c, *end) or slices.lower(p, c, *end):
         return
     choice = matrix_units.chosen(p, matrix_units.planned(p, c).problem)
     splits = 1 if choice is None else choice.splits

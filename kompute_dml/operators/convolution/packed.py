@@ -19,8 +19,9 @@ _CHUNK, _STRIP, _VECTORS = 32, 64, 4
 """Channels in shared memory, columns that are packed together, and vectors of those channels."""
 _MAX_PHASES, _MAX_LOADS = 4, 4
 """Limits of the shader: phases of an axis, and vectors that an invocation reads for each tap."""
-_BEYOND = 2 * 128
-"""Vectors behind a packed filter, which are read but not used."""
+_BEYOND = _PASS = 2 * 128
+"""Vectors behind a packed filter, which are read but not used, and those of a pass. One with pixels
+as left operands begins at a multiple of the latter in its buffer."""
 _INVOCATIONS = 256
 
 
@@ -40,6 +41,12 @@ class Tile(NamedTuple):
     """... and for their beginning and end."""
     pixels_left: bool = False
     """Pixels are left operands, so the filter is packed for right ones."""
+    turn: float = 0
+    """Microseconds that another column tile's beginning and end take a workgroup that makes
+    several, one after the other; 0 if none does."""
+    passes: bool = False
+    """The filter's loads of a pass share an address, and a turn's first ones follow the outputs of
+    the turn before. This takes several turns."""
 
     @property
     def rows(self) -> int:
@@ -57,14 +64,16 @@ class Tile(NamedTuple):
 # As measured on an H200.
 TILES = (
     Tile("t96", 2, 2, (3, 4), 2, 0.48, 5), Tile("t48x256", 1, 4, (3, 4), 2, 0.53, 4),
-    Tile("t64x256", 1, 4, (4, 4), 2, 0.6, 5, True), Tile("t128x256", 2, 4, (4, 4), 1, 0.57, 7.5),
-    Tile("t192x64", 4, 1, (3, 4), 2, 0.7, 5.5))
+    Tile("t64x256", 1, 4, (4, 4), 2, 0.6, 5, True, 3), Tile("t128x256", 2, 4, (4, 4), 1, 0.57, 7.5),
+    Tile("t192x64", 4, 1, (3, 4), 2, 0.7, 5.5),
+    # Passes are faster, but turns are slower: better from 22 passes (chunks x taps) a turn on.
+    Tile("t64x256", 1, 4, (4, 4), 2, 0.553, 5, True, 5, True))
 _ALONE = 0.6
 """The part of ``Tile.step`` that one workgroup of two takes without the other."""
 _WORTH = 0.93
 """The part of other kernels' estimated time from which on these are taken."""
-_BANDS, _SPLITS = 8, 16
-"""The most bands of columns that are tried, and splits of K."""
+_BANDS, _SPLITS, _TURNS = 8, 16, 2
+"""The most bands of columns that are tried, splits of K, and column tiles of a workgroup."""
 
 
 class Choice(NamedTuple):
@@ -74,10 +83,13 @@ class Choice(NamedTuple):
     pixels: int
     """The most pixels of a tile."""
     splits: int
+    turns: int = 1
+    """Column tiles that a workgroup makes, one after the other."""
 
     @property
     def name(self) -> str:
-        return f"{self.tile.name}-b{self.band}-{self.splits}"
+        turns = f"-{'p' if self.tile.passes else 'x'}{self.turns}" if self.turns > 1 else ""
+        return f"{self.tile.name}-b{self.band}-{self.splits}{turns}"
 
     @property
     def shared(self) -> int:
@@ -137,6 +149,8 @@ def _banded(p: PlanBuilder, c: Problem, tile: Tile) -> Choice | None:
     if variant is None or (c.phases > 1 and _columns(c) % (tile.columns // tile.across)):
         return None
     best, least, room = None, None, p.device.max_shared_memory - variant.shared_bytes
+    if tile.turn:
+        room -= 4 * tile.columns * (_TURNS - 1)  # their biases
     for band in {-(-width // bands) for bands in range(1, _BANDS + 1)}:
         choice = Choice(tile, band, _pixels(c, tile.rows, band), 1)
         if 16 * choice.shared + 4 * choice.pixels <= room and _loads(choice, c) <= _MAX_LOADS:
@@ -160,23 +174,31 @@ def _columns(c: Problem) -> int:
 def _timed(
     p: PlanBuilder, c: Problem, of: Choice, every: Collection[int]
 ) -> list[tuple[float, Choice]]:
-    """The choice with each number of splits, after the estimated microseconds: of the core with the
-    most workgroups, and of adding splits."""
+    """The choice with each number of splits, and of turns if nothing is split, after the estimated
+    microseconds: of the core with the most workgroups, and of adding splits."""
     tile, cores = of.tile, p.device.cores
     groups, chunks = of.row_tiles(c) * of.column_tiles(c) * c.groups, -(-c.in_channels // _CHUNK)
-    taps, extra, step = c.first_taps, tile.extra, tile.step
     found = []
-    for splits in every:
-        steps = -(-chunks // splits) * taps
-        rounds, rest = divmod(groups * splits, cores * tile.resident)
-        time = rounds * (extra + steps * step)
+    single = [] if tile.passes else every
+    for splits, turns in [*((n, 1) for n in single), *((1, n) for n in _turns(of, c, every))]:
+        steps = -(-chunks // splits) * c.first_taps * turns
+        extra = tile.extra + (turns - 1) * tile.turn
+        rounds, rest = divmod(groups // turns * splits, cores * tile.resident)
+        time = rounds * (extra + steps * tile.step)
         if rest:
             alone = _ALONE if rest <= cores and tile.resident > 1 else 1.0
-            time += extra + alone * steps * step
+            time += extra + alone * steps * tile.step
         if splits > 1:
             time += matrix_units.adding(c, splits)
-        found.append((time, Choice(tile, of.band, of.pixels, splits)))
+        found.append((time, Choice(tile, of.band, of.pixels, splits, turns)))
     return found
+
+
+def _turns(of: Choice, c: Problem, splits: Collection[int]) -> list[int]:
+    """Numbers of column tiles that a workgroup may make, without one. Several were timed for
+    transposed convolutions only."""
+    most = _TURNS if of.tile.turn and 1 in splits and c.phases > 1 else 1
+    return [n for n in range(2, most + 1) if of.column_tiles(c) % n == 0]
 
 
 def _regular(choice: Choice, c: Problem) -> bool:
@@ -231,7 +253,7 @@ def filter_in_order(p: PlanBuilder, c: Problem, pixels_left: bool = False) -> Op
     strips, chunks = _columns(c) // _STRIP, -(-c.in_channels // _CHUNK)
     taps = [a.phases[0][1] for a in (y, x)]
     count = c.groups * c.phases * strips * chunks * product(taps) * 2 * _STRIP // 16 * 32
-    made = p.persistent("filter_tensor", 2, 8 * (count + _BEYOND))
+    made = p.persistent("filter_tensor", 2, 8 * (count + _BEYOND + _PASS * pixels_left))
     firsts = [first * s for a, s in zip((y, x), c.w_strides[-2:]) for first, _, _ in a.phases]
     steps = [a.filter_step * s & 0xFFFFFFFF for a, s in zip((y, x), c.w_strides[-2:])]
     p.dispatch(
@@ -260,7 +282,7 @@ def dispatch(p: PlanBuilder, c: Problem, choice: Choice, y: Operand, y_strides: 
     row_tiles, column_tiles = choice.row_tiles(c), choice.column_tiles(c)
     p.dispatch(
         fused.variant(f"{SHADER}.{tile.name}"),
-        row_tiles * column_tiles * choice.splits * c.groups, **bound, y=y,
+        row_tiles * column_tiles // choice.turns * choice.splits * c.groups, **bound, y=y,
         bias=p.read("bias_tensor"), **more, params=fused.words or (0,),
         push={"own_chunks": -(-chunks // choice.splits), "chunks": chunks, "groups": c.groups,
               "batches": c.batches, "in_channels": c.in_channels, "out_channels": c.out_channels,
@@ -278,4 +300,5 @@ def dispatch(p: PlanBuilder, c: Problem, choice: Choice, y: Operand, y_strides: 
               "TAPS_X": taps[1], "TAP_STEP_Y": axes[0].tap_step, "TAP_STEP_X": axes[1].tap_step,
               "PHASES_Y": len(axes[0].phases), "PHASES_X": len(axes[1].phases),
               "PHASE_COLUMNS": _columns(c), "ROW_TILES": row_tiles, "COLUMN_TILES": column_tiles,
-              "SPLITS": choice.splits, **fused.spec})
+              "SPLITS": choice.splits, "TURNS": choice.turns, "PASSES": tile.passes,
+              **fused.spec})

@@ -62,6 +62,20 @@ class Problem:
             found.append((first, last - first + (a.phases[0][1] - 1) * a.tap_step + 1))
         return found
 
+    @property
+    def taps_in_line(self) -> bool:
+        """Whether the filter's taps lie at equal distances, once channels are vectors."""
+        *_, height, width = (a.filter_size for a in self.axes)
+        return (self.w_strides[2] != 1 or 1 in (height, width)  # the first are copied
+                or self.w_strides[-2] == width * self.w_strides[-1])
+
+    def vector_strides(self, each: int) -> dict[str, list[int]]:
+        """Push fields of a packed convolution whose taps are in line: strides of input and filter
+        in vectors of so many channels."""
+        tap = self.w_strides[-1 if self.axes[-1].filter_size > 1 else -2]
+        return {"x_strides": [s // each for s in (self.x_strides[0], *self.x_strides[-2:])],
+                "w_strides": [s // each for s in (*self.w_strides[:2], tap)]}
+
     def tiles(self, rows: int, columns: int) -> int:
         """The number of tiles in all groups and phases."""
         return -(-self.rows // rows) * -(-self.out_channels // columns) * self.groups * self.phases

@@ -43,31 +43,41 @@ TILES = (Tile("t128x64", 128, 64, 3, 0.283, 0.62), Tile("t96x128", 96, 128, 2, 0
          Tile("t64x128", 64, 128, 3, 0.29, 0.5), Tile("t96x64", 96, 64, 3, 0.265, 0.35))
 
 
-def _serves(p: PlanBuilder, c: Problem) -> bool:
-    """Whether the kernel can compute the convolution."""
-    x, w, (z, y_axis, x_axis) = p.tensor("input_tensor"), p.tensor("filter_tensor"), c.axes
-    taps_in_line = (c.w_strides[2] != 1 or 1 in (y_axis.filter_size, x_axis.filter_size)
-                    or c.w_strides[-2] == x_axis.filter_size * c.w_strides[-1])  # copies are
+def takes_bytes(p: PlanBuilder, c: Problem) -> bool:
+    """Whether the convolution is one of signed bytes without zero points of input and filter, along
+    two axes, whose outputs are vectors of channels, on matrix units whose order is known."""
+    x, w, (z, *_) = p.tensor("input_tensor"), p.tensor("filter_tensor"), c.axes
     return (
         x.data_type is DataType.INT8 and w.data_type is DataType.INT8
         and p.tensor("input_zero_point_tensor") is None
         and p.tensor("filter_zero_point_tensor") is None
         and p.device.fragments_alike and p.device.multiplies(16, 16, 32, "i8", "i32")
-        and z.in_size * z.out_size * z.filter_size == 1 and c.first_taps <= _MAX_TAPS
-        and taps_in_line and matrix_units.is_plain(p, c, p.write("output_tensor"), c.y_strides))
+        and z.in_size * z.out_size * z.filter_size == 1
+        and c.taps_in_line and matrix_units.is_plain(p, c, p.write("output_tensor"), c.y_strides))
+
+
+def _timed(p: PlanBuilder, c: Problem) -> list[tuple[float, Tile]]:
+    """Tiles that can compute the convolution, after their estimated times, the presumably fastest
+    first."""
+    if c.first_taps > _MAX_TAPS or not takes_bytes(p, c):
+        return []
+    packing = matrix_units.packing(p, c)
+    return sorted((tile.microseconds(c, p.device.cores) + packing, tile) for tile in TILES
+                  if (v := p.library.find(SHADER, tile.name)) is not None
+                  and v.shared_bytes <= p.device.max_shared_memory)
+
+
+def microseconds(p: PlanBuilder, c: Problem) -> float:
+    """The estimated time of this kernel, or of others if they are faster."""
+    others = matrix_units.estimate(p, matrix_units.planned(p, c).problem)
+    return min([others, *(time for time, _ in _timed(p, c))])
 
 
 def chosen(p: PlanBuilder, c: Problem) -> Tile | None:
     """The tile, or None if another kernel should compute the convolution."""
-    if not _serves(p, c):
-        return None
-    packing = matrix_units.packing(p, c)
-    timed = [(tile.microseconds(c, p.device.cores) + packing, tile) for tile in TILES
-             if (v := p.library.find(SHADER, tile.name)) is not None
-             and v.shared_bytes <= p.device.max_shared_memory]
+    timed = _timed(p, c)
     if not timed:
         return None
-    timed.sort(key=lambda each: each[0])
     able = [tile for _, tile in timed]
     wins = timed[0][0] < matrix_units.estimate(p, matrix_units.planned(p, c).problem)
     work = work_key("slices", c.rows, c.in_channels, c.k, c.out_channels, c.groups)
@@ -85,26 +95,22 @@ def lower(p: PlanBuilder, c: Problem, operands: dict[str, Any], strides: dict[st
     c, bound = matrix_units.packed(p, c, matrix_units.planned(p, c))
     y_axis, x_axis = c.axes[1:]
     row_tiles, column_tiles = -(-c.rows // tile.rows), -(-c.out_channels // tile.columns)
-    y_strides = (c.y_strides[0], *c.y_strides[-2:])
-    line = y_strides[-1]
-    tap = c.w_strides[-1 if x_axis.filter_size > 1 else -2]
+    line = c.y_strides[-1]
     p.dispatch(
         f"{SHADER}.{tile.name}", row_tiles * column_tiles * c.groups, **bound,
         y=p.write("output_tensor"), **operands,
         push={"chunks": -(-c.in_channels // _CHUNK), "groups": c.groups, "batches": c.batches,
               "in_channels": c.in_channels, "out_channels": c.out_channels,
               "first": [first for first, _ in c.reaches],
-              "in_sizes": [y_axis.in_size, x_axis.in_size],
-              "x_strides": [s // _VECTOR for s in (c.x_strides[0], *c.x_strides[-2:])],
-              "w_strides": [s // _VECTOR for s in (*c.w_strides[:2], tap)],
-              "y_strides": y_strides, **strides},
+              "in_sizes": [y_axis.in_size, x_axis.in_size], **c.vector_strides(_VECTOR),
+              "y_strides": (c.y_strides[0], *c.y_strides[-2:]), **strides},
         spec={"POSITIONS_Y": y_axis.positions, "POSITIONS_X": x_axis.positions,
               "STEP_Y": y_axis.input_step, "STEP_X": x_axis.input_step,
               "TAPS_Y": y_axis.filter_size, "TAPS_X": x_axis.filter_size,
               "TAP_STEP_Y": y_axis.tap_step, "TAP_STEP_X": x_axis.tap_step,
               "ROW_TILES": row_tiles, "COLUMN_TILES": column_tiles,
-              "LINEAR": y_strides == (y_axis.positions * x_axis.positions * line,
-                                      x_axis.positions * line, line),
+              "LINEAR": (c.y_strides[0], c.y_strides[-2]) == (
+                  y_axis.positions * x_axis.positions * line, x_axis.positions * line),
               "WHOLE": c.in_channels % _CHUNK == 0,
               "EVEN": not (c.rows % tile.rows or c.out_channels % tile.columns), **spec})
     return True
