@@ -311,6 +311,21 @@ def test_few_rows_are_read_in_the_longest_vectors_there_are(
         a_each, b_each, k % 8 != 0)
 
 
+@pytest.mark.parametrize(("k", "columns", "trans_b", "kernel"), [
+    (4096, 11008, 0, "gemm_few_rows_coopmat.n.r1"),
+    (4095, 11008, 0, "gemm_few_rows.n_contiguous.r1"),
+    (4095, 11007, 0, "gemm_few_rows_coopmat.n.r1"),
+    (4095, 11008, 1, "gemm_few_rows_coopmat.k.r1")])
+def test_the_kernel_of_one_row_of_any_k(k: int, columns: int, trans_b: int, kernel: str) -> None:
+    b = (columns, k) if trans_b else (k, columns)
+    a, b, y = (dml.TensorDesc("float16", s) for s in ((1, k), b, (1, columns)))
+    desc = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=y, trans_a=0,
+                                trans_b=trans_b, alpha=1.0, beta=1.0)
+    with tuning.trial({}):
+        x, = desc.operator.lower(desc, h200()).execute
+    assert x.variant.name == kernel
+
+
 @pytest.mark.parametrize("step", [1, 2])
 @pytest.mark.parametrize(("kernel", "sizes", "trans_b"), [
     ("k-r1", (3, 1, 72, 131), 1), ("k-r8", (1, 7, 1032, 205), 1), ("k-r16", (2, 16, 1096, 131), 1),

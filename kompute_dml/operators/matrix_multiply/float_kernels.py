@@ -235,8 +235,8 @@ def candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
         if few and g.rows > 1:  # matrix units are as fast as memory for any number of rows
             few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
         if best := _fragments(g, p):
-            if large:  # where it was measured
-                return [best, *few, *tiles]
+            if large:  # where it was measured; for one row not if K ends oddly
+                return [*few, best, *tiles] if few and g.k % 8 else [best, *few, *tiles]
             few = [*few[:1], best] if few else []
             return [*few, *tiles] if few else [*tiles[:1], best, *tiles[1:]]
     if g.itemsize == 4 and g.rows > 4 and g.vectors("b", 4) == "mn" and not p.device.is_cpu:
