@@ -20,7 +20,8 @@
 // of 32, four in each half. So is the order of columns: an invocation takes 2 FRAGMENTS neighbours.
 //   k: B is read in vectors of eight elements along K, as A is.
 //   n: it is read in vectors of eight columns, n4: of four. Eight invocations read neighbours of a row.
-// Vectors that begin elsewhere are read in pieces. The subgroups divide K, and add up their sums at the end.
+// Vectors that are not aligned are read in pieces: n in halves, the others also in words. The subgroups divide
+// K, and add up their sums at the end.
 #if defined(ROWS_r1)
 const uint TILE_ROWS = 1u;
 #elif defined(ROWS_r8)
@@ -127,7 +128,7 @@ void main() {
         b_from[i] = (b_offset + t.at[1] + min(t.column + row * WIDTH + i, columns - 1u) * b_column) / B_EACH;
 #else
     const uint APART = max(B_EACH, 2u);
-    uint b_from[WHOLE / 2u], b_first = b_offset + t.at[1], b_line = b_k / B_EACH;
+    uint b_from[2], b_first = b_offset + t.at[1], b_line = b_k / B_EACH;
     [[unroll]] for (uint j = 0u; j < WHOLE / APART; ++j)
         b_from[j] = (b_first + min(t.column + row * WIDTH + j * APART, columns - B_EACH)) / B_EACH;
     uint b_last = b_first + min(t.column + row * WIDTH + WIDTH - 1u, columns - 1u);
@@ -143,24 +144,23 @@ void main() {
                  b_from[i] + (k) / B_EACH)
 #else
 #ifdef B_n4
-#define READ_HALVES(to, line)
+#define READ_HALVES(to, after, line) \
+    const uint SHIFT = B_EACH == 1u ? 1u : 0u; \
+    to.x = b_words[(b_from[0] + line) >> SHIFT]; \
+    to.y = b_words[(b_from[1] + line) >> SHIFT]; \
+    if (B_EACH == 1u) after = b_words[(b_last + line) / 2u];
 #else
-#define READ_HALVES(to, line) \
-    if (B_EACH == 4u) { \
-        to.xy = b_pairs[b_from[0] + line]; \
-        to.zw = b_pairs[b_from[1] + line]; \
-    } else
+#define READ_HALVES(to, after, line) \
+    to.xy = b_pairs[b_from[0] + line]; \
+    to.zw = b_pairs[b_from[1] + line];
 #endif
 #define READ_B(found, s, i, k) \
     { \
         uint line = ((k) + i) * b_line; \
         if (B_EACH == WHOLE) { \
             found.b[(s) * READS + i] = B_FROM[b_from[0] + line]; \
-        } else READ_HALVES(found.b[(s) * READS + i], line) { \
-            const uint SHIFT = B_EACH == 1u ? 1u : 0u; \
-            [[unroll]] for (uint j = 0u; j < WHOLE / 2u; ++j) \
-                found.b[(s) * READS + i][j] = b_words[(b_from[j] + line) >> SHIFT]; \
-            if (B_EACH == 1u) found.b_after[(s) * READS + i] = b_words[(b_last + line) / 2u]; \
+        } else { \
+            READ_HALVES(found.b[(s) * READS + i], found.b_after[(s) * READS + i], line) \
         } \
     }
 #endif
