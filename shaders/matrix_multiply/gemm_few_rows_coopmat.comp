@@ -20,7 +20,8 @@
 // of 32, four in each half. So is the order of columns: an invocation takes 2 FRAGMENTS neighbours.
 //   k: B is read in vectors of eight elements along K, as A is.
 //   n: it is read in vectors of eight columns, n4: of four. Eight invocations read neighbours of a row.
-// The subgroups divide K, and add up their sums at the end.
+// Vectors that are not aligned are read in pieces: n in halves, the others also in words. The subgroups divide
+// K, and add up their sums at the end.
 #if defined(ROWS_r1)
 const uint TILE_ROWS = 1u;
 #elif defined(ROWS_r8)
@@ -33,21 +34,30 @@ const uint INVOCATIONS = gl_WorkGroupSize.x, SUBGROUPS = INVOCATIONS / 32u;
 #if defined(B_n)
 const uint FRAGMENTS = 4u;
 #define BVector uvec4
+#define WHOLE 8u
 #elif defined(B_n4)
 const uint FRAGMENTS = 2u;
 #define BVector uvec2
+#define WHOLE 4u
 #else
 layout(constant_id = 12) const uint FRAGMENTS = 2u;  // of 16 columns
 #define BVector uvec4
+#define WHOLE 8u
 #endif
 layout(constant_id = 7) const bool ENDS_INSIDE = false;  // whether K, or a part of it, ends inside a pass
+layout(constant_id = 8) const bool ENDS_ODDLY = false;  // whether K is no multiple of eight
 layout(constant_id = 13) const uint STEPS = 1u;  // that a subgroup multiplies at a time
 layout(constant_id = 14) const bool AHEAD = true;  // whether the next ones are read meanwhile
+// The elements of A and B that one read takes: all vectors begin at multiples of them. 1: words are read, and
+// their halves shifted.
+layout(constant_id = 15) const uint A_EACH = 8u;
+layout(constant_id = 16) const uint B_EACH = WHOLE;
 const uint TILE_COLUMNS = 16u * FRAGMENTS;
 #define HALF_STORES
 #include "include/gemm.glsl"
-#ifdef B_n4
+layout(binding = 0) readonly buffer APairs { uvec2 a_pairs[]; };
 layout(binding = 1) readonly buffer BPairs { uvec2 b_pairs[]; };
+#ifdef B_n4
 #define B_FROM b_pairs
 #else
 #define B_FROM b_vectors
@@ -80,7 +90,28 @@ shared uvec4 s_sums[SUBGROUPS * STRIP];
 struct Found {
     BVector b[STEPS * READS];
     uvec4 a[STEPS * HALVES];
+    uint b_after[STEPS * READS];  // the words behind, if vectors begin anywhere
+    uint a_after[STEPS * HALVES];
 };
+
+// Eight elements along K that begin at multiples of EACH. No word lies past the last element.
+#define READ_ALONG_K(x, EACH, to, after, from) \
+    if (EACH == 8u) { \
+        to = x##_vectors[from]; \
+    } else if (EACH == 4u) { \
+        to.xy = x##_pairs[from]; \
+        to.zw = x##_pairs[(from) + 1u]; \
+    } else { \
+        const uint SHIFT = EACH == 1u ? 1u : 0u; \
+        [[unroll]] for (uint w = 0u; w < 4u; ++w) to[w] = x##_words[((from) >> SHIFT) + w]; \
+        if (EACH == 1u) after = x##_words[((from) + 7u) / 2u]; \
+    }
+// The words of elements that begin in the second half of the first one, if ``odd``.
+#define SHIFTED(words, count, after, odd) \
+    [[unroll]] for (uint w = 0u; w < count; ++w) { \
+        uint following = w + 1u < count ? words[min(w + 1u, count - 1u)] : after; \
+        words[w] = odd ? words[w] >> 16u | following << 16u : words[w]; \
+    }
 
 void main() {
     Tile t;
@@ -90,23 +121,48 @@ void main() {
     // Rows and columns beyond the edges are clamped, and their sums dropped. Positions count vectors.
     uint a_from[HALVES];
     [[unroll]] for (uint i = 0u; i < HALVES; ++i)
-        a_from[i] = (a_offset + t.at[0] + min(i * 8u + row, rows - 1u) * a_row) / 8u;
+        a_from[i] = (a_offset + t.at[0] + min(i * 8u + row, rows - 1u) * a_row) / A_EACH;
 #ifdef B_k
     uint b_from[READS];
     [[unroll]] for (uint i = 0u; i < READS; ++i)
-        b_from[i] = (b_offset + t.at[1] + min(t.column + row * WIDTH + i, columns - 1u) * b_column) / 8u;
+        b_from[i] = (b_offset + t.at[1] + min(t.column + row * WIDTH + i, columns - 1u) * b_column) / B_EACH;
 #else
-    uint b_from = (b_offset + t.at[1] + min(t.column + row * WIDTH, columns - WIDTH)) / WIDTH;
-    uint b_line = b_k / WIDTH;
+    const uint APART = max(B_EACH, 2u);
+    uint b_from[2], b_first = b_offset + t.at[1], b_line = b_k / B_EACH;
+    [[unroll]] for (uint j = 0u; j < WHOLE / APART; ++j)
+        b_from[j] = (b_first + min(t.column + row * WIDTH + j * APART, columns - B_EACH)) / B_EACH;
+    uint b_last = b_first + min(t.column + row * WIDTH + WIDTH - 1u, columns - 1u);
 #endif
-    // K is a multiple of eight, so an invocation's elements of a step are all inside, or all past the end.
+    // An invocation's eight elements of a step are all inside, or all past the end. If K ends oddly, the last
+    // one reads the last eight, at least as many as K has, and drops those that others read, too.
     uint first = t.begin + quad * 8u, last = t.end - 8u;
     uint passes = (t.end - t.begin - 1u) / PASS + 1u;
 #define PLACE_OF(pass, s) (first + (pass) * PASS + (s) * STEP)
 #ifdef B_k
-#define READ_B(found, s, i, k) found.b[(s) * READS + i] = b_vectors[b_from[i] + (k) / 8u];
+#define READ_B(found, s, i, k) \
+    READ_ALONG_K(b, B_EACH, found.b[(s) * READS + i], found.b_after[(s) * READS + i], \
+                 b_from[i] + (k) / B_EACH)
 #else
-#define READ_B(found, s, i, k) found.b[(s) * READS + i] = B_FROM[b_from + ((k) + i) * b_line];
+#ifdef B_n4
+#define READ_HALVES(to, after, line) \
+    const uint SHIFT = B_EACH == 1u ? 1u : 0u; \
+    to.x = b_words[(b_from[0] + line) >> SHIFT]; \
+    to.y = b_words[(b_from[1] + line) >> SHIFT]; \
+    if (B_EACH == 1u) after = b_words[(b_last + line) / 2u];
+#else
+#define READ_HALVES(to, after, line) \
+    to.xy = b_pairs[b_from[0] + line]; \
+    to.zw = b_pairs[b_from[1] + line];
+#endif
+#define READ_B(found, s, i, k) \
+    { \
+        uint line = ((k) + i) * b_line; \
+        if (B_EACH == WHOLE) { \
+            found.b[(s) * READS + i] = B_FROM[b_from[0] + line]; \
+        } else { \
+            READ_HALVES(found.b[(s) * READS + i], found.b_after[(s) * READS + i], line) \
+        } \
+    }
 #endif
 #define READ(found, pass) \
     { \
@@ -119,7 +175,8 @@ void main() {
             uint k = PLACE_OF(pass, s); \
             if (ENDS_INSIDE) k = min(k, last); \
             [[unroll]] for (uint i = 0u; i < HALVES; ++i) \
-                found.a[s * HALVES + i] = a_vectors[a_from[i] + k / 8u]; \
+                READ_ALONG_K(a, A_EACH, found.a[s * HALVES + i], found.a_after[s * HALVES + i], \
+                             a_from[i] + k / A_EACH) \
         } \
     }
     Sums sums[FRAGMENTS];
@@ -134,15 +191,37 @@ void main() {
     uvec4(LOW(b[4u * (n)][f], b[4u * (n) + 1u][f]), LOW(b[4u * (n) + 2u][f], b[4u * (n) + 3u][f]), \
           HIGH(b[4u * (n)][f], b[4u * (n) + 1u][f]), HIGH(b[4u * (n) + 2u][f], b[4u * (n) + 3u][f]))
 #endif
+#ifdef B_k
+#define B_IS_ODD(i, k) ((b_from[i] + (k)) % 2u == 1u)
+#define B_KEPT(i, x) (x & kept)
+#else
+#define B_IS_ODD(i, k) ((b_first + ((k) + i) * b_k) % 2u == 1u)
+#define B_KEPT(i, x) (i < dropped ? BVector(0u) : x)
+#endif
 #define CONSUME(found, pass) \
     [[unroll]] for (uint s = 0u; s < STEPS; ++s) { \
         BVector b[READS]; \
         uvec4 a[HALVES]; \
         bool past = ENDS_INSIDE && PLACE_OF(pass, s) > last; \
-        [[unroll]] for (uint i = 0u; i < READS; ++i) \
-            b[i] = past ? BVector(0u) : found.b[s * READS + i]; \
-        [[unroll]] for (uint i = 0u; i < HALVES; ++i) \
-            a[i] = past ? uvec4(0u) : found.a[s * HALVES + i]; \
+        [[unroll]] for (uint i = 0u; i < READS; ++i) b[i] = found.b[s * READS + i]; \
+        [[unroll]] for (uint i = 0u; i < HALVES; ++i) a[i] = found.a[s * HALVES + i]; \
+        uint k = past ? last : PLACE_OF(pass, s), dropped = PLACE_OF(pass, s) - k; \
+        if (B_EACH == 1u) \
+            [[unroll]] for (uint i = 0u; i < READS; ++i) \
+                SHIFTED(b[i], WHOLE / 2u, found.b_after[s * READS + i], B_IS_ODD(i, k)) \
+        if (A_EACH == 1u) \
+            [[unroll]] for (uint i = 0u; i < HALVES; ++i) \
+                SHIFTED(a[i], 4u, found.a_after[s * HALVES + i], (a_from[i] + k) % 2u == 1u) \
+        if (ENDS_ODDLY) { \
+            uvec4 kept; \
+            [[unroll]] for (uint w = 0u; w < 4u; ++w) \
+                kept[w] = dropped > 2u * w + 1u ? 0u : dropped > 2u * w ? 0xFFFF0000u : 0xFFFFFFFFu; \
+            [[unroll]] for (uint i = 0u; i < READS; ++i) b[i] = B_KEPT(i, b[i]); \
+            [[unroll]] for (uint i = 0u; i < HALVES; ++i) a[i] &= kept; \
+        } else { \
+            [[unroll]] for (uint i = 0u; i < READS; ++i) b[i] = past ? BVector(0u) : b[i]; \
+            [[unroll]] for (uint i = 0u; i < HALVES; ++i) a[i] = past ? uvec4(0u) : a[i]; \
+        } \
         [[unroll]] for (uint n = 0u; n < 2u; ++n) { \
             RightFragment right; \
             [[unroll]] for (uint i = 0u; i < 2u * HALVES; ++i) { \
@@ -169,6 +248,10 @@ void main() {
             Found found;
             [[unroll]] for (uint i = 0u; i < STEPS * READS; ++i) found.b[i] = next.b[i];
             [[unroll]] for (uint i = 0u; i < STEPS * HALVES; ++i) found.a[i] = next.a[i];
+            if (B_EACH == 1u)
+                [[unroll]] for (uint i = 0u; i < STEPS * READS; ++i) found.b_after[i] = next.b_after[i];
+            if (A_EACH == 1u)
+                [[unroll]] for (uint i = 0u; i < STEPS * HALVES; ++i) found.a_after[i] = next.a_after[i];
             // If this had a condition, NVIDIA's compiler would wait for these loads before it multiplies.
             READ(next, min(pass + SUBGROUPS, passes - 1u))
             CONSUME(found, pass)

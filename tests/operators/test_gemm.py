@@ -14,7 +14,7 @@ from kompute_dml.desc import TensorDesc
 from kompute_dml.graph import tails
 from kompute_dml.lowering.builder import PlanBuilder, target_of
 from kompute_dml.lowering.copy import View, copied
-from kompute_dml.lowering.plan import TEMPORARY, Plan, Target
+from kompute_dml.lowering.plan import TEMPORARY, Dispatch, Plan, Target
 from kompute_dml.operators import chain
 from kompute_dml.operators.base import widened
 from kompute_dml.operators.matrix_multiply import float_kernels, gemm
@@ -50,6 +50,22 @@ _CASES: list[tuple[str, str, tuple[int, ...], int, int, bool]] = [
     ("gemm_few_rows_coopmat-n-r1-split", "float16", (2, 1, 512, 136), 0, 0, False),
     ("gemm_few_rows_coopmat-n-r8-split", "float16", (1, 7, 1032, 264), 0, 0, True),
     ("gemm_few_rows_coopmat-n4-r16-split", "float16", (3, 16, 1096, 136), 0, 0, True),
+    # K, or columns, are no whole vectors: multiples of four, of two, odd.
+    ("gemm_few_rows_coopmat-k-r1-split", "float16", (1, 1, 1028, 72), 0, 1, False),
+    ("gemm_few_rows_coopmat-k-r16-split", "float16", (2, 16, 1030, 131), 0, 1, True),
+    ("gemm_few_rows_coopmat-k-r8-split", "float16", (1, 7, 1025, 205), 0, 1, True),
+    ("gemm_few_rows_coopmat-k-r8-split", "float16", (2, 3, 9, 67), 0, 1, False),
+    ("gemm_few_rows_coopmat-k-r8-split", "float16", (1, 5, 1029, 72), 1, 1, False),  # A is copied
+    ("gemm_few_rows_coopmat-n-r1-split", "float16", (2, 1, 516, 132), 0, 0, False),
+    ("gemm_few_rows_coopmat-n-r8-split", "float16", (1, 7, 1031, 268), 0, 0, True),
+    ("gemm_few_rows_coopmat-n4-r1-split", "float16", (2, 1, 516, 131), 0, 0, True),
+    ("gemm_few_rows_coopmat-n4-r8-split", "float16", (1, 7, 1031, 262), 0, 0, True),
+    ("gemm_few_rows_coopmat-n4-r8-split", "float16", (3, 8, 331, 101), 0, 0, False),
+    ("gemm_few_rows_coopmat-n4-r16-split", "float16", (1, 13, 1034, 70), 0, 0, True),
+    ("gemm_few_rows_coopmat-n4-r16-split", "float16", (2, 13, 1034, 135), 0, 0, False),
+    ("gemm_few_rows_coopmat-n4-r16-split", "float16", (1, 16, 1031, 204), 0, 0, False),
+    ("gemm_few_rows_coopmat-n4-r8-split", "float16", (1, 7, 2311, 67), 0, 0, False),
+    ("gemm_few_rows_coopmat-n4-r8-split", "float16", (1, 2, 8, 5), 0, 0, False),
     ("gemm_coopmat-t64x256p", "float16", (1, 128, 96, 256), 0, 0, False),
     ("gemm_coopmat-t64x256p", "float16", (2, 130, 203, 141), 1, 0, True),  # edges, no vectors
     ("gemm_coopmat-t64x256p", "float16", (2, 72, 72, 264), 0, 1, True),
@@ -258,7 +274,8 @@ def test_few_rows_on_matrix_units(
 @pytest.mark.parametrize(("k", "trans_a", "variants"), [
     (4096, 0, ["gemm_few_rows_coopmat.n4.r16"]),
     (4096, 1, ["activation_identity_tiles.b16", "gemm_few_rows_coopmat.n4.r16"]),
-    (4100, 0, ["gemm_coopmat.t16"])])
+    (4095, 0, ["gemm_few_rows_coopmat.n4.r16"]),
+    (4095, 1, ["activation_identity_tiles.b16", "gemm_few_rows_coopmat.n4.r16"])])
 def test_few_rows_are_copied_where_they_have_no_vectors(
     k: int, trans_a: int, variants: list[str]
 ) -> None:
@@ -271,14 +288,127 @@ def test_few_rows_are_copied_where_they_have_no_vectors(
     assert [x.variant.name for x in plan.execute][-len(variants):] == variants
     x = plan.execute[-1]
     if "few_rows" in x.variant.name:
-        assert (x.push["a_row"], x.push["a_k"]) == (k, 1)
+        assert (x.push["a_row"], x.push["a_k"]) == (k + -k % 8 if trans_a else k, 1)
+
+
+def _reads_only_operands(x: Dispatch, trans_b: int) -> None:
+    """The dispatch has all operands, constants and push fields of its shader. The product reads the
+    whole of A and B and nothing else, in pieces that begin at multiples of their elements."""
+    x.variant.pack_spec(x.spec)
+    push = dict(zip(x.variant.push_fields, (
+        int(x.variant.pack_push(x.push)[at]) for at, _ in x.variant.push_fields.values())))
+    assert len(x.operands) == x.variant.bindings
+    fields = [o.offset_field for o in x.operands if o.offset_field]
+    assert set(fields) <= set(push) and len(set(fields)) == len(fields)
+    a, b, c, y, *_ = x.operands
+    assert [o.offset_field for o in (a, b, y)] == ["a_offset", "b_offset", "y_offset"]
+    assert not c.slot and y.writes and not a.writes and not b.writes
+    rows, k, columns = push["rows"], push["K"], push["columns"]
+    for one, (count, step), along, each in (
+            (a, (rows, push["a_row"]), push["a_k"], x.spec["A_EACH"]),
+            (b, (columns, push["b_column"]), push["b_k"], x.spec["B_EACH"])):
+        assert (count - 1) * step + (k - 1) * along + 1 == one.length
+        assert one.itemsize == 2 and one.offset % each == 0
+        lines, length, apart = (k, count, along) if one is b and not trans_b else (count, k, step)
+        assert min(along, step or 1) == 1  # of one row the step is 0
+        assert length % each == 0 and (lines == 1 or apart % each == 0)
+    assert k >= 8
+
+
+@pytest.mark.parametrize("rows", [1, 8, 16])
+@pytest.mark.parametrize(("k", "columns", "trans_b", "shift", "base", "a_each", "b_each"), [
+    (4096, 11008, 0, 0, 0, 8, 8), (4100, 11012, 0, 0, 0, 4, 4), (4104, 11007, 0, 0, 0, 8, 1),
+    (4096, 11012, 0, 0, 0, 8, 4), (4096, 11010, 0, 0, 0, 8, 2), (4096, 11007, 0, 0, 0, 8, 1),
+    (4096, 4100, 0, 0, 0, 8, 4), (4096, 4104, 0, 0, 0, 8, 8), (4096, 4102, 0, 0, 0, 8, 2),
+    (4096, 11007, 1, 0, 0, 8, 8), (4100, 11008, 1, 0, 0, 4, 4), (4102, 11008, 1, 0, 0, 2, 2),
+    (4095, 11008, 1, 0, 0, 1, 1), (4095, 11007, 0, 0, 0, 1, 1), (4096, 11008, 1, 4, 0, 4, 4),
+    (4096, 11008, 0, 2, 0, 2, 2), (4096, 11008, 1, 1, 0, 1, 1), (4096, 11008, 0, 0, 2, 1, 1),
+    (4096, 4096, 0, 0, 8, 4, 4), (4096, 11008, 1, 0, 4, 2, 2), (4097, 4096, 1, 8, 0, 1, 1)])
+def test_few_rows_are_read_in_the_longest_vectors_there_are(
+    rows: int, k: int, columns: int, trans_b: int, shift: int, base: int, a_each: int, b_each: int
+) -> None:
+    """``shift``: elements behind each row of A and B. ``base``: bytes to whose multiples their
+    first elements are aligned."""
+    b = (columns, k) if trans_b else (k, columns)
+    a, b = (TensorDesc("float16", s, (s[1] + shift, 1), guaranteed_base_offset_alignment=base)
+            for s in ((rows, k), b))
+    desc = dml.GemmOperatorDesc(
+        a_tensor=a, b_tensor=b, output_tensor=TensorDesc("float16", (rows, columns)), trans_a=0,
+        trans_b=trans_b, alpha=1.0, beta=1.0)
+    with tuning.trial({}):
+        x, = desc.operator.lower(desc, h200()).execute
+    assert x.variant.name.startswith("gemm_few_rows_coopmat")
+    _reads_only_operands(x, trans_b)
+    if rows == 1 and shift and not k % 8:  # its one row has none behind it
+        a_each = 8
+    if ".n4." in x.variant.name:
+        b_each = min(b_each, 4)
+    assert (x.spec["A_EACH"], x.spec["B_EACH"], x.spec["ENDS_ODDLY"]) == (
+        a_each, b_each, k % 8 != 0)
+
+
+@pytest.mark.parametrize(("rows", "k", "columns", "axis", "subgroups", "steps"), [
+    (8, 4096, 11008, "n.r8", 8, 1), (8, 4096, 11012, "n.r8", 8, 1),
+    (8, 4096, 11010, "n4.r8", 8, 1), (8, 4095, 11007, "n4.r8", 8, 1),
+    (1, 4096, 11007, "n4.r1", 8, 1), (16, 4096, 4096, "n4.r16", 16, 2),
+    (16, 4096, 8192, "n4.r16", 6, 3), (9, 4096, 11008, "n4.r16", 6, 3),
+    (16, 4095, 12672, "n4.r16", 6, 3), (16, 4096, 12676, "n4.r16", 4, 4),  # a fourth strip
+    (16, 4096, 14336, "n4.r16", 4, 4), (16, 4096, 11007, "n4.r16", 4, 4)])
+def test_subgroups_of_few_rows_share_the_places_of_a_core(
+    rows: int, k: int, columns: int, axis: str, subgroups: int, steps: int
+) -> None:
+    a, b, y = (dml.TensorDesc("float16", s) for s in ((rows, k), (k, columns), (rows, columns)))
+    desc = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=y, trans_a=0, trans_b=0,
+                                alpha=1.0, beta=1.0)
+    with tuning.trial({}):
+        x, = desc.operator.lower(desc, h200()).execute
+    _reads_only_operands(x, 0)
+    assert x.variant.name == f"gemm_few_rows_coopmat.{axis}"
+    assert (x.spec["LOCAL_SIZE"], x.spec["STEPS"]) == (32 * subgroups, steps)
+    assert x.spec["ENDS_INSIDE"] == (k % (32 * steps) != 0)
+    assert x.groups == -(-columns // (64 if axis == "n.r8" else 32))
+
+
+@pytest.mark.parametrize(("rows", "k", "columns", "trans_b", "kernel"), [
+    (1, 4096, 11008, 0, "gemm_few_rows_coopmat.n.r1"),
+    (1, 4095, 11008, 0, "gemm_few_rows.n_contiguous.r1"),
+    (1, 4095, 11007, 0, "gemm_few_rows_coopmat.n4.r1"),
+    (1, 4095, 11008, 1, "gemm_few_rows_coopmat.k.r1"),
+    (1, 1001, 1024, 1, "gemm_few_rows_coopmat.k.r1"),
+    (1, 1001, 1024, 0, "gemm_few_rows.n_contiguous.r1"),
+    (8, 1001, 1024, 0, "gemm_few_rows_coopmat.n4.r8"),
+    (16, 2047, 2048, 1, "gemm_few_rows_coopmat.k.r16"),
+    (8, 333, 500, 1, "gemm_few_rows_coopmat.k.r8")])
+def test_the_kernel_of_few_rows_of_any_k(
+    rows: int, k: int, columns: int, trans_b: int, kernel: str
+) -> None:
+    b = (columns, k) if trans_b else (k, columns)
+    a, b, y = (dml.TensorDesc("float16", s) for s in ((rows, k), b, (rows, columns)))
+    desc = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=y, trans_a=0,
+                                trans_b=trans_b, alpha=1.0, beta=1.0)
+    with tuning.trial({}):
+        x, = desc.operator.lower(desc, h200()).execute
+    assert x.variant.name == kernel
+
+
+@pytest.mark.parametrize(("k", "trans_a", "rows"), [(333, 1, 8), (61, 0, 8)])
+def test_small_products_stay_without_matrix_units(k: int, trans_a: int, rows: int) -> None:
+    """Where A would be copied, or there is too little of B."""
+    a, b, y = (dml.TensorDesc("float16", s) for s in (
+        (k, rows) if trans_a else (rows, k), (k, 500), (rows, 500)))
+    desc = dml.GemmOperatorDesc(a_tensor=a, b_tensor=b, output_tensor=y, trans_a=trans_a,
+                                trans_b=0, alpha=1.0, beta=1.0)
+    with tuning.trial({}):
+        x, = desc.operator.lower(desc, h200()).execute
+    assert "coopmat" not in x.variant.name
 
 
 @pytest.mark.parametrize("step", [1, 2])
 @pytest.mark.parametrize(("kernel", "sizes", "trans_b"), [
     ("k-r1", (3, 1, 72, 131), 1), ("k-r8", (1, 7, 1032, 205), 1), ("k-r16", (2, 16, 1096, 131), 1),
     ("n-r1", (2, 1, 512, 136), 0), ("n-r8", (1, 7, 1032, 264), 0),
-    ("n4-r8", (1, 7, 2312, 72), 0), ("n4-r16", (3, 16, 1096, 136), 0)])
+    ("n4-r8", (1, 7, 2312, 72), 0), ("n4-r16", (3, 16, 1096, 136), 0),
+    ("k-r8", (2, 7, 1029, 205), 1), ("n4-r8", (2, 7, 1029, 203), 0)])
 def test_few_rows_of_any_strides_and_with_a_tail(
     kernel: str, sizes: tuple[int, ...], trans_b: int, step: int, own: dml.Device,
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
@@ -312,6 +442,40 @@ def test_few_rows_of_any_strides_and_with_a_tail(
     y[inner] = 7
     assert (y == 7).all()
     assert (found == r - np.abs(expected)).all()
+
+
+@pytest.mark.parametrize(("kernel", "k", "columns", "trans_b"), [
+    ("k-r8", 1029, 72, 1), ("k-r8", 1030, 72, 1), ("k-r16", 1028, 72, 1), ("k-r1", 1032, 72, 1),
+    ("n-r8", 1029, 264, 0), ("n4-r8", 1031, 201, 0), ("n4-r16", 1030, 71, 0), ("n4-r8", 9, 68, 0)])
+@pytest.mark.parametrize("beside", [1, 2, 4])
+def test_few_rows_keep_infinities_and_read_nothing_beside_them(
+    kernel: str, k: int, columns: int, trans_b: int, beside: int, own: dml.Device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A and B are parts of larger tensors of NaN. The last elements along K are infinite."""
+    if not runs_fragments(own):
+        pytest.skip("it needs matrix units, and to know where their elements lie")
+    monkeypatch.setattr(float_kernels, "_WORTH_REPACKING", 0)
+    monkeypatch.setattr(float_kernels, "MANY_COLUMNS", 200)
+    if kernel == "n-r8" and beside < 4:  # it reads four columns or eight
+        kernel = "n4-r8"
+    rows = min(int(kernel.partition("-r")[2]), 13)
+    a, b = np.ones((2, rows, k), np.float16), np.ones((2, k, columns), np.float16)
+    a[:, 0, -1] = b[:, -1, 3] = np.inf
+    expected = np.full((2, rows, columns), k, np.float16)
+    expected[:, 0] = expected[:, :, 3] = np.inf
+
+    def given(x: np.ndarray) -> dml.Tensor:
+        whole = np.full([n + beside for n in x.shape], np.nan, np.float16)
+        part = tuple(slice(beside, beside + n) for n in x.shape)
+        whole[part] = x
+        return own.tensor(whole)[part]
+
+    with tuning.trial(EveryWork(f"gemm_few_rows_coopmat-{kernel}-split")):
+        y = dml.gemm(given(a), given(b.swapaxes(1, 2) if trans_b else b), trans_b=trans_b)
+    assert (y.numpy() == expected).all()
+    names = {name for each in own._compiled.values() for name in each.variants}
+    assert f"gemm_few_rows_coopmat.{kernel.replace('-', '.')}" in names
 
 
 @pytest.mark.parametrize(("rows", "columns", "trans_b", "variant"), [

@@ -23,6 +23,9 @@ _WORTH_BLOCKS, _WORTH_LARGE_BLOCKS = 1 << 20, 1 << 27
 """The least multiplications for which kernels without shared memory pay off."""
 WORTH_FRAGMENTS = 1 << 23
 """The least elements of B for which few rows are multiplied by elements straight from memory."""
+_WORTH_PIECES = 1 << 17
+"""The same where A or B has no vectors of 16 bytes, so that other kernels copy it, or read single
+elements."""
 MANY_COLUMNS = 8192
 """The columns from which fewer subgroups share one."""
 
@@ -96,6 +99,14 @@ class FloatProduct:
             return "mn"
         return ""
 
+    def widest(self, side: str) -> tuple[str, int]:
+        """The axis of A or B with the longest vectors of up to 16 bytes, and their elements; "" if
+        no axis is contiguous."""
+        each = 16 // self.itemsize
+        while each > 1 and not self.vectors(side, each):
+            each //= 2
+        return self.vectors(side, each), each
+
     @property
     def work(self) -> str:
         ways = [self.vectors(side, 16 // self.itemsize) or "strided" for side in "ab"]
@@ -130,7 +141,7 @@ class FloatKernel:
     packed_b: bool = False
     """Whether it reads B in the order of matrix units (gemm_pack.comp)."""
     a_along_k: bool = False
-    """Whether it reads vectors along K of A, which is copied where it has none."""
+    """Whether it reads A along K. Where A is not contiguous there, it is copied."""
 
     @property
     def name(self) -> str:
@@ -220,17 +231,19 @@ def candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
         large = work >= _WORTH_LARGE_BLOCKS and min(g.rows, g.columns) > 64
         blocks = _BLOCKS[::-1] if large else _BLOCKS
         return [*blocks, *few, *tiles] if work >= _WORTH_BLOCKS else [*few, *tiles, *blocks]
+    size, whole = g.batches * g.k * g.columns, all(g.vectors(side, 8) for side in "ab")
+    best, large = _fragments(g, p), size >= WORTH_FRAGMENTS
+    in_pieces = best is not None and size >= _WORTH_PIECES and (
+        not whole and g.widest("a")[0] == "k")
     if g.itemsize == 2 and p.device.multiplies(16, 16, 16, "f16", "f32") and (
-            work >= _WORTH_REPACKING or all(g.vectors(side, 8) for side in "ab")):
+            large or in_pieces or work >= _WORTH_REPACKING or whole):
         tiles = [*_on_matrix_units(g, p), *tiles]
         if few and g.rows > 1:  # matrix units are as fast as memory for any number of rows
             few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
-        if best := _fragments(g, p):
-            # It was measured for large B.
-            if g.batches * g.k * g.columns >= WORTH_FRAGMENTS:
-                return [best, *few, *tiles]
-            few = [*few[:1], best] if few else []
-            return [*few, *tiles] if few else [*tiles[:1], best, *tiles[1:]]
+        if best:  # first where it was measured
+            if few:  # for one row
+                return [best, *few, *tiles] if large and g.k % 8 == 0 else [*few, best, *tiles]
+            return [best, *tiles] if large or in_pieces else [tiles[0], best, *tiles[1:]]
     if g.itemsize == 4 and g.rows > 4 and g.vectors("b", 4) == "mn" and not p.device.is_cpu:
         few, tiles = [], [*tiles[:1], *few, *tiles[1:]]
     return [*few, *tiles]
@@ -255,14 +268,21 @@ def _height(g: FloatProduct, p: PlanBuilder) -> int:
 
 def _fragments(g: FloatProduct, p: PlanBuilder) -> FloatKernel | None:
     """The kernel for few rows that reads A and B straight from memory, if this device runs it."""
-    way, height = g.vectors("b", 8), _height(g, p)
-    if not height or not way or g.k % 8 or g.views["a"].padded or g.views["b"].padded:
+    (way, each), height = g.widest("b"), _height(g, p)
+    if not height or not way or g.k < 8 or g.views["a"].padded or g.views["b"].padded:
         return None
+    a_way, a_each = g.widest("a")
+    if a_way != "k":  # it is copied
+        a_each = math.gcd(g.k, 8)
     # The vectors of B, subgroups along K, fragments of 16 columns, steps that a subgroup multiplies
     # at a time, and whether it reads the next ones meanwhile: the fastest of some on an H200.
     wide, low = g.columns * g.batches >= MANY_COLUMNS, height <= 8
-    if way == "mn" and wide:
-        shape = ("n", 8, 4, 1, 0) if low else ("n4", 4, 2, 4, 0)
+    if way == "mn" and wide and low:
+        shape = ("n", 8, 4, 1, 0) if each >= 4 else ("n4", 8, 2, 1, 0)
+    elif way == "mn" and wide:
+        # A core holds 20 such subgroups at once, or 16 if it reads words.
+        strips = -(-g.batches * -(-g.columns // 32) // p.device.cores)
+        shape = ("n4", 6, 2, 3, 0) if each >= 4 and strips <= 3 else ("n4", 4, 2, 4, 0)
     elif way == "mn":
         shape = ("n4", 16, 2, 2, 0)
     elif wide:
@@ -271,7 +291,8 @@ def _fragments(g: FloatProduct, p: PlanBuilder) -> FloatKernel | None:
         shape = ("k", 16, 2, 1, 1) if low else ("k", 16, 2, 2, 0)
     axis, subgroups, count, steps, ahead = shape
     spec = {"LOCAL_SIZE": 32 * subgroups, "STEPS": steps, "AHEAD": ahead,
-            "ENDS_INSIDE": g.k % (32 * steps) != 0}
+            "ENDS_INSIDE": g.k % (32 * steps) != 0, "ENDS_ODDLY": g.k % 8 != 0,
+            "A_EACH": a_each, "B_EACH": min(each, 4) if axis == "n4" else each}
     if axis == "k":
         spec["FRAGMENTS"] = count
     kernel = FloatKernel(

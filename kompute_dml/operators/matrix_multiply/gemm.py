@@ -103,7 +103,7 @@ def _plain(d: Any, p: PlanBuilder, y: MatrixView) -> None:
         if not a_way or k > g.k:
             views["a"] = _repacked(p, "a", d.a_tensor, d.trans_a, k - g.k)
         g = FloatProduct(sizes, k, kind.itemsize, views)
-    elif kernel.a_along_k and g.vectors("a", 8) != "k":
+    elif kernel.a_along_k and g.widest("a")[0] != "k":
         views["a"] = _repacked(p, "a", d.a_tensor, d.trans_a, along_k=True)
         g = FloatProduct(sizes, k, kind.itemsize, views)
     steps = [s[0] for s in g.walk.strides] if g.walk.words[0] == 1 else []
