@@ -7,9 +7,9 @@
 // has rows l / 4 and l / 4 + 8 of a left operand, by turns two channels of each: of the 32, the channels 8 (l % 4) to
 // + 3 in the first step, + 4 to + 7 in the second. Its rows of four fragments are eight neighbouring columns. With
 // PIXELS_LEFT it has columns l / 4 and l / 4 + 8 of a right operand, one after the other, in an order that makes
-// its sums of two fragments eight neighbours, and all begins at a multiple of 256 vectors, as structs of two steps
-// need. What is beyond the filter is 0. An invocation makes a vector.
+// its sums of two fragments eight neighbours. What is beyond the filter is 0. An invocation makes a vector.
 layout(constant_id = 1) const bool PIXELS_LEFT = false;
+layout(constant_id = 2) const uint UNIT = 1u;  // vectors: all begins at a multiple of them in its buffer
 layout(push_constant) uniform Push {
     uint count;
     uint phases_y;
@@ -34,7 +34,7 @@ layout(binding = 1) writeonly buffer Packed { uvec4 packed_vectors[]; };
 void main() {
     uint n = invocation_index();
     if (n >= count) return;
-    uint to = (PIXELS_LEFT ? (packed_offset + 2047u) / 2048u * 256u : packed_offset / 8u) + n;
+    uint to = (packed_offset / 8u + UNIT - 1u) / UNIT * UNIT + n;
     uint lane = n % 32u, fragment = n / 32u % 4u, step = n / 128u % 2u;
     n /= 256u;
     uint tap_x = n % taps_x;

@@ -1,5 +1,5 @@
 //@ op DML_OPERATOR_CONVOLUTION
-//@ variants TILE: t96 t48x256 t64x256 t128x256 t192x64
+//@ variants TILE: t96 t48x256 t64x256 t64x256x2 t64x256p2 t128x256 t192x64
 //@ glslang >= 14
 //@ target vulkan1.1
 //@ tail *
@@ -20,8 +20,10 @@
 // lie (DeviceTraits.fragments_alike): an invocation's vector of eight channels serves two steps of K. Pixels are right
 // operands, columns of the filter left ones, so that no words move between registers; with PIXELS_LEFT it is the other
 // way round. Columns are packed in an order that gives each invocation eight neighbouring channels of its sums.
-// All phases of a transposed convolution are columns of one product. A workgroup that takes several turns makes tiles
-// of the same pixels: while it multiplies the last channels of a turn, it asks for the first ones of the next turn.
+// All phases of a transposed convolution are columns of one product. With SEVERAL_TURNS a workgroup makes tiles of the
+// same pixels: while it multiplies the last channels of a turn, it asks for the first ones of the next turn. With PASSES
+// it reads the filter as structs, so that all loads of a pass share an address, and the next turn's after the outputs
+// are stored. These are variants of their own: a text for all of them is slower in each, whatever constants choose.
 // Nothing is read or written outside of the tensors: pixels and vectors of a tail that do not exist become the first
 // of their buffer, columns are clamped, such outputs are not stored, and two steps behind the filter are allocated.
 layout(constant_id = 1) const bool HAS_BIAS = false;
@@ -48,10 +50,13 @@ layout(constant_id = 20) const uint PHASE_COLUMNS = 64u;  // filled up to whole 
 layout(constant_id = 21) const uint ROW_TILES = 1u;
 layout(constant_id = 22) const uint COLUMN_TILES = 1u;
 layout(constant_id = 23) const uint SPLITS = 1u;  // of K
+#if defined(TILE_t64x256x2) || defined(TILE_t64x256p2)
+#define SEVERAL_TURNS
 layout(constant_id = 24) const uint TURNS = 1u;   // column tiles that a workgroup makes, one after the other
-// The filter is read as structs, so that all loads of a pass share an address, and for the next turn after the outputs
-// are stored. It needs PIXELS_LEFT and several turns.
-layout(constant_id = 25) const bool PASSES = false;
+#endif
+#ifdef TILE_t64x256p2
+#define PASSES
+#endif
 #include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint own_chunks;  // of 32 channels, in a split
@@ -78,9 +83,12 @@ layout(push_constant) uniform Push {
 #define PARAMS_BINDING AFTER_TAIL(4)
 #include "include/params.glsl"
 layout(binding = 0) readonly buffer Input { uvec4 x_vectors[]; };
-layout(binding = 1) readonly buffer FilterVectors { uvec4 w_vectors[]; };
+#ifdef PASSES
 struct FilterPass { uvec4 vectors[2][4][32]; };  // steps, fragments, invocations
 layout(binding = 1) readonly buffer FilterPasses { FilterPass w_passes[]; };
+#else
+layout(binding = 1) readonly buffer FilterVectors { uvec4 w_vectors[]; };
+#endif
 layout(binding = 2) writeonly buffer OutputVectors { uvec4 y_vectors[]; };
 layout(binding = 3) readonly buffer Bias { float16_t bias[]; };
 #include "include/typed.glsl"
@@ -93,7 +101,7 @@ layout(binding = 3) readonly buffer Bias { float16_t bias[]; };
 const uint DOWNWARD = 2u, SIDEWAYS = 2u, ROWS = 3u, COLUMNS = 4u;
 #elif defined(TILE_t48x256)
 const uint DOWNWARD = 1u, SIDEWAYS = 4u, ROWS = 3u, COLUMNS = 4u;
-#elif defined(TILE_t64x256)
+#elif defined(TILE_t64x256) || defined(SEVERAL_TURNS)
 #define PIXELS_LEFT
 const uint DOWNWARD = 1u, SIDEWAYS = 4u, ROWS = 4u, COLUMNS = 4u;
 #elif defined(TILE_t128x256)
@@ -112,14 +120,12 @@ const uint TILE_ROWS = PART_ROWS * DOWNWARD, TILE_COLUMNS = PART_COLUMNS * SIDEW
 #define COLUMN_USE gl_MatrixUseB
 #define TIMES(w, x, sum) coopMatMulAdd(x, w, sum)
 #define PLACE_OF(word) (2 * (word))
-#define FIRST_VECTOR ((w_offset + 2047u) / 2048u * PASS_VECTORS)
 const uint BESIDE = 1u;  // from an invocation to that with the next eight channels
 #else
 #define ROW_USE gl_MatrixUseB
 #define COLUMN_USE gl_MatrixUseA
 #define TIMES(w, x, sum) coopMatMulAdd(w, x, sum)
 #define PLACE_OF(word) ((word) / 2 * 2 + (word) % 2 * 4)
-#define FIRST_VECTOR (w_offset / 8u)
 const uint BESIDE = 4u;
 #endif
 #define RowFragment coopmat<float16_t, gl_ScopeSubgroup, FRAGMENT, FRAGMENT, ROW_USE>
@@ -133,7 +139,11 @@ shared uvec4 s_tile[2u * BUFFER];
 shared uint s_from[PIXELS + 1u];  // elements of the input
 shared uint s_to[TILE_ROWS];      // elements of the output, of the first phase
 shared uint s_pixel[TILE_ROWS];   // the vector of a row's first tap
+#ifdef SEVERAL_TURNS
 shared vec4 s_bias[TURNS * (TILE_COLUMNS / 4u)];
+#else
+shared vec4 s_bias[TILE_COLUMNS / 4u];
+#endif
 
 // Where pixels come from. A barrier must follow.
 void find_pixels(uint row_tile, uint group) {
@@ -200,7 +210,12 @@ void store_eight(vec4 low, vec4 high, uint to, bool there, vec4 others_low, vec4
 
 void main() {
     uint index = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+#ifdef SEVERAL_TURNS
     const uint COLUMNS_OF_ALL = TURNS * TILE_COLUMNS, PARTS_ACROSS = COLUMN_TILES / TURNS;
+#else
+#define COLUMNS_OF_ALL TILE_COLUMNS
+#define PARTS_ACROSS COLUMN_TILES
+#endif
     uint column_tile = index % PARTS_ACROSS * COLUMNS_OF_ALL, row_tile = index / PARTS_ACROSS % ROW_TILES * TILE_ROWS;
     index /= PARTS_ACROSS * ROW_TILES;
     uint split = index % SPLITS, group = index / SPLITS;
@@ -209,26 +224,52 @@ void main() {
     uint i = gl_LocalInvocationIndex, lane = gl_SubgroupInvocationID;
     uint part_row = gl_SubgroupID / SIDEWAYS * PART_ROWS, part_column = gl_SubgroupID % SIDEWAYS * PART_COLUMNS;
     const uint ALL_COLUMNS = PHASES_Y * PHASES_X * PHASE_COLUMNS;
+#define FIND_PHASE(first) \
+    uint first_column = first; \
+    uint phase = min(first_column / PHASE_COLUMNS, PHASES_Y * PHASES_X - 1u); \
+    uint phase_y = phase / PHASES_X, phase_x = phase % PHASES_X;
+#ifndef SEVERAL_TURNS
+    FIND_PHASE(column_tile + part_column)
+#endif
 
     // The filter lies in strips of 64 columns and steps of 16 of K: for all taps those of 32 channels, then the next
     // 32.
     // A vector holds what an invocation has of a fragment.
-    const uint STEP_VECTORS = 128u, PASS_VECTORS = 2u * STEP_VECTORS;
-    uint w_at;  // a vector or a pass
+    const uint STEP_VECTORS = 128u;
+#ifdef PASSES
+    uint w_at;  // in passes
 #define PLACE_FILTER(first) \
-    w_at = ((group * (ALL_COLUMNS / 64u) + min(first, ALL_COLUMNS - PART_COLUMNS) / 64u) * chunks + begin) * TAPS; \
-    w_at = PASSES ? FIRST_VECTOR / PASS_VECTORS + w_at : FIRST_VECTOR + w_at * PASS_VECTORS + lane;
-#define ASK_FILTER(which, ahead) \
-    if (PASSES) { \
-        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
-            which[c] = w_passes[w_at + (ahead) / 2u].vectors[(ahead) % 2u][c][lane]; \
-    } else { \
-        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) which[c] = w_vectors[w_at + (ahead) * STEP_VECTORS + c * 32u]; \
-    }
+    w_at = (w_offset + 2047u) / 2048u \
+           + ((group * (ALL_COLUMNS / 64u) + min(first, ALL_COLUMNS - PART_COLUMNS) / 64u) * chunks + begin) * TAPS;
+#define ASK_FILTER(which, pass, step) \
+    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) which[c] = w_passes[w_at + (pass)].vectors[step][c][lane];
+#define ASK_NEXT_STEP(which, step) ASK_FILTER(which, 1u, step)
+#define END_PASS w_at += 1u;
+#else
+#ifdef SEVERAL_TURNS
+    uint w_at;
+#define PLACE_FILTER(first) \
+    w_at = w_offset / 8u + ((group * (ALL_COLUMNS / 64u) + min(first, ALL_COLUMNS - PART_COLUMNS) / 64u) * chunks \
+                            + begin) * TAPS * 2u * STEP_VECTORS + lane;
+#else
+    uint fragment = min(first_column, ALL_COLUMNS - PART_COLUMNS) / FRAGMENT;
+    uint w_at = w_offset / 8u + ((group * (ALL_COLUMNS / 64u) + fragment / 4u) * chunks + begin) * TAPS * 2u
+                * STEP_VECTORS + fragment % 4u * 32u + lane;
+#endif
+#define ASK_FILTER(which, pass, step) \
+    [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
+        which[c] = w_vectors[w_at + (2u * (pass) + (step)) * STEP_VECTORS + c * 32u];
+#define ASK_NEXT_STEP(which, step) \
+    ASK_FILTER(which, 1u, 0u) \
+    w_at += STEP_VECTORS;
+#define END_PASS
+#endif
     uvec4 w0[COLUMNS], w1[COLUMNS];
+#ifdef SEVERAL_TURNS
     PLACE_FILTER(column_tile + part_column)
-    ASK_FILTER(w0, 0u)
-    ASK_FILTER(w1, 1u)
+#endif
+    ASK_FILTER(w0, 0u, 0u)
+    ASK_FILTER(w1, 0u, 1u)
     find_pixels(row_tile, group);
     barrier();
 
@@ -284,136 +325,156 @@ void main() {
         if (LOADS > 2u) STORE_PIXEL(next2, inside2, buffer_, (slot) * LOADS + 2u) \
         if (LOADS > 3u) STORE_PIXEL(next3, inside3, buffer_, (slot) * LOADS + 3u) \
     }
+#define BEGIN_PRODUCTS \
+    Product products[ROWS][COLUMNS]; \
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) \
+        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) products[r][c] = Product(0);
+#ifdef SEVERAL_TURNS
     // The chunk after a turn's last one is the first of the next turn.
-#define AROUND(chunk) min(TURNS == 1u || (chunk) < end ? chunk : (chunk) - end + begin, chunks - 1u)
-    ASK_PIXELS(AROUND(begin + 1u), 0u)
+#define EXISTING(chunk) min(TURNS == 1u || (chunk) < end ? chunk : (chunk) - end + begin, chunks - 1u)
+    ASK_PIXELS(EXISTING(begin + 1u), 0u)
     barrier();
     uint buffer_ = 0u;
     [[dont_unroll]] for (uint turn = 0u; turn < TURNS; ++turn) {
-        uint first_column = column_tile + turn * TILE_COLUMNS + part_column;
-        uint phase = min(first_column / PHASE_COLUMNS, PHASES_Y * PHASES_X - 1u);
-        uint phase_y = phase / PHASES_X, phase_x = phase % PHASES_X;
-        Product products[ROWS][COLUMNS];
-        [[unroll]] for (uint r = 0u; r < ROWS; ++r)
-            [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) products[r][c] = Product(0);
-        // The pixels of this invocation's rows.
-        uint low_row[ROWS], high_row[ROWS];
-        uint phase_at = (bitfieldExtract(phases_at[0], int(8u * phase_y), 8) * WIDTH
-                         + bitfieldExtract(phases_at[1], int(8u * phase_x), 8)) * PIXEL_VECTORS + lane % 4u;
-#define ROW_AT(row) (((row) / BAND_WIDTH * STEP_Y * WIDTH + (row) % BAND_WIDTH * STEP_X) * PIXEL_VECTORS)
-        uint first_row = ROW_AT(part_row) + lane / 4u * STEP_X * PIXEL_VECTORS;
-        [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
-            uint row = part_row + r * FRAGMENT + lane / 4u;
-            low_row[r] = (REGULAR ? first_row + ROW_AT(r * FRAGMENT) : s_pixel[row]) + phase_at;
-            high_row[r] = (REGULAR ? first_row + ROW_AT(r * FRAGMENT + 8u) : s_pixel[row + 8u]) + phase_at;
-        }
-#define HALVES(to, at, word) { \
-            f16vec2 pair = unpackFloat2x16(word); \
-            to[at] = pair.x; \
-            to[at + 1] = pair.y; \
-        }
-#define MULTIPLY(which, step, first_word, second_word) { \
-            ColumnFragment w[COLUMNS]; \
-            [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
-                [[unroll]] for (int n = 0; n < 4; ++n) HALVES(w[c], PLACE_OF(n), which[c][n]) \
-            [[unroll]] for (uint r = 0u; r < ROWS; ++r) { \
-                RowFragment x; \
-                HALVES(x, 0, low[r].first_word) \
-                HALVES(x, 2, low[r].second_word) \
-                HALVES(x, 4, high[r].first_word) \
-                HALVES(x, 6, high[r].second_word) \
-                [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) products[r][c] = TIMES(w[c], x, products[r][c]); \
-            } \
-            ASK_FILTER(which, 2u + (PASSES ? step : 0u)) \
-            if (!PASSES) w_at += STEP_VECTORS; \
-        }
-        // Multiplies 32 channels of a tap. What is stored was asked for in the pass before.
-#define PASS(first_step, second_step) { \
-            STORE_PIXELS(BUFFER - buffer_, tap) \
-            uint place = buffer_ + tap_at; \
-            bool ends = tap + 1u == TAPS; \
-            tap = ends ? 0u : tap + 1u; \
-            chunk += ends ? 1u : 0u; \
-            tap_x = ends || tap_x + 1u == TAPS_X ? 0u : tap_x + 1u; \
-            tap_at = ends ? 0u : tap_x == 0u ? tap_at + ROW_STEP : tap_at + TAP_STEP_X * PIXEL_VECTORS; \
-            buffer_ = ends ? BUFFER - buffer_ : buffer_; \
-            ASK_PIXELS(AROUND(chunk + 1u), tap) \
-            uvec4 low[ROWS], high[ROWS]; \
-            [[unroll]] for (uint r = 0u; r < ROWS; ++r) { \
-                low[r] = s_tile[low_row[r] + place]; \
-                high[r] = s_tile[high_row[r] + place]; \
-            } \
-            MULTIPLY(first_step, 0u, x, y) \
-            MULTIPLY(second_step, 1u, z, w) \
-            if (PASSES) ++w_at; \
-            if (ends) barrier(); \
-        }
-        const uint ROW_STEP = (TAP_STEP_Y * WIDTH - (TAPS_X - 1u) * TAP_STEP_X) * PIXEL_VECTORS;
-        uint tap = 0u, tap_x = 0u, tap_at = 0u, chunk = begin;
-        [[dont_unroll]] while (chunk < end) {
-            PASS(w0, w1)
-        }
-#define ASK_NEXT_TURN { \
-            PLACE_FILTER(first_column + TILE_COLUMNS) \
-            ASK_FILTER(w0, 0u) \
-            ASK_FILTER(w1, 1u) \
-        }
-        if (TURNS > 1u && !PASSES) ASK_NEXT_TURN
-        uint own_bias = turn * TILE_COLUMNS + part_column;
-        uint phase_to = phase_y * y_strides[1] + phase_x * y_strides[2];
-        // Nothing here is a loop: if a compiler does not unroll it, all products go to memory.
-#ifdef PIXELS_LEFT
-        uint quad = lane % 4u, column = first_column % PHASE_COLUMNS + quad * 8u;
-        bool exists = first_column < ALL_COLUMNS;
-#define STORE_VECTORS(r, c, at) { \
-            uint to = s_to[part_row + (r) * FRAGMENT + lane / 4u + (at) * 2u], own = column + (c) * 16u; \
-            bool there = exists && to != NOWHERE && own < out_channels; \
-            to += phase_to + own; \
-            Product left = products[r][c], right = products[r][(c) + 1u]; \
-            vec4 low = vec4(left[at], left[(at) + 1], left[(at) + 2], left[(at) + 3]); \
-            vec4 high = vec4(right[at], right[(at) + 1], right[(at) + 2], right[(at) + 3]); \
-            vec4 others_low = UNFINISHED ? vec4(0.0) : tail_four(there ? to - y_offset : 0u); \
-            vec4 others_high = UNFINISHED ? vec4(0.0) : tail_four(there ? to - y_offset + 4u : 0u); \
-            store_eight(low, high, to, there, others_low, others_high, own_bias + quad * 8u + (c) * 16u); \
-        }
-#define STORE_ROWS(r) \
-        if (r < ROWS) { \
-            STORE_VECTORS(min(r, ROWS - 1u), 0u, 0) \
-            STORE_VECTORS(min(r, ROWS - 1u), 2u, 0) \
-            STORE_VECTORS(min(r, ROWS - 1u), 0u, 4) \
-            STORE_VECTORS(min(r, ROWS - 1u), 2u, 4) \
-        }
+    FIND_PHASE(column_tile + turn * TILE_COLUMNS + part_column)
+    BEGIN_PRODUCTS
 #else
-        uint own = first_column % PHASE_COLUMNS + lane / 4u * 8u;
-        bool exists = first_column < ALL_COLUMNS && own < out_channels;
-#define STORE_VECTOR(r, at) { \
-            Product a = products[r][0u], b = products[r][1u], c = products[r][2u], d = products[r][3u]; \
-            vec4 low = vec4(a[at], a[(at) + 4], b[at], b[(at) + 4]), high = vec4(c[at], c[(at) + 4], d[at], d[(at) + 4]); \
-            store_eight(low, high, to[at], there[at], others[at][0], others[at][1], own_bias + lane / 4u * 8u); \
-        }
-        // A tail's vectors are all asked for before the first is used.
-#define STORE_ROWS(r) \
-        if (r < ROWS) { \
-            uint to[4]; \
-            bool there[4]; \
-            vec4 others[4][2]; \
-            [[unroll]] for (uint n = 0u; n < 4u; ++n) { \
-                to[n] = s_to[part_row + (r) * FRAGMENT + lane % 4u * 2u + n % 2u + n / 2u * 8u]; \
-                there[n] = exists && to[n] != NOWHERE; \
-                to[n] += phase_to + own; \
-                others[n][0] = UNFINISHED ? vec4(0.0) : tail_four(there[n] ? to[n] - y_offset : 0u); \
-                others[n][1] = UNFINISHED ? vec4(0.0) : tail_four(there[n] ? to[n] - y_offset + 4u : 0u); \
-            } \
-            STORE_VECTOR(min(r, ROWS - 1u), 0) \
-            STORE_VECTOR(min(r, ROWS - 1u), 1) \
-            STORE_VECTOR(min(r, ROWS - 1u), 2) \
-            STORE_VECTOR(min(r, ROWS - 1u), 3) \
-        }
+#define EXISTING(chunk) min(chunk, chunks - 1u)
+    ASK_PIXELS(EXISTING(begin + 1u), 0u)
+    BEGIN_PRODUCTS
+    barrier();
 #endif
-        STORE_ROWS(0u)
-        STORE_ROWS(1u)
-        STORE_ROWS(2u)
-        STORE_ROWS(3u)
-        if (TURNS > 1u && PASSES) ASK_NEXT_TURN
+    // The pixels of this invocation's rows.
+    uint low_row[ROWS], high_row[ROWS];
+    uint phase_at = (bitfieldExtract(phases_at[0], int(8u * phase_y), 8) * WIDTH
+                     + bitfieldExtract(phases_at[1], int(8u * phase_x), 8)) * PIXEL_VECTORS + lane % 4u;
+#define ROW_AT(row) (((row) / BAND_WIDTH * STEP_Y * WIDTH + (row) % BAND_WIDTH * STEP_X) * PIXEL_VECTORS)
+    uint first_row = ROW_AT(part_row) + lane / 4u * STEP_X * PIXEL_VECTORS;
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) {
+        uint row = part_row + r * FRAGMENT + lane / 4u;
+        low_row[r] = (REGULAR ? first_row + ROW_AT(r * FRAGMENT) : s_pixel[row]) + phase_at;
+        high_row[r] = (REGULAR ? first_row + ROW_AT(r * FRAGMENT + 8u) : s_pixel[row + 8u]) + phase_at;
     }
+#define HALVES(to, at, word) { \
+        f16vec2 pair = unpackFloat2x16(word); \
+        to[at] = pair.x; \
+        to[at + 1] = pair.y; \
+    }
+#define MULTIPLY(which, step, first_word, second_word) { \
+        ColumnFragment w[COLUMNS]; \
+        [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) \
+            [[unroll]] for (int n = 0; n < 4; ++n) HALVES(w[c], PLACE_OF(n), which[c][n]) \
+        [[unroll]] for (uint r = 0u; r < ROWS; ++r) { \
+            RowFragment x; \
+            HALVES(x, 0, low[r].first_word) \
+            HALVES(x, 2, low[r].second_word) \
+            HALVES(x, 4, high[r].first_word) \
+            HALVES(x, 6, high[r].second_word) \
+            [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) products[r][c] = TIMES(w[c], x, products[r][c]); \
+        } \
+        ASK_NEXT_STEP(which, step) \
+    }
+    // Multiplies 32 channels of a tap. What is stored was asked for in the pass before.
+#define PASS(first_step, second_step) { \
+        STORE_PIXELS(BUFFER - buffer_, tap) \
+        uint place = buffer_ + tap_at; \
+        bool ends = tap + 1u == TAPS; \
+        tap = ends ? 0u : tap + 1u; \
+        chunk += ends ? 1u : 0u; \
+        tap_x = ends || tap_x + 1u == TAPS_X ? 0u : tap_x + 1u; \
+        tap_at = ends ? 0u : tap_x == 0u ? tap_at + ROW_STEP : tap_at + TAP_STEP_X * PIXEL_VECTORS; \
+        buffer_ = ends ? BUFFER - buffer_ : buffer_; \
+        ASK_PIXELS(EXISTING(chunk + 1u), tap) \
+        uvec4 low[ROWS], high[ROWS]; \
+        [[unroll]] for (uint r = 0u; r < ROWS; ++r) { \
+            low[r] = s_tile[low_row[r] + place]; \
+            high[r] = s_tile[high_row[r] + place]; \
+        } \
+        MULTIPLY(first_step, 0u, x, y) \
+        MULTIPLY(second_step, 1u, z, w) \
+        END_PASS \
+        if (ends) barrier(); \
+    }
+    const uint ROW_STEP = (TAP_STEP_Y * WIDTH - (TAPS_X - 1u) * TAP_STEP_X) * PIXEL_VECTORS;
+    uint tap = 0u, tap_x = 0u, tap_at = 0u, chunk = begin;
+#ifndef SEVERAL_TURNS
+    uint buffer_ = 0u;
+#endif
+    [[dont_unroll]] while (chunk < end) {
+        PASS(w0, w1)
+    }
+#ifdef SEVERAL_TURNS
+#define ASK_NEXT_TURN \
+    if (TURNS > 1u) { \
+        PLACE_FILTER(first_column + TILE_COLUMNS) \
+        ASK_FILTER(w0, 0u, 0u) \
+        ASK_FILTER(w1, 0u, 1u) \
+    }
+#ifndef PASSES
+    ASK_NEXT_TURN
+#endif
+    uint own_bias = turn * TILE_COLUMNS + part_column;
+#else
+#define own_bias part_column
+#endif
+    uint phase_to = phase_y * y_strides[1] + phase_x * y_strides[2];
+    // Nothing here is a loop: if a compiler does not unroll it, all products go to memory.
+#ifdef PIXELS_LEFT
+    uint quad = lane % 4u, column = first_column % PHASE_COLUMNS + quad * 8u;
+    bool exists = first_column < ALL_COLUMNS;
+#define STORE_VECTORS(r, c, at) { \
+        uint to = s_to[part_row + (r) * FRAGMENT + lane / 4u + (at) * 2u], own = column + (c) * 16u; \
+        bool there = exists && to != NOWHERE && own < out_channels; \
+        to += phase_to + own; \
+        Product left = products[r][c], right = products[r][(c) + 1u]; \
+        vec4 low = vec4(left[at], left[(at) + 1], left[(at) + 2], left[(at) + 3]); \
+        vec4 high = vec4(right[at], right[(at) + 1], right[(at) + 2], right[(at) + 3]); \
+        vec4 others_low = UNFINISHED ? vec4(0.0) : tail_four(there ? to - y_offset : 0u); \
+        vec4 others_high = UNFINISHED ? vec4(0.0) : tail_four(there ? to - y_offset + 4u : 0u); \
+        store_eight(low, high, to, there, others_low, others_high, own_bias + quad * 8u + (c) * 16u); \
+    }
+#define STORE_ROWS(r) \
+    if (r < ROWS) { \
+        STORE_VECTORS(min(r, ROWS - 1u), 0u, 0) \
+        STORE_VECTORS(min(r, ROWS - 1u), 2u, 0) \
+        STORE_VECTORS(min(r, ROWS - 1u), 0u, 4) \
+        STORE_VECTORS(min(r, ROWS - 1u), 2u, 4) \
+    }
+#else
+    uint own = first_column % PHASE_COLUMNS + lane / 4u * 8u;
+    bool exists = first_column < ALL_COLUMNS && own < out_channels;
+#define STORE_VECTOR(r, at) { \
+        Product a = products[r][0u], b = products[r][1u], c = products[r][2u], d = products[r][3u]; \
+        vec4 low = vec4(a[at], a[(at) + 4], b[at], b[(at) + 4]), high = vec4(c[at], c[(at) + 4], d[at], d[(at) + 4]); \
+        store_eight(low, high, to[at], there[at], others[at][0], others[at][1], own_bias + lane / 4u * 8u); \
+    }
+    // A tail's vectors are all asked for before the first is used.
+#define STORE_ROWS(r) \
+    if (r < ROWS) { \
+        uint to[4]; \
+        bool there[4]; \
+        vec4 others[4][2]; \
+        [[unroll]] for (uint n = 0u; n < 4u; ++n) { \
+            to[n] = s_to[part_row + (r) * FRAGMENT + lane % 4u * 2u + n % 2u + n / 2u * 8u]; \
+            there[n] = exists && to[n] != NOWHERE; \
+            to[n] += phase_to + own; \
+            others[n][0] = UNFINISHED ? vec4(0.0) : tail_four(there[n] ? to[n] - y_offset : 0u); \
+            others[n][1] = UNFINISHED ? vec4(0.0) : tail_four(there[n] ? to[n] - y_offset + 4u : 0u); \
+        } \
+        STORE_VECTOR(min(r, ROWS - 1u), 0) \
+        STORE_VECTOR(min(r, ROWS - 1u), 1) \
+        STORE_VECTOR(min(r, ROWS - 1u), 2) \
+        STORE_VECTOR(min(r, ROWS - 1u), 3) \
+    }
+#endif
+    STORE_ROWS(0u)
+    STORE_ROWS(1u)
+    STORE_ROWS(2u)
+    STORE_ROWS(3u)
+#ifdef PASSES
+    ASK_NEXT_TURN
+#endif
+#ifdef SEVERAL_TURNS
+    }
+#endif
 }

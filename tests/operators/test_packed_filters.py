@@ -66,7 +66,7 @@ def _run(own: dml.Device, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None,
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("mirrored", [False, True])
-@pytest.mark.parametrize("tile", ["t96", "t64x256"])
+@pytest.mark.parametrize("tile", ["t96", "t64x256", "t64x256p2"])
 def test_filters_are_packed(
     tile: str, transposed: bool, mirrored: bool, own: dml.Device, rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
@@ -81,7 +81,7 @@ def test_filters_are_packed(
         phases = [([3 - y for y in ys], [1 - x for x in xs]) for ys, xs in phases]
     chosen = next(t for t in packed.TILES if t.name == tile)
     expected = _in_order(w, phases, chosen.pixels_left)
-    positions, room = 24, 2048 * chosen.pixels_left
+    positions, room = 24, 2048 * chosen.passes
     """``room``: the most elements before the filter, which begins at a multiple of them."""
 
     def copy_filter(p: PlanBuilder, c: Any, choice: Any, y: Any, y_strides: Any, last: bool,
@@ -224,8 +224,9 @@ def _plan_of(x: tuple[int, ...], w: tuple[int, ...], *, owned: bool = True, know
 @pytest.mark.parametrize(("x", "w", "window", "kernels"), [
     ((32, 128, 28, 28), (128, 128, 3, 3), {}, ["t96"]),
     ((32, 512, 7, 7), (512, 512, 3, 3), {}, ["t48x256", "sum"]),
-    ((8, 256, 64, 64), (256, 128, 4, 4), {"direction": 1, "stride": 2}, ["t64x256"]),
-    ((8, 256, 64, 64), (256, 128, 2, 2), {"direction": 1, "stride": 2, "padding": 0}, ["t64x256"]),
+    ((8, 256, 64, 64), (256, 128, 4, 4), {"direction": 1, "stride": 2}, ["t64x256p2"]),
+    ((8, 256, 64, 64), (256, 128, 2, 2), {"direction": 1, "stride": 2, "padding": 0},
+     ["t64x256x2"]),
     ((1, 64, 56, 56), (64, 64, 3, 3), {}, []),  # few tiles
     ((32, 64, 56, 56), (64, 64, 3, 3), {}, ["t192x64"]),
     ((32, 32, 112, 112), (32, 32, 3, 3), {}, []),  # kept in registers
@@ -247,19 +248,19 @@ def test_which_filters_are_packed(
         assert plan.execute[0].groups >= 100
 
 
-@pytest.mark.parametrize(("batches", "channels", "taps", "turns", "passes"), [
-    (8, 128, 4, 2, True), (8, 128, 2, 2, False),  # two column tiles, of 32 and 8 passes
-    (8, 64, 4, 1, False), (8, 192, 4, 1, False),  # one and three
-    (1, 128, 4, 1, False),  # a workgroup for each core, without turns
+@pytest.mark.parametrize(("batches", "channels", "taps", "tile", "turns"), [
+    (8, 128, 4, "t64x256p2", 2), (8, 128, 2, "t64x256x2", 2),  # two column tiles, 32 and 8 passes
+    (8, 64, 4, "t64x256", 1), (8, 192, 4, "t64x256", 1),  # one and three
+    (1, 128, 4, "t64x256", 1),  # a workgroup for each core, without turns
 ])
 def test_workgroups_make_several_column_tiles(
-    batches: int, channels: int, taps: int, turns: int, passes: bool
+    batches: int, channels: int, taps: int, tile: str, turns: int
 ) -> None:
     plan = _plan_of((batches, 256, 64, 64), (256, channels, taps, taps), direction=1, stride=2,
                     padding=taps // 2 - 1)
-    (found,) = (d for d in plan.execute if d.variant.name.startswith(f"{SHADER}.t64x256"))
+    (found,) = (d for d in plan.execute if d.variant.name == f"{SHADER}.{tile}")
     spec = found.spec
-    assert (spec["TURNS"], spec["PASSES"]) == (turns, passes)
+    assert spec.get("TURNS", 1) == turns
     assert found.groups == spec["ROW_TILES"] * spec["COLUMN_TILES"] // turns
 
 
@@ -274,9 +275,9 @@ def test_workgroups_make_several_column_tiles(
     ((3, 32, 5, 7), (32, 136, 2, 1), {"strides": (2, 1), "direction": 1}),  # a last tile of half
 ])
 @pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("passes", [False, True])
+@pytest.mark.parametrize("tile", ["t64x256x2", "t64x256p2"])
 def test_several_turns_compute_what_numpy_does(
-    x: tuple[int, ...], w: tuple[int, ...], window: dict[str, Any], relu: bool, passes: bool,
+    x: tuple[int, ...], w: tuple[int, ...], window: dict[str, Any], relu: bool, tile: str,
     own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """``relu``: with a bias and an activation."""
@@ -290,16 +291,15 @@ def test_several_turns_compute_what_numpy_does(
         expected = np.maximum(expected + bias[:, None, None], 0)
     n, channels, height, width = expected.shape
     out = own.empty((n, height, width, channels), "float16").transpose(0, 3, 1, 2)
-    tile = next(t for t in packed.TILES if t.turn and t.passes == passes)
-    monkeypatch.setattr(packed, "TILES", [tile._replace(turn=-1e6)])
-    monkeypatch.setattr(packed, "_splits", lambda c: {1})
+    monkeypatch.setattr(packed, "TILES", [t for t in packed.TILES if t.name == tile])
+    monkeypatch.setattr(packed, "_WORTH", 1e9)
     seen, dispatch = [], packed.dispatch
 
     def spy(p: PlanBuilder, c: Any, choice: packed.Choice, *more: Any) -> None:
-        seen.append((choice.turns, choice.tile.passes))
+        seen.append(choice.tile.name)
         dispatch(p, c, choice, *more)
 
     monkeypatch.setattr(packed, "dispatch", spy)
     y = _run(own, image, filter_, bias, out, relu=relu, **{"mode": 1, **window})
-    assert seen == [(2, passes)]
+    assert seen == [tile]
     assert np.array_equal(y, expected.astype("float16"))

@@ -20,8 +20,7 @@ _CHUNK, _STRIP, _VECTORS = 32, 64, 4
 _MAX_PHASES, _MAX_LOADS = 4, 4
 """Limits of the shader: phases of an axis, and vectors that an invocation reads for each tap."""
 _BEYOND = _PASS = 2 * 128
-"""Vectors behind a packed filter, which are read but not used, and those of a pass. One with pixels
-as left operands begins at a multiple of the latter in its buffer."""
+"""Vectors behind a packed filter, which are read but not used, and those of a pass."""
 _INVOCATIONS = 256
 
 
@@ -41,12 +40,11 @@ class Tile(NamedTuple):
     """... and for their beginning and end."""
     pixels_left: bool = False
     """Pixels are left operands, so the filter is packed for right ones."""
-    turn: float = 0
-    """Microseconds that another column tile's beginning and end take a workgroup that makes
-    several, one after the other; 0 if none does."""
+    turns: int = 1
+    """Column tiles that a workgroup makes, one after the other. Their time is in ``extra``."""
     passes: bool = False
-    """The filter's loads of a pass share an address, and a turn's first ones follow the outputs of
-    the turn before. This takes several turns."""
+    """The filter's loads of a pass share an address. It begins at a multiple of a pass in its
+    buffer."""
 
     @property
     def rows(self) -> int:
@@ -64,16 +62,16 @@ class Tile(NamedTuple):
 # As measured on an H200.
 TILES = (
     Tile("t96", 2, 2, (3, 4), 2, 0.48, 5), Tile("t48x256", 1, 4, (3, 4), 2, 0.53, 4),
-    Tile("t64x256", 1, 4, (4, 4), 2, 0.6, 5, True, 3), Tile("t128x256", 2, 4, (4, 4), 1, 0.57, 7.5),
-    Tile("t192x64", 4, 1, (3, 4), 2, 0.7, 5.5),
-    # Passes are faster, but turns are slower: better from 22 passes (chunks x taps) a turn on.
-    Tile("t64x256", 1, 4, (4, 4), 2, 0.553, 5, True, 5, True))
+    Tile("t64x256", 1, 4, (4, 4), 2, 0.6, 5, True), Tile("t128x256", 2, 4, (4, 4), 1, 0.57, 7.5),
+    Tile("t192x64", 4, 1, (3, 4), 2, 0.7, 5.5), Tile("t64x256x2", 1, 4, (4, 4), 2, 0.6, 8, True, 2),
+    # Better from 22 passes (chunks x taps) a turn on.
+    Tile("t64x256p2", 1, 4, (4, 4), 2, 0.553, 10, True, 2, True))
 _ALONE = 0.6
 """The part of ``Tile.step`` that one workgroup of two takes without the other."""
 _WORTH = 0.93
 """The part of other kernels' estimated time from which on these are taken."""
-_BANDS, _SPLITS, _TURNS = 8, 16, 2
-"""The most bands of columns that are tried, splits of K, and column tiles of a workgroup."""
+_BANDS, _SPLITS = 8, 16
+"""The most bands of columns that are tried, and splits of K."""
 
 
 class Choice(NamedTuple):
@@ -83,13 +81,10 @@ class Choice(NamedTuple):
     pixels: int
     """The most pixels of a tile."""
     splits: int
-    turns: int = 1
-    """Column tiles that a workgroup makes, one after the other."""
 
     @property
     def name(self) -> str:
-        turns = f"-{'p' if self.tile.passes else 'x'}{self.turns}" if self.turns > 1 else ""
-        return f"{self.tile.name}-b{self.band}-{self.splits}{turns}"
+        return f"{self.tile.name}-b{self.band}-{self.splits}"
 
     @property
     def shared(self) -> int:
@@ -102,7 +97,7 @@ class Choice(NamedTuple):
         return -(-lines * self.band // self.tile.rows)
 
     def column_tiles(self, c: Problem) -> int:
-        return -(-c.phases * _columns(c) // self.tile.columns)
+        return _column_tiles(c, self.tile)
 
 
 def _pixels(c: Problem, rows: int, band: int) -> int:
@@ -148,9 +143,10 @@ def _banded(p: PlanBuilder, c: Problem, tile: Tile) -> Choice | None:
     # All columns of a subgroup belong to one phase.
     if variant is None or (c.phases > 1 and _columns(c) % (tile.columns // tile.across)):
         return None
+    if tile.turns > 1 and (c.phases == 1 or _column_tiles(c, tile) % tile.turns):
+        return None  # turns gained nothing in forward convolutions with several taps
     best, least, room = None, None, p.device.max_shared_memory - variant.shared_bytes
-    if tile.turn:
-        room -= 4 * tile.columns * (_TURNS - 1)  # their biases
+    room -= 4 * tile.columns * (tile.turns - 1)  # their biases
     for band in {-(-width // bands) for bands in range(1, _BANDS + 1)}:
         choice = Choice(tile, band, _pixels(c, tile.rows, band), 1)
         if 16 * choice.shared + 4 * choice.pixels <= room and _loads(choice, c) <= _MAX_LOADS:
@@ -171,34 +167,29 @@ def _columns(c: Problem) -> int:
     return -(-c.out_channels // _STRIP) * _STRIP
 
 
+def _column_tiles(c: Problem, tile: Tile) -> int:
+    return -(-c.phases * _columns(c) // tile.columns)
+
+
 def _timed(
     p: PlanBuilder, c: Problem, of: Choice, every: Collection[int]
 ) -> list[tuple[float, Choice]]:
-    """The choice with each number of splits, and of turns if nothing is split, after the estimated
-    microseconds: of the core with the most workgroups, and of adding splits."""
+    """The choice with each number of splits after the estimated microseconds: of the core with the
+    most workgroups, and of adding splits."""
     tile, cores = of.tile, p.device.cores
     groups, chunks = of.row_tiles(c) * of.column_tiles(c) * c.groups, -(-c.in_channels // _CHUNK)
     found = []
-    single = [] if tile.passes else every
-    for splits, turns in [*((n, 1) for n in single), *((1, n) for n in _turns(of, c, every))]:
-        steps = -(-chunks // splits) * c.first_taps * turns
-        extra = tile.extra + (turns - 1) * tile.turn
-        rounds, rest = divmod(groups // turns * splits, cores * tile.resident)
-        time = rounds * (extra + steps * tile.step)
+    for splits in every if tile.turns == 1 else {1} & {*every}:
+        steps = -(-chunks // splits) * c.first_taps * tile.turns
+        rounds, rest = divmod(groups // tile.turns * splits, cores * tile.resident)
+        time = rounds * (tile.extra + steps * tile.step)
         if rest:
             alone = _ALONE if rest <= cores and tile.resident > 1 else 1.0
-            time += extra + alone * steps * tile.step
+            time += tile.extra + alone * steps * tile.step
         if splits > 1:
             time += matrix_units.adding(c, splits)
-        found.append((time, Choice(tile, of.band, of.pixels, splits, turns)))
+        found.append((time, Choice(tile, of.band, of.pixels, splits)))
     return found
-
-
-def _turns(of: Choice, c: Problem, splits: Collection[int]) -> list[int]:
-    """Numbers of column tiles that a workgroup may make, without one. Several were timed for
-    transposed convolutions only."""
-    most = _TURNS if of.tile.turn and 1 in splits and c.phases > 1 else 1
-    return [n for n in range(2, most + 1) if of.column_tiles(c) % n == 0]
 
 
 def _regular(choice: Choice, c: Problem) -> bool:
@@ -244,16 +235,17 @@ def outdoes_kept(c: Problem, fused: Fused) -> bool:
 def operands(p: PlanBuilder, c: Problem, tile: Tile) -> tuple[Problem, dict[str, Any]]:
     """The convolution of packed tensors, and these."""
     made, x = matrix_units.packed_input(p, c, matrix_units.planned(p, c))
-    return made, {"x": x, "w": filter_in_order(p, c, tile.pixels_left)}
+    return made, {"x": x, "w": filter_in_order(p, c, tile)}
 
 
-def filter_in_order(p: PlanBuilder, c: Problem, pixels_left: bool = False) -> Operand:
-    """The packed filter."""
+def filter_in_order(p: PlanBuilder, c: Problem, tile: Tile | None = None) -> Operand:
+    """The packed filter. Without a tile pixels are right operands."""
+    passes, pixels_left = tile is not None and tile.passes, tile is not None and tile.pixels_left
     y, x = c.axes[1:]
     strips, chunks = _columns(c) // _STRIP, -(-c.in_channels // _CHUNK)
     taps = [a.phases[0][1] for a in (y, x)]
     count = c.groups * c.phases * strips * chunks * product(taps) * 2 * _STRIP // 16 * 32
-    made = p.persistent("filter_tensor", 2, 8 * (count + _BEYOND + _PASS * pixels_left))
+    made = p.persistent("filter_tensor", 2, 8 * (count + _BEYOND + _PASS * passes))
     firsts = [first * s for a, s in zip((y, x), c.w_strides[-2:]) for first, _, _ in a.phases]
     steps = [a.filter_step * s & 0xFFFFFFFF for a, s in zip((y, x), c.w_strides[-2:])]
     p.dispatch(
@@ -263,7 +255,8 @@ def filter_in_order(p: PlanBuilder, c: Problem, pixels_left: bool = False) -> Op
               "strips": strips, "chunks": chunks, "taps_y": taps[0], "taps_x": taps[1],
               "in_channels": c.in_channels, "out_channels": c.out_channels,
               "strides": (*c.w_strides[:3], *steps)},
-        spec={"LOCAL_SIZE": _INVOCATIONS, "PIXELS_LEFT": pixels_left})
+        spec={"LOCAL_SIZE": _INVOCATIONS, "PIXELS_LEFT": pixels_left,
+              "UNIT": _PASS if passes else 1})
     return made.reading()
 
 
@@ -282,7 +275,7 @@ def dispatch(p: PlanBuilder, c: Problem, choice: Choice, y: Operand, y_strides: 
     row_tiles, column_tiles = choice.row_tiles(c), choice.column_tiles(c)
     p.dispatch(
         fused.variant(f"{SHADER}.{tile.name}"),
-        row_tiles * column_tiles // choice.turns * choice.splits * c.groups, **bound, y=y,
+        row_tiles * column_tiles // tile.turns * choice.splits * c.groups, **bound, y=y,
         bias=p.read("bias_tensor"), **more, params=fused.words or (0,),
         push={"own_chunks": -(-chunks // choice.splits), "chunks": chunks, "groups": c.groups,
               "batches": c.batches, "in_channels": c.in_channels, "out_channels": c.out_channels,
@@ -300,5 +293,5 @@ def dispatch(p: PlanBuilder, c: Problem, choice: Choice, y: Operand, y_strides: 
               "TAPS_X": taps[1], "TAP_STEP_Y": axes[0].tap_step, "TAP_STEP_X": axes[1].tap_step,
               "PHASES_Y": len(axes[0].phases), "PHASES_X": len(axes[1].phases),
               "PHASE_COLUMNS": _columns(c), "ROW_TILES": row_tiles, "COLUMN_TILES": column_tiles,
-              "SPLITS": choice.splits, "TURNS": choice.turns, "PASSES": tile.passes,
+              "SPLITS": choice.splits, **({"TURNS": tile.turns} if tile.turns > 1 else {}),
               **fused.spec})
