@@ -20,6 +20,7 @@ from .factors import factors
 from .memory import Storage
 from .pointwise import pointwise
 from .repeats import repeats
+from .scaled import scaled_convolutions
 from .scales import fold_normalizations
 from .siblings import Make, join_products
 from .tails import tails
@@ -124,7 +125,8 @@ PASSES: dict[str, Callable[[Drafts], None]] = {
     "repeats": repeats, VIEWS: views, "copies": epilogues.copies,
     "layer_norms": spelled.layer_norms,
     "gelu": patterns.gelu, "tanh_gelus": spelled.tanh_gelus, "gates": patterns.gates,
-    "attention": patterns.attention, "blocked_weights": blocked_weights, "sums": epilogues.sums,
+    "attention": patterns.attention, "blocked_weights": blocked_weights,
+    "scaled_convolutions": scaled_convolutions, "sums": epilogues.sums,
     "factors": factors, "residuals": epilogues.residuals,
     "activations": epilogues.activations, "chains": fuse_chains, "joins": epilogues.joins,
 }

@@ -13,14 +13,26 @@ from ...layout import Ints, product
 from ...lowering.activation import fused_activation
 from ...lowering.builder import PlanBuilder
 from ...lowering.copy import SHADERS as COPIES
+from ...lowering.plan import Plan, Target
+from ...spec import Field
 from .. import halves
-from ..base import Output, operator
+from ..base import Output, operator, widened
 from .blocks import SHADER as BLOCKS
+from .depthwise import BYTES as DEPTHWISE_BYTES
 from .depthwise import ROWS as DEPTHWISE_ROWS
 from .depthwise import SHADER as DEPTHWISE
 from .geometry import Axis, Window
 from .kept import SHADER as KEPT
-from .lowering import CORE, DIRECT, SUM, is_narrow, lower_float, lower_quantized, lower_sums
+from .lowering import (
+    CORE,
+    DIRECT,
+    SUM,
+    is_narrow,
+    lower_float,
+    lower_quantized,
+    lower_scaled,
+    lower_sums,
+)
 from .matrix_units import LINES, PACK, SHADER
 from .packed import PACK as PACK_FILTER
 from .packed import SHADER as PACKED
@@ -170,10 +182,27 @@ def _check_integer(d: Any, strict: bool) -> None:
     _check_zeros(d)
 
 
-@operator("CONVOLUTION_INTEGER", output=_infer_integer, shaders=(CORE, SHADER, PACK, *COPIES),
-          check=_check_integer)
+@operator("CONVOLUTION_INTEGER", output=_infer_integer,
+          shaders=(CORE, SUM, SHADER, DEPTHWISE_BYTES, PACK, *COPIES), check=_check_integer)
 def ConvolutionIntegerOperatorDesc(d: Any, p: PlanBuilder) -> None:
     lower_sums(p, problem_of(d, _axes(d), False))
+
+
+def _lower_scaled(d: Any, target: Target) -> Plan:
+    p = PlanBuilder(target, d)
+    lower_scaled(p, problem_of(d, _axes(d), False), fused_activation(d))
+    return p.build()
+
+
+ConvolutionIntegerToFloatDesc: Any = widened(
+    ConvolutionIntegerOperatorDesc, Field("InputScaleTensor", "input", "TENSOR_DESC", True),
+    Field("FilterScaleTensor", "input", "TENSOR_DESC", True),
+    Field("BiasTensor", "input", "TENSOR_DESC", True),
+    Field("FusedActivation", "attribute", "OPERATOR_DESC", True),
+    name="CONVOLUTION_INTEGER_TO_FLOAT", lower=_lower_scaled, in_place=False,
+    fuses=ConvolutionOperatorDesc)
+"""CONVOLUTION_INTEGER with FLOAT32 outputs: sums times the input's scale, one number if there is
+one, times the filter's, by channel or not; then a bias by channel. Graphs make it."""
 
 
 def _infer_quantized(d: Any) -> Mapping[str, Output | list[Output]]:
@@ -191,6 +220,7 @@ def _check_quantized(d: Any, strict: bool) -> None:
 
 
 @operator("QUANTIZED_LINEAR_CONVOLUTION", output=_infer_quantized,
-          shaders=(CORE, SUM, SHADER, SLICES, PACK, *COPIES), check=_check_quantized)
+          shaders=(CORE, SUM, SHADER, SLICES, DEPTHWISE_BYTES, PACK, *COPIES),
+          check=_check_quantized)
 def QuantizedLinearConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
     lower_quantized(p, problem_of(d, _axes(d), False))
