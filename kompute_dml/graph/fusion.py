@@ -19,6 +19,7 @@ from .draft import Draft, Drafts
 from .factors import factors
 from .memory import Storage
 from .pointwise import pointwise
+from .ranges import ranges
 from .repeats import repeats
 from .scaled import scaled_convolutions
 from .scales import fold_normalizations
@@ -38,9 +39,10 @@ _LITTLE = 64 << 10
 SIBLINGS, FOLDING, BATCH_NORMALIZATIONS = "siblings", "folding", "batch_normalizations"
 """Join products of one matrix; run operators of constants when a plan is built; fold batch
 normalizations into convolutions."""
-TAILS, POINTWISE = "tails", "pointwise"
+TAILS, POINTWISE, RANGES = "tails", "pointwise", "ranges"
 """The last passes: elementwise operators become the end of the operator before them; convolutions
-whose filter is one element wide become products of matrices."""
+whose filter is one element wide become products of matrices; operators find ranges of their
+results."""
 CHANNELS_LAST, QDQ, INTEGERS = "channels_last", "qdq", "integer_products"
 """Not passes: outputs of convolutions are channels-last; ONNX products between DequantizeLinear and
 QuantizeLinear use 8-bit integers; products of integers are scaled by their kernel."""
@@ -79,6 +81,8 @@ def fuse(
         tails(found)
     if POINTWISE not in left:
         pointwise(found)
+    if RANGES not in left:
+        ranges(found)
     return found.without_dead()
 
 
@@ -112,8 +116,8 @@ def left_out() -> frozenset[str]:
 @functools.lru_cache(maxsize=64)
 def _named(text: str) -> frozenset[str]:
     names = {n.strip() for n in text.split(",")} - {""}
-    known = {*PASSES, SIBLINGS, FOLDING, BATCH_NORMALIZATIONS, TAILS, POINTWISE, CHANNELS_LAST, QDQ,
-             INTEGERS, MEMORY, IN_PLACE, REPACKING, BRANCHES}
+    known = {*PASSES, SIBLINGS, FOLDING, BATCH_NORMALIZATIONS, TAILS, POINTWISE, RANGES,
+             CHANNELS_LAST, QDQ, INTEGERS, MEMORY, IN_PLACE, REPACKING, BRANCHES}
     if unknown := names - known - {"all"}:
         raise ValidationError(
             f"{_SWITCH}: expected all or names among {', '.join(sorted(known))}, but got "

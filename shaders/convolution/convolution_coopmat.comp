@@ -37,7 +37,10 @@ layout(constant_id = 10) const bool HAS_OUTPUT_ZERO = false;
 layout(constant_id = 11) const uint OUTPUT_TYPE = 17u;
 layout(constant_id = 12) const bool SCALED = false;
 layout(constant_id = 13) const bool HAS_INPUT_SCALE = true;
+layout(constant_id = 14) const bool RANGED = false;  // SCALED, and the range of the output is one, too
+layout(constant_id = 15) const uint RANGE_TYPE = 1u;
 const bool CHANNELS_INNER = true;
+#define CONTIGUOUS_CHANNELS
 #include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint row_tiles;
@@ -49,7 +52,7 @@ layout(push_constant) uniform Push {
     uint in_channels;  // in a group
     uint out_channels;
     uint x_strides[2];  // batch, channel
-    uint w_strides[3];  // group, output channel, input channel
+    uint w_strides[2];  // group, output channel
     uint y_strides[3];  // split, batch, channel
     uint bias_stride;
     uint w_zero_stride;
@@ -66,12 +69,13 @@ layout(push_constant) uniform Push {
     uint y_scale_offset;
     uint y_zero_offset;
     TAIL_FIELD
+    uint zeroed_offset;
     uint params_offset;
 };
 #if defined(OF_f16)
 #define PARAMS_BINDING AFTER_TAIL(4)
 #else
-#define PARAMS_BINDING AFTER_TAIL(10)
+#define PARAMS_BINDING AFTER_TAIL(13)
 #endif
 uint group_index() {
     return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
@@ -113,6 +117,13 @@ layout(binding = 6) readonly buffer InputScale { float x_scale[]; };
 layout(binding = 7) readonly buffer FilterScale { float w_scale[]; };
 layout(binding = 8) readonly buffer OutputScale { float y_scale[]; };
 layout(binding = 9) readonly buffer OutputZero { uint y_zero_words[]; };
+// With RANGED, the output's scale and zero point are outputs, too.
+layout(binding = AFTER_TAIL(10)) coherent buffer Zeroed { uint zeroed[]; };
+layout(binding = AFTER_TAIL(11)) writeonly buffer RangeScale { uint range_scale[]; };
+layout(binding = AFTER_TAIL(12)) buffer RangeZero { uint range_zero[]; };
+#define SCALE_AT y_scale_offset
+#define ZERO_AT y_zero_offset
+#include "include/made_range.glsl"
 #define ELEMENT int8_t
 #define SUM int
 #define FOUR ivec4
@@ -196,6 +207,11 @@ uint line_of(int load) {
 void store_eight(uint to[8], FOUR low, FOUR high) {
     bool together = to[0] != NOWHERE && to[7] - to[0] == 7u;
     if (WORDS) {
+#if defined(OF_i8)
+        if (RANGED)
+            [[unroll]] for (uint e = 0u; e < 8u; ++e)
+                if (to[e] != NOWHERE) take_number(intBitsToFloat((e < 4u ? low : high)[e % 4u]));
+#endif
         if (together && to[0] % 4u == 0u) {
             y_vectors[to[0] / 4u] = BITS(low);
             y_vectors[to[0] / 4u + 1u] = BITS(high);
@@ -313,6 +329,8 @@ void store_floats(uint strip, uint tile_row, uint tile_column, uint first_column
         uint to = s_to[row];
         column += first_column;
         if (to == NOWHERE || column >= out_channels) continue;
+        if (RANGED)
+            [[unroll]] for (uint e = 0u; e < 8u; ++e) take_number(uintBitsToFloat(sums[e / 4u][e % 4u]));
         y_vectors[(to + column) / 4u] = sums[0];
         y_vectors[(to + column) / 4u + 1u] = sums[1];
     }
@@ -576,4 +594,7 @@ void main() {
     STORE_STRIP(1)
     STORE_STRIP(2)
     STORE_STRIP(3)
+#if defined(OF_i8)
+    if (RANGED) end_range(row_tiles * column_tiles * groups);
+#endif
 }

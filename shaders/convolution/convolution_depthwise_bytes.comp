@@ -23,13 +23,16 @@ layout(constant_id = 12) const uint STRIDE_X = 1u;
 layout(constant_id = 13) const uint DILATION_Y = 1u;
 layout(constant_id = 14) const uint DILATION_X = 1u;
 layout(constant_id = 15) const uint LANES = 1u;
+layout(constant_id = 16) const int PADDING_Y = 0;  // before the first row
+layout(constant_id = 17) const int PADDING_X = 0;
+layout(constant_id = 18) const bool RANGED = false;  // the range of the floats is an output, too
+layout(constant_id = 19) const uint RANGE_TYPE = 1u;
 #include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint batches;
     uint channels;
     uint x_sizes[2];    // y, x
     uint y_sizes[2];
-    int padding[2];     // before the first row and column
     uint x_strides[3];  // batch, y, x
     uint y_strides[3];
     uint w_strides[3];  // channel, y, x
@@ -49,6 +52,9 @@ layout(push_constant) uniform Push {
     uint y_zero_offset;
 #else
     TAIL_FIELD
+    uint zeroed_offset;
+    uint scale_offset;
+    uint zero_offset;
     uint params_offset;
 #endif
 };
@@ -71,12 +77,18 @@ layout(binding = 8) readonly buffer OutputScale { float y_scale[]; };
 INPUT_TENSOR(y_zero, 9, OUTPUT_TYPE)
 #include "include/requantized.glsl"
 #elif defined(TO_floats)
-#define PARAMS_BINDING AFTER_TAIL(8)
+layout(binding = AFTER_TAIL(8)) coherent buffer Zeroed { uint zeroed[]; };
+layout(binding = AFTER_TAIL(9)) writeonly buffer RangeScale { uint range_scale[]; };
+layout(binding = AFTER_TAIL(10)) buffer RangeZero { uint range_zero[]; };
+#define SCALE_AT scale_offset
+#define ZERO_AT zero_offset
+#define PARAMS_BINDING AFTER_TAIL(11)
 #include "include/params.glsl"
 #define TAIL_BINDING 8
 #define TAIL_TYPE 36u
 #include "include/tail.glsl"
 #include "include/scaled.glsl"
+#include "include/made_range.glsl"
 #endif
 
 #if defined(BLOCK_last1x1)
@@ -89,6 +101,8 @@ const uint LINES = 2u, COLUMNS = 4u;
 const uint SPAN = (COLUMNS - 1u) * STRIDE_X + (TAPS_X - 1u) * DILATION_X + 1u;
 const uint ROWS = (LINES - 1u) * STRIDE_Y + (TAPS_Y - 1u) * DILATION_Y + 1u;
 shared ivec4 s_taps[TAPS_Y * TAPS_X * LANES];
+uint words[ROWS][SPAN];  // of the input
+int zero;
 
 ivec4 four(uint word) {
     if (IS_SIGNED(TYPE)) {
@@ -99,45 +113,8 @@ ivec4 four(uint word) {
     return ivec4(word & 0xFFu, bitfieldExtract(word, 8, 8), bitfieldExtract(word, 16, 8), word >> 24);
 }
 
-void main() {
-    uint lanes = (channels / 4u - 1u) / LANES + 1u;  // workgroups along the channels
-    uint group = group_index(), i = gl_LocalInvocationIndex;
-    uint first_channel = group % lanes * LANES * 4u;
-    uint lane = i % LANES, channel = first_channel + lane * 4u;
-    uint place = group / lanes * (gl_WorkGroupSize.x / LANES) + i / LANES;
-    uint across = (y_sizes[1] - 1u) / COLUMNS + 1u, down = (y_sizes[0] - 1u) / LINES + 1u;
-    uint next = place / across;
-    uint ox = (place - next * across) * COLUMNS;
-    uint batch = next / down, oy = (next - batch * down) * LINES;
-    bool there = batch < batches && channel < channels;
-    uint left = uint(int(ox * STRIDE_X) - padding[1]), top = uint(int(oy * STRIDE_Y) - padding[0]);
-    uint from = x_offset + batch * x_strides[0] + channel;
-    int zero = HAS_INPUT_ZERO ? int(x_zero_bits(x_zero_offset).x) : 0;
-    uint outside = uint(zero & 0xFF) * 0x01010101u;
-
-    // All words are on their way while the taps are placed.
-    uint words[ROWS][SPAN];
-    [[unroll]] for (uint r = 0u; r < ROWS; ++r)
-        [[unroll]] for (uint e = 0u; e < SPAN; ++e) {
-            bool inside = there && top + r < x_sizes[0] && left + e < x_sizes[1];
-            uint word = x_words[inside ? (from + (top + r) * x_strides[1] + (left + e) * x_strides[2]) / 4u
-                                       : 0u];
-            words[r][e] = inside ? word : outside;
-        }
-    for (uint n = i; n < TAPS_Y * TAPS_X * LANES; n += gl_WorkGroupSize.x) {
-        uint own = first_channel + n % LANES * 4u, tap = n / LANES;
-        ivec4 some;
-        [[unroll]] for (uint e = 0u; e < 4u; ++e) {
-            uint one = min(own + e, channels - 1u);
-            some[e] = int(w_bits(w_offset + one * w_strides[0] + tap / TAPS_X * w_strides[1] +
-                                 tap % TAPS_X * w_strides[2]).x);
-            if (HAS_FILTER_ZERO) some[e] -= int(w_zero_bits(w_zero_offset + one * w_zero_stride).x);
-        }
-        s_taps[n] = some;
-    }
-    barrier();
-    if (!there) return;
-
+// Sums and outputs, from the words of the input and the taps.
+void finish_block(uint lane, uint channel, uint batch, uint oy, uint ox) {
     ivec4 sums[LINES][COLUMNS];
     [[unroll]] for (uint q = 0u; q < LINES; ++q)
         [[unroll]] for (uint p = 0u; p < COLUMNS; ++p) sums[q][p] = ivec4(0);
@@ -182,13 +159,56 @@ void main() {
             y_words[at / 4u] = requantized(sums[q][p] + added, scales);
 #else
             vec4 others = tail_four(at - y_offset);
-            uvec4 made;
+            vec4 made;
             [[unroll]] for (uint e = 0u; e < 4u; ++e) {
                 float x = scaled(sums[q][p][e], scales[e], HAS_BIAS, intBitsToFloat(added[e]));
-                made[e] = floatBitsToUint(finish_beside(x, others[e]));
+                made[e] = finish_beside(x, others[e]);
+                if (RANGED) take_number(made[e]);
             }
-            y_vectors[at / 4u] = made;
+            y_vectors[at / 4u] = floatBitsToUint(made);
 #endif
         }
     }
+}
+
+void main() {
+    uint lanes = (channels / 4u - 1u) / LANES + 1u;  // workgroups along the channels
+    uint group = group_index(), i = gl_LocalInvocationIndex;
+    uint first_channel = group % lanes * LANES * 4u;
+    uint lane = i % LANES, channel = first_channel + lane * 4u;
+    uint place = group / lanes * (gl_WorkGroupSize.x / LANES) + i / LANES;
+    uint across = (y_sizes[1] - 1u) / COLUMNS + 1u, down = (y_sizes[0] - 1u) / LINES + 1u;
+    uint next = place / across;
+    uint ox = (place - next * across) * COLUMNS;
+    uint batch = next / down, oy = (next - batch * down) * LINES;
+    bool there = batch < batches && channel < channels;
+    // All words are on their way while the taps are placed.
+    uint left = uint(int(ox * STRIDE_X) - PADDING_X), top = uint(int(oy * STRIDE_Y) - PADDING_Y);
+    uint from = x_offset + batch * x_strides[0] + channel;
+    zero = HAS_INPUT_ZERO ? int(x_zero_bits(x_zero_offset).x) : 0;
+    uint outside = uint(zero & 0xFF) * 0x01010101u;
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r)
+        [[unroll]] for (uint e = 0u; e < SPAN; ++e) {
+            bool inside = there && top + r < x_sizes[0] && left + e < x_sizes[1];
+            uint word = x_words[inside ? (from + (top + r) * x_strides[1] + (left + e) * x_strides[2]) / 4u
+                                       : 0u];
+            words[r][e] = inside ? word : outside;
+        }
+    for (uint n = i; n < TAPS_Y * TAPS_X * LANES; n += gl_WorkGroupSize.x) {
+        uint own = first_channel + n % LANES * 4u, tap = n / LANES;
+        ivec4 some;
+        [[unroll]] for (uint e = 0u; e < 4u; ++e) {
+            uint one = min(own + e, channels - 1u);
+            some[e] = int(w_bits(w_offset + one * w_strides[0] + tap / TAPS_X * w_strides[1] +
+                                 tap % TAPS_X * w_strides[2]).x);
+            if (HAS_FILTER_ZERO) some[e] -= int(w_zero_bits(w_zero_offset + one * w_zero_stride).x);
+        }
+        s_taps[n] = some;
+    }
+    barrier();
+    if (there) finish_block(lane, channel, batch, oy, ox);
+#if defined(TO_floats)
+    uint places = gl_WorkGroupSize.x / LANES, groups = lanes * ((batches * down * across - 1u) / places + 1u);
+    if (RANGED && group < groups) end_range(groups);
+#endif
 }

@@ -85,10 +85,12 @@ class _Layer:
 
         return made
 
-    def run(self, device: dml.Device, end: str) -> tuple[Any, np.ndarray]:
+    def run(self, device: dml.Device, end: str, ranged: bool = False) -> tuple[Any, Any]:
+        """``ranged``: the results are quantized by their range."""
         arrays = self.x, self.of_x, self.zero, self.residual
         with dml.Graph(device) as g:
-            run = g.compile(self.build(end)(*[g.input(a.shape, a.dtype) for a in arrays]))
+            y = self.build(end)(*[g.input(a.shape, a.dtype) for a in arrays])
+            run = g.compile([y, *dml.dynamic_quantize_linear(y)] if ranged else y)
         return run, run(*arrays)
 
     def compare(
@@ -132,6 +134,64 @@ def test_depthwise(
     with tuning.trial(EveryWork(block)):
         names = layer.compare(own, end, monkeypatch)
     assert names == (f"{depthwise.BYTES}.floats.{block}" + ".tail" * ("r" in end),)
+
+
+def _compare_ranges(
+    layer: _Layer, device: dml.Device, end: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, ...]:
+    """The variants of a convolution that finds the range of its results, which is that of all."""
+    fused, got = layer.run(device, end, True)
+    monkeypatch.setenv(SWITCH, "ranges")
+    plain, expected = layer.run(device, end, True)
+    monkeypatch.delenv(SWITCH)
+    assert fused.operators == ["CONVOLUTION_INTEGER_TO_FLOAT", "ELEMENT_WISE_QUANTIZE_LINEAR"]
+    assert plain.operators == ["CONVOLUTION_INTEGER_TO_FLOAT", "DYNAMIC_QUANTIZE_LINEAR"]
+    for a, b in zip(got, expected):
+        np.testing.assert_array_equal(a, b)
+    again = fused(layer.x, layer.of_x, layer.zero, layer.residual)  # what was counted is 0 again
+    for a, b in zip(got, again):
+        np.testing.assert_array_equal(a, b)
+    variants: tuple[str, ...] = fused.variants
+    return variants
+
+
+SPECIAL = [(), (np.nan, 3.0, np.nan), (-np.inf, 2.0), (np.nan, np.inf, -np.inf),
+           (-50000.0, -60000.0), (50000.0,)]
+"""Biases of channels."""
+
+
+@pytest.mark.parametrize("bias", SPECIAL)
+@pytest.mark.parametrize(("kind", "end"), [
+    ("depthwise", "pb"), ("depthwise", "pbr"), ("sums", "pb")])
+def test_ranges(
+    kind: str, end: str, bias: tuple[float, ...], own: dml.Device, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_traits(own, cooperative_matrices=())
+    groups = 36 if kind == "depthwise" else 1
+    layer = _Layer(rng, (2, 36, 26, 17), 36, 3, groups)
+    layer.bias[:, 5 : 5 + len(bias)] = np.reshape(bias, (1, -1, 1, 1))
+    if len(bias) < 3 and bias:  # all numbers have one sign
+        layer.bias[:] = bias[-1]
+    names = _compare_ranges(layer, own, end, monkeypatch)
+    assert ("quantize_range" in names) == (kind == "sums")
+
+
+@pytest.mark.parametrize(("filters", "last", "end"), [
+    (72, True, "pb"), (72, True, "pbr"), (36, False, "pb"), (41, True, "pbg")])
+@pytest.mark.parametrize(("tile", "bias"), [
+    *((tile, SPECIAL[1]) for tile in _TILES), *(("t64", bias) for bias in SPECIAL)])
+def test_ranges_on_matrix_units(
+    filters: int, last: bool, end: str, tile: str, bias: tuple[float, ...], own: dml.Device,
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not own._target.traits.multiplies(16, 16, 32, "i8", "i32"):
+        pytest.skip("the device has no matrix units for bytes")
+    layer = _Layer(rng, (2, 48, 26, 17), filters, 3, last=last)
+    layer.bias[:, 5 : 5 + len(bias)] = np.reshape(bias, (1, -1, 1, 1))
+    with tuning.trial(EveryWork(f"{tile}-1")):
+        names = _compare_ranges(layer, own, end, monkeypatch)
+    assert "quantize_range" not in names
 
 
 @pytest.mark.parametrize("end", ["", "pbg", "pbr"])

@@ -17,6 +17,7 @@ from ...lowering.plan import Plan, Target
 from ...spec import Field
 from .. import halves
 from ..base import Output, operator, widened
+from ..quantize import RANGE, RANGE_FIELDS
 from .blocks import SHADER as BLOCKS
 from .depthwise import BYTES as DEPTHWISE_BYTES
 from .depthwise import ROWS as DEPTHWISE_ROWS
@@ -183,7 +184,7 @@ def _check_integer(d: Any, strict: bool) -> None:
 
 
 @operator("CONVOLUTION_INTEGER", output=_infer_integer,
-          shaders=(CORE, SUM, SHADER, DEPTHWISE_BYTES, PACK, *COPIES), check=_check_integer)
+          shaders=(CORE, SUM, SHADER, DEPTHWISE_BYTES, RANGE, PACK, *COPIES), check=_check_integer)
 def ConvolutionIntegerOperatorDesc(d: Any, p: PlanBuilder) -> None:
     lower_sums(p, problem_of(d, _axes(d), False))
 
@@ -198,11 +199,12 @@ ConvolutionIntegerToFloatDesc: Any = widened(
     ConvolutionIntegerOperatorDesc, Field("InputScaleTensor", "input", "TENSOR_DESC", True),
     Field("FilterScaleTensor", "input", "TENSOR_DESC", True),
     Field("BiasTensor", "input", "TENSOR_DESC", True),
-    Field("FusedActivation", "attribute", "OPERATOR_DESC", True),
+    Field("FusedActivation", "attribute", "OPERATOR_DESC", True), *RANGE_FIELDS,
     name="CONVOLUTION_INTEGER_TO_FLOAT", lower=_lower_scaled, in_place=False,
     fuses=ConvolutionOperatorDesc)
 """CONVOLUTION_INTEGER with FLOAT32 outputs: sums times the input's scale, one number if there is
-one, times the filter's, by channel or not; then a bias by channel. Graphs make it."""
+one, times the filter's, by channel or not; then a bias by channel. The scale and the zero point of
+the outputs' quantization may be outputs, too. Graphs make it."""
 
 
 def _infer_quantized(d: Any) -> Mapping[str, Output | list[Output]]:

@@ -10,6 +10,7 @@ from ...layout import Ints
 from ...lowering.activation import NOTHING, Fused
 from ...lowering.builder import PlanBuilder
 from ...tuning import work_key
+from ..quantize import made_range
 from .problem import Problem
 
 SHADER, ROWS = "convolution_depthwise", "convolution_depthwise_rows"
@@ -80,18 +81,18 @@ def lower_bytes(p: PlanBuilder, c: Problem, to: str, operands: Mapping[str, Any]
     y_axis, x_axis = c.axes[1:]
     for name, axis in (("Y", y_axis), ("X", x_axis)):
         spec = {**spec, f"TAPS_{name}": axis.filter_size, f"STRIDE_{name}": axis.input_step,
-                f"DILATION_{name}": axis.tap_step}
+                f"DILATION_{name}": axis.tap_step, f"PADDING_{name}": -axis.phases[0][2]}
     groups, more = _of_last(p, c, kernel)
     del more["EARLY"]
     if to == "floats":
-        operands = {**operands, **p.read_tail(), "params": fused.words or (0,)}
+        operands = {**operands, **p.read_tail(), **made_range(p), "params": fused.words or (0,)}
     p.dispatch(
         fused.variant(f"{BYTES}.{to}.{kernel.name}"), groups,
         x=p.read("input_tensor"), w=p.read("filter_tensor"), y=p.write("output_tensor"),
         **operands,
         push={"batches": c.batches, "channels": c.groups,
               "x_sizes": (y_axis.in_size, x_axis.in_size),
-              "y_sizes": (y_axis.out_size, x_axis.out_size), "padding": _padding(c),
+              "y_sizes": (y_axis.out_size, x_axis.out_size),
               "x_strides": (c.x_strides[0], *c.x_strides[3:]),
               "y_strides": (c.y_strides[0], *c.y_strides[3:]),
               "w_strides": (c.w_strides[0], *c.w_strides[4:]), **push},

@@ -12,6 +12,7 @@ from ...lowering.builder import PlanBuilder
 from ...lowering.copy import View
 from ...lowering.plan import UNUSED, Operand
 from ...lowering.walk import Walk
+from ..quantize import find_range, made_range
 from . import depthwise, kept, matrix_units, packed, patches, points, slices
 from .geometry import AXES
 from .problem import Problem
@@ -227,17 +228,24 @@ def lower_scaled(p: PlanBuilder, c: Problem, fused: Fused) -> None:
     operands: dict[str, Any] = {name: p.read(f"{_SCALES[name]}_tensor") for name in _OF_FLOATS}
     strides = {"bias_stride": _channel_stride(p.tensor("bias_tensor"), 1),
                "w_scale_stride": _channel_stride(p.tensor("filter_scale_tensor"), 1)}
-    of = {"HAS_BIAS": p.tensor("bias_tensor") is not None,
-          "HAS_INPUT_SCALE": p.tensor("input_scale_tensor") is not None}
+    of: dict[str, int] = {
+        "HAS_BIAS": p.tensor("bias_tensor") is not None,
+        "HAS_INPUT_SCALE": p.tensor("input_scale_tensor") is not None}
+    ranged = p.tensor("range_scale_tensor") is not None
+    if ranged:
+        of |= {"RANGED": True, "RANGE_TYPE": p.tensor("range_zero_point_tensor").data_type.code}
     if _depthwise(p, c, "floats", operands, strides, {**of, **fused.spec}, fused):
         return
     choice = matrix_units.chosen(p, matrix_units.planned(p, c).problem)
     y = p.write("output_tensor")
     if choice is not None and choice.splits == 1:
-        end = {**dict.fromkeys(_SCALES, UNUSED), **operands, **p.read_tail()}
+        end = {**dict.fromkeys(_SCALES, UNUSED), **operands, **p.read_tail(),
+               **made_range(p, "y_scale_offset", "y_zero_offset")}
         lower_integer(p, c, y, c.y_strides, choice, end, strides,
                       {**of, "SCALED": True, **fused.spec}, fused)
         return
+    for name in ("RANGED", "RANGE_TYPE"):
+        of.pop(name, None)
     splits = 1 if choice is None else choice.splits
     count, sums = product(c.output_sizes), p.temporary(4, splits * c.split_stride)
     dense, sums_strides = _sums_layout(c)
@@ -252,6 +260,10 @@ def lower_scaled(p: PlanBuilder, c: Problem, fused: Fused) -> None:
               "activation_at": len(walk.words), **strides},
         spec={"LOCAL_SIZE": _INVOCATIONS, "TYPE": p.tensor("output_tensor").data_type.code,
               "DENSE": dense, **of, **fused.spec})
+    if ranged:
+        zero = p.tensor("range_zero_point_tensor")
+        find_range(p, "output_tensor", zero.data_type, "range_scale_tensor",
+                   "range_zero_point_tensor")
 
 
 def lower_quantized(p: PlanBuilder, c: Problem) -> None:

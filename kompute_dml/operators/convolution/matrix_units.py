@@ -373,8 +373,11 @@ def dispatch(
         blocks.dispatch(p, c, fused.variant(choice.variant), tile, y, y_strides, spec,
                         {"activation_at": len(words), **push}, (*words, *more_params), bound)
         return
+    own = c.push(tile, choice.splits, y_strides)
+    if choice.kernel.shader == SHADER:
+        own["w_strides"] = c.w_strides[:2]
     p.dispatch(
         fused.variant(choice.variant), c.tiles(*tile[:2]) * choice.splits, **bound,
         params=[*words, *more_params],
-        push={**c.push(tile, choice.splits, y_strides), "activation_at": len(words), **push},
+        push={**own, "activation_at": len(words), **push},
         spec={"OUTPUT_ALONG_ROWS": y_strides[1] >= y_strides[-1], **spec})
