@@ -1,5 +1,5 @@
-"""A pass over a graph's operators: the range by which a tensor is quantized is found by the operator
-that makes it."""
+"""A pass over a graph's operators: the range by which a tensor is quantized is found by the
+operator that makes it."""
 
 from __future__ import annotations
 
