@@ -18,6 +18,7 @@ from .chains import fuse_chains
 from .draft import Draft, Drafts
 from .factors import factors
 from .memory import Storage
+from .padded import padded_rows
 from .pointwise import pointwise
 from .ranges import ranges
 from .repeats import repeats
@@ -39,10 +40,10 @@ _LITTLE = 64 << 10
 SIBLINGS, FOLDING, BATCH_NORMALIZATIONS = "siblings", "folding", "batch_normalizations"
 """Join products of one matrix; run operators of constants when a plan is built; fold batch
 normalizations into convolutions."""
-TAILS, POINTWISE, RANGES = "tails", "pointwise", "ranges"
+TAILS, POINTWISE, RANGES, PADDED_ROWS = "tails", "pointwise", "ranges", "padded_rows"
 """The last passes: elementwise operators become the end of the operator before them; convolutions
 whose filter is one element wide become products of matrices; operators find ranges of their
-results."""
+results; rows of bytes are written as matrix units read them."""
 CHANNELS_LAST, QDQ, INTEGERS = "channels_last", "qdq", "integer_products"
 """Not passes: outputs of convolutions are channels-last; ONNX products between DequantizeLinear and
 QuantizeLinear use 8-bit integers; products of integers are scaled by their kernel."""
@@ -83,6 +84,8 @@ def fuse(
         pointwise(found)
     if RANGES not in left:
         ranges(found)
+    if folds and PADDED_ROWS not in left:
+        padded_rows(found, more)
     return found.without_dead()
 
 
@@ -117,7 +120,7 @@ def left_out() -> frozenset[str]:
 def _named(text: str) -> frozenset[str]:
     names = {n.strip() for n in text.split(",")} - {""}
     known = {*PASSES, SIBLINGS, FOLDING, BATCH_NORMALIZATIONS, TAILS, POINTWISE, RANGES,
-             CHANNELS_LAST, QDQ, INTEGERS, MEMORY, IN_PLACE, REPACKING, BRANCHES}
+             PADDED_ROWS, CHANNELS_LAST, QDQ, INTEGERS, MEMORY, IN_PLACE, REPACKING, BRANCHES}
     if unknown := names - known - {"all"}:
         raise ValidationError(
             f"{_SWITCH}: expected all or names among {', '.join(sorted(known))}, but got "

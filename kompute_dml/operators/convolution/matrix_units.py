@@ -311,7 +311,7 @@ def _lines(p: PlanBuilder, slot: str, c: Problem, to: Packed, sizes: Ints, strid
     t, width = p.tensor(slot), to.problem.in_channels
     size = t.data_type.itemsize
     moving = [s for n, s in zip(sizes, strides) if n > 1]
-    if (width == c.in_channels and channel == 1 and t.is_aligned
+    if ((width == c.in_channels or _is_padded(p, slot, c, width)) and channel == 1 and t.is_aligned
             and not any(s * size % 16 for s in moving)):
         return p.read(slot), strides
     forward = slot == "input_tensor" or c.w_strides[1] == t.strides[0]
@@ -346,6 +346,16 @@ def _lines(p: PlanBuilder, slot: str, c: Problem, to: Packed, sizes: Ints, strid
               "NEIGHBOURS": to.neighbours, "CHANNELS": width // to.neighbours},
         once=t.owned_by_dml)
     return y.reading(), tuple(width * s for s in packed_strides(sizes))
+
+
+def _is_padded(p: PlanBuilder, slot: str, c: Problem, width: int) -> bool:
+    """Whether there is memory between an image's channels up to a whole vector, which the filter's
+    padding multiplies by zeros."""
+    t, filter_ = p.tensor(slot), p.tensor("filter_tensor")
+    return (slot == "input_tensor" and c.groups == 1 and filter_.data_type is DataType.INT8
+            and getattr(p.desc, "filter_zero_point_tensor", None) is None
+            and t.total_tensor_size_in_bytes >= t.element_count // c.in_channels * width
+            and min(s for s, n in zip(t.strides, t.sizes) if n > 1 and s > 1) >= width)
 
 
 def is_plain(p: PlanBuilder, c: Problem, y: Operand, y_strides: Ints, each: int = 8) -> bool:
