@@ -20,6 +20,7 @@ from .factors import factors
 from .memory import Storage
 from .padded import padded_rows
 from .pointwise import pointwise
+from .quantized_points import quantized_points
 from .ranges import ranges
 from .repeats import repeats
 from .scaled import scaled_convolutions
@@ -41,9 +42,10 @@ SIBLINGS, FOLDING, BATCH_NORMALIZATIONS = "siblings", "folding", "batch_normaliz
 """Join products of one matrix; run operators of constants when a plan is built; fold batch
 normalizations into convolutions."""
 TAILS, POINTWISE, RANGES, PADDED_ROWS = "tails", "pointwise", "ranges", "padded_rows"
+QUANTIZED_POINTS = "quantized_points"
 """The last passes: elementwise operators become the end of the operator before them; convolutions
-whose filter is one element wide become products of matrices; operators find ranges of their
-results; rows of bytes are written as matrix units read them."""
+whose filter is one element wide become products of matrices; those of one position quantize their
+input; operators find ranges of their results; rows of bytes are written as they will be read."""
 CHANNELS_LAST, QDQ, INTEGERS = "channels_last", "qdq", "integer_products"
 """Not passes: outputs of convolutions are channels-last; ONNX products between DequantizeLinear and
 QuantizeLinear use 8-bit integers; products of integers are scaled by their kernel."""
@@ -82,6 +84,8 @@ def fuse(
         tails(found)
     if POINTWISE not in left:
         pointwise(found)
+    if QUANTIZED_POINTS not in left:
+        quantized_points(found)
     if RANGES not in left:
         ranges(found)
     if folds and PADDED_ROWS not in left:
@@ -120,7 +124,8 @@ def left_out() -> frozenset[str]:
 def _named(text: str) -> frozenset[str]:
     names = {n.strip() for n in text.split(",")} - {""}
     known = {*PASSES, SIBLINGS, FOLDING, BATCH_NORMALIZATIONS, TAILS, POINTWISE, RANGES,
-             PADDED_ROWS, CHANNELS_LAST, QDQ, INTEGERS, MEMORY, IN_PLACE, REPACKING, BRANCHES}
+             PADDED_ROWS, QUANTIZED_POINTS, CHANNELS_LAST, QDQ, INTEGERS, MEMORY, IN_PLACE,
+             REPACKING, BRANCHES}
     if unknown := names - known - {"all"}:
         raise ValidationError(
             f"{_SWITCH}: expected all or names among {', '.join(sorted(known))}, but got "

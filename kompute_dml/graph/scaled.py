@@ -17,8 +17,15 @@ def scaled_convolutions(g: Drafts) -> None:
     """CONVOLUTION_INTEGER, CAST to FLOAT32 and a scale, or the product of one for the input and one
     for the filter, become one operator. The kernel rounds as these do."""
     for draft in g:
-        if draft.name == "CONVOLUTION_INTEGER" and (found := _found(g, draft)) is not None:
-            g.replace(*found)
+        if draft.name != "CONVOLUTION_INTEGER" or (found := _found(g, draft)) is None:
+            continue
+        scaled = found[0][-1]
+        products = [g.maker(scaled, slot) for slot in OTHER]
+        g.replace(*found)
+        for product in products:  # of the scales
+            if product is not None and g.has(product) and not g.users(product) and g.is_whole(
+                    product.storages["output_tensor"]):
+                g.remove(product)
 
 
 def _found(g: Drafts, draft: Draft) -> tuple[list[Draft], Draft] | None:

@@ -1,21 +1,15 @@
-// Scale and zero point of a range, which includes 0 and ignores NaN. Workgroups add their ranges to
+// Scale and zero point of a range, which ignores NaN. Workgroups add their ranges to
 // ``zeroed``: the rank of the highest number, that of the lowest one negated, and the number of workgroups
 // that have arrived. The last one to arrive finds the range of all, and leaves zeros. The includer includes
 // include/bits.glsl, include/float16.glsl and include/quantization.glsl, and has push fields zeroed_offset,
 // SCALE_AT and ZERO_AT, and buffers: coherent zeroed, range_scale and range_zero, all of words.
-float number_of_rank(int x) {
-    return uintBitsToFloat(x < 0 ? uint(-x) | 0x80000000u : uint(x));
-}
+#include "include/range_numbers.glsl"
 
 void store_range(int low_rank, int high_rank, uint type) {
-    float low = number_of_rank(low_rank);
-    float high = number_of_rank(high_rank);
-    precise float range = high - low;
-    float scale = is_zero(range) ? 1.0 : divide(range, 255.0);
-    int lowest = IS_SIGNED(type) ? -128 : 0;
-    float from = float(lowest) - divide(low, scale);
-    if (is_nan(from)) from = 1024.0;  // an infinite range, or a scale of 0: the highest zero point
-    uint zero = quantized(whole_number(from), 0, type) & 0xFFu;
+    float scale;
+    int zero_point;
+    quantization_of(low_rank, high_rank, type, scale, zero_point);
+    uint zero = uint(zero_point) & 0xFFu;
     range_scale[SCALE_AT] = floatBitsToUint(scale);
     uint shift = ZERO_AT % 4u * 8u;
     atomicAnd(range_zero[ZERO_AT / 4u], ~(0xFFu << shift));

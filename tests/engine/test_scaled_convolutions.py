@@ -18,7 +18,8 @@ UNFUSED = "scaled_convolutions,sums,activations,tails,chains"
 SUM = "convolution_sum.scaled"
 _TILES = [k.axes.partition(".")[2] for k in matrix_units._BYTES]
 _BLOCKS = [k.name for k in depthwise._OF_BYTES]
-SCALED = {SUM, *(f"{depthwise.BYTES}.floats.{block}.tail" for block in _BLOCKS),
+SCALED = {SUM, "convolution_quantized_points",
+          *(f"{depthwise.BYTES}.floats.{block}.tail" for block in _BLOCKS),
           *(f"{matrix_units.SHADER}.i8.{tile}.tail" for tile in _TILES)}
 """Variants that these tests run, where they can run."""
 
@@ -238,3 +239,44 @@ def test_what_is_read_elsewhere_or_scaled_by_position_stays(
 
     assert operators(scaled)[0] == "CONVOLUTION_INTEGER"
     assert operators(lambda sums: (sums, scaled(sums)))[0] == "CONVOLUTION_INTEGER"
+
+
+@pytest.mark.parametrize("bias", [(), (np.nan, np.inf)])
+@pytest.mark.parametrize(("images", "channels", "filters", "by_channel"), [
+    (8, 96, 24, True), (8, 24, 100, False), (1, 384, 96, True), (19, 120, 33, True)])
+def test_images_of_one_position_are_quantized_by_their_convolution(
+    images: int, channels: int, filters: int, by_channel: bool, bias: tuple[float, ...],
+    own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = rng.normal(0, 3, (images, channels, 1, 1)).astype(np.float32)
+    x.flat[3 : 3 + len(bias)] = bias
+    w = rng.integers(-128, 128, (filters, channels, 1, 1)).astype(np.int8)
+    of_w = rng.uniform(0.001, 0.003, (1, filters if by_channel else 1, 1, 1)).astype(np.float32)
+    added = rng.random((1, filters, 1, 1)).astype(np.float32)
+
+    def run() -> Any:
+        with dml.Graph(own) as g:
+            q, scale, zero = dml.dynamic_quantize_linear(g.input(x.shape))
+            y = dml.cast(dml.convolution_integer(q, w, x_zero_point=zero), data_type="float32")
+            both = dml.multiply(scale.broadcast_to(of_w.shape), of_w)
+            y = dml.multiply(y, both.broadcast_to(y.sizes))
+            y = dml.add(y, g.constant(added).broadcast_to(y.sizes))
+            made = g.compile(dml.activation_hard_sigmoid(y, alpha=0.2, beta=0.5))
+        return made, made(x)
+
+    fused, got = run()
+    monkeypatch.setenv(SWITCH, "quantized_points")
+    plain, expected = run()
+    assert fused.variants == ("convolution_quantized_points",)
+    assert plain.operators == ["DYNAMIC_QUANTIZE_LINEAR", "CONVOLUTION_INTEGER_TO_FLOAT"]
+    np.testing.assert_array_equal(got, expected)
+    assert np.unique(got).size > 2 or bias
+
+
+def test_images_that_something_else_reads_are_quantized_before(own: dml.Device) -> None:
+    x, w = np.ones((2, 8, 1, 1), np.float32), np.ones((8, 8, 1, 1), np.int8)
+    with dml.Graph(own) as g:
+        q, scale, zero = dml.dynamic_quantize_linear(g.input(x.shape))
+        y = dml.cast(dml.convolution_integer(q, w, x_zero_point=zero), data_type="float32")
+        run = g.compile([dml.multiply(y, scale.broadcast_to(y.sizes)), q])
+    assert run.operators[0] == "DYNAMIC_QUANTIZE_LINEAR"

@@ -18,6 +18,7 @@ from ...spec import Field
 from .. import halves
 from ..base import Output, operator, widened
 from ..quantize import RANGE, RANGE_FIELDS
+from . import quantized_points
 from .blocks import SHADER as BLOCKS
 from .depthwise import BYTES as DEPTHWISE_BYTES
 from .depthwise import ROWS as DEPTHWISE_ROWS
@@ -184,7 +185,9 @@ def _check_integer(d: Any, strict: bool) -> None:
 
 
 @operator("CONVOLUTION_INTEGER", output=_infer_integer,
-          shaders=(CORE, SUM, SHADER, DEPTHWISE_BYTES, RANGE, PACK, *COPIES), check=_check_integer)
+          shaders=(CORE, SUM, SHADER, DEPTHWISE_BYTES, RANGE, quantized_points.SHADER, PACK,
+                   *COPIES),
+          check=_check_integer)
 def ConvolutionIntegerOperatorDesc(d: Any, p: PlanBuilder) -> None:
     lower_sums(p, problem_of(d, _axes(d), False))
 
@@ -205,6 +208,19 @@ ConvolutionIntegerToFloatDesc: Any = widened(
 """CONVOLUTION_INTEGER with FLOAT32 outputs: sums times the input's scale, one number if there is
 one, times the filter's, by channel or not; then a bias by channel. The scale and the zero point of
 the outputs' quantization may be outputs, too. Graphs make it."""
+
+
+def _lower_dynamic(d: Any, target: Target) -> Plan:
+    p = PlanBuilder(target, d)
+    quantized_points.lower(d, p)
+    return p.build()
+
+
+DynamicConvolutionDesc: Any = widened(
+    ConvolutionIntegerToFloatDesc, Field("QuantizedType", "attribute", "UINT", True),
+    name="DYNAMIC_CONVOLUTION", lower=_lower_dynamic, in_place=False)
+"""CONVOLUTION_INTEGER_TO_FLOAT of an input of FLOAT32, which DYNAMIC_QUANTIZE_LINEAR would make one
+of the data type with this code. Graphs make it where :func:`quantized_points.serves`."""
 
 
 def _infer_quantized(d: Any) -> Mapping[str, Output | list[Output]]:
