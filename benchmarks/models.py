@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import json
 import os
 import statistics
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ class Model:
 class Row:
     model: str
     provider: str
+    samples: int
     milliseconds: float
     nodes_given: int
     nodes: int
@@ -70,7 +72,7 @@ class Row:
             return "" if value is None else f"{value:.2f}"
 
         return [
-            self.model, self.provider, ms(self.milliseconds),
+            self.model, self.provider, str(self.samples), ms(self.milliseconds),
             f"{self.nodes_given / self.nodes:.0%} of {self.nodes}",
             f"{self.multiply_adds_given / self.multiply_adds:.1%} of "
             f"{self.multiply_adds / 1e6:.0f} M",
@@ -79,7 +81,7 @@ class Row:
         ]
 
 
-HEADERS = ["model", "provider", "ms", "nodes given", "multiply-adds given", "difference",
+HEADERS = ["model", "provider", "samples", "ms", "nodes given", "multiply-adds given", "difference",
            "regions", "ms in transfers", "ms in operators"]
 
 
@@ -96,10 +98,24 @@ def _text(folder: Path) -> Model:
     return Model("rapidocr int8", Path(path).read_bytes(), {"x": reader.image(LINE)})
 
 
-def _float_text(folder: Path) -> Model:
-    """A model without integer products. All implemented nodes are claimed."""
+def _text_convolutions(folder: Path) -> Model:
+    """All that the tool quantizes by default: convolutions, too."""
     reader = TextRecognizer()
-    return Model("rapidocr float, all claimed", reader.path.read_bytes(),
+    path = quantized(reader.path, folder / "text.onnx")
+    feed = {"x": reader.image(LINE)}
+    return Model("rapidocr int8, with convolutions", Path(path).read_bytes(), feed)
+
+
+def _float_magika(folder: Path) -> Model:
+    """A model without integer products, as the next. All implemented nodes are claimed."""
+    magika = Magika()
+    row = magika.features(next(iter(sample_files().values())))
+    return Model("magika float", magika.path.read_bytes(), {"bytes": row[None]}, claim="all")
+
+
+def _float_text(folder: Path) -> Model:
+    reader = TextRecognizer()
+    return Model("rapidocr float", reader.path.read_bytes(),
                  {"x": reader.image(LINE)}, claim="all")
 
 
@@ -122,7 +138,8 @@ def _minilm(folder: Path) -> Model:
 
 
 MODELS: dict[str, Callable[[Path], Model]] = {
-    "magika": _magika, "text": _text, "float-text": _float_text, "encoder": _encoder,
+    "magika": _magika, "float-magika": _float_magika, "text": _text,
+    "text-convolutions": _text_convolutions, "float-text": _float_text, "encoder": _encoder,
     "minilm": _minilm,
 }
 
@@ -180,6 +197,12 @@ def device_times(path: Path, runs: int) -> tuple[float, float]:
     return transfers / runs, (sum(ms for _, ms in dispatches) - transfers) / runs
 
 
+def repeated(given: Model, samples: int) -> Model:
+    """The model fed with the same sample ``samples`` times."""
+    feed = {k: np.repeat(a, samples, axis=0) for k, a in given.feed.items()}
+    return replace(given, feed=feed)
+
+
 def measure(provider: str, given: Model, arguments: argparse.Namespace) -> Row:
     made = session(provider, given, arguments.adapter)
     parts = made.get_provider_graph_assignment_info()
@@ -194,7 +217,8 @@ def measure(provider: str, given: Model, arguments: argparse.Namespace) -> Row:
         made.run(None, given.feed)
         times.append((time.perf_counter() - begin) * 1e3)
     row = Row(
-        given.name, provider, statistics.median(times[arguments.warmup :]),
+        given.name, provider, len(next(iter(given.feed.values()))),
+        statistics.median(times[arguments.warmup :]),
         len(names), sum(len(p.get_nodes()) for p in parts),
         sum(work.get(n, 0) for n in names), max(sum(work.values()), 1),
         float(np.abs(got - expected).max() / np.abs(expected).max()),
@@ -253,6 +277,8 @@ def main() -> None:
     parser.add_argument("models", nargs="*", help=f"among {', '.join(MODELS)}; all by default")
     parser.add_argument("--providers", nargs="*", default=["cpu", "kompute", "webgpu"])
     parser.add_argument("--adapter")
+    parser.add_argument("--samples", type=int, nargs="*", default=[1], help="samples a run")
+    parser.add_argument("--claim", help="what this package's provider claims")
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--json", type=Path, help="a file for the figures")
@@ -268,9 +294,11 @@ def main() -> None:
             except Exception as error:
                 print(f"{name} is left out: {error}")
                 continue
-            for provider in arguments.providers:
+            if arguments.claim:
+                given = replace(given, claim=arguments.claim)
+            for samples, provider in itertools.product(arguments.samples, arguments.providers):
                 try:
-                    rows.append(measure(provider, given, arguments))
+                    rows.append(measure(provider, repeated(given, samples), arguments))
                 except Exception as error:
                     print(f"{given.name} on {provider} is left out: {str(error)[:300]}")
     print(tabulate([r.cells() for r in rows], HEADERS, tablefmt="github", disable_numparse=True))

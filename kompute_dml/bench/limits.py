@@ -227,18 +227,21 @@ def _convolutions() -> Iterator[Limit]:
             yield Limit(recipe, (("torch", ratio), ("torch channels-last", ratio)))
 
 
+HEADS = (
+    (Heads(_F16, 1, 32, 32, 4096, 4096, 128), "torch", 0.45),
+    (Heads(_F16, 1, 32, 32, 4096, 4096, 128, causal=True), "torch", 0.45),
+    (Heads(_F16, 8, 16, 16, 1024, 1024, 64), "torch", 0.5),
+    (Heads(_F16, 32, 12, 12, 128, 128, 64), _GRAPH, 0.7),
+    (Heads(_F16, 1, 16, 16, 16384, 16384, 128, causal=True), "torch", 0.45),
+    (Heads(_F32, 1, 32, 32, 4096, 4096, 128), "torch", 0.7),
+    *((Heads(_F16, 8, 32, 8, 1, keys, 128), "copy", 0.8) for keys in (4096, 16384)),
+)
+"""Attention, the last two decoding, and the goals."""
+
+
 def _attention() -> Iterator[Limit]:
-    for kind, peer, goal in (
-        (Heads(_F16, 1, 32, 32, 4096, 4096, 128), "torch", 0.45),
-        (Heads(_F16, 1, 32, 32, 4096, 4096, 128, causal=True), "torch", 0.45),
-        (Heads(_F16, 8, 16, 16, 1024, 1024, 64), "torch", 0.5),
-        (Heads(_F16, 32, 12, 12, 128, 128, 64), _GRAPH, 0.7),
-        (Heads(_F16, 1, 16, 16, 16384, 16384, 128, causal=True), "torch", 0.45),
-        (Heads(_F32, 1, 32, 32, 4096, 4096, 128), "torch", 0.7),
-    ):
+    for kind, peer, goal in HEADS:
         yield Limit(attention(kind), ((peer, goal),))
-    for keys in (4096, 16384):
-        yield Limit(attention(Heads(_F16, 8, 32, 8, 1, keys, 128)), (("copy", 0.8),))
 
 
 def _normalizations() -> Iterator[Limit]:

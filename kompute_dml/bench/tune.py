@@ -9,13 +9,18 @@ from typing import Any
 from .. import tuning
 from ..cases import Scale
 from ..dtypes import DataType
+from .attention import attention
 from .case import Case, Recipe
 from .convolution import convolution
 from .gemm import gemm
-from .limits import LAYERS
+from .limits import HEADS, LAYERS
+from .pooling import pooling
 from .products import Product, product
+from .quantized_convolution import quantized_convolution
 from .reduction import first_k
+from .resampling import resampled
 from .timing import Loop, measure, repeats
+from .training import GRADIENTS
 
 _WORTH = 1.03
 """The speedup from which a kernel replaces the default one. Less may be noise."""
@@ -44,8 +49,8 @@ class Choice:
 
 def recipes() -> Iterator[Recipe]:
     """The cases to tune, at full scale: products of integers and of floats, layers of convolutions,
-    then TOP_K. Products take turns by their numbers of rows (1, 32, ...), so that a run cut
-    short has measured each number."""
+    TOP_K, attention, then pooling, resampling and their gradients. Products take turns by their
+    numbers of rows (1, 32, ...), so that a run cut short has measured each number."""
     for k, n in ((1024, 1024), (4096, 4096), (512, 512), (512, 2048), (2048, 512),
                  (4096, 16384), (16384, 4096)):
         for m in (1, 32, 512, 4, 16, 128, 2048):
@@ -56,9 +61,21 @@ def recipes() -> Iterator[Recipe]:
     for layer in LAYERS:
         for data_type in (DataType.FLOAT16, DataType.FLOAT32):
             yield convolution(data_type, layer, constant=False)
+            if layer.groups > 1:  # the kernels for other layouts are others
+                yield convolution(data_type, layer, channels_last=False, constant=False)
+        if layer.groups == layer.stride == 1:
+            yield quantized_convolution(layer)
     for rows, columns in ((65536, 2048), (16384, 16384), (512, 131072)):
         for data_type in (DataType.FLOAT32, DataType.FLOAT16):
             yield first_k(data_type, rows, columns)
+    for heads, *_ in HEADS:
+        yield attention(heads)
+    for data_type in (DataType.FLOAT32, DataType.FLOAT16):
+        for last in (False, True):
+            for what in ("max", "average"):
+                yield pooling(data_type, what, last)
+        yield resampled(data_type)
+    yield from (r for r in GRADIENTS if "POOLING" in r.operator or "RESAMPLE" in r.operator)
 
 
 def choices(

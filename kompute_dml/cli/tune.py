@@ -18,7 +18,7 @@ from .options import as_json as json_option
               help="Start no more work after this long.")
 @json_option
 def tune(adapter: str | None, scale_name: str | None, seconds: float, as_json: bool) -> None:
-    """Measure the kernels for matrix products and convolutions on this device.
+    """Measure the kernels for products, convolutions, pooling, resampling, attention and TOP_K.
 
     The fastest kernel for each size is stored in tuning.json in the user's cache directory
     (KOMPUTE_DML_TUNING names another file), for this device, driver and version of kompute_dml, and

@@ -18,7 +18,6 @@ from ..compiler import Operator
 from ..dtypes import Scalar
 from ..errors import DmlError, OutOfMemoryError, ValidationError
 from ..layout import (
-    Ints,
     channels_last_strides,
     coalesce,
     packed_strides,
@@ -42,7 +41,7 @@ from .fusion import (
     room_for_weights,
 )
 from .memory import Storage, aligned, share, side_by_side
-from .recorded import RecordedPlan, check_indices
+from .recorded import Allowed, RecordedPlan, check_numbers
 from .step import Step, begin, begin_slow, compile_repacking, plan_memory
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ class Builder:
         self._trial = trial
         self._storages: list[Storage] = []
         self._lines: set[Storage] = set()
-        self._indices: list[tuple[Array, Ints, str]] = []
+        self._expected: list[tuple[Array, Sequence[Allowed], str]] = []
         self._compiled_before: dict[Any, CompiledOperator] = {}
         self._preparing: list[tuple[Prepared, CompiledOperator, Callable[[], None]]] = []
         """Constants to prepare once all operators are compiled, by which operators, and what
@@ -196,14 +195,13 @@ class Builder:
             # A copy: ONNX Runtime frees its own memory once a session is made.
             storage.values = values.flatten().view(np.uint8)
 
-    def expect_indices(self, x: Array, sizes: Sequence[int], where: str) -> None:
-        """Raise where an element of ``x`` is no index of a dimension of its size: now, or at each
-        run if ``x`` is an input. With several ``sizes``, the last dimension of ``x`` counts
-        them."""
+    def expect(self, x: Array, allowed: Sequence[Allowed], where: str) -> None:
+        """Raise where an element of ``x`` is out of range: now, or at each run if ``x`` is an
+        input. The last dimension of ``x`` counts the ranges if there are several."""
         if x.host is not None:
-            check_indices(x.host, sizes, where)
+            check_numbers(x.host, allowed, where)
         elif x.storage is not None:
-            self._indices.append((x, tuple(sizes), where))
+            self._expected.append((x, tuple(allowed), where))
 
     def reshape(self, x: Array, shape: Sequence[int]) -> Array:
         strides = reshape_strides(x.shape, x.strides, shape)
@@ -394,13 +392,14 @@ class Builder:
         for group in (together, *[[a] for a in used if a not in together], ends):
             present = [a.storage for a in group if a.storage is not None]
             self._allocate(present, side_by_side(present), side_by_side)
-        indices = [
-            (i, sizes, where) for i, a in enumerate(inputs) for x, sizes, where in self._indices
+        expected = [
+            (i, allowed, where)
+            for i, a in enumerate(inputs) for x, allowed, where in self._expected
             if x.storage is a.storage and x.size == a.size
         ]
         inner, memory = plan_memory(steps, inner)
         self._allocate(inner, memory.planned, side_by_side if MEMORY in left_out() else share)
-        plan = RecordedPlan(self.device, steps, inputs, together, ends, memory, indices)
+        plan = RecordedPlan(self.device, steps, inputs, together, ends, memory, expected)
         begin(self.device, (step.compiled for step in steps))
         return plan
 

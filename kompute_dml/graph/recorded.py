@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from ..device import Device
 
 
+class Allowed(NamedTuple):
+    """What numbers may be."""
+
+    name: str
+    """What they are."""
+    low: int
+    end: int
+    """One more than the largest."""
+    why: str = ""
+
+
 class RecordedPlan:
     """A graph for one set of input sizes."""
 
@@ -32,14 +43,14 @@ class RecordedPlan:
         together: Sequence[Array],
         outputs: Sequence[Array],
         memory: MemoryUse,
-        indices: Sequence[tuple[int, Ints, str]] = (),
+        expected: Sequence[tuple[int, Sequence[Allowed], str]] = (),
     ) -> None:
         """Inputs that lie ``together`` share an allocation, and so do all outputs.
 
-        Other inputs have an allocation each. ``indices`` are inputs whose elements are checked if
-        they come from the host: (input, sizes, the name of their user).
+        Other inputs have an allocation each. ``expected`` are inputs whose elements are checked
+        if they come from the host: (input, what they may be, the name of their user).
         """
-        self._indices = indices
+        self._expected = expected
         self._in_order = BRANCHES in left_out()
         self._device = device
         self.memory = memory
@@ -96,9 +107,9 @@ class RecordedPlan:
 
         An input may lie on the device if the plan was built for it.
         """
-        for i, sizes, where in self._indices:
+        for i, allowed, where in self._expected:
             if isinstance(x := inputs[i], np.ndarray):
-                check_indices(x, sizes, where)
+                check_numbers(x, allowed, where)
         runtime = self._device._runtime
         with runtime.lock:
             runtime.recorder.check()
@@ -159,15 +170,15 @@ class RecordedPlan:
         return out
 
 
-def check_indices(x: np.ndarray, sizes: Sequence[int], where: str) -> None:
-    """Raise ValidationError where an element is no index of a dimension of its size."""
-    columns = x.reshape(-1, len(sizes)) if x.size else x.reshape(0, len(sizes))
-    for column, size in zip(columns.T, sizes):
+def check_numbers(x: np.ndarray, allowed: Sequence[Allowed], where: str) -> None:
+    """Raise ValidationError where an element is out of range. The last dimension counts the ranges
+    if there are several."""
+    columns = x.reshape(-1, len(allowed)) if x.size else x.reshape(0, len(allowed))
+    for column, (name, low, end, why) in zip(columns.T, allowed):
         for value in (column.min(), column.max()) if column.size else ():
-            if not -size <= value < size:
+            if not low <= value < end:
                 raise ValidationError(
-                    f"{where}: expected indices to be in [{-size}, {size}) (a dimension has "
-                    f"{size} elements), but got {value}")
+                    f"{where}: expected {name} to be in [{low}, {end}){why}, but got {value}")
 
 
 class Result:

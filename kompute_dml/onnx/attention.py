@@ -25,6 +25,7 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
     "thresholdedrelu": ("THRESHOLDED_RELU", {"alpha": 1.0}),
     "elu": ("ELU", {"alpha": 1.0}), "hardsigmoid": ("HARD_SIGMOID", {"alpha": 0.2, "beta": 0.5}),
     "scaledtanh": ("SCALED_TANH", {"alpha": 1.0, "beta": 1.0}),
+    "affine": ("LINEAR", {"alpha": 1.0, "beta": 0.0}),
 }
 """DirectML's activation, and its attributes that ONNX lists."""
 

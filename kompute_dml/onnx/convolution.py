@@ -96,12 +96,15 @@ def _emit(
 ) -> list[Array]:
     """Add a convolution. Vectors are seen along the channels, and rows as planes if the device
     needs planes."""
+    name = "DML_OPERATOR_" + operator
+    support = supported(builder.device, name, "InputTensor")
+    least, most = support.dimension_counts if support else (0, len(sizes))
+    if len(sizes) > most:
+        raise UnsupportedError(f"{name} of {len(sizes)} dimensions, not {least} to {most}")
     y = builder.for_channels(sizes, dtype)
     if y.storage is None:
         return [y]
-    name = "DML_OPERATOR_" + operator
-    support = supported(builder.device, name, "InputTensor")
-    rank = max(len(sizes), support.dimension_counts[0] if support else 0)
+    rank = max(len(sizes), least)
     more = rank - len(sizes)
 
     def seen(x: Array | None) -> Seen | None:
@@ -128,7 +131,11 @@ def _forward_sizes(x: Array, w: Array, window: dict[str, list[int]]) -> list[int
         for n, k, s, d, a, b in zip(x.shape[2:], w.shape[2:], window["strides"],
                                     window["dilations"], window["start_padding"],
                                     window["end_padding"])]
-    return [x.shape[0], w.shape[0], *[max(n, 0) for n in spatial]]
+    if min(spatial, default=0) < 0:
+        raise ValidationError(
+            f"expected a filter that fits the padded input, but got {list(w.shape)} for "
+            f"{list(x.shape)}")
+    return [x.shape[0], w.shape[0], *spatial]
 
 
 def convolution(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:

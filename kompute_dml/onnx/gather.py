@@ -11,9 +11,10 @@ from ..dtypes import DataType
 from ..errors import UnsupportedError, ValidationError
 from ..graph.array import Array, device_type
 from ..graph.builder import Builder, scalar, supported
+from ..graph.recorded import Allowed
 from ..layout import pad_left, product
 from .graph import Node
-from .lowerings import Build, Inputs, Seen, dimension, emit_elementwise, given, host
+from .lowerings import Build, Inputs, Seen, dimension, emit_elementwise, expect, given, host
 from .shapes import depth_of
 
 _INDICES = (DataType.INT64, DataType.INT32, DataType.UINT64, DataType.UINT32)
@@ -41,7 +42,8 @@ def _emit(
 def _expect(builder: Builder, node: Node, indices: Array, *sizes: int) -> None:
     """Raise if an index that the host knows is out of range. The device keeps others inside its
     tensors."""
-    builder.expect_indices(indices, sizes, f"{node.label} {node.name!r}")
+    expect(builder, node, indices, *(
+        Allowed("indices", -n, n, f" (a dimension has {n} elements)") for n in sizes))
 
 
 def gather(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:

@@ -16,6 +16,7 @@ from ..desc import MAX_DIMENSIONS
 from ..errors import UnsupportedError, ValidationError
 from ..graph.array import Array, device_type
 from ..graph.builder import Builder, scalar, supported
+from ..graph.recorded import Allowed
 from ..layout import coalesce, packed_strides, pad_left, product
 from ..operators import base
 from .graph import DTYPES, Node
@@ -300,6 +301,11 @@ def identity(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     return [given(inputs, 0)]
 
 
+def expect(builder: Builder, node: Node, numbers: Array, *allowed: Allowed) -> None:
+    """Raise if a number that the host knows is out of range."""
+    builder.expect(numbers, allowed, f"{node.label} {node.name!r}")
+
+
 def dropout(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     """Inference drops nothing. The mask says so; before version 10 it has the input's type."""
     x = given(inputs, 0)
@@ -315,7 +321,9 @@ def reshape(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         sizes = [x.shape[d] if n == 0 else n for d, n in enumerate(sizes)]
     if -1 in sizes:
         known = product([n for n in sizes if n != -1])
-        sizes[sizes.index(-1)] = x.size // known if known else 0
+        if not known:
+            raise ValidationError(f"no size for -1 follows from {sizes} and {list(x.shape)}")
+        sizes[sizes.index(-1)] = x.size // known
     return [_reshaped(builder, x, sizes)]
 
 
@@ -349,6 +357,8 @@ def unsqueeze(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     x, axes = given(inputs, 0), named_axes(node, inputs) or []
     rank = len(x.shape) + len(axes)
     new, old = {dimension(a, rank) for a in axes}, iter(x.shape)
+    if len(new) < len(axes):
+        raise ValidationError(f"expected each axis once, but got {axes}")
     return [_reshaped(builder, x, [1 if d in new else next(old) for d in range(rank)])]
 
 

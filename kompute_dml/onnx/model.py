@@ -26,7 +26,22 @@ def load(model: Any) -> onnx.ModelProto:
         raise ValidationError(f"expected an ONNX model, but: {error}") from None
     except Exception as error:  # protobuf's decoding errors have no common public base
         raise ValidationError(f"expected an ONNX model, but it cannot be read: {error}") from None
+    newest = onnx.defs.onnx_opset_version()
+    for opset in model.opset_import:
+        if opset.domain == "" and opset.version > newest:
+            raise ValidationError(f"expected ONNX's operator set to be at most {newest}, which "
+                                  f"onnx {onnx.__version__} knows, but got {opset.version}")
+    if node := splits_into_too_few(model):
+        raise ValidationError(f"Split {node.name!r}: expected num_outputs to be at least the "
+                              f"{len(node.output)} outputs, but got fewer")
     return model
+
+
+def splits_into_too_few(model: onnx.ModelProto) -> onnx.NodeProto | None:
+    """A Split whose attribute says fewer outputs than it has, if there is one. ONNX's inference of
+    sizes, which is ONNX Runtime's, too, ends the process with it."""
+    return next((node for node in _nodes(model.graph) if node.op_type == "Split" and any(
+        a.name == "num_outputs" and a.i < len(node.output) for a in node.attribute)), None)
 
 
 def _without_a_name_for_the_empty_domain(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -61,7 +76,7 @@ def read(model: onnx.ModelProto) -> Graph:
     """The main graph of a model, with constants in place and types inferred."""
     try:
         inferred = onnx.shape_inference.infer_shapes(model)
-    except onnx.shape_inference.InferenceError as error:
+    except (onnx.shape_inference.InferenceError, MemoryError, ValueError) as error:
         raise ValidationError(f"the model's types do not fit together: {error}") from None
     graph = inferred.graph
     opsets = {o.domain: o.version for o in model.opset_import}
@@ -73,6 +88,9 @@ def read(model: onnx.ModelProto) -> Graph:
             _set_constant(values, tensor.name, onnx.numpy_helper.to_array(tensor))
         except ValueError as error:  # onnx's checker lets more elements than sizes pass
             raise ValidationError(f"initializer {tensor.name!r}: {error}") from None
+        except KeyError:
+            raise ValidationError(f"initializer {tensor.name!r}: expected one of ONNX's data "
+                                  f"types, but got {tensor.data_type}") from None
     nodes = []
     for proto in graph.node:
         attributes = {a.name: _attribute(a) for a in proto.attribute}

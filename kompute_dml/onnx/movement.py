@@ -12,9 +12,10 @@ from ..attributes import DepthSpaceOrder, PaddingMode
 from ..errors import ValidationError
 from ..graph.array import BOOL, Array, device_type
 from ..graph.builder import Builder, scalar, supported
+from ..graph.recorded import Allowed
 from ..layout import channels_last_strides, pad_left
 from .graph import Node
-from .lowerings import Build, Inputs, Seen, dimension, given, host
+from .lowerings import Build, Inputs, Seen, dimension, expect, given, host
 from .shapes import window
 
 _MODES = {"constant": PaddingMode.CONSTANT, "edge": PaddingMode.EDGE,
@@ -57,6 +58,8 @@ def slice_(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     begins, sizes, strides = [0] * rank, list(x.shape), [1] * rank
     for start, end, axis, step in zip(starts, ends, axes, steps):
         d = dimension(axis, rank)
+        if len({dimension(a, rank) for a in axes}) < len(axes):
+            raise ValidationError(f"expected each axis once, but got {axes}")
         strides[d] = step
         begins[d], sizes[d] = window(x.shape[d], start, end, step)
     if min(strides, default=1) > 0 or 0 in sizes:
@@ -130,7 +133,10 @@ def pad(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     for i, axis in enumerate(axes):
         start[axis], end[axis] = pads[i], pads[i + len(axes)]
     if any(n < 0 for n in (*start, *end)):
-        sizes = [max(n + min(s, 0) + min(e, 0), 0) for n, s, e in zip(x.shape, start, end)]
+        sizes = [n + min(s, 0) + min(e, 0) for n, s, e in zip(x.shape, start, end)]
+        if min(sizes) < 0:
+            raise ValidationError(f"expected negative pads to leave sizes of at least 0, but got "
+                                  f"{pads} for {list(x.shape)}")
         x = part(x, [max(-s, 0) for s in start], sizes, [1] * rank)
         start, end = ([max(n, 0) for n in ns] for ns in (start, end))
     if not any((*start, *end)):
@@ -202,8 +208,11 @@ def blocks(operator: str) -> Build:
         if len(x.shape) != 4:
             raise ValidationError(f"expected 4 dimensions, but got {list(x.shape)}")
         n, c, h, w = x.shape
-        shape = ((n, c // (b * b), h * b, w * b) if operator == "DEPTH_TO_SPACE1"
-                 else (n, c * b * b, h // b, w // b))
+        deepens = operator != "DEPTH_TO_SPACE1"
+        if b < 1 or (h % b or w % b if deepens else c % (b * b)):
+            raise ValidationError(
+                f"expected a block size that divides {list(x.shape)}, but got {b}")
+        shape = ((n, c * b * b, h // b, w // b) if deepens else (n, c // (b * b), h * b, w * b))
         y = builder.new(shape, x.dtype)
         if y.storage is not None:
             builder.emit(operator, {"input_tensor": _seen(x, 4), "output_tensor": _seen(y, 4)},
@@ -220,6 +229,7 @@ def reverse_sequence(builder: Builder, node: Node, inputs: Inputs) -> list[Array
                    for name, default in (("time", 0), ("batch", 1)))
     if lengths.shape != (x.shape[batch],):
         raise ValidationError(f"expected {x.shape[batch]} lengths, but got {list(lengths.shape)}")
+    expect(builder, node, lengths, Allowed("lengths", 0, x.shape[time] + 1))
     y = builder.new(x.shape, x.dtype)
     if y.storage is None:
         return [y]

@@ -10,11 +10,12 @@ import numpy as np
 
 from ..attributes import InterpolationMode, ReduceFunction, ScaleBias, Size2d
 from ..errors import UnsupportedError, ValidationError
-from ..graph.array import Array
+from ..graph.array import BOOL, Array
 from ..graph.builder import Builder
+from ..graph.recorded import Allowed
 from ..layout import channels_last_strides, pad_left, product
 from .graph import Node
-from .lowerings import Build, Inputs, Seen, emit_elementwise, given, seen
+from .lowerings import Build, Inputs, Seen, emit_elementwise, expect, given, seen
 from .movement import joined, part
 
 _COUNTS_WHAT_IT_HAS = 19
@@ -199,6 +200,7 @@ def max_unpooling(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     y = builder.new((*x.shape[:2], *[
         (x.shape[2 + i] - 1) * strides[i] - pads[i] - pads[rank + i] + window[i]
         for i in range(rank)]), x.dtype)
+    expect(builder, node, given(inputs, 1), Allowed("indices", 0, y.size))
     if y.storage is not None:
         # Indices count elements, so the dimensions do not matter.
         flat, places, made = (builder.reshape(t, (1, 1, 1, t.size))
@@ -226,6 +228,7 @@ def roi_pooling(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
 def roi_align(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     x, rois, batch = (given(inputs, i) for i in range(3))
     size = (node.attributes.get("output_height", 1), node.attributes.get("output_width", 1))
+    expect(builder, node, batch, Allowed("batch indices", 0, x.shape[0]))
     y = builder.new((rois.shape[0], x.shape[1], *size), x.dtype)
     if y.storage is None:
         return [y]
@@ -244,7 +247,18 @@ def roi_align(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         input_pixel_offset=0.5 if mode == "half_pixel" else 0.0, output_pixel_offset=-0.5,
         out_of_bounds_input_value=0.0, minimum_samples_per_output=ratio or 1,
         maximum_samples_per_output=ratio or 2**32 - 1, align_regions_to_corners=0)
-    return [y]
+    return [y if ratio or mode == "output_half_pixel" else _without_empty(builder, y, rois)]
+
+
+def _without_empty(builder: Builder, y: Array, rois: Array) -> Array:
+    """0 for regions of no area, in which ONNX takes no sample, and DirectML at least one."""
+    corners = [part(rois, (0, at), (rois.shape[0], 1), (1, 1)) for at in range(4)]
+    wide, high = (emit_elementwise(builder, "ELEMENT_WISE_LOGICAL_LESS_THAN", [a, b], BOOL, {})
+                  for a, b in (corners[::2], corners[1::2]))
+    both = emit_elementwise(builder, "ELEMENT_WISE_LOGICAL_AND", [wide, high], BOOL, {})
+    zero = builder.constant(np.zeros((), y.dtype))
+    shown = builder.reshape(both, (rois.shape[0], 1, 1, 1))
+    return emit_elementwise(builder, "ELEMENT_WISE_IF", [shown, y, zero], y.dtype, {})
 
 
 def _of_whole_elements(builder: Builder, rois: Array, scale: float) -> Array:

@@ -45,7 +45,11 @@ def _resized(node: Node, inputs: Inputs, x: Array) -> tuple[list[int], list[floa
     axes = _axes(node, rank)
     sizes, factors = list(x.shape), [1.0] * rank
     if wanted is not None and wanted.size:
-        ratios = [int(n) / x.shape[a] for a, n in zip(axes, wanted)]
+        for a, n in zip(axes, wanted):
+            if n < 0 or (n and not x.shape[a]):
+                raise ValidationError(f"expected sizes that {list(x.shape)} is resized to, but got "
+                                      f"{wanted.tolist()}")
+        ratios = [int(n) / (x.shape[a] or 1) for a, n in zip(axes, wanted)]
         policy = node.attributes.get("keep_aspect_ratio_policy", "stretch")
         for a, n, ratio in zip(axes, wanted, ratios):
             sizes[a], factors[a] = int(n), ratio

@@ -75,7 +75,7 @@ typedef struct Ep {
     OrtStatus *(*ReplayGraph)(struct Ep *, int);
     void *GetGraphCaptureNodeAssignmentPolicy;
     void *GetAvailableResource;
-    void *OnSessionInitializationEnd;
+    OrtStatus *(*OnSessionInitializationEnd)(struct Ep *);
     OrtStatus *(*GetDefaultMemoryDevice)(const struct Ep *, const void **);
     OrtStatus *(*ReleaseCapturedGraph)(struct Ep *, int);
     void *later[28];
@@ -154,6 +154,21 @@ _TEXT = _STATUS + "(const void *, const char **)"
 _ORT = {
     "CreateStatus": (0, _STATUS + "(int, const char *)"),
     "GetErrorMessage": (2, "const char *(*)(const OrtStatus *)"),
+    "CreateEnv": (3, _STATUS + "(int, const char *, void **)"),
+    "CreateSessionFromArray": (
+        8, _STATUS + "(const void *, const char *, size_t, const void *, void **)"
+    ),
+    "Run": (
+        9, _STATUS + "(void *, const void *, const char *const *, const void *const *, size_t, "
+        "const char *const *, size_t, void **)"
+    ),
+    "SetOptimizedModelFilePath": (11, _STATUS + "(void *, const char *)"),
+    "CloneSessionOptions": (12, _STATUS + "(const void *, void **)"),
+    "DisableProfiling": (15, _STATUS + "(void *)"),
+    "SetSessionLogSeverityLevel": (22, _STATUS + "(void *, int)"),
+    "SetSessionGraphOptimizationLevel": (23, _STATUS + "(void *, int)"),
+    "SetIntraOpNumThreads": (24, _STATUS + "(void *, int)"),
+    "SetInterOpNumThreads": (25, _STATUS + "(void *, int)"),
     "GetTensorMutableData": (51, _STATUS + "(void *, void **)"),
     "CastTypeInfoToTensorInfo": (55, _STATUS + "(const void *, const void **)"),
     "GetTensorElementType": (60, _STATUS + "(const void *, int *)"),
@@ -162,8 +177,12 @@ _ORT = {
     "KernelContext_GetInput": (90, _STATUS + "(const void *, size_t, void **)"),
     "KernelContext_GetOutput": (91, _STATUS + "(void *, size_t, const int64_t *, size_t, void **)"),
     "ReleaseMemoryInfo": (94, "void (*)(void *)"),
+    "ReleaseEnv": (92, "void (*)(void *)"),
     "ReleaseStatus": (93, "void (*)(OrtStatus *)"),
+    "ReleaseSession": (95, "void (*)(void *)"),
     "ReleaseValue": (96, "void (*)(void *)"),
+    "ReleaseSessionOptions": (100, "void (*)(void *)"),
+    "AddSessionConfigEntry": (130, _STATUS + "(void *, const char *, const char *)"),
     "ReadOpAttr": (272, _STATUS + "(const void *, int, void *, size_t, size_t *)"),
     "GetValueInfoName": (289, _TEXT),
     "GetValueInfoTypeInfo": (290, _STATUS + "(const void *, const void **)"),

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, ValidationError
 from ..onnx.graph import DTYPES, Graph, Node, Value
 from .capi import Api, ffi
+from .replaced import Replaced
 
 _USUAL_BYTES = 1024
 """Of an attribute: more take a second call."""
@@ -23,9 +24,12 @@ _INT, _INTS, _FLOAT, _FLOATS, _STRING, _STRINGS, _GRAPH, _TENSOR = range(1, 9)
 class GraphReader:
     """Reads one OrtGraph. ``handles`` maps nodes back to ONNX Runtime's."""
 
-    def __init__(self, api: Api, graph: Any, whole: GraphReader | None = None) -> None:
-        """``whole`` has read a graph that this one is a part of."""
+    def __init__(self, api: Api, graph: Any, replaced: Replaced,
+                 whole: GraphReader | None = None) -> None:
+        """``replaced`` are values of initializers other than the model's. ``whole`` has read a
+        graph that this one is a part of."""
         self._api = api
+        self._replaced = replaced
         self._values: dict[str, Value] = {} if whole is None else dict(whole._values)
         self._known_nodes = {} if whole is None else whole._nodes
         self._nodes: dict[int, Node] = {}
@@ -40,6 +44,7 @@ class GraphReader:
         """Whether it is a nested graph, such as a branch of an If."""
         self.handles: dict[Node, Any] = {}
         nodes = [self._node(handle) for handle in api.items("Graph_Nodes", graph)]
+        self._replace()
         inputs = [self._value(v) for v in api.items("Graph_Inputs", graph)]
         outputs = [self._value(v) for v in api.items("Graph_Outputs", graph)]
         self.graph = Graph(
@@ -103,16 +108,30 @@ class GraphReader:
     def _read_constant(self, value: Value, handle: Any) -> bool:
         """Read a constant. Returns whether NumPy has its type: 4-bit integers get a byte each."""
         api = self._api
-        given = api.get(api.ValueInfo_GetInitializerValue, "const void *", handle)
+        given = self._replaced.values.get(value.name) or api.get(
+            api.ValueInfo_GetInitializerValue, "const void *", handle)
         value.constant = None
-        if not given:
-            return False
-        sizes, dtype = api.typed(given)
+        return bool(given) and self._take(value, given)
+
+    def _take(self, value: Value, given: Any) -> bool:
+        """Take a constant from an OrtValue. Returns whether NumPy has its type."""
+        sizes, dtype = self._api.typed(given)
         if dtype is None:
-            value.constant = api.four_bits(given)
+            value.constant = self._api.four_bits(given)
             return False
-        value.constant = api.memory(given, sizes, dtype)
+        value.constant = self._api.memory(given, sizes, dtype)
         return True
+
+    def _replace(self) -> None:
+        """Give constants the values that the session's options have for them."""
+        constants = {v.name: v for v in self._values.values() if v.constant is not None}
+        for name, given in self._replaced.of(constants).items():
+            value, (sizes, dtype) = constants[name], self._api.typed(given)
+            if (tuple(sizes), dtype) != (value.shape, value.dtype):
+                raise ValidationError(
+                    f"add_initializer: expected {name!r} to be {value.dtype} of "
+                    f"{list(value.shape or ())} as in the model, but got {dtype} of {sizes}")
+            self._take(value, given)
 
     def _type(self, handle: Any) -> tuple[np.dtype[Any] | None, tuple[int | None, ...] | None]:
         api = self._api

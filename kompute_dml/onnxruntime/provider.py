@@ -36,6 +36,7 @@ from .capi import alive, api, callback, ffi, guarded, keep, let_go
 from .graph import GraphReader
 from .kernel import Kernel
 from .profiling import Profiler
+from .replaced import Replaced, asking
 from .trace import Trace
 
 EP_NAME = "KomputeDmlExecutionProvider"
@@ -153,10 +154,14 @@ def check_strict(made: Sequence[Decision]) -> None:
 class Provider:
     """The provider of one session."""
 
-    def __init__(self, options: Options, *, compiles_ahead: bool = False) -> None:
-        """``compiles_ahead``: the model is written with compiled regions. There is no form for
-        these, so the nodes stay as they are."""
+    def __init__(
+        self, options: Options, replaced: Replaced, *, compiles_ahead: bool = False
+    ) -> None:
+        """``replaced`` are initializers that the session's options have. ``compiles_ahead``: the
+        model is written with compiled regions. There is no form for these, so the nodes stay as
+        they are."""
         self.options = options
+        self.replaced = replaced
         self.compiles_ahead = compiles_ahead
         self.device = shared_device(options.adapter, options.feature_level)
         self.trace = Trace(options.profile) if options.profile else None
@@ -169,6 +174,8 @@ class Provider:
         """Whether inputs may be lent to runs. Inputs of nested graphs may not: they are values of
         the graph around, whose memory is used again within a run."""
         self.decisions: list[Decision] = []
+        self.failure: Exception | None = None
+        """What kept this from looking at the model, if anything did."""
         self.results: set[str] = set()
         """Names of the model's outputs."""
         self.reader: GraphReader | None = None
@@ -192,8 +199,17 @@ class Provider:
             "GetDefaultMemoryDevice": _get_default_memory_device,
             "CreateProfiler": _create_profiler, "IsGraphCaptureEnabled": capture.is_enabled,
             "IsGraphCaptured": capture.is_captured, "ReplayGraph": capture.replay,
-            "ReleaseCapturedGraph": capture.release, "self": self.handle,
+            "ReleaseCapturedGraph": capture.release,
+            "OnSessionInitializationEnd": _on_session_initialization_end, "self": self.handle,
         })
+
+    def check_strict(self) -> None:
+        """Raise UnsupportedError if there is a node left to the CPU that must not be."""
+        if not self.options.strict:
+            return
+        if self.failure is not None:
+            raise UnsupportedError(f"strict: all nodes are left to the CPU: {self.failure!r}")
+        check_strict(self.decisions)
 
     def traces(self) -> list[Trace]:
         """The traces that record the times of runs."""
@@ -399,7 +415,9 @@ def _create_ep(
         if key.lower().startswith(prefix)
     }
     ahead = config.get("ep.context_enable", "0") == "1"
-    out[0] = keep(Provider(Options(entries), compiles_ahead=ahead))
+    if asking():
+        entries = {}
+    out[0] = keep(Provider(Options(entries), Replaced(session_options), compiles_ahead=ahead))
 
 
 @callback("void(Factory *, void *)")
@@ -456,11 +474,14 @@ def _uncollected() -> Iterator[None]:
 
 @guarded("(Ep *, const void *, void *)")
 def _get_capability(this: Any, graph: Any, support: Any) -> None:
-    ort = api()
-    with _uncollected():
-        reader = GraphReader(ort, graph)
-        wanted = _owner(this).wanted_regions(reader)
-    _owner(this).reader = reader
+    ort, provider = api(), _owner(this)
+    try:
+        with _uncollected():
+            provider.reader = reader = GraphReader(ort, graph, provider.replaced)
+            wanted = provider.wanted_regions(reader)
+    except Exception as error:
+        provider.failure = error
+        raise
     # Constants are taken over when a kernel is made; then they are no inputs of the fused node.
     options = ffi.new("FusionOptions *", {
         "version": capi.API_VERSION, "drop_constant_initializers": True,
@@ -475,13 +496,12 @@ def _compile(
     this: Any, graphs: Any, fused: Any, count: int, kernels: Any, contexts: Any
 ) -> None:
     provider = _owner(this)
-    if provider.options.strict:  # of what GetCapability reports ONNX Runtime only makes a log entry
-        check_strict(provider.decisions)
+    provider.check_strict()  # of what GetCapability reports ONNX Runtime only makes a log entry
     shared = Constants()
     with _uncollected():
         # Regions change the values that they read, so several have their own.
         whole = provider.reader if count == 1 else None
-        made = [Kernel(provider, GraphReader(api(), graphs[i], whole), shared)
+        made = [Kernel(provider, GraphReader(api(), graphs[i], provider.replaced, whole), shared)
                 for i in range(count)]
     provider.reader, provider.rows = None, {}
     provider.kernels += count
@@ -489,8 +509,15 @@ def _compile(
         kernels[i] = keep(kernel)
 
 
+@guarded("(Ep *)")
+def _on_session_initialization_end(this: Any) -> None:
+    _owner(this).check_strict()  # of a model without regions, none of which are compiled
+
+
 @guarded("(Ep *, const void *)")
 def _on_run_start(this: Any, options: Any) -> None:
+    if not _owner(this).kernels:
+        _owner(this).check_strict()  # an older ONNX Runtime says nothing of a session's end
     if _owner(this).lends:
         allocation.begin_run()
 

@@ -7,6 +7,7 @@ from math import gcd
 from typing import Any
 
 from ..desc import TensorDesc
+from ..dtypes import DataType
 from ..errors import expect
 from ..layout import Ints, packed_strides, product
 from ..lowering.builder import PlanBuilder
@@ -30,11 +31,29 @@ def _windows(d: Any) -> list[Window]:
                                           d.end_padding)]
 
 
-def _blocks(d: Any, image: TensorDesc, field: str) -> list[int]:
+def _image(d: Any, t: TensorDesc, field: str) -> TensorDesc:
+    """{N, C, spatial..}, without leading ones."""
+    axes, most = d.dimension_count, t.dimension_count - 2
+    expect(0 < axes <= most and all(n == 1 for n in t.sizes[: most - axes]), d.operator.name,
+           "DimensionCount", f"be {most} ({field} has sizes {list(t.sizes)}; leading ones may be "
+           "left out)", axes)
+    return _last(t, axes + 2)
+
+
+def _last(t: TensorDesc, count: int) -> TensorDesc:
+    """The last dimensions of a tensor whose others have size 1."""
+    if t.dimension_count == count:
+        return t
+    return t.replace(sizes=t.sizes[-count:], strides=t.strides[-count:])
+
+
+_COLUMNS = 3
+"""Dimensions of columns: {N, C * window, blocks}."""
+
+
+def _blocks(d: Any, image: TensorDesc) -> list[int]:
     """The number of blocks along each spatial dimension of the image."""
-    name, axes = d.operator.name, image.dimension_count - 2
-    expect(d.dimension_count == axes, name, "DimensionCount",
-           f"be {axes} ({field} has {image.dimension_count} dimensions)", d.dimension_count)
+    name = d.operator.name
     blocks = []
     for i, (n, window) in enumerate(zip(image.sizes[2:], _windows(d))):
         padded = n + window.start + window.end
@@ -47,10 +66,10 @@ def _blocks(d: Any, image: TensorDesc, field: str) -> list[int]:
 
 
 def _columns(d: Any) -> Mapping[str, Output | list[Output]]:
-    x = d.input_tensor
-    blocks = _blocks(d, x, "InputTensor")
-    return {"output_tensor": Output(
-        (x.sizes[0], x.sizes[1] * product(d.window_sizes), product(blocks)), x.data_type)}
+    x, y = _image(d, d.input_tensor, "InputTensor"), d.output_tensor
+    ones = 0 if y is None else max(y.dimension_count - _COLUMNS, 0)
+    sizes = (x.sizes[0], x.sizes[1] * product(d.window_sizes), product(_blocks(d, x)))
+    return {"output_tensor": Output((*(1,) * ones, *sizes), x.data_type)}
 
 
 def _each(y: TensorDesc, size: int) -> int:
@@ -91,8 +110,8 @@ def _coordinates(axes: int, *steps: Sequence[int]) -> list[Ints]:
 
 @operator("UNFOLD", output=_columns, shaders=("fold",))
 def UnfoldOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    x, y, windows = d.input_tensor, d.output_tensor, _windows(d)
-    blocks, axes = _blocks(d, x, "InputTensor"), d.dimension_count
+    x, y = _image(d, d.input_tensor, "InputTensor"), _last(d.output_tensor, _COLUMNS)
+    blocks, axes, windows = _blocks(d, x), d.dimension_count, _windows(d)
     each = _each(y, blocks[-1])
     by_point = [n * y.strides[1] for n in packed_strides(d.window_sizes)]
     by_block = [n * y.strides[2] for n in packed_strides(blocks)]
@@ -112,17 +131,17 @@ def UnfoldOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 
 def _check_fold(d: Any, strict: bool) -> None:
-    x, y = d.input_tensor, d.output_tensor
-    blocks = _blocks(d, y, "OutputTensor")
-    sizes = [y.sizes[0], y.sizes[1] * product(d.window_sizes), product(blocks)]
+    x, y = d.input_tensor, _image(d, d.output_tensor, "OutputTensor")
+    sizes = [*[1] * (x.dimension_count - _COLUMNS), y.sizes[0],
+             y.sizes[1] * product(d.window_sizes), product(_blocks(d, y))]
     expect(list(x.sizes) == sizes, d.operator.name, "InputTensor.Sizes", f"be {sizes}",
            list(x.sizes))
 
 
 @operator("FOLD", shaders=("fold",), check=_check_fold)
 def FoldOperatorDesc(d: Any, p: PlanBuilder) -> None:
-    x, y, windows = d.input_tensor, d.output_tensor, _windows(d)
-    blocks, axes = _blocks(d, y, "OutputTensor"), d.dimension_count
+    x, y = _last(d.input_tensor, _COLUMNS), _image(d, d.output_tensor, "OutputTensor")
+    blocks, axes, windows = _blocks(d, y), d.dimension_count, _windows(d)
     each = _each(y, y.sizes[-1])
 
     def together(strides: Ints) -> Ints:
@@ -145,5 +164,6 @@ def FoldOperatorDesc(d: Any, p: PlanBuilder) -> None:
                   w.stride // common * tap - back * block, block,
                   len(walk.words) + _AXIS_WORDS * axes + len(tails)]
         tails += phases
-    _dispatch(d, p, "image", walk, [*heads, *tails],
+    _dispatch(d, p, "image64" if x.data_type is DataType.FLOAT64 else "image", walk,
+              [*heads, *tails],
               {"EACH": each, "TAPS": most if most <= _MOST_TAPS else 0})

@@ -142,6 +142,12 @@ class _Shape(NamedTuple):
     dilations: Ints
     paddings: Ints
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the first window is the whole plane."""
+        return (self.window == self.x_sizes and not any(self.paddings)
+                and all(d == 1 or n == 1 for d, n in zip(self.dilations, self.window)))
+
 
 def _shape(desc: Any, y: TensorDesc) -> _Shape:
     x, w = desc.input_tensor, window_of(desc)
@@ -255,8 +261,8 @@ def _pool(op: str, d: Any, p: PlanBuilder) -> None:
     shape = _shape(d, y)
     taps = _taps(shape)
     wide = taps > _many(p)
-    if (op == "average" and not p.device.is_cpu and taps > _WHOLE
-            and shape.window == shape.x_sizes and y.element_count == product(y.sizes[:2])):
+    if (op == "average" and not p.device.is_cpu and taps > _WHOLE and shape.is_whole
+            and y.element_count == product(y.sizes[:2])):
         if not pooling_means.lower(p, d):
             lower_reduction(p, d, tuple(range(2, x.dimension_count)), ReduceFunction.AVERAGE)
         return

@@ -1,10 +1,11 @@
 //@ op DML_OPERATOR_FOLD DML_OPERATOR_UNFOLD
-//@ variants TO: image columns
+//@ variants TO: image image64 columns
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // Copies blocks of an image {N, C, spatial..} to columns {N, C * window, blocks}, or sums columns to an
 // image. An invocation computes EACH neighbours along the last dimension of the image or of the blocks.
+// Sums of FLOAT64 need shaderFloat64.
 // The walk gives places in y and in x without the spatial dimensions, and a coordinate along each of these.
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const uint AXES = 1u;
@@ -105,6 +106,10 @@ uvec2 plus(uvec2 a, uvec2 b) {
 
 // A sum of floats, or of integers.
 uvec2 added(uvec2 sum, uint from) {
+#if defined(TO_image64)
+    precise double total = packDouble2x32(sum) + packDouble2x32(x_bits(from));
+    return unpackDouble2x32(total);
+#endif
     if (!IS_FLOAT(TYPE)) return plus(sum, x_bits(from));
     return uvec2(floatBitsToUint(uintBitsToFloat(sum.x) + x_float(from)), 0u);
 }
@@ -155,8 +160,10 @@ void main() {
             taken[a] = 0u;
         }
     } while (++n < passes);
+#if !defined(TO_image64)
     [[unroll]] for (uint e = 0u; e < EACH; ++e)
         if (IS_FLOAT(TYPE)) sums[e].x = bits_of(uintBitsToFloat(sums[e].x), TYPE);
+#endif
     y_store_each(y_offset + at[0], sums);
 }
 #endif

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -57,17 +58,43 @@ def _whole(rng: np.random.Generator, data_type: dml.DataType, sizes: Sizes) -> n
     return rng.integers(0, 100, sizes).astype(data_type.dtype)
 
 
+def summed() -> list[dml.DataType]:
+    """What FOLD sums on this device."""
+    has_float64 = "shaderFloat64" in dml.default_device().features
+    return [t for t in dml.DataType
+            if t.bits >= 8 and (has_float64 or t is not dml.DataType.FLOAT64)]
+
+
 def _pair(name: str, image: Sizes, columns: Sizes, layouts: Any = (PACKED,),
           types: Any = None, **attributes: Any) -> list[Case]:
     def call(x: Mapping[str, Any], given: Mapping[str, Any], types: Types, out: Any) -> Any:
         return dml.fold(x["input_tensor"], image[2:], **given, out=out)
 
+    names = ("input_tensor", "output_tensor")
     return [
         Case("UNFOLD", name, {"input_tensor": image, "output_tensor": columns}, _unfold(columns),
              attributes=attributes, layouts=layouts, types=types),
         Case("FOLD", name, {"input_tensor": columns, "output_tensor": image}, _fold(image), call,
-             attributes=attributes, values={"input_tensor": _whole}, layouts=layouts, types=types),
+             attributes=attributes, values={"input_tensor": _whole}, layouts=layouts,
+             types=types or [dict.fromkeys(names, t) for t in summed()]),
     ]
+
+
+def _with_ones(ones: int, *cases: Case) -> list[Case]:
+    """The same with leading ones before both tensors, which only descriptions have."""
+
+    def of(c: Case) -> Case:
+        def reference(x: Arrays, attributes: Mapping[str, Any], types: Types) -> Any:
+            given = x["input_tensor"]
+            y = c.reference({"input_tensor": given.reshape(given.shape[ones:])}, attributes, types)
+            assert isinstance(y, np.ndarray)
+            return y.reshape((1,) * ones + y.shape)
+
+        return replace(
+            c, name=f"{c.name}-after-{ones}", levels=("descriptor",), reference=reference,
+            sizes={n: (*(1,) * ones, *s) for n, s in c.sizes.items()})
+
+    return [of(c) for c in cases]
 
 
 _F32 = [dict.fromkeys(("input_tensor", "output_tensor"), dml.DataType.FLOAT32)]
@@ -85,6 +112,8 @@ CASES = [
            window_sizes=(2, 1, 1, 2, 1, 2), strides=(1,) * 6, dilations=(1,) * 6,
            start_padding=(0,) * 6, end_padding=(0, 0, 0, 0, 1, 0)),
 ]
+CASES += _with_ones(1, *(c for c in CASES if c.name == "plane"))
+CASES += _with_ones(5, *(c for c in CASES if c.name == "line"))
 
 _IMAGE, _COLUMNS = dml.TensorDesc("float32", [1, 1, 4, 4]), dml.TensorDesc("float32", [1, 9, 4])
 _PLAIN = dict(window_sizes=(3, 3), strides=(1, 1), dilations=(1, 1), start_padding=(0, 0),
@@ -96,6 +125,9 @@ ERRORS = [
     ErrorCase("UNFOLD", "window", dict(input_tensor=_IMAGE, output_tensor=_COLUMNS,
                                        **_PLAIN | {"window_sizes": (3, 5)}),
               ["WindowSizes[1]", "padded image of 4", "5"]),
+    ErrorCase("UNFOLD", "dimensions", dict(input_tensor=_IMAGE.replace(
+        sizes=(2, 1, 1, 4, 4), strides=None), output_tensor=_COLUMNS, **_PLAIN),
+              ["DimensionCount", "be 3", "[2, 1, 1, 4, 4]", "2"]),
     ErrorCase("FOLD", "columns", dict(input_tensor=_COLUMNS, output_tensor=_IMAGE,
                                       **_PLAIN | {"strides": (2, 2)}),
               ["InputTensor.Sizes", "[1, 9, 1]", "[1, 9, 4]"]),

@@ -60,13 +60,14 @@ def _adam_room(x: Arrays, given: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
 
 def _adam_case(name: str, sizes: Sizes, step: int, layouts: Any = (PACKED,), **more: Any) -> Case:
     fields = dict.fromkeys([*(f"input_{p}_tensor" for p in _PARTS), "gradient_tensor"], sizes)
+    ones = (1,) * len(sizes)
     return Case(
         "ADAM_OPTIMIZER", name,
-        {**fields, "training_step_tensor": (1, 1, 1, 1),
+        {**fields, "training_step_tensor": ones,
          **{f"output_{p}_tensor": sizes for p in _PARTS}}, _adam,
         attributes={"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-3},
         values={**dict.fromkeys(fields, _numbers), "input_second_moment_tensor": _positive,
-                "training_step_tensor": np.full((1, 1, 1, 1), step, np.uint32)},
+                "training_step_tensor": np.full(ones, step, np.uint32)},
         layouts=layouts, room=_adam_room, **more)
 
 
@@ -184,6 +185,8 @@ CASES = [
     _training_case("eight-dimensions", (2, 1, 3, 2, 2, 3, 1, 2), (2, 1, 1, 2, 1, 3, 1, 1)),
     _adam_case("first-step", (2, 3, 4, 5), 1, FEW),
     _adam_case("past-a-workgroup", (1, 1, 47, 47), 100, levels=("descriptor", "function")),
+    _adam_case("vector", (7,), 2),
+    _adam_case("eight-dimensions", (2, 1, 3, 2, 1, 2, 1, 3), 2),
     _adam_case("late", (1, 1, 1, 3), 4_000_000_000, levels=("descriptor",)),
     _adam_case("no-step", (1, 1, 1, 3), 0, levels=("descriptor",)),
 ]

@@ -14,6 +14,7 @@ import onnx_graphs as graphs
 from kompute_dml import onnx_backend
 from kompute_dml.graph.array import Array
 from kompute_dml.graph.builder import Builder
+from kompute_dml.graph.fusion import PASSES
 from kompute_dml.runtime.traits import DeviceTraits
 from onnx_graphs import node
 
@@ -344,6 +345,20 @@ def test_attention_spelled_out(
     np.testing.assert_allclose(fused[1][0], plain[1][0], rtol=0, atol=1e-5)
 
 
+def test_attention_to_nothing_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all scores of a query are -infinity, whose softmax is none. All others are the same."""
+    inputs = {"x": _numbers(2, 7, 24), "mask": np.zeros((2, 1, 1, 7), np.float32)}
+    inputs["mask"][1] = -np.inf
+    constants = {w: _numbers(24, 24) / 4 for w in ("wq", "wk", "wv")} | {"scale": 8**-0.5}
+    shapes = [node("Constant", "", n, value_ints=list(s))
+              for n, s in (("heads", (2, 7, 3, 8)), ("whole", (2, 7, 24)))]
+    fused, plain = _both(monkeypatch, [*shapes, *_attention("mask")], inputs, constants, ["y"])
+    assert fused[0] == ["GEMM", "MULTIHEAD_ATTENTION"]
+    np.testing.assert_allclose(fused[1][0][0], plain[1][0][0], rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(fused[1][0][1], 0)
+    assert np.isnan(plain[1][0][1]).all()
+
+
 def test_attention_of_many_keys_stays_products_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     constants = {w: _numbers(8, 8) / 4 for w in ("wq", "wk", "wv")} | {"scale": 8**-0.5}
     shapes = [node("Constant", "", n, value_ints=list(s))
@@ -445,6 +460,53 @@ def test_convolutions_along_a_line_hand_on_channels_side_by_side(
     monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "channels_last")
     (wanted,) = onnx_backend.run_model(onnx.load_model_from_string(built), given)
     np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-3)
+
+
+_AXES = node("Constant", "", "axes", value_ints=[-1])
+_SHAPES = [node("Constant", "", n, value_ints=list(s))
+           for n, s in (("heads", (2, 5, 3, 8)), ("whole", (2, 5, 24)))]
+ALONE: dict[str, tuple[list[Any], dict[str, np.ndarray], dict[str, Any]]] = {
+    "copies": EXACT["a product writes to where it would be copied"][:3],
+    "layer_norms": ([_AXES, *_layer_norm(twice=False, squared=False, affine=False)], X,
+                    {"epsilon": 1e-3, "two": 2}),
+    "gelu": ([node("MatMul", "x w", "s"), *GELU, *GELUS["as PyTorch writes it"]], X,
+             {**W, "root": 2**0.5, "one": 1, "half": 0.5}),
+    "tanh_gelus": ([*CUBES["pow"], node("Mul", "c cube", "d"), node("Add", "s d", "u"),
+                    node("Mul", "u slope", "v"), node("Tanh", "v", "t"), node("Add", "t one", "p"),
+                    *TANHS["half x first"]], {"s": _numbers(4, 5, 24)},
+                   {"three": 3, "cube": 0.044715, "slope": (2 / np.pi) ** 0.5, "one": 1,
+                    "half": 0.5}),
+    "gates": ([node("Conv", "x w", "p"), node("Sigmoid", "p", "g"), node("Mul", "p g", "y")], IMAGE,
+              FILTER),
+    "attention": ([*_SHAPES, *_attention("")], X,
+                  {w: _numbers(24, 24) / 4 for w in ("wq", "wk", "wv")} | {"scale": 8**-0.5}),
+    "sums": EXACT["a bias is a product's C"][:3],
+    "residuals": EXACT["a sum and its normalization"][:3],
+    "activations": EXACT["a normalization"][:3],
+    "chains": (_chained(5), {"x": _numbers(3, 5, 40), "z": _numbers(5, 1)},
+               {"three": 3, "quarter": 0.25, "low": -2, "high": 2}),
+    "joins": EXACT["parts of a joined tensor"][:3],
+}
+_ELSEWHERE = {"repeats", "views", "blocked_weights", "factors"}
+"""Passes whose switches have tests of their own."""
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_pass_is_left_out_by_its_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would take its place is left out on both sides."""
+    nodes, inputs, constants = ALONE[name]
+    runs = []
+    base = ["tails", *(["chains"] if name in ("activations", "gates", "sums") else [])]
+    for left in (base, [*base, name]):
+        monkeypatch.setenv("KOMPUTE_DML_UNFUSED", ",".join(left))
+        runs.append(_run([ROWS, *nodes], inputs, constants, ["y"]))
+    (fused, first), (plain, second) = runs
+    assert len(fused) < len(plain)
+    np.testing.assert_allclose(first[0], second[0], rtol=0, atol=1e-5 * np.abs(second[0]).max())
+
+
+def test_each_pass_has_a_test_of_its_switch() -> None:
+    assert set(PASSES) == ALONE.keys() | _ELSEWHERE
 
 
 def test_an_unknown_pass_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -213,6 +214,46 @@ def test_no_work_is_begun_after_the_time_given(adapter, path):
     assert result.exit_code == 0, result.output
     assert f"0 seconds were enough for 0 of {len(list(tune.recipes()))} cases" in result.output
     assert not path.exists()
+
+
+class _Asked(Exception):
+    """A lowering asks which kernel to take."""
+
+
+@pytest.mark.parametrize("operator, kind", [
+    ("MATRIX_MULTIPLY_INTEGER_TO_FLOAT", "b8"), ("GEMM", "gemm f16"),
+    ("CONVOLUTION", "convolution f32"), ("CONVOLUTION", "depthwise f32 first"), ("TOP_K", "top_k"),
+    ("MULTIHEAD_ATTENTION1", "attention f16"),
+    ("MAX_POOLING", "pooling first f32"), ("MAX_POOLING", "pooling last f32"),
+    ("MAX_POOLING_GRAD", "pooling_grad max first f32"),
+    ("AVERAGE_POOLING_GRAD", "pooling_grad average first f32"),
+    ("RESAMPLE", "resample first f32"), ("RESAMPLE_GRAD", "resample_grad first f32"),
+], ids=str)
+def test_every_kind_of_kernels_is_measured(operator, kind, own, monkeypatch):
+    """On a GPU with a choice. Nothing is dispatched."""
+    traits = dataclasses.replace(
+        own._target.traits, is_cpu=False, slow_barriers=False, exact_units=True)
+    monkeypatch.setattr(own, "_target", dataclasses.replace(own._target, traits=traits))
+
+    asked = []
+
+    def pick(device, work, names):
+        asked.append((work, len(names)))
+        raise _Asked
+
+    monkeypatch.setattr(tuning, "pick", pick)
+    monkeypatch.setattr(tuning, "has", lambda *_: True)
+    # Images of rows of whole vectors, and of as many channels.
+    images = "POOL" in operator or "SAMPLE" in operator
+    scale = dataclasses.replace(TINY, side=16, shrink=2 if images else 16)
+    for recipe in tune.recipes():
+        if recipe.operator == "DML_OPERATOR_" + operator:
+            with contextlib.suppress(_Asked):
+                for case in recipe.make(own, scale):
+                    case.dispatch()
+            if any(kind in work and n > 1 for work, n in asked):
+                return
+    raise AssertionError(f"only {asked}")
 
 
 def test_little_is_not_worth_another_kernel():

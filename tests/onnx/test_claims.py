@@ -100,6 +100,29 @@ def test_nodes_whose_sizes_matter_are_tried_for_each(
     assert _tried(monkeypatch, device, nodes) == ["7", "9"]
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("op, types, axes, taken", [
+    ("Conv", ("float32",), 3, True), ("Conv", ("float32",), 4, False),
+    ("ConvInteger", ("uint8",), 2, True), ("ConvInteger", ("uint8",), 3, False),
+    ("QLinearConv", ("uint8", "float32", "uint8"), 2, True),
+    ("QLinearConv", ("uint8", "float32", "uint8"), 3, False),
+])
+def test_ranks_that_the_operator_lacks_are_refused_at_all_sizes(
+    op: str, types: tuple[str, ...], axes: int, taken: bool, known: bool, device: Any
+) -> None:
+    kinds = [np.dtype(t) for t in types]
+    batch, side = (2, 5) if known else (None, None)
+    tensors = [(batch, 3, *[side] * axes), (4, 3, *[2] * axes)]
+    inputs = [Value(f"{sizes}.{i}", kind, sizes if i == 0 else ())
+              for sizes in tensors for i, kind in enumerate(kinds)]
+    if op == "QLinearConv":
+        inputs += [Value(f"y{i}", kind, ()) for i, kind in enumerate(kinds[1:])]
+    kind = np.dtype("int32") if op == "ConvInteger" else kinds[0]
+    made = Node(op, "", 11 if op == "Conv" else 10, tuple(inputs),
+                (Value("y", kind, (batch, 4, *[None] * axes)),))
+    assert (made in place([made], device)) is taken
+
+
 def _chain(device: Any, rows: int | None, k: int, elementwise: int = 0, parts: int = 1) -> Any:
     """Products with constants, each in a region of its own, and what follows each."""
     nodes, regions, inputs, outputs = [], [], [], []

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ import onnx
 import hostile_models
 import kompute_dml as dml
 from kompute_dml import onnx_backend
-from onnx_graphs import FLOAT, INT64, model, needs_provider, node
+from onnx_graphs import FLOAT, INT64, cpu, model, needs_provider, node
 from provider_tools import session
 
 pytestmark = needs_provider
@@ -53,6 +54,11 @@ def _resized(scale: float) -> bytes:
                  [("y", FLOAT, [1, 1, "n", 2])], {"s": np.float32([1, 1, scale, 1])})
 
 
+def _split(count: int) -> bytes:
+    return model([node("Split", "x", "a b y", axis=3, num_outputs=count)],
+                 [("x", FLOAT, [1, 1, 2, 2])], [("y", FLOAT, ["n"] * 4)], opset=18)
+
+
 def _with_more_elements_than_sizes() -> bytes:
     built = onnx.load_model_from_string(
         model([node("Neg", "k", "y")], [], [("y", FLOAT, [1])], {"k": np.ones(1, np.float32)}))
@@ -60,9 +66,22 @@ def _with_more_elements_than_sizes() -> bytes:
     return bytes(built.SerializeToString())
 
 
+def _of_an_unknown_type() -> bytes:
+    built = onnx.load_model_from_string(
+        model([node("Add", "x k", "y")], [("x", FLOAT, [1])], [("y", FLOAT, [1])],
+              {"k": np.ones(1, np.float32)}))
+    built.graph.initializer[0].data_type = 99
+    return bytes(built.SerializeToString())
+
+
 @pytest.mark.parametrize("built, words", [
+    (model([node("Neg", "x", "y")], [("x", FLOAT, [1])], [("y", FLOAT, [1])], opset=999),
+     r"operator set to be at most \d+, which onnx .*, but got 999"),
+    (_of_an_unknown_type(), "initializer 'k': expected one of ONNX's data types, but got 99"),
     (_resized(float("inf")), "scales to be above 0 and finite, but got inf"),
     (_resized(float("nan")), "scales to be above 0 and finite, but got nan"),
+    (_split(1), "at least the 3 outputs, but got fewer"),
+    (_split(2**62), "types do not fit together"),
     (_with_more_elements_than_sizes(), r"initializer 'k': cannot reshape array of size 3"),
     (model([node("Pad", "x two", "y", mode="nonsense")], [("x", FLOAT, [1, 1, 2, 2])],
            [("y", FLOAT, ["n"] * 4)], {"two": np.ones(8, np.int64)}),
@@ -71,7 +90,8 @@ def _with_more_elements_than_sizes() -> bytes:
     (model([node("Expand", "e n", "z"), node("Neg", "z", "y")],
            [("e", FLOAT, [0, 1]), ("n", INT64, [2])], [("y", FLOAT, ["n", "m"])]),
      r"array that NumPy can have.*4611686018427387905"),
-], ids=["infinite scale", "no number", "too long", "unknown mode", "no value", "sizes beyond all"])
+], ids=["operator set", "data type", "infinite scale", "no number", "few outputs", "many outputs",
+        "too long", "unknown mode", "no value", "sizes beyond all"])
 def test_a_backend_names_what_is_wrong(built: bytes, words: str) -> None:
     x = {"x": np.ones((1, 1, 2, 2), np.float32), "e": np.ones((0, 1), np.float32),
          "n": np.array([0, 2**62 + 1])}
@@ -106,6 +126,54 @@ def test_an_index_out_of_range(
     said = "taken" if constant else rf"{op} 'taken': expected indices to be in \[-\d"
     with pytest.raises(Exception, match=said):
         run(wrong)
+
+
+@pytest.mark.parametrize("op, more, feed, changed, words", [
+    ("ReverseSequence", {"batch_axis": 0, "time_axis": 1},
+     {"x": np.ones((2, 3)), "i": [0, 3]}, {"i": [4, 1]}, r"lengths to be in \[0, 4\), but got 4"),
+    ("ReverseSequence", {"batch_axis": 0, "time_axis": 1},
+     {"x": np.ones((2, 3)), "i": [0, 3]}, {"i": [1, -1]}, r"lengths to be in \[0, 4\), but got -1"),
+    ("RoiAlign", {},
+     {"x": np.ones((2, 1, 4, 4)), "r": [[0.0, 0.0, 2.0, 2.0]], "i": [1]}, {"i": [2]},
+     r"batch indices to be in \[0, 2\), but got 2"),
+    ("MaxUnpool", {"kernel_shape": [2, 2], "strides": [2, 2]},
+     {"x": np.ones((1, 1, 1, 1)), "i": [[[[3]]]]}, {"i": [[[[4]]]]},
+     r"indices to be in \[0, 4\), but got 4"),
+    ("DepthToSpace", {"blocksize": 2}, {"x": np.ones((1, 4, 1, 1))}, {"x": np.ones((1, 3, 1, 1))},
+     r"block size that divides \[1, 3, 1, 1\], but got 2"),
+    ("SpaceToDepth", {"blocksize": 2}, {"x": np.ones((1, 1, 2, 2))}, {"x": np.ones((1, 1, 2, 3))},
+     r"block size that divides \[1, 1, 2, 3\], but got 2"),
+    ("Unsqueeze", {}, {"x": np.ones(2), "i": [0, 1]}, {"i": [0, -3]}, "each axis once"),
+    ("Slice", {}, {"x": np.ones((4, 5)), "i": [0, 0], "j": [2, 3], "k": [0, 1]}, {"k": [1, -1]},
+     "each axis once"),
+    ("Reshape", {}, {"x": np.ones((0, 3)), "i": [-1, 3]}, {"i": [0, -1]},
+     r"no size for -1 follows from \[0, -1\] and \[0, 3\]"),
+    ("Pad", {}, {"x": np.ones((2, 3)), "i": [-2, 0, 0, 0]}, {"i": [-3, 0, 0, 0]},
+     r"leave sizes of at least 0, but got \[-3, 0, 0, 0\] for \[2, 3\]"),
+    ("Resize", {}, {"x": np.ones((1, 1, 2, 2)), "": None, "-": None, "i": [1, 1, 4, 4]},
+     {"x": np.ones((1, 1, 0, 2))}, r"sizes that \[1, 1, 0, 2\] is resized to"),
+    ("Conv", {}, {"x": np.ones((1, 1, 3, 3)), "w": np.ones((1, 1, 3, 3))},
+     {"x": np.ones((1, 1, 1, 3))}, r"filter that fits .*\[1, 1, 3, 3\] for \[1, 1, 1, 3\]"),
+], ids=lambda v: v if isinstance(v, str) and " " not in v else "")
+def test_values_and_sizes_that_break_a_rule_at_run_time(
+    op: str, more: dict[str, Any], feed: dict[str, Any], changed: dict[str, Any], words: str
+) -> None:
+    """ONNX Runtime's CPU refuses them, too. The run after that is right."""
+    names = [n if feed[n] is not None else "-" for n in feed]
+    given = {n: np.asarray(v, np.float32 if np.asarray(v).dtype.kind == "f" else np.int64)
+             for n, v in feed.items() if v is not None}
+    wrong = given | {n: np.asarray(v, given[n].dtype) for n, v in changed.items()}
+    infos = [(n, INT64, v.shape) if v.dtype == np.int64 else
+             (n, FLOAT, [f"{n}{d}" for d in range(v.ndim)]) for n, v in given.items()]
+    nodes = [node(op, " ".join(names), "z", **more), node("Neg", "z", "y")]
+    built = model(nodes, infos, [("y", FLOAT, None)])
+    ours, theirs = session(built, False, claim="all", strict=True), cpu(built, False)
+    with pytest.raises(Exception, match="ONNXRuntime"):
+        theirs.run(None, wrong)
+    for _ in range(2):
+        with pytest.raises(Exception, match=f"kompute_dml: {op} 'z'.*: .*{words}"):
+            ours.run(None, wrong)
+        np.testing.assert_allclose(ours.run(None, given)[0], theirs.run(None, given)[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("nodes, sizes, words", [

@@ -81,6 +81,20 @@ def test_crop(attributes: dict[str, Any], rng: np.random.Generator) -> None:
 
 @needs_provider
 @pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
+@pytest.mark.parametrize("ratio", [0, 1])
+def test_regions_of_no_area(mode: str, ratio: int, rng: np.random.Generator) -> None:
+    """Lists of regions are filled up with them. The number of samples follows from their sizes."""
+    x = rng.standard_normal((1, 2, 5, 6)).astype(np.float32)
+    rois = np.float32([[1, 1, 1, 1], [1, 1, 4, 1], [4, 4, 2, 2], [1, 1, 3, 4]])
+    (got,), built, feed = _ours(
+        "RoiAlign", [x, rois, np.zeros(4, np.int64)], opset=16, output_height=2, output_width=2,
+        sampling_ratio=ratio, coordinate_transformation_mode=mode)
+    (wanted,) = cpu(built, False).run(None, feed)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@needs_provider
+@pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
 def test_regions_thinner_than_an_element(mode: str, rng: np.random.Generator) -> None:
     """Without the shift of half an element, such regions grow to a whole one."""
     x = rng.standard_normal((2, 3, 9, 8)).astype(np.float32)

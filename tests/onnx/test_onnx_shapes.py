@@ -28,7 +28,7 @@ from kompute_dml.cli import cli
 from kompute_dml.device import shared_device
 from kompute_dml.onnx import shapes
 from kompute_dml.onnx.graph import Node, Value
-from kompute_dml.onnxruntime import provider
+from kompute_dml.onnxruntime import capi, provider
 from onnx_graphs import (
     FLOAT,
     INT64,
@@ -203,6 +203,29 @@ def test_strict() -> None:
     assert placement(session(built, False, claim="all", strict=False), NAME) == ["Neg"]
     with pytest.raises(dml.ValidationError, match="expected strict to be True or False"):
         session(built, strict="maybe")
+
+
+@needs_provider
+@pytest.mark.parametrize("newest", [True, False], ids=["this ONNX Runtime", "an older one"])
+def test_strict_where_no_node_is_claimed(newest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled then. An older ONNX Runtime does not tell when a session is made."""
+    built = model([node("Det", "x", "y")], [("x", FLOAT, [2, 2])], [("y", FLOAT, [])])
+    if not newest:
+        monkeypatch.setattr(provider, "_on_session_initialization_end", capi.ffi.NULL)
+
+    def run() -> None:
+        made = ort.InferenceSession(
+            built, providers=[(NAME, {"strict": "1", "claim": "all"})], enable_fallback=False)
+        assert not newest
+        made.run(None, {"x": np.eye(2, dtype=np.float32)})
+
+    kompute.register()
+    with pytest.warns(UserWarning, match="runs 0 of 1"), pytest.raises(
+            Exception, match=r"strict: 1 of 1 nodes .* Det 'y'"):
+        run()
+    monkeypatch.setattr(provider.Provider, "wanted_regions", lambda self, reader: 1 // 0)
+    with pytest.raises(Exception, match=r"strict: all nodes .*: ZeroDivisionError"):
+        run()
 
 
 @needs_provider

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import kompute_dml.onnxruntime as kompute  # noqa: E402
 from kompute_dml.onnx.graph import Node  # noqa: E402
 from kompute_dml.onnx.row import WITHOUT_EFFECT  # noqa: E402
 from kompute_dml.onnx.rows import TABLE  # noqa: E402
-from kompute_dml.onnxruntime import provider  # noqa: E402
+from kompute_dml.onnxruntime import capi, provider  # noqa: E402
 from kompute_dml.onnxruntime.graph import GraphReader  # noqa: E402
 from onnx_graphs import (  # noqa: E402
     BOOL,
@@ -234,29 +235,106 @@ def test_an_initializer_that_a_run_may_replace_is_no_constant() -> None:
         np.testing.assert_array_equal(made.run(None, {"x": x, **feed})[0], y)
 
 
-def test_initializers_that_a_session_replaces() -> None:
-    """ONNX Runtime shows providers those of add_external_initializers. Those of add_initializer it
-    puts in place after regions were compiled, and tells no one: the model's own are used."""
-    x, own = np.zeros(2, np.float32), np.float32([1, 2])
-    built = model([node("Add", "x k", "y")], [("x", FLOAT, [2])], [("y", FLOAT, [2])], {"k": own})
+WAYS = {
+    "kompute.session": lambda built, given: kompute.session(
+        built, session_options=given, claim="all"),
+    "providers": lambda built, given: ort.InferenceSession(
+        built, given, providers=[(NAME, {"claim": "all"}), "CPUExecutionProvider"]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_initializers_that_a_session_replaces(way: str) -> None:
+    """ONNX Runtime puts those of add_initializer in place after regions were compiled."""
+    kompute.register()
+    constants = {"k": np.float32([1, 2]), "i": np.int64([0, 1]), "same": np.float32([1, 1])}
+    built = model([node("Gather", "x i", "g"), node("Add", "g k", "s"), node("Mul", "s same", "y")],
+                  [("x", FLOAT, [3])], [("y", FLOAT, [2])], constants)
+    x = {"x": np.float32([10, 20, 30])}
+    values = {n: ort.OrtValue.ortvalue_from_numpy(np.array(v, constants[n].dtype))
+              for n, v in {"k": [5, 6], "i": [2, 0]}.items()}
+    given = options()
+    for name, value in values.items():
+        given.add_initializer(name, value)
+    made = WAYS[way](built, given)
+    assert placement(made, NAME) == ["Add", "Gather", "Mul"]
+    for _ in range(2):
+        assert made.run(None, x)[0].tolist() == [35, 16]
+    assert WAYS[way](built, options()).run(None, x)[0].tolist() == [11, 22]
+
+
+def test_initializers_that_a_session_replaces_in_nested_graphs() -> None:
+    """They are looked for in each graph."""
+    branches = {name: onnx.helper.make_graph(
+        [node("Add", f"x {name}.k", f"{name}.y")], name, [],
+        [onnx.helper.make_tensor_value_info(f"{name}.y", FLOAT, None)],
+        [onnx.numpy_helper.from_array(np.float32([1, 2]), f"{name}.k")])
+        for name in ("then_branch", "else_branch")}
+    built = model([node("If", "b", "y", **branches)], [("x", FLOAT, [2]), ("b", BOOL, [])],
+                  [("y", FLOAT, None)])
+    other = ort.OrtValue.ortvalue_from_numpy(np.float32([5, 6]))
+    given = options(False)
+    given.add_initializer("else_branch.k", other)
+    made = kompute.session(built, session_options=given, claim="all")
+    for b, y in ((True, [1, 2]), (False, [5, 6])):
+        got = made.run(None, {"x": np.zeros(2, np.float32), "b": np.array(b)})[0]
+        assert got.tolist() == y
+
+
+def test_what_shows_replaced_initializers_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session with the same options that is asked writes no profile and no model."""
+    monkeypatch.chdir(tmp_path)
+    built = model([node("Add", "x k", "y")], [("x", FLOAT, [2])], [("y", FLOAT, [2])],
+                  {"k": np.float32([1, 2])})
     other = ort.OrtValue.ortvalue_from_numpy(np.float32([5, 6]))
     given = options()
     given.add_initializer("k", other)
-    assert cpu(built).run(None, {"x": x})[0].tolist() == [1, 2]
-    made = kompute.session(built, session_options=given, claim="all")
-    assert placement(made, NAME) == ["Add"]
-    np.testing.assert_array_equal(made.run(None, {"x": x})[0], own)
+    given.enable_profiling = True
+    given.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    alive = set(capi.alive)
+    made = kompute.session(built, session_options=given, claim="all", strict=True)
+    assert made.run(None, {"x": np.zeros(2, np.float32)})[0].tolist() == [5, 6]
+    assert len([k for k in capi.alive if k not in alive
+                and isinstance(capi.alive[k], provider.Provider)]) == 1
+    made.end_profiling()
+    assert len(list(tmp_path.iterdir())) == 1
 
+
+def test_a_replaced_initializer_of_other_sizes(capfd: pytest.CaptureFixture[str]) -> None:
+    """The CPU does with it what it does."""
+    built = model([node("Add", "x k", "y")], [("x", FLOAT, [2])], [("y", FLOAT, [2])],
+                  {"k": np.float32([1, 2])})
+    other = ort.OrtValue.ortvalue_from_numpy(np.float32([5, 6, 7]))
+    strict, given = options(), options()
+    for each in (strict, given):
+        each.add_initializer("k", other)
+    kompute.session(built, session_options=given, claim="all")
+    words = "expected 'k' to be float32 of [2] as in the model, but got float32 of [3]"
+    assert words in capfd.readouterr().err
+    with pytest.raises(Exception, match=r"strict: all nodes are .*.*add_initializer"):
+        kompute.session(built, session_options=strict, claim="all", strict=True)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_initializers_from_outside_of_the_model(both: bool) -> None:
+    """Beside them, those of add_initializer are not seen."""
+    built = model([node("Mul", "x w", "p"), node("Add", "p k", "y")], [("x", FLOAT, [2])],
+                  [("y", FLOAT, [2])], {"k": np.float32([1, 2]), "w": np.float32([1, 1])})
     outside = onnx.load_model_from_string(built)
-    (k,) = outside.graph.initializer
+    k = next(t for t in outside.graph.initializer if t.name == "k")
     k.ClearField("raw_data")
     k.data_location = onnx.TensorProto.EXTERNAL
     k.external_data.add(key="location", value="elsewhere")
+    other = ort.OrtValue.ortvalue_from_numpy(np.float32([5, 6]))
     given = options()
     given.add_external_initializers(["k"], [other])
+    if both:
+        given.add_initializer("w", other)
     made = kompute.session(outside.SerializeToString(), session_options=given, claim="all")
-    assert placement(made, NAME) == ["Add"]
-    np.testing.assert_array_equal(made.run(None, {"x": x})[0], [5, 6])
+    assert placement(made, NAME) == ["Add", "Mul"]
+    np.testing.assert_array_equal(made.run(None, {"x": np.ones(2, np.float32)})[0], [6, 7])
 
 
 def test_scalars(rng: np.random.Generator) -> None:

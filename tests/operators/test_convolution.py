@@ -64,6 +64,22 @@ def test_one_number_serves_all_axes_and_channels_may_come_last(device: dml.Devic
     assert a.shape == (2, 5, 4, 4) and (a == b).all()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_more_than_2_31_products_of_256_images(
+    last: bool, device: dml.Device, rng: np.random.Generator
+) -> None:
+    """Of small whole numbers, whose sums are exact."""
+    x = rng.integers(-2, 3, (256, 11, 11, 300)).astype(np.float32)
+    w = rng.integers(-2, 3, (301, 300)).astype(np.float32)
+    assert x.size * len(w) > 2**31
+    images = device.tensor(x).transpose(0, 3, 1, 2)
+    if not last:
+        images = device.tensor(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
+    y = dml.convolution(images, device.tensor(w.reshape(301, 300, 1, 1)))
+    assert (y.numpy() == (x @ w.T).transpose(0, 3, 1, 2)).all()
+
+
 H200_MATRICES = tuple(
     CooperativeMatrix(16, 16, depth, of, of, total, total, "subgroup")
     for depth, of, total in ((16, "f16", "f32"), (32, "i8", "i32")))

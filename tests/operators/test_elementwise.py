@@ -214,13 +214,21 @@ def test_fused_activations() -> None:
 
 def test_float64_arithmetic_needs_the_feature(device: dml.Device) -> None:
     x = device.tensor(np.array([1.5, -2.0]))
-    call = dml.identity(x).numpy
-    assert call().tolist() == [1.5, -2.0]
+    assert dml.identity(x).numpy().tolist() == [1.5, -2.0]
+    columns = device.tensor(np.array([[[1.0, 2.0**-50]]]))
+    one = dict(window_sizes=(1,), strides=(1,), dilations=(1,), start_padding=(0,),
+               end_padding=(0,))
+    pair = one | dict(window_sizes=(2,), end_padding=(1,))
+    assert dml.unfold(columns, **pair).numpy().tolist() == [[[1, 2**-50], [2**-50, 0]]]
     if "shaderFloat64" in device.features:
         assert dml.identity(x, scale_bias=dml.ScaleBias(2, 1)).numpy().tolist() == [4.0, -3.0]
+        both = device.tensor(np.array([[[3.0, 1.0], [2.0**-50, 5.0]]]))
+        assert dml.fold(both, (2,), **pair).numpy().tolist() == [[[3, 1 + 2**-50]]]
     else:
-        with pytest.raises(dml.UnsupportedError, match="shaderFloat64"):
-            dml.identity(x, scale_bias=dml.ScaleBias(2, 1))
+        for call in (lambda: dml.identity(x, scale_bias=dml.ScaleBias(2, 1)),
+                     lambda: dml.fold(columns, (2,), **one)):
+            with pytest.raises(dml.UnsupportedError, match="shaderFloat64"):
+                call()
 
 
 def test_more_dimensions_than_a_dispatch_walks(device: dml.Device) -> None:

@@ -43,6 +43,10 @@ _TABLES: dict[str, dict[str, tuple[range, str]]] = {
         "3_0": (range(1, 9), _NO_64),
         "1_0": (range(4, 5), "FLOAT32 FLOAT16"),
     },
+    "adam_optimizer": {
+        "4_0": (range(1, 9), "FLOAT32 FLOAT16"),
+        "3_0": (range(4, 5), "FLOAT32 FLOAT16"),
+    },
     "if_": {
         "5_0": (range(1, 9), _ALL),
         "3_0": (range(1, 9), _NO_64),
@@ -76,6 +80,8 @@ def _same(name: str) -> Callable[..., OperatorDesc]:
     def make(t: dml.TensorDesc, **attributes: Any) -> OperatorDesc:
         fields = definitions()["DML_OPERATOR_" + name].spec.tensors
         tensors = {f.snake: t for f in fields}
+        if name == "ADAM_OPTIMIZER":
+            tensors["training_step_tensor"] = t.replace(data_type=dml.DataType.UINT32)
         if name == "ELEMENT_WISE_IF":
             tensors["condition_tensor"] = t.replace(data_type=dml.DataType.UINT8)
         return definitions()["DML_OPERATOR_" + name].desc_class(**tensors, **attributes)
@@ -94,6 +100,8 @@ def _itself(data_type: dml.DataType) -> dml.DataType:
 _MORE: dict[str, tuple[Callable[..., OperatorDesc], dict[str, Any]]] = {
     "activation_shrink": (_same("ACTIVATION_SHRINK"), {"bias": 0.5, "threshold": 1.5}),
     "constant_pow": (_same("ELEMENT_WISE_CONSTANT_POW"), {"exponent": 0.5}),
+    "adam_optimizer": (_same("ADAM_OPTIMIZER"),
+                       {"learning_rate": 0.1, "beta1": 0.9, "beta2": 0.9, "epsilon": 1e-8}),
     "if_": (_same("ELEMENT_WISE_IF"), {}),
     "cast": (_same("CAST"), {}),
     "clip1": (_same("ELEMENT_WISE_CLIP1"),

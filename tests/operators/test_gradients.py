@@ -15,6 +15,8 @@ _ROOM = 1e-5
 one element of a hundred is beyond it."""
 _POOL = dict(strides=(2, 2), window_size=(3, 3), start_padding=(1, 1), end_padding=(0, 1))
 _SCALES = dict(scales=(1.0, 1.0, 1.5, 2.0), interpolation_mode=dml.InterpolationMode.LINEAR)
+_NEAREST = dict(scales=(1.0, 1.0, 1.5, 0.75), rounding_direction=dml.AxisDirection.INCREASING,
+                interpolation_mode=dml.InterpolationMode.NEAREST_NEIGHBOR)
 _PART = dict(input_window_offsets=(0, 0, 1, 1), input_window_sizes=(2, 3, 5, 6),
              input_window_strides=(1, 1, -2, 3))
 _REGIONS = np.array([[0.3, 0.2, 5.1, 3.7], [1.2, 1.1, 4.4, 4.9], [2.2, 0.4, 7.3, 5.2]], np.float32)
@@ -34,11 +36,16 @@ def _inner(a: np.ndarray, b: np.ndarray) -> float:
      lambda dy, sizes: dml.resample_grad(
          dy, **_SCALES, input_pixel_offsets=(-0.5,) * 4, output_pixel_offsets=(0.5,) * 4,
          output_sizes=sizes)),
+    (lambda x: dml.resample2(x, **_NEAREST, input_pixel_offsets=(0.5,) * 4,
+                             output_pixel_offsets=(-0.5,) * 4),
+     lambda dy, sizes: dml.resample_grad1(
+         dy, **_NEAREST, input_pixel_offsets=(-0.5,) * 4, output_pixel_offsets=(0.5,) * 4,
+         output_sizes=sizes)),
     (lambda x: dml.slice1(x, **_PART),
      lambda dy, sizes: dml.slice_grad(dy, **_PART, output_sizes=sizes)),
     (lambda x: dml.roi_align1(x, _REGIONS, _OF, output_size=(2, 3)),
      lambda dy, sizes: dml.roi_align_grad(dy, _REGIONS, _OF, output_sizes=sizes)),
-], ids=["AVERAGE_POOLING_GRAD", "RESAMPLE_GRAD", "SLICE_GRAD", "ROI_ALIGN_GRAD"])
+], ids=["AVERAGE_POOLING_GRAD", "RESAMPLE_GRAD", "RESAMPLE_GRAD1", "SLICE_GRAD", "ROI_ALIGN_GRAD"])
 def test_the_gradient_of_a_linear_operator_is_its_adjoint(
     forward: Callable[..., Any], backward: Callable[..., Any], rng: np.random.Generator
 ) -> None:
@@ -77,7 +84,20 @@ def _normalized_gradient(x: np.ndarray, dy: np.ndarray) -> Any:
         x, dy, mean, variance, _SCALE.astype(np.float32), epsilon=1e-3)[0]
 
 
+_MEAN, _VARIANCE = (np.array(n).reshape(1, 3, 1, 1) for n in ([0.25, -0.5, 1.0], [0.5, 2.0, 1.5]))
+
+
+def _given_moments(x: np.ndarray) -> np.ndarray:
+    return _SCALE * (x - _MEAN) / np.sqrt(_VARIANCE + 1e-3)
+
+
+def _given_moments_gradient(x: np.ndarray, dy: np.ndarray) -> Any:
+    given = (t.astype(np.float32) for t in (_MEAN, _VARIANCE, _SCALE))
+    return dml.batch_normalization_grad(x, dy, *given, epsilon=1e-3)[0]
+
+
 @pytest.mark.parametrize(("function", "gradient"), [
+    (_given_moments, _given_moments_gradient),
     (lambda x: np.maximum(x, 0), dml.activation_relu_grad),
     (lambda x: np.clip(x, -0.5, 0.7),
      lambda x, dy: dml.clip_grad1(x, dy, min=-0.5, max=0.7)),
@@ -85,8 +105,9 @@ def _normalized_gradient(x: np.ndarray, dy: np.ndarray) -> Any:
     (_across, lambda x, dy: dml.local_response_normalization_grad(
         x, dy, local_size=3, alpha=0.5, beta=0.75, bias=1.0)),
     (_normalized, _normalized_gradient),
-], ids=["ACTIVATION_RELU_GRAD", "ELEMENT_WISE_CLIP_GRAD1", "MAX_POOLING_GRAD",
-        "LOCAL_RESPONSE_NORMALIZATION_GRAD", "BATCH_NORMALIZATION_TRAINING_GRAD"])
+], ids=["BATCH_NORMALIZATION_GRAD", "ACTIVATION_RELU_GRAD", "ELEMENT_WISE_CLIP_GRAD1",
+        "MAX_POOLING_GRAD", "LOCAL_RESPONSE_NORMALIZATION_GRAD",
+        "BATCH_NORMALIZATION_TRAINING_GRAD"])
 def test_a_gradient_is_the_slope(
     function: Callable[[np.ndarray], np.ndarray], gradient: Callable[..., Any],
     rng: np.random.Generator,
@@ -100,6 +121,26 @@ def test_a_gradient_is_the_slope(
     dx = gradient(x, dy).numpy()
     assert abs(_inner(slopes, dy) - _inner(dx, v)) <= _ROOM * _inner(abs(dx), abs(v))
     assert gradient(x, dy).numpy().tobytes() == dx.tobytes()
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_gradients_of_scale_and_bias_are_slopes(training: bool, rng: np.random.Generator) -> None:
+    """The output is linear in both, so that a step of 1 shows the slope."""
+    x, dy = (rng.standard_normal((2, 3, 7, 9)).astype(np.float32) for _ in range(2))
+    axes = (0, 2, 3)
+    x64 = x.astype(np.float64)
+    mean, variance = (x64.mean(axes, keepdims=True), x64.var(axes, keepdims=True)) \
+        if training else (_MEAN, _VARIANCE)
+    of = dml.batch_normalization_training_grad if training else dml.batch_normalization_grad
+    _, d_scale, d_bias = (t.numpy() for t in of(
+        x, dy, *(t.astype(np.float32) for t in (mean, variance, _SCALE)), epsilon=1e-3))
+    for channel in range(3):
+        step = np.zeros((1, 3, 1, 1))
+        step[0, channel] = 1
+        by_scale = step * (x64 - mean) / np.sqrt(variance + 1e-3)
+        for found, slope in ((d_scale, by_scale), (d_bias, step + 0 * x64)):
+            assert abs(found[0, channel, 0, 0] - _inner(slope, dy)) <= _ROOM * _inner(
+                abs(slope), abs(dy))
 
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])

@@ -152,6 +152,26 @@ def test_means_of_planes(
     assert name == kernel
 
 
+@pytest.mark.parametrize("padding, dilations", [((3, 0), (1, 1)), ((0, 2), (1, 1)),
+                                                ((16, 0), (3, 1))], ids=str)
+def test_a_window_of_the_planes_size_may_lie_beside_it(
+    padding: tuple[int, int], dilations: tuple[int, int], own: dml.Device,
+    rng: np.random.Generator,
+) -> None:
+    """It is not the mean of the plane."""
+    x = own.tensor(rng.integers(-9, 10, (2, 8, 9, 11)).astype(np.float32))
+
+    def pooled() -> np.ndarray:
+        own._compiled.clear()
+        return dml.average_pooling1(x, window_size=(9, 11), strides=(99, 99), dilations=dilations,
+                                    start_padding=padding).numpy()
+
+    general = pooled()
+    set_traits(own, is_cpu=False)
+    assert np.array_equal(pooled(), general)
+    assert abs(general - x.numpy().mean((2, 3), keepdims=True)).max() > 0.01
+
+
 @_LAYOUTS
 @pytest.mark.parametrize("strides, padding", [((2, 2), 1), ((1, 1), 1), ((2, 1), 1), ((3, 3), 2)],
                          ids=str)

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kompute_dml as dml
-from cases import activation, elementwise, fill, matrix_multiply, quantize
+from cases import activation, convolution, elementwise, fill, matrix_multiply, pooling, quantize
 from harness import Case, Run, check
 from layouts import Layout, Sizes
+from test_convolution import set_traits
 
 pytestmark = pytest.mark.values
 
@@ -162,3 +163,63 @@ def test_matrix_multiply_integer_to_float(data: Any, device: dml.Device) -> None
     _run(data, case, case.all_types()[0], device)
 
 
+
+
+@st.composite
+def _windows(draw: Any, axes: int) -> tuple[Sizes, Sizes, Sizes, dict[str, Sizes]]:
+    """Sizes of an image, of a window and of what it makes of it, and the other attributes."""
+    def wholes(low: int, high: int) -> list[int]:
+        return [draw(st.integers(low, high)) for _ in range(axes)]
+
+    image, window, strides = wholes(1, 9), wholes(1, 4), wholes(1, 4)
+    if draw(st.integers(0, 3)) == 0:
+        window = list(image)
+    dilations = wholes(1, 3) if draw(st.booleans()) else [1] * axes
+    start, end = wholes(0, 5), wholes(0, 5)
+    made = []
+    for i, (n, k, s, d) in enumerate(zip(image, window, strides, dilations)):
+        reach = (k - 1) * d + 1
+        start[i] = max(start[i], reach - n - end[i])
+        made.append((n + start[i] + end[i] - reach) // s + 1)
+    return tuple(image), tuple(window), tuple(made), {
+        "strides": tuple(strides), "dilations": tuple(dilations), "start_padding": tuple(start),
+        "end_padding": tuple(end)}
+
+
+def _named(cases: list[Case], operator: str, name: str) -> Case:
+    return next(c for c in cases if c.operator == operator and c.name == name)
+
+
+@settings(max_examples=80)
+@given(data=st.data())
+def test_convolution(data: Any, device: dml.Device) -> None:
+    image, window, made, attributes = data.draw(_windows(data.draw(st.integers(1, 3))))
+    groups, inner, outer, batches = (data.draw(st.integers(1, n)) for n in (3, 5, 5, 3))
+    plain = _named(convolution.CASES, "CONVOLUTION", "plane")
+    case = dataclasses.replace(plain, name="random", sizes={
+        "input_tensor": (batches, groups * inner, *image),
+        "filter_tensor": (groups * outer, inner, *window),
+        "bias_tensor": (1, groups * outer, *[1] * len(image)),
+        "output_tensor": (batches, groups * outer, *made),
+    }, attributes={**plain.attributes, **attributes, "group_count": groups,
+                   "output_padding": (0,) * len(image)})
+    _run(data, case, data.draw(st.sampled_from(case.all_types())), device)
+
+
+@pytest.mark.parametrize("as_gpu", [False, True], ids=["as-it-is", "as-a-gpu"])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_pooling(data: Any, as_gpu: bool, own: dml.Device) -> None:
+    if as_gpu:
+        set_traits(own, is_cpu=False)
+    image, window, made, attributes = data.draw(_windows(data.draw(st.integers(2, 3))))
+    plain = data.draw(st.sampled_from([
+        _named(pooling.CASES, "AVERAGE_POOLING1", "dilated-with-padding"),
+        _named(pooling.CASES, "AVERAGE_POOLING1", "dilated-without-padding"),
+        _named(pooling.CASES, "LP_POOLING1", "dilated-2"),
+        _named(pooling.CASES, "MAX_POOLING2", "dilated-indices")]))
+    outer = tuple(data.draw(st.integers(1, n)) for n in (2, 8))
+    case = dataclasses.replace(
+        plain, name="random", attributes={**plain.attributes, **attributes, "window_size": window},
+        sizes={n: outer + (image if n == "input_tensor" else made) for n in plain.sizes})
+    _run(data, case, data.draw(st.sampled_from(case.all_types())), own)
