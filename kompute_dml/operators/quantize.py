@@ -139,15 +139,13 @@ def DynamicQuantizeLinearOperatorDesc(d: Any, p: PlanBuilder) -> None:
             ("output_zero_point_tensor", each_zero), ("output_tensor", y), backwards=True)
 
 
-def made_range(p: PlanBuilder, scale: str = "scale_offset", zero: str = "zero_offset"
-               ) -> dict[str, Operand]:
+def made_range(p: PlanBuilder) -> dict[str, Operand]:
     """The operands of a kernel that finds the range of its output (include/made_range.glsl), if
-    that is an output. ``scale`` and ``zero`` are push fields."""
+    that is an output."""
     if p.tensor("range_scale_tensor") is None:
         return dict.fromkeys(("zeroed", "range_scale", "range_zero"), UNUSED)
-    return {"zeroed": p.zeroed(4, 3),
-            "range_scale": p.write("range_scale_tensor")._replace(offset_field=scale),
-            "range_zero": p.write("range_zero_point_tensor")._replace(offset_field=zero)}
+    return {"zeroed": p.zeroed(4, 3), "range_scale": p.write("range_scale_tensor"),
+            "range_zero": p.write("range_zero_point_tensor")}
 
 
 def find_range(p: PlanBuilder, slot: str, to: DataType, scale: str, zero: str) -> None:

@@ -75,7 +75,7 @@ layout(push_constant) uniform Push {
 #if defined(OF_f16)
 #define PARAMS_BINDING AFTER_TAIL(4)
 #else
-#define PARAMS_BINDING AFTER_TAIL(13)
+#define PARAMS_BINDING AFTER_TAIL(11)
 #endif
 uint group_index() {
     return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
@@ -117,10 +117,10 @@ layout(binding = 6) readonly buffer InputScale { float x_scale[]; };
 layout(binding = 7) readonly buffer FilterScale { float w_scale[]; };
 layout(binding = 8) readonly buffer OutputScale { float y_scale[]; };
 layout(binding = 9) readonly buffer OutputZero { uint y_zero_words[]; };
-// With RANGED, the output's scale and zero point are outputs, too.
+// With RANGED, which excludes REQUANTIZED, the output's scale and zero point are outputs, too.
+layout(binding = 8) writeonly buffer RangeScale { uint range_scale[]; };
+layout(binding = 9) buffer RangeZero { uint range_zero[]; };
 layout(binding = AFTER_TAIL(10)) coherent buffer Zeroed { uint zeroed[]; };
-layout(binding = AFTER_TAIL(11)) writeonly buffer RangeScale { uint range_scale[]; };
-layout(binding = AFTER_TAIL(12)) buffer RangeZero { uint range_zero[]; };
 #define SCALE_AT y_scale_offset
 #define ZERO_AT y_zero_offset
 #include "include/made_range.glsl"

@@ -53,8 +53,8 @@ layout(push_constant) uniform Push {
 #else
     TAIL_FIELD
     uint zeroed_offset;
-    uint scale_offset;
-    uint zero_offset;
+    uint range_scale_offset;
+    uint range_zero_offset;
     uint params_offset;
 #endif
 };
@@ -80,8 +80,8 @@ INPUT_TENSOR(y_zero, 9, OUTPUT_TYPE)
 layout(binding = AFTER_TAIL(8)) coherent buffer Zeroed { uint zeroed[]; };
 layout(binding = AFTER_TAIL(9)) writeonly buffer RangeScale { uint range_scale[]; };
 layout(binding = AFTER_TAIL(10)) buffer RangeZero { uint range_zero[]; };
-#define SCALE_AT scale_offset
-#define ZERO_AT zero_offset
+#define SCALE_AT range_scale_offset
+#define ZERO_AT range_zero_offset
 #define PARAMS_BINDING AFTER_TAIL(11)
 #include "include/params.glsl"
 #define TAIL_BINDING 8

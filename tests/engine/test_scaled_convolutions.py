@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.operators.convolution import depthwise, matrix_units
+from plans import checked
 from switches import long_pipelines
-from test_convolution import EveryWork, set_traits
+from test_convolution import EveryWork, _matrix_units, set_traits
 
 SWITCH = "KOMPUTE_DML_UNFUSED"
 UNFUSED = "scaled_convolutions,sums,activations,tails,chains"
@@ -280,3 +282,63 @@ def test_images_that_something_else_reads_are_quantized_before(own: dml.Device) 
         y = dml.cast(dml.convolution_integer(q, w, x_zero_point=zero), data_type="float32")
         run = g.compile([dml.multiply(y, scale.broadcast_to(y.sizes)), q])
     assert run.operators[0] == "DYNAMIC_QUANTIZE_LINEAR"
+
+
+def _planned(device: dml.Device, layer: _Layer, end: str, ranged: bool) -> list[str]:
+    """The variants that an H200 would run, whose operands fit them."""
+    with dml.Graph(device) as g:
+        arrays = layer.x, layer.of_x, layer.zero, layer.residual
+        y = layer.build(end)(*[g.input(a.shape, a.dtype) for a in arrays])
+        run = g.compile([y, *dml.dynamic_quantize_linear(y)] if ranged else y)
+    for compiled, _ in run._plan._steps:
+        checked(compiled.operator.desc, compiled.plan)
+    return list(run.variants)
+
+
+UNITS = f"{matrix_units.SHADER}.i8"
+
+
+@pytest.mark.parametrize(("end", "ranged"), [
+    ("", False), ("pbg", False), ("pbr", False), ("pb", True), ("pbr", True)])
+@pytest.mark.parametrize(("kernel", "layer", "names"), [
+    *((f"{tile}-1", ((2, 48, 6, 9), 72, 3), [f"{UNITS}.{tile}"]) for tile in _TILES),
+    ("t64-1", ((2, 48, 6, 9), 36, 3, 1, False, False), [
+        "activation_identity_tiles.b8", f"{UNITS}.t64"]),
+    ("t64-1", ((2, 36, 6, 9), 41, 3), ["convolution_pack.b8", f"{UNITS}.t64"]),
+    ("t64-3", ((1, 192, 6, 9), 72, 3), [f"{UNITS}.t64", SUM]),
+    ("core", ((2, 36, 6, 7), 36, 3, 36), [f"{depthwise.BYTES}.floats.last1x1"]),
+])
+def test_plans_for_matrix_units(
+    end: str, ranged: bool, kernel: str, layer: tuple[Any, ...], names: list[str], own: dml.Device,
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Words and bindings fit the shaders, with and without the passes. This needs no matrix
+    units."""
+    own._target = _matrix_units()
+    made = _Layer(rng, *layer)
+    last = f"{names[-1]}.tail" if "r" in end else names[-1]
+    found = ["quantize_linear.quantize"] if ranged else []
+    if names[-1] == SUM and ranged:
+        found = ["quantize_range", *found]
+    with tuning.trial(EveryWork(kernel)):
+        assert _planned(own, made, end, ranged) == [*names[:-1], last, *found]
+        monkeypatch.setenv(SWITCH, UNFUSED)
+        plain = _planned(own, made, end, ranged)
+    unscaled = names[:-1] if names[-1] == SUM else [n.replace("floats", "sums") for n in names]
+    assert plain[: len(unscaled)] == unscaled
+
+
+@pytest.mark.parametrize(("most", "end", "kernel"), [
+    (13, "pbr", f"{depthwise.BYTES}.floats.last1x1.tail"), (12, "pbr", f"{SUM}.tail"),
+    (12, "pb", f"{depthwise.BYTES}.floats.last1x1"), (11, "pb", SUM)])
+def test_devices_that_bind_few_buffers(
+    most: int, end: str, kernel: str, own: dml.Device, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The limit counts the tail's tensor."""
+    monkeypatch.setattr(own._runtime.library, "max_bindings", most)
+    monkeypatch.setattr(own._runtime.library, "_found", {})  # what was found with more bindings
+    own._target = replace(own._target, traits=replace(own._target.traits, max_bindings=most))
+    with tuning.trial(EveryWork("last1x1")):
+        names = _Layer(rng, (2, 36, 6, 7), 36, 3, groups=36).compare(own, end, monkeypatch)
+    assert names[-1] == kernel

@@ -76,7 +76,7 @@ def lower_bytes(p: PlanBuilder, c: Problem, to: str, operands: Mapping[str, Any]
     found = _last(p, c, _OF_BYTES)
     work = work_key(f"depthwise bytes {found[0].name}", c.rows, c.groups, c.axes[2].out_size)
     kernel = p.choose(work, found, lambda k: k.name)
-    if p.library.find(BYTES, to, kernel.name) is None:
+    if p.library.find(BYTES, to, kernel.name, *p.tail_axis) is None:
         return False  # it binds too many tensors
     y_axis, x_axis = c.axes[1:]
     for name, axis in (("Y", y_axis), ("X", x_axis)):

@@ -177,12 +177,14 @@ def lower_integer(
     end: Mapping[str, Operand], push: Mapping[str, int], spec: Mapping[str, int],
     fused: Fused = NOTHING,
 ) -> None:
-    """The INT32 sums of CONVOLUTION_INTEGER and QUANTIZED_LINEAR_CONVOLUTION. ``end`` are operands
-    that kernels on matrix units use to finish them."""
+    """The INT32 sums of CONVOLUTION_INTEGER and QUANTIZED_LINEAR_CONVOLUTION. ``end`` are the
+    operands that kernels on matrix units use to finish them, if they do."""
     zeros, of, strides = _bytes(p)
     if choice is not None:
         c, operands = matrix_units.packed(p, c, matrix_units.planned(p, c), zeros["x_zero"])
-        operands |= {**zeros, **end}
+        tail = {"tail": end["tail"]} if "tail" in end else {}
+        operands |= {**zeros, **{name: end.get(name, UNUSED) for name in _SCALES}, **tail,
+                     "zeroed": end.get("zeroed", UNUSED)}
         matrix_units.dispatch(p, c, choice, y, y_strides, {**of, **spec}, {**strides, **push},
                               fused.words, operands, fused)
         return
@@ -219,8 +221,7 @@ def lower_sums(p: PlanBuilder, c: Problem) -> None:
     if _depthwise(p, c, "sums", {}, {}, {}):
         return
     choice = matrix_units.chosen(p, matrix_units.planned(p, c).problem, shared=False)
-    lower_integer(p, c, p.write("output_tensor"), c.y_strides, choice,
-                  dict.fromkeys(_SCALES, UNUSED), {}, {})
+    lower_integer(p, c, p.write("output_tensor"), c.y_strides, choice, {}, {}, {})
 
 
 def lower_scaled(p: PlanBuilder, c: Problem, fused: Fused) -> None:
@@ -239,8 +240,9 @@ def lower_scaled(p: PlanBuilder, c: Problem, fused: Fused) -> None:
     choice = matrix_units.chosen(p, matrix_units.planned(p, c).problem)
     y = p.write("output_tensor")
     if choice is not None and choice.splits == 1:
-        end = {**dict.fromkeys(_SCALES, UNUSED), **operands, **p.read_tail(),
-               **made_range(p, "y_scale_offset", "y_zero_offset")}
+        found = made_range(p)
+        end = {**operands, **p.read_tail(), "zeroed": found["zeroed"],
+               "y_scale": found["range_scale"], "y_zero": found["range_zero"]}
         lower_integer(p, c, y, c.y_strides, choice, end, strides,
                       {**of, "SCALED": True, **fused.spec}, fused)
         return
@@ -249,7 +251,7 @@ def lower_scaled(p: PlanBuilder, c: Problem, fused: Fused) -> None:
     splits = 1 if choice is None else choice.splits
     count, sums = product(c.output_sizes), p.temporary(4, splits * c.split_stride)
     dense, sums_strides = _sums_layout(c)
-    lower_integer(p, c, sums, sums_strides, choice, dict.fromkeys(_SCALES, UNUSED), {}, {})
+    lower_integer(p, c, sums, sums_strides, choice, {}, {}, {})
     walk = Walk(c.output_sizes, c.y_strides)
     p.dispatch(
         fused.variant(f"{SUM}.scaled"), -(-count // (_INVOCATIONS * (8 if dense else 1))),
@@ -289,7 +291,7 @@ def lower_quantized(p: PlanBuilder, c: Problem) -> None:
         return
     sums = p.temporary(4, splits * c.split_stride)
     dense, sums_strides = _sums_layout(c)
-    lower_integer(p, c, sums, sums_strides, choice, dict.fromkeys(_SCALES, UNUSED), {}, {})
+    lower_integer(p, c, sums, sums_strides, choice, {}, {}, {})
     walk = Walk(c.output_sizes, c.y_strides)
     p.dispatch(
         f"{SUM}.quantized", -(-count // (_INVOCATIONS * (8 if dense else 1))),

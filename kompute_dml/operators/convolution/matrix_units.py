@@ -137,7 +137,7 @@ def _candidates(p: PlanBuilder, c: Problem, shared: bool) -> list[tuple[float, C
 
 def _is_there(p: PlanBuilder, c: Problem, kernel: Kernel) -> bool:
     """Whether the device has a kernel for this filter."""
-    variant = p.library.find(kernel.shader, *kernel.axes.split("."))
+    variant = p.library.find(kernel.shader, *kernel.axes.split("."), *p.tail_axis)
     return variant is not None and variant.shared_bytes <= p.device.max_shared_memory and not (
         kernel in _BLOCKS and c.k > blocks.MAX_K)
 
