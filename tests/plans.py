@@ -21,7 +21,8 @@ def checked(desc: Any, plan: Plan) -> Plan:
         assert len(d.operands) == d.variant.bindings
         for o in d.operands:
             if o.slot is not None:
-                assert o.offset_field in d.variant.push_fields, (d.variant.name, o)
-                assert 0 <= (o.offset + o.length) * o.itemsize <= limits[o.slot], (
+                assert o.offset_field is None or o.offset_field in d.variant.push_fields, (
+                    d.variant.name, o)
+                assert (o.offset + o.length) * o.itemsize <= limits[o.slot], (
                     d.variant.name, o)
     return plan
