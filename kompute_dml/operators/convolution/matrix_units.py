@@ -15,6 +15,7 @@ from ...lowering.copy import View, copied
 from ...lowering.plan import TEMPORARY, UNUSED, Operand, Plan
 from ...lowering.walk import Walk
 from ...tuning import work_key
+from ..quantize import RANGE_BYTES
 from . import blocks
 from .geometry import AXES
 from .problem import Problem
@@ -138,7 +139,10 @@ def _candidates(p: PlanBuilder, c: Problem, shared: bool) -> list[tuple[float, C
 def _is_there(p: PlanBuilder, c: Problem, kernel: Kernel) -> bool:
     """Whether the device has a kernel for this filter."""
     variant = p.library.find(kernel.shader, *kernel.axes.split("."), *p.tail_axis)
-    return variant is not None and variant.shared_bytes <= p.device.max_shared_memory and not (
+    room = p.device.max_shared_memory
+    if getattr(p.desc, "range_scale_tensor", None) is not None:
+        room -= RANGE_BYTES
+    return variant is not None and variant.shared_bytes <= room and not (
         kernel in _BLOCKS and c.k > blocks.MAX_K)
 
 
