@@ -224,6 +224,14 @@ def test_splits_of_k_are_scaled_where_they_are_added_up(
     assert names[-2:] == (f"{matrix_units.SHADER}.i8.t64", f"{SUM}.tail")
 
 
+def test_the_pass_is_left_out_by_its_name(
+    own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, "scaled_convolutions")
+    run, _ = _Layer(rng, (1, 8, 3, 4), 8, 3).run(own, "pb")
+    assert run.operators[0] == "CONVOLUTION_INTEGER"
+
+
 def test_what_is_read_elsewhere_or_scaled_by_position_stays(
     own: dml.Device, rng: np.random.Generator
 ) -> None:
