@@ -139,10 +139,6 @@ def DynamicQuantizeLinearOperatorDesc(d: Any, p: PlanBuilder) -> None:
             ("output_zero_point_tensor", each_zero), ("output_tensor", y), backwards=True)
 
 
-RANGE_BYTES = 8 * 256
-"""Shared memory that a kernel takes to find the range of its output (include/made_range.glsl)."""
-
-
 def made_range(p: PlanBuilder) -> dict[str, Operand]:
     """The operands of a kernel that finds the range of its output (include/made_range.glsl), if
     that is an output."""

@@ -123,7 +123,6 @@ layout(binding = 9) buffer RangeZero { uint range_zero[]; };
 layout(binding = AFTER_TAIL(10)) coherent buffer Zeroed { uint zeroed[]; };
 #define SCALE_AT y_scale_offset
 #define ZERO_AT y_zero_offset
-#include "include/made_range.glsl"
 #define ELEMENT int8_t
 #define SUM int
 #define FOUR ivec4
@@ -182,6 +181,11 @@ const uint SLICE = (TILE_ROWS + TILE_COLUMNS) * PITCH;
 const uint STRIP = max(PART_COLUMNS * (FRAGMENT / 4u + 1u), FRAGMENT * (PART_COLUMNS / 4u + 1u));
 shared uvec4 s_slice[max(SLICE, DOWNWARD * SIDEWAYS * STRIP)];
 #define ROW_TABLE s_slice  // before the first slice
+#if defined(OF_i8)
+// After a subgroup's last strip.
+#define RANGE_SLOT(i) s_slice[(i) / 32u * STRIP + (i) % 32u].xy
+#include "include/made_range.glsl"
+#endif
 #include "include/convolution_taps.glsl"
 #if defined(OF_f16)
 shared float s_bias[TILE_COLUMNS];

@@ -350,17 +350,3 @@ def test_devices_that_bind_few_buffers(
     with tuning.trial(EveryWork("last1x1")):
         names = _Layer(rng, (2, 36, 6, 7), 36, 3, groups=36).compare(own, end, monkeypatch)
     assert names[-1] == kernel
-
-
-@pytest.mark.parametrize(("room", "ranged", "fits"), [
-    (0, False, True), (2047, True, False), (2048, True, True)])
-def test_shared_memory_has_room_for_a_range(
-    room: int, ranged: bool, fits: bool, own: dml.Device, rng: np.random.Generator
-) -> None:
-    own._target = target = _matrix_units()
-    kernel = target.library.get(matrix_units.SHADER, "i8", "t256")
-    own._target = replace(target, traits=replace(
-        target.traits, max_shared_memory=kernel.shared_bytes + room))
-    with tuning.trial(EveryWork("t256-1")):
-        names = _planned(own, _Layer(rng, (2, 48, 6, 9), 72, 3), "pb", ranged)
-    assert (kernel.name in names) == fits

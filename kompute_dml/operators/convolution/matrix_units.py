@@ -15,7 +15,6 @@ from ...lowering.copy import View, copied
 from ...lowering.plan import TEMPORARY, UNUSED, Operand, Plan
 from ...lowering.walk import Walk
 from ...tuning import work_key
-from ..quantize import RANGE_BYTES
 from . import blocks
 from .geometry import AXES
 from .problem import Problem
@@ -139,10 +138,7 @@ def _candidates(p: PlanBuilder, c: Problem, shared: bool) -> list[tuple[float, C
 def _is_there(p: PlanBuilder, c: Problem, kernel: Kernel) -> bool:
     """Whether the device has a kernel for this filter."""
     variant = p.library.find(kernel.shader, *kernel.axes.split("."), *p.tail_axis)
-    room = p.device.max_shared_memory
-    if getattr(p.desc, "range_scale_tensor", None) is not None:
-        room -= RANGE_BYTES
-    return variant is not None and variant.shared_bytes <= room and not (
+    return variant is not None and variant.shared_bytes <= p.device.max_shared_memory and not (
         kernel in _BLOCKS and c.k > blocks.MAX_K)
 
 
