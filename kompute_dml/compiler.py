@@ -10,7 +10,7 @@ import numpy as np
 
 from .bindings import BindingProperties, BindingTable, Dispatchable, Need, check_alias
 from .desc import TensorDesc, tensor_of
-from .errors import DmlError, ValidationError
+from .errors import ValidationError
 from .lowering.plan import PARAMS, PERSISTENT, TEMPORARY, ZEROED, Dispatch, Plan
 from .operators.base import Definition, OperatorDesc
 from .runtime.hazards import Access
@@ -62,11 +62,6 @@ class _Step:
 
     def __init__(self, operator: str, dispatch: Dispatch, slots: Sequence[str]) -> None:
         variant = dispatch.variant
-        if len(dispatch.operands) != variant.bindings:
-            raise DmlError(
-                f"{variant.name} has {variant.bindings} bindings, "
-                f"but {len(dispatch.operands)} operands were given"
-            )
         self.operator = operator
         self.fields = slots
         self.variant = variant

@@ -162,7 +162,7 @@ class Builder:
         target = self.device._target
         if dtype == np.float16:
             return target.traits.multiplies(16, 16, 16, "f16", "f32")
-        if dtype.kind in "iu" and dtype.itemsize == 1:
+        if dtype == np.int32 or (dtype.kind in "iu" and dtype.itemsize == 1):
             return target.traits.multiplies(16, 16, 32, "i8", "i32")
         of_lines = target.library.find("convolution_lines", "t64")
         return dtype == np.float32 and not target.traits.is_cpu and of_lines is not None

@@ -63,10 +63,13 @@ def _is_transposed(x: TensorDesc, y: TensorDesc) -> bool:
 # Sums become GEMM's C and a convolution's bias, scales GEMM's Alpha
 
 
+_SUMMED = ("GEMM", "CONVOLUTION", "CONVOLUTION_INTEGER_TO_FLOAT")
+
+
 def sums(g: Drafts) -> None:
     for draft in g:
         made: Draft | None = draft
-        while made is not None and made.name in ("GEMM", "CONVOLUTION") and not fused_by(made):
+        while made is not None and made.name in _SUMMED and not fused_by(made):
             user = g.only_user(made)
             made = user and (_with_sum(g, made, *user) or _with_scale(g, made, *user))
 

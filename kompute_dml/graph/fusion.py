@@ -18,8 +18,12 @@ from .chains import fuse_chains
 from .draft import Draft, Drafts
 from .factors import factors
 from .memory import Storage
+from .padded import padded_rows
 from .pointwise import pointwise
+from .quantized_points import quantized_points
+from .ranges import ranges
 from .repeats import repeats
+from .scaled import scaled_convolutions
 from .scales import fold_normalizations
 from .siblings import Make, join_products
 from .tails import tails
@@ -37,9 +41,11 @@ _LITTLE = 64 << 10
 SIBLINGS, FOLDING, BATCH_NORMALIZATIONS = "siblings", "folding", "batch_normalizations"
 """Join products of one matrix; run operators of constants when a plan is built; fold batch
 normalizations into convolutions."""
-TAILS, POINTWISE = "tails", "pointwise"
+TAILS, POINTWISE, RANGES, PADDED_ROWS = "tails", "pointwise", "ranges", "padded_rows"
+QUANTIZED_POINTS = "quantized_points"
 """The last passes: elementwise operators become the end of the operator before them; convolutions
-whose filter is one element wide become products of matrices."""
+whose filter is one element wide become products of matrices; those of one position quantize their
+input; operators find ranges of their results; rows of bytes are written as they will be read."""
 CHANNELS_LAST, QDQ, INTEGERS = "channels_last", "qdq", "integer_products"
 """Not passes: outputs of convolutions are channels-last; ONNX products between DequantizeLinear and
 QuantizeLinear use 8-bit integers; products of integers are scaled by their kernel."""
@@ -78,6 +84,12 @@ def fuse(
         tails(found)
     if POINTWISE not in left:
         pointwise(found)
+    if QUANTIZED_POINTS not in left:
+        quantized_points(found)
+    if RANGES not in left:
+        ranges(found)
+    if folds and PADDED_ROWS not in left:
+        padded_rows(found, more)
     return found.without_dead()
 
 
@@ -111,8 +123,9 @@ def left_out() -> frozenset[str]:
 @functools.lru_cache(maxsize=64)
 def _named(text: str) -> frozenset[str]:
     names = {n.strip() for n in text.split(",")} - {""}
-    known = {*PASSES, SIBLINGS, FOLDING, BATCH_NORMALIZATIONS, TAILS, POINTWISE, CHANNELS_LAST, QDQ,
-             INTEGERS, MEMORY, IN_PLACE, REPACKING, BRANCHES}
+    known = {*PASSES, SIBLINGS, FOLDING, BATCH_NORMALIZATIONS, TAILS, POINTWISE, RANGES,
+             PADDED_ROWS, QUANTIZED_POINTS, CHANNELS_LAST, QDQ, INTEGERS, MEMORY, IN_PLACE,
+             REPACKING, BRANCHES}
     if unknown := names - known - {"all"}:
         raise ValidationError(
             f"{_SWITCH}: expected all or names among {', '.join(sorted(known))}, but got "
@@ -124,7 +137,8 @@ PASSES: dict[str, Callable[[Drafts], None]] = {
     "repeats": repeats, VIEWS: views, "copies": epilogues.copies,
     "layer_norms": spelled.layer_norms,
     "gelu": patterns.gelu, "tanh_gelus": spelled.tanh_gelus, "gates": patterns.gates,
-    "attention": patterns.attention, "blocked_weights": blocked_weights, "sums": epilogues.sums,
+    "attention": patterns.attention, "blocked_weights": blocked_weights,
+    "scaled_convolutions": scaled_convolutions, "sums": epilogues.sums,
     "factors": factors, "residuals": epilogues.residuals,
     "activations": epilogues.activations, "chains": fuse_chains, "joins": epilogues.joins,
 }

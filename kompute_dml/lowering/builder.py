@@ -95,6 +95,11 @@ class PlanBuilder:
         return {"tail": self.read("tail_tensor")} if getattr(self.desc, "tail", None) else {}
 
     @property
+    def tail_axis(self) -> tuple[str, ...]:
+        """The last part of the names of variants that take the operator's tail, if it has one."""
+        return ("tail",) if getattr(self.desc, "tail", None) else ()
+
+    @property
     def tail_is_aligned(self) -> bool:
         """Whether vectors of the output are vectors of the tail's tensor, which has its strides."""
         tail = getattr(self.desc, "tail_tensor", None)

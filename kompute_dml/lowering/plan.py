@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..desc import TensorDesc
+from ..errors import DmlError
 from ..layout import extent
 from ..runtime.shader_library import ShaderLibrary, Variant
 from ..runtime.traits import DeviceTraits
@@ -97,6 +98,12 @@ class Dispatch:
     spec: Mapping[str, int] = field(default_factory=dict)
     unless_same: tuple[str, str] | None = None
     """Two slots. The dispatch is left out if both are the same memory."""
+
+    def __post_init__(self) -> None:
+        if len(self.operands) != self.variant.bindings:
+            raise DmlError(
+                f"{self.variant.name} has {self.variant.bindings} bindings, "
+                f"but {len(self.operands)} operands were given")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ..graph.array import Array
 from ..graph.builder import Builder, supported
 from ..layout import product
 from ..operators import base
-from . import movement
+from . import movement, products
 from .graph import Node
 from .lowerings import Inputs, Seen, emit_elementwise, given, host
 
@@ -249,7 +249,8 @@ def integer(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     """ConvInteger."""
     x, w = given(inputs, 0), given(inputs, 1)
     window = _auto_pad(node, x, w)
-    zeros = {"input_zero_point_tensor": _at(inputs, 2), "filter_zero_point_tensor": _at(inputs, 3)}
+    zeros = {"input_zero_point_tensor": products.unless_zero(_at(inputs, 2)),
+             "filter_zero_point_tensor": products.unless_zero(_at(inputs, 3))}
     return _emit(
         builder, "CONVOLUTION_INTEGER", {"input_tensor": x, "filter_tensor": w, **zeros},
         _forward_sizes(x, w, window), np.dtype("int32"),

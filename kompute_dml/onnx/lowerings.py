@@ -215,9 +215,11 @@ def quantization(operator: str) -> Build:
 
 
 def dynamic_quantize(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    x = builder.pack(given(inputs, 0))
-    y, scale, zero = (builder.new(s, t) for s, t in
-                      ((x.shape, "uint8"), ((), "float32"), ((), "uint8")))
+    x = given(inputs, 0)
+    y = builder.like([x], x.shape, "uint8")
+    if not y.is_channels_last:
+        x = builder.pack(x)
+    scale, zero = (builder.new((), t) for t in ("float32", "uint8"))
     if x.storage is None:
         one, nothing = np.ones((), "float32"), np.zeros((), "uint8")
         return [y, builder.constant(one), builder.constant(nothing)]

@@ -54,8 +54,8 @@ def matmul_integer_to_float(builder: Builder, node: Node, inputs: Inputs) -> lis
     return [_product(
         builder, "MATRIX_MULTIPLY_INTEGER_TO_FLOAT", a, b,
         {"a_scale_tensor": (a_scale, -2), "b_scale_tensor": (b_scale, -1),
-         "a_zero_point_tensor": (_unless_zero(a_zero), -2),
-         "b_zero_point_tensor": (_unless_zero(b_zero), -1)},
+         "a_zero_point_tensor": (unless_zero(a_zero), -2),
+         "b_zero_point_tensor": (unless_zero(b_zero), -1)},
         a_scale.dtype, bias,
     )]
 
@@ -66,13 +66,13 @@ def matmul_integer(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
         raise ValidationError("expected A and B to be given")
     return [_product(
         builder, "MATRIX_MULTIPLY_INTEGER", a, b,
-        {"a_zero_point_tensor": (_unless_zero(a_zero), -2),
-         "b_zero_point_tensor": (_unless_zero(b_zero), -1)},
+        {"a_zero_point_tensor": (unless_zero(a_zero), -2),
+         "b_zero_point_tensor": (unless_zero(b_zero), -1)},
         np.dtype("int32"), None,
     )]
 
 
-def _unless_zero(zero: Array | None) -> Array | None:
+def unless_zero(zero: Array | None) -> Array | None:
     """Zero points that are known to be 0 only cost the sums of the other matrix."""
     return None if zero is not None and zero.host is not None and not zero.host.any() else zero
 

@@ -60,6 +60,13 @@ class Constants:
         return [self._arrays[key][1] for key in keys]
 
 
+def _zeros(x: np.ndarray) -> np.ndarray | None:
+    """A line of zero points that all are 0, in no more memory than one; None for other arrays."""
+    if x.ndim != 1 or x.dtype.itemsize > 1 or x.any():
+        return None
+    return np.broadcast_to(np.zeros((), x.dtype), x.shape)
+
+
 class Region:
     """Nodes that run as one. Safe to use from several threads."""
 
@@ -133,7 +140,7 @@ class Region:
                 continue
             # A copy, because the memory of a constant may be freed once the region is made.
             small = value.constant.nbytes <= shapes.HOST_BYTES
-            value.constant = value.constant.copy() if small else None
+            value.constant = value.constant.copy() if small else _zeros(value.constant)
             if value.constant is not None and value not in self._constants:
                 self._constants[value] = _on_host(value.constant)
             elif value in self._constants:

@@ -587,11 +587,11 @@ def _made(name: str, fields: list[Any], base: type, namespace: dict[str, Any] | 
 
 def widened(
     desc_class: type[OperatorDesc], *more: Field, name: str = "", lower: Lower | None = None,
-    in_place: bool = True,
+    in_place: bool = True, fuses: type[OperatorDesc] | None = None,
 ) -> type[OperatorDesc]:
     """The descriptor class of an operator with optional fields that DirectML's does not have.
     Graphs use it. It is not in the registry. ``in_place``: it may write over inputs, if DirectML's
-    operator may."""
+    operator may. ``fuses``: it fuses the activations that this one does."""
     key = desc_class, more
     if (made := _widened.get(key)) is not None:
         return made
@@ -602,7 +602,8 @@ def widened(
         desc_class)
     entry = dataclasses.replace(
         definition.spec, fields=(*definition.spec.fields, *more),
-        name=f"DML_OPERATOR_{name}" if name else definition.name)
+        name=f"DML_OPERATOR_{name}" if name else definition.name,
+        fuses=_by_class[fuses].spec.fuses if fuses else definition.spec.fuses)
     _by_class[made] = dataclasses.replace(
         definition, spec=entry, desc_class=made, lower=lower or definition.lower,
         in_place=definition.in_place and in_place)

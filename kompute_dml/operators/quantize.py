@@ -11,11 +11,11 @@ from ..errors import UnsupportedError, expect
 from ..layout import coalesce, product
 from ..lowering.builder import PlanBuilder
 from ..lowering.elementwise import elementwise_lowering
-from ..lowering.plan import UNUSED
-from ..spec import FeatureLevel
+from ..lowering.plan import UNUSED, Operand
+from ..spec import FeatureLevel, Field
 from .base import operator
 
-_LINEAR, _RANGE = "quantize_linear", "quantize_range"
+_LINEAR, RANGE = "quantize_linear", "quantize_range"
 _ADD, _FACTORS = "quantized_linear_add", "quantized_linear_add_factors"
 _LOCAL_SIZE = 256
 _EACH = 16
@@ -116,18 +116,42 @@ def ElementWiseQuantizedLinearAddOperatorDesc(d: Any, p: PlanBuilder) -> None:
 
 # Quantization by the range of the values
 
+RANGE_FIELDS = (Field("RangeScaleTensor", "output", "TENSOR_DESC", True),
+                Field("RangeZeroPointTensor", "output", "TENSOR_DESC", True))
+"""Outputs of operators that find the range of their outputs: scale and zero point."""
+
 
 def _check_dynamic(desc: Any, strict: bool) -> None:
     _check_shapes("DYNAMIC_QUANTIZE_LINEAR", desc, ("InputTensor",),
                   ("OutputScaleTensor", "OutputZeroPointTensor"))
 
 
-@operator("DYNAMIC_QUANTIZE_LINEAR", shaders=(_RANGE, _LINEAR), check=_check_dynamic)
+@operator("DYNAMIC_QUANTIZE_LINEAR", shaders=(RANGE, _LINEAR), check=_check_dynamic)
 def DynamicQuantizeLinearOperatorDesc(d: Any, p: PlanBuilder) -> None:
     """Compute the range, whose last workgroup makes scale and zero point, then convert the
     elements."""
     x, y = d.input_tensor, d.output_tensor
     scale, zero = d.output_scale_tensor, d.output_zero_point_tensor
+    find_range(p, "input_tensor", y.data_type, "output_scale_tensor", "output_zero_point_tensor")
+    nowhere = (0,) * x.dimension_count
+    each_scale, each_zero = (t.replace(sizes=x.sizes, strides=nowhere) for t in (scale, zero))
+    _linear(p, "quantize", ("input_tensor", x), ("output_scale_tensor", each_scale),
+            ("output_zero_point_tensor", each_zero), ("output_tensor", y), backwards=True)
+
+
+def made_range(p: PlanBuilder) -> dict[str, Operand]:
+    """The operands of a kernel that finds the range of its output (include/made_range.glsl), if
+    that is an output."""
+    if p.tensor("range_scale_tensor") is None:
+        return dict.fromkeys(("zeroed", "range_scale", "range_zero"), UNUSED)
+    return {"zeroed": p.zeroed(4, 3), "range_scale": p.write("range_scale_tensor"),
+            "range_zero": p.write("range_zero_point_tensor")}
+
+
+def find_range(p: PlanBuilder, slot: str, to: DataType, scale: str, zero: str) -> None:
+    """Dispatch what finds the range of a tensor, and writes the scale and the zero point of its
+    quantization."""
+    x = p.tensor(slot)
     sizes, (strides,) = coalesce(x.sizes, x.strides)
     count = product(sizes)
     groups = min(-(-count // (_LOCAL_SIZE * _EACH)),
@@ -139,14 +163,10 @@ def DynamicQuantizeLinearOperatorDesc(d: Any, p: PlanBuilder) -> None:
             f"DYNAMIC_QUANTIZE_LINEAR of {count} elements: more than {most} are not supported")
 
     operands: dict[str, Any] = {
-        "in": p.read("input_tensor"), "zeroed": p.zeroed(4, 3) if groups > 1 else UNUSED,
-        "scale": p.write("output_scale_tensor"), "zero": p.write("output_zero_point_tensor")}
+        "in": p.read(slot), "zeroed": p.zeroed(4, 3) if groups > 1 else UNUSED,
+        "scale": p.write(scale), "zero": p.write(zero)}
     p.dispatch(
-        _RANGE, groups, **operands,
+        RANGE, groups, **operands,
         push={"count": count, "rank": len(sizes), "sizes": sizes, "in_strides": strides},
         spec={"LOCAL_SIZE": _LOCAL_SIZE, "GROUPS": groups, "IN_TYPE": x.data_type.code,
-              "OUT_TYPE": y.data_type.code, "PACKED": strides == (1,)})
-    nowhere = (0,) * x.dimension_count
-    each_scale, each_zero = (t.replace(sizes=x.sizes, strides=nowhere) for t in (scale, zero))
-    _linear(p, "quantize", ("input_tensor", x), ("output_scale_tensor", each_scale),
-            ("output_zero_point_tensor", each_zero), ("output_tensor", y), backwards=True)
+              "OUT_TYPE": to.code, "PACKED": strides == (1,)})

@@ -3,7 +3,7 @@
 //@ without i8.t256x64 i8.t128 i8.t128d
 //@ glslang >= 14
 //@ target vulkan1.1
-//@ tail f16
+//@ tail *
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
@@ -18,7 +18,7 @@
 #extension GL_EXT_spirv_intrinsics : require
 #endif
 // convolution.comp on matrix units: of FLOAT16 with float32 sums, or of bytes with INT32 sums, which
-// may be REQUANTIZED. Channels of input and filter are contiguous, in vectors of 16 bytes
+// may be REQUANTIZED, or SCALED to FLOAT32. Channels of input and filter are contiguous, in vectors of 16 bytes
 // (convolution_pack.comp makes that layout). K covers vectors of channels within taps.
 // Subgroups of 32 compute parts of a tile.
 // Bytes are multiplied as signed numbers; unsigned ones are lowered by 128. Zero points are applied at
@@ -35,7 +35,12 @@ layout(constant_id = 8) const bool PLAIN = false;
 layout(constant_id = 9) const bool REQUANTIZED = false;  // only if PLAIN, and not along rows
 layout(constant_id = 10) const bool HAS_OUTPUT_ZERO = false;
 layout(constant_id = 11) const uint OUTPUT_TYPE = 17u;
+layout(constant_id = 12) const bool SCALED = false;
+layout(constant_id = 13) const bool HAS_INPUT_SCALE = true;
+layout(constant_id = 14) const bool RANGED = false;  // SCALED, and the range of the output is one, too
+layout(constant_id = 15) const uint RANGE_TYPE = 1u;
 const bool CHANNELS_INNER = true;
+#define CONTIGUOUS_CHANNELS
 #include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint row_tiles;
@@ -47,7 +52,7 @@ layout(push_constant) uniform Push {
     uint in_channels;  // in a group
     uint out_channels;
     uint x_strides[2];  // batch, channel
-    uint w_strides[3];  // group, output channel, input channel
+    uint w_strides[2];  // group, output channel
     uint y_strides[3];  // split, batch, channel
     uint bias_stride;
     uint w_zero_stride;
@@ -64,12 +69,13 @@ layout(push_constant) uniform Push {
     uint y_scale_offset;
     uint y_zero_offset;
     TAIL_FIELD
+    uint zeroed_offset;
     uint params_offset;
 };
 #if defined(OF_f16)
 #define PARAMS_BINDING AFTER_TAIL(4)
 #else
-#define PARAMS_BINDING 10
+#define PARAMS_BINDING AFTER_TAIL(11)
 #endif
 uint group_index() {
     return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
@@ -82,11 +88,16 @@ layout(binding = 1) readonly buffer FilterVectors { uvec4 w_vectors[]; };
 layout(binding = 2) writeonly buffer OutputVectors { uvec4 y_vectors[]; };
 layout(binding = 2) writeonly buffer OutputPairs { uvec2 y_pairs[]; };
 layout(binding = 2) writeonly buffer OutputWords { uint y_words[]; };
-#if defined(OF_f16)
 #include "include/typed.glsl"
+#if defined(OF_f16)
 #define TAIL_BINDING 4
 #define TAIL_TYPE 34u
+#else
+#define TAIL_BINDING 10
+#define TAIL_TYPE 36u
+#endif
 #include "include/tail.glsl"
+#if defined(OF_f16)
 layout(binding = 2) writeonly buffer OutputHalves { float16_t y_halves[]; };
 layout(binding = 3) readonly buffer Bias { float16_t bias[]; };
 #define ELEMENT float16_t
@@ -99,7 +110,6 @@ const uint EACH = 8u;  // elements of a store
 const uint FRAGMENT_DEPTH = 16u;
 #else
 #include "include/dot_product.glsl"
-#include "include/units.glsl"
 layout(binding = 3) readonly buffer InputZero { uint x_zero_words[]; };
 layout(binding = 4) readonly buffer FilterZero { uint w_zero_words[]; };
 layout(binding = 5) readonly buffer Bias { int bias[]; };
@@ -107,6 +117,12 @@ layout(binding = 6) readonly buffer InputScale { float x_scale[]; };
 layout(binding = 7) readonly buffer FilterScale { float w_scale[]; };
 layout(binding = 8) readonly buffer OutputScale { float y_scale[]; };
 layout(binding = 9) readonly buffer OutputZero { uint y_zero_words[]; };
+// With RANGED, which excludes REQUANTIZED, the output's scale and zero point are outputs, too.
+layout(binding = 8) writeonly buffer RangeScale { uint range_scale[]; };
+layout(binding = 9) buffer RangeZero { uint range_zero[]; };
+layout(binding = AFTER_TAIL(10)) coherent buffer Zeroed { uint zeroed[]; };
+#define SCALE_AT y_scale_offset
+#define ZERO_AT y_zero_offset
 #define ELEMENT int8_t
 #define SUM int
 #define FOUR ivec4
@@ -165,6 +181,11 @@ const uint SLICE = (TILE_ROWS + TILE_COLUMNS) * PITCH;
 const uint STRIP = max(PART_COLUMNS * (FRAGMENT / 4u + 1u), FRAGMENT * (PART_COLUMNS / 4u + 1u));
 shared uvec4 s_slice[max(SLICE, DOWNWARD * SIDEWAYS * STRIP)];
 #define ROW_TABLE s_slice  // before the first slice
+#if defined(OF_i8)
+// After a subgroup's last strip.
+#define RANGE_SLOT(i) s_slice[(i) / 32u * STRIP + (i) % 32u].xy
+#include "include/made_range.glsl"
+#endif
 #include "include/convolution_taps.glsl"
 #if defined(OF_f16)
 shared float s_bias[TILE_COLUMNS];
@@ -190,6 +211,11 @@ uint line_of(int load) {
 void store_eight(uint to[8], FOUR low, FOUR high) {
     bool together = to[0] != NOWHERE && to[7] - to[0] == 7u;
     if (WORDS) {
+#if defined(OF_i8)
+        if (RANGED)
+            [[unroll]] for (uint e = 0u; e < 8u; ++e)
+                if (to[e] != NOWHERE) take_number(intBitsToFloat((e < 4u ? low : high)[e % 4u]));
+#endif
         if (together && to[0] % 4u == 0u) {
             y_vectors[to[0] / 4u] = BITS(low);
             y_vectors[to[0] / 4u + 1u] = BITS(high);
@@ -217,13 +243,18 @@ void store_eight(uint to[8], FOUR low, FOUR high) {
 
 // The element of the tail's tensor. ``first_column``: of the tile, among the group's channels.
 float tail_of(uint tile_row, uint tile_column, uint first_column) {
-#if defined(OF_f16)
     uint to = s_to[tile_row], column = min(first_column + tile_column, out_channels - 1u);
     return tail_one(to == NOWHERE ? 0u : to + column * y_strides[2] - y_offset);
-#else
-    return 0.0;
-#endif
 }
+
+#if defined(OF_i8)
+#include "include/scaled.glsl"
+
+// The bits of a scaled sum.
+int scaled_bits(int sum, float scale, int added, float other) {
+    return floatBitsToInt(finish_beside(scaled(sum, scale, HAS_BIAS, intBitsToFloat(added)), other));
+}
+#endif
 
 SUM finished(SUM x, uint tile_row, uint tile_column, float other) {
 #if defined(OF_f16)
@@ -231,7 +262,7 @@ SUM finished(SUM x, uint tile_row, uint tile_column, float other) {
 #else
     if (X_SHIFTED) x -= s_sums[TILE_ROWS + tile_column];
     if (W_SHIFTED) x -= s_zero[tile_column] * s_sums[tile_row];
-    return x;
+    return SCALED ? scaled_bits(x, s_scale[tile_column], s_bias[tile_column], other) : x;
 #endif
 }
 
@@ -265,6 +296,49 @@ void store_bytes(uint strip, uint tile_row, uint tile_column, uint first_column)
         if (to != NOWHERE && column < out_channels) y_pairs[(to + column) / 8u] = bytes;
     }
 }
+
+// store_rows for SCALED, if PLAIN.
+void store_floats(uint strip, uint tile_row, uint tile_column, uint first_column) {
+    const uint LINE = PART_COLUMNS / 8u, ITEMS = FRAGMENT * LINE / 32u;
+    vec4 others[ITEMS][2];  // a tail's vectors are all asked for before the first is used
+    [[unroll]] for (uint n = 0u; n < ITEMS; ++n) {
+        uint item = gl_SubgroupInvocationID + n * 32u;
+        uint to = s_to[tile_row + item / LINE];
+        uint column = first_column + tile_column + item % LINE * 8u;
+        uint at = to == NOWHERE ? 0u : to + min(column, out_channels - 8u) - y_offset;
+        others[n][0] = tail_four(at);
+        others[n][1] = tail_four(at + 4u);
+    }
+    int terms[8], added[8];
+    float scales[8];
+    [[unroll]] for (uint n = 0u; n < ITEMS; ++n) {
+        uint item = gl_SubgroupInvocationID + n * 32u;
+        uint row = tile_row + item / LINE, column = tile_column + item % LINE * 8u;
+        if (n == 0u || 32u % LINE != 0u)  // else all items have the same columns
+            [[unroll]] for (uint e = 0u; e < 8u; ++e) {
+                terms[e] = X_SHIFTED ? s_sums[TILE_ROWS + column + e] : 0;
+                added[e] = s_bias[column + e];
+                scales[e] = s_scale[column + e];
+            }
+        uint from = strip + item / LINE * (PART_COLUMNS / 4u + 1u) + item % LINE * 2u;
+        uvec4 sums[2];
+        sums[0] = s_slice[from];
+        sums[1] = s_slice[from + 1u];
+        [[unroll]] for (uint e = 0u; e < 8u; ++e) {
+            int sum = int(sums[e / 4u][e % 4u]) - terms[e];
+            if (W_SHIFTED) sum -= s_zero[column + e] * s_sums[row];
+            sums[e / 4u][e % 4u] =
+                uint(scaled_bits(sum, scales[e], added[e], others[n][e / 4u][e % 4u]));
+        }
+        uint to = s_to[row];
+        column += first_column;
+        if (to == NOWHERE || column >= out_channels) continue;
+        if (RANGED)
+            [[unroll]] for (uint e = 0u; e < 8u; ++e) take_number(uintBitsToFloat(sums[e / 4u][e % 4u]));
+        y_vectors[(to + column) / 4u] = sums[0];
+        y_vectors[(to + column) / 4u + 1u] = sums[1];
+    }
+}
 #endif
 
 // Stores a strip: 16 rows from ``tile_row`` on and a part's columns. An item is eight of a row.
@@ -272,6 +346,10 @@ void store_rows(uint strip, uint tile_row, uint tile_column, uint first_column) 
 #if defined(OF_i8)
     if (REQUANTIZED) {
         store_bytes(strip, tile_row, tile_column, first_column);
+        return;
+    }
+    if (SCALED && PLAIN) {
+        store_floats(strip, tile_row, tile_column, first_column);
         return;
     }
 #endif
@@ -367,11 +445,11 @@ void main() {
 #else
         uint at = w_zero_offset + column * w_zero_stride;
         s_zero[c] = lowered(HAS_FILTER_ZERO ? w_zero_words[at / 4u] : 0u, at, W_FLIPPED);
-        if (REQUANTIZED) {
+        if (REQUANTIZED || SCALED) {
             s_bias[c] = HAS_BIAS ? bias[bias_offset + column * bias_stride] : 0;
-            precise float scale =
-                x_scale[x_scale_offset] * w_scale[w_scale_offset + column * w_scale_stride];
-            scale = scale / y_scale[y_scale_offset];
+            precise float scale = w_scale[w_scale_offset + column * w_scale_stride];
+            if (HAS_INPUT_SCALE) scale = x_scale[x_scale_offset] * scale;
+            if (REQUANTIZED) scale = scale / y_scale[y_scale_offset];
             s_scale[c] = scale;
         }
 #endif
@@ -520,4 +598,7 @@ void main() {
     STORE_STRIP(1)
     STORE_STRIP(2)
     STORE_STRIP(3)
+#if defined(OF_i8)
+    if (RANGED) end_range(row_tiles * column_tiles * groups);
+#endif
 }

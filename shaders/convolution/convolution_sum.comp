@@ -1,16 +1,17 @@
-//@ op DML_OPERATOR_CONVOLUTION DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION
-//@ variants TO: float quantized
-//@ tail float
+//@ op DML_OPERATOR_CONVOLUTION DML_OPERATOR_CONVOLUTION_INTEGER DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION
+//@ variants TO: float scaled quantized
+//@ tail float scaled
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Adds up the sums of all splits of K and finishes the result: bias and activation, or a quantized
-// integer. An invocation computes one element. DENSE: sums have the layout of the contiguous output, and
+// Adds up the sums of all splits of K and finishes the result: bias and activation, of INT32 sums after
+// scales, or a quantized integer. An invocation computes one element. DENSE: sums have the layout of the contiguous output, and
 // an invocation computes eight neighbours.
 layout(constant_id = 1) const uint TYPE = 36u;
 layout(constant_id = 2) const bool HAS_BIAS = false;
 layout(constant_id = 3) const bool HAS_OUTPUT_ZERO = false;
 layout(constant_id = 4) const bool DENSE = false;
+layout(constant_id = 5) const bool HAS_INPUT_SCALE = true;
 #include "include/tailed.glsl"
 layout(push_constant) uniform Push {
     uint count;
@@ -33,6 +34,8 @@ layout(push_constant) uniform Push {
 };
 #if defined(TO_quantized)
 #define PARAMS_BINDING 7
+#elif defined(TO_scaled)
+#define PARAMS_BINDING AFTER_TAIL(5)
 #else
 #define PARAMS_BINDING AFTER_TAIL(3)
 #endif
@@ -62,6 +65,23 @@ uint finished(int sum, uint channel, uint at) {
     int low = IS_SIGNED(TYPE) ? -128 : 0, high = low + 255;
     x = clamp(roundEven(x), float(low - zero), float(high - zero));
     return uint(int(x) + zero);
+}
+#elif defined(TO_scaled)
+#define NUMBER int
+#define FOUR ivec4
+INPUT_TENSOR(bias, 2, 36u)
+INPUT_TENSOR(x_scale, 3, 36u)
+INPUT_TENSOR(w_scale, 4, 36u)
+#define TAIL_BINDING 5
+#define TAIL_TYPE TYPE
+#include "include/tail.glsl"
+#include "include/scaled.glsl"
+
+uint finished(int sum, uint channel, uint at) {
+    precise float scale = w_scale_float(w_scale_offset + channel * w_scale_stride);
+    if (HAS_INPUT_SCALE) scale = x_scale_float(x_scale_offset) * scale;
+    float added = HAS_BIAS ? bias_float(bias_offset + channel * bias_stride) : 0.0;
+    return bits_of(finish(scaled(sum, scale, HAS_BIAS, added), at), TYPE);
 }
 #else
 #define NUMBER float

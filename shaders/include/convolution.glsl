@@ -8,7 +8,7 @@
 // convolution, every stride-th position of a transposed one. Its words: the first tap's place in the
 // filter (in elements), the number of taps, multiplier and shift of it, and the first tap's place in
 // the input. The includer has push fields batches, in_channels, x_strides, w_strides, y_strides,
-// x_offset and y_offset, and CHANNELS_INNER.
+// x_offset and y_offset, and CHANNELS_INNER. With CONTIGUOUS_CHANNELS it needs no w_strides[2].
 const uint NOWHERE = 0xFFFFFFFFu;
 const uint AXIS_AT = 2u, AXIS_WORDS = 11u;
 
@@ -73,6 +73,7 @@ uint quotient(uint n, uint divisor, uint multiplier, uint shift) {
     return divisor == 1u ? n : walk_quotient(n, multiplier, shift);
 }
 
+#if !defined(CONTIGUOUS_CHANNELS)
 // The distance of element ``k`` of K from a row's place, and ``tap``, its place in the filter.
 ivec4 input_k(Taps t, uint k, out uint tap) {
     uint channel, taps_left = k;
@@ -101,3 +102,4 @@ ivec4 input_k(Taps t, uint k, out uint tap) {
     }
     return ivec4(from, added);
 }
+#endif

@@ -7,9 +7,7 @@
 #include "include/float16.glsl"
 #include "include/quantization.glsl"
 
-// The range of a tensor, then its scale and zero point. The range includes 0 and ignores NaN. The last
-// workgroup to arrive finds the ranges of all in ``zeroed``: the rank of the highest number, that of the
-// lowest one negated, and the number of workgroups that have arrived.
+// The range of a tensor, then its scale and zero point (include/range.glsl).
 layout(constant_id = 1) const uint IN_TYPE = 36u;
 layout(constant_id = 2) const uint OUT_TYPE = 1u;
 layout(constant_id = 3) const uint GROUPS = 1u;
@@ -18,8 +16,8 @@ layout(constant_id = 4) const bool PACKED = false;  // the elements are contiguo
 layout(binding = 0) readonly buffer Input { uint in_words[]; };
 layout(binding = 0) readonly buffer InputVectors { uvec4 in_vectors[]; };
 layout(binding = 1) coherent buffer Zeroed { uint zeroed[]; };
-layout(binding = 2) writeonly buffer Scale { uint out_scale[]; };
-layout(binding = 3) buffer Zero { uint out_zero[]; };
+layout(binding = 2) writeonly buffer Scale { uint range_scale[]; };
+layout(binding = 3) buffer Zero { uint range_zero[]; };
 
 layout(push_constant) uniform Push {
     uint count;
@@ -36,24 +34,9 @@ const uint INVOCATIONS = 256u;  // as the workgroup size
 shared int s_low[INVOCATIONS];
 shared int s_high[INVOCATIONS];
 
-float number_of_rank(int x) {
-    return uintBitsToFloat(x < 0 ? uint(-x) | 0x80000000u : uint(x));
-}
-
-void finish(int low_rank, int high_rank) {
-    float low = number_of_rank(low_rank);
-    float high = number_of_rank(high_rank);
-    precise float range = high - low;
-    float scale = is_zero(range) ? 1.0 : divide(range, 255.0);
-    int lowest = IS_SIGNED(OUT_TYPE) ? -128 : 0;
-    float from = float(lowest) - divide(low, scale);
-    if (is_nan(from)) from = 1024.0;  // an infinite range, or a scale of 0: the highest zero point
-    uint zero = quantized(whole_number(from), 0, OUT_TYPE) & 0xFFu;
-    out_scale[scale_offset] = floatBitsToUint(scale);
-    uint shift = zero_offset % 4u * 8u;
-    atomicAnd(out_zero[zero_offset / 4u], ~(0xFFu << shift));
-    atomicOr(out_zero[zero_offset / 4u], zero << shift);
-}
+#define SCALE_AT scale_offset
+#define ZERO_AT zero_offset
+#include "include/range.glsl"
 
 const bool IS_HALF = BYTES_OF(IN_TYPE) == 2u;
 const uint PER_VECTOR = IS_HALF ? 8u : 4u;
@@ -149,17 +132,5 @@ void main() {
         }
     }
     if (i != 0u || group_index() >= GROUPS) return;
-    int low = s_low[0];
-    int high = s_high[0];
-    if (GROUPS > 1u) {
-        atomicMax(zeroed[zeroed_offset], uint(high));
-        atomicMax(zeroed[zeroed_offset + 1u], uint(-low));
-        memoryBarrierBuffer();
-        if (atomicAdd(zeroed[zeroed_offset + 2u], 1u) != GROUPS - 1u) return;
-        memoryBarrierBuffer();
-        high = int(atomicExchange(zeroed[zeroed_offset], 0u));
-        low = -int(atomicExchange(zeroed[zeroed_offset + 1u], 0u));
-        zeroed[zeroed_offset + 2u] = 0u;
-    }
-    finish(low, high);
+    add_range(GROUPS, s_low[0], s_high[0], OUT_TYPE);
 }

@@ -487,7 +487,7 @@ ALONE: dict[str, tuple[list[Any], dict[str, np.ndarray], dict[str, Any]]] = {
                {"three": 3, "quarter": 0.25, "low": -2, "high": 2}),
     "joins": EXACT["parts of a joined tensor"][:3],
 }
-_ELSEWHERE = {"repeats", "views", "blocked_weights", "factors"}
+_ELSEWHERE = {"repeats", "views", "blocked_weights", "factors", "scaled_convolutions"}
 """Passes whose switches have tests of their own."""
 
 

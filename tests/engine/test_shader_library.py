@@ -170,7 +170,11 @@ def test_no_shader_binds_more_buffers_than_the_device_allows() -> None:
 
 _FAST = {"quantized_linear_add.scalars",
          *(f"join_many.{how}.p{most}" for how in ("join", "split") for most in (14, 28)),
-         "join_walked.join.p14", "join_walked.split.p14"}
+         "join_walked.join.p14", "join_walked.split.p14",
+         *(f"convolution_depthwise_bytes.{to}.last{block}" for block in ("1x1", "1x4", "2x4")
+           for to in ("bytes", "floats")),
+         *(f"convolution_depthwise_bytes.floats.last{block}.tail"
+           for block in ("1x1", "1x4", "2x4"))}
 """Variants for which there is a slower one, or two operators, with fewer bindings."""
 
 

@@ -11,9 +11,10 @@ import pytest
 import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.lowering.builder import target_of
-from kompute_dml.lowering.plan import PERSISTENT, TEMPORARY, Plan, Target
+from kompute_dml.lowering.plan import Plan, Target
 from kompute_dml.operators.convolution import lowering
 from kompute_dml.runtime.adapters import CooperativeMatrix
+from plans import checked
 from switches import long_pipelines
 from test_matrix_multiply_kernels import _library_of_everything
 
@@ -115,17 +116,7 @@ def _plan(x: tuple[int, ...], w: tuple[int, ...], *, owned: bool = False,
         direction=dml.ConvolutionDirection.FORWARD, strides=(stride,) * 2, dilations=(1, 1),
         start_padding=(w[2] // 2,) * 2, end_padding=(w[2] // 2,) * 2, output_padding=(0, 0),
         group_count=x[1] // w[1])
-    plan = described.operator.lower(described, target)
-    room = {"input_tensor": described.input_tensor, "filter_tensor": described.filter_tensor,
-            "output_tensor": described.output_tensor}
-    limits = {k: t.total_tensor_size_in_bytes for k, t in room.items()} | {
-        TEMPORARY: plan.temporary_bytes, PERSISTENT: plan.persistent_bytes}
-    for d in (*plan.initialize, *plan.execute):
-        d.variant.pack_spec(d.spec)
-        d.variant.pack_push(d.push)
-        for o in d.operands:
-            assert o.slot not in limits or (o.offset + o.length) * o.itemsize <= limits[o.slot]
-    return plan
+    return checked(described, described.operator.lower(described, target))
 
 
 def _names(plan: Plan) -> list[str]:

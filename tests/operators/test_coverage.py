@@ -36,6 +36,7 @@ from layouts import PACKED
 from test_attention import COMBINED
 from test_blocked_weights import BLOCKED
 from test_convolution import FORCED, H200_MATRICES, WIDE_TILES
+from test_depthwise_bytes import BYTES
 from test_float_tiles import FLOAT_TILES
 from test_gemm import TESTED
 from test_kept_filters import KEPT_FILTERS
@@ -57,6 +58,7 @@ from test_quantized_convolution import INTEGER_TILES
 from test_random import WITHOUT_LONGS
 from test_reduction import SELECTED
 from test_rows import VARIANTS
+from test_scaled_convolutions import SCALED
 from test_slice_gradient import SLICED
 from test_tails import TAILED
 
@@ -283,6 +285,7 @@ def test_every_variant_that_this_device_may_run_is_tested() -> None:
         chosen |= FEW_BINDINGS | WITHOUT_LONGS | FORCED | TESTED | BLOCKED
         chosen |= PLANES | SLICED | WALKED | STAGED | SELECTED | CHANNELS
         chosen |= KEPT_FILTERS | PACKED_FILTERS | INTEGER_TILES | POINT_FILTERS | FLOAT_TILES
+        chosen |= BYTES | SCALED
     allowed = {
         variant
         for definition in _DEFINITIONS.values()

@@ -19,6 +19,7 @@ from kompute_dml.lowering.copy import View, copied
 from kompute_dml.lowering.plan import PERSISTENT, Plan
 from kompute_dml.operators.base import widened
 from kompute_dml.operators.convolution import packed
+from plans import checked
 from test_convolution import _matrix_units
 
 SHADER = "convolution_packed_coopmat"
@@ -214,11 +215,7 @@ def _plan_of(x: tuple[int, ...], w: tuple[int, ...], *, owned: bool = True, know
         output_tensor=y, mode=1, direction=direction,
         strides=(stride,) * 2, dilations=(1, 1), start_padding=(padding,) * 2,
         end_padding=(padding,) * 2, output_padding=(0, 0), group_count=1, **added)
-    plan = described.operator.lower(described, target)
-    for d in (*plan.initialize, *plan.execute):
-        d.variant.pack_spec(d.spec)
-        d.variant.pack_push(d.push)
-    return plan
+    return checked(described, described.operator.lower(described, target))
 
 
 @pytest.mark.parametrize(("x", "w", "window", "kernels"), [

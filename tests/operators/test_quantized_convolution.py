@@ -14,6 +14,7 @@ import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.lowering.plan import Plan
 from kompute_dml.operators.convolution import matrix_units, slices
+from plans import checked
 from test_convolution import EveryWork, _matrix_units
 from test_packed_filters import _convolved
 
@@ -50,11 +51,7 @@ def _plan_of(desc: Any, **traits: Any) -> Plan:
     """The plan for an H200, with other traits."""
     target = _matrix_units()
     target = replace(target, traits=replace(target.traits, **traits))
-    plan: Plan = desc.operator.lower(desc, target)
-    for d in (*plan.initialize, *plan.execute):
-        d.variant.pack_spec(d.spec)
-        d.variant.pack_push(d.push)
-    return plan
+    return checked(desc, desc.operator.lower(desc, target))
 
 
 @pytest.mark.parametrize(("layer", "names"), [

@@ -784,3 +784,24 @@ def test_one_check_that_fails_fails_the_job(
     monkeypatch.setattr(check, "lint_checks", lambda: [("x", lambda r=r: r) for r in results])
     monkeypatch.setattr(sys, "argv", ["check", job])
     assert check.main() == code
+
+
+def _with_includes(path: Path, shaders: Path) -> str:
+    lines = []
+    for line in path.read_text().splitlines():
+        code = line.partition("//")[0].strip()
+        if code.startswith("#include"):
+            code = _with_includes(shaders / code.split('"')[1], shaders)
+        lines.append(code)
+    return "\n".join(lines)
+
+
+def test_shaders_declare_their_local_size_before_they_use_it() -> None:
+    """Before, gl_WorkGroupSize is 1 to glslang, without a word."""
+    shaders = Path(__file__).parents[2] / "shaders"
+    early = []
+    for path in sorted(shaders.rglob("*.comp")):
+        code = _with_includes(path, shaders)
+        if "gl_WorkGroupSize" in code[: code.index("local_size_x")]:
+            early.append(path.name)
+    assert not early

@@ -13,16 +13,30 @@ from ...layout import Ints, product
 from ...lowering.activation import fused_activation
 from ...lowering.builder import PlanBuilder
 from ...lowering.copy import SHADERS as COPIES
+from ...lowering.plan import Plan, Target
+from ...spec import Field
 from .. import halves
-from ..base import Output, operator
+from ..base import Output, operator, widened
+from ..quantize import RANGE, RANGE_FIELDS
+from . import quantized_points
 from .blocks import SHADER as BLOCKS
+from .depthwise import BYTES as DEPTHWISE_BYTES
 from .depthwise import ROWS as DEPTHWISE_ROWS
 from .depthwise import SHADER as DEPTHWISE
 from .floats import SHADER as FLOATS
 from .geometry import Axis, Window
 from .grids import SHADER as GRIDS
 from .kept import SHADER as KEPT
-from .lowering import CORE, DIRECT, SUM, is_narrow, lower_float, lower_quantized, lower_sums
+from .lowering import (
+    CORE,
+    DIRECT,
+    SUM,
+    is_narrow,
+    lower_float,
+    lower_quantized,
+    lower_scaled,
+    lower_sums,
+)
 from .matrix_units import LINES, PACK, SHADER
 from .packed import PACK as PACK_FILTER
 from .packed import SHADER as PACKED
@@ -171,10 +185,43 @@ def _check_integer(d: Any, strict: bool) -> None:
     _check_zeros(d)
 
 
-@operator("CONVOLUTION_INTEGER", output=_infer_integer, shaders=(CORE, SHADER, PACK, *COPIES),
+@operator("CONVOLUTION_INTEGER", output=_infer_integer,
+          shaders=(CORE, SUM, SHADER, DEPTHWISE_BYTES, RANGE, quantized_points.SHADER, PACK,
+                   *COPIES),
           check=_check_integer)
 def ConvolutionIntegerOperatorDesc(d: Any, p: PlanBuilder) -> None:
     lower_sums(p, problem_of(d, _axes(d), False))
+
+
+def _lower_scaled(d: Any, target: Target) -> Plan:
+    p = PlanBuilder(target, d)
+    lower_scaled(p, problem_of(d, _axes(d), False), fused_activation(d))
+    return p.build()
+
+
+ConvolutionIntegerToFloatDesc: Any = widened(
+    ConvolutionIntegerOperatorDesc, Field("InputScaleTensor", "input", "TENSOR_DESC", True),
+    Field("FilterScaleTensor", "input", "TENSOR_DESC", True),
+    Field("BiasTensor", "input", "TENSOR_DESC", True),
+    Field("FusedActivation", "attribute", "OPERATOR_DESC", True), *RANGE_FIELDS,
+    name="CONVOLUTION_INTEGER_TO_FLOAT", lower=_lower_scaled, in_place=False,
+    fuses=ConvolutionOperatorDesc)
+"""CONVOLUTION_INTEGER with FLOAT32 outputs: sums times the input's scale, one number if there is
+one, times the filter's, by channel or not; then a bias by channel. The scale and the zero point of
+the outputs' quantization may be outputs, too. Graphs make it."""
+
+
+def _lower_dynamic(d: Any, target: Target) -> Plan:
+    p = PlanBuilder(target, d)
+    quantized_points.lower(d, p)
+    return p.build()
+
+
+DynamicConvolutionDesc: Any = widened(
+    ConvolutionIntegerToFloatDesc, Field("QuantizedType", "attribute", "UINT", True),
+    name="DYNAMIC_CONVOLUTION", lower=_lower_dynamic, in_place=False)
+"""CONVOLUTION_INTEGER_TO_FLOAT of an input of FLOAT32, which DYNAMIC_QUANTIZE_LINEAR would make one
+of the data type with this code. Graphs make it where :func:`quantized_points.serves`."""
 
 
 def _infer_quantized(d: Any) -> Mapping[str, Output | list[Output]]:
@@ -192,6 +239,7 @@ def _check_quantized(d: Any, strict: bool) -> None:
 
 
 @operator("QUANTIZED_LINEAR_CONVOLUTION", output=_infer_quantized,
-          shaders=(CORE, SUM, SHADER, SLICES, GRIDS, PACK, *COPIES), check=_check_quantized)
+          shaders=(CORE, SUM, SHADER, SLICES, GRIDS, DEPTHWISE_BYTES, PACK, *COPIES),
+          check=_check_quantized)
 def QuantizedLinearConvolutionOperatorDesc(d: Any, p: PlanBuilder) -> None:
     lower_quantized(p, problem_of(d, _axes(d), False))

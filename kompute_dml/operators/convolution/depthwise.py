@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...layout import Ints
-from ...lowering.activation import Fused
+from ...lowering.activation import NOTHING, Fused
 from ...lowering.builder import PlanBuilder
 from ...tuning import work_key
+from ..quantize import made_range
 from .problem import Problem
 
 SHADER, ROWS = "convolution_depthwise", "convolution_depthwise_rows"
+BYTES = "convolution_depthwise_bytes"
 _MAX_TAPS, _MAX_SPAN = 7, 24
 """Along an axis: the most taps of a filter, and the most input elements of a row of outputs."""
 _SHARED_FOURS = 1024
@@ -48,30 +51,78 @@ _LAST = [Kernel(f"last{rows}x{columns}", rows, columns)
          for rows, columns in ((2, 4), (1, 4), (4, 2), (1, 8), (1, 1))]
 _LEAST = (256, 64)
 """The least invocations for each core with which the first of them are the fastest."""
+_OF_BYTES = (_LAST[0], _LAST[1], _LAST[4])
 
 
 def lower(p: PlanBuilder, c: Problem, fused: Fused) -> bool:
     """Lower the convolution if the kernels can compute it. Returns whether they can."""
+    if not _is_depthwise(c):
+        return False
+    data_type = p.tensor("input_tensor").data_type
+    found = _last(p, c, _LAST) if _is_of_fours(p, c) else _first(p, c)
+    work = work_key(f"depthwise {data_type.family} {found[0].name}", c.rows, c.groups,
+                    c.axes[2].out_size)
+    _dispatch(p, c, p.choose(work, found, lambda k: k.name), fused)
+    return True
+
+
+def lower_bytes(p: PlanBuilder, c: Problem, to: str, operands: Mapping[str, Any],
+                push: Mapping[str, int], spec: Mapping[str, int], fused: Fused = NOTHING) -> bool:
+    """Lower a convolution of bytes whose channels come last, ``to`` sums, floats or bytes. Returns
+    whether the kernels can compute it. ``operands`` are those after the output, which finish
+    sums."""
+    if not _is_depthwise(c) or not _is_of_fours(p, c):
+        return False
+    found = _last(p, c, _OF_BYTES)
+    work = work_key(f"depthwise bytes {found[0].name}", c.rows, c.groups, c.axes[2].out_size)
+    kernel = p.choose(work, found, lambda k: k.name)
+    if p.library.find(BYTES, to, kernel.name, *p.tail_axis) is None:
+        return False  # it binds too many tensors
+    y_axis, x_axis = c.axes[1:]
+    for name, axis in (("Y", y_axis), ("X", x_axis)):
+        spec = {**spec, f"TAPS_{name}": axis.filter_size, f"STRIDE_{name}": axis.input_step,
+                f"DILATION_{name}": axis.tap_step, f"PADDING_{name}": -axis.phases[0][2]}
+    groups, more = _of_last(p, c, kernel)
+    del more["EARLY"]
+    if to == "floats":
+        operands = {**operands, **p.read_tail(), **made_range(p), "params": fused.words or (0,)}
+    p.dispatch(
+        fused.variant(f"{BYTES}.{to}.{kernel.name}"), groups,
+        x=p.read("input_tensor"), w=p.read("filter_tensor"), y=p.write("output_tensor"),
+        **operands,
+        push={"batches": c.batches, "channels": c.groups,
+              "x_sizes": (y_axis.in_size, x_axis.in_size),
+              "y_sizes": (y_axis.out_size, x_axis.out_size),
+              "x_strides": (c.x_strides[0], *c.x_strides[3:]),
+              "y_strides": (c.y_strides[0], *c.y_strides[3:]),
+              "w_strides": (c.w_strides[0], *c.w_strides[4:]), **push},
+        spec={**spec, **more})
+    return True
+
+
+def _is_depthwise(c: Problem) -> bool:
     z, *axes = c.axes
     taps = [a.filter_size for a in axes]
     spans = [a.input_step + a.tap_step * (n - 1) for a, n in zip(axes, taps)]
-    if (c.in_channels != 1 or c.out_channels != 1 or z.in_size * z.out_size * z.filter_size != 1
-            or any(a.transposed for a in c.axes) or max(taps) > _MAX_TAPS
-            or spans[1] + 1 > _MAX_SPAN):
-        return False
-    data_type = p.tensor("input_tensor").data_type
-    found = _first(p, c)
-    if c.groups % _CHANNELS == 0 and all(_of_fours(p, slot, strides) for slot, strides in (
-            ("input_tensor", c.x_strides), ("output_tensor", c.y_strides))):
-        # Large blocks read less, if they are enough for all cores. As measured on an H200.
-        invocations = [k.blocks(c) * c.groups // _CHANNELS for k in _LAST]
-        best = next((i for i, (n, least) in enumerate(zip(invocations, _LEAST))
-                     if n >= p.device.cores * least), len(_LAST) - 1)
-        found = [_LAST[best], *_LAST[:best], *_LAST[best + 1 :]]
-    work = work_key(f"depthwise {data_type.family} {found[0].name}", c.rows, c.groups,
-                    axes[1].out_size)
-    _dispatch(p, c, p.choose(work, found, lambda k: k.name), fused)
-    return True
+    return not (
+        c.in_channels != 1 or c.out_channels != 1 or z.in_size * z.out_size * z.filter_size != 1
+        or any(a.transposed for a in c.axes) or max(taps) > _MAX_TAPS or spans[1] + 1 > _MAX_SPAN)
+
+
+def _is_of_fours(p: PlanBuilder, c: Problem) -> bool:
+    """Whether channels of input and output come last, in fours, as those of a tail do."""
+    return c.groups % _CHANNELS == 0 and p.tail_is_aligned and all(
+        _of_fours(p, slot, strides) for slot, strides in (
+            ("input_tensor", c.x_strides), ("output_tensor", c.y_strides)))
+
+
+def _last(p: PlanBuilder, c: Problem, kernels: Sequence[Kernel]) -> list[Kernel]:
+    """The kernels for channels that come last. Large blocks read less, if they are enough for all
+    cores. As measured on an H200."""
+    invocations = [k.blocks(c) * c.groups // _CHANNELS for k in kernels]
+    best = next((i for i, (n, least) in enumerate(zip(invocations, _LEAST))
+                 if n >= p.device.cores * least), len(kernels) - 1)
+    return [kernels[best], *kernels[:best], *kernels[best + 1 :]]
 
 
 def _first(p: PlanBuilder, c: Problem) -> list[Kernel]:

@@ -12,6 +12,7 @@ from ...lowering.builder import PlanBuilder
 from ...lowering.copy import View
 from ...lowering.plan import UNUSED, Operand
 from ...lowering.walk import Walk
+from ..quantize import find_range, made_range
 from . import depthwise, grids, kept, matrix_units, packed, patches, points, slices
 from .geometry import AXES
 from .problem import Problem
@@ -174,34 +175,97 @@ def _direct(p: PlanBuilder, c: Problem, fused: Fused) -> None:
 def lower_integer(
     p: PlanBuilder, c: Problem, y: Operand, y_strides: Ints, choice: matrix_units.Choice | None,
     end: Mapping[str, Operand], push: Mapping[str, int], spec: Mapping[str, int],
+    fused: Fused = NOTHING,
 ) -> None:
-    """The INT32 sums of CONVOLUTION_INTEGER and QUANTIZED_LINEAR_CONVOLUTION. ``end`` are operands
-    that kernels on matrix units use to finish them."""
-    kinds = [p.tensor(f"{name}_tensor").data_type for name in ("input", "filter")]
-    zeros = [p.tensor(f"{name}_zero_point_tensor") for name in ("input", "filter")]
-    x_zero, w_zero = (p.read(f"{name}_zero_point_tensor") for name in ("input", "filter"))
-    of = {"TYPE": kinds[0].code, "FILTER_TYPE": kinds[1].code,
-          "HAS_INPUT_ZERO": zeros[0] is not None, "HAS_FILTER_ZERO": zeros[1] is not None}
-    strides = {"w_zero_stride": _channel_stride(zeros[1])}
+    """The INT32 sums of CONVOLUTION_INTEGER and QUANTIZED_LINEAR_CONVOLUTION. ``end`` are the
+    operands that kernels on matrix units use to finish them, if they do."""
+    zeros, of, strides = _bytes(p)
     if choice is not None:
-        c, operands = matrix_units.packed(p, c, matrix_units.planned(p, c), x_zero)
-        operands |= {"x_zero": x_zero, "w_zero": w_zero, **end}
-        matrix_units.dispatch(p, c, choice, y, y_strides, {**of, **spec}, {**strides, **push}, (),
-                              operands)
+        c, operands = matrix_units.packed(p, c, matrix_units.planned(p, c), zeros["x_zero"])
+        tail = {"tail": end["tail"]} if "tail" in end else {}
+        operands |= {**zeros, **{name: end.get(name, UNUSED) for name in _SCALES}, **tail,
+                     "zeroed": end.get("zeroed", UNUSED)}
+        matrix_units.dispatch(p, c, choice, y, y_strides, {**of, **spec}, {**strides, **push},
+                              fused.words, operands, fused)
         return
     _gather(p, c, f"i32.t{_tile(p, c)}", 1, y, y_strides, {"OUTPUT_TYPE": 20, **of}, strides, (),
-            x_zero=x_zero, w_zero=w_zero)
+            **zeros)
+
+
+def _bytes(p: PlanBuilder) -> tuple[dict[str, Operand], dict[str, int], dict[str, int]]:
+    """The zero points of bytes: operands, constants, and push fields."""
+    slots = {"x_zero": "input_zero_point_tensor", "w_zero": "filter_zero_point_tensor"}
+    x_zero, w_zero = map(p.tensor, slots.values())
+    return {name: p.read(slot) for name, slot in slots.items()}, {
+        "TYPE": p.tensor("input_tensor").data_type.code,
+        "FILTER_TYPE": p.tensor("filter_tensor").data_type.code,
+        "HAS_INPUT_ZERO": x_zero is not None, "HAS_FILTER_ZERO": w_zero is not None,
+    }, {"w_zero_stride": _channel_stride(w_zero)}
 
 
 _SCALES = {"bias": "bias", "x_scale": "input_scale", "w_scale": "filter_scale",
            "y_scale": "output_scale", "y_zero": "output_zero_point"}
+_OF_FLOATS = ("bias", "x_scale", "w_scale")
+
+
+def _depthwise(p: PlanBuilder, c: Problem, to: str, operands: Mapping[str, Any],
+               push: Mapping[str, int], spec: Mapping[str, int], fused: Fused = NOTHING) -> bool:
+    """Lower a depthwise convolution of bytes, if its kernels can compute it."""
+    zeros, of, strides = _bytes(p)
+    return depthwise.lower_bytes(p, c, to, {**zeros, **operands}, {**strides, **push},
+                                 {**of, **spec}, fused)
 
 
 def lower_sums(p: PlanBuilder, c: Problem) -> None:
     """CONVOLUTION_INTEGER."""
+    if _depthwise(p, c, "sums", {}, {}, {}):
+        return
     choice = matrix_units.chosen(p, matrix_units.planned(p, c).problem, shared=False)
-    lower_integer(p, c, p.write("output_tensor"), c.y_strides, choice,
-                  dict.fromkeys(_SCALES, UNUSED), {}, {})
+    lower_integer(p, c, p.write("output_tensor"), c.y_strides, choice, {}, {}, {})
+
+
+def lower_scaled(p: PlanBuilder, c: Problem, fused: Fused) -> None:
+    """CONVOLUTION_INTEGER_TO_FLOAT: the sums times both scales, plus a bias."""
+    operands: dict[str, Any] = {name: p.read(f"{_SCALES[name]}_tensor") for name in _OF_FLOATS}
+    strides = {"bias_stride": _channel_stride(p.tensor("bias_tensor"), 1),
+               "w_scale_stride": _channel_stride(p.tensor("filter_scale_tensor"), 1)}
+    of: dict[str, int] = {
+        "HAS_BIAS": p.tensor("bias_tensor") is not None,
+        "HAS_INPUT_SCALE": p.tensor("input_scale_tensor") is not None}
+    ranged = p.tensor("range_scale_tensor") is not None
+    if ranged:
+        of |= {"RANGED": True, "RANGE_TYPE": p.tensor("range_zero_point_tensor").data_type.code}
+    if _depthwise(p, c, "floats", operands, strides, {**of, **fused.spec}, fused):
+        return
+    choice = matrix_units.chosen(p, matrix_units.planned(p, c).problem)
+    y = p.write("output_tensor")
+    if choice is not None and choice.splits == 1:
+        found = made_range(p)
+        end = {**operands, **p.read_tail(), "zeroed": found["zeroed"],
+               "y_scale": found["range_scale"], "y_zero": found["range_zero"]}
+        lower_integer(p, c, y, c.y_strides, choice, end, strides,
+                      {**of, "SCALED": True, **fused.spec}, fused)
+        return
+    for name in ("RANGED", "RANGE_TYPE"):
+        of.pop(name, None)
+    splits = 1 if choice is None else choice.splits
+    count, sums = product(c.output_sizes), p.temporary(4, splits * c.split_stride)
+    dense, sums_strides = _sums_layout(c)
+    lower_integer(p, c, sums, sums_strides, choice, {}, {}, {})
+    walk = Walk(c.output_sizes, c.y_strides)
+    p.dispatch(
+        fused.variant(f"{SUM}.scaled"), -(-count // (_INVOCATIONS * (8 if dense else 1))),
+        sums=sums.reading(), y=y, **operands, **p.read_tail(),
+        params=[*walk.words, *fused.words],
+        push={"count": count, "splits": splits, "split_stride": c.split_stride,
+              "positions": sums_strides[1], "channels": c.output_sizes[1],
+              "activation_at": len(walk.words), **strides},
+        spec={"LOCAL_SIZE": _INVOCATIONS, "TYPE": p.tensor("output_tensor").data_type.code,
+              "DENSE": dense, **of, **fused.spec})
+    if ranged:
+        zero = p.tensor("range_zero_point_tensor")
+        find_range(p, "output_tensor", zero.data_type, "range_scale_tensor",
+                   "range_zero_point_tensor")
 
 
 def lower_quantized(p: PlanBuilder, c: Problem) -> None:
@@ -212,6 +276,9 @@ def lower_quantized(p: PlanBuilder, c: Problem) -> None:
     of = {"HAS_BIAS": p.tensor("bias_tensor") is not None,
           "HAS_OUTPUT_ZERO": p.tensor("output_zero_point_tensor") is not None}
     kind = p.tensor("output_tensor").data_type.code
+    if _depthwise(p, c, "bytes", operands, strides,
+                  {**of, "HAS_INPUT_SCALE": True, "OUTPUT_TYPE": kind}):
+        return
     end = operands, strides, {**of, "OUTPUT_TYPE": kind}
     if grids.lower(p, c, *end) or slices.lower(p, c, *end):
         return
@@ -225,7 +292,7 @@ def lower_quantized(p: PlanBuilder, c: Problem) -> None:
         return
     sums = p.temporary(4, splits * c.split_stride)
     dense, sums_strides = _sums_layout(c)
-    lower_integer(p, c, sums, sums_strides, choice, dict.fromkeys(_SCALES, UNUSED), {}, {})
+    lower_integer(p, c, sums, sums_strides, choice, {}, {}, {})
     walk = Walk(c.output_sizes, c.y_strides)
     p.dispatch(
         f"{SUM}.quantized", -(-count // (_INVOCATIONS * (8 if dense else 1))),

@@ -141,7 +141,7 @@ def _candidates(p: PlanBuilder, c: Problem, shared: bool) -> list[tuple[float, C
 
 def _is_there(p: PlanBuilder, c: Problem, kernel: Kernel) -> bool:
     """Whether the device has a kernel for this filter."""
-    variant = p.library.find(kernel.shader, *kernel.axes.split("."))
+    variant = p.library.find(kernel.shader, *kernel.axes.split("."), *p.tail_axis)
     return (variant is not None and variant.shared_bytes <= p.device.max_shared_memory
             and product(variant.workgroup_size) <= p.device.max_invocations
             and not (kernel in _BLOCKS and c.k > blocks.MAX_K))
@@ -319,7 +319,7 @@ def _lines(p: PlanBuilder, slot: str, c: Problem, to: Packed, sizes: Ints, strid
     t, width = p.tensor(slot), to.problem.in_channels
     size = t.data_type.itemsize
     moving = [s for n, s in zip(sizes, strides) if n > 1]
-    if (width == c.in_channels and channel == 1 and t.is_aligned
+    if ((width == c.in_channels or _is_padded(p, slot, c, width)) and channel == 1 and t.is_aligned
             and not any(s * size % 16 for s in moving)):
         return p.read(slot), strides
     forward = slot == "input_tensor" or c.w_strides[1] == t.strides[0]
@@ -356,6 +356,16 @@ def _lines(p: PlanBuilder, slot: str, c: Problem, to: Packed, sizes: Ints, strid
     return y.reading(), tuple(width * s for s in packed_strides(sizes))
 
 
+def _is_padded(p: PlanBuilder, slot: str, c: Problem, width: int) -> bool:
+    """Whether there is memory between an image's channels up to a whole vector, which the filter's
+    padding multiplies by zeros."""
+    t, filter_ = p.tensor(slot), p.tensor("filter_tensor")
+    return (slot == "input_tensor" and c.groups == 1 and filter_.data_type is DataType.INT8
+            and getattr(p.desc, "filter_zero_point_tensor", None) is None
+            and t.total_tensor_size_in_bytes >= t.element_count // c.in_channels * width
+            and min(s for s, n in zip(t.strides, t.sizes) if n > 1 and s > 1) >= width)
+
+
 def is_plain(p: PlanBuilder, c: Problem, y: Operand, y_strides: Ints, each: int = 8) -> bool:
     """Whether each ``each`` channels of the output are an aligned vector, and those of a tail's
     tensor."""
@@ -385,8 +395,11 @@ def dispatch(
         blocks.dispatch(p, c, fused.variant(choice.variant), tile, y, y_strides, spec,
                         {"activation_at": len(words), **push}, (*words, *more_params), bound)
         return
+    own = c.push(tile, choice.splits, y_strides)
+    if choice.kernel.shader == SHADER:
+        own["w_strides"] = c.w_strides[:2]
     p.dispatch(
         fused.variant(choice.variant), c.tiles(*tile[:2]) * choice.splits, **bound,
         params=[*words, *more_params],
-        push={**c.push(tile, choice.splits, y_strides), "activation_at": len(words), **push},
+        push={**own, "activation_at": len(words), **push},
         spec={"OUTPUT_ALONG_ROWS": y_strides[1] >= y_strides[-1], **spec})

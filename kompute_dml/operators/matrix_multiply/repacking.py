@@ -26,9 +26,19 @@ def has_vectors(product: Product, side: str, multiple: int) -> bool:
     return (
         t.strides[k_axis] == 1
         and t.base_alignment % 16 == 0
-        and product.k % multiple == 0
+        and (product.k % multiple == 0 or _is_padded(product, side, multiple))
         and all(step % 16 == 0 for step in (t.strides[axis], *product.steps[side]))
     )
+
+
+def _is_padded(product: Product, side: str, multiple: int) -> bool:
+    """Whether there is memory between A's rows up to a multiple, which B's padding multiplies by
+    zeros."""
+    t, _, axis = product.side(side)
+    pitch = -(-product.k // multiple) * multiple
+    return (side == "a" and not product.needs_sums(side) and product.outer * product.batches == 1
+            and multiple > 16 and t.strides[axis] >= pitch
+            and t.total_tensor_size_in_bytes >= t.sizes[axis] * t.strides[axis])
 
 
 @dataclass(frozen=True)

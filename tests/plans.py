@@ -1,0 +1,28 @@
+"""Checks of plans that this device may be unable to run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kompute_dml.desc import tensor_of
+from kompute_dml.lowering.plan import PARAMS, PERSISTENT, TEMPORARY, ZEROED, Plan
+
+
+def checked(desc: Any, plan: Plan) -> Plan:
+    """The plan. Its dispatches have the constants, push fields and as many bindings as their
+    shaders; what they bind lies within the memory of its slot."""
+    tensors = {f.snake: tensor_of(desc, f.snake) for f in desc.operator.slots(desc)}
+    limits = {slot: t.total_tensor_size_in_bytes for slot, t in tensors.items() if t is not None}
+    limits |= {TEMPORARY: plan.temporary_bytes, PERSISTENT: plan.persistent_bytes,
+               ZEROED: plan.zeroed_bytes, PARAMS: 4 * len(plan.params)}
+    for d in (*plan.initialize, *plan.execute):
+        d.variant.pack_spec(d.spec)
+        d.variant.pack_push(d.push)
+        assert len(d.operands) == d.variant.bindings
+        for o in d.operands:
+            if o.slot is not None:
+                assert o.offset_field is None or o.offset_field in d.variant.push_fields, (
+                    d.variant.name, o)
+                assert (o.offset + o.length) * o.itemsize <= limits[o.slot], (
+                    d.variant.name, o)
+    return plan
