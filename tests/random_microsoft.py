@@ -134,7 +134,8 @@ def multi_head(d: Draw) -> RandomNode:
         inputs.append(kept.astype(np.int32))
     elif d.chance():
         inputs += [None, d.floats(d.of(1, batch), heads, queries, keys)]
-    return _node("MultiHeadAttention", inputs, {"num_heads": heads, **d.some(scale=0.4)})
+    return _node("MultiHeadAttention", inputs, {
+        "num_heads": heads, **d.some(scale=0.4, unidirectional=1)})
 
 
 def projected(d: Draw) -> RandomNode:

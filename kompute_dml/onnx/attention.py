@@ -13,6 +13,7 @@ from ..graph.array import BOOL, Array
 from ..graph.builder import Builder
 from ..layout import packed_strides
 from ..operators import base
+from . import movement
 from .graph import Node
 from .lowerings import Build, Inputs, Seen, emit_elementwise, given, optional
 
@@ -133,33 +134,47 @@ def recurrent_refusal(node: Node) -> str | None:
 
 
 def multi_head_attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
-    """com.microsoft MultiHeadAttention with separate queries, keys and values. Keys and values may
-    be by head already."""
+    """com.microsoft MultiHeadAttention. Queries, keys and values are separate, or lie in one stack,
+    or keys and values do. Separate keys and values may be by head already."""
+    read, heads = node.attributes, node.attributes["num_heads"]
     q = builder.pack(given(inputs, 0))
-    heads = node.attributes["num_heads"]
-    batches, queries, features = q.shape
-    size = features // heads
+    batches, queries = q.shape[:2]
     k, v, bias, mask, relative, past_k, past_v = (
         None if t is None else builder.pack(t)
         for t in (*[optional(inputs, i) for i in range(1, 6)], *past(inputs, 6, batches, heads)))
-    if k is None or v is None:
-        raise UnsupportedError("stacked inputs")
-    by_head = len(k.shape) == 4
-    new = k.shape[2] if by_head else k.shape[1]
-    value_size = v.shape[3] if by_head else v.shape[2] // heads
-    keys = new + (past_k.shape[2] if past_k is not None else 0)
+    size = value_size = q.shape[4] if len(q.shape) == 5 else q.shape[2] // heads
+    by_head = k is not None and len(k.shape) == 4
+    new = queries if k is None else k.shape[2 if by_head else 1]
+    tensors: dict[str, Seen | None]
+    if k is None:
+        tensors = {"stacked_query_key_value_tensor": _seen(q)}
+    elif v is None:
+        tensors = {"query_tensor": _seen(q), "stacked_key_value_tensor": _seen(k)}
+    elif by_head:
+        value_size = v.shape[3]
+        tensors = {"query_tensor": _seen(q)}
+    else:
+        value_size = v.shape[2] // heads
+        tensors = {"query_tensor": _seen(q), "key_tensor": _seen(k), "value_tensor": _seen(v)}
+    before = past_k.shape[2] if past_k is not None else 0
+    keys = before + new
+    if by_head:
+        past_k, past_v = (x if t is None or x is None else movement.joined(builder, [t, x], 2)
+                          for t, x in ((past_k, k), (past_v, v)))
     y = builder.new((batches, queries, heads * value_size), q.dtype)
     present = [builder.new((batches, heads, keys, n), q.dtype) for n in (size, value_size)]
     if y.storage is None:
         return [y, *present]
-    tensors: dict[str, Seen | None] = {
-        "query_tensor": _seen(q), "bias_tensor": _seen(bias), "output_tensor": _seen(y)}
-    if by_head:
-        tensors |= {"past_key_tensor": _seen(k), "past_value_tensor": _seen(v)}
-    else:
-        tensors |= {"key_tensor": _seen(k), "value_tensor": _seen(v),
-                    "past_key_tensor": _seen(past_k), "past_value_tensor": _seen(past_v)}
-    if any(node.outputs[1:]):
+    causal = bool(read.get("unidirectional", 0))
+    counted = causal and not by_head and new <= queries
+    if counted:
+        tensors["past_sequence_lengths_tensor"] = _seen(
+            builder.constant(np.full(batches, before, np.int32)))
+    elif causal:
+        relative = _only_earlier(builder, relative, before, (queries, keys), q.dtype)
+    tensors |= {"bias_tensor": _seen(bias), "past_key_tensor": _seen(past_k),
+                "past_value_tensor": _seen(past_v), "output_tensor": _seen(y)}
+    if counted or any(node.outputs[1:]):
         tensors |= {"output_present_key_tensor": _seen(present[0]),
                     "output_present_value_tensor": _seen(present[1])}
     sizes = (batches, heads, queries, keys)
@@ -169,11 +184,29 @@ def multi_head_attention(builder: Builder, node: Node, inputs: Inputs) -> list[A
     kind = MaskType.NONE
     if mask is not None:
         kind, tensors["mask_tensor"] = mask_of(mask, sizes)
-    scale = node.attributes.get("scale", 0.0) or size ** -0.5
+    counts = {"query_head_count": heads, "key_value_head_count": heads}
     builder.emit(
-        "MULTIHEAD_ATTENTION", tensors, scale=float(scale), head_count=heads, mask_type=kind,
-        mask_filter_value=float(node.attributes.get("mask_filter_value", -10000.0)))
+        "MULTIHEAD_ATTENTION1" if causal else "MULTIHEAD_ATTENTION", tensors,
+        scale=float(read.get("scale", 0.0) or size ** -0.5), mask_type=kind,
+        mask_filter_value=float(read.get("mask_filter_value", -10000.0)),
+        **(counts if causal else {"head_count": heads}))
     return [y, *present]
+
+
+def _only_earlier(
+    builder: Builder, added: Array | None, before: int, sizes: tuple[int, int],
+    dtype: np.dtype[Any],
+) -> Array | None:
+    """What is added to scores, with -infinity for keys after a query's own place. The last query
+    sees all keys, even if there are more new ones than queries: so does ONNX Runtime's CPU."""
+    queries, keys = sizes
+    later = np.arange(keys)[None, :] > before + np.arange(queries)[:, None]
+    later[-1] = False
+    if not later.any():
+        return added
+    hidden = builder.constant(np.where(later, -np.inf, 0).astype(dtype))
+    return hidden if added is None else emit_elementwise(
+        builder, "ELEMENT_WISE_ADD", [added, hidden], dtype, {})
 
 
 def mask_of(mask: Array, sizes: tuple[int, int, int, int]) -> tuple[MaskType, Seen]:
@@ -193,17 +226,29 @@ def mask_of(mask: Array, sizes: tuple[int, int, int, int]) -> tuple[MaskType, Se
     return MaskType.BOOLEAN, (seen, sizes, seen.strides)
 
 
+_FORMS = ((3, 3, 3), (3, 4, 4), (3, 5, None), (5, None, None))
+"""Ranks of queries, keys and values: by token, by head, and stacks."""
+
+
 def attention_refusal(node: Node) -> str | None:
-    """Why attention is not supported, or None."""
-    if node.attributes.get("unidirectional", 0):
-        return "unidirectional"
-    shapes = [v.shape for v in node.inputs[:3] if v is not None]
-    if len(shapes) < 3 or any(s is None for s in shapes) or len(shapes[0] or ()) != 3:
-        return "stacked inputs, or inputs of unknown rank"
+    """Why com.microsoft's MultiHeadAttention is not supported, or None."""
+    values = [node.input(i) for i in range(3)]
+    if any(v is not None and v.shape is None for v in values):
+        return "inputs of unknown rank"
+    ranks = tuple(None if v is None or v.shape is None else len(v.shape) for v in values)
+    if ranks not in _FORMS:
+        return f"queries, keys and values of ranks {', '.join(map(str, ranks))}"
     if any(v is not None for v in node.inputs[8:]):
         return "past_sequence_length or cache_indirection"
+    if any(v is not None for v in node.outputs[3:]):
+        return "the product of queries and keys as an output"
     return None
 
+
+def both_ways_refusal(node: Node) -> str | None:
+    """The same for the operator without a causal mask."""
+    return "unidirectional" if node.attributes.get("unidirectional", 0) else (
+        attention_refusal(node))
 
 
 def attention(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:

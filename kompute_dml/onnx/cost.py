@@ -72,6 +72,11 @@ def nbytes(value: Value | None) -> int:
     return elements(value) * itemsize
 
 
+def _stacked(value: Value) -> int:
+    """How many of queries, keys and values an input of MultiHeadAttention is a stack of."""
+    return (value.shape[3] or 1) if value.shape and len(value.shape) == 5 else 1
+
+
 def multiplications(node: Node) -> float:
     """About how many a node that multiplies needs."""
     tensors = [v for v in node.inputs if v is not None]
@@ -90,7 +95,10 @@ def multiplications(node: Node) -> float:
         rows = product([UNKNOWN if n is None else n for n in sizes])
         return rows * sum(elements(v) for v in tensors[1:3])
     # M x K by K x N makes M x N: the product of the three is the square of M x K x N.
-    a, b, *_ = [*sorted(map(elements, tensors), reverse=True), 1, 1]
+    counts = [elements(v) for v in tensors]
+    if node.op == "MultiHeadAttention":  # stacks are queries, keys and values in one
+        counts = [elements(v) // n for v in tensors for n in [_stacked(v)] for _ in range(n)]
+    a, b, *_ = [*sorted(counts, reverse=True), 1, 1]
     return sqrt(a * b * max(map(elements, node.outputs), default=1))
 
 

@@ -34,6 +34,9 @@ def _value(name: str, *sizes: int | None, constant: bool = False) -> Value:
     ("Conv", [(2, 6, 9, 9), (6, 1, 3, 3)], (2, 6, 7, 7), 2 * 6 * 7 * 7 * 9),
     ("ConvTranspose", [(2, 6, 7, 7), (6, 8, 3, 3)], (2, 8, 9, 9), 2 * 6 * 7 * 7 * 8 * 9),
     ("LSTM", [(13, 2, 5), (1, 28, 5), (1, 28, 7)], (13, 1, 2, 7), 13 * 2 * 28 * (5 + 7)),
+    ("MultiHeadAttention", [(2, 5, 8), (2, 5, 8), (2, 5, 8)], (2, 5, 8), 80 ** 1.5),
+    ("MultiHeadAttention", [(2, 5, 2, 3, 4)], (2, 5, 8), 80 ** 1.5),
+    ("MultiHeadAttention", [(2, 1, 8), (2, 9, 2, 2, 4)], (2, 1, 8), 144 * 4),
     ("MatMul", [(None, 7), (7, 11)], (None, 11), cost.UNKNOWN * 7 * 11),
 ])
 def test_multiplications(

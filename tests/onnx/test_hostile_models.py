@@ -191,8 +191,16 @@ def test_values_and_sizes_that_break_a_rule_at_run_time(
     ([node("Cast", "lengths", "mask", to=INT32),
       node("MultiHeadAttention", "q q q - mask", "y", "com.microsoft", num_heads=2)],
      {"q": [1, 3, 8], "lengths": [4]}, r"mask of 1 lengths, or by key, but got one of \[4\]"),
+    ([node("MultiHeadAttention", "qkv", "y", "com.microsoft", num_heads=2)],
+     {"qkv": [1, 3, 2, 2, 4]}, r"\[batch, length, 2, 3, head size\], but got \[1, 3, 2, 2, 4\]"),
+    ([node("MultiHeadAttention", "q kv", "y", "com.microsoft", num_heads=2, unidirectional=1)],
+     {"q": [1, 3, 8], "kv": [1, 3, 4, 2, 2]},
+     r"\[batch, length, 2, 2, head size\], but got \[1, 3, 4, 2, 2\]"),
+    ([node("MultiHeadAttention", "q kv", "y", "com.microsoft", num_heads=2)],
+     {"q": [1, 3, 8], "kv": [1, 3, 2, 2, 2]}, r"\[1, 2, 3, 4\], but got \[1, 2, 3, 2\]"),
 ], ids=["wide cosines", "cosines of more", "cosines of fewer", "heads of a cache",
-        "keys without values", "lengths of others"])
+        "keys without values", "lengths of others", "a stack of two", "heads of a stack",
+        "heads of other sizes"])
 def test_sizes_of_several_inputs_that_are_at_odds(
     nodes: list[onnx.NodeProto], sizes: dict[str, list[int]], words: str
 ) -> None:

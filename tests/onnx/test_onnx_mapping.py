@@ -21,7 +21,7 @@ from kompute_dml.onnx.backend import PreparedModel
 from kompute_dml.onnx.fusion import fuse
 from kompute_dml.onnx.graph import Node, Value
 from kompute_dml.onnx.model import read
-from kompute_dml.onnx.row import Mapping
+from kompute_dml.onnx.row import MICROSOFT, Mapping
 from kompute_dml.onnx.rows import TABLE
 from kompute_dml.operators import base
 from kompute_dml.runtime.heap import ALIGNMENT
@@ -201,6 +201,32 @@ def test_what_no_row_understands_is_refused(device: dml.Device) -> None:
            "more than one dimension") for shape in ((1, 3), None)),
     ):
         assert reason in str(mapping.candidate(node_, device))
+
+
+def test_forms_of_multi_head_attention(device: dml.Device) -> None:
+    q, k4, qkv, kv = (Value(f"x{i}", np.dtype("float32"), sizes) for i, sizes in enumerate((
+        (2, None, 8), (2, 2, None, 4), (2, None, 2, 3, 4), (2, None, 2, 2, 4))))
+    older, unknown = dml.Device(feature_level="6.2"), Value("u", np.dtype("float32"), None)
+
+    def found(*inputs: Value | None, on: Any = device, outputs: Any = (q,), **more: int) -> Any:
+        made = Node("MultiHeadAttention", MICROSOFT, 1, inputs, outputs, {"num_heads": 2, **more})
+        row = mapping.candidate(made, on)
+        return row if isinstance(row, str) else row.operator
+
+    for inputs in ((qkv,), (q, kv), (q, kv, None), (q, q, q), (q, k4, k4)):
+        for on in (device, older):
+            assert found(*inputs, on=on) == "MULTIHEAD_ATTENTION"
+        assert found(*inputs, unidirectional=1) == "MULTIHEAD_ATTENTION1"
+        assert "needs feature level 6_3, not 6_2" in found(*inputs, on=older, unidirectional=1)
+        assert "product of queries and keys" in found(*inputs, outputs=(q, None, None, q))
+    for inputs, ranks in (
+        ((q,), "3, None, None"), ((q, q), "3, 3, None"), ((qkv, kv), "5, 5, None"),
+        ((q, kv, q), "3, 5, 3"), ((q, k4, q), "3, 4, 3"),
+    ):
+        assert f"of ranks {ranks}" in found(*inputs)
+    assert "unknown rank" in found(q, unknown)
+    assert "cache_indirection" in found(q, q, q, *[None] * 6, q)
+    older.close()
 
 
 _CHAIN = [

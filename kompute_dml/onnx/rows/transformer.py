@@ -31,12 +31,14 @@ def _recurrent(
 
 ROWS: tuple[Mapping, ...] = (
     # Attention and recurrent networks
-    Mapping("MultiHeadAttention", (1,), "MULTIHEAD_ATTENTION", attention.multi_head_attention,
-        MICROSOFT,
-        fields=("QueryTensor", "KeyTensor", "ValueTensor", "BiasTensor", "MaskTensor",
-                "RelativePositionBiasTensor", "PastKeyTensor", "PastValueTensor"),
-        attributes=("num_heads", "mask_filter_value", "scale", "unidirectional"),
-        refuses=attention.attention_refusal, multiplies=True),
+    *[Mapping("MultiHeadAttention", (1,), operator, attention.multi_head_attention, MICROSOFT,
+          fields=("QueryTensor", "KeyTensor", "ValueTensor", "BiasTensor", "MaskTensor",
+                  "RelativePositionBiasTensor", "PastKeyTensor", "PastValueTensor"),
+          attributes=("num_heads", "mask_filter_value", "scale", "unidirectional"),
+          refuses=refuses, multiplies=True)
+      for operator, refuses in (
+          ("MULTIHEAD_ATTENTION", attention.both_ways_refusal),
+          ("MULTIHEAD_ATTENTION1", attention.attention_refusal))],
     Mapping("Attention", (23, 24, 25), "MULTIHEAD_ATTENTION1", attention.attention,
         fields=("QueryTensor", "KeyTensor", "ValueTensor", None, "PastKeyTensor",
                 "PastValueTensor"),
