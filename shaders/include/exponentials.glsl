@@ -167,8 +167,7 @@ float acosh_of(float x) {
     float power = intBitsToFloat(0x3F800000 - k);
     float result = log_series(h * power + (0.125 * power - 1.0), k + 0x01800000);
     if (x >= infinity(0u)) result = x;
-    if (HAS_EXACT_UNITS) return result;  // NaN below 1, as the root is
-    return t < 0.0 ? NOT_A_NUMBER : result;
+    return t < 0.0 ? NOT_A_NUMBER : result;  // below -1 the root is a number
 }
 
 float atanh_of(float x) {

@@ -120,7 +120,8 @@ float number_with(uint code) {
 float power_of(float x) {
     if (!EXACT_UNITS) return exp_of(x);
     if (BYTES_OF(TYPE) == 2u) return short_exp(x);
-    return exp_below_one(x < -104.0 ? -104.0 : x, 0.0);
+    // A compiler may make a maximum of the choice, which loses NaN.
+    return exp_below_one(is_nan(x) ? x : x < -104.0 ? -104.0 : x, 0.0);
 }
 
 uint[4] column(uint index) {

@@ -122,6 +122,7 @@ ROWS = node("Constant", "", "rows", value_ints=[10, 12])
 @pytest.mark.parametrize("name", EXACT)
 def test_one_operator_of_several(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The results are identical, because sums are rounded in the same way."""
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "channels_last")  # no copies on a GPU
     nodes, inputs, constants, expected = EXACT[name]
     fused, plain = _both(monkeypatch, [ROWS, *nodes], inputs, constants, ["y"])
     assert fused[0] == expected
@@ -134,6 +135,7 @@ def test_one_operator_of_several(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_sum_is_rounded_before_its_normalization(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "channels_last")  # no copies on a GPU
     nodes, inputs, constants, expected = EXACT[name]
     fused, plain = _both(monkeypatch, nodes, inputs, constants, ["y"], np.float16)
     assert fused[0] == expected
@@ -305,6 +307,7 @@ def test_layer_normalizations_of_transposed_values_are_left(
 
 @pytest.mark.parametrize("gate", ["Sigmoid", "HardSigmoid"])
 def test_a_value_times_its_sigmoid(gate: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KOMPUTE_DML_UNFUSED", "channels_last")
     nodes = [node("Conv", "x w", "p"), node(gate, "p", "g"), node("Mul", "p g", "y")]
     fused, plain = _both(monkeypatch, nodes, IMAGE, FILTER, ["y"])
     assert fused[0] == ["CONVOLUTION"]

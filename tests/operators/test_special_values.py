@@ -57,12 +57,16 @@ def _cases(data_type: DataType) -> Iterator[Any]:
                     + ".".join(dict.fromkeys(t.family for t in types.values())))
 
 
-def _call(case: Case, types: Any, x: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _call(
+    case: Case, types: Any, x: dict[str, np.ndarray], device: dml.Device | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The result on a device, else on the default one, and what is expected."""
     attributes = case.attributes_for(types)
     with np.errstate(all="ignore"):
         expected = case.reference(x, attributes, types)
     assert isinstance(expected, np.ndarray)
-    return case.call(x, attributes, types, None).numpy(), expected
+    given = x if device is None else {n: device.tensor(a) for n, a in x.items()}
+    return case.call(given, attributes, types, None).numpy(), expected
 
 
 def _inputs(case: Case, types: Any, *columns: np.ndarray) -> dict[str, np.ndarray]:
@@ -100,6 +104,25 @@ def test_special_values_of_float32(case: Case, types: Any, rng: np.random.Genera
     # Operators that keep denormals may round twice. Others may have denormal intermediate results.
     problem = compare(got, expected, case.compare, 2.0**-149 if _keeps(case) else LOST)
     assert not problem, problem
+
+
+@pytest.fixture(scope="module")
+def exact_device() -> Iterator[dml.Device]:
+    """A device that claims units as exact as those of known GPUs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(traits, "_EXACT_UNITS", (dml.default_device().adapter.driver,))
+        device = dml.Device()
+    yield device
+    device.close()
+
+
+@pytest.mark.parametrize(("case", "types"), _of_one_float_type(DataType.FLOAT32))
+def test_nan_where_units_are_exact(case: Case, types: Any, exact_device: dml.Device) -> None:
+    """This device's units are not, so that numbers are not compared."""
+    columns = np.array(list(itertools.product(_signed(_SPECIAL), repeat=_columns(case, types)))).T
+    given = _inputs(case, types, *columns.astype(np.float32))
+    got, expected = _call(case, types, given, exact_device)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
 
 
 @pytest.fixture
