@@ -71,10 +71,11 @@ def _models(run: Record) -> tuple[str, int]:
         drawn.append(_text(146, y + 4, name, "name", "end"))
         drawn.append(f'<path class="span" d="M{x(dots[0][0]):.1f} {y}H{x(dots[-1][0]):.1f}"/>')
         for j, (ms, kind) in enumerate(dots):
-            left = j == 0 and len(dots) > 1
+            dx, dy, anchor = 0, -9, "middle"  # above the dot, between the first and the last
+            if j in (0, len(dots) - 1):
+                dx, dy, anchor = (-9, 4, "end") if j == 0 and len(dots) > 1 else (9, 4, "start")
             drawn.append(_dot(x(ms), y, kind, 5))
-            drawn.append(_text(x(ms) + (-9 if left else 9), y + 4, f"{ms:.3g}",
-                               anchor="end" if left else "start"))
+            drawn.append(_text(x(ms) + dx, y + dy, f"{ms:.3g}", anchor=anchor))
     return "\n".join(drawn), end + 46
 
 
