@@ -182,9 +182,10 @@ def suite_checks(arguments: list[str]) -> list[Check]:
 
 
 def all_checks(arguments: list[str]) -> list[Check]:
-    """Everything in every configuration, and more random models: for before a release."""
+    """Everything in every configuration, and more random models, other ones every day: for before a
+    release."""
     every = configurations()
-    more = ["--wrong-models", "1000", "--random-models", "1000"]
+    more = ["--wrong-models", "1000", "--random-models", "1000", "--turn", "today"]
     return [*(_tests(c, [*(more if c is every[0] else []), *arguments]) for c in every),
             *_memory_checks(every, arguments), *_several_devices(every, arguments)]
 

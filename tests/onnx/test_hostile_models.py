@@ -31,7 +31,7 @@ SECONDS = 120
 
 @pytest.mark.slow
 def test_wrong_models_end_in_errors(request: pytest.FixtureRequest) -> None:
-    """Other models every day, in a process of its own, which must end by itself."""
+    """In a process of its own, which must end by itself. Each --turn has other models."""
     count = request.config.getoption("--wrong-models")
     first = request.config.getoption("--turn") * 1000
     done = subprocess.run(
