@@ -11,7 +11,7 @@ import pytest
 import kompute_dml as dml
 from kompute_dml import tuning
 from kompute_dml.operators.convolution import depthwise, matrix_units
-from plans import checked
+from plans import checked, without_pipelines
 from switches import long_pipelines
 from test_convolution import EveryWork, _matrix_units, set_traits
 
@@ -323,6 +323,7 @@ def test_plans_for_matrix_units(
     """Words and bindings fit the shaders, with and without the passes. This needs no matrix
     units."""
     own._target = _matrix_units()
+    without_pipelines(monkeypatch)
     made = _Layer(rng, *layer)
     last = f"{names[-1]}.tail" if "r" in end else names[-1]
     found = ["quantize_linear.quantize"] if ranged else []

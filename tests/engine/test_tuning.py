@@ -231,6 +231,8 @@ class _Asked(Exception):
 ], ids=str)
 def test_every_kind_of_kernels_is_measured(operator, kind, own, monkeypatch):
     """On a GPU with a choice. Nothing is dispatched."""
+    if kind in ("b8", "top_k") and not own.features:
+        pytest.skip("core alone leaves one kernel")
     traits = dataclasses.replace(
         own._target.traits, is_cpu=False, slow_barriers=False, exact_units=True)
     monkeypatch.setattr(own, "_target", dataclasses.replace(own._target, traits=traits))

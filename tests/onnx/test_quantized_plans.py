@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime", reason="results are compared with ONNX Runtim
 import kompute_dml as dml
 import kompute_dml.onnx_backend as backend
 from onnx_graphs import FLOAT, cpu, encoder, exact_cpu, model, node, weights
-from plans import checked
+from plans import checked, without_pipelines
 from test_convolution import _matrix_units
 
 
@@ -100,6 +100,7 @@ def test_plans_of_a_reader_of_text_for_matrix_units(
 ) -> None:
     """Words, bindings and memory fit the shaders. This needs no device with matrix units."""
     target = _matrix_units()
+    without_pipelines(monkeypatch)
     monkeypatch.setattr(device, "_target", replace(
         target, traits=replace(target.traits, fragments_alike=True)))
     monkeypatch.setenv("KOMPUTE_DML_UNFUSED", left_out)
