@@ -56,10 +56,10 @@ def slice_(builder: Builder, node: Node, inputs: Inputs) -> list[Array]:
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise ValidationError("expected as many starts as ends, axes and steps")
     begins, sizes, strides = [0] * rank, list(x.shape), [1] * rank
-    for start, end, axis, step in zip(starts, ends, axes, steps):
-        d = dimension(axis, rank)
-        if len({dimension(a, rank) for a in axes}) < len(axes):
-            raise ValidationError(f"expected each axis once, but got {axes}")
+    where = [dimension(a, rank) for a in axes]
+    if len({*where}) < len(where):
+        raise ValidationError(f"expected each axis once, but got {axes}")
+    for start, end, d, step in zip(starts, ends, where, steps):
         strides[d] = step
         begins[d], sizes[d] = window(x.shape[d], start, end, step)
     if min(strides, default=1) > 0 or 0 in sizes:

@@ -106,6 +106,16 @@ def test_filters_are_packed(
     assert any((found[n : n + len(expected)] == expected).all() for n in range(0, room + 1, 128))
 
 
+def _images_for_units(
+    own: dml.Device, rng: np.random.Generator, *sizes: tuple[int, ...]
+) -> list[np.ndarray]:
+    """Whole numbers in FLOAT16, where matrix units can multiply them."""
+    traits = own._target.traits
+    if not traits.fragments_alike or not traits.multiplies(16, 16, 16, "f16", "f32"):
+        pytest.skip("the device has no matrix units for FLOAT16 whose elements' places are known")
+    return [rng.integers(-3, 4, s).astype("float16") for s in sizes]
+
+
 @pytest.mark.parametrize(("tile", "splits", "x", "w", "window"), [
     ("t96", 1, (3, 72, 7, 7), (136, 72, 3, 3), {"start_padding": (1, 1), "end_padding": (1, 1)}),
     ("t96", 2, (2, 128, 9, 11), (128, 64, 3, 2), {"strides": (2, 1), "group_count": 2}),
@@ -129,10 +139,7 @@ def test_packed_filters_compute_what_numpy_does(
     tile: str, splits: int, x: tuple[int, ...], w: tuple[int, ...], window: dict[str, Any],
     last: bool, own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    traits = own._target.traits
-    if not traits.fragments_alike or not traits.multiplies(16, 16, 16, "f16", "f32"):
-        pytest.skip("the device has no matrix units for FLOAT16 whose elements' places are known")
-    image, filter_ = (rng.integers(-3, 4, s).astype("float16") for s in (x, w))
+    image, filter_ = _images_for_units(own, rng, x, w)
     expected = _convolved(image, filter_, **window)
     bias = rng.integers(-9, 10, expected.shape[1]).astype("float16")
     n, channels, height, width = expected.shape
@@ -278,10 +285,7 @@ def test_several_turns_compute_what_numpy_does(
     own: dml.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """``relu``: with a bias and an activation."""
-    traits = own._target.traits
-    if not traits.fragments_alike or not traits.multiplies(16, 16, 16, "f16", "f32"):
-        pytest.skip("the device has no matrix units for FLOAT16 whose elements' places are known")
-    image, filter_ = (rng.integers(-3, 4, s).astype("float16") for s in (x, w))
+    image, filter_ = _images_for_units(own, rng, x, w)
     expected = _convolved(image, filter_, **window)
     bias = rng.integers(-9, 10, expected.shape[1]).astype("float16") if relu else None
     if bias is not None:

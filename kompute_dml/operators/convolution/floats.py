@@ -35,17 +35,11 @@ def dispatch(
     """``operands``: in the order of the shader's bindings."""
     rows, columns, depth = tile
     row_tiles, column_tiles = -(-c.rows // rows), -(-c.out_channels // columns)
-    (y_axis, x_axis), spec = c.axes[1:], dict(spec)
+    spec = dict(spec)
     del spec["TYPE"], spec["OUTPUT_TYPE"]
     p.dispatch(
         variant, row_tiles * column_tiles * c.groups, **operands, params=params or (0,),
-        push={"chunks": c.in_channels // depth, "groups": c.groups, "batches": c.batches,
-              "in_channels": c.in_channels, "out_channels": c.out_channels,
-              "first": [first for first, _ in c.reaches],
-              "in_sizes": [y_axis.in_size, x_axis.in_size], **c.vector_strides(4),
-              "y_strides": (y_strides[0], *y_strides[-2:]), "activation_at": 0, **push},
-        spec={"POSITIONS_Y": y_axis.positions, "POSITIONS_X": x_axis.positions,
-              "STEP_Y": y_axis.input_step, "STEP_X": x_axis.input_step,
-              "TAPS_Y": y_axis.filter_size, "TAPS_X": x_axis.filter_size,
-              "TAP_STEP_Y": y_axis.tap_step, "TAP_STEP_X": x_axis.tap_step,
-              "ROW_TILES": row_tiles, "COLUMN_TILES": column_tiles, **spec})
+        push={"chunks": c.in_channels // depth, "first": [first for first, _ in c.reaches],
+              **c.image_push(4, y_strides), "activation_at": 0, **push},
+        spec={**c.image_spec(steps=True), "ROW_TILES": row_tiles, "COLUMN_TILES": column_tiles,
+              **spec})

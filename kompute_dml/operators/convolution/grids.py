@@ -73,16 +73,11 @@ def lower(p: PlanBuilder, c: Problem, operands: dict[str, Any], strides: dict[st
     if grid is None:
         return False
     c, bound = matrix_units.packed(p, c, matrix_units.planned(p, c))
-    y_axis, x_axis = c.axes[1:]
     p.dispatch(
         SHADER, grid.row_tiles * grid.column_tiles * c.groups, **bound,
         y=p.write("output_tensor"), **operands,
-        push={"chunks": c.in_channels // _CHUNK, "groups": c.groups, "batches": c.batches,
-              "in_channels": c.in_channels, "out_channels": c.out_channels,
-              "in_sizes": [y_axis.in_size, x_axis.in_size], **c.vector_strides(_VECTOR),
-              "y_strides": (c.y_strides[0], *c.y_strides[-2:]), **strides},
-        spec={"POSITIONS_Y": y_axis.positions, "POSITIONS_X": x_axis.positions,
-              "GRID_Y": grid.height, "GRID_X": grid.width, "TAPS_Y": y_axis.filter_size,
-              "TAPS_X": x_axis.filter_size, "BEFORE": grid.before,
-              "ROW_TILES": grid.row_tiles, "COLUMN_TILES": grid.column_tiles, **spec})
+        push={"chunks": c.in_channels // _CHUNK, **c.image_push(_VECTOR, c.y_strides), **strides},
+        spec={**c.image_spec(steps=False), "GRID_Y": grid.height, "GRID_X": grid.width,
+              "BEFORE": grid.before, "ROW_TILES": grid.row_tiles,
+              "COLUMN_TILES": grid.column_tiles, **spec})
     return True

@@ -229,13 +229,12 @@ def lower_scaled(p: PlanBuilder, c: Problem, fused: Fused) -> None:
     operands: dict[str, Any] = {name: p.read(f"{_SCALES[name]}_tensor") for name in _OF_FLOATS}
     strides = {"bias_stride": _channel_stride(p.tensor("bias_tensor"), 1),
                "w_scale_stride": _channel_stride(p.tensor("filter_scale_tensor"), 1)}
-    of: dict[str, int] = {
-        "HAS_BIAS": p.tensor("bias_tensor") is not None,
-        "HAS_INPUT_SCALE": p.tensor("input_scale_tensor") is not None}
-    ranged = p.tensor("range_scale_tensor") is not None
-    if ranged:
-        of |= {"RANGED": True, "RANGE_TYPE": p.tensor("range_zero_point_tensor").data_type.code}
-    if _depthwise(p, c, "floats", operands, strides, {**of, **fused.spec}, fused):
+    of = {"HAS_BIAS": p.tensor("bias_tensor") is not None,
+          "HAS_INPUT_SCALE": p.tensor("input_scale_tensor") is not None, **fused.spec}
+    zero, ranged = p.tensor("range_zero_point_tensor"), {}
+    if zero is not None:
+        ranged = {"RANGED": True, "RANGE_TYPE": zero.data_type.code}
+    if _depthwise(p, c, "floats", operands, strides, {**of, **ranged}, fused):
         return
     choice = matrix_units.chosen(p, matrix_units.planned(p, c).problem)
     y = p.write("output_tensor")
@@ -244,26 +243,11 @@ def lower_scaled(p: PlanBuilder, c: Problem, fused: Fused) -> None:
         end = {**operands, **p.read_tail(), "zeroed": found["zeroed"],
                "y_scale": found["range_scale"], "y_zero": found["range_zero"]}
         lower_integer(p, c, y, c.y_strides, choice, end, strides,
-                      {**of, "SCALED": True, **fused.spec}, fused)
+                      {**of, **ranged, "SCALED": True}, fused)
         return
-    for name in ("RANGED", "RANGE_TYPE"):
-        of.pop(name, None)
-    splits = 1 if choice is None else choice.splits
-    count, sums = product(c.output_sizes), p.temporary(4, splits * c.split_stride)
-    dense, sums_strides = _sums_layout(c)
-    lower_integer(p, c, sums, sums_strides, choice, {}, {}, {})
-    walk = Walk(c.output_sizes, c.y_strides)
-    p.dispatch(
-        fused.variant(f"{SUM}.scaled"), -(-count // (_INVOCATIONS * (8 if dense else 1))),
-        sums=sums.reading(), y=y, **operands, **p.read_tail(),
-        params=[*walk.words, *fused.words],
-        push={"count": count, "splits": splits, "split_stride": c.split_stride,
-              "positions": sums_strides[1], "channels": c.output_sizes[1],
-              "activation_at": len(walk.words), **strides},
-        spec={"LOCAL_SIZE": _INVOCATIONS, "TYPE": p.tensor("output_tensor").data_type.code,
-              "DENSE": dense, **of, **fused.spec})
-    if ranged:
-        zero = p.tensor("range_zero_point_tensor")
+    _lower_sums_alone(p, c, choice, fused.variant(f"{SUM}.scaled"),
+                      {**operands, **p.read_tail()}, strides, of, fused.words)
+    if zero is not None:
         find_range(p, "output_tensor", zero.data_type, "range_scale_tensor",
                    "range_zero_point_tensor")
 
@@ -283,23 +267,36 @@ def lower_quantized(p: PlanBuilder, c: Problem) -> None:
     if grids.lower(p, c, *end) or slices.lower(p, c, *end):
         return
     choice = matrix_units.chosen(p, matrix_units.planned(p, c).problem)
-    splits = 1 if choice is None else choice.splits
-    count, y = product(c.output_sizes), p.write("output_tensor")
-    if choice is not None and splits == 1 and matrix_units.is_plain(p, c, y, c.y_strides):
+    y = p.write("output_tensor")
+    if choice is not None and choice.splits == 1 and matrix_units.is_plain(p, c, y, c.y_strides):
         lower_integer(p, c, y, c.y_strides, choice, operands, strides,
                       {**of, "REQUANTIZED": True, "OUTPUT_TYPE": kind,
                        "OUTPUT_ALONG_ROWS": False})  # a row of one position says nothing
         return
-    sums = p.temporary(4, splits * c.split_stride)
+    _lower_sums_alone(p, c, choice, f"{SUM}.quantized", operands, strides, of)
+
+
+def _lower_sums_alone(
+    p: PlanBuilder, c: Problem, choice: matrix_units.Choice | None, variant: str,
+    operands: Mapping[str, Any], strides: Mapping[str, int], spec: Mapping[str, int],
+    activation: Ints | None = None,
+) -> None:
+    """INT32 sums, and a dispatch of ``variant`` that finishes them. ``activation``: its words,
+    where the variant takes one."""
+    splits = 1 if choice is None else choice.splits
+    count, sums = product(c.output_sizes), p.temporary(4, splits * c.split_stride)
     dense, sums_strides = _sums_layout(c)
     lower_integer(p, c, sums, sums_strides, choice, {}, {}, {})
     walk = Walk(c.output_sizes, c.y_strides)
+    more = {} if activation is None else {"activation_at": len(walk.words)}
     p.dispatch(
-        f"{SUM}.quantized", -(-count // (_INVOCATIONS * (8 if dense else 1))),
-        sums=sums.reading(), y=y, **operands, params=walk.words,
+        variant, -(-count // (_INVOCATIONS * (8 if dense else 1))),
+        sums=sums.reading(), y=p.write("output_tensor"), **operands,
+        params=[*walk.words, *(activation or ())],
         push={"count": count, "splits": splits, "split_stride": c.split_stride,
-              "positions": sums_strides[1], "channels": c.output_sizes[1], **strides},
-        spec={"LOCAL_SIZE": _INVOCATIONS, "TYPE": kind, "DENSE": dense, **of})
+              "positions": sums_strides[1], "channels": c.output_sizes[1], **more, **strides},
+        spec={"LOCAL_SIZE": _INVOCATIONS, "TYPE": p.tensor("output_tensor").data_type.code,
+              "DENSE": dense, **spec})
 
 
 def _channel_stride(t: Any, axis: int | None = None) -> int:

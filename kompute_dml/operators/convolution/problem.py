@@ -69,12 +69,26 @@ class Problem:
         return (self.w_strides[2] != 1 or 1 in (height, width)  # the first are copied
                 or self.w_strides[-2] == width * self.w_strides[-1])
 
-    def vector_strides(self, each: int) -> dict[str, list[int]]:
-        """Push fields of a packed convolution whose taps are in line: strides of input and filter
-        in vectors of so many channels."""
+    def image_push(self, each: int, y_strides: Ints) -> dict[str, Any]:
+        """Push fields of a packed convolution of planes whose taps are in line. Strides of input
+        and filter are in vectors of ``each`` channels, those of the output in elements."""
         tap = self.w_strides[-1 if self.axes[-1].filter_size > 1 else -2]
-        return {"x_strides": [s // each for s in (self.x_strides[0], *self.x_strides[-2:])],
-                "w_strides": [s // each for s in (*self.w_strides[:2], tap)]}
+        return {"groups": self.groups, "batches": self.batches, "in_channels": self.in_channels,
+                "out_channels": self.out_channels,
+                "in_sizes": [a.in_size for a in self.axes[1:]],
+                "x_strides": [s // each for s in (self.x_strides[0], *self.x_strides[-2:])],
+                "w_strides": [s // each for s in (*self.w_strides[:2], tap)],
+                "y_strides": (y_strides[0], *y_strides[-2:])}
+
+    def image_spec(self, *, steps: bool) -> dict[str, int]:
+        """Constants of such a convolution: positions and taps along y and x, and ``steps`` of
+        both."""
+        spec: dict[str, int] = {}
+        for name, a in zip("YX", self.axes[1:]):
+            spec |= {f"POSITIONS_{name}": a.positions, f"TAPS_{name}": a.filter_size}
+            if steps:
+                spec |= {f"STEP_{name}": a.input_step, f"TAP_STEP_{name}": a.tap_step}
+        return spec
 
     def tiles(self, rows: int, columns: int) -> int:
         """The number of tiles in all groups and phases."""

@@ -233,8 +233,8 @@ def candidates(g: FloatProduct, p: PlanBuilder) -> list[FloatKernel]:
         return [*blocks, *few, *tiles] if work >= _WORTH_BLOCKS else [*few, *tiles, *blocks]
     size, whole = g.batches * g.k * g.columns, all(g.vectors(side, 8) for side in "ab")
     best, large = _fragments(g, p), size >= WORTH_FRAGMENTS
-    in_pieces = best is not None and size >= _WORTH_PIECES and (
-        not whole and g.widest("a")[0] == "k")
+    in_pieces = (
+        best is not None and size >= _WORTH_PIECES and not whole and g.widest("a")[0] == "k")
     if g.itemsize == 2 and p.device.multiplies(16, 16, 16, "f16", "f32") and (
             large or in_pieces or work >= _WORTH_REPACKING or whole):
         tiles = [*_on_matrix_units(g, p), *tiles]
